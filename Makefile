@@ -1,0 +1,76 @@
+# make demo [MODEL=path]   optimize a model, race the result against the original
+# make test                the default tests; make test-slow adds the long ones
+# make check               ruff and mypy; make golden rewrites the golden files
+#
+# Each target installs what it needs into .venv; nothing else on the machine changes.
+# PYTHON chooses the interpreter (3.11 or newer), CXX the C++ compiler of generated kernels.
+
+SHELL := /bin/sh
+VENV ?= .venv
+PYTHON ?=
+MODEL ?=
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+bin := $(VENV)/bin
+zoo := models/build/minilm.onnx
+
+# Without a compiler the ziglang wheel is one; make's own default of CXX says nothing.
+ifeq ($(origin CXX),default)
+compiler := $(shell command -v g++ || command -v clang++ || command -v c++)
+else
+compiler := $(CXX)
+endif
+zig := $(if $(strip $(compiler)),,zig)
+comma := ,
+
+.PHONY: demo test test-slow check golden clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/demo.stamp $(if $(MODEL),,$(zoo))
+	@mkdir -p demo
+	@model="$(or $(MODEL),$(zoo))"; out="demo/$$(basename "$$model" .onnx).tracea.onnx"; \
+	$(bin)/tracea-optimize "$$model" -o "$$out" $(DEMO_ARGS) && \
+	$(bin)/python -m models.demo "$$model" "$$out"
+
+test: $(VENV)/dev.stamp
+	$(bin)/python -m pytest -q -n auto --dist loadfile $(PYTEST_ARGS)
+
+test-slow: $(VENV)/dev.stamp
+	$(bin)/python -m pytest -q -m "not gpu" $(PYTEST_ARGS)
+
+check: $(VENV)/dev.stamp
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/mypy
+
+golden: $(VENV)/dev.stamp
+	$(bin)/python -m pytest -q --update-golden $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) build demo models/build *.egg-info
+
+$(zoo): models/graphs/minilm.onnx.gz models/make.py | $(VENV)/demo.stamp
+	$(bin)/python -m models.make minilm
+
+# Installed editable, so that an edited or pulled source counts at once.
+$(VENV)/demo.stamp: pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "installing tracea-graph into $(VENV)"
+	@$(bin)/python -m pip install --quiet --disable-pip-version-check -e ".$(if $(zig),[$(zig)])"
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "installing tracea-graph and its development tools into $(VENV)"
+	@$(bin)/python -m pip install --quiet --disable-pip-version-check -e ".[dev$(if $(zig),$(comma)$(zig))]"
+	@touch $@ $(VENV)/demo.stamp
+
+$(VENV)/pyvenv.cfg:
+	@for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+	    command -v $$python >/dev/null || continue; \
+	    $$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' \
+	        2>/dev/null || continue; \
+	    echo "making $(VENV) with $$python"; exec $$python -m venv $(VENV); \
+	done; \
+	echo "tracea-graph needs Python 3.11 or newer with venv and ensurepip" \
+	    "(Debian, Ubuntu: the package python3-venv); name it with PYTHON=..." >&2; \
+	exit 1

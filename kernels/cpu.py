@@ -1,0 +1,106 @@
+"""The CPU emitter: kernel and instruction set in, C++17 text out.
+
+A :class:`Source` is one translation unit.  It needs ``tracea_kernels.h`` on the include path and
+nothing else: vector type and functions are part of its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from tracea_graph.kernels import chain_source
+from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of
+from tracea_graph.ops.chain import Chain
+
+__all__ = ["KERNELS", "Source", "emit", "symbols", "units"]
+
+KERNELS = ("gemm", "norm", "gather", "attention")
+"""The kernels every library holds; chains come on top."""
+
+_NAMES = {
+    "gemm": ("gemm",),
+    "norm": ("norm_layer", "norm_rms"),
+    "gather": ("gather",),
+    "attention": ("attention", "attention_scratch"),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One generated C++ file: its first symbol, its text, the compiler flags it needs."""
+
+    symbol: str
+    text: str
+    flags: tuple[str, ...]
+
+
+def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...]:
+    """The functions one unit exports, in order.
+
+    ``norm``: layer, rms.  ``attention``: the kernel, its scratch size.  Raises KeyError for a
+    kernel or level that does not exist.
+    """
+    names = (f"chain_{chain.key:016x}",) if chain else _NAMES[kernel]
+    return tuple(find(kernel, isa).symbol(name) for name in names)
+
+
+def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
+    """Render one unit.  ``kernel`` is one of :data:`KERNELS`, or ``"chain"`` with a chain."""
+    variant = find(kernel, isa)
+    exported = symbols(kernel, isa, chain)
+    body = _environment().get_template(variant.template).render(
+        isa=isa, symbols=exported, **_parameters(variant, chain)
+    )
+    header = "\n".join(f"// {line}" for line in _header(variant, exported))
+    return Source(exported[0], f"{header}\n{body}", (*COMMON_FLAGS, *isa_of(isa).flags))
+
+
+def units(chains: Iterable[Chain], isas: Iterable[str]) -> list[Source]:
+    """Every unit of a library that holds the given chains for the given levels."""
+    unique = sorted({chain.key: chain for chain in chains}.items())
+    return [
+        source
+        for isa in isas
+        for source in (
+            *(emit(kernel, isa) for kernel in KERNELS),
+            *(emit("chain", isa, chain) for _, chain in unique),
+        )
+    ]
+
+
+def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:
+    if chain is None:
+        return {"needs": variant.functions, **variant.params}
+    return {
+        "needs": chain_source.functions(chain),
+        "text": chain.text,
+        "operands": chain.operands,
+        "steps": chain_source.statements(chain),
+        "results": chain_source.results(chain),
+    }
+
+
+def _header(variant: Variant, exported: tuple[str, ...]) -> list[str]:
+    return [
+        *exported,
+        f"{variant.dtype} {variant.op} for {variant.isa}, from {variant.template}",
+        "Generated, do not edit.",
+    ]
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        line_statement_prefix="//%",
+        variable_start_string="${",
+        variable_end_string="}",
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )

@@ -1,0 +1,24 @@
+#include "tracea_kernels.h"
+
+#ifndef TRACEA_VISIBILITY
+#define TRACEA_VISIBILITY "hidden"
+#endif
+#define TRACEA_API extern "C" __attribute__((visibility(TRACEA_VISIBILITY)))
+#define INLINE static inline __attribute__((always_inline, unused))
+//% if isa != "scalar"
+#if defined(__GNUC__) && !defined(__clang__)
+// gcc 12 finds fault with the deliberately undefined operands in its own header.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+//% endif
+
+// Everything below is local to this file: no code built for one instruction set may be merged
+// into another's.
+namespace {
+//% include "vec_" ~ isa ~ ".h"
+//% if needs
+
+//% include "vec_math.h"
+//% endif

@@ -1,0 +1,40 @@
+// Which driver runs which opcode.
+#pragma once
+#include "runtime_attention.h"
+#include "runtime_elementwise.h"
+#include "runtime_gemm.h"
+#include "runtime_rows.h"
+
+namespace tracea {
+
+struct KernelDriver {
+  const char* name;
+  bool (*check)(Signature& call);
+  bool (*run)(Run& run, const Call& call, const Box* views);
+};
+
+constexpr KernelDriver kDrivers[] = {
+    // by opcode - 1
+    {"gemm", check_gemm, run_gemm},
+    {"norm", check_norm, run_norm},
+    {"elementwise", check_elementwise, run_elementwise},
+    {"embedding", check_embedding, run_embedding},
+    {"attention", check_attention, run_attention},
+};
+
+inline bool check_call(Call& call, Fault& fault) {
+  const KernelDriver& driver = kDrivers[call.opcode - 1];
+  Signature signature(call, fault, driver.name);
+  return driver.check(signature);
+}
+
+inline bool run_call(Run& run, const Program& program, int32_t index, const int64_t* symbols,
+                     const Memory* buffers) {
+  const Call& call = program.calls[index];
+  Box views[kMaxViews];
+  for (int32_t i = 0; i < call.view_count; ++i)
+    if (!place(run, call.views[i], symbols, buffers, index, i, &views[i])) return false;
+  return kDrivers[call.opcode - 1].run(run, call, views) && !run.status;
+}
+
+}  // namespace tracea

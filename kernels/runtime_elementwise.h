@@ -1,0 +1,150 @@
+// The elementwise driver: any number of axes, any strides, folded into rows and columns.
+//
+// Neighbouring axes that every view crosses at one stride become one.  The innermost axis becomes
+// the columns if it lies as the chain was compiled (full and row operands at stride 1, col and
+// scalar ones at 0), the next one the rows; any other axis is looped over.  A chain compiled for
+// other strides than it meets is therefore slow, never wrong.
+#pragma once
+#include "runtime_check.h"
+#include "runtime_rows.h"
+#include "runtime_run.h"
+
+namespace tracea {
+
+constexpr int kMaxChainViews = TRACEA_MAX_OPERANDS + TRACEA_MAX_RESULTS;
+
+struct ElementwiseJob {
+  tracea_chain_fn chain;
+  const tracea_chain_type* type;
+  int32_t views, rank;                         // axes left to loop over
+  char* data[kMaxChainViews];
+  int64_t dims[kMaxRank];
+  int64_t strides[kMaxRank][kMaxChainViews];   // by axis, then view
+  int64_t rows, cols, row_stride[kMaxChainViews];
+  int64_t outer, outer_chunk, row_chunk, col_chunk;
+  int64_t row_tasks, col_tasks;
+};
+
+inline bool spreads(uint8_t kind, bool along_columns) {
+  return kind == TRACEA_FULL || kind == (along_columns ? TRACEA_ROW : TRACEA_COL);
+}
+
+// The kind of a view: results are full.
+inline uint8_t kind_of(const ElementwiseJob& job, int32_t v) {
+  return v < job.type->operands ? job.type->kind[v] : static_cast<uint8_t>(TRACEA_FULL);
+}
+
+inline void fold_axes(ElementwiseJob& job, const Box* views, int32_t rank) {
+  for (int32_t axis = 0; axis < rank; ++axis) {
+    const int64_t dim = views[0].dims[axis];
+    if (dim == 1) continue;
+    bool joins = job.rank > 0;
+    for (int32_t v = 0; joins && v < job.views; ++v) {
+      int64_t through;
+      joins = !__builtin_mul_overflow(views[v].strides[axis], dim, &through) &&
+              job.strides[job.rank - 1][v] == through;
+    }
+    job.rank += !joins;
+    job.dims[job.rank - 1] = joins ? job.dims[job.rank - 1] * dim : dim;
+    for (int32_t v = 0; v < job.views; ++v) job.strides[job.rank - 1][v] = views[v].strides[axis];
+  }
+}
+
+inline void choose_columns(ElementwiseJob& job) {
+  job.cols = 1;
+  if (job.rank == 0) return;
+  const int64_t* inner = job.strides[job.rank - 1];
+  for (int32_t v = 0; v < job.views; ++v)
+    if (inner[v] != spreads(kind_of(job, v), true)) return;
+  job.cols = job.dims[--job.rank];
+}
+
+inline void choose_rows(ElementwiseJob& job) {
+  job.rows = 1;
+  if (job.rank == 0) return;
+  const int64_t* inner = job.strides[job.rank - 1];
+  for (int32_t v = 0; v < job.views; ++v)
+    if (inner[v] != 0 && !spreads(kind_of(job, v), false)) return;
+  for (int32_t v = 0; v < job.views; ++v) job.row_stride[v] = inner[v];
+  job.rows = job.dims[--job.rank];
+}
+
+inline int64_t divide_work(ElementwiseJob& job) {
+  job.outer = 1;
+  for (int32_t axis = 0; axis < job.rank; ++axis) job.outer *= job.dims[axis];
+  job.col_chunk = job.cols > 2 * kGrain ? kGrain : job.cols;
+  job.row_chunk = least(job.rows, most(kGrain / job.col_chunk, 1));
+  const bool whole = job.row_chunk == job.rows && job.col_chunk == job.cols;
+  job.outer_chunk = whole ? most(kGrain / (job.rows * job.cols), 1) : 1;
+  job.row_tasks = ceil_div(job.rows, job.row_chunk);
+  job.col_tasks = ceil_div(job.cols, job.col_chunk);
+  return ceil_div(job.outer, job.outer_chunk) * job.row_tasks * job.col_tasks;
+}
+
+// Where view `v` of outer iteration `at` begins, in elements.
+inline int64_t outer_offset(const ElementwiseJob& job, int32_t v, int64_t at) {
+  int64_t offset = 0;
+  for (int32_t axis = job.rank; axis-- > 0; at /= job.dims[axis])
+    offset += at % job.dims[axis] * job.strides[axis][v];
+  return offset;
+}
+
+inline void elementwise_task(void* usr, size_t index) {
+  const ElementwiseJob& job = *static_cast<const ElementwiseJob*>(usr);
+  int64_t task = static_cast<int64_t>(index);
+  const int64_t col = task % job.col_tasks * job.col_chunk;
+  task /= job.col_tasks;
+  const int64_t row = task % job.row_tasks * job.row_chunk;
+  const int64_t first = task / job.row_tasks * job.outer_chunk;
+  const int64_t last = least(job.outer, first + job.outer_chunk);
+  tracea_chain_tile tile;
+  tile.rows = least(job.row_chunk, job.rows - row);
+  tile.cols = least(job.col_chunk, job.cols - col);
+  for (int64_t outer = first; outer < last; ++outer)
+    for (int32_t v = 0; v < job.views; ++v) {
+      const uint8_t kind = kind_of(job, v);
+      const int64_t at = outer_offset(job, v, outer) + row * job.row_stride[v] +
+                         (spreads(kind, true) ? col : 0);
+      float* data = reinterpret_cast<float*>(job.data[v]) + at;
+      const int32_t result = v - job.type->operands;
+      if (result < 0) tile.in[v] = data, tile.in_stride[v] = job.row_stride[v];
+      else tile.out[result] = data, tile.out_stride[result] = job.row_stride[v];
+      if (v + 1 == job.views) job.chain(&tile);
+    }
+}
+
+inline bool check_elementwise(Signature& call) {
+  const tracea_chain_type* chain = call.chain();
+  if (!chain) return call.fail("no chain");
+  const int32_t views = chain->operands + chain->results;
+  if (!call.counts(0, 0, views)) return false;
+  const int32_t rank = call.rank(0);
+  bool ok = true;
+  for (int32_t v = 0; v < views; ++v)
+    ok = ok && (v < chain->operands ? call.reads(v, rank) : call.writes(v, rank));
+  return ok;
+}
+
+inline bool run_elementwise(Run& run, const Call& call, const Box* views) {
+  ElementwiseJob job = {};
+  job.type = call.chain_type();
+  job.chain = run.host.isa->chain[call.chain];
+  job.views = call.view_count;
+  const int32_t rank = call.views[0].rank;
+  bool empty = false;
+  for (int32_t v = 0; v < job.views; ++v) {
+    job.data[v] = views[v].data;
+    for (int32_t axis = 0; axis < rank; ++axis) {
+      if (views[v].dims[axis] != views[0].dims[axis])
+        return run.fault.fail("The views of an elementwise call differ in size at axis %d.", axis);
+      empty = empty || views[v].dims[axis] == 0;
+    }
+  }
+  if (empty) return true;
+  fold_axes(job, views, rank);
+  choose_columns(job);
+  choose_rows(job);
+  return run.parallel(divide_work(job), elementwise_task, &job);
+}
+
+}  // namespace tracea

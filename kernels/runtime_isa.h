@@ -1,0 +1,63 @@
+// Which instruction-set level runs: the highest one that the library holds, the processor and the
+// operating system support, and TRACEA_ISA allows.
+#pragma once
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime_core.h"
+#include "tracea_kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace tracea {
+
+constexpr const char* kLevels[] = {"scalar", "avx2", "avx512"};  // lowest first
+constexpr int kLevelCount = 3;
+
+inline int level_of(const char* name) {
+  for (int i = 0; i < kLevelCount; ++i)
+    if (!strcmp(name, kLevels[i])) return i;
+  return -1;
+}
+
+#if defined(__x86_64__)
+inline bool all_set(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
+
+// The highest level this processor and operating system run; features as in variants.py.
+inline int host_level() {
+  uint32_t a, b, c, d, features, c7, d7;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a, &features, &c7, &d7)) return 0;
+  constexpr uint32_t kFma = 1u << 12, kOsXsave = 1u << 27, kAvx = 1u << 28, kAvx2 = 1u << 5;
+  constexpr uint32_t kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // f, dq, bw, vl
+  constexpr uint32_t kYmmState = 0x6, kZmmState = 0xe6;
+  if (!all_set(c, kFma | kOsXsave | kAvx) || !all_set(features, kAvx2)) return 0;
+  uint32_t state, high;
+  __asm__ volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
+  if (!all_set(state, kYmmState)) return 0;
+  return all_set(features, kAvx512) && all_set(state, kZmmState) ? 2 : 1;
+}
+#else
+inline int host_level() { return 0; }
+#endif
+
+// The level to run, or null with the reason.
+inline const tracea_isa_table* choose_isa(const tracea_library& library, Fault& fault) {
+  int cap = host_level();
+  const char* wish = getenv("TRACEA_ISA");
+  if (wish && *wish) {
+    const int level = level_of(wish);
+    if (level < 0)
+      return fault.fail("TRACEA_ISA is '%.40s', but must be one of scalar, avx2, avx512.", wish),
+             nullptr;
+    cap = static_cast<int>(least(cap, level));
+  }
+  for (int32_t i = library.isas; i-- > 0;)
+    if (level_of(library.isa[i].isa) <= cap) return &library.isa[i];
+  return fault.fail("This library holds kernels for %s and above, but here only %s may run; rebuild "
+                    "it for this processor or raise TRACEA_ISA.",
+                    library.isas ? library.isa[0].isa : "nothing", kLevels[cap]), nullptr;
+}
+
+}  // namespace tracea

@@ -1,0 +1,32 @@
+// What the generated table.cpp holds beside `tracea_library_table`: the shape of each chain, so
+// that a plan cannot hand a compiled chain fewer operands than it reads.
+#pragma once
+#include <stdint.h>
+
+#include "tracea_kernels.h"
+
+enum { TRACEA_FULL, TRACEA_ROW, TRACEA_COL, TRACEA_SCALAR };
+
+typedef struct {
+  int64_t key;
+  int32_t operands, results;
+  uint8_t kind[TRACEA_MAX_OPERANDS];  // TRACEA_FULL ...
+} tracea_chain_type;
+
+extern "C" const tracea_chain_type tracea_chain_types[];  // by ascending key, one row more than used
+extern "C" const int32_t tracea_chain_count;
+
+namespace tracea {
+
+// The index of a chain, or -1.  Equals its index in every `tracea_isa_table`.
+inline int32_t find_chain(int64_t key) {
+  int32_t low = 0, high = tracea_chain_count;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (tracea_chain_types[middle].key < key) low = middle + 1;
+    else high = middle;
+  }
+  return low < tracea_chain_count && tracea_chain_types[low].key == key ? low : -1;
+}
+
+}  // namespace tracea

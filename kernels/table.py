@@ -1,0 +1,140 @@
+"""Generate ``table.cpp``: which op types, instruction-set levels and chains a library holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType
+from tracea_graph.kernels import cpu
+from tracea_graph.kernels.variants import ISAS, gemm_tile
+from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, Chain
+
+__all__ = ["OpType", "table_source"]
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+_DOMAIN = re.compile(r"tracea\.[0-9a-f]{10}")
+
+
+@dataclass(frozen=True)
+class OpType:
+    """One custom-op type: its name and the element types of its inputs and outputs."""
+
+    name: str
+    inputs: tuple[DType, ...]
+    outputs: tuple[DType, ...]
+
+
+def table_source(
+    domain: str, types: Sequence[OpType], chains: Iterable[Chain], isas: Iterable[str]
+) -> str:
+    """The text of ``table.cpp``.
+
+    Types, chains and levels are sorted, so their order does not matter.  Raises GraphError for a
+    domain or name that is not a plain identifier, or two types of one name.
+    """
+    chosen = set(isas)
+    levels = [isa.name for isa in ISAS if isa.name in chosen]
+    unique = [chain for _, chain in sorted({chain.key: chain for chain in chains}.items())]
+    kinds = sorted(types, key=lambda t: t.name)
+    _check(domain, kinds)
+    parts = [
+        '#include "runtime_table.h"\n',
+        _declarations(levels, unique),
+        _chain_types(unique),
+        *(_chains_of(level, unique) for level in levels),
+        _levels(levels, len(unique)),
+        *(_codes(i, t) for i, t in enumerate(kinds)),
+        _types(kinds),
+        f'extern "C" const tracea_library tracea_library_table = {{\n'
+        f'    "{domain}", {len(levels)}, levels, {len(kinds)}, types}};\n',
+    ]
+    return "\n".join(parts)
+
+
+def _check(domain: str, types: Sequence[OpType]) -> None:
+    if not _DOMAIN.fullmatch(domain):
+        raise GraphError(f"A library's domain is tracea.<10 hex digits>, not {domain!r}.")
+    for t in types:
+        if not _NAME.fullmatch(t.name):
+            raise GraphError(f"An op type's name must be an identifier, not {t.name!r}.")
+    names = [t.name for t in types]
+    if len(set(names)) != len(names):
+        raise GraphError(f"Two op types of a library share a name: {', '.join(names)}.")
+
+
+def _declarations(levels: Sequence[str], chains: Sequence[Chain]) -> str:
+    lines = ['extern "C" {']
+    for level in levels:
+        layer, rms = cpu.symbols("norm", level)
+        attention, scratch = cpu.symbols("attention", level)
+        lines += [
+            f"void {cpu.symbols('gemm', level)[0]}(const tracea_gemm_tile*);",
+            f"void {layer}(const tracea_norm_tile*);",
+            f"void {rms}(const tracea_norm_tile*);",
+            f"void {cpu.symbols('gather', level)[0]}(const tracea_gather_tile*);",
+            f"void {attention}(const tracea_attention_tile*);",
+            f"int64_t {scratch}(int64_t, int64_t, int64_t);",
+        ]
+        lines += [f"void {_chain(level, chain)}(const tracea_chain_tile*);" for chain in chains]
+    return "\n".join([*lines, "}\n"])
+
+
+def _chain(level: str, chain: Chain) -> str:
+    return cpu.symbols("chain", level, chain)[0]
+
+
+def _chain_types(chains: Sequence[Chain]) -> str:
+    rows = []
+    for chain in chains:
+        kinds = [KINDS.index(kind) for kind in chain.operands]
+        kinds += [0] * (MAX_OPERANDS - len(kinds))
+        codes = ", ".join(map(str, kinds))
+        rows.append(f"    {{{chain.key}, {len(chain.operands)}, {len(chain.results)}, {{{codes}}}}},")
+    return "\n".join(
+        [
+            'extern "C" const tracea_chain_type tracea_chain_types[] = {',
+            *rows,
+            "    {}};",
+            f'extern "C" const int32_t tracea_chain_count = {len(chains)};',
+            _array("int64_t", "chain_keys", [str(chain.key) for chain in chains]),
+        ]
+    )
+
+
+def _chains_of(level: str, chains: Sequence[Chain]) -> str:
+    return _array("tracea_chain_fn", f"chains_{level}", [_chain(level, c) for c in chains])
+
+
+def _levels(levels: Sequence[str], chains: int) -> str:
+    rows = []
+    for level in levels:
+        mr, nv = gemm_tile(level)
+        functions = [name for kernel in cpu.KERNELS for name in cpu.symbols(kernel, level)]
+        rows.append(
+            f'    {{"{level}", {mr}, {nv}, {", ".join(functions)},\n'
+            f"     {chains}, chain_keys, chains_{level}}}"
+        )
+    return _array("tracea_isa_table", "levels", rows, "\n")
+
+
+def _codes(index: int, t: OpType) -> str:
+    inputs = _array("int32_t", f"inputs_{index}", [str(d.onnx) for d in t.inputs])
+    outputs = _array("int32_t", f"outputs_{index}", [str(d.onnx) for d in t.outputs])
+    return f"{inputs}{outputs}"
+
+
+def _types(types: Sequence[OpType]) -> str:
+    rows = [
+        f'    {{"{t.name}", {len(t.inputs)}, {len(t.outputs)}, inputs_{i}, outputs_{i}}}'
+        for i, t in enumerate(types)
+    ]
+    return _array("tracea_op_type", "types", rows, "\n")
+
+
+def _array(kind: str, name: str, items: Sequence[str], gap: str = " ") -> str:
+    """A static array; one empty item stands in for none."""
+    values = f",{gap}".join(items) or "{}"
+    return f"static const {kind} {name}[] = {{{gap.strip(' ')}{values}}};\n"

@@ -1,0 +1,132 @@
+"""The kernel variants: one line per (operation, instruction set), with template and tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+__all__ = ["ISAS", "VARIANTS", "Isa", "Variant", "find", "gemm_tile", "isa_of"]
+
+PANEL = 16
+"""Columns of one packed weight panel (``TRACEA_PANEL``)."""
+
+COMMON_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+)
+"""Compiler flags of every kernel.  Fused multiply-adds are written out, never contracted: a
+result must not depend on how the compiler arranged one tile shape."""
+
+_AVX2 = ("-mavx2", "-mfma")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One instruction-set level: its name, float32 lanes per vector, CPU features and flags.
+
+    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.
+    """
+
+    name: str
+    width: int
+    features: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+ISAS = (
+    Isa("scalar", 1, (), ()),
+    Isa("avx2", 8, ("avx2", "fma"), _AVX2),
+    Isa("avx512", 16, ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl"), _AVX512),
+)
+"""Lowest first, the order of the library's table."""
+
+
+def isa_of(name: str) -> Isa:
+    """The level called ``name``.  Raises KeyError for an unknown one."""
+    return {isa.name: isa for isa in ISAS}[name]
+
+
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel for one instruction set.
+
+    ``tile`` is the part of the symbol that tells the tile; ``params`` are what the template asks
+    for beyond it; ``functions`` the vector functions its text uses.
+    """
+
+    op: str
+    isa: str
+    template: str
+    tile: str
+    params: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
+    functions: frozenset[str] = frozenset()
+    dtype: str = "f32"
+
+    def symbol(self, name: str) -> str:
+        """``tracea_<dtype>_<name>[_<tile>]__<isa>``."""
+        tile = f"_{self.tile}" if self.tile else ""
+        return f"tracea_{self.dtype}_{name}{tile}__{self.isa}"
+
+
+def _gemm(isa: str, mr: int, nv: int) -> Variant:
+    """A product on tiles up to ``mr`` rows by ``nv`` panels; all accumulators fit registers."""
+    return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", {"mr": mr, "nv": nv})
+
+
+def _norm(isa: str, rows: int) -> Variant:
+    tile = f"{rows}x{isa_of(isa).width}"
+    return Variant("norm", isa, "norm.cpp.in", tile, {"rows": rows})
+
+
+def _gather(isa: str) -> Variant:
+    return Variant("gather", isa, "gather.cpp.in", f"1x{isa_of(isa).width}")
+
+
+def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
+    """Register tiles of ``rows`` by ``panels``, largest first and ending in 1."""
+    params = {"query_block": 24, "key_block": 128, "rows": rows, "panels": panels}
+    functions = frozenset({"exp_neg", "transpose"})
+    return Variant("attention", isa, "attention.cpp.in", "24x128", params, functions)
+
+
+VARIANTS = (
+    _gemm("scalar", 4, 1),
+    _gemm("avx2", 6, 1),
+    _gemm("avx512", 8, 3),
+    _norm("scalar", 4),
+    _norm("avx2", 4),
+    _norm("avx512", 4),
+    _gather("scalar"),
+    _gather("avx2"),
+    _gather("avx512"),
+    _attention("scalar", (4, 1), (1,)),
+    _attention("avx2", (6, 4, 2, 1), (1,)),
+    _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),
+    Variant("chain", "scalar", "chain.cpp.in", ""),
+    Variant("chain", "avx2", "chain.cpp.in", ""),
+    Variant("chain", "avx512", "chain.cpp.in", ""),
+)
+
+
+def find(op: str, isa: str) -> Variant:
+    """The variant of ``op`` for the level ``isa``.  Raises KeyError when there is none."""
+    return {(v.op, v.isa): v for v in VARIANTS}[op, isa]
+
+
+def gemm_tile(isa: str) -> tuple[int, int]:
+    """Rows and 16-wide panels of the level's largest register tile."""
+    tile = find("gemm", isa).tile
+    rows, columns = tile.split("x")
+    return int(rows), int(columns) // PANEL

@@ -1,0 +1,65 @@
+// Vectors of sixteen lanes: AVX-512 F, DQ, BW and VL.
+#define UNROLL _Pragma("GCC unroll 16")
+typedef __m512 vf;
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef __mmask16 vm;
+enum { W = 16 };
+constexpr float EXP_LOW = -105.5f;  // exp rounds to 2^-152 here, which is 0
+
+INLINE vf set1(float x) { return _mm512_set1_ps(x); }
+INLINE vf load(const float* p) { return _mm512_loadu_ps(p); }
+INLINE vf load(const float* p, vm m) { return _mm512_maskz_loadu_ps(m, p); }
+INLINE void store(float* p, vf v) { _mm512_storeu_ps(p, v); }
+INLINE void store(float* p, vf v, vm m) { _mm512_mask_storeu_ps(p, m, v); }
+INLINE vm first(int64_t n) {  // the lanes below n
+  return (vm)(n <= 0 ? 0u : n >= W ? 0xffffu : (1u << n) - 1u);
+}
+
+INLINE vf fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf min(vf a, vf b) { return _mm512_min_ps(a, b); }  // b if either is NaN
+INLINE vf max(vf a, vf b) { return _mm512_max_ps(a, b); }  // b if either is NaN
+INLINE vf abs(vf a) { return _mm512_abs_ps(a); }
+INLINE vf sqrt(vf a) { return _mm512_sqrt_ps(a); }
+INLINE vm less(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+INLINE vm is_nan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+INLINE vf select(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
+INLINE float reduce_add(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE float reduce_max(vf a) { return _mm512_reduce_max_ps(a); }
+
+INLINE vi bits(vf a) { return (vi)a; }
+INLINE vf from_bits(vi i) { return (vf)i; }
+INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
+
+// a * 2^n for whole n; gradual underflow.
+INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+//% if "transpose" in needs
+
+INLINE vf pairs(vf a, vf b, int high) {
+  const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+  return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+}
+
+// dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.
+INLINE void transpose(const float* src, int64_t stride, int rows, int cols, float* dst) {
+  const vm m = first(cols);
+  vf a[16], b[16];
+  UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
+  UNROLL for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
+  }
+  // a[r + c]: column c, 4 + c, 8 + c, 12 + c of rows r .. r + 3, one per 128-bit lane.
+  UNROLL for (int r = 0; r < 16; r += 4) UNROLL for (int c = 0; c < 4; c++)
+    a[r + c] = pairs(b[r + c / 2], b[r + 2 + c / 2], c % 2);
+  UNROLL for (int c = 0; c < 4; c++) {
+    const vf low0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0x44);
+    const vf low1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x44);
+    const vf high0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0xee);
+    const vf high1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0xee);
+    if (c < cols) store(dst + c * 16, _mm512_shuffle_f32x4(low0, low1, 0x88));
+    if (c + 4 < cols) store(dst + (c + 4) * 16, _mm512_shuffle_f32x4(low0, low1, 0xdd));
+    if (c + 8 < cols) store(dst + (c + 8) * 16, _mm512_shuffle_f32x4(high0, high1, 0x88));
+    if (c + 12 < cols) store(dst + (c + 12) * 16, _mm512_shuffle_f32x4(high0, high1, 0xdd));
+  }
+}
+//% endif

@@ -1,0 +1,108 @@
+"""Race a result against its original: ``python -m models.demo ORIGINAL.onnx RESULT.onnx``.
+
+Both run in plain onnxruntime in turn, one thread, on the same inputs; one table says how it went.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from rich.console import Console
+from rich.table import Table
+
+from tracea_graph import api
+from tracea_graph.check.feeds import bindings, synthesize
+from tracea_graph.check.timing import Race, ratio
+
+__all__ = ["error_between", "kernel_nodes", "main", "open_session", "race"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = Sequence[Array]
+PAIRS, LONGEST_S, WARM_UP_RUNS = 60, 20.0, 3
+
+
+def open_session(model: Path) -> ort.InferenceSession:
+    """A session of one thread; the library beside the model is registered if there is one."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if (library := model.with_suffix(".so")).is_file():
+        options.register_custom_ops_library(str(library.resolve()))
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def race(
+    before: ort.InferenceSession, after: ort.InferenceSession, feeds: Mapping[str, Array]
+) -> Race:
+    """Time both in turn, the first to run changing each round, for 60 rounds or 20 seconds."""
+    times: tuple[list[float], list[float]] = ([], [])
+    sessions, end = (before, after), 0.0
+    for number in range(-WARM_UP_RUNS, PAIRS):
+        end = end or time.perf_counter() + LONGEST_S
+        for which in (0, 1) if number % 2 else (1, 0):
+            start = time.perf_counter()
+            sessions[which].run(None, feeds)
+            if number >= 0:
+                times[which].append(1e3 * (time.perf_counter() - start))
+        if number > 0 and time.perf_counter() > end:
+            break
+    return Race(tuple(times[0]), tuple(times[1]))
+
+
+def error_between(expected: Arrays, got: Arrays) -> tuple[float, float]:
+    """The largest ``|y − y'|`` over all numeric outputs, absolute and as a share of ``max|y|``."""
+    worst = share = 0.0
+    for a, b in zip(expected, got, strict=True):
+        if a.size and a.dtype.kind in "biuf":
+            wide = a.astype(np.float64)
+            error = float(np.abs(wide - b).max())
+            worst = max(worst, error)
+            share = max(share, error / (float(np.abs(wide).max()) or 1.0))
+    return worst, share
+
+
+def kernel_nodes(model: Path) -> tuple[int, int]:
+    """How many nodes call the library beside ``model``, and how many nodes there are."""
+    nodes = onnx.load(str(model), load_external_data=False).graph.node
+    present = model.with_suffix(".so").is_file()
+    return sum(present and node.domain.startswith("tracea.") for node in nodes), len(nodes)
+
+
+def main() -> None:
+    """Parse the command line, race, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m models.demo", description=__doc__)
+    parser.add_argument("original", type=Path)
+    parser.add_argument("result", type=Path)
+    args = parser.parse_args()
+    graph = api.load(args.original)
+    binding = bindings(graph)[0][0]
+    feeds = synthesize(graph, binding)
+    before, after = open_session(args.original), open_session(args.result)
+    worst, share = error_between(before.run(None, feeds), after.run(None, feeds))
+    times = race(before, after, feeds)
+    kernels, nodes = kernel_nodes(args.result)
+    table = Table(
+        title=f"{args.original.name}, {binding.label}, 1 thread, onnxruntime", min_width=72
+    )
+    for head in ("before", "after", "ratio", "max error", "nodes run as kernels"):
+        table.add_column(head, justify="right")
+    table.add_row(
+        f"{statistics.median(times.a_ms):.2f} ms",
+        f"{statistics.median(times.b_ms):.2f} ms",
+        str(ratio(times)),
+        f"{worst:.1e} ({share:.1e} of max|y|)",
+        f"{kernels} of {nodes}",
+    )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Write models of the zoo: ``python -m models.make NAME|all [-o DIR]``.
+
+A stored graph (``models/graphs/NAME.onnx.gz``) is what the exporter wrote, except that every large
+float initializer lost its values and carries the rule to regrow them, ``normal MEAN STD``, as its
+doc string.  The values depend on the tensor's name and ``SEED`` alone, so every machine gets the
+same bytes.  Weights are streamed to disk: peak memory is one chunk, not one model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+__all__ = ["GRAPHS", "RULE", "SEED", "available", "load_stored", "make", "regrow"]
+
+GRAPHS = Path(__file__).with_name("graphs")
+BUILD = Path(__file__).with_name("build")
+SEED = 20240607
+RULE = "normal"
+_CHUNK = 1 << 20
+
+
+def available() -> tuple[str, ...]:
+    """The names of the stored models, sorted."""
+    return tuple(sorted(path.name.removesuffix(".onnx.gz") for path in GRAPHS.glob("*.onnx.gz")))
+
+
+def load_stored(name: str) -> onnx.ModelProto:
+    """The stored graph of ``name``, its large initializers without values.
+
+    Raises:
+        KeyError: no such model is stored.
+    """
+    path = GRAPHS / f"{name}.onnx.gz"
+    if not path.is_file():
+        raise KeyError(f"no model '{name}' in the zoo, only {', '.join(available())}")
+    model = onnx.ModelProto()
+    model.ParseFromString(gzip.decompress(path.read_bytes()))
+    return model
+
+
+def regrow(tensor: onnx.TensorProto) -> Iterator[np.ndarray]:
+    """Yield the float32 values of a stripped tensor in flat chunks of at most 4 MB."""
+    kind, mean, std = tensor.doc_string.split()
+    if kind != RULE or tensor.data_type != onnx.TensorProto.FLOAT:
+        raise ValueError(f"tensor '{tensor.name}' has no rule to regrow it")
+    seeds = np.random.SeedSequence([SEED, zlib.crc32(tensor.name.encode())])
+    generator = np.random.Generator(np.random.SFC64(seeds))
+    left = math.prod(tensor.dims)
+    while left:
+        chunk = generator.standard_normal(min(left, _CHUNK), dtype=np.float32)
+        chunk *= np.float32(std)
+        chunk += np.float32(mean)
+        left -= chunk.size
+        yield chunk.astype("<f4", copy=False)
+
+
+def make(name: str, directory: Path = BUILD) -> Path:
+    """Write ``directory/NAME.onnx`` with inline weights and return its path."""
+    model = load_stored(name)
+    directory.mkdir(parents=True, exist_ok=True)
+    target = directory / f"{name}.onnx"
+    part = target.with_suffix(f".{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            _write(model, file.write)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def _write(model: onnx.ModelProto, write: Callable[[bytes], object]) -> None:
+    """Serialize ``model`` as protobuf does, but regrow and write one weight at a time."""
+    tensors = list(model.graph.initializer)
+    heads = [_head(tensor) for tensor in tensors]
+    del model.graph.initializer[:]
+    graph = model.graph.SerializeToString(deterministic=True)
+    model.ClearField("graph")
+    total = len(graph) + sum(
+        len(_field(_INITIALIZER, len(head) + _size(tensor))) + len(head) + _size(tensor)
+        for tensor, head in zip(tensors, heads, strict=True)
+    )
+    write(model.SerializeToString(deterministic=True))
+    write(_field(_GRAPH, total))
+    write(graph)
+    for tensor, head in zip(tensors, heads, strict=True):
+        write(_field(_INITIALIZER, len(head) + _size(tensor)))
+        write(head)
+        if _stripped(tensor):
+            for chunk in regrow(tensor):
+                write(chunk.tobytes())
+
+
+_GRAPH = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
+_INITIALIZER = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
+_RAW_DATA = onnx.TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
+
+
+def _stripped(tensor: onnx.TensorProto) -> bool:
+    return tensor.doc_string.startswith(f"{RULE} ")
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    return 4 * math.prod(tensor.dims) if _stripped(tensor) else 0
+
+
+def _head(tensor: onnx.TensorProto) -> bytes:
+    """All of a tensor's message, up to the bytes of a stripped one's values."""
+    if not _stripped(tensor):
+        return bytes(tensor.SerializeToString(deterministic=True))
+    bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return bytes(bare.SerializeToString(deterministic=True)) + _field(_RAW_DATA, _size(tensor))
+
+
+def _field(number: int, length: int) -> bytes:
+    """The head of a length-delimited protobuf field."""
+    return _varint(number << 3 | 2) + _varint(length)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def main() -> None:
+    """Parse the command line and write the models asked for."""
+    parser = argparse.ArgumentParser(prog="python -m models.make", description=__doc__)
+    parser.add_argument("name", choices=(*available(), "all"))
+    parser.add_argument("-o", dest="directory", type=Path, default=BUILD, metavar="DIR")
+    args = parser.parse_args()
+    for name in available() if args.name == "all" else (args.name,):
+        print(make(name, args.directory))
+
+
+if __name__ == "__main__":
+    main()

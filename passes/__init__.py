@@ -1,0 +1,29 @@
+"""The passes that run, in order, and why there."""
+
+from __future__ import annotations
+
+from tracea_graph.passes import attention, elementwise, embedding, gemm, recognise
+from tracea_graph.rewrite import Phase, RulePass
+
+__all__ = ["PHASES"]
+
+PHASES: tuple[Phase, ...] = (
+    # spellings first: fusing half of one would hide it
+    Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
+    # products and look-ups become regions that others can join
+    Phase("lift", (gemm.LiftGemm(), embedding.LiftEmbedding(), gemm.AbsorbBias())),
+    Phase(
+        "fuse",
+        (
+            embedding.MergeEmbeddings(),
+            attention.MergeProjections(),
+            gemm.AbsorbEpilogue(),
+            gemm.AbsorbNorm(),
+            embedding.AbsorbEmbeddingNorm(),
+            elementwise.MergeElementwise(),
+        ),
+    ),
+    # last: a sum that a product could have taken must not go to the norm behind it
+    Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+)
+"""Phases in order; within one, the scheduler decides by predicted gain."""

@@ -1,0 +1,235 @@
+"""Spellings of one operation become that operation.
+
+    x·½·(1 + Erf(x/√2)), every association               -> gelu
+    x·½·(1 + Tanh(√(2/π)·(x + 0.044715·x³)))             -> gelu_tanh
+    x·Sigmoid(x)                                         -> silu
+    (x − mean)/√(var + ε)·γ + β, LayerNormalization      -> FusedNorm(layer)
+    x/√(mean(x²) + ε)·γ, RMSNormalization                -> FusedNorm(rms)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.rewrite import Match, Rule, constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["RULES"]
+
+_ROOT_HALF = 1 / math.sqrt(2)
+_TANH_SCALE = math.sqrt(2 / math.pi)
+
+
+# ---- activations -----------------------------------------------------------------------
+
+
+def _phi(op: Any, x: Any) -> Any:
+    """1 + Erf(x/√2)"""
+    return op.Add(op.Erf(op.scaled(x, _ROOT_HALF)), 1.0)
+
+
+def _gelu_x_first(op: Any, x: Any) -> Any:
+    return op.scaled(op.Mul(x, _phi(op, x)), 0.5)
+
+
+def _gelu_half_first(op: Any, x: Any) -> Any:
+    return op.Mul(op.scaled(x, 0.5), _phi(op, x))
+
+
+def _gelu_half_phi(op: Any, x: Any) -> Any:
+    return op.Mul(x, op.scaled(_phi(op, x), 0.5))
+
+
+def _cube(op: Any, x: Any) -> Any:
+    return op.either(op.Mul(op.square(x), x), op.Pow(x, 3.0))
+
+
+def _tanh_phi(op: Any, x: Any) -> Any:
+    """1 + Tanh(√(2/π)(x + 0.044715 x³)), or with the cube factored: x·(1 + 0.044715 x²)"""
+    inner = op.Add(x, op.scaled(_cube(op, x), 0.044715))
+    scaled_x = op.scaled(x, 0.044715)
+    other = op.Add(x, op.Mul(scaled_x, op.square(x)))
+    factored = op.Mul(x, op.Add(op.scaled(op.square(x), 0.044715), 1.0))
+    both = op.either(inner, other, factored)
+    prescaled = op.Mul(
+        op.scaled(x, _TANH_SCALE), op.Add(op.scaled(op.square(x), 0.044715), 1.0)
+    )
+    return op.Add(op.Tanh(op.either(op.scaled(both, _TANH_SCALE), prescaled)), 1.0)
+
+
+def _gelu_tanh_x_first(op: Any, x: Any) -> Any:
+    return op.scaled(op.Mul(x, _tanh_phi(op, x)), 0.5)
+
+
+def _gelu_tanh_half_first(op: Any, x: Any) -> Any:
+    return op.Mul(op.scaled(x, 0.5), _tanh_phi(op, x))
+
+
+def _gelu_tanh_half_phi(op: Any, x: Any) -> Any:
+    return op.Mul(x, op.scaled(_tanh_phi(op, x), 0.5))
+
+
+def _silu(op: Any, x: Any) -> Any:
+    return op.Mul(x, op.Sigmoid(x))
+
+
+def _activation_check(m: Match) -> str | None:
+    return None if is_f32(m.graph, m.values["x"]) else "x is not float32"
+
+
+def _activation(rule: str, step: str) -> Callable[[Match], Region]:
+    def rewrite(m: Match) -> Region:
+        chain = Chain((FULL,), (Step(step, (0,)),), (1,))
+        return fused(
+            rule, ElementwiseParams(chain), (m.values["x"],), m.root.results, m.covered
+        )
+
+    return rewrite
+
+
+def _gelu_op(op: Any, x: Any) -> Any:
+    return op.Gelu(x)
+
+
+def _gelu_op_check(m: Match) -> str | None:
+    if attribute(m.root, "approximate", "none") != "none":
+        return "a tanh-approximated Gelu is another rule's"
+    return _activation_check(m)
+
+
+def _gelu_tanh_op_check(m: Match) -> str | None:
+    if attribute(m.root, "approximate", "none") != "tanh":
+        return "an exact Gelu is another rule's"
+    return _activation_check(m)
+
+
+# ---- normalisations --------------------------------------------------------------------
+
+
+def _layer_norm_op(op: Any, x: Any, gamma: Any, beta: Any) -> Any:
+    return op.LayerNormalization(x, gamma, beta, label="norm")
+
+
+def _layer_norm_op_no_beta(op: Any, x: Any, gamma: Any) -> Any:
+    return op.LayerNormalization(x, gamma, label="norm")
+
+
+def _centred(op: Any, x: Any) -> Any:
+    return op.Sub(x, op.ReduceMean(x, label="mean"))
+
+
+def _deviation_form(op: Any, x: Any, epsilon: Any) -> Any:
+    d = _centred(op, x)
+    return op.over_sqrt(d, op.Add(op.ReduceMean(op.square(d), label="variance"), epsilon))
+
+
+def _layer_norm_spelled(op: Any, x: Any, gamma: Any, beta: Any, epsilon: Any) -> Any:
+    return op.Add(op.Mul(_deviation_form(op, x, epsilon), gamma), beta)
+
+
+def _rms_form(op: Any, x: Any, epsilon: Any) -> Any:
+    return op.over_sqrt(x, op.Add(op.ReduceMean(op.square(x), label="variance"), epsilon))
+
+
+def _rms_norm_spelled(op: Any, x: Any, gamma: Any, epsilon: Any) -> Any:
+    return op.Mul(_rms_form(op, x, epsilon), gamma)
+
+
+def _rms_norm_op(op: Any, x: Any, gamma: Any) -> Any:
+    return op.either(
+        op.RMSNormalization(x, gamma, label="norm"),
+        op.SimplifiedLayerNormalization(x, gamma, label="norm"),
+    )
+
+
+def _affine_check(m: Match) -> str | None:
+    shape = m.spec("x").shape
+    if shape is None or not isinstance(shape[-1], int):
+        return "the normalised extent is not known"
+    for name in ("gamma", "beta"):
+        if name in m.values and m.spec(name).shape != (shape[-1],):
+            return f"{name} is not a vector over the last axis"
+    names = [m.values[n] for n in ("x", "gamma", "beta") if n in m.values]
+    return None if is_f32(m.graph, *names) else "not all operands are float32"
+
+
+def _norm_op_check(m: Match) -> str | None:
+    region = m.labels["norm"]
+    rank = m.spec("x").rank
+    if attribute(region, "axis", -1) not in (-1, (rank or 0) - 1):
+        return "it normalises more than the last axis"
+    if any(v for v in region.results[1:] if m.graph.uses(v) or m.graph.is_output(v)):
+        return "its mean or deviation is read too"
+    return _affine_check(m)
+
+
+def _spelled_check(m: Match) -> str | None:
+    for label in ("mean", "variance"):
+        if label in m.labels and not _over_last_axis(m.graph, m.labels[label]):
+            return f"the {label} is not over the last axis alone"
+    if constant_number(m.graph, m.values["epsilon"]) is None:
+        return "epsilon is not a constant"
+    return _affine_check(m)
+
+
+def _over_last_axis(graph: TileGraph, region: Region) -> bool:
+    axes = attribute(region, "axes", None)
+    if axes is None and len(region.operands) > 1 and (w := graph.weight(region.operands[1])):
+        axes = tuple(int(a) for a in w.array().reshape(-1))
+    rank = graph.spec(region.operands[0]).rank
+    return attribute(region, "keepdims", 1) == 1 and axes in ((-1,), ((rank or 0) - 1,))
+
+
+def _norm(rule: str, kind: str) -> Callable[[Match], Region]:
+    def rewrite(m: Match) -> Region:
+        if "norm" in m.labels:
+            epsilon = float(attribute(m.labels["norm"], "epsilon", 1e-5))  # type: ignore[arg-type]
+        else:
+            epsilon = constant_number(m.graph, m.values["epsilon"]) or 0.0
+        affine = [m.values[n] for n in ("gamma", "beta") if n in m.values]
+        params = NormParams(Norm(kind, epsilon, True, "beta" in m.values))
+        results = m.root.results[:1]
+        return fused(rule, params, (m.values["x"], *affine), results, m.covered)
+
+    return rewrite
+
+
+def _rule(name: str, patterns: tuple[Any, ...], rewrite: Any, check: Any) -> Rule:
+    return Rule(name, patterns, rewrite(name), check)
+
+
+RULES: tuple[Rule, ...] = (
+    _rule(
+        "gelu",
+        (_gelu_x_first, _gelu_half_first, _gelu_half_phi),
+        lambda n: _activation(n, "gelu"),
+        _activation_check,
+    ),
+    _rule("gelu-op", (_gelu_op,), lambda n: _activation(n, "gelu"), _gelu_op_check),
+    _rule(
+        "gelu-tanh",
+        (_gelu_tanh_x_first, _gelu_tanh_half_first, _gelu_tanh_half_phi),
+        lambda n: _activation(n, "gelu_tanh"),
+        _activation_check,
+    ),
+    _rule(
+        "gelu-tanh-op", (_gelu_op,), lambda n: _activation(n, "gelu_tanh"), _gelu_tanh_op_check
+    ),
+    _rule("silu", (_silu,), lambda n: _activation(n, "silu"), _activation_check),
+    _rule(
+        "layer-norm-op",
+        (_layer_norm_op, _layer_norm_op_no_beta),
+        lambda n: _norm(n, "layer"),
+        _norm_op_check,
+    ),
+    _rule("layer-norm", (_layer_norm_spelled,), lambda n: _norm(n, "layer"), _spelled_check),
+    _rule("rms-norm", (_rms_norm_spelled,), lambda n: _norm(n, "rms"), _spelled_check),
+    _rule("rms-norm-op", (_rms_norm_op,), lambda n: _norm(n, "rms"), _norm_op_check),
+)
+"""Recognition rules, one per spelling family."""

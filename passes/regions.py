@@ -1,0 +1,64 @@
+"""Making fused regions, and the questions several rules ask of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["attribute", "collapses", "fused", "is_f32", "operand_producer", "same_shape"]
+
+_WORDS = {kind: word for word, kind in VOCABULARY}
+
+
+def fused(
+    rule: str,
+    params: OpParams,
+    operands: Sequence[str],
+    results: Sequence[str],
+    covered: Sequence[Region],
+) -> Region:
+    """A region of the vocabulary that stands for ``covered``, first operator first."""
+    nodes = {id(n): n for r in covered for n in r.nodes}
+    order = sorted(nodes.values(), key=lambda n: n.source if n.source is not None else -1)
+    return Region(
+        f"{rule}:{results[0]}",
+        _WORDS[type(params)],
+        tuple(operands),
+        tuple(results),
+        tuple(order),
+        params,
+        rule,
+    )
+
+
+def attribute(region: Region, name: str, default: object) -> object:
+    """An attribute of an original operator."""
+    return region.node.attrs.get(name, default)
+
+
+def is_f32(graph: TileGraph, *values: str) -> bool:
+    return all(graph.spec(v).dtype is DType.F32 for v in values)
+
+
+def same_shape(a: TensorSpec, b: TensorSpec) -> bool:
+    """True if both shapes are known and provably equal."""
+    return a.shape is not None and a.shape == b.shape
+
+
+def collapses(spec: TensorSpec, result: TensorSpec) -> bool:
+    """True if an operand is regular over ``[rows, columns]``: full, one row, one column, scalar."""
+    shape, full = spec.shape, result.shape
+    if shape is None or full is None:
+        return False
+    if shape == full or all(d == 1 for d in shape[:-1]):
+        return not shape or shape[-1] in (1, full[-1])
+    return shape[-1] == 1 and shape[:-1] == full[:-1]
+
+
+def operand_producer(graph: TileGraph, value: str, op: str) -> Region | None:
+    """The region that writes ``value``, if it is an ``op``."""
+    region = graph.producer(value)
+    return region if region is not None and region.op == op else None

@@ -1,0 +1,169 @@
+"""Compilers, the object cache and the packaging of libraries."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracea_graph.build import build_library, domain_of, find_compiler, manifest
+from tracea_graph.build.cache import ObjectCache, digest, write_whole
+from tracea_graph.config import Environment
+from tracea_graph.errors import BuildError
+from tracea_graph.ir import DType
+from tracea_graph.kernels.table import OpType
+from tracea_graph.ops.chain import Chain, Step
+
+RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
+ADD = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
+A = OpType("FusedNorm_a1", (DType.F32, DType.F32), (DType.F32,))
+B = OpType("FusedGemm_b2", (DType.F32,) * 3, (DType.F32, DType.F32))
+SCALAR = ("scalar",)
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Environment:
+    """An environment with a cache of its own."""
+    return replace(Environment(), cache=tmp_path / "cache")
+
+
+def with_compiler(environment: Environment, folder: Path, script: str) -> Environment:
+    """An environment whose CXX is a shell script."""
+    path = folder / "compiler"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return replace(environment, compiler=str(path))
+
+
+def test_order_changes_nothing(tmp_path: Path) -> None:
+    one = build_library([A, B], [RELU, ADD], ("scalar", "avx2"), tmp_path / "one.so")
+    two = build_library([B, A], [ADD, RELU], ("avx2", "scalar"), tmp_path / "two.so")
+    assert one.path.read_bytes() == two.path.read_bytes()
+    assert one.domain == two.domain == domain_of(manifest([A, B], [ADD, RELU], ("scalar", "avx2")))
+    assert two.compiled_units == 0
+
+
+def test_the_domain_depends_on_types_chains_and_levels() -> None:
+    variants = [
+        manifest([A], [RELU], SCALAR),
+        manifest([A, B], [RELU], SCALAR),
+        manifest([A], [ADD], SCALAR),
+        manifest([A], [RELU], ("scalar", "avx2")),
+        manifest([replace(A, outputs=(DType.I64,))], [RELU], SCALAR),
+    ]
+    domains = [domain_of(m) for m in variants]
+    assert len(set(domains)) == len(domains)
+    assert all(re.fullmatch(r"tracea\.[0-9a-f]{10}", d) for d in domains)
+
+
+def test_a_library_exports_one_symbol_and_needs_an_old_libc(tmp_path: Path) -> None:
+    built = build_library([A], [RELU], ("scalar", "avx2", "avx512"), tmp_path / "l.so")
+    table = subprocess.run(["objdump", "-T", built.path], capture_output=True, text=True).stdout
+    exported = [row.split()[-1] for row in table.splitlines() if ".text" in row]
+    versions = [tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([0-9.]+)", table)]
+    assert exported == ["RegisterCustomOps"]
+    assert max(versions) <= (2, 17)
+    assert "GLIBCXX" not in table
+    needed = subprocess.run(["objdump", "-p", built.path], capture_output=True, text=True).stdout
+    assert set(re.findall(r"NEEDED\s+(\S+)", needed)) <= {"libc.so.6", "libm.so.6"}
+    data = built.path.read_bytes()
+    assert str(Path.cwd()).encode() not in data
+    assert b"tracea-build-" not in data
+
+
+def test_damaged_objects_are_rebuilt(private: Environment, tmp_path: Path) -> None:
+    first = build_library([A], [], SCALAR, tmp_path / "a.so", environment=private)
+    objects = [p for p in private.cache.rglob("*") if p.is_file()]
+    assert first.compiled_units == len(objects) > 3
+    objects[0].write_bytes(objects[0].read_bytes()[:-1])
+    again = build_library([A], [], SCALAR, tmp_path / "b.so", environment=private)
+    assert again.compiled_units == 1
+    assert again.sha256 == first.sha256
+
+
+def test_the_cache_is_private(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "new" / "objects")
+    assert cache.get(digest("x")) is None
+    cache.put(digest("x"), b"data")
+    assert cache.get(digest("x")) == b"data"
+    for path in (cache.root, *cache.root.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+def test_an_unwritable_cache_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match="TRACEA_CACHE"):
+        ObjectCache(tmp_path / "file").put(digest("x"), b"data")
+
+
+def test_files_are_written_whole(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()  # cannot be replaced by a file
+    with pytest.raises(OSError):
+        write_whole(target, b"data")
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_digests_tell_apart_how_text_is_cut() -> None:
+    assert digest("ab", "c") != digest("a", "bc")
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, private: Environment) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BuildError, match="No C\\+\\+ compiler was found"):
+        find_compiler(replace(private, compiler=None))
+
+
+def test_cxx_may_hold_arguments(private: Environment) -> None:
+    compiler = find_compiler(replace(private, compiler="g++ -DEXTRA=1"))
+    assert compiler.command == ("g++", "-DEXTRA=1")
+    assert compiler.family == "gcc"
+
+
+def test_a_missing_cxx_is_not_passed_over(private: Environment) -> None:
+    with pytest.raises(BuildError, match="could not be started"):
+        find_compiler(replace(private, compiler="/nowhere/c++"))
+
+
+def test_a_failing_compiler_is_quoted(private: Environment, tmp_path: Path) -> None:
+    script = 'case "$1" in --version) echo fake 1.0;; *) echo "oh dear" >&2; exit 3;; esac'
+    with pytest.raises(BuildError, match="exit code 3") as caught:
+        build_library(
+            [A], [], SCALAR, tmp_path / "l.so",
+            environment=with_compiler(private, tmp_path, script),
+        )
+    assert "oh dear" in caught.value.stderr
+    assert "unit.cpp" in caught.value.command
+    assert not (tmp_path / "l.so").exists()
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["sleep 60", 'case "$1" in --version) echo fake 1.0;; *) sleep 60 & wait;; esac'],
+)
+def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(BuildError, match="took longer than 0.5 s"):
+        build_library(
+            [A], [], SCALAR, tmp_path / "l.so",
+            environment=with_compiler(private, tmp_path, script), seconds=0.5,
+        )
+    assert time.monotonic() - start < 20
+
+
+def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="scalar, avx2, avx512"):
+        build_library([A], [], ("neon",), tmp_path / "l.so")
+
+
+def test_the_table_is_as_it_was(golden: Callable[[str, str], None]) -> None:
+    from tracea_graph.kernels.table import table_source
+
+    golden("table.cpp", table_source("tracea.0123456789", [B, A], [ADD, RELU], ("avx2", "scalar")))

@@ -1,0 +1,272 @@
+"""Inputs obey what their uses ask for; bindings size every symbol."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from check.tiny_models import graph, model
+
+from tracea_graph.check.feeds import Binding, bindings, from_file, synthesize
+from tracea_graph.errors import UsageError
+
+TABLE = np.zeros((30, 4), np.float32)
+PAIR = np.zeros((2, 4), np.float32)
+
+
+def feed(text: str, symbols: dict[str, int] | None = None, *, padded: bool = False, **weights):
+    made = graph(text, **weights)
+    return synthesize(made, Binding("test", symbols or {}, padded), seed=1)
+
+
+def accepted(text: str, feeds: dict[str, np.ndarray], **weights) -> list[np.ndarray]:
+    """Outputs of ONNX Runtime, which raises if it refuses the feeds."""
+    session = ort.InferenceSession(model(text, **weights).SerializeToString())
+    return session.run(None, feeds)
+
+
+def test_gather_indices_stay_below_the_dim_they_index():
+    text = "g (int64[2,50] a) => (float[2,50,4] y) { y = Gather(table, a) }"
+    ids = feed(text, table=TABLE)["a"]
+    assert ids.min() >= 0 and 20 < ids.max() < 30
+    accepted(text, {"a": ids}, table=TABLE)
+
+
+def test_indices_are_carried_back_through_cast_and_offset():
+    text = """g (int32[90] a) => (float[90,4] y) {
+        b = Cast<to=7>(a)  c = Add(b, two)  y = Gather(table, c) }"""
+    ids = feed(text, table=TABLE, two=np.int64(2))["a"]
+    assert ids.dtype == np.int32 and ids.min() >= 0 and ids.max() == 27
+
+
+def test_gather_axis_and_narrowest_use_count():
+    text = """g (int64[60] a) => (float[4,60] y, float[60,4] z) {
+        y = Gather<axis=1>(table, a)  z = Gather(pair, a) }"""
+    narrow = np.zeros((4, 30), np.float32)
+    assert feed(text, table=narrow, pair=PAIR)["a"].max() == 1
+
+
+def test_mask_by_name_is_ones_and_padded_hides_the_last_third_of_every_other_row():
+    text = "g (int64[3,9] attention_mask) => (float[3,9] y) { y = Cast<to=1>(attention_mask) }"
+    assert feed(text)["attention_mask"].all()
+    padded = feed(text, padded=True)["attention_mask"]
+    assert padded[0].tolist() == [1] * 6 + [0] * 3
+    assert padded[1].all() and padded.any(axis=1).all()
+
+
+def test_mask_of_one_token_keeps_it():
+    text = "g (int64[2,1] attention_mask) => (float[2,1] y) { y = Cast<to=1>(attention_mask) }"
+    assert feed(text, padded=True)["attention_mask"].all()
+
+
+def test_mask_is_known_by_its_use():
+    text = """g (int64[2,6] m) => (float[2,6] y) {
+        f = Cast<to=1>(m)  i = Sub(one, f)  y = Mul(i, low) }"""
+    low, one = np.float32(-1e4), np.float32(1)
+    padded = feed(text, padded=True, low=low, one=one)["m"]
+    assert padded.tolist() == [[1, 1, 1, 1, 0, 0], [1] * 6]
+
+
+def test_inverted_masks_keep_with_zero():
+    where = """g (bool[2,6] m, float[2,6] s) => (float[2,6] y) {
+        t = Where(m, low, s)  y = Softmax(t) }"""
+    low = np.float32(-np.inf)
+    assert not feed(where, low=low)["m"].any()
+    times = "g (int64[2,6] m) => (float[2,6] y) { f = Cast<to=1>(m)  y = Mul(f, low) }"
+    assert not feed(times, low=np.float32(-1e9))["m"].any()
+
+
+def test_boolean_mask_keeps_with_true():
+    text = """g (bool[2,6] m, float[2,6] s) => (float[2,6] y) {
+        t = Where(m, s, low)  y = Softmax(t) }"""
+    low = np.float32(-np.inf)
+    assert feed(text, low=low)["m"].all()
+    padded = feed(text, padded=True, low=low)
+    assert not padded["m"].all()
+    assert np.isfinite(accepted(text, padded, low=low)[0]).all()
+
+
+def test_additive_float_mask():
+    text = """g (float[2,3] attn_mask, float[2,3] s) => (float[2,3] y) {
+        t = Add(s, attn_mask)  y = Softmax(t) }"""
+    assert not feed(text)["attn_mask"].any()
+    assert feed(text, padded=True)["attn_mask"].tolist() == [[0, 0, -1e4], [0, 0, 0]]
+
+
+def test_token_ids_compared_with_a_pad_id_are_still_ids():
+    text = """g (int64[4,40] input_ids) => (float[4,40,4] y, bool[4,40] p) {
+        y = Gather(table, input_ids)  e = Equal(input_ids, pad)  p = Not(e) }"""
+    assert feed(text, table=TABLE, pad=np.int64(1))["input_ids"].max() > 20
+
+
+def test_position_ids_ascend_and_start_behind_the_cache():
+    text = """g (int64[1,5] position_ids, float[1,past_len] c) => (float[1,5,4] y, float z) {
+        y = Gather(table, position_ids)  z = ReduceSum(c) }"""
+    ids = feed(text, {"past_len": 3}, table=TABLE)["position_ids"]
+    assert ids.tolist() == [[3, 4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "wanted"),
+    [
+        ("g (float[2,6] x, int64[2] s) => (float[3,4] y) { y = Reshape(x, s) }", "s", [3, 4]),
+        ("g (float[1,6] x, int64[2] s) => (float[5,6] y) { y = Expand(x, s) }", "s", [5, 6]),
+        ("g (float[2,3] x, int64[2] r) => (float[4,9] y) { y = Tile(x, r) }", "r", [2, 3]),
+        ("g (int64 n) => (int64[6] y) { y = Range(zero, n, one) }", "n", 6),
+        ("g (int64[2] s) => (float[7,2] y) { y = ConstantOfShape(s) }", "s", [7, 2]),
+    ],
+)
+def test_sizes_are_solved(text, name, wanted):
+    weights = {"zero": np.int64(0), "one": np.int64(1)} if "Range" in text else {}
+    found = feed(text, **weights)
+    assert found[name].tolist() == wanted
+    accepted(text, found, **weights)
+
+
+def test_sizes_are_solved_piecewise_through_concat_and_arithmetic():
+    text = """g (float[2,6] x, int64 n) => (float[a,4] y) {
+        u = Unsqueeze(n, zero)  h = Mul(u, two)  s = Concat<axis=0>(minus, h)  y = Reshape(x, s) }"""
+    weights = {
+        "zero": np.array([0], np.int64),
+        "two": np.array([2], np.int64),
+        "minus": np.array([-1], np.int64),
+    }
+    found = feed(text, **weights)
+    assert found["n"] == 2
+    assert accepted(text, found, **weights)[0].shape == (3, 4)
+
+
+def test_reshape_to_unknown_dims_is_always_legal():
+    text = "g (float[2,6] x, int64[3] s) => (float[a,b,c] y) { y = Reshape(x, s) }"
+    accepted(text, feed(text))
+
+
+def test_slice_bounds_keep_everything():
+    text = """g (float[5,6] x, int64[2] a, int64[2] b) => (float[i,j] y) { y = Slice(x, a, b) }"""
+    found = feed(text)
+    assert accepted(text, found)[0].shape == (5, 6)
+
+
+def test_scalar_named_like_a_dim_has_its_size():
+    text = "g (float[N] x, int64 N) => (float[N] y, int64 z) { y = Relu(x)  z = Identity(N) }"
+    found = feed(text, {"N": 16})
+    assert found["N"] == 16 and found["x"].shape == (16,)
+
+
+def test_floats_are_normal_and_images_in_the_unit_interval():
+    text = "g (float[1,3,32,32] x, float[64,64] z) => (float[1,3,32,32] y, float[64,64] w) { y = Relu(x)  w = Relu(z) }"
+    found = feed(text)
+    assert 0.0 <= found["x"].min() and found["x"].max() < 1.0
+    assert found["z"].min() < -1.0 < 1.0 < found["z"].max()
+
+
+def test_divisors_and_roots_get_positive_numbers():
+    text = """g (int64[50] a, float[50] b, int64[50] c) => (int64[50] y, float[50] z) {
+        y = Div(c, a)  z = Sqrt(b) }"""
+    found = feed(text)
+    assert found["a"].min() >= 1 and found["b"].min() > 0.0
+
+
+def test_strings_and_small_types():
+    text = """g (string[3] s, float16[3] h, bfloat16[3] b, uint8[99] u) =>
+        (string[3] y, float16[3] z, bfloat16[3] c, uint8[99] v) {
+        y = Identity(s)  z = Identity(h)  c = Identity(b)  v = Identity(u) }"""
+    found = feed(text)
+    assert found["s"].dtype == object and isinstance(found["s"][0], str)
+    assert found["h"].dtype == np.float16 and found["b"].dtype.name == "bfloat16"
+    assert found["u"].max() > 127
+
+
+def test_same_seed_same_feeds_other_seed_other_feeds():
+    made = graph("g (float[8] x) => (float[8] y) { y = Relu(x) }")
+    a, b, c = (synthesize(made, Binding("b", {}), seed)["x"] for seed in (1, 1, 2))
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+
+
+# ---- bindings --------------------------------------------------------------------------
+
+TEXT = """g (int64[batch,seq_len] ids, float[batch,heads,past_len,4] kv, int64[batch,T] attention_mask)
+    => (int64[batch,seq_len] y, float[batch,heads,past_len,4] k, int64[batch,T] m) {
+    y = Identity(ids)  k = Identity(kv)  m = Identity(attention_mask) }""".replace(
+    "batch,T", "batch,total_len"
+)
+
+
+def test_default_bindings():
+    timed, verified = bindings(graph(TEXT))
+    assert [dict(b.symbols) for b in timed] == [
+        {"batch": 1, "seq_len": 128, "heads": 16, "past_len": 128, "total_len": 256}
+    ]
+    assert [b.padded for b in verified] == [False, False, True]
+    assert set(verified[1].symbols.values()) == {1, 2}, "total is past + sequence"
+    assert verified[2].symbols["batch"] == 3 and verified[2].symbols["seq_len"] == 13
+    assert timed[0].label == "batch=1 seq_len=128 heads=16 past_len=128 total_len=256"
+
+
+def test_given_shapes_are_timed_and_verified():
+    timed, verified = bindings(graph(TEXT), [{"seq_len": 7}, {"batch": 4}])
+    assert [(b.symbols["batch"], b.symbols["seq_len"]) for b in timed] == [(1, 7), (4, 128)]
+    assert timed[0].symbols["total_len"] == 135
+    assert [b.label for b in verified[:2]] == [b.label for b in timed] and len(verified) == 4
+
+
+def test_an_unknown_symbol_is_a_usage_error_naming_the_known():
+    with pytest.raises(UsageError, match="no dim 'sequence'.*batch, heads, past_len"):
+        bindings(graph(TEXT), [{"sequence": 7}])
+
+
+def test_fixed_model_is_verified_plain_and_padded():
+    timed, verified = bindings(graph("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"))
+    assert [b.label for b in timed] == ["fixed"]
+    assert [b.padded for b in verified] == [False, True]
+
+
+def test_image_and_pinned_dims():
+    made = graph(
+        "g (float[N,C,H,W] x, float[M,K] a) => (float[N,8,H,W] y, float[M,4] z) "
+        "{ y = Conv<pads=[1,1,1,1]>(x, w)  z = MatMul(a, v) }",
+        w=np.zeros((8, 3, 3, 3), np.float32),
+        v=np.zeros((30, 4), np.float32),
+    )
+    (timed,), _ = bindings(made)
+    assert timed.symbols == {"N": 1, "C": 3, "H": 224, "W": 224, "M": 1, "K": 30}
+
+
+# ---- files -----------------------------------------------------------------------------
+
+SUM = "g (float[2,k] a, int64[2] b) => (float[2,k] y, int64[2] z) { y = Relu(a)  z = Identity(b) }"
+
+
+def test_file_with_one_set(tmp_path):
+    np.savez(tmp_path / "d.npz", a=np.ones((2, 5)), b=np.arange(2, dtype=np.int32))
+    (found,) = from_file(tmp_path / "d.npz", graph(SUM))
+    assert found["a"].dtype == np.float32 and found["b"].dtype == np.int64
+
+
+def test_file_with_several_sets(tmp_path):
+    np.savez(tmp_path / "d.npz", a=np.ones((3, 2, 5), "f4"), b=np.arange(6).reshape(3, 2))
+    found = from_file(tmp_path / "d.npz", graph(SUM))
+    assert [f["b"].tolist() for f in found] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.ones((2, 5))}, "missing: b"),
+        ({"a": np.ones((2, 5)), "b": np.arange(2), "c": np.ones(1)}, "unknown: c"),
+        ({"a": np.ones((3, 5)), "b": np.arange(2)}, "has dims"),
+        ({"a": np.ones((2, 5)), "b": np.ones(2)}, "is float64, the model wants"),
+        ({"a": np.ones((3, 2, 5)), "b": np.ones((4, 2))}, "different numbers of samples"),
+    ],
+)
+def test_file_that_does_not_fit(tmp_path, arrays, message):
+    np.savez(tmp_path / "d.npz", **arrays)
+    with pytest.raises(UsageError, match=message):
+        from_file(tmp_path / "d.npz", graph(SUM))
+
+
+def test_unreadable_file(tmp_path):
+    (tmp_path / "d.npz").write_bytes(b"no zip")
+    for path in (tmp_path / "d.npz", tmp_path / "absent.npz"):
+        with pytest.raises(UsageError, match="cannot read input data"):
+            from_file(path, graph(SUM))

@@ -1,0 +1,39 @@
+"""Options and parameters the whole suite shares.
+
+A test with an ``isa`` argument runs once per instruction-set level this CPU has; ``golden``
+compares text with a file beside the test, or rewrites it under ``--update-golden``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tracea_graph.hardware import profile_cpu
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes ``isa`` at every level."""
+    if "isa" in metafunc.fixturenames:
+        metafunc.parametrize("isa", profile_cpu().isas)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """``golden(name, text)``: the text must equal ``golden/<name>`` beside the test."""
+
+    def check(name: str, text: str) -> None:
+        path = request.path.parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing: run pytest --update-golden"
+        assert text == path.read_text(), f"{name} differs: read the diff, then --update-golden"
+
+    return check

@@ -1,0 +1,64 @@
+"""Profiles from recorded ``/proc/cpuinfo`` and sysfs texts, and from this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracea_graph.hardware import CpuProfile, fingerprint, fingerprint_hash, profile_cpu
+
+AVX2 = "fpu sse2 avx avx2 fma f16c bmi1 bmi2"
+AVX512 = f"{AVX2} avx512f avx512dq avx512bw avx512vl avx512_bf16"
+
+
+def machine(folder: Path, flags: str) -> CpuProfile:
+    """Two cores with two threads each, in recorded texts."""
+    blocks = [
+        f"processor\t: {i}\nmodel name\t: Test CPU\nphysical id\t: 0\ncore id\t: {i % 2}\n"
+        f"flags\t\t: {flags}\n"
+        for i in range(4)
+    ]
+    (folder / "cpuinfo").write_text("\n".join(blocks))
+    rows = (("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "1024K"), ("3", "Unified", "32M"))
+    for i, row in enumerate(rows):
+        place = folder / "cpu0" / "cache" / f"index{i}"
+        place.mkdir(parents=True, exist_ok=True)
+        for name, value in zip(("level", "type", "size"), row):
+            (place / name).write_text(value + "\n")
+    return profile_cpu(folder / "cpuinfo", folder)
+
+
+@pytest.mark.parametrize(
+    ("flags", "isas"),
+    [
+        ("fpu sse2", ("scalar",)),
+        (AVX2, ("scalar", "avx2")),
+        (AVX512, ("scalar", "avx2", "avx512")),
+        (AVX512.replace("avx512vl", ""), ("scalar", "avx2")),
+        (AVX512.replace("fma", ""), ("scalar",)),
+    ],
+)
+def test_levels_follow_the_flags(flags: str, isas: tuple[str, ...], tmp_path: Path) -> None:
+    assert machine(tmp_path, flags).isas == isas
+
+
+def test_cores_and_caches(tmp_path: Path) -> None:
+    profile = machine(tmp_path, AVX512)
+    assert (profile.model, profile.cores, profile.extras) == ("Test CPU", 2, ("avx512_bf16",))
+    assert (profile.l1d, profile.l2, profile.l3) == (48 << 10, 1 << 20, 32 << 20)
+
+
+def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
+    profile = profile_cpu(tmp_path / "none", tmp_path)
+    assert (profile.model, profile.isas, profile.l2) == ("unknown", ("scalar",), 0)
+    assert profile.cores >= 1
+
+
+def test_the_fingerprint_tells_machines_apart() -> None:
+    here = profile_cpu()
+    assert fingerprint_hash(here) == fingerprint_hash(profile_cpu())
+    assert fingerprint_hash(replace(here, l2=here.l2 + 1)) != fingerprint_hash(here)
+    assert json.loads(json.dumps(fingerprint(here)))["model"] == here.model

@@ -1,0 +1,188 @@
+"""Compile a generated unit, load it, call it on guarded memory: what every kernel test shares."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from ctypes import c_float, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import tracea_graph.kernels
+from tracea_graph.config import TOLERANCE
+from tracea_graph.kernels.cpu import Source
+
+Array = npt.NDArray[Any]
+
+HEADERS = Path(tracea_graph.kernels.__file__).parent
+LINK = ("-nodefaultlibs", "-lc", "-Wl,-z,defs")
+"""Nothing but the C library: a unit that needs libstdc++ or libm does not link."""
+CANARY = np.float32(-7.25e11)
+
+
+class GemmTile(ctypes.Structure):
+    """``tracea_gemm_tile``."""
+
+    _fields_ = [
+        ("k", c_int64), ("a", c_void_p), ("lda", c_int64),
+        ("b", c_void_p), ("b_panel", c_int64), ("b_row", c_int64),
+        ("bias", c_void_p), ("c", c_void_p), ("ldc", c_int64),
+        ("mr", c_int32), ("nv", c_int32), ("last", c_int32), ("b_exact", c_int32),
+        ("prefetch", c_void_p), ("prefetch_lines", c_int32),
+    ]  # fmt: skip
+
+
+class ChainTile(ctypes.Structure):
+    """``tracea_chain_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64),
+        ("inputs", c_void_p * 8), ("in_stride", c_int64 * 8),
+        ("out", c_void_p * 2), ("out_stride", c_int64 * 2),
+    ]  # fmt: skip
+
+
+class NormTile(ctypes.Structure):
+    """``tracea_norm_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
+        ("gamma", c_void_p), ("beta", c_void_p), ("eps", c_float),
+        ("y", c_void_p), ("y_stride", c_int64),
+    ]  # fmt: skip
+
+
+class GatherTile(ctypes.Structure):
+    """``tracea_gather_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("tables", c_int32), ("row", c_void_p * 4),
+        ("y", c_void_p), ("y_stride", c_int64),
+    ]  # fmt: skip
+
+
+class AttentionTile(ctypes.Structure):
+    """``tracea_attention_tile``."""
+
+    _fields_ = [
+        ("queries", c_int64), ("keys", c_int64), ("head", c_int64), ("head_v", c_int64),
+        ("q", c_void_p), ("q_stride", c_int64), ("k", c_void_p), ("k_stride", c_int64),
+        ("v", c_void_p), ("v_stride", c_int64),
+        ("mask", c_void_p), ("mask_row", c_int64), ("mask_col", c_int64), ("mask_kind", c_int32),
+        ("scale", c_float), ("y", c_void_p), ("y_stride", c_int64), ("scratch", c_void_p),
+    ]  # fmt: skip
+
+
+def compile_unit(source: Source) -> Path:
+    """The shared object of one unit, with its symbols visible; compiled once per text."""
+    command = [
+        os.environ.get("CXX", "g++"),
+        *source.flags,
+        *("-Wall", "-Wextra", "-Werror", '-DTRACEA_VISIBILITY="default"', f"-I{HEADERS}"),
+        "-shared",
+    ]
+    header = (HEADERS / "tracea_kernels.h").read_text()
+    key = hashlib.sha256("\0".join((*command, header, source.text)).encode()).hexdigest()[:24]
+    folder = Path(tempfile.gettempdir()) / f"tracea-kernel-tests-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    library = folder / f"{key}.so"
+    if not library.exists():
+        text = folder / f"{key}.cpp"
+        text.write_text(source.text)
+        fresh = folder / f"{key}.{os.getpid()}"
+        done = subprocess.run(
+            [*command, str(text), *LINK, "-o", str(fresh)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{source.symbol} does not compile:\n{done.stderr}"
+        fresh.rename(library)
+    return library
+
+
+@cache
+def _open(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path))
+
+
+def kernel(source: Source, symbol: str) -> Callable[[ctypes.Structure], None]:
+    """The exported function ``symbol`` of a unit, called with its tile."""
+    found = _open(compile_unit(source))[symbol]
+    found.restype = None
+
+    def call(tile: ctypes.Structure) -> None:
+        found(ctypes.byref(tile))
+
+    return call
+
+
+def guarded(array: Array) -> Array:
+    """A copy whose last element is the last before an unreadable page: overruns fault."""
+    page = mmap.PAGESIZE
+    size = -(-max(array.nbytes, 1) // page) * page
+    memory = mmap.mmap(-1, size + page)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(c_void_p(base + size), page, 0) == 0
+    copy = np.frombuffer(memory, array.dtype, array.size, size - array.nbytes)
+    copy[:] = array.ravel()
+    return copy.reshape(array.shape)
+
+
+class Output:
+    """A ``rows x cols`` result with a row stride, unaligned, between canaries."""
+
+    def __init__(self, rows: int, cols: int, gap: int = 3) -> None:
+        self.stride = cols + gap
+        self._memory = np.full(33 + rows * self.stride + 32, CANARY, np.float32)
+        self._shape = (rows, cols)
+        self.view = np.lib.stride_tricks.as_strided(
+            self._memory[33:], self._shape, (4 * self.stride, 4)
+        )
+
+    @property
+    def address(self) -> int:
+        return self._memory.ctypes.data + 4 * 33
+
+    def check_canaries(self) -> None:
+        """Fail if anything but the result was written."""
+        copy = self._memory.copy()
+        np.lib.stride_tricks.as_strided(copy[33:], self._shape, (4 * self.stride, 4))[:] = CANARY
+        assert (copy == CANARY).all(), "written outside the result"
+
+
+def unaligned(array: Array) -> Array:
+    """A copy that starts 4 bytes off any vector boundary."""
+    memory = np.empty(array.size + 17, array.dtype)
+    start = 1 + (-memory.ctypes.data // 4) % 16
+    copy = memory[start : start + array.size].reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def address(array: Array | None) -> int | None:
+    """The array's address, or None for no array."""
+    return None if array is None else array.ctypes.data
+
+
+def close(got: Array, want: Array, tolerance: float = TOLERANCE.kernel_f32) -> None:
+    """Fail unless NaN and infinities agree and the rest is within a share of max|want|."""
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32))
+    if finite.any():
+        scale = max(np.abs(want[finite]).max(), 1e-30)
+        assert np.abs(got[finite] - want[finite]).max() <= tolerance * scale
+
+
+def scratch_size(source: Source, symbol: str, keys: int, head: int, head_v: int) -> int:
+    """Bytes of scratch an attention unit asks for."""
+    found = _open(compile_unit(source))[symbol]
+    found.restype = c_int64
+    return int(found(c_int64(keys), c_int64(head), c_int64(head_v)))

@@ -1,0 +1,394 @@
+// tracea_f32_attention_24x128__avx512
+// tracea_f32_attention_scratch_24x128__avx512
+// f32 attention for avx512, from attention.cpp.in
+// Generated, do not edit.
+// Scaled dot-product attention of one head: blocks of 24 queries by 128 keys, softmax kept running
+// from block to block.  K is transposed and V copied into scratch first.
+#include "tracea_kernels.h"
+
+#ifndef TRACEA_VISIBILITY
+#define TRACEA_VISIBILITY "hidden"
+#endif
+#define TRACEA_API extern "C" __attribute__((visibility(TRACEA_VISIBILITY)))
+#define INLINE static inline __attribute__((always_inline, unused))
+#if defined(__GNUC__) && !defined(__clang__)
+// gcc 12 finds fault with the deliberately undefined operands in its own header.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+// Everything below is local to this file: no code built for one instruction set may be merged
+// into another's.
+namespace {
+// Vectors of sixteen lanes: AVX-512 F, DQ, BW and VL.
+#define UNROLL _Pragma("GCC unroll 16")
+typedef __m512 vf;
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef __mmask16 vm;
+enum { W = 16 };
+constexpr float EXP_LOW = -105.5f;  // exp rounds to 2^-152 here, which is 0
+
+INLINE vf set1(float x) { return _mm512_set1_ps(x); }
+INLINE vf load(const float* p) { return _mm512_loadu_ps(p); }
+INLINE vf load(const float* p, vm m) { return _mm512_maskz_loadu_ps(m, p); }
+INLINE void store(float* p, vf v) { _mm512_storeu_ps(p, v); }
+INLINE void store(float* p, vf v, vm m) { _mm512_mask_storeu_ps(p, m, v); }
+INLINE vm first(int64_t n) {  // the lanes below n
+  return (vm)(n <= 0 ? 0u : n >= W ? 0xffffu : (1u << n) - 1u);
+}
+
+INLINE vf fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf min(vf a, vf b) { return _mm512_min_ps(a, b); }  // b if either is NaN
+INLINE vf max(vf a, vf b) { return _mm512_max_ps(a, b); }  // b if either is NaN
+INLINE vf abs(vf a) { return _mm512_abs_ps(a); }
+INLINE vf sqrt(vf a) { return _mm512_sqrt_ps(a); }
+INLINE vm less(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+INLINE vm is_nan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+INLINE vf select(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
+INLINE float reduce_add(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE float reduce_max(vf a) { return _mm512_reduce_max_ps(a); }
+
+INLINE vi bits(vf a) { return (vi)a; }
+INLINE vf from_bits(vi i) { return (vf)i; }
+INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
+
+// a * 2^n for whole n; gradual underflow.
+INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+INLINE vf pairs(vf a, vf b, int high) {
+  const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+  return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+}
+
+// dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.
+INLINE void transpose(const float* src, int64_t stride, int rows, int cols, float* dst) {
+  const vm m = first(cols);
+  vf a[16], b[16];
+  UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
+  UNROLL for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
+  }
+  // a[r + c]: column c, 4 + c, 8 + c, 12 + c of rows r .. r + 3, one per 128-bit lane.
+  UNROLL for (int r = 0; r < 16; r += 4) UNROLL for (int c = 0; c < 4; c++)
+    a[r + c] = pairs(b[r + c / 2], b[r + 2 + c / 2], c % 2);
+  UNROLL for (int c = 0; c < 4; c++) {
+    const vf low0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0x44);
+    const vf low1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x44);
+    const vf high0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0xee);
+    const vf high1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0xee);
+    if (c < cols) store(dst + c * 16, _mm512_shuffle_f32x4(low0, low1, 0x88));
+    if (c + 4 < cols) store(dst + (c + 4) * 16, _mm512_shuffle_f32x4(low0, low1, 0xdd));
+    if (c + 8 < cols) store(dst + (c + 8) * 16, _mm512_shuffle_f32x4(high0, high1, 0x88));
+    if (c + 12 < cols) store(dst + (c + 12) * 16, _mm512_shuffle_f32x4(high0, high1, 0xdd));
+  }
+}
+// Elementwise functions over any vector type.  Bounds are the largest found over dense grids of
+// float32 arguments against float64; every function maps NaN to NaN.
+
+// E: poly(x, c0, c1, ...) = c0 + x * (c1 + ...), fused where the instruction set can.
+INLINE vf poly(vf, float c) { return set1(c); }
+template <typename... Rest>
+INLINE vf poly(vf x, float c, Rest... rest) {
+  return fma(poly(x, rest...), x, set1(c));
+}
+// e^x for x <= 0 with fewer steps: 2e-7 of the result for x > -20, 3e-7 beyond; 0 for -inf.
+INLINE vf v_exp_neg(vf x) {
+  x = max(set1(EXP_LOW), x);
+  const vf magic = set1(12582912.0f);
+  const vf n = fma(x, set1(1.44269504f), magic) - magic;
+  const vf r = fma(n, set1(-0.69314718f), x);
+  return scale(poly(r, 1.0f, 1.0f, 0.49999148f, 0.16666457f, 0.041898314f, 0.0083746463f), n);
+}
+// The inner product every matrix kernel is built from.
+enum { PANEL = TRACEA_PANEL, P = PANEL / W };
+
+// One step of k: C[MR x 16 NV] += a column of A times a row of B.  Each output is summed in the
+// order of k whatever the tile, so results do not depend on it.
+template <int MR, int NV>
+INLINE void step(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)[NV * P]) {
+  UNROLL for (int i = 0; i < MR; i++) {
+    const vf x = set1(a[i * lda]);
+    UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = fma(x, b[j], c[i][j]);
+  }
+}
+
+// Row r of B: vector j of panel p lies at b + p * panel + j * W.
+template <int NV>
+INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
+  UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
+}
+enum { QB = 24, KB = 128, QB_PADDED = 32 };
+constexpr float INF = __builtin_inff(), LOWEST = -3.40282347e38f;
+
+INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values [keys][padded v],
+// scores [QB][KB], output sums [QB][padded v], a mask block [QB][KB].
+struct Scratch {
+  float *keys, *values, *scores, *sums, *mask;
+};
+
+INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) {
+  Scratch s;
+  s.keys = (float*)memory;
+  s.values = s.keys + padded(keys) * head;
+  s.scores = s.values + keys * padded(head_v);
+  s.sums = s.scores + QB * KB;
+  s.mask = s.sums + QB * padded(head_v);
+  return s;
+}
+
+void pack(const tracea_attention_tile* t, const Scratch& s) {
+  for (int64_t k = 0; k < t->keys; k += PANEL) {
+    const int rows = (int)least(PANEL, t->keys - k);
+    for (int64_t d = 0; d < t->head; d += PANEL) {
+      const int cols = (int)least(PANEL, t->head - d);
+      transpose(t->k + k * t->k_stride + d, t->k_stride, rows, cols,
+                s.keys + k * t->head + d * PANEL);
+    }
+  }
+  const int64_t width = padded(t->head_v);
+  for (int64_t k = 0; k < t->keys; k++)
+    for (int64_t d = 0; d < width; d += W)
+      store(s.values + k * width + d,
+            load(t->v + k * t->v_stride + d, first(t->head_v - d)));
+}
+
+// The mask of the current block: row i, key k at data + i * row + k.  DROP keeps the scores
+// where it is +inf and drops them where it is -inf; ADD is added.
+enum MaskKind { NONE, ADD, DROP };
+struct Mask {
+  MaskKind kind;
+  const float* data;
+  int64_t row;
+};
+
+INLINE Mask block_mask(const tracea_attention_tile* t, const Scratch& s, int64_t q, int64_t queries,
+                       int64_t k, int64_t keys) {
+  if (t->mask_kind == 0) return {NONE, s.mask, 0};
+  if (t->mask_kind == 1 && t->mask_col == 1)
+    return {ADD, (const float*)t->mask + q * t->mask_row + k, t->mask_row};
+  const int64_t rows = t->mask_row ? queries : 1;
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t at = (q + i) * t->mask_row + k * t->mask_col;
+    const float* add = (const float*)t->mask + at;
+    const uint8_t* keep = (const uint8_t*)t->mask + at;
+    float* to = s.mask + i * KB;
+    for (int64_t j = 0; j < keys; j++)
+      to[j] = t->mask_kind == 1 ? add[0] : keep[j * t->mask_col] ? INF : -INF;
+  }
+  return {t->mask_kind == 1 ? ADD : DROP, s.mask, t->mask_row ? KB : 0};
+}
+
+// scores[MR x 16 NV] = scale * q k^T with the mask applied; -inf from column `cols` on.
+// top[i] collects each row's maximum, lane by lane.
+struct ScoreBlock {
+  int64_t head;
+  const float* q;
+  int64_t q_stride;
+  const float* keys;
+  float scale;
+  Mask mask;
+  int64_t cols;
+  float* scores;
+  vf* top;
+};
+
+template <int MR, int NV>
+void score(const ScoreBlock& s) {
+  vf c[MR][NV * P], b[NV * P];
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
+  for (int64_t d = 0; d < s.head; d++) {
+    load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
+    step<MR, NV>(c, s.q + d, s.q_stride, b);
+  }
+  const vf scale = set1(s.scale);
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
+    const vm m = j / P == NV - 1 ? first(s.cols - j * W) : first(W);
+    vf v = c[i][j] * scale;
+    if (s.mask.kind != NONE) {
+      const vf mask = load(s.mask.data + i * s.mask.row + j * W, m);
+      v = s.mask.kind == ADD ? v + mask : min(v, mask);
+    }
+    if (j / P == NV - 1) v = select(m, v, set1(-INF));
+    store(s.scores + i * KB + j * W, v);
+    s.top[i] = max(v, s.top[i]);
+  }
+}
+
+// sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
+struct SumBlock {
+  int64_t keys;
+  const float* weights;
+  const float* values;
+  float* sums;
+  int64_t width;  // of values and sums
+  const float* decay;
+};
+
+template <int MR, int NV>
+void accumulate(const SumBlock& s) {
+  vf c[MR][NV * P], b[NV * P];
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    c[i][j] = s.decay ? load(s.sums + i * s.width + j * W) * set1(s.decay[i]) : set1(0.0f);
+  for (int64_t k = 0; k < s.keys; k++) {
+    load_row<NV>(b, s.values + k * s.width, PANEL);
+    step<MR, NV>(c, s.weights + k, KB, b);
+  }
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    store(s.sums + i * s.width + j * W, c[i][j]);
+}
+
+// Register tiles, largest first; any block is covered by some of each.
+constexpr int ROWS[] = {6, 4, 2, 1}, PANELS[] = {4, 2, 1};
+constexpr void (*SCORE[][3])(const ScoreBlock&) = {
+    {
+        score<6, 4>,
+        score<6, 2>,
+        score<6, 1>,
+    },
+    {
+        score<4, 4>,
+        score<4, 2>,
+        score<4, 1>,
+    },
+    {
+        score<2, 4>,
+        score<2, 2>,
+        score<2, 1>,
+    },
+    {
+        score<1, 4>,
+        score<1, 2>,
+        score<1, 1>,
+    },
+};
+constexpr void (*ACCUMULATE[][3])(const SumBlock&) = {
+    {
+        accumulate<6, 4>,
+        accumulate<6, 2>,
+        accumulate<6, 1>,
+    },
+    {
+        accumulate<4, 4>,
+        accumulate<4, 2>,
+        accumulate<4, 1>,
+    },
+    {
+        accumulate<2, 4>,
+        accumulate<2, 2>,
+        accumulate<2, 1>,
+    },
+    {
+        accumulate<1, 4>,
+        accumulate<1, 2>,
+        accumulate<1, 1>,
+    },
+};
+
+// Calls body(i, row tile, j, panel tile) for register tiles that cover rows x panels.
+template <typename Body>
+INLINE void cover(int64_t rows, int64_t panels, Body body) {
+  for (int64_t j = 0; j < panels;) {
+    int n = 0;
+    while (PANELS[n] > panels - j) n++;
+    for (int64_t i = 0; i < rows;) {
+      int m = 0;
+      while (ROWS[m] > rows - i) m++;
+      body(i, m, j, n);
+      i += ROWS[m];
+    }
+    j += PANELS[n];
+  }
+}
+
+// What a query block remembers between key blocks: each row's maximum and sum of exponentials.
+struct Running {
+  float top[QB_PADDED], total[QB_PADDED], decay[QB_PADDED];
+};
+
+// Turns a block of scores into weights e^(score - maximum so far) and updates `run`.
+void exponentials(float* scores, const vf* top, int64_t rows, int64_t keys, Running& run) {
+  float before[QB_PADDED];
+  for (int64_t i = 0; i < QB_PADDED; i++) before[i] = run.top[i];
+  for (int64_t i = 0; i < rows; i++) {
+    const float high = reduce_max(top[i]);
+    if (high > run.top[i]) run.top[i] = high;
+  }
+  for (int64_t i = 0; i < rows; i += W)
+    store(run.decay + i, v_exp_neg(load(before + i) - load(run.top + i)));
+  for (int64_t i = 0; i < rows; i++) {
+    float* row = scores + i * KB;
+    const vf high = set1(run.top[i]);
+    vf total = set1(0.0f);
+    for (int64_t k = 0; k < keys; k += W) {
+      const vf e = v_exp_neg(load(row + k) - high);
+      store(row + k, e);
+      total = total + e;
+    }
+    run.total[i] = run.total[i] * run.decay[i] + reduce_add(total);
+  }
+}
+
+// y = sums / total.  A row whose every key was dropped has total 0: the average of all values.
+void finish(const tracea_attention_tile* t, const Scratch& s, int64_t q, int64_t rows,
+            const Running& run) {
+  const int64_t width = padded(t->head_v);
+  for (int64_t i = 0; i < rows; i++) {
+    const vf factor = set1(1.0f / run.total[i]);
+    for (int64_t d = 0; d < t->head_v; d += W) {
+      vf y = load(s.sums + i * width + d) * factor;
+      if (run.total[i] == 0.0f) {
+        y = set1(0.0f);
+        for (int64_t k = 0; k < t->keys; k++) y = y + load(s.values + k * width + d);
+        y = y / set1((float)(t->keys ? t->keys : 1));
+      }
+      store(t->y + (q + i) * t->y_stride + d, y, first(t->head_v - d));
+    }
+  }
+}
+
+void query_block(const tracea_attention_tile* t, const Scratch& s, int64_t q, int64_t rows) {
+  const int64_t width = padded(t->head_v);
+  Running run;
+  for (int i = 0; i < QB_PADDED; i++) {
+    run.top[i] = LOWEST;
+    run.total[i] = 0.0f;
+  }
+  for (int64_t k = 0; k < t->keys; k += KB) {
+    const int64_t keys = least(KB, t->keys - k);
+    const Mask mask = block_mask(t, s, q, rows, k, keys);
+    vf top[QB];
+    for (int64_t i = 0; i < QB; i++) top[i] = set1(-INF);
+    cover(rows, padded(keys) / PANEL, [&](int64_t i, int m, int64_t j, int n) {
+      const int64_t col = j * PANEL;
+      const Mask part = {mask.kind, mask.data + i * mask.row + col, mask.row};
+      SCORE[m][n]({t->head, t->q + (q + i) * t->q_stride, t->q_stride,
+                   s.keys + (k + col) * t->head, t->scale, part, keys - col,
+                   s.scores + i * KB + col, top + i});
+    });
+    exponentials(s.scores, top, rows, padded(keys), run);
+    cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
+      ACCUMULATE[m][n]({keys, s.scores + i * KB, s.values + k * width + j * PANEL,
+                        s.sums + i * width + j * PANEL, width, k ? run.decay + i : nullptr});
+    });
+  }
+  finish(t, s, q, rows, run);
+}
+}  // namespace
+
+TRACEA_API void tracea_f32_attention_24x128__avx512(const tracea_attention_tile* t) {
+  const Scratch s = layout(t->scratch, t->keys, t->head, t->head_v);
+  pack(t, s);
+  const int64_t blocks = (t->queries + QB - 1) / QB;
+  for (int64_t b = 0; b < blocks; b++) {  // of nearly equal size
+    const int64_t q = t->queries * b / blocks, end = t->queries * (b + 1) / blocks;
+    query_block(t, s, q, end - q);
+  }
+}
+
+TRACEA_API int64_t tracea_f32_attention_scratch_24x128__avx512(int64_t keys, int64_t head, int64_t head_v) {
+  const int64_t blocks = 2 * QB * KB + QB * padded(head_v);
+  return (padded(keys) * head + keys * padded(head_v) + blocks) * (int64_t)sizeof(float);
+}

@@ -1,0 +1,165 @@
+"""Scaled dot-product attention of one head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.kernels.conformance import (
+    Array,
+    AttentionTile,
+    Output,
+    address,
+    close,
+    guarded,
+    kernel,
+    scratch_size,
+)
+from tracea_graph.kernels.cpu import emit, symbols
+
+LOWEST = np.finfo(np.float32).min
+
+
+def _attend(isa: str, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+    """One head; the mask is ``[S|1, T|1]``, float32 or boolean."""
+    unit, (name, size_name) = emit("attention", isa), symbols("attention", isa)
+    (queries, head), (keys, head_v) = q.shape, v.shape
+    size = scratch_size(unit, size_name, keys, head, head_v)
+    assert size % 64 == 0
+    memory = np.full(size + 128, 0xA5, np.uint8)
+    start = -memory.ctypes.data % 64
+    q, k, v = guarded(q), guarded(k), guarded(v)
+    tile = AttentionTile(
+        queries=queries, keys=keys, head=head, head_v=head_v, q=address(q), q_stride=head,
+        k=address(k), k_stride=head, v=address(v), v_stride=head_v, scale=head**-0.5,
+        scratch=memory.ctypes.data + start,
+    )  # fmt: skip
+    if mask is not None:
+        mask = guarded(mask)
+        tile.mask, tile.mask_kind = address(mask), 2 if mask.dtype == bool else 1
+        tile.mask_row, tile.mask_col = (
+            int(mask.shape[0] > 1) * mask.shape[1],
+            int(mask.shape[1] > 1),
+        )
+    out = Output(queries, head_v)
+    tile.y, tile.y_stride = out.address, out.stride
+    kernel(unit, name)(tile)
+    out.check_canaries()
+    assert (memory[:start] == 0xA5).all() and (memory[start + size :] == 0xA5).all()
+    return out.view
+
+
+def _reference(q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+    """ONNX Runtime's steps; scores and mask meet in fp32, the rest is fp64.
+
+    A row with no key left is the average of all values.
+    """
+    scores = (q.astype(np.float64) @ k.T * q.shape[1] ** -0.5).astype(np.float32)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    top = scores.max(1, keepdims=True)
+    lost = np.isneginf(top)
+    with np.errstate(invalid="ignore"):
+        weights = np.where(lost, 1.0, np.exp(scores.astype(np.float64) - top))
+    return np.asarray(weights / weights.sum(1, keepdims=True) @ v)
+
+
+def _inputs(queries: int, keys: int, head: int, head_v: int) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(queries * 1000 + keys)
+    return (
+        rng.standard_normal((queries, head), np.float32),
+        rng.standard_normal((keys, head), np.float32),
+        rng.standard_normal((keys, head_v), np.float32),
+    )
+
+
+@pytest.mark.parametrize("keys", [1, 15, 16, 17, 63, 127, 128, 129, 300])
+def test_equals_reference(isa: str, keys: int) -> None:
+    for queries in (1, 2, 5, 23, 24, 25, 53):
+        q, k, v = _inputs(queries, keys, 32, 32)
+        close(_attend(isa, q, k, v), _reference(q, k, v))
+
+
+@pytest.mark.parametrize("head", [1, 3, 15, 16, 17, 64, 80, 97, 256])
+def test_head_sizes(isa: str, head: int) -> None:
+    for head_v in {head, 1, 47, 128}:
+        q, k, v = _inputs(7, 37, head, head_v)
+        close(_attend(isa, q, k, v), _reference(q, k, v))
+
+
+def _masks(queries: int, keys: int) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    keep = rng.random((queries, keys)) < 0.7
+    keep[:, 0] = True
+    keep[1] = False  # a row with nothing left
+    padding = np.arange(keys)[None] < keys * 2 // 3
+    causal = np.tril(np.ones((queries, keys), bool), keys - queries)
+    mixed = np.where(keep, 0, LOWEST).astype(np.float32)
+    mixed[1, ::2] = -np.inf
+    hard = {
+        f"{value:.0e}": np.where(keep, 0, value).astype(np.float32)
+        for value in (-1e4, -1e9, LOWEST, -np.inf)
+    }
+    return {
+        **hard,
+        "mixed": mixed,
+        "bool": keep,
+        "padding": np.where(padding, 0, LOWEST).astype(np.float32),
+        "bool-padding": padding,
+        "causal": causal,
+        "all": np.zeros((1, keys), bool),
+        "per-row": rng.standard_normal((queries, 1), np.float32),
+        "bool-per-row": keep[:, :1],
+        "bias": rng.standard_normal((queries, keys), np.float32) * 5,
+    }
+
+
+@pytest.mark.parametrize("name", _masks(3, 3))
+@pytest.mark.parametrize("queries,keys", [(5, 17), (29, 150), (24, 128)])
+def test_masks(isa: str, queries: int, keys: int, name: str) -> None:
+    mask = _masks(queries, keys)[name]
+    q, k, v = _inputs(queries, keys, 32, 48)
+    close(_attend(isa, q, k, v, mask), _reference(q, k, v, mask), _mask_tolerance(mask))
+
+
+def _mask_tolerance(mask: Array) -> float:
+    """Scores near -1e4 have steps of 1e-3 in fp32: one may round to its neighbour."""
+    return 1e-3 if mask.dtype != bool and (mask == -1e4).any() else 1e-5
+
+
+def test_minus_1e4_rounds_scores_as_onnxruntime_does(isa: str) -> None:
+    # Scores that are exact in fp32 before and after the mask is added leave no room for doubt.
+    q = np.full((1, 4), 0.5, np.float32)
+    k = (np.arange(40, dtype=np.float32)[:, None] / 64).repeat(4, 1)
+    v = np.random.default_rng(3).standard_normal((40, 8), np.float32)
+    mask = np.full((1, 40), -1e4, np.float32)
+    close(_attend(isa, q, k, v, mask), _reference(q, k, v, mask), 1e-6)
+
+
+def test_no_keys(isa: str) -> None:
+    q, k, v = _inputs(3, 0, 8, 8)
+    assert (_attend(isa, q, k, v) == 0).all()
+
+
+def test_nan_stays_in_its_row(isa: str) -> None:
+    q, k, v = _inputs(9, 40, 16, 16)
+    q[4, 3] = np.nan
+    got, want = _attend(isa, q, k, v), _reference(q, k, v)
+    assert np.isnan(got[4]).all()
+    close(np.delete(got, 4, 0), np.delete(want, 4, 0))
+
+
+def test_rows_do_not_depend_on_how_queries_are_split(isa: str) -> None:
+    q, k, v = _inputs(53, 150, 40, 24)
+    mask: Any = _masks(53, 150)["bias"]
+    whole = _attend(isa, q, k, v, mask).copy()
+    for start, end in ((0, 1), (1, 8), (8, 53)):
+        part = _attend(isa, q[start:end], k, v, mask[start:end])
+        np.testing.assert_array_equal(part, whole[start:end])
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    golden("attention_avx512.cpp", emit("attention", "avx512").text)

@@ -1,0 +1,97 @@
+"""The matrix product's register tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.kernels.conformance import (
+    Array,
+    GemmTile,
+    Output,
+    address,
+    close,
+    kernel,
+    guarded,
+    unaligned,
+)
+from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.variants import gemm_tile
+
+PANEL = 16
+
+
+def _pack(b: Array) -> Array:
+    """``[K,N]`` to ``[ceil(N/16)][K][16]``."""
+    k, n = b.shape
+    padded = np.zeros((k, -(-n // PANEL) * PANEL), np.float32)
+    padded[:, :n] = b
+    return padded.reshape(k, -(-n // PANEL), PANEL).transpose(1, 0, 2).copy()
+
+
+def _multiply(
+    isa: str, a: Array, b: Array, bias: Array | None, plain: bool, mr: int, nv: int
+) -> Array:
+    """The whole product by tiles of at most ``mr`` rows and ``nv`` panels."""
+    run = kernel(emit("gemm", isa), symbols("gemm", isa)[0])
+    (m, k), n = a.shape, b.shape[1]
+    weights = guarded(b if plain else _pack(b))
+    a, out = guarded(a), Output(m, n)
+    panel, stride = (PANEL, n) if plain else (k * PANEL, PANEL)
+    warm = np.zeros(4096, np.float32)
+    for row in range(0, m, mr):
+        for col in range(0, n, nv * PANEL):
+            count = min(nv, -(-(n - col) // PANEL))
+            run(GemmTile(
+                k=k, a=address(a[row:]), lda=k,
+                b=weights.ctypes.data + 4 * (col // PANEL) * panel, b_panel=panel, b_row=stride,
+                bias=None if bias is None else bias.ctypes.data + 4 * col,
+                c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
+                mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
+                b_exact=plain, prefetch=warm.ctypes.data, prefetch_lines=(k * nv) % 99,
+            ))  # fmt: skip
+    out.check_canaries()
+    return out.view.copy()
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["packed", "plain"])
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 47, 48, 49, 97])
+def test_equals_reference(isa: str, n: int, plain: bool) -> None:
+    mr, nv = gemm_tile(isa)
+    rng = np.random.default_rng(n)
+    for m in (1, mr - 1, mr, mr + 1, 13):
+        for k in (0, 1, 4, 7, 67):
+            a = rng.standard_normal((m, k), np.float32)
+            b = rng.standard_normal((k, n), np.float32)
+            bias = guarded(rng.standard_normal(n, np.float32))
+            close(
+                _multiply(isa, a, b, bias, plain, mr, nv),
+                a.astype(np.float64) @ b.astype(np.float64) + bias,
+            )
+            close(_multiply(isa, a, b, None, plain, mr, nv), a.astype(np.float64) @ b)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["packed", "plain"])
+def test_result_does_not_depend_on_the_tile(isa: str, plain: bool) -> None:
+    mr, nv = gemm_tile(isa)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((17, 131), np.float32)
+    b = rng.standard_normal((131, 97), np.float32)
+    whole = _multiply(isa, a, b, None, plain, mr, nv)
+    for rows in range(1, mr + 1):
+        for panels in range(1, nv + 1):
+            again = _multiply(isa, a, b, None, plain, rows, panels)
+            np.testing.assert_array_equal(again, whole)
+
+
+def test_nan_and_infinity_meet_zero_weights(isa: str) -> None:
+    a = np.array([[np.nan, 1, 2], [np.inf, 1, 2], [3, 1, 2]], np.float32)
+    b = np.zeros((3, 5), np.float32)
+    got = _multiply(isa, unaligned(a), b, None, False, *gemm_tile(isa))
+    assert np.isnan(got[:2]).all() and (got[2] == 0).all()
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    golden("gemm_avx512.cpp", emit("gemm", "avx512").text)

@@ -1,0 +1,41 @@
+"""The demo's arithmetic: what it counts, how it times, which error it reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from models.demo import error_between, kernel_nodes, open_session, race
+
+
+def identity_model(path: Path, domain: str = "") -> Path:
+    node = helper.make_node("Identity", ["x"], ["y"], domain=domain)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy"]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+def test_the_demo_counts_kernel_nodes_only_with_their_library(tmp_path: Path) -> None:
+    path = identity_model(tmp_path / "m.onnx", "tracea.0123456789")
+    assert kernel_nodes(path) == (0, 1)
+    path.with_suffix(".so").touch()
+    assert kernel_nodes(path) == (1, 1)
+    assert kernel_nodes(identity_model(path)) == (0, 1)
+
+
+def test_the_demo_times_in_pairs(tmp_path: Path) -> None:
+    session = open_session(identity_model(tmp_path / "m.onnx"))
+    times = race(session, session, {"x": np.ones(3, np.float32)})
+    assert len(times.a_ms) == len(times.b_ms) == 60
+    assert min(*times.a_ms, *times.b_ms) > 0
+
+
+def test_the_demo_reports_the_worst_output() -> None:
+    a, b = np.array([2.0, -4.0]), np.array([2.5, -4.0])
+    assert error_between([a, a, np.array(["s"])], [a, b, np.array(["s"])]) == (0.5, 0.125)

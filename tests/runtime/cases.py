@@ -1,0 +1,261 @@
+"""The programs the runtime is tested with, and what NumPy makes of them in fp64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from runtime.support import Case, dense, single, spec, strided
+
+from tracea_graph.ir import DType, Expr
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.program import Buffer, Call, GemmDriver, Program, Temp, View
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+GELU_RESIDUAL = Chain(
+    ("full", "full", "row", "col", "scalar"),
+    (Step("gelu", (0,)), Step("add", (5, 1)), Step("mul", (6, 2)), Step("add", (7, 3)), Step("mul", (8, 4))),
+    (9,),
+)
+TWO_RESULTS = Chain(("full",), (Step("relu", (0,)), Step("neg", (0,))), (1, 2))
+MUL_ADD = Chain(("full", "row", "row"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
+BY_COLUMN = Chain(("full", "col"), (Step("mul", (0, 1)),), (2,))
+ADD = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+CHAINS = (GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD)
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def pack(w: Array) -> Array:
+    """[K,N] as panels [ceil(N/16),K,16]."""
+    k, n = w.shape
+    padded = np.zeros((k, -(-n // 16) * 16), np.float32)
+    padded[:, :n] = w
+    return np.ascontiguousarray(padded.reshape(k, -1, 16).transpose(1, 0, 2))
+
+
+def wide(*arrays: Array) -> list[F64]:
+    return [np.asarray(a, np.float64) for a in arrays]
+
+
+def gemm(m: int, n: int, k: int, layout: int, bias: bool = True, drivers: Sequence[GemmDriver] = ()) -> Case:
+    """x[M,K] times a weight in one of the three layouts."""
+    x, w, b = random(m, k), random(k, n, seed=1), random(n, seed=2)
+    stored = (pack(w), w, np.ascontiguousarray(w.T))[layout]
+    inputs = [spec("m", k), spec(*stored.shape)] + ([spec(n)] if bias else [])
+    views = (
+        dense("input", 0, "m", k),
+        dense("input", 1, *stored.shape),
+        dense("input", 2, n) if bias else None,
+        dense("output", 0, "m", n),
+    )
+    call = Call("gemm", views, ints=(layout,), drivers=tuple(drivers))
+    program = single(call, inputs, [spec("m", n)], m=(0, 0))
+    x64, w64, b64 = wide(x, w, b)
+    y = x64 @ w64 + (b64 if bias else 0)
+    feeds = (x, stored, b) if bias else (x, stored)
+    name = f"gemm_{m}x{n}x{k}_layout{layout}_{'bias' if bias else 'plain'}_{len(drivers)}"
+    return Case(name, program, feeds, (y,))
+
+
+def gemm_chain(m: int = 37, n: int = 72, k: int = 33) -> Case:
+    """A gemm whose epilogue has an operand of every kind; all but the weight lie strided."""
+    x, w, b, r = random(m, k), random(k, n, seed=1), random(n, seed=2), random(m, n, seed=3)
+    row, col, one = random(n, seed=4), random(m, seed=5), random(1, seed=6)
+    views = (
+        dense("input", 0, "m", k),
+        dense("input", 1, *pack(w).shape),
+        dense("input", 2, n),
+        dense("input", 3, "m", n),
+        strided("input", 4, ("m", n), (0, 1)),
+        strided("input", 5, ("m", n), (1, 0)),
+        strided("input", 6, ("m", n), (0, 0)),
+        dense("output", 0, "m", n),
+    )
+    shapes = [spec("m", k), spec(*pack(w).shape), spec(n), spec("m", n), spec(n), spec("m"), spec(1)]
+    call = Call("gemm", views, ints=(0,), chain=GELU_RESIDUAL)
+    program = single(call, shapes, [spec("m", n)], m=(0, 0))
+    x64, w64, *rest = wide(x, w, b, r, row, col[:, None], one)
+    (y,) = GELU_RESIDUAL.reference([x64 @ w64 + rest[0], *rest[1:]])
+    return Case(f"gemm_chain_{m}x{n}", program, (x, pack(w), b, r, row, col, one), (y,))
+
+
+def gemm_two_results(m: int = 9, n: int = 20, k: int = 8) -> Case:
+    x, w = random(m, k), random(k, n, seed=1)
+    outs = (dense("output", 0, m, n), dense("output", 1, m, n))
+    views = (dense("input", 0, m, k), dense("input", 1, k, n), None, *outs)
+    call = Call("gemm", views, ints=(1,), chain=TWO_RESULTS)
+    program = single(call, [spec(m, k), spec(k, n)], [spec(m, n), spec(m, n)])
+    y = x.astype(np.float64) @ w.astype(np.float64)
+    return Case("gemm_two_results", program, (x, w), (np.maximum(y, 0), -y))
+
+
+def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
+    """Two calls with the product in a temp."""
+    x, w, g, b = random(m, k), random(k, n, seed=1), random(n, seed=2), random(n, seed=3)
+    calls = (
+        Call("gemm", (dense("input", 0, "m", k), dense("input", 1, *pack(w).shape), None, dense("temp", 0, "m", n)), (0,)),
+        Call("norm", (dense("temp", 0, "m", n), dense("input", 2, n), dense("input", 3, n), dense("output", 0, "m", n)), (0,), (1e-5,)),
+    )
+    program = Program(
+        (spec("m", k), spec(*pack(w).shape), spec(n), spec(n)),
+        (spec("m", n),),
+        {"m": (0, 0)},
+        (Temp(DType.F32, Expr("mul", ("m", n)), 0, 1),),
+        calls,
+    )
+    x64, w64, g64, b64 = wide(x, w, g, b)
+    return Case("gemm_then_norm", program, (x, pack(w), g, b), (layer_norm(x64 @ w64, g64, b64),))
+
+
+def layer_norm(x: F64, gamma: F64, beta: F64) -> F64:
+    centred = x - x.mean(-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return np.asarray(centred / scale * gamma + beta)
+
+
+def norm(kind: int, m: int, n: int) -> Case:
+    """A norm over rows that lie apart (a slice of wider rows)."""
+    x, g, b = random(m, n + 3), random(n, seed=1), random(n, seed=2)
+    beta = dense("input", 2, n) if kind == 0 else None
+    views = (strided("input", 0, (m, n), (n + 3, 1)), dense("input", 1, n), beta, dense("output", 0, m, n))
+    program = single(Call("norm", views, (kind,), (1e-5,)), [spec(m, n + 3), spec(n), spec(n)], [spec(m, n)])
+    x64, g64, b64 = wide(x[:, :n], g, b)
+    rms = x64 / np.sqrt((x64**2).mean(-1, keepdims=True) + 1e-5) * g64
+    y = rms if kind else layer_norm(x64, g64, b64)
+    return Case(f"norm_{'rms' if kind else 'layer'}_{m}x{n}", program, (x, g, b), (y,))
+
+
+def elementwise(name: str, chain: Chain, dims: Sequence[int], shapes: Sequence[Sequence[int]]) -> Case:
+    """A chain over operands that broadcast to ``dims``; stride 0 where they do."""
+    feeds = [random(*shape, seed=i) for i, shape in enumerate(shapes)]
+    letters = "abcdef"[: len(dims)]
+    views = []
+    for i, shape in enumerate(shapes):
+        own = dense("input", i, *shape).strides
+        strides = [0 if size == 1 else stride for size, stride in zip(shape, own)]
+        views.append(strided("input", i, letters, strides))
+    out = dense("output", 0, *letters)
+    symbols = {letter: (0, axis) for axis, letter in enumerate(letters)}
+    inputs = [spec(*letters)] + [spec(*shape) for shape in shapes[1:]]
+    program = single(Call("elementwise", (*views, out), chain=chain), inputs, [spec(*letters)], **symbols)
+    (y,) = chain.reference(wide(*feeds))
+    return Case(f"elementwise_{name}", program, tuple(feeds), (y,))
+
+
+def embedding(ids: Array, seed: int = 0, error: str = "") -> Case:
+    """Words, positions (broadcast over the batch) and a token type."""
+    batch, length = ids.shape
+    words, places = random(50, 24, seed=seed), random(40, 24, seed=1)
+    dtype = DType.I64 if ids.dtype == np.int64 else DType.I32
+    where = np.arange(length, dtype=ids.dtype)
+    views = (
+        dense("input", 0, 50, 24),
+        dense("input", 1, 40, 24),
+        dense("input", 2, "b", "s"),
+        strided("input", 3, ("b", "s"), (0, 1)),
+        dense("output", 0, "b", "s", 24),
+    )
+    call = Call("embedding", views, (2, dtype.onnx))
+    program = single(
+        call,
+        [spec(50, 24), spec(40, 24), spec("b", "s", dtype=dtype), spec("s", dtype=dtype)],
+        [spec("b", "s", 24)],
+        b=(2, 0),
+        s=(2, 1),
+    )
+    y = () if error else (wide(words)[0][ids] + wide(places)[0][where],)
+    name = f"embedding_{ids.dtype}_{batch}x{length}{'_error' if error else ''}"
+    return Case(name, program, (words, places, ids, where), y, error)
+
+
+def attention(name: str, mask: str = "none", heads: int = 4, shared: int = 2, queries: int = 13, keys: int = 19) -> Case:
+    """Grouped heads over [B,S,H*D] activations; ``mask`` is none, add (row per batch) or bool."""
+    batch, d, dv = 2, 16, 24
+    q, k, v = random(batch, queries, heads * d), random(batch, keys, shared * d, seed=1), random(batch, keys, shared * dv, seed=2)
+    inputs = [spec("b", "s", heads * d), spec("b", "t", shared * d), spec("b", "t", shared * dv)]
+    feeds = [q, k, v]
+
+    def heads_view(i: int, kind: str, count: int, rows: str, width: int) -> View:
+        per = Expr("mul", (rows, count * width))
+        return View(Buffer(kind, i), ("b", count, rows, width), (per, width, count * width, 1))
+
+    mask_view, bias, code = None, 0.0, 0
+    if mask == "add":
+        m = np.where(random(batch, keys, seed=3) > 0.7, np.float32(-1e9), np.float32(0))
+        mask_view = strided("input", 3, ("b", heads, "s", "t"), ("t", 0, 0, 1))
+        bias, code = m[:, None, None, :].astype(np.float64), 1
+        inputs.append(spec("b", "t"))
+        feeds.append(m)
+    elif mask == "bool":
+        m = random(queries, keys, seed=3) > -0.5
+        m[:, 0] = True
+        mask_view = strided("input", 3, ("b", heads, "s", "t"), (0, 0, "t", 1))
+        bias, code = np.where(m, 0.0, -np.inf), 2
+        inputs.append(spec("s", "t", dtype=DType.BOOL))
+        feeds.append(m)
+    views = (
+        heads_view(0, "input", heads, "s", d),
+        heads_view(1, "input", shared, "t", d),
+        heads_view(2, "input", shared, "t", dv),
+        mask_view,
+        heads_view(0, "output", heads, "s", dv),
+    )
+    call = Call("attention", views, (code,), (0.25,))
+    program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
+    q64, k64, v64 = (a.reshape(batch, a.shape[1], -1, w).transpose(0, 2, 1, 3) for a, w in zip(wide(q, k, v), (d, d, dv)))
+    k64, v64 = (np.repeat(a, heads // shared, axis=1) for a in (k64, v64))
+    scores = 0.25 * q64 @ k64.transpose(0, 1, 3, 2) + bias
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    y = (p / p.sum(-1, keepdims=True)) @ v64
+    return Case(name, program, tuple(feeds), (y.transpose(0, 2, 1, 3).reshape(batch, queries, heads * dv),))
+
+
+def empty(case: Case, axis: int = 0) -> Case:
+    """The case with no rows."""
+    feeds = (case.feeds[0][:0], *case.feeds[1:])
+    expected = tuple(y[:0] for y in case.expected)
+    return replace(case, name=f"{case.name}_empty", feeds=feeds, expected=expected)
+
+
+def all_cases() -> tuple[Case, ...]:
+    small = GemmDriver(8, tile_panels=1, row_chunk=4, panel_group=2, prefetch=0)
+    large = GemmDriver(1000, tile_panels=2, row_chunk=50)
+    ids = np.array([[0, 49, -1, 7, -50], [3, 3, 3, 20, 21]])
+    outside = np.array([[0, 50, 1]])
+    return (
+        *(gemm(m, n, k, layout) for layout in range(3) for m, n, k in ((1, 1, 1), (7, 47, 31), (130, 100, 64))),
+        gemm(130, 200, 65, 0, drivers=(small, large)),
+        gemm(5, 200, 65, 0, bias=False, drivers=(small, large)),
+        gemm(64, 257, 96, 1, bias=False),
+        gemm_chain(),
+        gemm_chain(m=1, n=1, k=3),
+        gemm_two_results(),
+        gemm_then_norm(),
+        empty(gemm_then_norm()),
+        empty(gemm(4, 20, 8, 0)),
+        norm(0, 70, 31),
+        norm(1, 5, 300),
+        norm(0, 1, 1),
+        elementwise("bias", MUL_ADD, (3, 5, 40), [(3, 5, 40), (1, 1, 40), (1, 1, 40)]),
+        elementwise("narrow", MUL_ADD, (3, 50, 1), [(3, 50, 1), (1, 1, 1), (1, 1, 1)]),
+        elementwise("channel", BY_COLUMN, (2, 6, 9, 11), [(2, 6, 9, 11), (1, 6, 1, 1)]),
+        elementwise("mismatch", BY_COLUMN, (4, 6, 9), [(4, 6, 9), (4, 6, 9)]),
+        elementwise("crossed", MUL_ADD, (4, 6, 9), [(4, 6, 9), (4, 1, 1), (1, 6, 1)]),
+        elementwise("large", ADD, (3, 70001), [(3, 70001), (3, 70001)]),
+        elementwise("batched", ADD, (300, 7, 90), [(300, 7, 90), (1, 7, 90)]),
+        empty(elementwise("none", ADD, (4, 6), [(4, 6), (1, 6)])),
+        embedding(ids),
+        embedding(ids.astype(np.int32)),
+        embedding(outside, error="id is 50, but its table has 50 rows"),
+        attention("attention_plain"),
+        attention("attention_added", mask="add", shared=4),
+        attention("attention_boolean", mask="bool", queries=130, keys=70),
+    )

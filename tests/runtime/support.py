@@ -1,0 +1,134 @@
+"""Hand-written programs as one-node models, and a worker process that runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.kernels.plan import encode
+from tracea_graph.kernels.table import OpType
+from tracea_graph.ops.program import Buffer, Call, Program, View
+
+Array = npt.NDArray[Any]
+WORKER = Path(__file__).with_name("worker.py")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, what to feed it, and the outputs (or the words of the error) it must give."""
+
+    name: str
+    program: Program
+    feeds: tuple[Array, ...]
+    expected: tuple[Array, ...] = ()
+    error: str = ""
+
+    @property
+    def type(self) -> OpType:
+        return op_type(self.program)
+
+
+def op_type(program: Program) -> OpType:
+    """The op type of a program's signature: one name per list of element types."""
+    inputs = tuple(t.dtype for t in program.inputs if t.dtype)
+    outputs = tuple(t.dtype for t in program.outputs if t.dtype)
+    letters = "".join(t.short for t in inputs) + "_" + "".join(t.short for t in outputs)
+    return OpType(f"Test_{letters}", inputs, outputs)
+
+
+def spec(*shape: Extent, dtype: DType = DType.F32) -> TensorSpec:
+    return TensorSpec(dtype, shape)
+
+
+def dense(kind: str, index: int, *dims: Extent) -> View:
+    """A row-major view of a whole buffer."""
+    strides: list[Extent] = [1]
+    for dim in reversed(dims[1:]):
+        strides.insert(0, combine("mul", strides[0], dim))
+    return View(Buffer(kind, index), dims, tuple(strides[: len(dims)]))
+
+
+def strided(kind: str, index: int, dims: Sequence[Extent], strides: Sequence[Extent]) -> View:
+    return View(Buffer(kind, index), tuple(dims), tuple(strides))
+
+
+def model(program: Program, domain: str, plan: Sequence[int] | None = None) -> onnx.ModelProto:
+    """A model of one node that runs the program (or another plan with its signature)."""
+
+    def info(letter: str, i: int, t: TensorSpec) -> onnx.ValueInfoProto:
+        dims = [d if isinstance(d, int | str) else None for d in t.shape or ()]
+        return helper.make_tensor_value_info(f"{letter}{i}", t.dtype.onnx if t.dtype else 0, dims)
+
+    inputs = [info("x", i, t) for i, t in enumerate(program.inputs)]
+    outputs = [info("y", i, t) for i, t in enumerate(program.outputs)]
+    node = helper.make_node(
+        op_type(program).name,
+        [i.name for i in inputs],
+        [o.name for o in outputs],
+        domain=domain,
+        plan=list(plan if plan is not None else encode(program)),
+    )
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def run_worker(job: dict[str, Any], isa: str | None = None, seconds: float = 120) -> Any:
+    """Run ``worker.py`` on a job and return its answer; a crash fails the test."""
+    env = dict(os.environ)
+    env.pop("TRACEA_ISA", None)
+    if isa is not None:
+        env["TRACEA_ISA"] = isa
+    done = subprocess.run(
+        [sys.executable, str(WORKER)],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, f"the worker died with {done.returncode}: {done.stderr[-2000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_cases(
+    cases: Sequence[Case], library: Path, domain: str, folder: Path, isa: str
+) -> dict[str, Any]:
+    """Name of a case to its outputs, or to the text of its error."""
+    jobs = []
+    for case in cases:
+        place = folder / case.name
+        place.mkdir()
+        onnx.save(model(case.program, domain), place / "model.onnx")
+        np.savez(place / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+        jobs.append(str(place))
+    answers = run_worker({"task": "run", "library": str(library), "jobs": jobs}, isa)
+    results: dict[str, Any] = {}
+    for case, answer in zip(cases, answers):
+        if answer is None:
+            with np.load(folder / case.name / "outputs.npz") as data:
+                results[case.name] = tuple(data[f"y{i}"] for i in range(len(data.files)))
+        else:
+            results[case.name] = answer
+    return results
+
+
+def element_type(dtype: DType) -> int:
+    return int(TensorProto.DataType.Value(TensorProto.DataType.Name(dtype.onnx)))
+
+
+def single(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], **symbols: tuple[int, int]) -> Program:
+    """A program of one call."""
+    return Program(tuple(inputs), tuple(outputs), symbols, (), (call,))

@@ -1,0 +1,56 @@
+"""The plan format: its words, and what cannot be encoded."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from runtime.cases import gemm_chain, gemm_then_norm
+from runtime.support import dense, single, spec
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Expr
+from tracea_graph.kernels.plan import LIMITS, MAGIC, VERSION, encode
+from tracea_graph.ops.program import Call, Program
+
+NORM = Call("norm", (dense("input", 0, "m", 4), None, None, dense("output", 0, "m", 4)), (1,), (0.5,))
+PROGRAM = single(NORM, [spec("m", 4)], [spec("m", 4)], m=(0, 0))
+
+
+def test_the_words_of_a_small_plan() -> None:
+    half = struct.unpack("<q", struct.pack("<d", 0.5))[0]
+    m, four, zero, one = (2, 1, 0), (2, 0, 4), (2, 0, 0), (2, 0, 1)
+    tensor = (1, 2, *m, *four)
+    view = (2, *zero, *m, *four, *four, *one)
+    call = (2, 1, 1, 4, 0, -1, 1, half, 0, 0, *view, -1, -1, 1, 0, *view)
+    body = (1, 1, 1, 0, 1, *tensor, *tensor, 0, 0, *call)
+    assert encode(PROGRAM) == (MAGIC, VERSION, len(body) + 3, *body)
+
+
+def test_plans_stay_as_they_were(golden: Callable[[str, str], None]) -> None:
+    plans = (encode(gemm_then_norm().program), encode(gemm_chain().program))
+    golden("plans.txt", "".join(" ".join(map(str, plan)) + "\n" for plan in plans))
+
+
+def test_expressions_are_postfix() -> None:
+    size = Expr("ceildiv", (Expr("mul", ("m", 4)), 3))
+    words = encode(replace(PROGRAM, outputs=(spec(size),)))
+    code = (8, 1, 0, 0, 4, 4, 0, 3, 6)
+    assert any(words[i : i + len(code)] == code for i in range(len(words)))
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (replace(PROGRAM, symbols={}), "'m', which no input"),
+        (replace(PROGRAM, calls=(replace(NORM, kernel="conv"),)), "No driver runs 'conv'"),
+        (replace(PROGRAM, calls=(NORM,) * (LIMITS["calls"] + 1)), "at most 4096 calls"),
+        (replace(PROGRAM, inputs=(replace(spec("m", 4), dtype=None),)), "fully typed"),
+        (replace(PROGRAM, outputs=(spec(*[1] * 9),)), "at most 8 rank"),
+    ],
+)
+def test_what_cannot_be_encoded(program: Program, words: str) -> None:
+    with pytest.raises(GraphError, match=words):
+        encode(program)

@@ -1,0 +1,28 @@
+"""Every driver, under every instruction set this machine has, against NumPy in fp64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from runtime.cases import all_cases
+from runtime.support import Case
+
+from tracea_graph.config import TOLERANCE
+
+
+@pytest.mark.parametrize("name", [case.name for case in all_cases()])
+def test_case(
+    name: str, isa: str, cases: dict[str, Case], answers: Callable[[str], dict[str, Any]]
+) -> None:
+    case, answer = cases[name], answers(isa)[name]
+    if case.error:
+        assert case.error in answer
+        return
+    assert isinstance(answer, tuple), answer
+    for got, wanted in zip(answer, case.expected, strict=True):
+        assert got.shape == wanted.shape
+        limit = TOLERANCE.kernel_f32 * max(np.abs(wanted).max(initial=0), 1e-3)
+        assert np.abs(got - wanted).max(initial=0) <= limit

@@ -1,0 +1,161 @@
+"""What must never crash: foreign plans, wrong shapes, many threads, unsuitable processors."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from runtime.cases import GELU_RESIDUAL
+from runtime.support import Case, dense, model, run_cases, run_worker, single, spec
+
+from tracea_graph.build import Library, build_library
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.plan import encode
+from tracea_graph.ops.program import Call
+
+MUTATED = (
+    "gemm_7x47x31_layout0_bias_0",
+    "gemm_7x47x31_layout2_bias_0",
+    "gemm_chain_37x72",
+    "gemm_then_norm",
+    "elementwise_bias",
+    "embedding_int64_2x5",
+    "attention_added",
+)
+EXTREMES = (0, 1, -1, 2, 3, 7, 16, 17, 255, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63))
+
+
+def mutate(plan: tuple[int, ...], chance: random.Random) -> list[int]:
+    """A plan with some words changed, dropped, repeated or exchanged."""
+    words = list(plan)
+    for _ in range(chance.choice((1, 1, 1, 2, 5))):
+        at = chance.randrange(len(words))
+        match chance.randrange(8):
+            case 0:
+                del words[at:]
+            case 1:
+                words.insert(at, chance.choice(EXTREMES))
+            case 2:
+                other = chance.randrange(len(words))
+                words[at], words[other] = words[other], words[at]
+            case 3:
+                words[at] = chance.choice(EXTREMES)
+            case _:
+                words[at] += chance.choice((-2, -1, 1, 2, 16))
+        words = [min(max(w, EXTREMES[-1]), EXTREMES[-2]) for w in words] or [0]
+        if len(words) > 2 and chance.random() < 0.9:
+            words[2] = len(words)
+    return words
+
+
+@pytest.mark.parametrize("name", MUTATED)
+def test_mutated_plans_never_crash(
+    name: str, cases: dict[str, Case], library: Library, tmp_path: Path
+) -> None:
+    chance, case = random.Random(name), cases[name]
+    for i in range(120):
+        plan = mutate(encode(case.program), chance)
+        onnx.save(model(case.program, library.domain, plan), tmp_path / f"{i:03}.onnx")
+    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+    job = {"task": "mutants", "library": str(library.path), "folder": str(tmp_path)}
+    refused, ran = run_worker(job)
+    assert refused + ran == 120
+    assert refused > 60
+
+
+def test_eight_threads_give_the_same_bits(
+    cases: dict[str, Case], library: Library, tmp_path: Path
+) -> None:
+    for name in ("gemm_then_norm", "attention_boolean", "elementwise_large"):
+        folder, case = tmp_path / name, cases[name]
+        folder.mkdir()
+        onnx.save(model(case.program, library.domain), folder / "model.onnx")
+        np.savez(folder / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+        job = {"task": "concurrent", "library": str(library.path), "folder": str(folder)}
+        assert run_worker(job) is True
+
+
+def answer(case: Case, library: Library, folder: Path, isa: str = "") -> Any:
+    return run_cases([case], library.path, library.domain, folder, isa)[case.name]
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "words"),
+    [
+        (1, (2, 16, 16), "Input 1 has size 2 at axis 0, but must have 3 there"),
+        (0, (21, 17), "Input 0 has size 17 at axis 1, but must have 16 there"),
+        (2, (48, 1), "Input 2 has 2 axes, but must have 1"),
+    ],
+)
+def test_wrong_shapes_are_refused(
+    index: int,
+    shape: tuple[int, ...],
+    words: str,
+    cases: dict[str, Case],
+    library: Library,
+    tmp_path: Path,
+) -> None:
+    case = cases["gemm_then_norm"]
+    feeds = list(case.feeds)
+    feeds[index] = np.zeros(shape, np.float32)
+    program = case.program
+    plan_inputs = tuple(replace(t, shape=tuple(f"d{i}{j}" for j in range(len(x.shape)))) for i, (t, x) in enumerate(zip(program.inputs, feeds)))
+    place = tmp_path / case.name
+    place.mkdir()
+    loose = model(replace(program, inputs=plan_inputs), library.domain, encode(program))
+    onnx.save(loose, place / "model.onnx")
+    np.savez(place / "feeds.npz", **{f"x{i}": x for i, x in enumerate(feeds)})
+    (text,) = run_worker({"task": "run", "library": str(library.path), "jobs": [str(place)]})
+    assert words in text
+
+
+def test_an_unknown_chain_is_named(library: Library, tmp_path: Path) -> None:
+    chain = replace(GELU_RESIDUAL, results=(5,))
+    views = (*(dense("input", i, 4, 4) for i in range(5)), dense("output", 0, 4, 4))
+    program = single(Call("elementwise", views, chain=chain), [spec(4, 4)] * 5, [spec(4, 4)])
+    case = Case("unknown", program, (np.zeros((4, 4), np.float32),) * 5)
+    other = build_library([case.type], (), ("scalar",), tmp_path / "other.so")
+    assert f"chain {chain.key:x}, which this library does not hold" in answer(case, other, tmp_path)
+
+
+def test_plans_of_another_type_are_refused(
+    cases: dict[str, Case], library: Library, tmp_path: Path
+) -> None:
+    case, other = cases["gemm_then_norm"], cases["elementwise_large"]
+    place = tmp_path / "model.onnx"
+    onnx.save(model(case.program, library.domain, encode(other.program)), place)
+    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+    (text,) = run_worker({"task": "run", "library": str(library.path), "jobs": [str(tmp_path)]})
+    assert "not those of its op type" in text
+
+
+def test_an_unknown_isa_names_the_choices(library: Library) -> None:
+    job = {"task": "register", "library": str(library.path)}
+    text = run_worker(job, isa="neon")
+    assert "TRACEA_ISA is 'neon', but must be one of scalar, avx2, avx512" in text
+
+
+def test_a_cap_below_every_level_is_an_error(cases: dict[str, Case], tmp_path: Path) -> None:
+    if "avx2" not in profile_cpu().isas:
+        pytest.skip("this processor has no AVX2")
+    types = [cases["gemm_then_norm"].type]
+    only = build_library(types, (), ("avx2",), tmp_path / "only.so")
+    job = {"task": "register", "library": str(only.path)}
+    assert "holds kernels for avx2 and above, but here only scalar" in run_worker(job, "scalar")
+    assert run_worker(job, "avx512") == ""
+
+
+def test_shapes_are_inferred_without_false_equalities(library: Library, tmp_path: Path, cases: dict[str, Case]) -> None:
+    case = cases["attention_plain"]
+    loose = model(case.program, library.domain)
+    for output in loose.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    path = tmp_path / "model.onnx"
+    onnx.save(loose, path)
+    job = {"task": "shapes", "library": str(library.path), "model": str(path)}
+    assert run_worker(job) == [["b", "s", 96]]

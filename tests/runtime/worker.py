@@ -1,0 +1,99 @@
+"""Loads a generated library and runs one job, read from stdin; prints the answer as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+ort.set_default_logger_severity(4)
+
+
+def session(library: str, model: str | bytes, threads: int = 2) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(library)
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def run(job: dict[str, Any]) -> list[str | None]:
+    """Run each case folder; None, or the text of what went wrong."""
+    answers: list[str | None] = []
+    for folder in map(Path, job["jobs"]):
+        try:
+            with np.load(folder / "feeds.npz") as feeds:
+                outputs = session(job["library"], str(folder / "model.onnx")).run(None, dict(feeds))
+            np.savez(folder / "outputs.npz", **{f"y{i}": y for i, y in enumerate(outputs)})
+            answers.append(None)
+        except Exception as error:  # noqa: BLE001 - the text is the answer
+            answers.append(str(error))
+    return answers
+
+
+def mutants(job: dict[str, Any]) -> list[int]:
+    """Load and run every mutated model of a folder; how many were refused, and how many ran."""
+    folder = Path(job["folder"])
+    with np.load(folder / "feeds.npz") as data:
+        feeds = dict(data)
+    counts = [0, 0]
+    for path in sorted(folder.glob("*.onnx")):
+        try:
+            session(job["library"], str(path), threads=1).run(None, feeds)
+            counts[1] += 1
+        except Exception:  # noqa: BLE001 - any answer but a crash is right
+            counts[0] += 1
+    return counts
+
+
+def concurrent(job: dict[str, Any]) -> bool:
+    """Whether 8 threads on one session give the bits one run gives."""
+    folder = Path(job["folder"])
+    with np.load(folder / "feeds.npz") as data:
+        feeds = dict(data)
+    shared = session(job["library"], str(folder / "model.onnx"))
+    first = shared.run(None, feeds)
+
+    def same(_: int) -> bool:
+        return all(np.array_equal(a, b) for a, b in zip(first, shared.run(None, feeds)))
+
+    with ThreadPoolExecutor(8) as pool:
+        return all(pool.map(same, range(200)))
+
+
+def shapes(job: dict[str, Any]) -> list[list[Any]]:
+    """The output shapes the runtime infers."""
+    found = session(job["library"], job["model"])
+    return [list(output.shape) for output in found.get_outputs()]
+
+
+def register(job: dict[str, Any]) -> str:
+    """The text of the error of registering a library, or nothing."""
+    try:
+        ort.SessionOptions().register_custom_ops_library(job["library"])
+    except Exception as error:  # noqa: BLE001 - the text is the answer
+        return str(error)
+    return ""
+
+
+def version(job: dict[str, Any]) -> str:
+    return str(ort.__version__)
+
+
+TASKS = {
+    "run": run,
+    "mutants": mutants,
+    "concurrent": concurrent,
+    "shapes": shapes,
+    "register": register,
+    "version": version,
+}
+
+if __name__ == "__main__":
+    request = json.load(sys.stdin)
+    sys.stdout.write(json.dumps(TASKS[request["task"]](request)) + "\n")

@@ -1,0 +1,235 @@
+"""The shape of the source tree: packages, import directions, and what no module may do."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import importlib
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
+HOMES = {"tracea_graph.kernels": ROOT / "kernels", "tracea_graph.passes": ROOT / "passes"}
+
+# A part may import those of its own line and of the lines above it; parts of one line that must
+# not import each other stand in APART.  Modules beside api.py rank as api.py does.
+RANKS = (
+    ("errors", "config", "ir", "version"),
+    ("ttg",),
+    ("ops", "rewrite"),
+    ("passes", "kernels"),
+    ("onnx_io", "hardware", "policy", "tuning", "build", "check"),
+    ("views",),
+    ("api",),
+    ("cli",),
+)
+APART = {("passes", "kernels"), ("kernels", "passes")}
+CONFINED = {
+    "onnx": {"onnx_io", "check"},
+    "onnx_graphsurgeon": {"onnx_io"},
+    "onnxruntime": {"onnx_io", "check", "api"},  # onnx_io folds constants with it
+    "optuna": {"tuning"},
+    "jinja2": {"kernels", "views"},
+    "cuda": {"hardware"},
+    "pickle": set[str](),
+}
+LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its import name."""
+    found: dict[str, Path] = {}
+    for home, prefix in (
+        (ROOT / "tracea_graph", "tracea_graph"),
+        *((p, n) for n, p in HOMES.items()),
+    ):
+        for path in sorted(home.rglob("*.py")):
+            inside = path.relative_to(home).with_suffix("").parts
+            if prefix == "tracea_graph" and inside[0] in ("kernels", "passes"):
+                continue  # seen through a symlink
+            found[".".join((prefix, *inside)).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+PACKAGES = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+
+
+def tree(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+def part(name: str) -> str:
+    """The first word after ``tracea_graph``; empty for the package itself."""
+    return (*name.split("."), "")[1]
+
+
+def rank(name: str) -> int:
+    ranks = {word: i for i, line in enumerate(RANKS) for word in line}
+    return ranks.get(part(name), ranks["api"])
+
+
+def imports(name: str) -> Iterator[str]:
+    """Full names of the modules a module imports, anywhere in it."""
+    package = name if name in PACKAGES else name.rpartition(".")[0]
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1]
+            source = ".".join([*(base if node.level else []), node.module or ""]).strip(".")
+            for alias in node.names:
+                full = f"{source}.{alias.name}"
+                yield full if full in MODULES else source
+
+
+def edges() -> Iterator[tuple[str, str]]:
+    for name in MODULES:
+        yield from (
+            (name, target) for target in imports(name) if target.startswith("tracea_graph")
+        )
+
+
+def test_the_package_list_names_every_package_directory() -> None:
+    assert sorted(SETUPTOOLS["packages"]) == sorted(PACKAGES)
+    holding_code = {path.parent for path in MODULES.values()}
+    assert len(holding_code) == len(PACKAGES), "a directory with modules lacks __init__.py"
+
+
+def test_the_package_data_globs_cover_every_data_file() -> None:
+    data = SETUPTOOLS["package-data"]
+    for package in PACKAGES:
+        for path in MODULES[package].parent.iterdir():
+            if path.is_file() and path.suffix not in (".py", ".md"):
+                globs = data.get(package, [])
+                assert any(fnmatch.fnmatch(path.name, g) for g in globs), f"{path} is not shipped"
+
+
+@pytest.mark.parametrize("name", sorted(HOMES))
+def test_both_ways_to_a_top_level_package_meet(name: str) -> None:
+    link = ROOT / name.replace(".", "/")
+    assert not link.is_symlink() or link.readlink() == Path("..") / link.name
+    assert SETUPTOOLS["package-dir"][name] == link.name
+    found = importlib.import_module(name).__file__
+    assert found is not None
+    assert Path(found).resolve() == HOMES[name] / "__init__.py"
+
+
+def test_imports_point_one_way() -> None:
+    assert [(a, b) for a, b in edges() if part(a) and rank(b) > rank(a)] == []
+
+
+def test_passes_and_kernels_never_meet() -> None:
+    assert [(a, b) for a, b in edges() if (part(a), part(b)) in APART] == []
+
+
+def test_parts_do_not_import_each_other_in_a_circle() -> None:
+    users: dict[str, set[str]] = {}
+    for a, b in edges():
+        if part(a) and part(a) != part(b):
+            users.setdefault(part(a), set()).add(part(b))
+    while leaves := {p for used in users.values() for p in used} - users.keys():
+        users = {a: used - leaves for a, used in users.items()}
+        users = {a: used for a, used in users.items() if used}
+    assert users == {}
+
+
+def test_nothing_inside_imports_the_package_itself() -> None:
+    assert [(a, b) for a, b in edges() if part(a) and b == "tracea_graph"] == []
+
+
+def test_large_libraries_are_imported_where_they_belong() -> None:
+    for name in MODULES:
+        own = "api" if rank(name) == rank("tracea_graph.api") else part(name)
+        for top in {target.split(".")[0] for target in imports(name)}:
+            assert own in CONFINED.get(top, {own}), f"{name} imports {top}"
+
+
+def test_top_level_names_are_imported_through_the_package_only() -> None:
+    stray = {
+        (name, t)
+        for name in MODULES
+        for t in imports(name)
+        if t.split(".")[0] in ("passes", "kernels")
+    }
+    assert stray == set()
+
+
+def test_no_module_hides_one_of_the_standard_library() -> None:
+    """Neither at the top nor in check/, which Python puts first on the path of a worker."""
+    words = {n.rpartition(".")[2] for n in MODULES if n.count(".") == 1 or part(n) == "check"}
+    assert words & sys.stdlib_module_names == set()
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [name for name in MODULES if not ast.get_docstring(tree(name))] == []
+
+
+def test_only_the_command_line_prints() -> None:
+    assert [name for name in MODULES if part(name) != "cli" and "print" in calls(name)] == []
+
+
+def calls(name: str) -> set[str]:
+    found = (node.func for node in ast.walk(tree(name)) if isinstance(node, ast.Call))
+    return {func.id for func in found if isinstance(func, ast.Name)}
+
+
+def test_modules_and_functions_stay_readable() -> None:
+    assert [n for n, path in MODULES.items() if lines(path) > LONGEST_MODULE] == []
+    assert [
+        (n, f.name) for n in MODULES for f in functions(n) if length(f) > LONGEST_FUNCTION
+    ] == []
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def functions(name: str) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef)]
+
+
+def length(function: ast.FunctionDef) -> int:
+    return (function.end_lineno or 0) - function.lineno + 1
+
+
+def test_every_listed_name_exists() -> None:
+    wrong = {name: listed(name) - bound(name) for name in MODULES}
+    assert {name: names for name, names in wrong.items() if names} == {}
+
+
+def listed(name: str) -> set[str]:
+    """The names in a module's ``__all__``."""
+    return {
+        str(ast.literal_eval(element))
+        for node in tree(name).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
+        for element in getattr(node.value, "elts", [])
+    }
+
+
+def bound(name: str) -> set[str]:
+    """The names a module defines or imports."""
+    found: set[str] = set()
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_the_version_has_one_source() -> None:
+    attribute = SETUPTOOLS["dynamic"]["version"]["attr"]
+    module, _, name = attribute.rpartition(".")
+    version = getattr(importlib.import_module(module), name)
+    text = "\n".join(path.read_text(encoding="utf-8") for path in MODULES.values())
+    assert text.count(f'"{version}"') == 1

@@ -1,0 +1,46 @@
+"""Region models the tile tests share."""
+
+from __future__ import annotations
+
+from tracea_graph.ir import Extent
+from tracea_graph.ttg import AccessMap, Axis, Dim, IterationSpace, RegionModel, Work, along, whole
+
+
+def gemm(m: Extent, n: Extent, k: Extent, names: str = "ABC") -> RegionModel:
+    """``C[m, n] = A[m, k] B[k, n]`` with an epilogue of three operations."""
+    a, b, c = names
+    return RegionModel(
+        f"gemm{names}",
+        IterationSpace((Axis("m", m), Axis("n", n), Axis("k", k, True))),
+        (AccessMap(a, (along("m"), along("k")), (m, k)), AccessMap(b, (along("k"), along("n")), (k, n))),
+        (AccessMap(c, (along("m"), along("n")), (m, n)),),
+        (Work(("m", "n", "k"), 2), Work(("m", "n"), 3)),
+        ("m",), ("n",), ("k",),
+    )  # fmt: skip
+
+
+def rows(m: int, n: int, read: str, write: str) -> RegionModel:
+    """A softmax: each element needs its whole row."""
+    return RegionModel(
+        "rows",
+        IterationSpace((Axis("m", m), Axis("n", n))),
+        (AccessMap(read, (along("m"), whole(n)), (m, n)),),
+        (AccessMap(write, (along("m"), along("n")), (m, n)),),
+        (Work(("m", "n"), 10),),
+        ("m",),
+        ("n",),
+    )
+
+
+def blur(m: int, n: int, read: str, write: str) -> RegionModel:
+    """A window of three rows around each element."""
+    around = Dim((("m", 1),), -1, 3)
+    return RegionModel(
+        "blur",
+        IterationSpace((Axis("m", m), Axis("n", n))),
+        (AccessMap(read, (around, along("n")), (m, n)),),
+        (AccessMap(write, (along("m"), along("n")), (m, n)),),
+        (Work(("m", "n"), 3),),
+        ("m",),
+        ("n",),
+    )

@@ -1,0 +1,17 @@
+"""tracea-graph: a graph-level optimizer for ONNX models.
+
+    report = tracea_graph.optimize("model.onnx")       # writes model.tracea.onnx, .so, .json
+    session = tracea_graph.session(report.output)      # plain onnxruntime, library registered
+    graph = tracea_graph.load("model.onnx")            # the topological tile graph
+"""
+
+from __future__ import annotations
+
+from tracea_graph.api import load, optimize, session
+from tracea_graph.config import Options
+from tracea_graph.ttg import TileGraph, TTGBuilder
+from tracea_graph.views import Report
+
+__all__ = ["Options", "Report", "TTGBuilder", "TileGraph", "load", "optimize", "session"]
+
+__version__ = "0.1.0"

@@ -1,0 +1,102 @@
+"""The pipeline: ``optimize`` is its table of contents; ``load`` and ``session`` stand beside it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracea_graph.config import Options
+from tracea_graph.errors import UsageError
+from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.onnx_io import load as load_model
+from tracea_graph.pipeline.candidates import Workshop
+from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.judging import Judge
+from tracea_graph.pipeline.output import paths_for, staging
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.reporting import Clock, Reporter
+from tracea_graph.ttg import TileGraph
+from tracea_graph.views import Report
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["load", "optimize", "session"]
+
+Progress = Callable[[str], None]
+
+
+def optimize(
+    path: str | Path,
+    options: Options = Options(),
+    progress: Progress = lambda step: None,
+) -> Report:
+    """Write a faster model that computes the same function, and say what was done.
+
+    Raises ModelError for an invalid model, UsageError for impossible options, BuildError without
+    a working compiler, VerifyError if a result is wrong and no rewrite can be blamed.  Whatever
+    happens, the input is untouched and no half-written file is left.
+    """
+    source, clock = Path(path), Clock(progress)
+    paths = paths_for(source, options.output)
+
+    clock.step(f"reading {source.name}")
+    model = load_model(source)
+
+    clock.step("preparing inputs")
+    inputs = gather_inputs(model.graph, options)
+    isas = levels_of(options.target)
+
+    with tempfile.TemporaryDirectory(prefix="tracea-") as scratch, staging(paths) as stage:
+        clock.step("planning")
+        planner = Planner(model.graph, options, inputs.timed[0].symbols)
+        workshop = Workshop(model, options, planner, isas, Path(scratch))
+        report = Reporter(paths, model, inputs, isas, options, clock)
+        report.planned(*workshop.plan())
+
+        clock.step("building")
+        full = workshop.build() if report.worth_building() else None
+
+        judge = Judge(model, workshop, inputs, options, isas)
+        clock.step("verifying")
+        right = judge.verify(full)
+
+        clock.step("timing")
+        kept = judge.time(right)
+
+        clock.step("writing")
+        return report.publish(kept, judge, workshop, stage)
+
+
+def load(path: str | Path, fused: bool = False) -> TileGraph:
+    """A model's region graph; ``fused`` runs the passes on it first."""
+    model = load_model(Path(path))
+    if not fused:
+        return model.graph
+    options = Options()
+    inputs = gather_inputs(model.graph, options)
+    return Planner(model.graph, options, inputs.timed[0].symbols).plan()[0]
+
+
+def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
+    """An ONNX Runtime session of a result, its library registered if it lies beside the model.
+
+    ``settings`` go to ``InferenceSession``; ``sess_options`` may be among them.  Raises UsageError
+    if the library beside the model is not the one the model was written with.
+    """
+    import onnxruntime
+
+    from tracea_graph.onnx_io import library_digest
+
+    model = Path(path)
+    options = settings.pop("sess_options", None) or onnxruntime.SessionOptions()
+    library = model.with_suffix(".so")
+    if library.is_file() and (wanted := library_digest(model)):
+        import hashlib
+
+        if hashlib.sha256(library.read_bytes()).hexdigest() != wanted:
+            raise UsageError(f"{library} is not the library {model.name} was written with")
+        options.register_custom_ops_library(str(library.resolve()))
+    return onnxruntime.InferenceSession(str(model), options, **settings)

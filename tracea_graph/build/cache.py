@@ -1,0 +1,83 @@
+"""A content-addressed store of compiled objects.
+
+An entry is one file, named by its key: the SHA-256 of the object, then the object.  An entry that
+does not match its own digest counts as absent, so a torn or tampered file is rebuilt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.errors import BuildError
+
+__all__ = ["ObjectCache", "digest", "write_whole"]
+
+_DIGEST_BYTES = 32
+
+
+def digest(*parts: str | bytes) -> str:
+    """SHA-256 over parts, each preceded by its length, so that no two lists collide."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file completely, then rename it into place; readers see the old or the new one."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True)
+class ObjectCache:
+    """Objects under ``root``, readable by their owner alone."""
+
+    root: Path
+
+    def get(self, key: str) -> bytes | None:
+        """The object stored under a key, or None when it is absent or damaged."""
+        try:
+            data = self._path(key).read_bytes()
+        except OSError:
+            return None
+        body = data[_DIGEST_BYTES:]
+        return body if hashlib.sha256(body).digest() == data[:_DIGEST_BYTES] else None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object.  Raises BuildError when the folder cannot be written safely."""
+        try:
+            folder = self._private(self._path(key).parent)
+            write_whole(folder / key, hashlib.sha256(data).digest() + data, mode=0o600)
+        except OSError as error:
+            raise BuildError(
+                f"The build cache {self.root} cannot be written ({error.strerror}); "
+                "set TRACEA_CACHE to a folder of your own."
+            ) from error
+
+    def _path(self, key: str) -> Path:
+        return self.root / key[:2] / key
+
+    def _private(self, folder: Path) -> Path:
+        for path in (self.root, folder):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.stat().st_uid != os.getuid():
+                raise BuildError(
+                    f"The build cache {path} belongs to another user; "
+                    "set TRACEA_CACHE to a folder of your own."
+                )
+            os.chmod(path, 0o700)
+        return folder

@@ -1,0 +1,109 @@
+"""Find a C++ compiler and run it: ``CXX``, g++, clang++, then the ziglang wheel."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.config import Environment
+from tracea_graph.errors import BuildError
+
+__all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command"]
+
+COMPILE_SECONDS = 120.0
+"""Time limit of one compiler run."""
+_PROBE_SECONDS = 60.0
+_STDERR_TAIL = 2000
+_OLD_GLIBC = "x86_64-linux-gnu.2.17"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """``command`` starts it; ``identity`` (its version text) goes into cache keys."""
+
+    command: tuple[str, ...]
+    identity: str
+
+    @property
+    def family(self) -> str:
+        """``gcc``, ``clang`` or ``zig``."""
+        if "ziglang" in self.command:
+            return "zig"
+        return "clang" if "clang" in self.identity else "gcc"
+
+    def run(self, args: Sequence[str], folder: Path, seconds: float = COMPILE_SECONDS) -> None:
+        """Run the compiler in a folder.  Raises BuildError when it fails or takes too long."""
+        run_command((*self.command, *args), folder, seconds)
+
+
+def find_compiler(
+    environment: Environment | None = None, seconds: float = _PROBE_SECONDS
+) -> Compiler:
+    """The first compiler that answers ``--version``.
+
+    ``CXX`` may hold arguments too, and is never passed over in silence.  Raises BuildError when
+    it does not work, or when there is no compiler at all.
+    """
+    environment = environment or Environment()
+    if environment.compiler and environment.compiler.strip():
+        return _probe(tuple(shlex.split(environment.compiler)), seconds)
+    for name in ("g++", "clang++"):
+        if path := shutil.which(name):
+            with contextlib.suppress(BuildError):
+                return _probe((path,), seconds)
+    if importlib.util.find_spec("ziglang") is not None:
+        zig = (sys.executable, "-m", "ziglang", "c++", "-target", _OLD_GLIBC)
+        return _probe(zig, seconds)
+    raise BuildError(
+        "No C++ compiler was found; install g++ or clang++, run `pip install ziglang`, "
+        "or set CXX to one."
+    )
+
+
+def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
+    """Run a command, its whole process group within a time limit, and return its output.
+
+    Raises BuildError with the command and the end of its stderr.
+    """
+    shown = shlex.join(command)
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except OSError as error:
+        message = f"The compiler {command[0]} could not be started ({error.strerror}); check CXX."
+        raise BuildError(message, shown) from error
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        message = f"The compiler {command[0]} took longer than {seconds:g} s and was stopped."
+        raise BuildError(message, shown) from error
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode != 0:
+        tail = err.decode(errors="replace")[-_STDERR_TAIL:]
+        message = f"The compiler {command[0]} failed with exit code {process.returncode}."
+        raise BuildError(message, shown, tail)
+    return out.decode(errors="replace")
+
+
+def _probe(command: tuple[str, ...], seconds: float) -> Compiler:
+    version = run_command((*command, "--version"), Path.cwd(), seconds).strip()
+    return Compiler(command, version)

@@ -1,0 +1,187 @@
+"""Build the custom-op library of a model: runtime, micro-kernels and type table in one file.
+
+Sources and flags alone decide the domain (:func:`domain_of`), so a model can name it before
+anything is compiled.  The same inputs and compiler give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.build.cache import ObjectCache, digest, write_whole
+from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler
+from tracea_graph.config import Environment
+from tracea_graph.errors import BuildError
+from tracea_graph.kernels import cpu, table
+from tracea_graph.kernels.cpu import Source
+from tracea_graph.kernels.table import OpType
+from tracea_graph.kernels.variants import COMMON_FLAGS, ISAS
+from tracea_graph.ops.chain import Chain
+from tracea_graph.version import VERSION
+
+__all__ = ["Library", "build_library", "domain_of", "manifest"]
+
+_KERNELS = Path(cpu.__file__).resolve().parent
+_FLAGS = ("-fno-ident",)
+_RUNTIME_FLAGS = (*COMMON_FLAGS, "-O2", "-fno-threadsafe-statics")
+_LINK_FLAGS = (
+    *("-shared", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--build-id=none"),
+    *("-Wl,--as-needed", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-s"),
+)
+_NO_DOMAIN = "tracea.0000000000"
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+\.h)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built library; ``seconds`` is the wall time, ``compiled_units`` how many were not cached."""
+
+    path: Path
+    domain: str
+    sha256: str
+    isas: tuple[str, ...]
+    seconds: float
+    compiled_units: int
+
+
+def manifest(
+    types: Sequence[OpType], chains: Sequence[Chain], isas: Sequence[str]
+) -> dict[str, Any]:
+    """What decides the library's domain: sources, flags, types, levels and the tool's version."""
+    units = _units(types, chains, isas, _NO_DOMAIN)
+    ordered = sorted(types, key=lambda t: t.name)
+    return {
+        "version": VERSION,
+        "isas": _levels(isas),
+        "types": [
+            [t.name, [d.onnx for d in t.inputs], [d.onnx for d in t.outputs]] for t in ordered
+        ],
+        "flags": [*_FLAGS, *_LINK_FLAGS],
+        "sources": {unit.symbol: _content_key(unit) for unit in units},
+    }
+
+
+def domain_of(manifest: dict[str, Any]) -> str:
+    """``tracea.`` and the first ten hex digits of the manifest's SHA-256."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    return f"tracea.{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def build_library(
+    types: Sequence[OpType],
+    chains: Sequence[Chain],
+    isas: Sequence[str],
+    out: Path,
+    *,
+    environment: Environment | None = None,
+    seconds: float = COMPILE_SECONDS,
+) -> Library:
+    """Compile what the cache lacks, link, and rename the library to ``out``.
+
+    ``seconds`` limits each compiler run.  Raises BuildError without leaving anything at ``out``.
+    """
+    start = time.perf_counter()
+    environment = environment or Environment()
+    compiler = find_compiler(environment, seconds)
+    cache = ObjectCache(environment.cache / "objects")
+    domain = domain_of(manifest(types, chains, isas))
+    units = _units(types, chains, isas, domain)
+    with tempfile.TemporaryDirectory(prefix="tracea-build-") as name:
+        folder = Path(name)
+        fresh = _compile(partial(_object, compiler, cache, folder, seconds), units)
+        data = _link(compiler, folder, len(units), seconds)
+    write_whole(out, data, mode=0o755)
+    sha256 = hashlib.sha256(data).hexdigest()
+    elapsed = time.perf_counter() - start
+    return Library(out, domain, sha256, tuple(_levels(isas)), elapsed, fresh)
+
+
+def _levels(isas: Sequence[str]) -> list[str]:
+    """The named levels, lowest first."""
+    known = [isa.name for isa in ISAS]
+    if not isas or not set(isas) <= set(known):
+        raise BuildError(f"Libraries are built for {', '.join(known)}, not for {list(isas)}.")
+    return [name for name in known if name in isas]
+
+
+def _units(
+    types: Sequence[OpType], chains: Sequence[Chain], isas: Sequence[str], domain: str
+) -> list[Source]:
+    runtime = (_KERNELS / "runtime.cpp").read_text()
+    return [
+        Source("runtime", runtime, _RUNTIME_FLAGS),
+        Source("table", table.table_source(domain, types, chains, isas), _RUNTIME_FLAGS),
+        *cpu.units(chains, _levels(isas)),
+    ]
+
+
+def _headers(text: str) -> dict[str, str]:
+    """Every project header a source includes, directly or not: name to text."""
+    found: dict[str, str] = {}
+    todo = _INCLUDE.findall(text)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found[name] = (_KERNELS / name).read_text()
+            todo += _INCLUDE.findall(found[name])
+    return dict(sorted(found.items()))
+
+
+def _content_key(unit: Source) -> str:
+    headers = [part for item in _headers(unit.text).items() for part in item]
+    return digest(*_FLAGS, *unit.flags, unit.text, *headers)
+
+
+def _compile(work: Callable[[int, Source], bool], units: Sequence[Source]) -> int:
+    """Run the work on all units at once; how many of them gave True.  Stops at a failure."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            return sum(pool.map(work, range(len(units)), units))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _object(
+    compiler: Compiler, cache: ObjectCache, folder: Path, seconds: float, index: int, unit: Source
+) -> bool:
+    """Put the unit's object at ``<folder>/<index>.o``; True if it had to be compiled."""
+    key = digest(compiler.identity, *compiler.command, _content_key(unit))
+    target = folder / f"{index}.o"
+    if (data := cache.get(key)) is not None:
+        target.write_bytes(data)
+        return False
+    place = folder / str(index)
+    place.mkdir()
+    for name, text in _headers(unit.text).items():
+        (place / name).write_text(text)
+    (place / "unit.cpp").write_text(unit.text)
+    args = (*_FLAGS, *unit.flags, "-c", "unit.cpp", "-o", "unit.o")
+    try:
+        compiler.run(args, place, seconds)
+    except BuildError as error:
+        message = f"The kernel source {unit.symbol} did not compile: {error}"
+        raise BuildError(message, error.command, error.stderr) from error
+    data = (place / "unit.o").read_bytes()
+    cache.put(key, data)
+    target.write_bytes(data)
+    return True
+
+
+def _link(compiler: Compiler, folder: Path, count: int, seconds: float) -> bytes:
+    objects = [f"{i}.o" for i in range(count)]
+    libraries = ("-nostdlib++",) if compiler.family == "zig" else ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
+    compiler.run((*_LINK_FLAGS, "-o", "library.so", *objects, *libraries), folder, seconds)
+    return (folder / "library.so").read_bytes()
+

@@ -1,0 +1,210 @@
+"""Races over a worker under a time budget: which model is faster, and are we sure yet.
+
+At most two sessions are raced at a time, on one thread count; a worker that dies is replaced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from tracea_graph.check.feeds import Feeds
+from tracea_graph.check.timing import FEWEST_PAIRS, Race, Ratio, pooled, ratio, ratio_of
+from tracea_graph.check.worker import Array, NodeTime, OpenInfo
+from tracea_graph.errors import WorkerError
+
+__all__ = ["MINIMUM", "Bench", "Candidate", "Key", "Racer", "Rating", "is_win", "own_nodes"]
+
+MINIMUM = 1.005
+"""A gain counts when its 99 % lower bound is above this."""
+
+PAIRS, ROUNDS = 15, 4
+PLAUSIBLE = 0.98
+"""Below this median of the whole model it is not worth looking at the nodes alone."""
+
+PROFILING_US = 2.0
+"""What profiling adds to each node's time: without it few large nodes would look too good."""
+
+Key = tuple[int, str]
+"""Thread count and binding label."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model file and the library it needs, if any."""
+
+    model: Path
+    library: Path | None
+
+
+@dataclass(frozen=True)
+class Rating:
+    """The ratio of a race, whether it is a win, and the ratio of the differing nodes alone."""
+
+    ratio: Ratio
+    win: bool
+    alone: Ratio | None = None
+
+
+class Racer(Protocol):
+    """What a bench needs of a worker."""
+
+    def open(
+        self, name: str, model: Path, library: Path | None = None, *, threads: int = 1
+    ) -> OpenInfo: ...
+
+    def race(
+        self,
+        a: str,
+        b: str,
+        feeds: Mapping[str, Array],
+        *,
+        pairs: int = 15,
+        warmup: int = 2,
+        seconds: float = 60.0,
+    ) -> Race: ...
+
+    def profile_pair(
+        self, a: str, b: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
+    ) -> tuple[tuple[NodeTime, ...], tuple[NodeTime, ...]]: ...
+
+    def stop(self) -> None: ...
+
+
+class Bench(AbstractContextManager["Bench"]):
+    """A worker, the inputs and thread counts to race with, and the clock of the budget."""
+
+    def __init__(
+        self, factory: Callable[[], Racer], feeds: Feeds, threads: tuple[int, ...], budget: float
+    ) -> None:
+        self.budget, self.feeds = budget, feeds
+        self.keys = tuple((count, label) for count in threads for label in feeds)
+        self._factory, self._threads = factory, threads
+        self._end, self._reserve = time.monotonic() + budget, 0.0
+        self._worker: Racer | None = None
+        self._open: dict[str, tuple[Candidate, int]] = {}
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    @property
+    def left(self) -> float:
+        """Seconds of budget that remain, 0 when it is spent."""
+        return max(self._end - self.now(), 0.0)
+
+    def now(self) -> float:
+        """The clock of deadlines, in seconds."""
+        return time.monotonic()
+
+    def deadline(self, share: float) -> float:
+        """When a stage that may use a share of the budget must end.
+
+        What one more race against the original would take stays in reserve.
+        """
+        return self.now() + min(share * self.budget, self.left - self._reserve)
+
+    def cost_of_a_race(self, total: Mapping[Key, Ratio]) -> float:
+        """Seconds of the shortest races that judge one group, from times already seen."""
+        return sum((FEWEST_PAIRS + 2) * 2 * r.b_ms / 1e3 for r in total.values())
+
+    def against(self, a: Candidate, b: Candidate, seconds: float) -> dict[Key, Ratio]:
+        """Race b against a at every key; keys there was no time for are missing.
+
+        Raises WorkerError if either cannot run.
+        """
+        start, ratios = self.now(), dict[Key, Ratio]()
+        end = start + min(seconds, self.left)
+        for i, key in enumerate(self.keys):
+            if (left := end - self.now()) <= 0:
+                break
+            part = left / (len(self.keys) - i)
+            ratios[key] = self.contest(a, b, key, part, screen=False).ratio
+        self._reserve = self.now() - start
+        return ratios
+
+    def contest(
+        self, a: Candidate, b: Candidate, key: Key, seconds: float, *, screen: bool
+    ) -> Rating:
+        """Rounds of pairs until b's ratio over a is decided, or more could not decide it.
+
+        ``screen`` times the differing nodes alone when the first round leaves it open.  Raises
+        WorkerError if either cannot run.
+        """
+        end, feeds = self.now() + seconds, self.feeds[key[1]]
+        races: list[Race] = []
+        alone: Ratio | None = None
+        try:
+            worker = self._ready(a, b, key[0])
+            while True:
+                left = max(end - self.now(), 0.0)
+                races.append(worker.race("a", "b", feeds, pairs=PAIRS, seconds=left))
+                found = ratio(pooled(races))
+                if _decided(found) or self.now() > end:
+                    break
+                if screen and alone is None and found.median > PLAUSIBLE:
+                    alone = own_nodes(*worker.profile_pair("a", "b", feeds, PAIRS))
+                if (alone and _decided(alone)) or _hopeless(found) or len(races) == ROUNDS:
+                    break
+        except WorkerError:
+            self._stop()
+            raise
+        clear_alone = alone is not None and alone.low > MINIMUM and found.high >= 1.0
+        return Rating(found, found.low > MINIMUM or clear_alone, alone)
+
+    def _ready(self, a: Candidate, b: Candidate, count: int) -> Racer:
+        """The worker with both candidates open; sessions that are open already stay."""
+        worker = self._worker = self._worker or self._factory()
+        for name, candidate in (("a", a), ("b", b)):
+            if self._open.get(name) != (candidate, count):
+                self._open.pop(name, None)
+                worker.open(name, candidate.model, candidate.library, threads=count)
+                self._open[name] = candidate, count
+        return worker
+
+    def _stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+        self._worker, self._open = None, {}
+
+
+def is_win(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
+    """True if every key was raced and won."""
+    return all(key in ratios and ratios[key].low > MINIMUM for key in keys)
+
+
+def own_nodes(a: Sequence[NodeTime], b: Sequence[NodeTime]) -> Ratio:
+    """The ratio of the times of those nodes that only one of two models has.
+
+    Nodes with the same name and operator in both cancel.  Times are less what profiling adds,
+    plus 1 µs, so that a side without nodes of its own has a time.
+    """
+    names_a, names_b = (Counter((n.name, n.op) for n in nodes) for nodes in (a, b))
+    shared = {key for key in names_a if names_a[key] == names_b[key]}
+    return ratio_of(
+        *(_sums([n for n in nodes if (n.name, n.op) not in shared]) for nodes in (a, b))
+    )
+
+
+def _sums(nodes: Sequence[NodeTime]) -> list[float]:
+    runs = min((len(n.samples) for n in nodes), default=PAIRS)
+    return [1.0 + sum(max(n.samples[i] - PROFILING_US, 0.0) for n in nodes) for i in range(runs)]
+
+
+def _decided(found: Ratio) -> bool:
+    return found.low > MINIMUM or found.high < 1.0
+
+
+def _hopeless(found: Ratio) -> bool:
+    """True if even half the uncertainty would leave the bounds where they decide nothing."""
+    return found.median - (found.median - found.low) / 2 <= MINIMUM

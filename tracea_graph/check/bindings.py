@@ -1,0 +1,188 @@
+"""Sizes for the symbols of a model: which to time and which to verify with.
+
+A symbol's role follows from its name, else from where it stands in an input:
+
+    role      default   prime   recognised by
+    batch           1       3   "batch"; the first dim of an input
+    sequence      128      13   "seq", "len", "token", "time", "frames"; dim 1 of ids and [B, S, H]
+    past          128       7   "past", "cache"
+    samples       512     521   as sequence, in a 2-D float input: a waveform
+    image         224      97   "height", "width"; dims of 4-D inputs with 1, 3 or 4 channels
+    other          16       5
+
+Symbols of one role get one size, for a model whose symbols are unnamed may need them equal.  A
+symbol such as ``past_sequence_length + 1`` is the sum it spells; ``total…`` is past + sequence.
+A last dim that meets a weight takes the weight's size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tracea_graph.errors import UsageError
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ttg.graph import Region, TileGraph
+
+__all__ = ["Binding", "bindings"]
+
+_DEFAULT: Mapping[str, int] = MappingProxyType(
+    {"batch": 1, "sequence": 128, "past": 128, "samples": 512, "image": 224, "other": 16}
+)
+_PRIME: Mapping[str, int] = MappingProxyType(
+    {"batch": 3, "sequence": 13, "past": 7, "samples": 521, "image": 97, "other": 5}
+)
+_ONE: Mapping[str, int] = MappingProxyType(dict.fromkeys(_DEFAULT, 1))
+
+_WORDS = (
+    ("total", "total"),
+    ("past", "past|cache|history"),
+    ("batch", "batch|^b$|^n$"),
+    ("image", "height|width|^h$|^w$"),
+    ("sequence", "seq|len|token|time|frames|^s$|^t$"),
+)
+_KEEPS = frozenset(
+    ("Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Gelu", "Erf", "Neg", "Abs", "Sqrt", "Clip")
+)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A size for every symbol; ``label`` is what people read.
+
+    With ``padded`` masks hide the last third of every other batch entry.
+    """
+
+    label: str
+    symbols: Mapping[str, int]
+    padded: bool = False
+
+
+def bindings(
+    graph: TileGraph, shapes: Sequence[Mapping[str, int]] = ()
+) -> tuple[tuple[Binding, ...], tuple[Binding, ...]]:
+    """The bindings to time and those to verify with.
+
+    Timed are the given ``shapes`` laid over the default, or the default alone.  Verified are
+    those timed, everything 1, and odd primes with padded masks; for a model without symbols the
+    only sizes it has, plain and padded.  Raises UsageError for a symbol the model lacks.
+    """
+    roles = _roles(graph)
+    for name in (name for shape in shapes for name in shape):
+        if name not in roles:
+            known = ", ".join(sorted(roles)) or "none"
+            raise UsageError(f"the model has no dim {name!r}; its symbols are: {known}")
+    pinned = _pinned(graph)
+    timed = [_bound(roles, _DEFAULT, {**pinned, **shape}) for shape in shapes or ({},)]
+    if not roles:
+        fixed = Binding("fixed", {})
+        return (fixed,), (fixed, Binding("padded", {}, padded=True))
+    small = _bound(roles, _ONE, pinned)
+    prime = _bound(roles, _PRIME, pinned)
+    padded = Binding(f"{prime.label}, padded", prime.symbols, padded=True)
+    plain = {b.label: b for b in (*timed, small)}
+    return tuple({b.label: b for b in timed}.values()), (*plain.values(), padded)
+
+
+def _bound(
+    roles: Mapping[str, str], sizes: Mapping[str, int], fixed: Mapping[str, int]
+) -> Binding:
+    found = {name: fixed.get(name, sizes.get(role, 0)) for name, role in roles.items()}
+    own = {role: found[name] for name, role in roles.items() if role in sizes}
+    for name, role in roles.items():
+        if name not in fixed and role not in sizes:
+            found[name] = _sum(name, role, found, {**sizes, **own})
+    label = " ".join(f"{name}={size}" for name, size in found.items())
+    return Binding(label, MappingProxyType(found))
+
+
+def _sum(name: str, role: str, found: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    """The size of a symbol that is a sum of others: ``sum``, ``total`` (with or without past)."""
+    if role == "sum":
+        return sum(_term(term.strip(), found, sizes) for term in name.split("+"))
+    past = any(_role_of_name(other) == "past" for other in found)
+    return sizes["sequence"] + (sizes["past"] if past else 0)
+
+
+def _term(term: str, found: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    if term.isdigit():
+        return int(term)
+    return found.get(term) or sizes.get(_role_of_name(term), sizes["other"])
+
+
+# ---- roles -----------------------------------------------------------------------------
+
+
+def _roles(graph: TileGraph) -> dict[str, str]:
+    """The role of every symbol in the inputs' shapes, in order of appearance."""
+    roles: dict[str, str] = {}
+    for value in graph.inputs:
+        if value in graph.weights:
+            continue
+        spec = graph.spec(value)
+        for axis, dim in enumerate(spec.shape or ()):
+            if isinstance(dim, str) and roles.get(dim, "other") == "other":
+                roles[dim] = _role(dim, spec, axis)
+    return roles
+
+
+def _role(symbol: str, spec: TensorSpec, axis: int) -> str:
+    role = _role_of_name(symbol) or _role_of_place(spec, axis)
+    waveform = role == "sequence" and spec.rank == 2 and spec.dtype in (DType.F32, DType.F16)
+    return "samples" if waveform else role
+
+
+def _role_of_name(symbol: str) -> str:
+    if re.fullmatch(r"[^+]+(\+[^+]+)+", symbol):
+        return "sum"
+    found = (role for role, words in _WORDS if re.search(words, symbol.lower()))
+    return next(found, "")
+
+
+def _role_of_place(spec: TensorSpec, axis: int) -> str:
+    rank, shape = spec.rank or 0, spec.shape or ()
+    if axis == 0:
+        return "batch"
+    cache = any(_role_of_name(str(d)) in ("past", "sequence", "total", "sum") for d in shape)
+    if rank == 4 and not cache and (shape[1] in (1, 3, 4) or shape[3] in (1, 3, 4)):
+        return "image"
+    ids = rank == 2 and spec.dtype in (DType.I32, DType.I64, DType.BOOL)
+    return "sequence" if axis == 1 and (ids or rank == 3) else "other"
+
+
+# ---- sizes the weights dictate ---------------------------------------------------------
+
+
+def _pinned(graph: TileGraph) -> dict[str, int]:
+    """Symbols that must have one size because a weight has it."""
+    pinned: dict[str, int] = {}
+    for name in graph.inputs:
+        shape, value = graph.spec(name).shape or (), name
+        while (use := graph.only_use(value)) is not None and use.region.op in _KEEPS:
+            value = use.region.results[0]
+        for use in graph.uses(value) if shape else ():
+            axis, size = _dictated(graph, use.region, use.operand, len(shape))
+            if size is not None and isinstance(symbol := shape[axis], str):
+                pinned.setdefault(symbol, size)
+    return pinned
+
+
+def _dictated(graph: TileGraph, region: Region, operand: int, rank: int) -> tuple[int, int | None]:
+    """The axis of an operand whose size a weight beside it decides, and that size."""
+    other = [v for i, v in enumerate(region.operands) if i != operand and v]
+    weight = graph.weight(other[0]) if other else None
+    if weight is None or not weight.shape:
+        return -1, None
+    attrs, shape = region.node.attrs, weight.shape
+    if region.op == "MatMul" and len(shape) >= 2:
+        return (-1, shape[-2]) if operand == 0 else (-2 if rank > 1 else -1, shape[-1])
+    if region.op == "Gemm" and operand == 0 and not attrs.get("transA"):
+        return -1, shape[1] if attrs.get("transB") else shape[0]
+    group = attrs.get("group", 1)
+    if region.op == "Conv" and operand == 0 and rank > 1 and isinstance(group, int):
+        return 1, shape[1] * group
+    if region.op in ("LayerNormalization", "Add", "Sub", "Mul", "Div") and shape[-1] > 1:
+        return -1, shape[-1]
+    return -1, None

@@ -1,0 +1,240 @@
+"""Which groups of rewrites stay: those measured faster, and nothing else.
+
+The unit of decision is a group of rewrites that belong together.  Everything on is raced against
+the original, then, the largest predicted gain first, everything on against everything but one
+group, on the whole model, for every thread count and binding:
+
+    win        the 99 % lower bound of the ratio is above 1.005
+    loss       the 99 % upper bound is below 1
+    undecided  neither: the nodes that differ between both models are timed alone (per-node
+               profiles of runs in turn), which sees gains the noise of a whole run hides; a clear
+               win there counts, for the whole model already shows no loss; else more rounds of
+               15 pairs, at most 4, as long as they could still decide
+
+A group stays if it wins everywhere.  What remains is raced against the original again, and if
+that is no win everywhere nothing stays.  Groups too small for their share of the budget are
+judged together as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tracea_graph.check.bench import (
+    MINIMUM,
+    Bench,
+    Candidate,
+    Key,
+    Racer,
+    Rating,
+    is_win,
+)
+from tracea_graph.check.feeds import Feeds
+from tracea_graph.check.timing import Ratio, busy_cores
+from tracea_graph.check.worker import Worker
+from tracea_graph.errors import BuildError, WorkerError
+
+__all__ = ["Candidate", "Decision", "Group", "Verdict", "decide"]
+
+WHOLE_SHARE, GROUPS_SHARE = 0.2, 0.4
+"""Of the budget: for the first race of the whole, and for those that judge single groups."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rewrites that stand or fall together; ``predicted_us`` is the gain the model expects."""
+
+    key: str
+    rewrites: tuple[str, ...]
+    predicted_us: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a group; ``ratios`` per (threads, binding label): with it against without."""
+
+    group: Group
+    kept: bool
+    reason: str
+    ratios: Mapping[Key, Ratio] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The groups that stay and the model made of them.
+
+    ``total`` is the race of that model against the original (of everything on, where nothing
+    stays); ``candidate`` is None when the original is kept; ``notes`` are warnings.
+    """
+
+    kept: frozenset[str]
+    verdicts: tuple[Verdict, ...]
+    total: Mapping[Key, Ratio]
+    candidate: Candidate | None
+    notes: tuple[str, ...] = ()
+
+
+Build = Callable[[frozenset[str]], Candidate]
+"""Makes the model and library without the groups of these keys."""
+
+
+def decide(
+    original: Path,
+    groups: Sequence[Group],
+    build: Build,
+    feeds: Feeds,
+    *,
+    threads: Sequence[int] = (1,),
+    budget: float = 60.0,
+    worker: Callable[[], Racer] = Worker,
+) -> Decision:
+    """Measure groups and keep what pays, within ``budget`` seconds of measuring.
+
+    ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
+    in; one that dies is replaced and its candidate loses.  BuildError of the full model is raised.
+    """
+    notes = ("other processes keep a core busy: the ratios are less certain",) * busy_cores()
+    if not groups or not feeds:
+        return Decision(frozenset(), (), {}, None, notes)
+    full = build(frozenset())
+    with Bench(worker, feeds, tuple(dict.fromkeys(threads)), budget) as bench:
+        return _Decider(Candidate(original, None), full, build, bench, notes).decide(groups)
+
+
+@dataclass
+class _Unit:
+    """Groups judged together, the model without them, and what was found so far."""
+
+    groups: list[Group]
+    ratings: dict[Key, Rating] = field(default_factory=dict)
+    without: Candidate | None = None
+    trouble: str = ""
+
+    @property
+    def lost(self) -> bool:
+        return any(not rating.win for rating in self.ratings.values())
+
+    def verdicts(self, keys: Sequence[Key]) -> list[Verdict]:
+        """One verdict for each group."""
+        kept = bool(self.trouble) or (not self.lost and len(self.ratings) == len(keys))
+        reason = self.trouble or _reason(kept, self.ratings, self.groups)
+        ratios = {key: rating.ratio for key, rating in self.ratings.items()}
+        return [Verdict(group, kept, reason, ratios) for group in self.groups]
+
+
+@dataclass
+class _Decider:
+    """The steps of one decision over a bench."""
+
+    original: Candidate
+    full: Candidate
+    build: Build
+    bench: Bench
+    notes: tuple[str, ...]
+
+    def decide(self, groups: Sequence[Group]) -> Decision:
+        try:
+            total = self.bench.against(self.original, self.full, WHOLE_SHARE * self.bench.budget)
+        except WorkerError as error:
+            lost = [Verdict(group, True, "") for group in groups]
+            return self._nothing(lost, {}, f"the whole does not run: {error}")
+        units = self._units(sorted(groups, key=lambda g: -g.predicted_us), total)
+        if len(units) == 1:
+            return self._whole(units[0], total)
+        self._judge(units)
+        verdicts = [v for unit in units for v in unit.verdicts(self.bench.keys)]
+        return self._final(verdicts, total, any(unit.trouble for unit in units))
+
+    def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
+        """The groups to judge alone, and one unit of all that are too small for the budget."""
+        cost = self.bench.cost_of_a_race(total)
+        room = int(GROUPS_SHARE * self.bench.budget / cost) if cost else len(groups)
+        alone = len(groups) if room >= len(groups) else max(room - 1, 0)
+        rest = [_Unit(list(groups[alone:]))] if alone < len(groups) else []
+        return [_Unit([group]) for group in groups[:alone]] + rest
+
+    def _judge(self, units: Sequence[_Unit]) -> None:
+        """Race everything against everything without each unit, one thread count at a time."""
+        end = self.bench.deadline(GROUPS_SHARE)
+        contests = [(key, unit) for key in self.bench.keys for unit in units]
+        for i, (key, unit) in enumerate(contests):
+            left = end - self.bench.now()
+            if left <= 0:
+                return
+            if unit.lost or unit.trouble:
+                continue
+            try:
+                unit.without = unit.without or self.build(frozenset(g.key for g in unit.groups))
+                seconds = left / (len(contests) - i)
+                unit.ratings[key] = self.bench.contest(
+                    unit.without, self.full, key, seconds, screen=True
+                )
+            except (WorkerError, BuildError) as error:
+                unit.trouble = f"kept with the whole: without it nothing could be timed ({error})"
+
+    def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> Decision:
+        """One unit: with it against without is the whole against the original."""
+        unit.ratings = {key: Rating(ratio, ratio.low > MINIMUM) for key, ratio in total.items()}
+        verdicts = tuple(unit.verdicts(self.bench.keys))
+        kept = frozenset(v.group.key for v in verdicts if v.kept)
+        return Decision(kept, verdicts, total, self.full if kept else None, self.notes)
+
+    def _final(
+        self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], shaken: bool
+    ) -> Decision:
+        """Race what stays against the original; no clear gain anywhere drops everything."""
+        kept = frozenset(v.group.key for v in verdicts if v.kept)
+        dropped = frozenset(v.group.key for v in verdicts if not v.kept)
+        if not kept:
+            return Decision(kept, tuple(verdicts), total, None, self.notes)
+        candidate = self.full
+        try:
+            if dropped or shaken:
+                candidate = self.build(dropped) if dropped else self.full
+                total = self.bench.against(self.original, candidate, self.bench.left)
+        except (WorkerError, BuildError) as error:
+            return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
+        if is_win(total, self.bench.keys):
+            return Decision(kept, tuple(verdicts), total, candidate, self.notes)
+        numbers = _numbers(total) or "the budget ran out"
+        return self._nothing(verdicts, total, f"all that stayed is no clear gain ({numbers})")
+
+    def _nothing(
+        self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], why: str
+    ) -> Decision:
+        """The original is kept, whatever was found of single groups."""
+        given_up = tuple(
+            replace(v, kept=False, reason=f"dropped: {why}") if v.kept else v for v in verdicts
+        )
+        return Decision(frozenset(), given_up, total, None, self.notes)
+
+
+def _reason(kept: bool, ratings: Mapping[Key, Rating], unit: Sequence[Group]) -> str:
+    """One sentence: the outcome and its numbers, and who was judged along."""
+    along = f", judged together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""
+    weak = {key: r for key, r in ratings.items() if not r.win}
+    if kept:
+        return (
+            f"kept: {_numbers({k: r.ratio for k, r in ratings.items()})}{_alone(ratings)}{along}"
+        )
+    if not weak:
+        return f"dropped: the budget ran out before it was timed everywhere{along}"
+    word = "slower" if any(r.ratio.high < 1.0 for r in weak.values()) else "no clear gain"
+    return (
+        f"dropped: {word}, {_numbers({k: r.ratio for k, r in weak.items()})}{_alone(weak)}{along}"
+    )
+
+
+def _numbers(ratios: Mapping[Key, Ratio]) -> str:
+    """``1.043× (1.031–1.055) at 1 thread, batch=1``, for each key."""
+    return "; ".join(
+        f"{ratio} at {count} thread{'s' * (count != 1)}, {label}"
+        for (count, label), ratio in ratios.items()
+    )
+
+
+def _alone(ratings: Mapping[Key, Rating]) -> str:
+    found = [f"{r.alone}" for r in ratings.values() if r.alone is not None]
+    return f"; its own nodes alone {', '.join(found)}" if found else ""

@@ -1,0 +1,129 @@
+"""How far one array lies from another, and how large a distance is allowed.
+
+Distances are shares of ``max|y|`` of the reference: one number that means the same for logits,
+probabilities and pixels.  Discrete results have no distance: they are equal or they are not,
+except an index chosen by score, which may differ where the scores do not tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracea_graph.check.worker import Array
+from tracea_graph.ttg.graph import TileGraph
+
+__all__ = ["Choice", "Errors", "choices", "errors", "relative_distance", "undecided"]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of a floating-point output against a reference, over its finite elements.
+
+    ``max_abs`` is the largest absolute difference, ``relative`` that by ``max|y|`` (infinite if
+    NaN or infinities lie elsewhere, or the dims differ), ``cosine`` the cosine of the angle
+    between both as vectors.
+    """
+
+    max_abs: float
+    relative: float
+    cosine: float
+
+
+def errors(found: Array, wanted: Array) -> Errors:
+    """The errors of ``found`` against ``wanted``."""
+    if found.shape != wanted.shape:
+        return Errors(math.inf, math.inf, 0.0)
+    x, y = _wide(found), _wide(wanted)
+    finite = np.isfinite(x) & np.isfinite(y)
+    if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+        return Errors(math.inf, math.inf, 0.0)
+    x, y = x[finite], y[finite]
+    if not x.size:
+        return Errors(0.0, 0.0, 1.0)
+    difference, scale = float(np.max(np.abs(x - y))), float(np.max(np.abs(y)))
+    return Errors(difference, difference / (scale or 1.0), _cosine(x, y))
+
+
+def relative_distance(found: Array, wanted: Array) -> float:
+    """``errors(…).relative`` for numbers; 0 or infinity for integers, booleans and strings."""
+    if is_float(wanted):
+        return errors(found, wanted).relative
+    return 0.0 if np.array_equal(found, wanted) else math.inf
+
+
+def is_float(array: Array) -> bool:
+    """True for real and complex floating point, bf16 and 8-bit floats included."""
+    return array.dtype.kind in "fc" or array.dtype.name.startswith(("bfloat", "float8"))
+
+
+def _wide(array: Array) -> Array:
+    """Numbers in double precision, complex ones as pairs."""
+    if array.dtype.kind == "c":
+        return np.ascontiguousarray(array.astype(np.complex128)).view(np.float64)
+    return array.astype(np.float64)
+
+
+def _cosine(x: Array, y: Array) -> float:
+    length = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(np.vdot(x, y)) / length if length else float(np.array_equal(x, y))
+
+
+# ---- indices chosen by score -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An output that holds indices along ``axis`` of the value ``scores`` (ArgMax, TopK)."""
+
+    scores: str
+    axis: int
+
+
+def choices(graph: TileGraph) -> Mapping[str, Choice]:
+    """The outputs that are indices chosen by score, behind Cast, Identity and Squeeze too."""
+    found: dict[str, Choice] = {}
+    for output in graph.outputs:
+        region, value = graph.producer(output), output
+        while region is not None and region.op in ("Cast", "Identity", "Squeeze"):
+            value = region.operands[0]
+            region = graph.producer(value)
+        if region is None or region.op not in ("ArgMax", "ArgMin", "TopK"):
+            continue
+        if region.op == "TopK" and value == region.results[0]:
+            continue
+        axis = region.node.attrs.get("axis", -1 if region.op == "TopK" else 0)
+        if isinstance(axis, int):
+            found[output] = Choice(region.operands[0], axis)
+    return found
+
+
+def undecided(found: Array, wanted: Array, scores: Array, axis: int, tolerance: float) -> bool:
+    """True if every index that differs was chosen between scores nearer than the tolerance.
+
+    That is: the scores at both indices differ by at most ``tolerance`` of ``max|scores|``.
+    """
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return False
+    have, want = (_as_indices(a, scores, axis) for a in (found, wanted))
+    length = scores.shape[axis]
+    if have is None or want is None or np.any((have < 0) | (have >= length)):
+        return False
+    values = _wide(scores)
+    gap = np.abs(np.take_along_axis(values, have, axis) - np.take_along_axis(values, want, axis))
+    return bool(np.max(gap, initial=0.0) <= tolerance * np.max(np.abs(values), initial=0.0))
+
+
+def _as_indices(array: Array, scores: Array, axis: int) -> Array | None:
+    """Indices with as many dims as the scores; None if they do not fit."""
+    if array.ndim == scores.ndim - 1:
+        array = np.expand_dims(array, axis)
+    shape, like = list(array.shape), list(scores.shape)
+    if len(shape) != len(like) or array.dtype.kind not in "iuf":
+        return None
+    shape.pop(axis)
+    like.pop(axis)
+    return array.astype(np.int64) if shape == like else None

@@ -1,0 +1,232 @@
+"""Inputs for verification and timing, made from how the graph uses them, or read from a file.
+
+Floats are N(0, 1), images uniform in [0, 1); integers obey what their uses ask for (``demand``);
+masks keep everything, or all but the last third of every other batch entry in a padded binding;
+position ids ascend.  The same graph, binding and seed give the same arrays.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from tracea_graph.check.bindings import Binding, bindings
+from tracea_graph.check.demand import Demand, demand
+from tracea_graph.check.wishes import Dims
+from tracea_graph.check.worker import Array
+from tracea_graph.errors import UsageError
+from tracea_graph.ir import DType, evaluate, symbols_of
+from tracea_graph.ttg.graph import TileGraph
+
+__all__ = ["Binding", "Feeds", "bindings", "from_file", "synthesize"]
+
+Feeds = Mapping[str, Mapping[str, Array]]
+"""Named input sets: binding label → input name → array."""
+
+_NUMPY: Mapping[DType, str] = {
+    DType.F32: "float32", DType.F64: "float64", DType.F16: "float16", DType.BF16: "bfloat16",
+    DType.U8: "uint8", DType.I8: "int8", DType.U16: "uint16", DType.I16: "int16",
+    DType.U32: "uint32", DType.I32: "int32", DType.U64: "uint64", DType.I64: "int64",
+    DType.BOOL: "bool", DType.C64: "complex64", DType.C128: "complex128",
+    DType.F8E4M3FN: "float8_e4m3fn", DType.F8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.F8E5M2: "float8_e5m2", DType.F8E5M2FNUZ: "float8_e5m2fnuz", DType.STR: "object",
+}  # fmt: skip
+_FLOATS = frozenset({DType.F32, DType.F64, DType.F16, DType.BF16, DType.C64, DType.C128})
+_WORDS = ("alpha", "beta", "gamma", "")
+_MASKED_SCORE = -1e4
+
+
+def synthesize(graph: TileGraph, binding: Binding, seed: int = 0) -> dict[str, Array]:
+    """An array for every input without a default, of the dims the binding gives it.
+
+    Inputs that are no tensors of a known type are left out: only real data can supply them.
+    """
+    dims = dims_under(graph, binding)
+    wanted = [v for v in graph.inputs if v not in graph.weights and graph.spec(v).dtype in _NUMPY]
+    return {name: _array(graph, name, binding, dims, seed) for name in wanted}
+
+
+def dims_under(graph: TileGraph, binding: Binding) -> Dims:
+    """A function from a value to its dims; None for an unknown rank or dim."""
+
+    def dims(value: str) -> tuple[int | None, ...] | None:
+        shape = graph.spec(value).shape if value else None
+        if shape is None:
+            return None
+        known = (all(s in binding.symbols for s in symbols_of(d)) for d in shape)
+        return tuple(
+            evaluate(d, binding.symbols) if ok else None
+            for d, ok in zip(shape, known, strict=True)
+        )
+
+    return dims
+
+
+# ---- one input -------------------------------------------------------------------------
+
+
+def _array(graph: TileGraph, name: str, binding: Binding, dims: Dims, seed: int) -> Array:
+    spec = graph.spec(name)
+    shape = tuple(1 if d is None else d for d in dims(name) or ())
+    dtype = spec.dtype or DType.F32
+    if name in binding.symbols and int(np.prod(shape)) == 1:
+        return np.full(shape, binding.symbols[name]).astype(_NUMPY[dtype])
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if dtype is DType.STR:
+        return rng.choice(np.array(_WORDS, dtype=object), shape)
+    found = demand(graph, name, dims)
+    values = _values(found, dtype, name.lower(), shape, binding, rng)
+    return _cast(values, dtype)
+
+
+def _values(
+    want: Demand,
+    dtype: DType,
+    name: str,
+    shape: tuple[int, ...],
+    binding: Binding,
+    rng: np.random.Generator,
+) -> Array:
+    """The numbers of an input, before its dtype."""
+    if want.exact is not None:
+        return np.asarray(want.exact, dtype=np.float64).reshape(shape)
+    masks = "mask" in name or (want.kind == "mask" and (want.high or 2) <= 2)
+    if dtype in _FLOATS:
+        return _floats(want, masks and "mask" in name, shape, binding, rng)
+    if masks:
+        return _mask(shape, want.attend, binding.padded)
+    if dtype is DType.BOOL:
+        return rng.random(shape) < 0.5
+    low, high = _limits(want, dtype, shape)
+    if "pos" in name and shape:
+        ascending = _past(binding) + np.arange(shape[-1])
+        return np.broadcast_to(ascending % max(high - low, 1) + low, shape)
+    return rng.integers(low, max(high, low + 1), shape)
+
+
+def _past(binding: Binding) -> int:
+    """Tokens already in the cache: where positions start."""
+    sizes = (n for s, n in binding.symbols.items() if "past" in s.lower() and "+" not in s)
+    return max(sizes, default=0)
+
+
+def _floats(
+    want: Demand, mask: bool, shape: tuple[int, ...], binding: Binding, rng: np.random.Generator
+) -> Array:
+    if mask and want.kind == "additive":
+        return (1.0 - _mask(shape, 1, binding.padded)) * _MASKED_SCORE
+    if mask:
+        return _mask(shape, want.attend, binding.padded)
+    if want.kind == "positive":
+        return np.abs(rng.standard_normal(shape)) + 0.1
+    return rng.random(shape) if _is_image(shape) else rng.standard_normal(shape)
+
+
+def _mask(shape: tuple[int, ...], attend: int, padded: bool) -> Array:
+    """``attend`` everywhere; padded: not in the last third of batch entries 0, 2, 4 …"""
+    mask = np.full(shape, attend, dtype=np.int64)
+    if padded and shape and shape[-1] >= 3:
+        rows = mask[::2] if len(shape) > 1 else mask
+        rows[..., shape[-1] - shape[-1] // 3 :] = 1 - attend
+    return mask
+
+
+def _limits(want: Demand, dtype: DType, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Integers in ``[low, high)``; bytes use their full range where nothing is asked."""
+    if want.low is None and want.high is None and dtype in (DType.U8, DType.I8):
+        return (0, 256) if dtype is DType.U8 else (-128, 128)
+    single = int(np.prod(shape)) == 1
+    low = want.low if want.low is not None else int(single)
+    return low, want.high if want.high is not None else low + 8
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    """Four dims of which the second or last is a channel count and the others large."""
+    if len(shape) != 4:
+        return False
+    for channel, sides in ((1, (2, 3)), (3, (1, 2))):
+        if shape[channel] in (1, 3, 4) and all(shape[s] >= 8 for s in sides):
+            return True
+    return False
+
+
+def _cast(values: Array, dtype: DType) -> Array:
+    want = numpy_dtype(dtype)
+    if want.kind == "u":
+        values = np.maximum(values, 0)
+    if want.itemsize < 4 and values.dtype == np.float64:
+        values = values.astype(np.float32)
+    return values.astype(want, order="C")
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The NumPy type of an element type; bf16 and 8-bit floats come from ``ml_dtypes``."""
+    name = _NUMPY[dtype]
+    if name.startswith(("bfloat", "float8")):
+        import ml_dtypes
+
+        name = getattr(ml_dtypes, name)
+    return np.dtype(name)
+
+
+# ---- real data -------------------------------------------------------------------------
+
+
+def from_file(path: Path, graph: TileGraph) -> list[dict[str, Array]]:
+    """Input sets of an ``.npz`` file with one array per input, named like it.
+
+    Arrays of the inputs' own ranks are one set; arrays that all have one more leading dim are as
+    many sets as it is long.  Raises UsageError for anything that does not fit the model.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            arrays = {name: data[name] for name in data.files}
+    except (OSError, ValueError, BadZipFile, AttributeError) as error:
+        raise UsageError(f"cannot read input data from {path}: {error}") from error
+    names = [v for v in graph.inputs if v not in graph.weights]
+    missing = [v for v in names if v not in arrays]
+    surplus = [v for v in arrays if v not in graph.inputs]
+    if missing or surplus:
+        raise UsageError(
+            f"{path} must hold one array per input ({', '.join(names)}); "
+            f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(surplus) or 'none'}"
+        )
+    sets = _split(path, arrays, graph)
+    return [{n: _fitting(path, n, a, graph) for n, a in one.items()} for one in sets]
+
+
+def _split(path: Path, arrays: dict[str, Array], graph: TileGraph) -> list[dict[str, Array]]:
+    """One set per entry of the extra leading dim, if all arrays have one."""
+    ranks = {name: graph.spec(name).rank for name in arrays}
+    extra = {arrays[name].ndim - rank for name, rank in ranks.items() if rank is not None}
+    if extra != {1}:
+        return [arrays]
+    counts = {len(a) for a in arrays.values()}
+    if len(counts) != 1:
+        raise UsageError(
+            f"the arrays in {path} hold different numbers of samples: {sorted(counts)}"
+        )
+    return [{n: a[i] for n, a in arrays.items()} for i in range(counts.pop())]
+
+
+def _fitting(path: Path, name: str, array: Array, graph: TileGraph) -> Array:
+    """The array in the input's dtype, if its dims fit."""
+    spec = graph.spec(name)
+    shape = spec.shape if spec.shape is not None else array.shape
+    fits = len(shape) == array.ndim and all(
+        not isinstance(want, int) or want == have
+        for want, have in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise UsageError(f"{name!r} in {path} has dims {array.shape}, the model wants {spec}")
+    known = spec.dtype is not None and spec.dtype in _NUMPY
+    want = numpy_dtype(spec.dtype) if spec.dtype and known else array.dtype
+    same_bits = array.dtype.kind == "V" and array.dtype.itemsize == want.itemsize
+    if not same_bits and not np.can_cast(array.dtype, want, "same_kind"):
+        raise UsageError(f"{name!r} in {path} is {array.dtype}, the model wants {spec}")
+    return array.view(want) if same_bits else array.astype(want, order="C")

@@ -1,0 +1,314 @@
+"""The parent's side of a worker: a spawned process that runs models nobody has proven safe.
+
+A crash, a hang or nonsense in generated code ends the worker, never the tool: every request has
+a time limit, and a worker that died or overran is killed with its whole process group and says
+which request it was.  What ONNX Runtime merely refuses is :class:`Rejected`; the worker lives on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.check.timing import Race
+from tracea_graph.errors import WorkerError
+
+__all__ = ["Array", "NodeTime", "OpenInfo", "Port", "Rejected", "Worker"]
+
+Array = npt.NDArray[Any]
+
+_SCRIPT = Path(__file__).with_name("worker_main.py")
+_RAW_TYPES = {
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(float8e4m3fn)": "float8_e4m3fn",
+    "tensor(float8e4m3fnuz)": "float8_e4m3fnuz",
+    "tensor(float8e5m2)": "float8_e5m2",
+    "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
+}
+
+
+class Rejected(WorkerError):
+    """ONNX Runtime or onnx refused a model, a library or an input; the worker lives on."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output as ONNX Runtime sees it; ``type`` reads ``tensor(float)``.
+
+    A dim is a number, a symbol, or None.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True)
+class OpenInfo:
+    """A session's creation: seconds, growth of the process's private bytes, and its signature."""
+
+    seconds: float
+    private_bytes: int
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One node of the graph ONNX Runtime really runs: median µs and the µs of each run.
+
+    ``domain`` is what the model declares for the operator, empty for ONNX Runtime's own.
+    Profiling adds about 2 µs to every node's time.
+    """
+
+    name: str
+    op: str
+    domain: str
+    us: float
+    samples: tuple[float, ...]
+
+
+class Worker(AbstractContextManager["Worker"]):
+    """A process that opens, runs and measures models; use it in a ``with`` statement.
+
+    ``limit`` is the default time limit of a request in seconds, ``env`` is added to the
+    environment (``TRACEA_ISA``).  Once it died every further request raises WorkerError.
+    """
+
+    def __init__(self, *, limit: float = 120.0, env: Mapping[str, str] | None = None) -> None:
+        self._limit, self._count, self._buffer, self._why = limit, 0, b"", ""
+        self._folder = tempfile.TemporaryDirectory(prefix="tracea-worker-")
+        self._stderr = Path(self._folder.name) / "stderr"
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(_SCRIPT), self._folder.name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process and everything it started; remove its files.  May be called twice."""
+        self._why = self._why or "the worker was stopped"
+        self._kill()
+        self._folder.cleanup()
+
+    # ---- requests ----------------------------------------------------------------------
+
+    def open(
+        self,
+        name: str,
+        model: Path,
+        library: Path | None = None,
+        *,
+        threads: int = 1,
+        level: str = "all",
+        extra: Sequence[str] = (),
+        limit: float | None = None,
+    ) -> OpenInfo:
+        """Create a session called ``name``, in the place of an earlier one of that name.
+
+        ``level`` is ``"all"``, ``"basic"`` or ``"off"``: ONNX Runtime's own optimizations.
+        ``extra`` names inner values that shall be outputs too.
+        """
+        found = self._ask(
+            "open",
+            f"open {name!r} ({model.name})",
+            limit,
+            name=name,
+            model=str(model.resolve()),
+            library=str(library.resolve()) if library else "",
+            threads=threads,
+            level=level,
+            extra=list(extra),
+        )
+        inputs, outputs = (
+            tuple(Port(n, t, tuple(d)) for n, t, d in found[k]) for k in ("inputs", "outputs")
+        )
+        return OpenInfo(found["seconds"], found["private_bytes"], inputs, outputs)
+
+    def close(self, name: str) -> None:
+        """Drop a session; unknown names are fine."""
+        self._ask("close", f"close {name!r}", None, name=name)
+
+    def run(
+        self, name: str, feeds: Mapping[str, Array], *, limit: float | None = None
+    ) -> dict[str, Array]:
+        """All outputs by name; a sequence comes as ``name[i]``, a map as ``name.keys/.values``."""
+        answer = self._path("npz")
+        found = self._ask("run", f"run {name!r}", limit, feeds, name=name, answer=str(answer))
+        with np.load(answer, allow_pickle=False) as data:
+            arrays = [data[f"a{i}"] for i in range(len(found["names"]))]
+        answer.unlink()
+        typed = (_restore(a, k) for a, k in zip(arrays, found["kinds"], strict=True))
+        return dict(zip(found["names"], typed, strict=True))
+
+    def race(
+        self,
+        a: str,
+        b: str,
+        feeds: Mapping[str, Array],
+        *,
+        pairs: int = 15,
+        warmup: int = 2,
+        seconds: float = 60.0,
+    ) -> Race:
+        """Run two sessions in turn, the order turned every pair; stops after ``seconds``."""
+        what = f"race {a!r} against {b!r}"
+        found = self._ask(
+            "race", what, seconds + self._limit, feeds,
+            sessions=[a, b], pairs=pairs, warmup=warmup, seconds=seconds,
+        )  # fmt: skip
+        a_ms, b_ms = found["ms"]
+        return Race(tuple(a_ms), tuple(b_ms))
+
+    def profile(
+        self, name: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
+    ) -> tuple[NodeTime, ...]:
+        """Times per node of an open session's model, in a session of its own."""
+        return self._profiles([name], feeds, runs, warmup)[0]
+
+    def profile_pair(
+        self, a: str, b: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
+    ) -> tuple[tuple[NodeTime, ...], tuple[NodeTime, ...]]:
+        """Times per node of two models that run in turn: sample i of both is one pair."""
+        first, second = self._profiles([a, b], feeds, runs, warmup)
+        return first, second
+
+    def check(self, model: Path) -> None:
+        """Run onnx's checker with shape inference.  Raises Rejected with its sentence."""
+        self._ask("check", f"check {model.name}", None, model=str(model.resolve()))
+
+    # ---- transport ---------------------------------------------------------------------
+
+    def _profiles(
+        self, names: list[str], feeds: Mapping[str, Array], runs: int, warmup: int
+    ) -> list[tuple[NodeTime, ...]]:
+        found = self._ask(
+            "profile", f"profile {' and '.join(names)}", None, feeds,
+            sessions=names, runs=runs, warmup=warmup,
+        )  # fmt: skip
+        return [
+            tuple(NodeTime(n, op, domain, us, tuple(all_us)) for n, op, domain, us, all_us in rows)
+            for rows in found["rows"]
+        ]
+
+    def _ask(
+        self,
+        do: str,
+        what: str,
+        limit: float | None,
+        feeds: Mapping[str, Array] | None = None,
+        **request: Any,
+    ) -> Any:
+        if self._why:
+            raise WorkerError(f"{self._why}, so it cannot {what}")
+        path = self._path("npz") if feeds is not None else None
+        if path is not None:
+            bits = {f"a{i}": _bits(a) for i, a in enumerate((feeds or {}).values())}
+            np.savez(path, **bits)  # type: ignore[arg-type]
+            request |= {"feeds": str(path), "names": list(feeds or {})}
+        try:
+            self._send(what, {"do": do, **request})
+            reply = self._receive(what, limit if limit is not None else self._limit)
+        except KeyboardInterrupt:
+            self._fail(f"the worker was interrupted when asked to {what}")
+            raise
+        if path is not None:
+            path.unlink()
+        if "error" in reply:
+            raise Rejected(reply["error"])
+        return reply["ok"]
+
+    def _send(self, what: str, request: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._died(what) from None
+
+    def _receive(self, what: str, limit: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        end, pipe = time.monotonic() + limit, self._process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    raise self._fail(f"the worker took over {limit:.0f} s to {what}")
+                chunk = os.read(pipe, 1 << 16)
+                if not chunk:
+                    raise self._died(what)
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _died(self, what: str) -> WorkerError:
+        code = self._process.wait()
+        cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        tail = self._stderr.read_text(encoding="utf-8", errors="replace").strip()[-400:]
+        said = f"; it said: {tail}" if tail else ""
+        return self._fail(f"the worker died ({cause}) when asked to {what}{said}")
+
+    def _fail(self, why: str) -> WorkerError:
+        self._why = why
+        self._kill()
+        return WorkerError(why)
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):  # it is gone already
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):  # an unsent request of a dead worker
+                    pipe.close()
+
+    def _path(self, suffix: str) -> Path:
+        self._count += 1
+        return Path(self._folder.name) / f"{self._count}.{suffix}"
+
+
+def _bits(array: Array) -> Array:
+    """An array as ``.npz`` can hold it without pickle: strings fixed-width, bf16 as integers."""
+    if array.dtype.kind == "O":
+        return array.astype(np.str_)
+    if array.dtype.name in _RAW_TYPES.values():
+        return array.view(np.dtype(f"u{array.dtype.itemsize}"))
+    return array
+
+
+def _restore(array: Array, kind: str) -> Array:
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if kind in _RAW_TYPES:
+        import ml_dtypes
+
+        return array.view(np.dtype(getattr(ml_dtypes, _RAW_TYPES[kind])))
+    return array

@@ -1,0 +1,318 @@
+"""The worker's side: one process that loads models and libraries, runs them and measures them.
+
+Started by its path, so that nothing but NumPy and ONNX Runtime is imported (``onnx`` only when a
+request needs it).  Requests are JSON lines on stdin, answers JSON lines on the original stdout;
+whatever libraries print to stdout goes to stderr instead.  Arrays travel as ``.npz`` files in a
+directory the parent owns.  An answer is ``{"ok": …}`` or ``{"error": "sentence"}``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Request = Mapping[str, Any]
+
+RAW: Mapping[str, tuple[np.dtype[Any], int]] = {
+    "tensor(bfloat16)": (np.dtype(np.uint16), 16),
+    "tensor(float8e4m3fn)": (np.dtype(np.uint8), 17),
+    "tensor(float8e4m3fnuz)": (np.dtype(np.uint8), 18),
+    "tensor(float8e5m2)": (np.dtype(np.uint8), 19),
+    "tensor(float8e5m2fnuz)": (np.dtype(np.uint8), 20),
+}
+"""Types NumPy lacks: the integers their bits travel as, and their ONNX code."""
+
+LEVELS = {
+    "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session and what is needed to call it; ``request`` is the one that opened it."""
+
+    session: ort.InferenceSession
+    request: Request
+    outputs: tuple[str, ...]
+    plain: bool
+    """True when strings, sequences or maps force NumPy in and out."""
+
+
+def private_bytes() -> int:
+    """Bytes of this process that no other shares (clean and dirty); 0 where unknown."""
+    try:
+        text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    rows = (line.split() for line in text.splitlines() if line.startswith("Private_"))
+    return 1024 * sum(
+        int(row[1]) for row in rows if row[0] in ("Private_Clean:", "Private_Dirty:")
+    )
+
+
+# ---- sessions --------------------------------------------------------------------------
+
+
+def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
+    """Session options of a request; idle threads never spin while another session runs."""
+    made = ort.SessionOptions()
+    made.intra_op_num_threads, made.inter_op_num_threads = request["threads"], 1
+    made.graph_optimization_level = LEVELS[request["level"]]
+    made.log_severity_level = 4
+    made.add_session_config_entry("session.force_spinning_stop", "1")
+    if request["library"]:
+        made.register_custom_ops_library(request["library"])
+    if profile_prefix:
+        made.enable_profiling, made.profile_file_prefix = True, profile_prefix
+    return made
+
+
+def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
+    """A CPU session; ``extra`` values of the graph become additional outputs."""
+    made, source = options(request, profile_prefix), request["model"]
+    if request["extra"]:
+        folder = str(Path(source).resolve().parent)
+        made.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", folder
+        )
+        source = with_outputs(source, request["extra"])
+    return ort.InferenceSession(source, made, providers=["CPUExecutionProvider"])
+
+
+def with_outputs(path: str, values: Sequence[str]) -> bytes:
+    """The model with more of its values as outputs."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    known = {output.name for output in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in values if v not in known)
+    return bytes(model.SerializeToString())
+
+
+def wrap(session: ort.InferenceSession, request: Request) -> Opened:
+    ends = [*session.get_inputs(), *session.get_outputs()]
+    plain = any(not e.type.startswith("tensor(") or e.type == "tensor(string)" for e in ends)
+    outputs = tuple(output.name for output in session.get_outputs())
+    return Opened(session, request, outputs, plain)
+
+
+def ends(values: Sequence[Any]) -> list[list[Any]]:
+    return [[v.name, v.type, list(v.shape or ())] for v in values]
+
+
+# ---- arrays ----------------------------------------------------------------------------
+
+
+def read_arrays(path: str, names: Sequence[str]) -> dict[str, Array]:
+    """Arrays ``a0, a1, …`` of an ``.npz``, under their names; strings become objects."""
+    with np.load(path, allow_pickle=False) as data:
+        found = {name: data[f"a{i}"] for i, name in enumerate(names)}
+    return {n: a.astype(object) if a.dtype.kind == "U" else a for n, a in found.items()}
+
+
+def write_arrays(path: str, arrays: Mapping[str, Array]) -> list[str]:
+    """Write arrays as ``a0, a1, …`` and return their names."""
+    plain = [a.astype(np.str_) if a.dtype.kind == "O" else a for a in arrays.values()]
+    np.savez(path, **{f"a{i}": a for i, a in enumerate(plain)})  # type: ignore[arg-type]
+    return list(arrays)
+
+
+def to_value(array: Array, kind: str) -> ort.OrtValue:
+    if kind in RAW:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, RAW[kind][1])
+    return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
+
+
+def from_value(value: ort.OrtValue) -> Array:
+    """A value's elements; types NumPy lacks as the integers of the same bits."""
+    if value.data_type() not in RAW:
+        return np.asarray(value.numpy())
+    bits, shape = RAW[value.data_type()][0], value.shape()
+    size = int(np.prod(shape, dtype=np.int64)) * bits.itemsize
+    data = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.asarray(np.frombuffer(data, bits).reshape(shape))
+
+
+def flatten(name: str, value: Any) -> dict[str, Array]:
+    """Sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``."""
+    if isinstance(value, list):
+        return {k: a for i, v in enumerate(value) for k, a in flatten(f"{name}[{i}]", v).items()}
+    if isinstance(value, dict):
+        keys = np.asarray(list(value))
+        return {f"{name}.keys": keys, f"{name}.values": np.asarray(list(value.values()))}
+    return {name: np.asarray(value)}
+
+
+def caller(opened: Opened, feeds: Mapping[str, Array]) -> Callable[[], Any]:
+    """A call without arguments that runs the session once, without copying where possible."""
+    session, outputs = opened.session, list(opened.outputs)
+    if opened.plain:
+        return lambda: session.run(outputs, feeds)
+    kinds = {i.name: i.type for i in session.get_inputs()}
+    values = {name: to_value(array, kinds.get(name, "")) for name, array in feeds.items()}
+    return lambda: session.run_with_ort_values(outputs, values)
+
+
+# ---- requests --------------------------------------------------------------------------
+
+
+class Server:
+    """Answers requests; holds the open sessions by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.sessions = folder, dict[str, Opened]()
+
+    def open(self, request: Request) -> dict[str, Any]:
+        self.sessions.pop(request["name"], None)
+        gc.collect()
+        before, start = private_bytes(), time.perf_counter()
+        session = create(request)
+        seconds = time.perf_counter() - start
+        self.sessions[request["name"]] = wrap(session, request)
+        return {
+            "seconds": seconds,
+            "private_bytes": max(0, private_bytes() - before),
+            "inputs": ends(session.get_inputs()),
+            "outputs": ends(session.get_outputs()),
+        }
+
+    def close(self, request: Request) -> None:
+        self.sessions.pop(request["name"], None)
+        gc.collect()
+
+    def run(self, request: Request) -> dict[str, Any]:
+        opened = self.sessions[request["name"]]
+        found = caller(opened, self.feeds(request))()
+        outputs: dict[str, Array] = {}
+        for name, value in zip(opened.outputs, found, strict=True):
+            outputs |= flatten(name, value) if opened.plain else {name: from_value(value)}
+        kinds = {o.name: o.type for o in opened.session.get_outputs()}
+        names = write_arrays(request["answer"], outputs)
+        return {"names": names, "kinds": [kinds.get(name, "") for name in names]}
+
+    def feeds(self, request: Request) -> dict[str, Array]:
+        return read_arrays(request["feeds"], request["names"])
+
+    def race(self, request: Request) -> dict[str, Any]:
+        feeds = self.feeds(request)
+        calls = [caller(self.sessions[name], feeds) for name in request["sessions"]]
+        for _ in range(request["warmup"]):
+            for call in calls:
+                call()
+        gc.collect()
+        gc.disable()
+        try:
+            return {"ms": paired(calls, request["pairs"], request["seconds"])}
+        finally:
+            gc.enable()
+
+    def profile(self, request: Request) -> dict[str, Any]:
+        """Per-node times of sessions that run in turn."""
+        feeds, opened = self.feeds(request), list[Opened]()
+        for i, name in enumerate(request["sessions"]):
+            spec = self.sessions[name].request
+            opened.append(wrap(create(spec, str(self.folder / f"profile{i}")), spec))
+        calls = [caller(o, feeds) for o in opened]
+        runs, total = request["runs"], request["runs"] + request["warmup"]
+        for call in calls * total:
+            call()
+        traces = [(o, Path(o.session.end_profiling())) for o in opened]
+        rows = [node_times(trace, total, runs, domains(o)) for o, trace in traces]
+        for _, trace in traces:
+            trace.unlink()
+        return {"rows": rows}
+
+    def check(self, request: Request) -> None:
+        import onnx
+
+        onnx.checker.check_model(request["model"], full_check=True)
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """The reply to one request; what ONNX Runtime or onnx refuse becomes an error."""
+        try:
+            return {"ok": getattr(self, request["do"])(request)}
+        except Exception as error:  # the parent decides what a refusal means
+            return {"error": f"{type(error).__name__}: {error}"[:4000]}
+
+
+def paired(calls: Sequence[Callable[[], Any]], pairs: int, seconds: float) -> list[list[float]]:
+    """Milliseconds of each call, one of each per round, the order turned every round."""
+    times: list[list[float]] = [[] for _ in calls]
+    clock, order = time.perf_counter_ns, list(range(len(calls)))
+    end = clock() + int(seconds * 1e9)
+    for _ in range(pairs):
+        for i in order:
+            start = clock()
+            calls[i]()
+            times[i].append((clock() - start) / 1e6)
+        order.reverse()
+        if clock() > end:
+            break
+    return times
+
+
+def domains(opened: Opened) -> dict[str, str]:
+    """Domain of each custom operator type the model names; empty without a library."""
+    if not opened.request["library"]:
+        return {}
+    import onnx
+
+    model = onnx.load(opened.request["model"], load_external_data=False)
+    return {node.op_type: node.domain for node in model.graph.node if node.domain}
+
+
+def node_times(trace: Path, total: int, keep: int, domain: Mapping[str, str]) -> list[list[Any]]:
+    """``[name, op, domain, median µs, [µs per run]]`` per node, over the last ``keep`` runs.
+
+    A node in a loop body runs several times a run: these add up.
+    """
+    times: dict[tuple[str, str, str], list[float]] = {}
+    for event in json.loads(trace.read_text(encoding="utf-8")):
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            name, args = event["name"].removesuffix("_kernel_time"), event["args"]
+            key = (args.get("node_index", ""), name, args.get("op_name", ""))
+            times.setdefault(key, []).append(float(event["dur"]))
+    rows: list[list[Any]] = []
+    for (_, name, op), found in times.items():
+        step = max(1, len(found) // total)
+        sums = [sum(found[i : i + step]) for i in range(0, len(found), step)][-keep:]
+        rows.append([name, op, domain.get(op, ""), statistics.median(sums), sums])
+    return rows
+
+
+def exit_with_parent(parent: int) -> None:
+    """Leave when the parent is gone, even if a kernel never returns."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def main(folder: str) -> None:
+    """Serve until stdin ends."""
+    threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    server = Server(Path(folder))
+    for line in sys.stdin:
+        answers.write(json.dumps(server.answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

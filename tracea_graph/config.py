@@ -1,0 +1,80 @@
+"""Options of one optimization, and every environment variable the package reads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Environment", "Options", "TOLERANCE"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far outputs may lie from the original's, as a share of ``max|y|``."""
+
+    exact: float = 1e-4
+    """Rewrites that only reorder arithmetic."""
+    lossy: float = 1e-2
+    """Rewrites that drop precision, unless ``--max-error`` says otherwise."""
+    floor_factor: float = 2.0
+    """Times the distance between ONNX Runtime with and without its own optimizations."""
+    kernel_f32: float = 1e-5
+    """An fp32 kernel against the fp64 reference, of max|y|."""
+
+
+TOLERANCE = Tolerance()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller may choose; the command line has a flag of the same name for each."""
+
+    output: Path | None = None
+    target: str = "host"
+    threads: tuple[int, ...] = ()
+    """Thread counts to time; empty means 1 and all cores."""
+    shapes: tuple[dict[str, int], ...] = ()
+    """Symbol bindings to time; empty means the default binding."""
+    keep: str = "faster"
+    """``faster``: only rewrites measured faster; ``legal``: every rewrite that passes its checks."""
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    budget: float = 60.0
+    """Seconds of measuring, at most."""
+    effort: str = "default"
+    verify: bool = True
+    custom_ops: bool = True
+    require_library: bool = False
+    plain_weights: bool = False
+    single_file: bool = False
+    max_error: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    data: Path | None = None
+    until: str | None = None
+    keep_sources: Path | None = None
+    cache: Path | None = None
+    seed: int = 0
+    verbosity: int = 0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The environment variables the package reads, in one place."""
+
+    isa: str | None = field(default_factory=lambda: os.environ.get("TRACEA_ISA"))
+    """``TRACEA_ISA=scalar|avx2|avx512``: the highest instruction set kernels may use."""
+    cache: Path = field(default_factory=lambda: _cache_root())
+    """``TRACEA_CACHE``: where compiled kernels and tuning results are kept."""
+    compiler: str | None = field(default_factory=lambda: os.environ.get("CXX"))
+    """``CXX``: the C++ compiler; without it gcc, clang and the ziglang wheel are tried."""
+    check: bool = field(default_factory=lambda: os.environ.get("TRACEA_CHECK", "") not in ("", "0"))
+    """``TRACEA_CHECK=1``: check the graph after every pass."""
+
+
+def _cache_root() -> Path:
+    if path := os.environ.get("TRACEA_CACHE"):
+        return Path(path)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tracea-graph"

@@ -1,0 +1,71 @@
+"""Every exception the package raises on purpose.
+
+    TraceaError                      exit code
+    ├── UsageError                   2   options that contradict each other, unusable paths
+    ├── ModelError                   2   the input cannot be read as a valid ONNX model
+    ├── VerifyError                  3   a result is outside its tolerance
+    ├── BuildError                   4   no compiler, or it failed
+    ├── WorkerError                  4   a worker process died or exceeded its time limit
+    └── GraphError                   70  an internal invariant broke; names the pass
+
+A message is one sentence: what, where, what to try.  Unsupported operators are no error.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BuildError",
+    "GraphError",
+    "ModelError",
+    "TraceaError",
+    "UsageError",
+    "VerifyError",
+    "WorkerError",
+]
+
+
+class TraceaError(Exception):
+    """Root of all errors raised on purpose; ``exit_code`` is what the command returns."""
+
+    exit_code = 1
+
+
+class UsageError(TraceaError):
+    """Options that contradict each other, or paths that cannot be used."""
+
+    exit_code = 2
+
+
+class ModelError(TraceaError):
+    """The input is not a readable, valid ONNX model."""
+
+    exit_code = 2
+
+
+class VerifyError(TraceaError):
+    """An optimized model is outside its tolerance and no rewrite could be blamed."""
+
+    exit_code = 3
+
+
+class BuildError(TraceaError):
+    """The library could not be built; carries the command and the end of its stderr."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, command: str = "", stderr: str = "") -> None:
+        super().__init__(message)
+        self.command = command
+        self.stderr = stderr
+
+
+class WorkerError(TraceaError):
+    """A worker process died, answered nonsense, or exceeded its time limit."""
+
+    exit_code = 4
+
+
+class GraphError(TraceaError):
+    """An internal invariant of the graph broke."""
+
+    exit_code = 70

@@ -1,0 +1,258 @@
+"""Frozen leaf types that every stage shares: dtypes, symbolic extents, tensors, nodes, weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Attr",
+    "Blob",
+    "DType",
+    "Expr",
+    "Extent",
+    "Node",
+    "Target",
+    "TensorSpec",
+    "Weight",
+    "evaluate",
+    "product",
+    "symbols_of",
+]
+
+Array = npt.NDArray[np.generic]
+
+
+class DType(Enum):
+    """Element type: ``(short name, ONNX TensorProto code, bytes per element)``.
+
+    Sub-byte types count half a byte; strings count none.
+    """
+
+    F32 = ("f32", 1, 4.0)
+    U8 = ("u8", 2, 1.0)
+    I8 = ("i8", 3, 1.0)
+    U16 = ("u16", 4, 2.0)
+    I16 = ("i16", 5, 2.0)
+    I32 = ("i32", 6, 4.0)
+    I64 = ("i64", 7, 8.0)
+    STR = ("str", 8, 0.0)
+    BOOL = ("bool", 9, 1.0)
+    F16 = ("f16", 10, 2.0)
+    F64 = ("f64", 11, 8.0)
+    U32 = ("u32", 12, 4.0)
+    U64 = ("u64", 13, 8.0)
+    C64 = ("c64", 14, 8.0)
+    C128 = ("c128", 15, 16.0)
+    BF16 = ("bf16", 16, 2.0)
+    F8E4M3FN = ("f8e4m3fn", 17, 1.0)
+    F8E4M3FNUZ = ("f8e4m3fnuz", 18, 1.0)
+    F8E5M2 = ("f8e5m2", 19, 1.0)
+    F8E5M2FNUZ = ("f8e5m2fnuz", 20, 1.0)
+    U4 = ("u4", 21, 0.5)
+    I4 = ("i4", 22, 0.5)
+    F4E2M1 = ("f4e2m1", 23, 0.5)
+    F8E8M0 = ("f8e8m0", 24, 1.0)
+    U2 = ("u2", 25, 0.25)
+    I2 = ("i2", 26, 0.25)
+
+    @property
+    def short(self) -> str:
+        return self.value[0]
+
+    @property
+    def onnx(self) -> int:
+        """The ``TensorProto.DataType`` code."""
+        return self.value[1]
+
+    @property
+    def size(self) -> float:
+        """Bytes per element."""
+        return self.value[2]
+
+    @classmethod
+    def from_onnx(cls, code: int) -> DType | None:
+        """The type with this ``TensorProto`` code, or None for one we do not know."""
+        return next((t for t in cls if t.onnx == code), None)
+
+
+# ---- symbolic extents ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expr:
+    """An arithmetic expression over extents: ``op`` is one of :data:`EXPR_OPS`."""
+
+    op: str
+    args: tuple[Extent, Extent]
+
+    def __str__(self) -> str:
+        sign = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "ceildiv": "/^"}
+        a, b = self.args
+        return f"({a}{sign[self.op]}{b})" if self.op in sign else f"{self.op}({a},{b})"
+
+
+Extent = int | str | Expr
+"""A size: a number, a symbol such as ``"seq"``, or arithmetic over them."""
+
+EXPR_OPS: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
+    {
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "mul": lambda a, b: a * b,
+        "floordiv": lambda a, b: a // b,
+        "ceildiv": lambda a, b: -(-a // b),
+        "max": max,
+        "min": min,
+    }
+)
+
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1, "ceildiv": 1}
+
+
+def combine(op: str, a: Extent, b: Extent) -> Extent:
+    """Build ``a op b``, folding numbers and neutral elements."""
+    if isinstance(a, int) and isinstance(b, int):
+        return EXPR_OPS[op](a, b)
+    if b == _NEUTRAL.get(op):
+        return a
+    if op in ("add", "mul") and a == _NEUTRAL[op]:
+        return b
+    if op == "mul" and (a == 0 or b == 0):
+        return 0
+    return Expr(op, (a, b))
+
+
+def product(extents: tuple[Extent, ...]) -> Extent:
+    """The product of extents; 1 for none."""
+    result: Extent = 1
+    for extent in extents:
+        result = combine("mul", result, extent)
+    return result
+
+
+def evaluate(extent: Extent, bindings: Mapping[str, int]) -> int:
+    """The number an extent stands for.  Raises KeyError for an unbound symbol."""
+    if isinstance(extent, int):
+        return extent
+    if isinstance(extent, str):
+        return bindings[extent]
+    a, b = (evaluate(arg, bindings) for arg in extent.args)
+    return EXPR_OPS[extent.op](a, b)
+
+
+def symbols_of(extent: Extent) -> Iterator[str]:
+    """Every symbol an extent mentions."""
+    if isinstance(extent, str):
+        yield extent
+    elif isinstance(extent, Expr):
+        for arg in extent.args:
+            yield from symbols_of(arg)
+
+
+# ---- tensors, weights, nodes -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Element type and shape of a value; ``shape`` is None when even the rank is unknown."""
+
+    dtype: DType | None
+    shape: tuple[Extent, ...] | None
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ",".join(map(str, self.shape))
+        return f"{self.dtype.short if self.dtype else '?'}[{dims}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A constant of the model whose bytes are read only when asked for.
+
+    ``load`` returns the array and may be called more than once; it must not cache, so that
+    memory stays bounded by what is in use.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    load: Callable[[], Array] = field(repr=False)
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec(self.dtype, self.shape)
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.count * self.dtype.size)
+
+    def array(self) -> Array:
+        """The values, shape as declared."""
+        return self.load()
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of dtype, shape and bytes: equal weights have equal digests."""
+        head = f"{self.dtype.short}{self.shape}".encode()
+        return hashlib.sha256(head + np.ascontiguousarray(self.load()).tobytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Blob:
+    """An attribute no pass looks into (graph, sparse tensor, type): its serialized proto."""
+
+    kind: str
+    data: bytes = field(repr=False)
+
+
+Attr = int | float | str | bytes | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Array | Blob
+"""An attribute value.  A NumPy array is an ONNX tensor attribute."""
+
+_NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One ONNX operator call.  Absent optional inputs and outputs are ``""``.
+
+    ``captures`` are outer-scope values its subgraphs read.  ``source`` is the node's index in the
+    imported model: while it is set, export writes that node exactly as it was read.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=lambda: _NO_ATTRS)
+    domain: str = ""
+    name: str = ""
+    captures: tuple[str, ...] = ()
+    source: int | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every value the node needs, captured ones included, absent ones not."""
+        return tuple(v for v in (*self.inputs, *self.captures) if v)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code is generated for: a device and, on CPUs, the instruction-set levels to hold."""
+
+    device: str = "cpu"
+    isas: tuple[str, ...] = ("scalar", "avx2", "avx512")

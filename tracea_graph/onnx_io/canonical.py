@@ -1,0 +1,182 @@
+"""Canonical form: one spelling for what means the same, constants known as constants.
+
+Every step keeps the graph valid and the names of its outputs.  A node no step touches is written
+out exactly as it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, helper, numpy_helper
+
+from tracea_graph.onnx_io.draft import Call, Draft
+from tracea_graph.onnx_io.facts import attribute
+from tracea_graph.onnx_io.folding import fold_constants
+from tracea_graph.onnx_io.sizes import settle_reshapes, share_sizes
+from tracea_graph.onnx_io.tensors import constant
+from tracea_graph.onnx_io.values import slice_parameters
+
+__all__ = ["STEPS", "canonicalize"]
+
+Array = npt.NDArray[Any]
+
+Step = Callable[[Draft], int]
+"""Changes a draft and returns how many nodes it changed or removed."""
+
+ROUNDS = 4
+
+
+def canonicalize(draft: Draft) -> None:
+    """Apply all steps until nothing changes."""
+    for _ in range(ROUNDS):
+        draft.study()
+        if not sum([step(draft) for step in STEPS]):
+            return
+    draft.study()
+
+
+def lift_constants(draft: Draft) -> int:
+    """``Constant`` nodes become weights of the same name."""
+    lifted = 0
+    for call in draft.calls():
+        name = call.proto.output[0] if call.proto.output else ""
+        if call.op != "Constant" or name in draft.facts.types:
+            continue
+        if name not in draft.weights:
+            array = _literal(call)
+            if array is None:
+                continue
+            draft.weights[name] = constant(name, array)
+            draft.facts.weight(draft.weights[name])
+        draft.remove(call)
+        lifted += 1
+    return lifted
+
+
+def drop_dead(draft: Draft) -> int:
+    """Nodes that no graph output needs go."""
+    return draft.cleanup()
+
+
+def remove_identities(draft: Draft) -> int:
+    """Nodes whose first output equals their first input go, unless a name would be lost."""
+    captured = draft.captured()
+    removed = 0
+    for call in draft.calls():
+        if not _is_identity(call, draft):
+            continue
+        source, result = call.proto.input[0], call.proto.output[0]
+        if result in captured or result in draft.kept - draft.outputs:
+            continue
+        if result not in draft.outputs:
+            draft.bypass(call, source)
+        elif _renamable(source, draft, captured):
+            draft.hand_over(call, source)
+        else:
+            continue
+        removed += 1
+    return removed
+
+
+def _renamable(value: str, draft: Draft, captured: set[str]) -> bool:
+    produced = bool(draft.tensors[value].inputs)
+    return produced and value not in captured and value not in draft.kept
+
+
+def _literal(call: Call) -> Array | None:
+    """What a ``Constant`` node holds; None for strings and sparse tensors, which stay nodes."""
+    for attr in call.proto.attribute:
+        value = helper.get_attribute_value(attr)
+        if attr.name == "value" and value.data_type != TensorProto.STRING:
+            return numpy_helper.to_array(value)
+        if attr.name in ("value_int", "value_ints"):
+            return np.array(value, np.int64)
+        if attr.name in ("value_float", "value_floats"):
+            return np.array(value, np.float32)
+    return None
+
+
+def _is_identity(call: Call, draft: Draft) -> bool:
+    test = IDENTITIES.get(call.op)
+    if test is None or not call.proto.input or not call.proto.input[0]:
+        return False
+    return test(call, draft)
+
+
+def _always(call: Call, draft: Draft) -> bool:
+    return True
+
+
+def _single(call: Call, draft: Draft) -> bool:
+    return len(call.proto.input) == 1
+
+
+def _inactive_dropout(call: Call, draft: Draft) -> bool:
+    masks = [t for t in call.handle.outputs[1:] if t.name]
+    if any(t.outputs or t.name in draft.kept for t in masks):
+        return False
+    training = call.proto.input[2] if len(call.proto.input) > 2 else ""
+    return not training or draft.facts.numbers(training) == [0]
+
+
+def _same_type(call: Call, draft: Draft) -> bool:
+    dtype = draft.facts.dtype(call.proto.input[0])
+    return dtype is not None and dtype.onnx == attribute(call.proto, "to", 0)
+
+
+def _same_shape(call: Call, draft: Draft) -> bool:
+    before = draft.facts.shape(call.proto.input[0])
+    return before is not None and before == draft.facts.shape(call.proto.output[0])
+
+
+def _same_order(call: Call, draft: Draft) -> bool:
+    shape = draft.facts.shape(call.proto.input[0])
+    if shape is None:
+        return False
+    axes = list(range(len(shape)))
+    return list(attribute(call.proto, "perm", axes[::-1])) == axes
+
+
+def _whole_slice(call: Call, draft: Draft) -> bool:
+    parts = slice_parameters(call.proto, draft.facts)
+    forward = parts is not None and all(start == 0 and step == 1 for start, _, _, step in parts)
+    return forward and _same_shape(call, draft)
+
+
+def _no_padding(call: Call, draft: Draft) -> bool:
+    inputs = call.proto.input
+    pads = attribute(call.proto, "pads") or (
+        draft.facts.numbers(inputs[1]) if inputs[1:] else None
+    )
+    return pads is not None and not any(pads) and _same_shape(call, draft)
+
+
+IDENTITIES: Mapping[str, Callable[[Call, Draft], bool]] = MappingProxyType(
+    {
+        "Identity": _always,
+        "Dropout": _inactive_dropout,
+        "Cast": _same_type,
+        "Transpose": _same_order,
+        "Slice": _whole_slice,
+        "Pad": _no_padding,
+        **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _single),
+        **dict.fromkeys(
+            ("Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze", "Tile"), _same_shape
+        ),
+    }
+)
+
+STEPS: tuple[Step, ...] = (
+    lift_constants,  # first: everything below asks which inputs are weights
+    drop_dead,
+    fold_constants,  # before identities: a folded size may show that a Reshape does nothing
+    share_sizes,
+    settle_reshapes,
+    remove_identities,
+    drop_dead,
+)

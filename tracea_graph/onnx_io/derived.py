@@ -1,0 +1,78 @@
+"""Weights behind a node: their values are known, although the node stays in the graph.
+
+    Transpose(weight), Reshape(weight) …, ConstantOfShape([…])   ->   a lazily computed weight
+
+A pass that consumes such a weight leaves the node without readers, and pruning takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import numpy_helper
+
+from tracea_graph.ir import DType, TensorSpec, Weight
+from tracea_graph.onnx_io.draft import Call, Draft
+from tracea_graph.onnx_io.facts import attribute
+from tracea_graph.onnx_io.tensors import numpy_dtype
+
+__all__ = ["derive_weights"]
+
+RESHAPING = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity"})
+
+NUMERIC = frozenset({
+    DType.F16, DType.BF16, DType.F32, DType.F64, DType.I8, DType.I16, DType.I32, DType.I64,
+    DType.U8, DType.U16, DType.U32, DType.U64, DType.BOOL,
+})  # fmt: skip
+
+
+def derive_weights(draft: Draft) -> None:
+    """Enter every weight that a node derives from constants into ``draft.weights``."""
+    for call in draft.calls():
+        weight = _derived(call, draft)
+        if weight is not None:
+            draft.weights[weight.name] = weight
+
+
+def _derived(call: Call, draft: Draft) -> Weight | None:
+    inputs, outputs = call.proto.input, call.proto.output
+    spec = draft.facts.specs.get(outputs[0]) if outputs else None
+    if spec is None or spec.dtype not in NUMERIC or not _static(spec):
+        return None
+    if not all(name in draft.weights for name in inputs if name):
+        return None
+    assert spec.dtype is not None and spec.shape is not None
+    shape = tuple(d for d in spec.shape if isinstance(d, int))
+    if call.op == "ConstantOfShape":
+        return _filled(call, spec.dtype, shape)
+    base = draft.weights.get(inputs[0]) if inputs else None
+    if base is None or base.dtype not in NUMERIC:
+        return None
+    if call.op in RESHAPING:
+        return Weight(outputs[0], spec.dtype, shape, lambda: base.array().reshape(shape))
+    if call.op == "Transpose":
+        perm = attribute(call.proto, "perm")
+        return Weight(outputs[0], spec.dtype, shape, lambda: np.transpose(base.array(), perm))
+    if call.op == "Cast":
+        kind = numpy_dtype(spec.dtype)
+        return Weight(outputs[0], spec.dtype, shape, lambda: _cast(base.array(), kind))
+    return None
+
+
+def _filled(call: Call, dtype: DType, shape: tuple[int, ...]) -> Weight:
+    fill = attribute(call.proto, "value")
+    element = numpy_helper.to_array(fill).reshape(-1)[0] if fill is not None else np.float32(0)
+    return Weight(call.proto.output[0], dtype, shape, lambda: np.full(shape, element))
+
+
+def _cast(array: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    with np.errstate(all="ignore"):
+        return array.astype(kind)
+
+
+def _static(spec: TensorSpec) -> bool:
+    extents: Iterable[object] | None = spec.shape
+    return extents is not None and all(isinstance(d, int) for d in extents)

@@ -1,0 +1,193 @@
+"""The graph while it is brought into canonical form: onnx-graphsurgeon over a data-free shell.
+
+The shell holds every node's operator and wiring, captured values as extra inputs, and nothing
+else: no attributes, subgraphs, tensors or documentation, which a round trip would lose.  A
+node's name in the shell is its index in the imported model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import ModelProto, NodeProto, TypeProto, helper
+from onnx_graphsurgeon.logger import G_LOGGER
+
+from tracea_graph.ir import Node, Weight
+from tracea_graph.onnx_io import nodes as node_io
+from tracea_graph.onnx_io.facts import Facts
+from tracea_graph.onnx_io.shapes import infer
+from tracea_graph.onnx_io.tensors import constant
+
+__all__ = ["Call", "Draft"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node with its current wiring."""
+
+    index: int
+    proto: NodeProto
+    captures: tuple[str, ...]
+    handle: gs.Node = field(repr=False)
+
+    @property
+    def op(self) -> str:
+        """The operator, with its domain unless that is the default one."""
+        domain = self.proto.domain
+        return (
+            self.proto.op_type if domain in ("", "ai.onnx") else f"{domain}::{self.proto.op_type}"
+        )
+
+
+class Draft:
+    """A graph under canonicalization.
+
+    ``growth`` is how many bytes folding may still add; ``kept`` are values whose producer and
+    name must stay.
+    """
+
+    def __init__(
+        self,
+        skeleton: ModelProto,
+        order: Sequence[int],
+        captures: Sequence[tuple[str, ...]],
+        weights: Mapping[str, Weight],
+        opsets: Mapping[str, int],
+        known: Mapping[str, TypeProto],
+        growth: float,
+    ) -> None:
+        self.skeleton, self.opsets, self.growth = skeleton, opsets, growth
+        self.weights = dict(weights)
+        self.captures = captures
+        self.known = known
+        self.outputs = frozenset(v.name for v in skeleton.graph.output)
+        self.kept = self.outputs | _annotated(skeleton)
+        with _silent():
+            self.graph = gs.import_onnx(_shell(skeleton, order, captures))
+        self.tensors: dict[str, gs.Variable] = self.graph.tensors()
+        self.facts = Facts()
+        self._gone: set[int] = set()
+
+    def calls(self) -> Iterator[Call]:
+        """Every node, producers first."""
+        for handle in self.graph.nodes:
+            index = int(handle.name)
+            if index in self._gone:
+                continue
+            source = self.skeleton.graph.node[index]
+            inputs = [t.name for t in handle.inputs][: len(source.input)]
+            outputs = [t.name for t in handle.outputs]
+            if inputs != list(source.input) or outputs != list(source.output):
+                proto = NodeProto()
+                proto.CopyFrom(source)
+                proto.input[:], proto.output[:] = inputs, outputs
+                source = proto
+            yield Call(index, source, self.captures[index], handle)
+
+    def captured(self) -> set[str]:
+        """Values some subgraph reads by name."""
+        return {v for call in self.calls() for v in call.captures}
+
+    def study(self) -> None:
+        """Infer the facts anew."""
+        self.facts = infer(
+            (call.proto for call in self.calls()),
+            self.skeleton.graph.input,
+            self.weights,
+            self.opsets,
+            self.known,
+        )
+
+    def bypass(self, call: Call, value: str) -> None:
+        """Let every reader of the node's first output read ``value`` instead; drop the node."""
+        old, new = call.handle.outputs[0], self.tensors[value]
+        for reader in list(old.outputs):
+            for i, tensor in enumerate(reader.inputs):
+                if tensor is old:
+                    reader.inputs[i] = new
+        self.remove(call)
+
+    def hand_over(self, call: Call, value: str) -> None:
+        """Let the producer of ``value`` write the node's first output instead; drop the node."""
+        new, old = call.handle.outputs[0], self.tensors[value]
+        producer = old.inputs[0]
+        self.remove(call)
+        place = next(i for i, tensor in enumerate(producer.outputs) if tensor is old)
+        producer.outputs[place] = new
+        for reader in list(old.outputs):
+            for i, tensor in enumerate(reader.inputs):
+                if tensor is old:
+                    reader.inputs[i] = new
+
+    def feed(self, call: Call, operand: int, numbers: Sequence[int]) -> None:
+        """Let an operand of a node be an int64 vector, a new weight."""
+        name = "sizes_" + "_".join(map(str, numbers)).replace("-", "m")
+        while name in self.tensors and not self._holds(name, numbers):
+            name += "_"
+        if name not in self.tensors:
+            self.tensors[name] = gs.Variable(name)
+            self.weights[name] = constant(name, np.array(numbers, np.int64))
+            self.facts.weight(self.weights[name])
+        call.handle.inputs[operand] = self.tensors[name]
+
+    def _holds(self, name: str, numbers: Sequence[int]) -> bool:
+        return name in self.weights and self.facts.numbers(name) == list(numbers)
+
+    def remove(self, call: Call) -> None:
+        """Take a node out."""
+        call.handle.inputs.clear()
+        call.handle.outputs.clear()
+        self._gone.add(call.index)
+
+    def cleanup(self) -> int:
+        """Drop nodes that no output needs; return how many."""
+        self.graph.nodes = [n for n in self.graph.nodes if int(n.name) not in self._gone]
+        before = len(self.graph.nodes)
+        with _silent():
+            self.graph.cleanup(recurse_subgraphs=False, recurse_functions=False)
+        return before - len(self.graph.nodes)
+
+    def nodes(self) -> list[Node]:
+        """The nodes as the tile graph holds them."""
+        imported = self.skeleton.graph.node
+        return [
+            node_io.from_proto(
+                imported[c.index], c.index, c.captures, c.proto.input, c.proto.output
+            )
+            for c in self.calls()
+        ]
+
+
+def _shell(
+    skeleton: ModelProto, order: Sequence[int], captures: Sequence[tuple[str, ...]]
+) -> ModelProto:
+    source = skeleton.graph
+    nodes = []
+    for index in order:
+        node = source.node[index]
+        reads = [*node.input, *captures[index]]
+        nodes.append(helper.make_node(node.op_type, reads, node.output, name=str(index)))
+    named = [helper.make_empty_tensor_value_info(v.name) for v in source.input]
+    results = [helper.make_empty_tensor_value_info(v.name) for v in source.output]
+    return helper.make_model(helper.make_graph(nodes, "shell", named, results))
+
+
+def _annotated(skeleton: ModelProto) -> frozenset[str]:
+    """Tensors that quantization annotations speak of."""
+    notes = skeleton.graph.quantization_annotation
+    names = {n.tensor_name for n in notes}
+    return frozenset(names | {e.value for n in notes for e in n.quant_parameter_tensor_names})
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    before = G_LOGGER.severity
+    G_LOGGER.severity = G_LOGGER.CRITICAL
+    try:
+        yield
+    finally:
+        G_LOGGER.severity = before

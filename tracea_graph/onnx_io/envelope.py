@@ -1,0 +1,133 @@
+"""The result's ``ModelProto`` without its constants: everything the original said, kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from onnx import GraphProto, ModelProto, NodeProto, StringStringEntryProto, helper
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Node, Weight
+from tracea_graph.onnx_io import functions as function_io
+from tracea_graph.onnx_io import nodes as node_io
+from tracea_graph.onnx_io.functions import Function
+from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.order import topological
+
+__all__ = ["compose", "constants_of"]
+
+MINIMUM_IR = 8
+"""Functions need it, and every ONNX Runtime that loads the library reads it."""
+
+
+def compose(
+    model: Model,
+    nodes: Sequence[Node],
+    functions: Sequence[Function],
+    domain: str,
+    metadata: Mapping[str, str],
+    node_metadata: Mapping[str, Mapping[str, str]],
+) -> ModelProto:
+    """The model around ``nodes``, without initializers."""
+    source = model.skeleton
+    proto = ModelProto()
+    proto.CopyFrom(source)
+    graph = proto.graph
+    for field in ("node", "initializer"):
+        graph.ClearField(field)
+    for node in _sorted(nodes):
+        graph.node.append(_with_metadata(node, source.graph.node, node_metadata))
+    proto.ir_version = max(source.ir_version, MINIMUM_IR)
+    _keep_inputs(graph, model)
+    _keep_live(graph, nodes)
+    if domain and not any(i.domain == domain for i in proto.opset_import):
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    for function in functions:
+        imported = source.graph.node
+        proto.functions.append(
+            function_io.to_proto(function, domain, proto.opset_import, imported)
+        )
+    _set_metadata(proto.metadata_props, metadata)
+    return proto
+
+
+def constants_of(
+    model: Model, proto: ModelProto, nodes: Sequence[Node], weights: Mapping[str, Weight]
+) -> dict[str, Weight]:
+    """The weights that nodes or outputs read, or that annotations and training speak of.
+
+    Raises GraphError for a value that nothing provides.
+    """
+    graph = proto.graph
+    written = {v for node in nodes for v in node.outputs}
+    given = {v.name for v in graph.input} | {s.values.name for s in graph.sparse_initializer}
+    read = [v for node in nodes for v in node.reads] + [v.name for v in graph.output]
+    needed: dict[str, Weight] = {}
+    for value in dict.fromkeys(read):
+        if value in written or value in given:
+            continue
+        if value not in weights:
+            raise GraphError(f"value {value!r} is read but nothing provides it")
+        needed[value] = weights[value]
+    spoken = _spoken_of(graph) | ({*_named(model)} if proto.training_info else set())
+    return needed | {v: weights[v] for v in sorted(spoken - written - given) if v in weights}
+
+
+def _sorted(nodes: Sequence[Node]) -> list[Node]:
+    order = topological([n.reads for n in nodes], [n.outputs for n in nodes])
+    if len(order) < len(nodes):
+        raise GraphError("the nodes to be written form a cycle")
+    return [nodes[i] for i in order]
+
+
+def _with_metadata(
+    node: Node, imported: Sequence[NodeProto], extra: Mapping[str, Mapping[str, str]]
+) -> NodeProto:
+    proto = node_io.to_proto(node, imported)
+    entries = extra.get(node.name) or extra.get(next(iter(node.outputs), ""))
+    if not entries:
+        return proto
+    marked = NodeProto()
+    marked.CopyFrom(proto)
+    _set_metadata(marked.metadata_props, entries)
+    return marked
+
+
+def _set_metadata(props: object, entries: Mapping[str, str]) -> None:
+    held: list[StringStringEntryProto] = list(props)  # type: ignore[call-overload]
+    known = {p.key: p for p in held}
+    for key, value in entries.items():
+        if key in known:
+            known[key].value = value
+        else:
+            props.add(key=key, value=value)  # type: ignore[attr-defined]
+
+
+def _keep_inputs(graph: GraphProto, model: Model) -> None:
+    """Before IR 4 initializers were listed as inputs; from there on that would change them."""
+    kept = {*model.inputs, *model.overridable}
+    inputs = [v for v in graph.input if v.name in kept]
+    if len(inputs) < len(graph.input):
+        graph.ClearField("input")
+        graph.input.extend(inputs)
+
+
+def _keep_live(graph: GraphProto, nodes: Iterable[Node]) -> None:
+    """Drop what is said of values that no longer exist."""
+    alive = {v for node in nodes for v in (*node.reads, *node.outputs)}
+    alive |= {v.name for v in (*graph.input, *graph.output)}
+    infos = [v for v in graph.value_info if v.name in alive]
+    graph.ClearField("value_info")
+    graph.value_info.extend(infos)
+    notes = [n for n in graph.quantization_annotation if n.tensor_name in alive]
+    graph.ClearField("quantization_annotation")
+    graph.quantization_annotation.extend(notes)
+
+
+def _spoken_of(graph: GraphProto) -> set[str]:
+    notes = graph.quantization_annotation
+    return {e.value for n in notes for e in n.quant_parameter_tensor_names}
+
+
+def _named(model: Model) -> Iterable[str]:
+    return (t.name for t in model.skeleton.graph.initializer)

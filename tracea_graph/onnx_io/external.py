@@ -1,0 +1,132 @@
+"""External tensor data: where it may lie, and the aligned data file that export writes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from tracea_graph.errors import ModelError
+from tracea_graph.ir import Weight
+from tracea_graph.onnx_io.tensors import Segment, dtype_of, raw_chunks
+
+__all__ = ["ALIGNMENT", "embed", "is_external", "locate", "tensors_of", "write_data"]
+
+ALIGNMENT = 4096
+"""Offsets in the data file are multiples of a page, so that a runtime can map weights in place."""
+
+
+def is_external(proto: TensorProto) -> bool:
+    return proto.data_location == TensorProto.EXTERNAL
+
+
+def locate(proto: TensorProto, model: Path) -> Segment:
+    """Where an external tensor's bytes are.
+
+    Raises ModelError when the file is missing, lies outside the model's folder, or is too short.
+    """
+    entries = {e.key: e.value for e in proto.external_data}
+    path = _resolve(entries.get("location", ""), model, proto.name)
+    dtype, shape = dtype_of(proto), tuple(proto.dims)
+    whole = path.stat().st_size
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries["length"]) if entries.get("length") else whole - offset
+    except ValueError:
+        raise ModelError(f"the external data of {proto.name!r} has no numeric offset") from None
+    if offset < 0 or length < 0 or offset + length > whole:
+        raise ModelError(
+            f"{proto.name!r} needs bytes {offset} to {offset + length} of {path.name}, "
+            f"which has only {whole}"
+        )
+    return Segment(path, offset, length, dtype, shape)
+
+
+def embed(skeleton: ModelProto, model: Path) -> None:
+    """Read external tensors of subgraphs, attributes and functions into the proto itself."""
+    nodes = [*skeleton.graph.node, *(n for f in skeleton.functions for n in f.node)]
+    for proto in _attribute_tensors(nodes):
+        if is_external(proto):
+            proto.raw_data = b"".join(locate(proto, model).chunks())
+            proto.ClearField("data_location")
+            proto.ClearField("external_data")
+
+
+def write_data(
+    file: IO[bytes], weights: Iterable[Weight]
+) -> tuple[dict[str, tuple[int, int]], str]:
+    """Stream weights to an empty file, equal ones once; return their places and its SHA-256.
+
+    A place is ``(offset, length)`` in bytes; offsets are multiples of :data:`ALIGNMENT`.
+    """
+    whole = hashlib.sha256()
+    places: dict[str, tuple[int, int]] = {}
+    seen: dict[bytes, tuple[int, int]] = {}
+    end = 0
+    for weight in weights:
+        padding = bytes(-end % ALIGNMENT)
+        before, own, length = whole.copy(), hashlib.sha256(), 0
+        whole.update(padding)
+        file.write(padding)
+        for chunk in raw_chunks(weight):
+            file.write(chunk)
+            whole.update(chunk)
+            own.update(chunk)
+            length += len(chunk)
+        place = seen.setdefault(own.digest(), (end + len(padding), length))
+        places[weight.name] = place
+        if place[0] < end:
+            whole = before
+            file.seek(end)
+            file.truncate()
+        else:
+            end = sum(place)
+    return places, whole.hexdigest()
+
+
+def _resolve(location: str, model: Path, tensor: str) -> Path:
+    """The file a location names.
+
+    The model itself may be a link into another folder (as in download caches): data beside the
+    link or beside its target is allowed, anything else is not.
+    """
+    where = f"the external data of {tensor!r}"
+    if not location or "\0" in location:
+        raise ModelError(f"{where} names no file")
+    if Path(location).is_absolute() or ".." in Path(location.replace("\\", "/")).parts:
+        raise ModelError(f"{where} is at {location!r}, outside the model's folder")
+    path = model.parent / location
+    if not path.is_file():
+        raise ModelError(f"{where} is missing: put {location!r} beside {model.name}")
+    real = path.resolve()
+    roots = (model.parent.resolve(), model.resolve().parent)
+    if not any(real.is_relative_to(root) for root in roots):
+        raise ModelError(f"{where} is at {location!r}, a link out of the model's folder")
+    return real
+
+
+def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
+    """Every dense tensor of a model: initializers, attributes, subgraphs, functions."""
+    yield from model.graph.initializer
+    yield from _attribute_tensors([*model.graph.node, *(n for f in model.functions for n in f.node)])
+
+
+def _attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from _tensors(attribute)
+
+
+def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    bodies: list[GraphProto] = [*attribute.graphs]
+    if attribute.HasField("g"):
+        bodies.append(attribute.g)
+    for body in bodies:
+        yield from body.initializer
+        yield from _attribute_tensors(body.node)

@@ -1,0 +1,145 @@
+"""What is known of a model's values: types, symbolic shapes, contents of small integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
+
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec, Weight
+
+__all__ = ["Facts", "Partial", "Shape", "Value", "attribute", "elements", "small_integers"]
+
+Shape = tuple[Extent, ...]
+Partial = Sequence[Extent | None] | None
+"""A shape in which None stands for an unknown extent."""
+Value = npt.NDArray[np.object_]
+"""Elements are extents, booleans, or None where unknown."""
+
+SMALL = 64
+"""Integer tensors of up to this many elements are followed by content."""
+
+INTEGERS = frozenset({DType.I64, DType.I32, DType.BOOL})
+
+
+def elements(value: Value) -> list[Any]:
+    """Extents, booleans or None, in row-major order."""
+    return list(value.reshape(-1))
+
+
+@dataclass
+class Facts:
+    """Specs of all tensors, types of sequences and optionals, contents of small integers."""
+
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    types: dict[str, TypeProto] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    _exprs: dict[str, Expr] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+    _count: int = 0
+
+    def shape(self, name: str) -> Shape | None:
+        spec = self.specs.get(name)
+        return spec.shape if spec else None
+
+    def dtype(self, name: str) -> DType | None:
+        spec = self.specs.get(name)
+        return spec.dtype if spec else None
+
+    def value(self, name: str) -> Value | None:
+        return self.values.get(name) if name else None
+
+    def numbers(self, name: str) -> list[int] | None:
+        """The contents of a small integer tensor if every element is a number."""
+        value = self.value(name)
+        if value is None or not all(isinstance(v, int) for v in value.flat):
+            return None
+        return [int(v) for v in value.flat]
+
+    def fresh(self) -> str:
+        """A symbol that stands for one unknown size and is used nowhere else."""
+        while (symbol := f"?{self._count}") in self._taken:
+            self._count += 1
+        self._taken.add(symbol)
+        return symbol
+
+    def declare(self, info: ValueInfoProto) -> None:
+        """Take over a declared graph input."""
+        dims = info.type.tensor_type.shape.dim
+        self._taken |= {d.dim_param for d in dims if d.dim_param}
+        self.learn(info.name, info.type)
+
+    def weight(self, weight: Weight) -> None:
+        """Take over a constant."""
+        self.specs[weight.name] = weight.spec
+        if weight.dtype in INTEGERS and weight.count <= SMALL and weight.name not in self.values:
+            self.values[weight.name] = small_integers(weight.array())
+
+    def learn(self, name: str, kind: TypeProto, partial: Partial = None) -> None:
+        """Record an inferred type; the known extents of ``partial`` override those in it."""
+        if not kind.HasField("tensor_type"):
+            if kind.WhichOneof("value"):
+                self.types[name] = kind
+            return
+        tensor = kind.tensor_type
+        dims: list[Extent | None] | None = None
+        if tensor.HasField("shape"):
+            dims = [self._extent(d) for d in tensor.shape.dim]
+        if partial is not None:
+            if dims is None or len(dims) != len(partial):
+                dims = [None] * len(partial)
+            dims = [d if p is None else p for d, p in zip(dims, partial, strict=True)]
+        shape = None if dims is None else tuple(self.fresh() if d is None else d for d in dims)
+        self.specs[name] = TensorSpec(DType.from_onnx(tensor.elem_type), shape)
+
+    def type_of(self, name: str) -> TypeProto:
+        """The type of a value as ONNX writes it; expressions become parameter names."""
+        if name in self.types:
+            return self.types[name]
+        spec = self.specs.get(name)
+        if spec is None or spec.dtype is None:
+            return TypeProto()
+        shape = None if spec.shape is None else [self._dim(d) for d in spec.shape]
+        return helper.make_tensor_type_proto(spec.dtype.onnx, shape)
+
+    def data_of(self, name: str) -> TensorProto | None:
+        """The contents of a fully known small integer tensor."""
+        numbers, dtype = self.numbers(name), self.dtype(name)
+        value = self.value(name)
+        if numbers is None or dtype is None or value is None:
+            return None
+        kind = helper.tensor_dtype_to_np_dtype(dtype.onnx)
+        return numpy_helper.from_array(np.array(numbers, kind).reshape(value.shape), name)
+
+    def _dim(self, extent: Extent) -> int | str:
+        if isinstance(extent, Expr):
+            self._exprs[str(extent)] = extent
+            return str(extent)
+        return extent
+
+    def _extent(self, dim: Any) -> Extent | None:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            return int(dim.dim_value)
+        symbol = str(dim.dim_param)
+        if symbol.startswith("unk__") and symbol not in self._taken:
+            symbol = ""
+        return self._exprs.get(symbol, symbol) if symbol else None
+
+
+def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+    """An attribute of a node, or the default."""
+    for attr in node.attribute:
+        if attr.name == name:
+            return helper.get_attribute_value(attr)
+    return default
+
+
+def small_integers(array: npt.NDArray[Any]) -> Value:
+    """An array's elements as Python numbers."""
+    out = np.empty(array.shape, object)
+    out.reshape(-1)[:] = array.reshape(-1).tolist()
+    return out

@@ -1,0 +1,201 @@
+"""Fold what does not depend on the inputs: constant arithmetic, and sizes known at import.
+
+ONNX Runtime computes the results, so they are bit for bit what it would have computed later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, helper, numpy_helper
+
+from tracea_graph.ir import DType, TensorSpec, Weight
+from tracea_graph.onnx_io.draft import Call, Draft
+from tracea_graph.onnx_io.nodes import has_subgraph
+from tracea_graph.onnx_io.tensors import constant, numpy_dtype
+
+__all__ = ["fold_constants"]
+
+LIMIT = 1 << 20
+"""Bytes up to which a constant may be folded, as operand or as result."""
+
+NEVER = frozenset({
+    "Bernoulli", "Constant", "DequantizeLinear", "Dropout", "DynamicQuantizeLinear", "Multinomial",
+    "QuantizeLinear", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+})  # fmt: skip
+"""Random, or telling ONNX Runtime how something is quantized."""
+
+OVERHEAD = 24
+"""Bytes an initializer costs beside its name and data."""
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+
+
+def fold_constants(draft: Draft) -> int:
+    """Replace constant computations by their results, as long as the file does not grow much."""
+    candidates = _candidates(draft)
+    folded = 0
+    for cost, group in sorted(
+        ((_cost(group, draft), group) for group in _groups(candidates)), key=lambda t: t[0]
+    ):
+        if cost > draft.growth:
+            break
+        results = _evaluate(group, _frontier(group, draft), draft)
+        if results is None:
+            continue
+        draft.growth -= max(cost, 0)
+        for name, array in results.items():
+            draft.weights[name] = constant(name, array)
+            draft.facts.weight(draft.weights[name])
+        for call in group:
+            draft.remove(call)
+        folded += len(group)
+    return folded
+
+
+def _candidates(draft: Draft) -> list[Call]:
+    found: list[Call] = []
+    constant_values: set[str] = set()
+    for call in draft.calls():
+        outputs = [v for v in call.proto.output if v]
+        known = len(outputs) == 1 and draft.facts.numbers(outputs[0]) is not None
+        if not (known or _computable(call, draft, constant_values)):
+            continue
+        if draft.kept.isdisjoint(outputs) and all(
+            _fits(draft.facts.specs.get(v)) for v in outputs
+        ):
+            found.append(call)
+            constant_values |= set(outputs)
+    return found
+
+
+def _computable(call: Call, draft: Draft, constants: set[str]) -> bool:
+    proto = call.proto
+    if proto.domain not in ("", "ai.onnx") or proto.op_type in NEVER or has_subgraph(proto):
+        return False
+    for name in proto.input:
+        weight = draft.weights.get(name)
+        if name and name not in constants and (weight is None or weight.nbytes > LIMIT):
+            return False
+    return True
+
+
+def _fits(spec: TensorSpec | None) -> bool:
+    if spec is None or spec.dtype in (None, DType.STR) or spec.shape is None:
+        return False
+    if not all(isinstance(d, int) for d in spec.shape):
+        return False
+    assert spec.dtype is not None
+    count = math.prod(d for d in spec.shape if isinstance(d, int))
+    return count * max(spec.dtype.size, 1) <= LIMIT
+
+
+def _groups(candidates: Sequence[Call]) -> list[list[Call]]:
+    """Candidates connected by values they pass to each other."""
+    graph = nx.Graph()
+    writer = {v: c.index for c in candidates for v in c.proto.output if v}
+    for call in candidates:
+        graph.add_node(call.index)
+        graph.add_edges_from((call.index, writer[v]) for v in call.proto.input if v in writer)
+    parts = list(nx.connected_components(graph))
+    return [[c for c in candidates if c.index in part] for part in parts]
+
+
+def _frontier(group: Sequence[Call], draft: Draft) -> list[str]:
+    """Values of a group that somebody outside it reads."""
+    inside = {call.index for call in group}
+    return [
+        tensor.name
+        for call in group
+        for tensor in call.handle.outputs
+        if tensor.name and any(int(reader.name) not in inside for reader in tensor.outputs)
+    ]
+
+
+def _cost(group: Sequence[Call], draft: Draft) -> float:
+    """Bytes by which the file grows."""
+    inside = {call.index for call in group}
+    grown = 0.0
+    for name in _frontier(group, draft):
+        grown += len(name) + OVERHEAD + _bytes(draft.facts.specs[name])
+    for name in {v for call in group for v in call.proto.input if v in draft.weights}:
+        readers = {int(r.name) for r in draft.tensors[name].outputs}
+        if readers <= inside:
+            grown -= len(name) + OVERHEAD + draft.weights[name].nbytes
+    return grown - sum(call.proto.ByteSize() for call in group)
+
+
+def _bytes(spec: TensorSpec) -> float:
+    assert spec.shape is not None and spec.dtype is not None
+    return math.prod(d for d in spec.shape if isinstance(d, int)) * spec.dtype.size
+
+
+def _evaluate(group: Sequence[Call], wanted: Sequence[str], draft: Draft) -> Arrays | None:
+    """The wanted values, or None if ONNX Runtime cannot compute them."""
+    found: Arrays = {}
+    for call in group:
+        for name in call.proto.output:
+            numbers, dtype = draft.facts.numbers(name), draft.facts.dtype(name)
+            value = draft.facts.value(name)
+            if numbers is not None and dtype is not None and value is not None:
+                found[name] = np.array(numbers, numpy_dtype(dtype)).reshape(value.shape)
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        nodes = [c.proto for c in group if not any(v in found for v in c.proto.output)]
+        computed = _run(nodes, missing, found, draft)
+        if computed is None:
+            return None
+        found |= computed
+    return {name: found[name] for name in wanted}
+
+
+def _run(
+    nodes: Sequence[NodeProto], wanted: Sequence[str], found: Arrays, draft: Draft
+) -> Arrays | None:
+    import onnxruntime as ort
+
+    operands = _operands(nodes, found, draft.weights)
+    outputs = [helper.make_value_info(v, draft.facts.type_of(v)) for v in wanted]
+    graph = helper.make_graph(nodes, "constants", [], outputs, operands)
+    imports = [helper.make_opsetid(d, v) for d, v in draft.opsets.items()]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = ort.InferenceSession(
+            model.SerializeToString(), options, ["CPUExecutionProvider"]
+        )
+        values = session.run_with_ort_values(list(wanted), {})
+    except Exception:  # the binding raises several unrelated types; unfolded is as good
+        return None
+    return _unpack(wanted, values, draft)
+
+
+def _unpack(wanted: Sequence[str], values: Sequence[Any], draft: Draft) -> Arrays | None:
+    """Results as arrays; None if one is not what was inferred."""
+    out: Arrays = {}
+    for name, value in zip(wanted, values, strict=True):
+        spec = draft.facts.specs[name]
+        if not value.is_tensor() or tuple(value.shape()) != spec.shape or spec.dtype is None:
+            return None
+        if value.element_type() != spec.dtype.onnx or spec.dtype.size < 1:
+            return None
+        out[name] = np.asarray(value.numpy()).view(numpy_dtype(spec.dtype))
+    return out
+
+
+def _operands(nodes: Iterable[NodeProto], found: Arrays, weights: dict[str, Weight]) -> list[Any]:
+    inside = {v for node in nodes for v in node.output}
+    names = {v for node in nodes for v in node.input if v and v not in inside}
+    return [
+        numpy_helper.from_array(found[n] if n in found else np.asarray(weights[n].array()), n)
+        for n in sorted(names)
+    ]

@@ -1,0 +1,187 @@
+"""``NodeProto`` to ``ir.Node`` and back, and the outer values a subgraph captures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from onnx import AttributeProto, GraphProto, NodeProto, numpy_helper
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Attr, Blob, Node
+
+__all__ = ["ImportedNode", "captures_of", "from_proto", "has_subgraph", "to_proto"]
+
+Array = npt.NDArray[Any]
+_KIND = AttributeProto.AttributeType
+
+
+@dataclass(frozen=True, eq=False)
+class ImportedNode(Node):
+    """A node of the imported model that canonicalization rewired.
+
+    ``origin`` is its index there: export takes documentation and metadata from it.
+    """
+
+    origin: int | None = None
+
+
+def from_proto(
+    proto: NodeProto,
+    index: int,
+    captures: Sequence[str],
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+) -> Node:
+    """Node ``index`` of the imported model; ``inputs`` and ``outputs`` if they were rewired."""
+    ins, outs = tuple(inputs or proto.input), tuple(outputs or proto.output)
+    attrs = {a.name: _attr_of(a) for a in proto.attribute}
+    domain = "" if proto.domain == "ai.onnx" else proto.domain
+    head = (proto.op_type, ins, outs, attrs, domain, proto.name, tuple(captures))
+    if ins == tuple(proto.input) and outs == tuple(proto.output):
+        return Node(*head, source=index)
+    return ImportedNode(*head, origin=index)
+
+
+def to_proto(node: Node, imported: Sequence[NodeProto]) -> NodeProto:
+    """A node as ONNX writes it; one with ``source`` set is the imported proto itself."""
+    if node.source is not None:
+        return imported[node.source]
+    proto = NodeProto()
+    origin = node.origin if isinstance(node, ImportedNode) else None
+    old: Mapping[str, AttributeProto] = {}
+    if origin is not None:
+        proto.CopyFrom(imported[origin])
+        old = {a.name: a for a in imported[origin].attribute}
+        for field in ("input", "output", "attribute"):
+            proto.ClearField(field)
+    proto.op_type, proto.name, proto.domain = node.op, node.name, node.domain
+    proto.input.extend(node.inputs)
+    proto.output.extend(node.outputs)
+    for name, value in node.attrs.items():
+        kept = old.get(name)
+        same = kept is not None and _same(_attr_of(kept), value)
+        proto.attribute.append(kept if kept is not None and same else _attr_proto(name, value))
+    return proto
+
+
+def has_subgraph(proto: NodeProto) -> bool:
+    return any(a.HasField("g") or a.graphs for a in proto.attribute)
+
+
+def captures_of(proto: NodeProto) -> tuple[set[str], set[str]]:
+    """Outer values the subgraphs of a node read.
+
+    The second set are names that a body reads before it defines them itself: captures only if an
+    outer value of that name exists.
+    """
+    certain: set[str] = set()
+    possible: set[str] = set()
+    for attribute in proto.attribute:
+        bodies = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+        for body in bodies:
+            sure, maybe = _free(body)
+            certain |= sure
+            possible |= maybe
+    return certain, possible - certain
+
+
+def _free(body: GraphProto) -> tuple[set[str], set[str]]:
+    known = {v.name for v in body.input} | {t.name for t in body.initializer}
+    known |= {s.values.name for s in body.sparse_initializer}
+    later = {v for n in body.node for v in n.output}
+    read: set[str] = set()
+    maybe: set[str] = set()
+    for node in body.node:
+        sure, unsure = captures_of(node)
+        read |= ({*node.input} | sure) - known
+        maybe |= unsure - known
+        known |= {*node.output}
+    read |= {v.name for v in body.output} - known
+    read.discard("")
+    return read - later, (read & later) | maybe
+
+
+def _attr_of(proto: AttributeProto) -> Attr:
+    kind = proto.type
+    if proto.ref_attr_name:
+        return _blob(proto)
+    if kind == _KIND.FLOAT:
+        return proto.f
+    if kind == _KIND.INT:
+        return proto.i
+    if kind == _KIND.STRING:
+        return _text(proto.s)
+    if kind == _KIND.INTS:
+        return tuple(proto.ints)
+    if kind == _KIND.FLOATS and proto.floats:
+        return tuple(proto.floats)
+    if kind == _KIND.STRINGS and proto.strings:
+        texts = tuple(_text(s) for s in proto.strings)
+        if all(isinstance(t, str) for t in texts):
+            return cast(tuple[str, ...], texts)
+    if kind == _KIND.TENSOR and not proto.t.string_data:
+        return numpy_helper.to_array(proto.t)
+    return _blob(proto)
+
+
+def _attr_proto(name: str, value: Attr) -> AttributeProto:
+    if isinstance(value, Blob):
+        proto: AttributeProto = AttributeProto.FromString(value.data)
+        proto.name = name
+        return proto
+    proto = AttributeProto(name=name)
+    if isinstance(value, np.ndarray):
+        proto.type = _KIND.TENSOR
+        proto.t.CopyFrom(numpy_helper.from_array(value))
+    elif isinstance(value, tuple):
+        _set_list(proto, value)
+    elif isinstance(value, (int, np.integer)):
+        proto.type, proto.i = _KIND.INT, int(value)
+    elif isinstance(value, (float, np.floating)):
+        proto.type, proto.f = _KIND.FLOAT, float(value)
+    else:
+        proto.type, proto.s = _KIND.STRING, _bytes(value)
+    return proto
+
+
+def _set_list(proto: AttributeProto, value: tuple[int | float | str, ...]) -> None:
+    if all(isinstance(v, (int, np.integer)) for v in value):
+        proto.type = _KIND.INTS
+        proto.ints.extend(int(v) for v in value)
+    elif all(isinstance(v, (int, float, np.number)) for v in value):
+        proto.type = _KIND.FLOATS
+        proto.floats.extend(float(v) for v in value)
+    elif all(isinstance(v, (str, bytes)) for v in value):
+        proto.type = _KIND.STRINGS
+        proto.strings.extend(_bytes(cast(str, v)) for v in value)
+    else:
+        raise GraphError(f"attribute {proto.name!r} mixes the types of {value!r}")
+
+
+def _same(a: Attr, b: Attr) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and _same_array(a, b)
+    return type(a) is type(b) and a == b
+
+
+def _same_array(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _blob(proto: AttributeProto) -> Blob:
+    return Blob(_KIND.Name(proto.type), proto.SerializeToString(deterministic=True))
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()

@@ -1,0 +1,157 @@
+"""Import: an ONNX file becomes a :class:`Model`, its weights staying on disk."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import GraphProto, ModelProto, TensorProto
+
+from tracea_graph.errors import ModelError
+from tracea_graph.ir import TensorSpec, Weight
+from tracea_graph.onnx_io import external, tensors, validate
+from tracea_graph.onnx_io.canonical import canonicalize
+from tracea_graph.onnx_io.derived import derive_weights
+from tracea_graph.onnx_io.draft import Draft
+from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.tensors import Segment
+from tracea_graph.onnx_io.wire import Span, Spans, WireError, skim
+from tracea_graph.ttg import TileGraph
+
+__all__ = ["load"]
+
+GROWTH = 0.02
+"""Share of the file by which folding constants may make it grow."""
+
+_OVERRIDABLE_SINCE = 4
+"""IR version from which an initializer that is also an input may be fed."""
+
+
+@dataclass
+class _Stored:
+    """All constants of a file: initializers, large ``Constant`` nodes, names of sparse ones."""
+
+    initializers: dict[str, Weight]
+    constants: dict[str, Weight]
+    sparse: list[str]
+    outside: int
+
+
+def load(path: Path) -> Model:
+    """Read, check and canonicalize a model.
+
+    Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
+    """
+    skeleton, spans, size = _read(path)
+    opsets = _opsets(skeleton)
+    validate.check_opset(opsets, skeleton.ir_version)
+    external.embed(skeleton, path)
+    stored = _stored(skeleton, spans, path)
+    names = [*stored.initializers, *stored.sparse]
+    fed = {v.name for v in skeleton.graph.input}
+    overridable = fed & set(names) if skeleton.ir_version >= _OVERRIDABLE_SINCE else set()
+    order, captures = validate.check_structure(skeleton.graph, names)
+    shell = validate.without_data(skeleton, spans, list(_external(skeleton.graph)))
+    known = validate.infer_all(shell, _first_outputs(skeleton.graph, order))
+    weights = {n: w for n, w in stored.initializers.items() if n not in overridable}
+    total = size + stored.outside
+    draft = Draft(
+        skeleton, order, captures, weights | stored.constants, opsets, known, GROWTH * total
+    )
+    if skeleton.training_info:
+        draft.study()
+    else:
+        canonicalize(draft)
+    derive_weights(draft)
+    inputs = tuple(v.name for v in skeleton.graph.input if v.name not in names)
+    extra = [n for n in names if n in overridable or n in stored.sparse]
+    graph = _tile_graph(draft, (*inputs, *dict.fromkeys(extra)))
+    defaults = {n: w for n, w in stored.initializers.items() if n in overridable}
+    return Model(
+        path, graph, opsets, skeleton.ir_version, inputs, frozenset(overridable), total,
+        skeleton, defaults,
+    )  # fmt: skip
+
+
+def _read(path: Path) -> tuple[ModelProto, Spans, int]:
+    """The model without its large tensors, where those lie, and the file's size in bytes."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if not size:
+                raise ModelError(f"{path.name} is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                data, spans = _skim(view)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(f"{path} cannot be read: {reason}") from error
+    except WireError as error:
+        raise ModelError(f"{path.name} is no ONNX model, or is truncated: {error}") from error
+    try:
+        skeleton = ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ModelError(f"{path.name} is no ONNX model, or is corrupt: {error}") from error
+    if not skeleton.HasField("graph") or not skeleton.ir_version:
+        raise ModelError(f"{path.name} is no ONNX model: it holds no graph")
+    return skeleton, spans, size
+
+
+def _skim(view: mmap.mmap) -> tuple[bytes, Spans]:
+    with memoryview(view) as whole:
+        return skim(whole)
+
+
+def _opsets(skeleton: ModelProto) -> dict[str, int]:
+    if not skeleton.opset_import:
+        raise ModelError("the model names no operator set: export it anew")
+    return {("" if i.domain == "ai.onnx" else i.domain): i.version for i in skeleton.opset_import}
+
+
+def _stored(skeleton: ModelProto, spans: Spans, path: Path) -> _Stored:
+    graph = skeleton.graph
+    stored = _Stored({}, {}, [s.values.name for s in graph.sparse_initializer], 0)
+    for i, proto in enumerate(graph.initializer):
+        weight = _weight(proto, spans.initializers.get(i), path, proto.name)
+        stored.initializers[proto.name] = weight
+        if external.is_external(proto):
+            stored.outside += weight.nbytes
+    for i, span in spans.constants.items():
+        node = graph.node[i]
+        tensor = node.attribute[0].t
+        stored.constants[node.output[0]] = _weight(tensor, span, path, node.output[0])
+    return stored
+
+
+def _weight(proto: TensorProto, span: Span | None, path: Path, name: str) -> Weight:
+    segment = None
+    if external.is_external(proto):
+        segment = external.locate(proto, path)
+    elif span is not None:
+        dtype, shape = tensors.dtype_of(proto), tuple(proto.dims)
+        segment = Segment(path, span.offset, span.length, dtype, shape)
+    return tensors.from_proto(proto, segment, name)
+
+
+def _external(graph: GraphProto) -> Mapping[str, None]:
+    return dict.fromkeys(t.name for t in graph.initializer if external.is_external(t))
+
+
+def _first_outputs(graph: GraphProto, order: list[int]) -> list[str]:
+    return [graph.node[i].output[0] if graph.node[i].output else "" for i in order]
+
+
+def _tile_graph(draft: Draft, inputs: tuple[str, ...]) -> TileGraph:
+    specs: dict[str, TensorSpec] = dict(draft.facts.specs)
+    nodes = draft.nodes()
+    return TileGraph.of_nodes(
+        nodes,
+        inputs,
+        [v.name for v in draft.skeleton.graph.output],
+        draft.weights,
+        specs,
+        draft.opsets.get("", validate.newest_opset()),
+        draft.skeleton.graph.name,
+    )

@@ -1,0 +1,77 @@
+"""Cut shape arithmetic loose from the activations it reads.
+
+    Reshape(x, Concat(Gather(Shape(x), 0), …, 12, 32))   ->   Reshape(x, [0, 0, 12, 32])
+    Gather(Shape(y), 1), equal to Gather(Shape(input), 1)  ->   the latter
+
+Afterwards only data flow connects activations, so that fusion is not blocked by a ``Shape``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from tracea_graph.onnx_io.draft import Call, Draft
+from tracea_graph.onnx_io.facts import Shape, attribute, elements
+
+__all__ = ["settle_reshapes", "share_sizes"]
+
+
+def share_sizes(draft: Draft) -> int:
+    """Sizes computed more than once are read from where they were computed first."""
+    first: dict[Hashable, str] = {}
+    captured = draft.captured()
+    shared = 0
+    for call in draft.calls():
+        key = _content(call, draft)
+        if key is None:
+            continue
+        name = call.proto.output[0]
+        if name in captured or name in draft.kept or key not in first:
+            first.setdefault(key, name)
+            continue
+        draft.bypass(call, first[key])
+        shared += 1
+    return shared
+
+
+def settle_reshapes(draft: Draft) -> int:
+    """Computed targets of ``Reshape`` become constants where each size is known or copied."""
+    settled = 0
+    for call in draft.calls():
+        if call.op != "Reshape" or call.proto.input[1] in draft.weights:
+            continue
+        target = _settled(call, draft)
+        if target is not None:
+            draft.feed(call, 1, target)
+            settled += 1
+    return settled
+
+
+def _content(call: Call, draft: Draft) -> Hashable | None:
+    if len(call.proto.output) != 1:
+        return None
+    name = call.proto.output[0]
+    value = draft.facts.value(name)
+    if value is None or any(element is None for element in value.flat):
+        return None
+    return draft.facts.dtype(name), value.shape, tuple(value.flat)
+
+
+def _settled(call: Call, draft: Draft) -> list[int] | None:
+    data = draft.facts.shape(call.proto.input[0])
+    target = draft.facts.value(call.proto.input[1])
+    if data is None or target is None or attribute(call.proto, "allowzero", 0):
+        return None
+    sizes = [_size(i, element, data) for i, element in enumerate(elements(target))]
+    holes = [i for i, size in enumerate(sizes) if size is None]
+    if len(holes) > 1 or (holes and -1 in sizes):
+        return None
+    return [-1 if size is None else size for size in sizes]
+
+
+def _size(axis: int, element: Any, data: Shape) -> int | None:
+    """A target size as ``Reshape`` takes it: 0 copies the axis; None if it must be inferred."""
+    if isinstance(element, int):
+        return element
+    return 0 if element is not None and axis < len(data) and data[axis] == element else None

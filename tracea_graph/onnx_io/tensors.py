@@ -1,0 +1,156 @@
+"""Tensor data: lazy handles on bytes in files, and arrays as the raw bytes ONNX stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, helper, numpy_helper
+
+from tracea_graph.errors import GraphError, ModelError
+from tracea_graph.ir import DType, Weight
+
+__all__ = ["Segment", "constant", "dtype_of", "from_proto", "header", "numpy_dtype", "raw_chunks"]
+
+Array = npt.NDArray[Any]
+
+CHUNK = 1 << 20
+_DATA_FIELDS = (
+    "raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Loads a tensor from its raw bytes at ``[offset, offset + length)`` of a file.
+
+    Aligned data is memory-mapped, so an array costs address space until it is touched; other
+    data is read.  Raises ModelError when the file has become unreadable.
+    """
+
+    path: Path
+    offset: int
+    length: int
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def __call__(self) -> Array:
+        if self.dtype.size < 1:
+            return numpy_helper.to_array(self._proto())
+        kind = numpy_dtype(self.dtype)
+        try:
+            if self.length and self.offset % kind.itemsize == 0:
+                return np.memmap(self.path, kind, "r", self.offset, self.shape)
+            count = self.length // kind.itemsize
+            return np.fromfile(self.path, kind, count, offset=self.offset).reshape(self.shape)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{self.path.name} can no longer be read: {error}") from error
+
+    def chunks(self) -> Iterator[bytes]:
+        """The raw bytes, a megabyte at a time."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                left = self.length
+                while left:
+                    block = file.read(min(left, CHUNK))
+                    if not block:
+                        raise ModelError(f"{self.path.name} was cut short while it was in use")
+                    left -= len(block)
+                    yield block
+        except OSError as error:
+            raise ModelError(f"{self.path.name} can no longer be read: {error}") from error
+
+    def _proto(self) -> TensorProto:
+        raw = b"".join(self.chunks())
+        return TensorProto(data_type=self.dtype.onnx, dims=self.shape, raw_data=raw)
+
+
+def from_proto(proto: TensorProto, segment: Segment | None, name: str = "") -> Weight:
+    """The weight a proto holds, its bytes in ``segment`` or in the proto itself.
+
+    Raises ModelError for an unknown type, or for data that does not fill the declared shape.
+    """
+    label, dtype = name or proto.name, dtype_of(proto)
+    shape = tuple(proto.dims)
+    weight = Weight(label, dtype, shape, segment or (lambda: numpy_helper.to_array(proto)))
+    if any(d < 0 for d in shape):
+        raise ModelError(f"initializer {label!r} has the negative size {list(shape)}")
+    need = -(-int(weight.count * dtype.size * 8) // 8)
+    if segment:
+        if segment.length != need:
+            raise ModelError(_misfit(label, segment.length, "bytes", shape, need))
+    elif proto.HasField("raw_data"):
+        if len(proto.raw_data) != need:
+            raise ModelError(_misfit(label, len(proto.raw_data), "bytes", shape, need))
+    elif (found := _typed_count(proto)) != (want := _typed_need(weight)):
+        raise ModelError(_misfit(label, found, "values", shape, want))
+    return weight
+
+
+def constant(name: str, array: Array) -> Weight:
+    """A weight held in memory."""
+    dtype = DType.from_onnx(helper.np_dtype_to_tensor_dtype(array.dtype))
+    if dtype is None:
+        raise GraphError(f"constant {name!r} has the type {array.dtype}, which ONNX lacks")
+    return Weight(name, dtype, array.shape, lambda: array)
+
+
+def dtype_of(proto: TensorProto) -> DType:
+    """The element type of a tensor.  Raises ModelError for an unknown one."""
+    dtype = DType.from_onnx(proto.data_type)
+    if dtype is None:
+        raise ModelError(f"initializer {proto.name!r} has the unknown type {proto.data_type}")
+    return dtype
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The NumPy type that holds a dtype's elements, one each (``ml_dtypes`` where needed)."""
+    return np.dtype(helper.tensor_dtype_to_np_dtype(dtype.onnx))
+
+
+def header(proto: TensorProto) -> TensorProto:
+    """A copy that keeps name, type, shape, documentation and metadata, but no data."""
+    bare = TensorProto()
+    bare.CopyFrom(proto)
+    for name in (*_DATA_FIELDS, "external_data", "data_location"):
+        bare.ClearField(name)
+    return bare
+
+
+def raw_chunks(weight: Weight) -> Iterator[bytes | memoryview]:
+    """A weight as ``raw_data``, streamed where it comes from a file.
+
+    Raises GraphError when the array does not have the declared size.
+    """
+    if isinstance(weight.load, Segment):
+        yield from weight.load.chunks()
+        return
+    array = np.ascontiguousarray(weight.array())
+    if weight.dtype.size < 1:
+        raw: bytes | memoryview = numpy_helper.from_array(array).raw_data
+    else:
+        raw = array.reshape(-1).view(np.uint8).data
+    if len(raw) != -(-int(weight.count * weight.dtype.size * 8) // 8):
+        raise GraphError(f"weight {weight.name!r} gives {len(raw)} bytes, not its declared size")
+    yield raw
+
+
+def _typed_count(proto: TensorProto) -> int:
+    names = (*_DATA_FIELDS[1:], "string_data")
+    return max(len(getattr(proto, name)) for name in names)
+
+
+def _typed_need(weight: Weight) -> int:
+    size = weight.dtype.size
+    if 0 < size < 1:
+        return -(-int(weight.count * size * 8) // 8)
+    return weight.count * (2 if weight.dtype in (DType.C64, DType.C128) else 1)
+
+
+def _misfit(name: str, found: int, unit: str, shape: tuple[int, ...], need: int) -> str:
+    return f"initializer {name!r} holds {found} {unit}, its shape {list(shape)} needs {need}"

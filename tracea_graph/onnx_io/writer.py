@@ -1,0 +1,204 @@
+"""Export: nodes and weights become an ONNX file, with a page-aligned data file where it pays.
+
+The file is assembled in pieces, so that weights stream through and are never held twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from onnx import ModelProto, TensorProto
+
+from tracea_graph.errors import UsageError
+from tracea_graph.ir import Node, Weight
+from tracea_graph.onnx_io import envelope, external, tensors
+from tracea_graph.onnx_io.functions import Function
+from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.wire import LARGE, tag
+
+__all__ = ["INLINE_LIMIT", "Written", "write"]
+
+INLINE_LIMIT = 16 << 20
+"""Bytes of large weights up to which they stay inside the model file."""
+
+PROTOBUF_LIMIT = (1 << 31) - 1
+
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+
+Piece = bytes | Weight
+Places = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of one export; ``bytes`` is their total size."""
+
+    model: Path
+    data: Path | None
+    bytes: int
+
+
+def write(
+    model: Model,
+    nodes: Sequence[Node],
+    weights: Mapping[str, Weight],
+    out: Path,
+    *,
+    functions: Sequence[Function] = (),
+    domain: str = "",
+    metadata: Mapping[str, str] = {},
+    node_metadata: Mapping[str, Mapping[str, str]] = {},
+    single_file: bool = False,
+    data_name: str | None = None,
+) -> Written:
+    """Write ``nodes`` with the interface, metadata and settings of ``model``.
+
+    Only weights that are read are written; ``domain`` is that of ``functions`` and of the custom
+    operators among ``nodes``.  ``node_metadata`` is keyed by node name or first output.  Raises
+    UsageError when the files cannot be written, GraphError when a value has no source.
+    """
+    proto = envelope.compose(model, nodes, functions, domain, metadata, node_metadata)
+    stored = _stored(model, envelope.constants_of(model, proto, nodes, weights))
+    large = [w for w in stored.values() if w.nbytes > LARGE]
+    aside = not single_file and sum(w.nbytes for w in large) > INLINE_LIMIT
+    _check_target(model, out)
+    try:
+        data: Path | None = None
+        places: dict[str, tuple[int, int]] = {}
+        if aside:
+            data, places = _write_data(large, out, data_name)
+        pieces = _pieces(proto, model, stored, places, data.name if data else "")
+        size = sum(map(_size, pieces))
+        if size > PROTOBUF_LIMIT:
+            raise UsageError(
+                f"{out.name} would exceed 2 GB, the most one ONNX file may have: "
+                "let the weights go to a data file"
+            )
+        with _replacing(out) as file:
+            for piece in pieces:
+                _emit(piece, file)
+    except OSError as error:
+        raise UsageError(_complaint(out, error)) from error
+    return Written(out, data, size + (data.stat().st_size if data else 0))
+
+
+def _check_target(model: Model, out: Path) -> None:
+    if out.exists() and out.samefile(model.path):
+        raise UsageError(f"{out} is the input itself: choose another output")
+    if not out.parent.is_dir():
+        raise UsageError(f"cannot write {out}: the folder {out.parent} does not exist")
+
+
+def _stored(model: Model, needed: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Everything that becomes an initializer, in the original's order first."""
+    known = {**model.defaults, **needed}
+    first = [t.name for t in model.skeleton.graph.initializer if t.name in known]
+    return {name: known[name] for name in dict.fromkeys([*first, *known])}
+
+
+def _write_data(
+    weights: Sequence[Weight], out: Path, name: str | None
+) -> tuple[Path, dict[str, tuple[int, int]]]:
+    """Write the data file; its name is its content's unless one is given."""
+    temporary = _temporary(out.with_suffix(".data"))
+    try:
+        with temporary.open("xb") as file:
+            places, digest = external.write_data(file, weights)
+        path = out.parent / (name or f"{out.stem}.{digest[:10]}.data")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path, places
+
+
+def _pieces(
+    proto: ModelProto, model: Model, stored: Mapping[str, Weight], places: Places, data: str
+) -> list[Piece]:
+    """The file's content in order.  Protobuf merges repeated fields wherever they stand."""
+    body: list[Piece] = [proto.graph.SerializeToString(deterministic=True)]
+    originals = {t.name: t for t in model.skeleton.graph.initializer}
+    for name, weight in stored.items():
+        original = originals.get(name)
+        if original is not None and not _is_original(model, weight):
+            original = None
+        body += _tensor(name, weight, original, places, data)
+    head = ModelProto()
+    head.CopyFrom(proto)
+    head.ClearField("graph")
+    return [
+        head.SerializeToString(deterministic=True), tag(_GRAPH, sum(map(_size, body))), *body
+    ]  # fmt: skip
+
+
+def _is_original(model: Model, weight: Weight) -> bool:
+    known = model.defaults.get(weight.name) or model.graph.weights.get(weight.name)
+    return known is weight
+
+
+def _tensor(
+    name: str, weight: Weight, original: TensorProto | None, places: Places, data: str
+) -> list[Piece]:
+    """One initializer field, its data inline or by reference."""
+    if original is not None and weight.nbytes <= LARGE and not external.is_external(original):
+        whole = original.SerializeToString(deterministic=True)
+        return [tag(_INITIALIZER, len(whole)), whole]
+    bare = tensors.header(original) if original is not None else TensorProto(name=name)
+    bare.data_type = weight.dtype.onnx
+    bare.dims[:] = weight.shape
+    if name in places:
+        bare.data_location = TensorProto.EXTERNAL
+        offset, length = places[name]
+        for key, value in (("location", data), ("offset", offset), ("length", length)):
+            bare.external_data.add(key=key, value=str(value))
+        whole = bare.SerializeToString(deterministic=True)
+        return [tag(_INITIALIZER, len(whole)), whole]
+    start = bare.SerializeToString(deterministic=True)
+    payload = tag(_RAW_DATA, weight.nbytes)
+    length = len(start) + len(payload) + weight.nbytes
+    return [tag(_INITIALIZER, length) + start + payload, weight]
+
+
+def _size(piece: Piece) -> int:
+    return piece.nbytes if isinstance(piece, Weight) else len(piece)
+
+
+def _emit(piece: Piece, file: IO[bytes]) -> None:
+    if isinstance(piece, Weight):
+        for chunk in tensors.raw_chunks(piece):
+            file.write(chunk)
+    else:
+        file.write(piece)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the path's place once it is complete, or leaves no trace."""
+    temporary = _temporary(path)
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def _complaint(out: Path, error: OSError) -> str:
+    advice = {
+        errno.ENOSPC: "free some space or choose another folder",
+        errno.EACCES: "choose a folder you may write to",
+        errno.EPERM: "choose a folder you may write to",
+        errno.EROFS: "choose a folder you may write to",
+    }.get(error.errno or 0, "choose another output")
+    return f"cannot write {out}: {error.strerror or error}; {advice}"

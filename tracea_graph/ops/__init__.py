@@ -1,0 +1,26 @@
+"""The custom-op vocabulary: the only thing passes and kernels share.
+
+Each op is a frozen parameter record that knows its operands, result specs, NumPy reference and
+ONNX body.
+"""
+
+from __future__ import annotations
+
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.norm import NormParams
+
+__all__ = ["VOCABULARY", "OpParams"]
+
+OpParams = GemmParams | AttentionParams | NormParams | ElementwiseParams | EmbeddingParams
+
+VOCABULARY: tuple[tuple[str, type], ...] = (
+    ("FusedGemm", GemmParams),
+    ("FusedAttention", AttentionParams),
+    ("FusedNorm", NormParams),
+    ("FusedElementwise", ElementwiseParams),
+    ("FusedEmbedding", EmbeddingParams),
+)
+"""Word and parameter record of every custom op."""

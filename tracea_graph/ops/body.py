@@ -1,0 +1,108 @@
+"""Bodies: what a custom op means, spelled in plain ONNX operators.
+
+A body becomes the model-local function of the op's type, so that a runtime without the library
+still computes the same thing.  Its structural hash is part of the type's name: equal bodies share a
+type, different ones never meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import Attr, Blob, Node
+
+__all__ = ["Body", "BodyBuilder", "structural_key"]
+
+
+@dataclass(frozen=True)
+class Body:
+    """Formal inputs and outputs, and the nodes between them."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+
+    @property
+    def key(self) -> str:
+        """The structural hash: ops, attributes, literals, wiring, arity."""
+        return structural_key(self.nodes, self.inputs, self.outputs)
+
+
+class BodyBuilder:
+    """Writes nodes one call at a time: ``b("Add", x, y)`` returns the result's name."""
+
+    def __init__(self, inputs: int, opset: int) -> None:
+        self.inputs = tuple(f"i{i}" for i in range(inputs))
+        self.opset = opset
+        self.nodes: list[Node] = []
+
+    def __call__(self, op: str, *inputs: str, **attrs: Attr) -> str:
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(Node(op, inputs, (name,), attrs))
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A 1-D int64 constant."""
+        return self("Constant", value=np.asarray(values, np.int64))
+
+    def number(self, value: float) -> str:
+        """A scalar float32 constant."""
+        return self("Constant", value=np.asarray(value, np.float32))
+
+    def slice_last(self, x: str, start: int, end: int, axis: int = -1) -> str:
+        """``x[..., start:end]`` along ``axis``."""
+        if self.opset < 10:
+            return self("Slice", x, axes=(axis,), starts=(start,), ends=(end,))
+        return self("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
+
+    def mean_last(self, x: str) -> str:
+        """The mean over the last axis, kept as an axis of one."""
+        if self.opset < 18:
+            return self("ReduceMean", x, axes=(-1,), keepdims=1)
+        return self("ReduceMean", x, self.ints(-1), keepdims=1)
+
+    def done(self, *results: str) -> Body:
+        """Close the body with these results as outputs ``o0``, ``o1`` …"""
+        outputs = tuple(f"o{i}" for i in range(len(results)))
+        names = dict(zip(results, outputs)) if len(set(results)) == len(results) else {}
+        if names and not set(names) & set(self.inputs):
+            return Body(self.inputs, outputs, tuple(_rename(n, names) for n in self.nodes))
+        copies = (Node("Identity", (r,), (o,)) for r, o in zip(results, outputs))
+        return Body(self.inputs, outputs, (*self.nodes, *copies))
+
+
+def _rename(node: Node, names: dict[str, str]) -> Node:
+    inputs = tuple(names.get(v, v) for v in node.inputs)
+    outputs = tuple(names.get(v, v) for v in node.outputs)
+    return Node(node.op, inputs, outputs, node.attrs, node.domain)
+
+
+def structural_key(
+    nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]
+) -> str:
+    """SHA-256 of a subgraph up to the names of its values and nodes."""
+    ids: dict[str, int] = {"": -1}
+    for value in inputs:
+        ids.setdefault(value, len(ids))
+    rows: list[Any] = [len(inputs)]
+    for node in nodes:
+        reads = [ids.setdefault(v, len(ids)) for v in node.inputs]
+        writes = [ids.setdefault(v, len(ids)) for v in node.outputs]
+        attrs = sorted((k, _spell(v)) for k, v in node.attrs.items())
+        rows.append([node.domain, node.op, reads, writes, attrs])
+    rows.append([ids.get(v, -1) for v in outputs])
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _spell(value: Attr) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, Blob):
+        return f"{value.kind}{hashlib.sha256(value.data).hexdigest()}"
+    return repr(value)

@@ -1,0 +1,67 @@
+"""``FusedElementwise``: one chain over broadcast operands of any rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import Chain
+
+__all__ = ["ElementwiseParams", "broadcast", "is_clipped"]
+
+Floats = npt.NDArray[np.floating[Any]]
+Shape = tuple[Extent, ...]
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    """The common shape by NumPy's rules, or None if symbols leave it open."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    result: list[Extent] = []
+    for dims in zip(*padded):
+        wide = {d for d in dims if d != 1}
+        whole = {d for d in wide if not any(is_clipped(d, other) for other in wide)}
+        if len(whole) > 1:
+            return None
+        result.append(whole.pop() if whole else 1)
+    return tuple(result)
+
+
+def is_clipped(dim: Extent, other: Extent) -> bool:
+    """True for ``dim`` = min(``other``, …): broadcast against ``other``, the two are equal.
+
+    Were they not, ``dim`` would be a smaller number than ``other``, and the original would fail.
+    """
+    return isinstance(dim, Expr) and dim.op == "min" and other in dim.args
+
+
+@dataclass(frozen=True)
+class ElementwiseParams:
+    """Operands and results are the chain's; kinds describe the innermost two loops."""
+
+    chain: Chain
+
+    @property
+    def operands(self) -> int:
+        return len(self.chain.operands)
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """The broadcast shape, once per result.  Raises ValueError if symbols leave it open."""
+        shapes = [s.shape for s in specs if s.shape is not None]
+        shape = broadcast(shapes) if len(shapes) == len(specs) else None
+        if shape is None:
+            raise ValueError("operand shapes do not provably broadcast")
+        return (TensorSpec(DType.F32, shape),) * len(self.chain.results)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        return self.chain.reference(arrays)
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        return b.done(*self.chain.spell(b, b.inputs))

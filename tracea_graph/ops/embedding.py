@@ -1,0 +1,62 @@
+"""``FusedEmbedding``: a sum of table look-ups, normalised if asked.
+
+    s[..., :] = Σ_t table_t[ids_t[...], :]        y = norm(s)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.elementwise import Floats, broadcast
+from tracea_graph.ops.norm import Norm
+
+__all__ = ["MAX_TABLES", "EmbeddingParams"]
+
+MAX_TABLES = 4
+
+
+@dataclass(frozen=True)
+class EmbeddingParams:
+    """Operands: table, ids, table, ids … (tables ``[V, H]``, ids integers), then gamma, beta."""
+
+    tables: int
+    norm: Norm | None = None
+    keep_sum: bool = False
+
+    @property
+    def operands(self) -> int:
+        return 2 * self.tables + (self.norm.operands if self.norm else 0)
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """The ids' broadcast shape with H appended.  Raises ValueError if symbols leave it open."""
+        shapes = [specs[2 * t + 1].shape for t in range(self.tables)]
+        known = [s for s in shapes if s is not None]
+        rows = broadcast(known) if len(known) == self.tables else None
+        table = specs[0].shape
+        if rows is None or table is None:
+            raise ValueError("id shapes do not provably broadcast")
+        spec = TensorSpec(DType.F32, (*rows, table[-1]))
+        return (spec, spec) if self.keep_sum else (spec,)
+
+    def reference(self, arrays: Sequence[Any]) -> list[Floats]:
+        pairs = [arrays[2 * t : 2 * t + 2] for t in range(self.tables)]
+        total = sum(table[ids] for table, ids in pairs)
+        if self.norm is None:
+            return [total]
+        y = self.norm.reference(total, arrays[2 * self.tables :])
+        return [y, total] if self.keep_sum else [y]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        total = b("Gather", b.inputs[0], b.inputs[1], axis=0)
+        for t in range(1, self.tables):
+            part = b("Gather", b.inputs[2 * t], b.inputs[2 * t + 1], axis=0)
+            total = b("Add", total, part)
+        if self.norm is None:
+            return b.done(total)
+        y = self.norm.spell(b, total, b.inputs[2 * self.tables :])
+        return b.done(*((y, total) if self.keep_sum else (y,)))

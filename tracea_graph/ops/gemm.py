@@ -1,0 +1,125 @@
+"""``FusedGemm``: a matrix product with everything that follows it row by row.
+
+    acc = x · W + bias            x [..., K], W [K, N]
+    s   = epilogue(acc, extra…)   an elementwise chain; acc itself without one
+    y   = norm(s)                 layer or RMS over N, if given
+
+Weights are stored as panels ``[⌈N/16⌉][K][16]``, N padded with zeros: the layout the kernels read
+in place, the same for every instruction set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.norm import Norm
+
+__all__ = ["PANEL", "GemmParams", "pack_panels", "unpack_panels"]
+
+PANEL = 16
+LAYOUTS = ("panels", "kn", "nk")
+"""Packed panels; plain ``[K, N]``; plain ``[N, K]``."""
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def pack_panels(weight: Floats) -> Floats:
+    """``[K, N]`` to ``[⌈N/16⌉, K, 16]``, columns padded with zeros."""
+    k, n = weight.shape
+    panels = -(-n // PANEL)
+    out = np.zeros((panels, k, PANEL), weight.dtype)
+    whole = n // PANEL
+    out[:whole] = weight[:, : whole * PANEL].reshape(k, whole, PANEL).transpose(1, 0, 2)
+    if n % PANEL:
+        out[-1, :, : n % PANEL] = weight[:, whole * PANEL :]
+    return out
+
+
+def unpack_panels(panels: Floats, n: int) -> Floats:
+    """The inverse of :func:`pack_panels`."""
+    p, k, width = panels.shape
+    return panels.transpose(1, 0, 2).reshape(k, p * width)[:, :n]
+
+
+@dataclass(frozen=True)
+class GemmParams:
+    """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta (where present).
+
+    Results: y, then s if ``keep_sum`` (a norm whose input others read too).
+    """
+
+    k: int
+    n: int
+    layout: str = "panels"
+    bias: bool = False
+    epilogue: Chain | None = None
+    norm: Norm | None = None
+    keep_sum: bool = False
+
+    @property
+    def extras(self) -> int:
+        """Epilogue operands beyond the accumulator."""
+        return len(self.epilogue.operands) - 1 if self.epilogue else 0
+
+    @property
+    def operands(self) -> int:
+        return 2 + self.bias + self.extras + (self.norm.operands if self.norm else 0)
+
+    def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any | None, Sequence[Any], Sequence[Any]]:
+        """Operands by role: x, W, bias or None, extras, (gamma, beta)."""
+        first = 2 + self.bias
+        last = first + self.extras
+        return items[0], items[1], items[2] if self.bias else None, items[first:last], items[last:]
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """``x``'s shape with N as last dimension, for every result."""
+        shape = specs[0].shape
+        if shape is None:
+            raise ValueError("the rank of x is unknown")
+        spec = TensorSpec(DType.F32, (*shape[:-1], self.n))
+        return (spec, spec) if self.keep_sum else (spec,)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        """NumPy, in the operands' precision; W in this op's layout."""
+        x, w, bias, extras, affine = self.split(arrays)
+        acc = x @ self._plain(w)
+        if bias is not None:
+            acc = acc + bias
+        total = self.epilogue.reference([acc, *extras])[0] if self.epilogue else acc
+        if self.norm is None:
+            return [total]
+        y = self.norm.reference(total, affine)
+        return [y, total] if self.keep_sum else [y]
+
+    def _plain(self, w: Floats) -> Floats:
+        if self.layout == "panels":
+            return unpack_panels(w, self.n)
+        return w if self.layout == "kn" else w.T
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        x, w, bias, extras, affine = self.split(b.inputs)
+        acc = b("MatMul", x, self._spell_weight(b, w))
+        if bias is not None:
+            acc = b("Add", acc, bias)
+        total = self.epilogue.spell(b, (acc, *extras))[0] if self.epilogue else acc
+        if self.norm is None:
+            return b.done(total)
+        y = self.norm.spell(b, total, affine)
+        return b.done(*((y, total) if self.keep_sum else (y,)))
+
+    def _spell_weight(self, b: BodyBuilder, w: str) -> str:
+        if self.layout == "kn":
+            return w
+        if self.layout == "nk":
+            return b("Transpose", w, perm=(1, 0))
+        wide = b("Reshape", b("Transpose", w, perm=(1, 0, 2)), b.ints(0, -1))
+        return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide

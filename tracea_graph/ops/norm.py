@@ -1,0 +1,95 @@
+"""``FusedNorm``: layer or RMS normalisation over the last axis, with an elementwise prologue.
+
+    s = prologue(a, b, …)                           (the operand itself without a prologue)
+    layer:  y = (s − mean(s)) / sqrt(var(s) + ε) · γ + β
+    rms:    y = s / sqrt(mean(s²) + ε) · γ
+
+Sources: Ba et al. 2016 (layer), Zhang & Sennrich 2019 (RMS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import Chain
+
+__all__ = ["Norm", "NormParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalisation over the last axis; operands it adds: gamma, beta where present."""
+
+    kind: str
+    epsilon: float
+    gamma: bool = True
+    beta: bool = True
+
+    @property
+    def operands(self) -> int:
+        return self.gamma + self.beta
+
+    def reference(self, x: Floats, affine: Sequence[Floats]) -> Floats:
+        """NumPy, in the precision of ``x``; ``affine`` is gamma then beta, where present."""
+        centred = x - x.mean(-1, keepdims=True) if self.kind == "layer" else x
+        y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon)
+        if self.gamma:
+            y = y * affine[0]
+        return y + affine[-1] if self.beta else y
+
+    def spell(self, b: BodyBuilder, x: str, affine: Sequence[str]) -> str:
+        """Write the nodes; one LayerNormalization where the opset has it."""
+        if self.kind == "layer" and b.opset >= 17 and self.gamma:
+            return b("LayerNormalization", x, *affine, axis=-1, epsilon=self.epsilon)
+        centred = b("Sub", x, b.mean_last(x)) if self.kind == "layer" else x
+        variance = b.mean_last(b("Pow", centred, b.number(2.0)))
+        deviation = b("Sqrt", b("Add", variance, b.number(self.epsilon)))
+        y = b("Div", centred, deviation)
+        if self.gamma:
+            y = b("Mul", y, affine[0])
+        return b("Add", y, affine[-1]) if self.beta else y
+
+
+@dataclass(frozen=True)
+class NormParams:
+    """Operands: the prologue's (or x), then gamma, beta.  Results: y, then s if ``keep_sum``."""
+
+    norm: Norm
+    prologue: Chain | None = None
+    keep_sum: bool = False
+
+    @property
+    def data_operands(self) -> int:
+        return len(self.prologue.operands) if self.prologue else 1
+
+    @property
+    def operands(self) -> int:
+        return self.data_operands + self.norm.operands
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """The first full operand's spec, for every result."""
+        kinds = self.prologue.operands if self.prologue else ("full",)
+        spec = specs[kinds.index("full")]
+        return (spec, spec) if self.keep_sum else (spec,)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        data, affine = arrays[: self.data_operands], arrays[self.data_operands :]
+        total = self.prologue.reference(data)[0] if self.prologue else data[0]
+        y = self.norm.reference(total, affine)
+        return [y, total] if self.keep_sum else [y]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        data, affine = b.inputs[: self.data_operands], b.inputs[self.data_operands :]
+        total = self.prologue.spell(b, data)[0] if self.prologue else data[0]
+        y = self.norm.spell(b, total, affine)
+        return b.done(*((y, total) if self.keep_sum else (y,)))

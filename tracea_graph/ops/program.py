@@ -1,0 +1,91 @@
+"""Programs: what a custom-op node runs, a fixed list of kernel calls over one scratch arena.
+
+Lowering writes programs; ``kernels.plan`` encodes them as the node's ``plan`` attribute; the
+library decodes and checks them, then runs them.  All sizes are extents over the symbols bound by
+the node's own inputs, so one plan serves every shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.chain import Chain
+
+__all__ = ["Buffer", "Call", "GemmDriver", "Program", "View"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory a call may touch: ``("input", i)``, ``("output", i)`` or ``("temp", i)``."""
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided box of a buffer; offset and strides are in elements."""
+
+    buffer: Buffer
+    dims: tuple[Extent, ...]
+    strides: tuple[Extent, ...]
+    offset: Extent = 0
+
+
+@dataclass(frozen=True)
+class GemmDriver:
+    """Loop order and blocking of one GEMM for up to ``max_rows`` rows; pure data.
+
+    ``tile_panels``: 16-wide panels per register tile (0: the variant's own).
+    ``row_chunk``: rows per task.  ``panel_group``: register-tile columns per task (0: automatic).
+    ``prefetch``: cache lines of the next panel are prefetched when 1.
+    """
+
+    max_rows: int
+    tile_panels: int = 0
+    row_chunk: int = 128
+    panel_group: int = 0
+    prefetch: int = 1
+
+
+@dataclass(frozen=True)
+class Temp:
+    """Scratch of ``count`` elements, alive from call ``first`` to call ``last`` (inclusive)."""
+
+    dtype: DType
+    count: Extent
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call.
+
+    ``kernel`` selects the driver (see ``kernels/README.md`` for the views each one takes);
+    ``ints`` and ``floats`` are its parameters; ``chain`` its elementwise part, if any.
+    """
+
+    kernel: str
+    views: tuple[View | None, ...]
+    ints: tuple[int, ...] = ()
+    floats: tuple[float, ...] = ()
+    chain: Chain | None = None
+    drivers: tuple[GemmDriver, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """Calls in order, with the node's signature.
+
+    ``inputs``/``outputs`` shapes are extents; ``symbols`` says which input dimension binds each
+    symbol: ``{"seq": (0, 1)}`` is axis 1 of input 0.  Every other use of the symbol is checked.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    symbols: Mapping[str, tuple[int, int]]
+    temps: tuple[Temp, ...]
+    calls: tuple[Call, ...]

@@ -1,0 +1,127 @@
+"""What the models of ONNX operators and of the vocabulary are put together from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tracea_graph.ir import Extent, Expr
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
+
+__all__ = [
+    "Shape",
+    "access",
+    "aligned",
+    "axes_named",
+    "constant_ints",
+    "model_of",
+    "reshape_groups",
+]
+
+Shape = tuple[Extent, ...]
+
+
+def axes_named(prefix: str, shape: Shape) -> tuple[tuple[str, ...], IterationSpace]:
+    """One parallel axis per dimension: ``d0``, ``d1`` … for the prefix ``d``."""
+    names = tuple(f"{prefix}{i}" for i in range(len(shape)))
+    axes = (Axis(n, e) for n, e in zip(names, shape, strict=True))
+    return names, IterationSpace(tuple(axes))
+
+
+def access(
+    graph: TileGraph, value: str, dims: Sequence[Dim], view: Shape | None = None
+) -> AccessMap | None:
+    """The map of a value, or of a ``view`` of it; None if its rank is unknown or another."""
+    spec = graph.spec(value)
+    shape = spec.shape if view is None else view
+    if shape is None or len(shape) != len(dims):
+        return None
+    return AccessMap(value, tuple(dims), shape, spec.dtype.size if spec.dtype else 4.0)
+
+
+def aligned(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | None:
+    """The map of a value that broadcasts over axes, its last dimension along the last one."""
+    shape = graph.spec(value).shape
+    if shape is None or len(shape) > len(names):
+        return None
+    last = names[len(names) - len(shape) :]
+    dims = [Dim() if e == 1 else along(n) for n, e in zip(last, shape, strict=True)]
+    return access(graph, value, dims)
+
+
+def constant_ints(
+    region: Region, graph: TileGraph, attr: str, operand: int
+) -> tuple[int, ...] | None:
+    """An integer list given as attribute (older opsets) or as constant operand.
+
+    Empty if it is given as neither; None if the operand is no constant.
+    """
+    value = region.node.attrs.get(attr)
+    if isinstance(value, tuple):
+        return tuple(int(v) for v in value)
+    name = region.operands[operand] if operand < len(region.operands) else ""
+    if not name:
+        return ()
+    weight = graph.weight(name)
+    return None if weight is None else tuple(int(v) for v in weight.array().ravel())
+
+
+def reshape_groups(x: Shape, y: Shape) -> list[tuple[list[int], list[int]]] | None:
+    """Dimensions of two shapes that hold the same elements, in order; ones belong to no group.
+
+    In each group one side has a single dimension.  None if the shapes do not split that way, or
+    their symbols leave it open.
+    """
+    left = [i for i, e in enumerate(x) if e != 1]
+    right = [i for i, e in enumerate(y) if e != 1]
+    groups: list[tuple[list[int], list[int]]] = []
+    while left and right:
+        a, b = [left.pop(0)], [right.pop(0)]
+        while (p := _factors(x, a)) != (q := _factors(y, b)):
+            shorter, source = (a, left) if _divides(p, q) else (b, right)
+            if not (_divides(p, q) or _divides(q, p)) or not source:
+                return None
+            shorter.append(source.pop(0))
+        if len(a) > 1 and len(b) > 1:
+            return None
+        groups.append((a, b))
+    return None if left or right else groups
+
+
+Factors = tuple[int, Counter[str]]
+
+
+def _factors(shape: Shape, dims: Sequence[int]) -> Factors:
+    """A product as a number times symbols (other arithmetic counts as a symbol)."""
+    factor, symbols = 1, Counter[str]()
+    stack = [shape[i] for i in dims]
+    while stack:
+        extent = stack.pop()
+        if isinstance(extent, int):
+            factor *= extent
+        elif isinstance(extent, Expr) and extent.op == "mul":
+            stack += extent.args
+        else:
+            symbols[str(extent)] += 1
+    return factor, symbols
+
+
+def _divides(p: Factors, q: Factors) -> bool:
+    return p[0] > 0 and q[0] % p[0] == 0 and p[1] <= q[1]
+
+
+def model_of(
+    region: Region, space: IterationSpace,
+    reads: Sequence[AccessMap | None], writes: Sequence[AccessMap | None],
+    work: tuple[Work, ...], rows: tuple[str, ...] = (), cols: tuple[str, ...] = (),
+    depth: tuple[str, ...] = (), batch: tuple[str, ...] = (),
+) -> RegionModel | None:  # fmt: skip
+    """The model, or None if some access could not be told."""
+    known = [[a for a in maps if a is not None] for maps in (reads, writes)]
+    if len(known[0]) < len(reads) or len(known[1]) < len(writes):
+        return None
+    return RegionModel(
+        region.id, space, tuple(known[0]), tuple(known[1]), work, rows, cols, depth, batch
+    )

@@ -1,0 +1,166 @@
+"""Iteration spaces and access maps of the custom-op vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
+from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.space import Axis, Dim, IterationSpace, along, whole
+
+__all__ = ["MODELS"]
+
+Model = Callable[[Region, TileGraph], RegionModel | None]
+SOFTMAX_COST = 14
+"""Vector instructions per score: scale, maximum, exponential, sum."""
+
+
+def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Rows of x times columns of W; with a norm every result needs the whole row of sums.
+
+    The weight is described by its logical matrix, also where it is stored as panels.
+    """
+    params: GemmParams = region.params
+    x, w, bias, extras, affine = params.split(region.operands)
+    shape = graph.spec(x).shape
+    if not shape:
+        return None
+    rows, column, axes = _rows_and_columns((*shape[:-1], params.n), params.norm)
+    space = IterationSpace((*axes, Axis("k", params.k, True)))
+    nk = params.layout == "nk"
+    dims, view = (along("k"), along("n")), (params.k, params.n)
+    weight = access(graph, w, dims[::-1] if nk else dims, view[::-1] if nk else view)
+    sums, outs = (*rows, "n"), (*rows, column)
+    reads = [aligned(graph, x, (*rows, "k")), weight]
+    reads += [aligned(graph, v, sums) for v in ((bias,) if bias else ()) + tuple(extras)]
+    reads += [aligned(graph, v, outs) for v in affine]
+    writes = [aligned(graph, v, n) for v, n in zip(region.results, (outs, sums), strict=False)]
+    work = (
+        Work((*sums, "k"), 2),
+        Work(sums, _chain_cost(params.epilogue) + bool(bias)),
+        Work(outs, _norm_cost(params.norm)),
+    )
+    columns = () if params.norm else ("n",)
+    return model_of(region, space, reads, writes, work, rows, columns, ("k",))
+
+
+def norm(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Whole rows in, rows out; the prologue's other operands broadcast."""
+    params: NormParams = region.params
+    shape = graph.spec(region.results[0]).shape
+    if not shape:
+        return None
+    rows, column, axes = _rows_and_columns(shape, params.norm)
+    data, out = (*rows, "n"), (*rows, column)
+    reads = [aligned(graph, v, data) for v in region.operands[: params.data_operands]]
+    reads += [aligned(graph, v, out) for v in region.operands[params.data_operands :]]
+    writes = [aligned(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)]
+    work = (Work(data, _chain_cost(params.prologue)), Work(out, _norm_cost(params.norm)))
+    return model_of(region, IterationSpace(axes), reads, writes, work, rows)
+
+
+def elementwise(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Broadcast operands; a point per element of the result."""
+    params: ElementwiseParams = region.params
+    shape = graph.spec(region.results[0]).shape
+    if shape is None:
+        return None
+    names, space = axes_named("d", shape)
+    reads = [aligned(graph, v, names) for v in region.operands]
+    writes = [aligned(graph, v, names) for v in region.writes]
+    work = (Work(names, params.chain.flops),)
+    return model_of(region, space, reads, writes, work, names[:-1], names[-1:])
+
+
+def attention(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Heads are independent problems, queries their rows, keys the reduction."""
+    params: AttentionParams = region.params
+    q, k, v, *mask = region.operands
+    queries, keys = graph.spec(q).shape, graph.spec(k).shape
+    if queries is None or keys is None or len(queries) != 3 or len(keys) != 3:
+        return None
+    space = IterationSpace(
+        (
+            Axis("b", queries[0]), Axis("h", params.heads), Axis("s", queries[1]),
+            Axis("e", params.head_v), Axis("t", keys[1], True),
+        )
+    )  # fmt: skip
+    head, value = params.head, params.head_v
+    columns = [Dim((("h", head),), first, head) for first in params.offsets[:2]]
+    of_value = along("h", "e", extents=(params.heads, value), offset=params.offsets[2])
+    reads = [
+        access(graph, q, (along("b"), along("s"), columns[0])),
+        access(graph, k, (along("b"), along("t"), columns[1])),
+        access(graph, v, (along("b"), along("t"), of_value)),
+        *(aligned(graph, m, ("b", "h", "s", "t")) for m in mask),
+    ]
+    merged = along("h", "e", extents=(params.heads, value))
+    writes = [access(graph, region.results[0], (along("b"), along("s"), merged))]
+    scores = ("b", "h", "s", "t")
+    work = (Work(scores, 2 * head + SOFTMAX_COST), Work((*scores, "e"), 2))
+    return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", "h"))
+
+
+def embedding(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Rows of each table, chosen by its ids."""
+    params: EmbeddingParams = region.params
+    shape = graph.spec(region.results[0]).shape
+    if not shape:
+        return None
+    rows, column, axes = _rows_and_columns(shape, params.norm)
+    data, out = (*rows, "n"), (*rows, column)
+    reads = []
+    for t in range(params.tables):
+        table, ids = region.operands[2 * t : 2 * t + 2]
+        index, size = aligned(graph, ids, rows), graph.spec(table).shape
+        if index is None or not size:
+            return None
+        chosen = tuple(name for dim in index.dims for name, _ in dim.terms)
+        reads += [access(graph, table, (whole(size[0], chosen), along("n"))), index]
+    reads += [aligned(graph, v, out) for v in region.operands[2 * params.tables :]]
+    writes = [aligned(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)]
+    work = (Work(data, params.tables - 1), Work(out, _norm_cost(params.norm)))
+    columns = () if params.norm else ("n",)
+    return model_of(region, IterationSpace(axes), reads, writes, work, rows, columns)
+
+
+def _rows_and_columns(
+    shape: Shape, normed: Norm | None
+) -> tuple[tuple[str, ...], str, tuple[Axis, ...]]:
+    """The row axes, the result's column axis, and all axes.
+
+    A norm's results run along ``j``, its input along ``n``: a result needs its whole row.
+    """
+    rows, space = axes_named("m", shape[:-1])
+    if normed is None:
+        return rows, "n", (*space.axes, Axis("n", shape[-1]))
+    return rows, "j", (*space.axes, Axis("j", shape[-1]), Axis("n", shape[-1], True))
+
+
+def _chain_cost(chain: Chain | None) -> int:
+    return chain.flops if chain else 0
+
+
+def _norm_cost(kind: Norm | None) -> int:
+    """Vector instructions per element: centre, square, sum, scale."""
+    return 0 if kind is None else 6 if kind.kind == "layer" else 4
+
+
+MODELS: Mapping[str, Model] = MappingProxyType(
+    {
+        "FusedGemm": gemm,
+        "FusedNorm": norm,
+        "FusedElementwise": elementwise,
+        "FusedAttention": attention,
+        "FusedEmbedding": embedding,
+    }
+)
+"""The words of the vocabulary with a model."""

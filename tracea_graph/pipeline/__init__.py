@@ -1,0 +1,1 @@
+"""The steps between the stages: planning, assembling, building candidates, publishing files."""

@@ -1,0 +1,130 @@
+"""From a scheduled graph to what is written: nodes, functions, weights, types and chains."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracea_graph.ir import DType, Node, Weight
+from tracea_graph.kernels.plan import encode
+from tracea_graph.kernels.table import OpType
+from tracea_graph.onnx_io import Function
+from tracea_graph.ops.body import Body
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.program import Program
+from tracea_graph.passes.lower import lower
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Assembly", "Placed", "assemble"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One custom-op node: its region, type and program, and the group it is judged in."""
+
+    region: Region
+    type: str
+    program: Program
+    body: Body
+    group: str
+
+    @property
+    def originals(self) -> tuple[str, ...]:
+        """Names of the original nodes it stands for; a nameless one by its first output."""
+        return tuple(n.name or n.outputs[0] for n in self.region.nodes)
+
+
+@dataclass
+class Assembly:
+    """A result before it has a library: everything but the domain."""
+
+    graph: TileGraph
+    placed: list[Placed] = field(default_factory=list)
+    types: dict[str, OpType] = field(default_factory=dict)
+    chains: dict[int, Chain] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> dict[str, list[Placed]]:
+        """Placed nodes by group, in graph order."""
+        groups: dict[str, list[Placed]] = {}
+        for item in self.placed:
+            groups.setdefault(item.group, []).append(item)
+        return groups
+
+    def weights(self) -> Mapping[str, Weight]:
+        """Constants some node reads and no node produces."""
+        graph = self.graph
+        reads = {v for r in graph.regions() for v in r.reads} | set(graph.outputs)
+        return {v: graph.weights[v] for v in graph.weights if v in reads and not graph.producer(v)}
+
+    def functions(self) -> list[Function]:
+        """One body per type."""
+        bodies = {item.type: item.body for item in self.placed}
+        return [Function(t, b.inputs, b.outputs, b.nodes) for t, b in sorted(bodies.items())]
+
+    def nodes(self, domain: str) -> list[Node]:
+        """The result's nodes in order; original ones as they were."""
+        custom = {id(item.region): item for item in self.placed}
+        nodes: list[Node] = []
+        for region in self.graph.regions():
+            if (item := custom.get(id(region))) is None:
+                nodes.extend(region.nodes)
+            else:
+                nodes.append(_custom_node(item, domain, len(nodes)))
+        return nodes
+
+    def metadata(self, nodes: Sequence[Node], domain: str) -> dict[str, dict[str, str]]:
+        """Per custom node: the originals it replaced and the rule that did."""
+        by_result = {item.region.results[0]: item for item in self.placed}
+        return {
+            n.name: {
+                "tracea.nodes": "\n".join(by_result[n.outputs[0]].originals),
+                "tracea.rule": by_result[n.outputs[0]].region.rule,
+            }
+            for n in nodes
+            if n.domain == domain
+        }
+
+
+def assemble(graph: TileGraph) -> Assembly:
+    """Lower every fused region of a graph."""
+    result = Assembly(graph)
+    bodies: dict[Any, Body] = {}
+    for region in graph.regions():
+        if not region.fused:
+            continue
+        program = lower(graph, region)
+        body = bodies.setdefault(region.params, region.params.body(graph.opset))
+        inputs = tuple(s.dtype or DType.F32 for s in program.inputs)
+        outputs = tuple(s.dtype or DType.F32 for s in program.outputs)
+        type_name = f"{region.op}_{_type_key(body, inputs, outputs)}"
+        result.types[type_name] = OpType(type_name, inputs, outputs)
+        result.placed.append(Placed(region, type_name, program, body, _group(region, type_name)))
+        for call in program.calls:
+            if call.chain is not None:
+                result.chains[call.chain.key] = call.chain
+    return result
+
+
+def _type_key(body: Body, inputs: Sequence[DType], outputs: Sequence[DType]) -> str:
+    dtypes = ",".join(d.short for d in (*inputs, *outputs))
+    return hashlib.sha256(f"{body.key}{dtypes}".encode()).hexdigest()[:6]
+
+
+def _group(region: Region, type_name: str) -> str:
+    """Equal programs on equal weights' sizes are judged together."""
+    if isinstance(region.params, GemmParams):
+        return f"{type_name} {region.params.k}x{region.params.n}"
+    return type_name
+
+
+def _custom_node(item: Placed, domain: str, index: int) -> Node:
+    region = item.region
+    attrs: dict[str, Any] = {"plan": encode(item.program)}
+    if isinstance(region.params, GemmParams):
+        attrs |= {"K": region.params.k, "N": region.params.n}
+    name = f"tracea_{index}_{item.type}"
+    return Node(item.type, region.operands, region.results, attrs, domain, name)

@@ -1,0 +1,121 @@
+"""Candidates: complete results on disk, each with some groups of rewrites left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracea_graph.build import Library, build_library, domain_of, manifest
+from tracea_graph.config import Environment, Options
+from tracea_graph.kernels.cpu import units
+from tracea_graph.onnx_io import Model, write
+from tracea_graph.pipeline.assembly import Assembly, assemble
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.rewrite import Trace
+
+__all__ = ["Built", "Workshop"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A result on disk, with what went into it."""
+
+    model: Path
+    data: Path | None
+    library: Path | None
+    assembly: Assembly
+    trace: Trace
+    built: Library | None
+    manifest: Mapping[str, object] = field(default_factory=dict)
+
+
+class Workshop:
+    """Plans, builds and writes candidates of one model into a scratch folder.
+
+    A group of rewrites is dropped by freezing the operators it covers and planning afresh, so
+    what is left is exactly what the passes would do without it.
+    """
+
+    def __init__(
+        self, model: Model, options: Options, planner: Planner, isas: Sequence[str], folder: Path
+    ) -> None:
+        self.model, self.options, self.planner = model, options, planner
+        self.isas, self.folder = tuple(isas), folder
+        self.seconds: dict[str, float] = {}
+        self._frozen: dict[str, frozenset[str]] = {}
+        self._count = 0
+
+    def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
+        """The assembly without the dropped groups."""
+        frozen = frozenset(v for group in dropped for v in self._frozen[group])
+        graph, trace = self.planner.plan(frozen)
+        assembly = assemble(graph)
+        for group, items in assembly.groups.items():
+            values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
+            self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
+        return assembly, trace
+
+    def build(self, dropped: frozenset[str] = frozenset()) -> Built:
+        """A candidate in a folder of its own."""
+        self._count += 1
+        folder = self.folder / f"c{self._count}"
+        folder.mkdir(parents=True)
+        return self.write(folder / "model.onnx", *self.plan(dropped))
+
+    def write(self, out: Path, assembly: Assembly, trace: Trace) -> Built:
+        """Build the library and write the model at ``out``; no library if nothing was fused."""
+        library, library_path, facts, domain = None, None, {}, ""
+        types = [t for _, t in sorted(assembly.types.items())]
+        chains = [c for _, c in sorted(assembly.chains.items())]
+        if types:
+            start = time.perf_counter()
+            environment = _environment(self.options)
+            facts = manifest(types, chains, self.isas)
+            domain = domain_of(facts)
+            library_path = out.with_suffix(".so")
+            library = build_library(
+                types, chains, self.isas, library_path, environment=environment
+            )
+            self._spent("build", start)
+        start = time.perf_counter()
+        nodes = assembly.nodes(domain)
+        bodies = [] if self.options.require_library else assembly.functions()
+        written = write(
+            self.model,
+            nodes,
+            assembly.weights(),
+            out,
+            functions=bodies,
+            domain=domain,
+            metadata=_metadata(library),
+            node_metadata=assembly.metadata(nodes, domain),
+            single_file=self.options.single_file,
+        )
+        self._spent("write", start)
+        return Built(written.model, written.data, library_path, assembly, trace, library, facts)
+
+    def write_sources(self, assembly: Assembly, folder: Path) -> None:
+        """The generated sources of an assembly's library, for people to read."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for source in units(assembly.chains.values(), self.isas):
+            (folder / f"{source.symbol}.cpp").write_text(source.text, encoding="utf-8")
+
+    def _spent(self, step: str, start: float) -> None:
+        self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
+
+
+def _environment(options: Options) -> Environment:
+    return Environment(cache=options.cache) if options.cache else Environment()
+
+
+def _metadata(library: Library | None) -> dict[str, str]:
+    if library is None:
+        return {}
+    return {
+        "tracea.library.sha256": library.sha256,
+        "tracea.library.domain": library.domain,
+        "tracea.library.isas": " ".join(library.isas),
+        "tracea.library.onnxruntime": ">=1.17",
+    }

@@ -1,0 +1,142 @@
+"""Judging: a result is verified, blamed, timed, and thinned out until only what pays is left."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from tracea_graph.check.decide import Candidate, Decision, Group, decide
+from tracea_graph.check.distance import Choice, choices
+from tracea_graph.check.verify import Reference, Verification, bisect, compare, reference
+from tracea_graph.check.worker import Worker
+from tracea_graph.config import TOLERANCE, Options
+from tracea_graph.errors import VerifyError
+from tracea_graph.onnx_io import Model
+from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline.inputs import Inputs
+
+__all__ = ["Judge"]
+
+
+@dataclass
+class Judge:
+    """Holds what was found out about one model's candidates."""
+
+    model: Model
+    workshop: Workshop
+    inputs: Inputs
+    options: Options
+    isas: tuple[str, ...]
+    verification: Verification | None = None
+    decision: Decision | None = None
+    guilty: frozenset[str] = frozenset()
+    reason: str = ""
+    _reference: Reference | None = None
+    _built: dict[frozenset[str], Built] = field(default_factory=dict)
+
+    # ---- verification ------------------------------------------------------------------
+
+    def verify(self, full: Built | None) -> Built | None:
+        """``full`` if it is right; else what is left without the rewrites to blame; else None.
+
+        Raises VerifyError if even the model without any fused region is wrong.
+        """
+        if full is None or not self.options.verify:
+            return full
+        self._built[frozenset()] = full
+        self.verification = self.check(full)
+        if self.verification.status == "inconclusive":
+            self.reason = self.verification.sentence
+            return None
+        if self.verification.status == "passed":
+            return full
+        first = self.verification.sentence
+        self.guilty = self._blame(full)
+        if not self.guilty:
+            raise VerifyError(f"the result is wrong and no rewrite is to blame: {first}")
+        rest = self.build(self.guilty)
+        self.verification = self.check(rest)
+        if self.verification.status != "passed":
+            raise VerifyError(f"the result stays wrong: {self.verification.sentence}")
+        return rest if rest.library else None
+
+    def check(self, candidate: Built) -> Verification:
+        """Compare a candidate with the original under every ISA level this host can run."""
+        levels = self.isas if candidate.library else self.isas[-1:]
+        found = [self._compare(candidate, isa) for isa in levels[::-1]]
+        return next((v for v in found if v.status != "passed"), found[0])
+
+    def _compare(self, candidate: Built, isa: str) -> Verification:
+        feeds = self.inputs.verification
+        if self._reference is None:
+            self._reference = reference(self.model.path, feeds, choices=self._choices())
+        return compare(
+            self._reference,
+            candidate.model,
+            candidate.library,
+            feeds,
+            tolerance=self._tolerance(),
+            choices=self._choices(),
+            threads=max(self.threads()),
+            env={"TRACEA_ISA": isa} if candidate.library else {},
+        )
+
+    def _choices(self) -> dict[str, Choice]:
+        return dict(choices(self.model.graph))
+
+    def _tolerance(self) -> float:
+        return TOLERANCE.exact if self.options.max_error is None else self.options.max_error
+
+    def _blame(self, full: Built) -> frozenset[str]:
+        groups = tuple(full.assembly.groups)
+
+        def fails(kept: frozenset[str]) -> bool:
+            return self.check(self.build(frozenset(groups) - kept)).status == "failed"
+
+        return bisect(groups, fails)
+
+    # ---- timing ------------------------------------------------------------------------
+
+    def time(self, candidate: Built | None) -> Built | None:
+        """What of the candidate was measured faster, or None."""
+        if candidate is None or self.options.keep == "legal":
+            return candidate
+        self.decision = decide(
+            self.model.path,
+            self._groups(candidate),
+            self._candidate,
+            self.inputs.timing,
+            threads=self.threads(),
+            budget=self.options.budget,
+            worker=Worker,
+        )
+        if self.decision.candidate is None:
+            self.reason = "no rewrite was measured faster on the whole model"
+            return None
+        dropped = frozenset(v.group.key for v in self.decision.verdicts if not v.kept)
+        return self.build(self.guilty | dropped)
+
+    def threads(self) -> tuple[int, ...]:
+        """Thread counts to time: the caller's, or one and all cores."""
+        return self.options.threads or tuple(dict.fromkeys((1, os.cpu_count() or 1)))
+
+    def _groups(self, candidate: Built) -> list[Group]:
+        planner, graph = self.workshop.planner, candidate.assembly.graph
+        return [
+            Group(
+                key,
+                tuple(item.region.id for item in items),
+                sum(planner.gain(graph, item.region) for item in items),
+            )
+            for key, items in candidate.assembly.groups.items()
+        ]
+
+    def _candidate(self, dropped: frozenset[str]) -> Candidate:
+        built = self.build(self.guilty | dropped)
+        return Candidate(built.model, built.library)
+
+    def build(self, dropped: frozenset[str]) -> Built:
+        """The candidate without these groups, built once."""
+        if dropped not in self._built:
+            self._built[dropped] = self.workshop.build(dropped)
+        return self._built[dropped]

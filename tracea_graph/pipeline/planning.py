@@ -1,0 +1,67 @@
+"""Planning: which rewrites a graph gets, before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracea_graph.config import Environment, Options
+from tracea_graph.errors import UsageError
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.passes import PHASES
+from tracea_graph.policy import CostModel, Machine
+from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Planner"]
+
+_WORTH_US = 1.0
+"""A lone elementwise region that promises less is not worth a kernel of its own."""
+
+
+class Planner:
+    """Schedules a graph again and again, with ever more of it frozen.
+
+    ``bindings`` are the symbol values gains are predicted for.
+    """
+
+    def __init__(self, graph: TileGraph, options: Options, bindings: Mapping[str, int]) -> None:
+        known = {p.name for phase in PHASES for p in phase.passes}
+        for rule in (*options.only, *options.skip):
+            if rule not in known:
+                raise UsageError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(known))}")
+        self._graph, self._options = graph, options
+        self.cost = CostModel(Machine(), bindings)
+
+    def plan(self, frozen: frozenset[str] = frozenset()) -> tuple[TileGraph, Trace]:
+        """The scheduled graph and its trace; operators that write a frozen value stay as they are."""
+        graph = self._graph.copy()
+        legal = self._options.keep == "legal"
+        limits = Limits(
+            frozenset(self._options.only),
+            frozenset(self._options.skip),
+            frozen,
+            min_gain_us=float("-inf") if legal else 0.0,
+            check=Environment().check,
+        )
+        trace = schedule(graph, PHASES, self.cost, limits)
+        petty = frozenset() if legal else self._petty(graph)
+        if petty - frozen:
+            return self.plan(frozen | petty)
+        return graph, trace
+
+    def gain(self, graph: TileGraph, region: Region) -> float:
+        """Predicted µs saved by a fused region over the operators it stands for."""
+        originals = (self._graph.producer(v) for n in region.nodes for v in n.outputs if v)
+        before = {r.id: r for r in originals if r is not None}
+        was = sum(self.cost(self._graph, r) for r in before.values())
+        return was - self.cost(graph, region)
+
+    def _petty(self, graph: TileGraph) -> frozenset[str]:
+        """Values of regions that promise too little to be worth a kernel."""
+        small = [
+            r
+            for r in graph.regions()
+            if isinstance(r.params, ElementwiseParams) and self.gain(graph, r) < _WORTH_US
+        ]
+        return frozenset(v for r in small for n in r.nodes for v in n.outputs if v)
+

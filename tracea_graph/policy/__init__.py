@@ -1,0 +1,7 @@
+"""The cost model that ranks proposals and prunes what is not worth measuring."""
+
+from __future__ import annotations
+
+from tracea_graph.policy.cost import CostModel, Machine
+
+__all__ = ["CostModel", "Machine"]

@@ -1,0 +1,206 @@
+"""Patterns as plain functions, matched on a normalised form of the graph.
+
+    def pattern(op, x, w, b):
+        return op.Add(op.MatMul(x, w), b)
+
+The parameters are variables: each binds one value, the same one wherever it appears.  A float
+matches a constant of one element.  ``Add``, ``Mul``, ``Max`` and ``Min`` match either operand
+order.  Spellings that mean the same are one form: ``op.scaled`` (``x*c``, ``x/(1/c)``),
+``op.square`` (``x*x``, ``Pow(x, 2)``), ``op.rsqrt`` (``1/Sqrt``, ``Reciprocal(Sqrt)``,
+``Pow(x, -½)``), ``op.over_sqrt`` (``a/Sqrt(v)``, ``a*rsqrt(v)``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import TensorSpec
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Match", "Miss", "OpBuilder", "Rule", "constant_number", "match"]
+
+_COMMUTATIVE = ("Add", "Mul", "Max", "Min")
+_LITERAL_RTOL = 2e-4
+"""How far a literal may be off: exporters write √2 with as few as five digits."""
+
+
+@dataclass(frozen=True)
+class Var:
+    """Binds any value."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator with leading operands; further constant operands are allowed."""
+
+    op: str
+    args: tuple[Any, ...]
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Either:
+    """The first alternative that matches."""
+
+    alternatives: tuple[Any, ...]
+
+
+class OpBuilder:
+    """``op.Name(args, label=…)`` builds a :class:`Call`; lower-case names are normal forms."""
+
+    def __getattr__(self, name: str) -> Callable[..., Call]:
+        def call(*args: Any, label: str = "") -> Call:
+            return Call(name, args, label)
+
+        return call
+
+    def either(self, *alternatives: Any) -> Either:
+        """Any of these spellings."""
+        return Either(alternatives)
+
+    def scaled(self, x: Any, factor: float) -> Either:
+        """``x * factor`` or ``x / (1 / factor)``."""
+        return Either((Call("Mul", (x, factor)), Call("Div", (x, 1 / factor))))
+
+    def square(self, x: Any, label: str = "") -> Either:
+        """``x * x`` or ``Pow(x, 2)``."""
+        return Either((Call("Mul", (x, x), label), Call("Pow", (x, 2.0), label)))
+
+    def rsqrt(self, x: Any) -> Either:
+        """``1 / Sqrt(x)``, ``Reciprocal(Sqrt(x))`` or ``Pow(x, -0.5)``."""
+        root = Call("Sqrt", (x,))
+        return Either((Call("Reciprocal", (root,)), Call("Div", (1.0, root)), Call("Pow", (x, -0.5))))
+
+    def over_sqrt(self, a: Any, v: Any) -> Either:
+        """``a / Sqrt(v)`` or ``a * rsqrt(v)``."""
+        return Either((Call("Div", (a, Call("Sqrt", (v,)))), Call("Mul", (a, self.rsqrt(v)))))
+
+
+@dataclass
+class Match:
+    """What a pattern bound: values by variable, regions by label, and everything it covers."""
+
+    graph: TileGraph
+    root: Region
+    values: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, Region] = field(default_factory=dict)
+    covered: tuple[Region, ...] = ()
+
+    def spec(self, variable: str) -> TensorSpec:
+        return self.graph.spec(self.values[variable])
+
+    def with_value(self, name: str, value: str) -> Match:
+        return Match(
+            self.graph, self.root, {**self.values, name: value}, self.labels, self.covered
+        )
+
+    def with_region(self, region: Region, label: str) -> Match:
+        labels = {**self.labels, label: region} if label else self.labels
+        covered = self.covered if region in self.covered else (*self.covered, region)
+        return Match(self.graph, self.root, self.values, labels, covered)
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why a rule whose pattern matched does not apply."""
+
+    rule: str
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``pattern`` finds, ``check`` says why not (or None), ``rewrite`` builds the new region."""
+
+    name: str
+    patterns: tuple[Callable[..., Any], ...]
+    rewrite: Callable[[Match], Region]
+    check: Callable[[Match], str | None] = lambda m: None
+
+
+def constant_number(graph: TileGraph, value: str) -> float | None:
+    """The number behind a constant of one element, or None."""
+    weight = graph.weight(value)
+    if weight is None or weight.count != 1:
+        return None
+    array = weight.array()
+    return float(array.reshape(())) if np.issubdtype(array.dtype, np.number) else None
+
+
+def match(pattern: Callable[..., Any], graph: TileGraph, root: Region) -> Match | Miss | None:
+    """Match a pattern with its result at ``root``'s first result.
+
+    None: the shape of the graph is different.  A Miss: it fits, but something inside is read by
+    others or is a graph output.
+    """
+    names = list(inspect.signature(pattern).parameters)[1:]
+    tree = pattern(OpBuilder(), *map(Var, names))
+    blocked: Miss | None = None
+    for found in _match(tree, root.results[0], Match(graph, root)):
+        reason = _blocked(found)
+        if reason is None:
+            return found
+        blocked = Miss("", root.id, reason)
+    return blocked
+
+
+def _blocked(found: Match) -> str | None:
+    inside = {r.id for r in found.covered}
+    for region in found.covered:
+        if region.id == found.root.id:
+            continue
+        for value in region.writes:
+            if found.graph.is_output(value):
+                return f"the result {value!r} of {region.op} is a graph output"
+            if any(u.region.id not in inside for u in found.graph.uses(value)):
+                return f"the result {value!r} of {region.op} has other readers"
+    return None
+
+
+def _match(tree: Any, value: str, found: Match) -> Iterator[Match]:
+    if isinstance(tree, Var):
+        bound = found.values.get(tree.name)
+        if bound is None:
+            yield found.with_value(tree.name, value)
+        elif bound == value:
+            yield found
+    elif isinstance(tree, Either):
+        for alternative in tree.alternatives:
+            yield from _match(alternative, value, found)
+    elif isinstance(tree, float):
+        number = constant_number(found.graph, value)
+        if number is not None and abs(number - tree) <= _LITERAL_RTOL * abs(tree):
+            yield found
+    else:
+        yield from _match_call(tree, value, found)
+
+
+def _match_call(tree: Call, value: str, found: Match) -> Iterator[Match]:
+    region = found.graph.producer(value)
+    if region is None or region.op != tree.op or len(region.operands) < len(tree.args):
+        return
+    rest = region.operands[len(tree.args) :]
+    if any(v and found.graph.weight(v) is None for v in rest):
+        return
+    here = found.with_region(region, tree.label)
+    orders = [region.operands]
+    if tree.op in _COMMUTATIVE and len(region.operands) == 2:
+        orders.append(region.operands[::-1])
+    for operands in orders:
+        yield from _match_all(tree.args, operands, here)
+
+
+def _match_all(trees: tuple[Any, ...], values: tuple[str, ...], found: Match) -> Iterator[Match]:
+    if not trees:
+        yield found
+        return
+    for partial in _match(trees[0], values[0], found):
+        yield from _match_all(trees[1:], values[1:], partial)

@@ -1,0 +1,39 @@
+"""The topological tile graph: regions, and the tiles they expand to."""
+
+from __future__ import annotations
+
+from tracea_graph.ttg.builder import TTGBuilder
+from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
+from tracea_graph.ttg.graph import Region, TileGraph, Use
+from tracea_graph.ttg.model import BoundModel, RegionModel, Work
+from tracea_graph.ttg.orders import ORDERS
+from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
+from tracea_graph.ttg.tiles import EdgeKind, Role, TileMetadata, TileSet, expand
+from tracea_graph.ttg.traffic import MemoryLevel, Staging
+
+__all__ = [
+    "ORDERS",
+    "AccessMap",
+    "Axis",
+    "BoundModel",
+    "Dim",
+    "EdgeKind",
+    "IterationSpace",
+    "MemoryLevel",
+    "Region",
+    "RegionModel",
+    "Role",
+    "Staging",
+    "TTGBuilder",
+    "TileGraph",
+    "TileMetadata",
+    "TileSet",
+    "Use",
+    "Work",
+    "along",
+    "data_edges",
+    "dependence_kind",
+    "dependences",
+    "expand",
+    "whole",
+]

@@ -1,0 +1,334 @@
+"""The region graph: one node per region, graph input, output and constant; one edge per use.
+
+A region is one or more fused operators.  After import every ONNX operator is a region of its own;
+passes replace sets of regions by fused ones.  The graph is a ``networkx.MultiDiGraph`` kept in
+step with the regions, so everything networkx offers (ancestors, paths, drawing) works on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Node, TensorSpec, Weight
+from tracea_graph.ttg.html import graph_html
+from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.tiles import Shape, TileSet, expand
+from tracea_graph.ttg.traffic import Staging
+
+__all__ = ["Region", "TileGraph", "Use"]
+
+UNKNOWN = TensorSpec(None, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """One or more operators that run as a unit.
+
+    ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a word of the vocabulary
+    (``"FusedGemm"``), whose parameters are ``params``.  ``nodes`` are the original operators it
+    stands for, in order; ``rule`` is the rewrite that made it, empty for an original operator.
+    Operands list values in the op's own order, ``""`` where an optional one is absent.
+    """
+
+    id: str
+    op: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    params: Any = None
+    rule: str = ""
+    captures: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every value it needs, captured ones included, absent ones not."""
+        return tuple(v for v in (*self.operands, *self.captures) if v)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(v for v in self.results if v)
+
+    @property
+    def node(self) -> Node:
+        """The only operator of an original region."""
+        return self.nodes[0]
+
+    @property
+    def fused(self) -> bool:
+        """True for a region of the custom-op vocabulary."""
+        return self.params is not None
+
+
+@dataclass(frozen=True)
+class Use:
+    """One operand that reads a value; ``operand`` is −1 for a subgraph's capture."""
+
+    region: Region
+    operand: int
+
+
+class TileGraph:
+    """A model as regions over named values.
+
+    ``specs`` holds what is known of every value; ``weights`` the constants; ``opset`` the version
+    of the default operator set.  ``nx`` is the networkx view: nodes ``input:NAME``,
+    ``const:NAME``, ``output:NAME`` and one per region id, edges keyed ``(value, operand)``.
+    ``describe`` says what a region does; whoever knows operators sets it, until then all are
+    opaque.
+    """
+
+    def __init__(
+        self,
+        regions: Iterable[Region],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        weights: Mapping[str, Weight],
+        specs: Mapping[str, TensorSpec],
+        opset: int = 17,
+        name: str = "",
+    ) -> None:
+        """Raises GraphError on a cycle, a value written twice, or one nothing produces."""
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.weights, self.specs = dict(weights), dict(specs)
+        self.opset, self.name = opset, name
+        self.describe: Describe = _opaque
+        self.nx = nx.MultiDiGraph(name=name)
+        self._producer: dict[str, Region] = {}
+        self._uses: dict[str, list[Use]] = {}
+        for value in self.inputs:
+            self.nx.add_node(f"input:{value}", kind="input", value=value)
+        self._insert([((i, 0), region) for i, region in enumerate(regions)])
+        for value in self.outputs:
+            sink = f"output:{value}"
+            self.nx.add_node(sink, kind="output", value=value)
+            self._edge(value, sink, 0)
+        if not nx.is_directed_acyclic_graph(self.nx):
+            raise GraphError("the graph has a cycle")
+
+    @classmethod
+    def of_nodes(
+        cls,
+        nodes: Iterable[Node],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        weights: Mapping[str, Weight],
+        specs: Mapping[str, TensorSpec],
+        opset: int = 17,
+        name: str = "",
+    ) -> TileGraph:
+        """A graph with one region per operator."""
+        regions = (_region_of(node, i) for i, node in enumerate(nodes))
+        return cls(regions, inputs, outputs, weights, specs, opset, name)
+
+    def copy(self) -> TileGraph:
+        """An independent graph that shares regions and weights."""
+        twin = TileGraph(
+            self.regions(), self.inputs, self.outputs, self.weights, self.specs, self.opset,
+            self.name,
+        )  # fmt: skip
+        twin.describe = self.describe
+        return twin
+
+    # ---- questions ---------------------------------------------------------------------
+
+    def regions(self) -> list[Region]:
+        """All regions, producers before consumers, original order otherwise."""
+        rank = {n: data.get("rank", (-1, 0)) for n, data in self.nx.nodes(data=True)}
+        order = nx.lexicographical_topological_sort(self.nx, key=rank.__getitem__)
+        nodes = self.nx.nodes
+        return [nodes[n]["region"] for n in order if nodes[n]["kind"] == "region"]
+
+    def region(self, name: str) -> Region | None:
+        """The region with this id, or None."""
+        data = self.nx.nodes.get(name)
+        return data.get("region") if data else None
+
+    def producer(self, value: str) -> Region | None:
+        """The region that writes a value; None for inputs, weights and ``""``."""
+        return self._producer.get(value)
+
+    def uses(self, value: str) -> tuple[Use, ...]:
+        """Who reads a value; a graph output is not a use, see :meth:`is_output`."""
+        return tuple(self._uses.get(value, ()))
+
+    def is_output(self, value: str) -> bool:
+        return value in self.outputs
+
+    def only_use(self, value: str) -> Use | None:
+        """The single use of a value that is no graph output, or None."""
+        uses = self._uses.get(value, ())
+        return uses[0] if len(uses) == 1 and not self.is_output(value) else None
+
+    def spec(self, value: str) -> TensorSpec:
+        """What is known of a value; never fails."""
+        if value in self.weights:
+            return self.weights[value].spec
+        return self.specs.get(value, UNKNOWN)
+
+    def weight(self, value: str) -> Weight | None:
+        return self.weights.get(value)
+
+    # ---- surgery -----------------------------------------------------------------------
+
+    def replace(
+        self,
+        old: Sequence[Region],
+        new: Sequence[Region],
+        specs: Mapping[str, TensorSpec] | None = None,
+        weights: Mapping[str, Weight] | None = None,
+    ) -> None:
+        """Put ``new`` in the place of ``old``.
+
+        Raises GraphError, leaving the graph unchanged, if somebody else still reads a value only
+        ``old`` wrote, or if the result would have a cycle.
+        """
+        gone, written = {r.id for r in old}, {v for r in new for v in r.writes}
+        for value in (v for r in old for v in r.writes if v not in written):
+            readers = [u.region.id for u in self.uses(value) if u.region.id not in gone]
+            if self.is_output(value) or readers:
+                raise GraphError(f"value {value!r} is still read by {readers or 'the outputs'}")
+        ranked = [(self.nx.nodes[r.id]["rank"], r) for r in old]
+        before = self.specs, self.weights
+        self.specs = {**self.specs, **(specs or {})}
+        self.weights = {**self.weights, **(weights or {})}
+        place = max((rank for rank, _ in ranked), default=(len(self.nx), 0))
+        self._remove(old)
+        fresh = [((place[0], place[1] + 1 + i), r) for i, r in enumerate(new)]
+        self._insert(fresh)
+        if any(self._on_cycle(region) for region in new):
+            self._remove(new)
+            self.specs, self.weights = before
+            self._insert(ranked)
+            raise GraphError(f"fusing {sorted(gone)} would make a cycle")
+
+    def prune(self) -> int:
+        """Drop regions none of whose results is read; return how many went."""
+        dropped, again = 0, True
+        while again:
+            dead = [r for r in self.regions() if not any(map(self._needed, r.writes))]
+            self._remove(dead)
+            dropped, again = dropped + len(dead), bool(dead)
+        return dropped
+
+    def check(self) -> None:
+        """Raise GraphError unless the graph is acyclic and every edge has its producer."""
+        if not nx.is_directed_acyclic_graph(self.nx):
+            raise GraphError("the graph has a cycle")
+        for region in self.regions():
+            for value in region.reads:
+                if self._source(value) not in self.nx:
+                    raise GraphError(f"region {region.id} reads {value!r}, which nothing produces")
+
+    # ---- loops and tiles ---------------------------------------------------------------
+
+    def model(self, region: Region) -> RegionModel | None:
+        """The loops, accesses and arithmetic of a region; None if it is opaque."""
+        return self.describe(region, self)
+
+    def expand(
+        self,
+        region: Region,
+        bindings: Mapping[str, int],
+        tile: Shape = (0, 0, 0),
+        order: str = "row-major",
+    ) -> TileSet:
+        """The tiles (m, n, k) of a region; a size of 0 is the whole extent.
+
+        Raises GraphError if the region is opaque or a symbol has no binding.
+        """
+        return expand(self._modelled(region).bind(bindings), tile, order)
+
+    def stage(
+        self,
+        regions: Sequence[Region],
+        bindings: Mapping[str, int],
+        tiles: Mapping[str, Shape | TileSet],
+        order: str = "row-major",
+    ) -> Staging:
+        """Footprint, traffic and intensity of connected regions, producers first.
+
+        ``tiles`` maps a memory level's name to the last region's tile there.  Raises GraphError
+        if a region is opaque, they are not connected, or a symbol has no binding.
+        """
+        return Staging([self._modelled(r) for r in regions], bindings, tiles, order)
+
+    def _modelled(self, region: Region) -> RegionModel:
+        if model := self.model(region):
+            return model
+        raise GraphError(f"region {region.id} ({region.op}) is opaque: it has no tiles")
+
+    def _repr_html_(self) -> str:
+        return graph_html(self)
+
+    def _needed(self, value: str) -> bool:
+        return self.is_output(value) or bool(self._uses.get(value))
+
+    def _remove(self, regions: Sequence[Region]) -> None:
+        for region in regions:
+            for value in set(region.reads):
+                left = [u for u in self._uses[value] if u.region.id != region.id]
+                self._uses[value] = left
+            for value in region.writes:
+                del self._producer[value]
+            self.nx.remove_node(region.id)
+        stale = [n for n, d in self.nx.nodes(data=True) if d["kind"] == "const" and not self.nx.out_degree(n)]
+        self.nx.remove_nodes_from(stale)
+
+    def _insert(self, ranked: Sequence[tuple[tuple[int, int], Region]]) -> None:
+        for rank, region in ranked:
+            self.nx.add_node(region.id, kind="region", region=region, rank=rank)
+            for value in region.writes:
+                if value in self._producer:
+                    raise GraphError(f"value {value!r} is written twice")
+                self._producer[value] = region
+        for _, region in ranked:
+            operands = [(v, i) for i, v in enumerate(region.operands) if v]
+            for value, operand in operands + [(v, -1) for v in region.captures]:
+                self._uses.setdefault(value, []).append(Use(region, operand))
+                self._edge(value, region.id, operand)
+            self._reconnect(region)
+
+    def _reconnect(self, region: Region) -> None:
+        """Edges from this region to readers that were there before it."""
+        for value in region.writes:
+            for use in self._uses.get(value, ()):
+                if use.region.id in self.nx:
+                    self._edge(value, use.region.id, use.operand)
+            if self.is_output(value) and f"output:{value}" in self.nx:
+                self._edge(value, f"output:{value}", 0)
+
+    def _edge(self, value: str, reader: str, operand: int) -> None:
+        source = self._source(value)
+        if source.startswith("const:"):
+            self.nx.add_node(source, kind="const", value=value)
+        self.nx.add_edge(source, reader, key=(value, operand), value=value, operand=operand)
+
+    def _source(self, value: str) -> str:
+        if value in self._producer:
+            return self._producer[value].id
+        if value in self.inputs:
+            return f"input:{value}"
+        if value in self.weights:
+            return f"const:{value}"
+        raise GraphError(f"value {value!r} is read but nothing produces it")
+
+    def _on_cycle(self, region: Region) -> bool:
+        sources = {self._source(value) for value in region.reads}
+        return not sources.isdisjoint(nx.descendants(self.nx, region.id))
+
+
+def _region_of(node: Node, index: int) -> Region:
+    op = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op}"
+    return Region(f"n{index}", op, node.inputs, node.outputs, (node,), captures=node.captures)
+
+
+Describe = Callable[[Region, TileGraph], RegionModel | None]
+
+
+def _opaque(region: Region, graph: TileGraph) -> RegionModel | None:
+    return None

@@ -1,0 +1,259 @@
+"""Iteration spaces and the affine box accesses that tie them to tensors.
+
+A region is a loop nest over named axes.  Along each dimension a tensor is indexed by an affine
+form of those axes, and every point touches a window of elements from that index on (a halo when
+windows of neighbouring tiles overlap)::
+
+    index = Σ coefficient · axis + offset        touched: [index, index + window)
+
+The image of a tile (a box of the space) is then a box of the tensor, and a box of a result has a
+box of points that writes it.  Both directions are arithmetic on arrays, so a million tiles are
+mapped in one call.  Source: Shi et al., "Welder", OSDI 2023 (tile propagation); Verdoolaege's isl
+solves the general problem, boxes are the part of it that tiling needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Extent, combine, evaluate, symbols_of
+
+__all__ = ["AccessMap", "Axis", "BoundAccess", "Dim", "Ints", "IterationSpace", "along", "whole"]
+
+Ints = npt.NDArray[np.int64]
+Ranges = tuple[Ints, Ints]
+"""Starts and stops, both ``[..., axes]`` or ``[..., rank]``."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop of ``extent`` steps; a reduction axis accumulates into its results."""
+
+    name: str
+    extent: Extent
+    reduction: bool = False
+
+
+@dataclass(frozen=True)
+class IterationSpace:
+    """The axes of a region, outermost first.  Raises GraphError if two share a name."""
+
+    axes: tuple[Axis, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) != len(self.names):
+            raise GraphError(f"iteration space {self.names} names an axis twice")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.axes)
+
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.axes if a.reduction)
+
+    def index(self, name: str) -> int:
+        """Position of an axis.  Raises GraphError for a name the space does not have."""
+        if name not in self.names:
+            raise GraphError(f"there is no axis {name!r} in {self.names}")
+        return self.names.index(name)
+
+    def extents(self, bindings: Mapping[str, int]) -> tuple[int, ...]:
+        """The number of steps of each axis; GraphError names a symbol without a binding."""
+        return tuple(number(a.extent, bindings) for a in self.axes)
+
+    def points(self, bindings: Mapping[str, int]) -> int:
+        """The number of points."""
+        return int(np.prod(self.extents(bindings), dtype=np.int64))
+
+
+def number(extent: Extent, bindings: Mapping[str, int]) -> int:
+    """The value of an extent; raises GraphError naming the symbols without a binding."""
+    if missing := sorted(set(symbols_of(extent)) - set(bindings)):
+        raise GraphError(f"no binding for {', '.join(map(repr, missing))}: pass its value")
+    return evaluate(extent, bindings)
+
+
+@dataclass(frozen=True)
+class Dim:
+    """How one tensor dimension is indexed.
+
+    ``terms`` are (axis, coefficient).  ``indirect`` axes select the index through data (Gather;
+    none of them for a single index): any element of the window may be meant, but at most one for
+    each of their points is touched.
+    """
+
+    terms: tuple[tuple[str, Extent], ...] = ()
+    offset: Extent = 0
+    window: Extent = 1
+    indirect: tuple[str, ...] | None = None
+
+
+def along(*names: str, extents: Sequence[Extent] = (), offset: Extent = 0) -> Dim:
+    """One axis, or several as digits of a mixed-radix number of the given ``extents``."""
+    terms: list[tuple[str, Extent]] = []
+    stride: Extent = 1
+    for name, extent in zip(reversed(names), reversed(tuple(extents) or (1,)), strict=True):
+        terms.insert(0, (name, stride))
+        stride = combine("mul", extent, stride)
+    return Dim(tuple(terms), offset)
+
+
+def whole(extent: Extent, indirect: tuple[str, ...] | None = None) -> Dim:
+    """Every element of a dimension, whatever the tile."""
+    return Dim(window=extent, indirect=indirect)
+
+
+@dataclass(frozen=True)
+class AccessMap:
+    """Which box of a value each point of a space touches.
+
+    ``shape`` is the value's own, or that of a view of it with the same elements (a packed weight
+    is described by its logical matrix); ``item`` is bytes per element.
+    """
+
+    value: str
+    dims: tuple[Dim, ...]
+    shape: tuple[Extent, ...]
+    item: float = 4.0
+
+    def __post_init__(self) -> None:
+        if len(self.dims) != len(self.shape):
+            raise GraphError(f"{self.value!r} has rank {len(self.shape)}, not {len(self.dims)}")
+
+    def box(
+        self,
+        space: IterationSpace,
+        tile: Mapping[str, tuple[int, int]],
+        bindings: Mapping[str, int] | None = None,
+    ) -> tuple[tuple[int, int], ...]:
+        """The (start, stop) of each dimension that a tile touches; an axis not named is whole."""
+        bound = self.bind(space, bindings or {})
+        ranges = [
+            tile.get(n, (0, e)) for n, e in zip(space.names, bound.extents.tolist(), strict=True)
+        ]
+        lo, hi = bound.box(*np.array(ranges, np.int64).reshape(-1, 2).T)
+        return tuple(zip(lo.tolist(), hi.tolist(), strict=True))
+
+    def bind(self, space: IterationSpace, bindings: Mapping[str, int]) -> BoundAccess:
+        """The map with every symbol replaced by its value."""
+
+        def value(extent: Extent) -> int:
+            return number(extent, bindings)
+
+        shape = _ints(map(value, self.shape))
+        matrix = np.zeros((len(self.dims), len(space.axes)), np.int64)
+        indirect: list[tuple[int, list[int]]] = []
+        for d, dim in enumerate(self.dims):
+            for name, coefficient in dim.terms:
+                matrix[d, space.index(name)] += value(coefficient)
+            if dim.indirect is not None:
+                indirect.append((d, [space.index(name) for name in dim.indirect]))
+            if shape[d] == 1 and len(dim.terms) == 1 and dim.offset == 0 and dim.window == 1:
+                matrix[d] = 0  # a symbol that turned out 1 broadcasts
+        return BoundAccess(
+            self.value, matrix, _ints(value(d.offset) for d in self.dims),
+            _ints(value(d.window) for d in self.dims), shape,
+            _ints(space.extents(bindings)), tuple(indirect), self.item,
+        )  # fmt: skip
+
+
+def _ints(values: Any) -> Ints:
+    return np.fromiter(values, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundAccess:
+    """An access map in numbers: ``matrix [rank, axes]``, ``offset``, ``window``, ``shape [rank]``.
+
+    Tiles are (starts, stops) arrays ``[..., axes]``; boxes (lo, hi) arrays ``[..., rank]``.
+    """
+
+    value: str
+    matrix: Ints
+    offset: Ints
+    window: Ints
+    shape: Ints
+    extents: Ints
+    indirect: tuple[tuple[int, list[int]], ...] = ()
+    item: float = 4.0
+
+    def box(self, starts: Ints, stops: Ints) -> Ranges:
+        """The smallest box that holds what a tile touches, cut to the tensor; may be empty."""
+        last = stops - 1
+        up, down = np.maximum(self.matrix, 0).T, np.minimum(self.matrix, 0).T
+        lo = starts @ up + last @ down + self.offset
+        hi = last @ up + starts @ down + self.offset + self.window
+        lo = np.clip(lo, 0, self.shape)
+        hi = np.clip(hi, lo, self.shape)
+        empty = (stops <= starts).any(-1, keepdims=True)
+        return lo, np.where(empty, lo, hi)
+
+    def preimage(self, lo: Ints, hi: Ints) -> Ranges:
+        """The smallest box of points that touch some element of each box.
+
+        Axes the tensor does not depend on, or in a form that is not a mixed-radix number, are
+        whole.  An empty box has an empty preimage.
+        """
+        starts = np.zeros((*lo.shape[:-1], len(self.extents)), np.int64)
+        stops = np.broadcast_to(self.extents, starts.shape).copy()
+        for d in range(len(self.shape)):
+            axes = np.flatnonzero(self.matrix[d])
+            if not len(axes):
+                continue
+            first = lo[..., d] - self.window[d] + 1 - self.offset[d]
+            end = hi[..., d] - self.offset[d]
+            for axis, (a, b) in zip(*self._digits(d, axes, first, end), strict=True):
+                starts[..., axis] = np.maximum(starts[..., axis], a)
+                stops[..., axis] = np.minimum(stops[..., axis], b)
+        stops = np.maximum(stops, starts)
+        stops[(hi <= lo).any(-1)] = starts[(hi <= lo).any(-1)]
+        return starts, stops
+
+    def _digits(self, d: int, axes: Ints, first: Ints, end: Ints) -> tuple[Ints, list[Ranges]]:
+        """Axes that index dimension ``d``, outermost first, with the range each runs over."""
+        row = self.matrix[d]
+        if len(axes) == 1 and row[axes[0]] < 0:
+            first, end, row = 1 - end, 1 - first, -row
+        order = axes[np.lexsort((self.extents[axes], row[axes]))[::-1]]
+        unit, sizes = int(row[order[-1]]), self.extents[order]
+        strides = np.append(np.cumprod(sizes[:0:-1])[::-1], 1) * unit
+        if unit < 1 or not np.array_equal(strides, row[order]):
+            return order, [(np.zeros_like(first), np.full_like(end, e)) for e in sizes]
+        lo = np.clip(-(-first // unit), 0, sizes.prod())
+        return order, split_range(lo, np.clip(-(-end // unit), 0, sizes.prod()), sizes)
+
+    def touched(self, starts: Ints, stops: Ints) -> Ints:
+        """Elements each tile touches: its box, or fewer where indices come from data."""
+        lo, hi = self.box(starts, stops)
+        sizes = hi - lo
+        for d, axes in self.indirect:
+            points = (stops - starts)[..., axes].prod(-1, dtype=np.int64)
+            sizes[..., d] = np.minimum(sizes[..., d], points)
+        return np.asarray(sizes.prod(-1), np.int64)
+
+
+def split_range(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
+    """The range of each mixed-radix digit of the numbers in ``[lo, hi)``, outermost first."""
+    last, same = np.maximum(hi - 1, lo), np.ones(np.shape(lo), bool)
+    stride, digits = int(extents.prod()), []
+    for extent in extents.tolist():
+        stride //= max(extent, 1)
+        a, b = lo // max(stride, 1) % max(extent, 1), last // max(stride, 1) % max(extent, 1)
+        start, stop = np.where(same, a, 0), np.where(same, b + 1, extent)
+        digits.append((start, np.where(hi > lo, stop, start)))
+        same = same & (a == b)
+    return digits
+
+
+def join_range(starts: Ints, stops: Ints, extents: Ints) -> Ranges:
+    """The range of the mixed-radix numbers whose digits lie in a box ``[..., axes]``."""
+    strides = np.append(np.cumprod(extents[:0:-1])[::-1], 1)[: len(extents)]
+    lo, hi = starts @ strides, (stops - 1) @ strides + 1
+    return lo, np.where((stops <= starts).any(-1), lo, hi)
