@@ -92,7 +92,9 @@ def _chain_types(chains: Sequence[Chain]) -> str:
         kinds = [KINDS.index(kind) for kind in chain.operands]
         kinds += [0] * (MAX_OPERANDS - len(kinds))
         codes = ", ".join(map(str, kinds))
-        rows.append(f"    {{{chain.key}, {len(chain.operands)}, {len(chain.results)}, {{{codes}}}}},")
+        rows.append(
+            f"    {{{chain.key}, {len(chain.operands)}, {len(chain.results)}, {{{codes}}}}},"
+        )
     return "\n".join(
         [
             'extern "C" const tracea_chain_type tracea_chain_types[] = {',

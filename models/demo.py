@@ -6,7 +6,6 @@ Both run in plain onnxruntime in turn, one thread, on the same inputs; one table
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,18 +87,19 @@ def main() -> None:
     before, after = open_session(args.original), open_session(args.result)
     worst, share = error_between(before.run(None, feeds), after.run(None, feeds))
     times = race(before, after, feeds)
-    kernels, nodes = kernel_nodes(args.result)
+    ran, rate = kernel_nodes(args.result), ratio(times)
     table = Table(
-        title=f"{args.original.name}, {binding.label}, 1 thread, onnxruntime", min_width=72
+        title=f"{args.original.name}, {binding.label}, 1 thread, plain onnxruntime",
+        caption=f"medians of {rate.pairs} pairs; 99 % bounds of the ratio: {rate.low:.3f}–{rate.high:.3f}",
     )
     for head in ("before", "after", "ratio", "max error", "nodes run as kernels"):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
     table.add_row(
-        f"{statistics.median(times.a_ms):.2f} ms",
-        f"{statistics.median(times.b_ms):.2f} ms",
-        str(ratio(times)),
-        f"{worst:.1e} ({share:.1e} of max|y|)",
-        f"{kernels} of {nodes}",
+        f"{rate.a_ms:.2f} ms",
+        f"{rate.b_ms:.2f} ms",
+        f"{rate.median:.3f}×",
+        f"{worst:.1e} = {share:.1e} max|y|",
+        f"{ran[0]} of {ran[1]}",
     )
     Console().print(table)
 

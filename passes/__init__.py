@@ -5,25 +5,29 @@ from __future__ import annotations
 from tracea_graph.passes import attention, elementwise, embedding, gemm, recognise
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["PHASES"]
+__all__ = ["phases"]
 
-PHASES: tuple[Phase, ...] = (
-    # spellings first: fusing half of one would hide it
-    Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
-    # products and look-ups become regions that others can join
-    Phase("lift", (gemm.LiftGemm(), embedding.LiftEmbedding(), gemm.AbsorbBias())),
-    Phase(
-        "fuse",
-        (
-            embedding.MergeEmbeddings(),
-            attention.MergeProjections(),
-            gemm.AbsorbEpilogue(),
-            gemm.AbsorbNorm(),
-            embedding.AbsorbEmbeddingNorm(),
-            elementwise.MergeElementwise(),
+def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
+    """Phases in order; within one, the scheduler decides by predicted gain.
+
+    ``plain_weights`` leaves every matrix as the original stores it.
+    """
+    return (
+        # spellings first: fusing half of one would hide it
+        Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
+        # products and look-ups become regions that others can join
+        Phase("lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())),
+        Phase(
+            "fuse",
+            (
+                embedding.MergeEmbeddings(),
+                attention.MergeProjections(),
+                gemm.AbsorbEpilogue(),
+                gemm.AbsorbNorm(),
+                embedding.AbsorbEmbeddingNorm(),
+                elementwise.MergeElementwise(),
+            ),
         ),
-    ),
-    # last: a sum that a product could have taken must not go to the norm behind it
-    Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
-)
-"""Phases in order; within one, the scheduler decides by predicted gain."""
+        # last: a sum that a product could have taken must not go to the norm behind it
+        Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+    )

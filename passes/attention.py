@@ -237,6 +237,8 @@ class MergeProjections:
             return "the projections read different inputs"
         if any(g.params.epilogue or g.params.norm for g in parts):
             return "a projection has an epilogue"
+        if any(g.params.layout != "panels" for g in parts):
+            return "the projections' matrices stay as they are"
         if any(g.params.n % PANEL for g in parts) or len({g.params.bias for g in parts}) > 1:
             return "the projections' columns do not fall on panel borders"
         if any(graph.only_use(g.results[0]) is None for g in parts):

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.ops.gemm import GemmParams, pack_panels
+from tracea_graph.ir import Weight
+from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.chains import IDENTITY, Spelled, inline, kind_of, read_chain
 from tracea_graph.passes.regions import (
@@ -26,24 +27,11 @@ from tracea_graph.passes.regions import (
     operand_producer,
     same_shape,
 )
+from tracea_graph.passes.storage import storage_for
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["AbsorbBias", "AbsorbEpilogue", "AbsorbNorm", "LiftGemm", "merge_columns"]
-
-Loader = Callable[[], Array]
-
-
-def _panels(load: Loader, transpose: bool, scale: float) -> Loader:
-    """Read a plain weight and pack it; nothing is kept between calls."""
-
-    def packed() -> Array:
-        plain = np.asarray(load(), np.float32)
-        plain = plain.T if transpose else plain
-        return pack_panels(plain if scale == 1.0 else plain * np.float32(scale))
-
-    return packed
-
 
 def merge_columns(weights: Sequence[Weight], name: str) -> Weight:
     """Panels of several products side by side; each N must be a multiple of 16."""
@@ -52,10 +40,12 @@ def merge_columns(weights: Sequence[Weight], name: str) -> Weight:
     return Weight(name, weights[0].dtype, shape, lambda: np.concatenate([w.array() for w in weights]))
 
 
+@dataclass(frozen=True)
 class LiftGemm:
-    """A product with a constant matrix, its weight packed into panels."""
+    """A product with a constant matrix; ``plain`` keeps all matrices as the original has them."""
 
-    name = "gemm"
+    plain: bool = False
+    name: str = "gemm"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op not in ("MatMul", "Gemm") or region.fused:
@@ -64,22 +54,21 @@ class LiftGemm:
         if reason is not None:
             yield Miss(self.name, region.id, reason)
             return
-        transpose = region.op == "Gemm" and attribute(region, "transB", 0) == 1
-        alpha = float(attribute(region, "alpha", 1.0)) if region.op == "Gemm" else 1.0  # type: ignore[arg-type]
-        weight = graph.weights[region.operands[1]]
-        n, k = weight.shape if transpose else weight.shape[::-1]
-        suffix = ("_t" if transpose else "") + (f"_{alpha:g}" if alpha != 1.0 else "")
-        packed = Weight(
-            f"{weight.name}{suffix}_panels",
-            DType.F32,
-            (-(-n // 16), k, 16),
-            _panels(weight.load, transpose, alpha),
-        )
+        gemm = region.op == "Gemm"
+        transposed = gemm and attribute(region, "transB", 0) == 1
+        scale = float(attribute(region, "alpha", 1.0)) if gemm else 1.0  # type: ignore[arg-type]
+        stored = storage_for(graph, region.operands[1], transposed, scale, self.plain)
+        if stored is None:
+            yield Miss(self.name, region.id, "the matrix is needed unscaled elsewhere")
+            return
+        shape = graph.weights[region.operands[1]].shape
+        n, k = shape if transposed else shape[::-1]
         bias = region.operands[2] if len(region.operands) > 2 else ""
-        params = GemmParams(k, n, bias=bool(bias))
-        operands = [region.operands[0], packed.name, *([bias] if bias else [])]
+        params = GemmParams(k, n, stored.layout, bool(bias))
+        operands = [region.operands[0], stored.value, *([bias] if bias else [])]
         new = fused(self.name, params, operands, region.results, [region])
-        yield Proposal(self.name, (region,), (new,), weights={packed.name: packed})
+        weights = {stored.value: stored.weight} if stored.weight else {}
+        yield Proposal(self.name, (region,), (new,), weights=weights)
 
     def _check(self, graph: TileGraph, region: Region) -> str | None:
         x, w = region.operands[:2]

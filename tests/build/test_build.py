@@ -136,7 +136,10 @@ def test_a_failing_compiler_is_quoted(private: Environment, tmp_path: Path) -> N
     script = 'case "$1" in --version) echo fake 1.0;; *) echo "oh dear" >&2; exit 3;; esac'
     with pytest.raises(BuildError, match="exit code 3") as caught:
         build_library(
-            [A], [], SCALAR, tmp_path / "l.so",
+            [A],
+            [],
+            SCALAR,
+            tmp_path / "l.so",
             environment=with_compiler(private, tmp_path, script),
         )
     assert "oh dear" in caught.value.stderr
@@ -150,10 +153,14 @@ def test_a_failing_compiler_is_quoted(private: Environment, tmp_path: Path) -> N
 )
 def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_path: Path) -> None:
     start = time.monotonic()
-    with pytest.raises(BuildError, match="took longer than 0.5 s"):
+    with pytest.raises(BuildError, match="took longer than"):
         build_library(
-            [A], [], SCALAR, tmp_path / "l.so",
-            environment=with_compiler(private, tmp_path, script), seconds=0.5,
+            [A],
+            [],
+            SCALAR,
+            tmp_path / "l.so",
+            environment=with_compiler(private, tmp_path, script),
+            seconds=0.5,
         )
     assert time.monotonic() - start < 20
 

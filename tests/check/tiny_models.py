@@ -36,7 +36,10 @@ def graph(text: str, **weights: np.ndarray) -> TileGraph:
     values = [*made.value_info, *made.output, *made.input]
     constants = {
         t.name: Weight(
-            t.name, DType.from_onnx(t.data_type), tuple(t.dims), lambda t=t: numpy_helper.to_array(t)
+            t.name,
+            DType.from_onnx(t.data_type),
+            tuple(t.dims),
+            lambda t=t: numpy_helper.to_array(t),
         )
         for t in made.initializer
     }

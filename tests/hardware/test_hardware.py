@@ -22,11 +22,16 @@ def machine(folder: Path, flags: str) -> CpuProfile:
         for i in range(4)
     ]
     (folder / "cpuinfo").write_text("\n".join(blocks))
-    rows = (("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "1024K"), ("3", "Unified", "32M"))
+    rows = (
+        ("1", "Data", "48K"),
+        ("1", "Instruction", "32K"),
+        ("2", "Unified", "1024K"),
+        ("3", "Unified", "32M"),
+    )
     for i, row in enumerate(rows):
         place = folder / "cpu0" / "cache" / f"index{i}"
         place.mkdir(parents=True, exist_ok=True)
-        for name, value in zip(("level", "type", "size"), row):
+        for name, value in zip(("level", "type", "size"), row, strict=True):
             (place / name).write_text(value + "\n")
     return profile_cpu(folder / "cpuinfo", folder)
 

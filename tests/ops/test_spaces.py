@@ -128,11 +128,12 @@ CASES = (
     Case("Unsqueeze", ((3, 4), np.array([1]))),
     Case("Concat", ((2, 3), (2, 4), (2, 1)), {"axis": 1}),
     Case("Split", ((2, 7), np.array([3, 4])), {"axis": 1}, results=2),
-    Case("Slice", ((6, 7), np.array([1, -6]), np.array([5, 7]), np.array([0, 1]), np.array([2, 3]))),
+    Case("Slice", ((6, 7), *map(np.array, ([1, -6], [5, 7], [0, 1], [2, 3])))),
     Case("Slice", ((6, 5), np.array([-1]), np.array([-9]), np.array([0]), np.array([-2]))),
     Case("Slice", ((6, 5), np.array([99]), np.array([1]), np.array([0]), np.array([-2]))),
     Case("FusedGemm", ((2, 3, 4), (2, 4, 16), (20,)), params=GemmParams(4, 20, bias=True)),
-    Case("FusedGemm", ((3, 4), (6, 4), (6,), (3, 6)), params=GemmParams(4, 6, "nk", epilogue=BIAS_RELU)),
+    Case("FusedGemm", ((3, 4), (6, 4), (6,), (3, 6)), params=GemmParams(
+        4, 6, "nk", epilogue=BIAS_RELU)),
     Case("FusedGemm", ((3, 4), (4, 6), (3, 6), (6,), (6,)), results=2, params=GemmParams(
         4, 6, "kn", epilogue=SUM, norm=Norm("layer", 1e-5), keep_sum=True)),
     Case("FusedNorm", ((2, 3, 4), (4,)), params=NormParams(Norm("rms", 1e-5, beta=False))),
@@ -249,7 +250,7 @@ def _graph(
 
 def test_symbolic_shapes_stay_symbolic() -> None:
     model = space_of(*_graph("MatMul", {"x": ("b", "s", 8), "w": (8, 6), "y": ("b", "s", 6)}))
-    assert model is not None and model.rows == ("b0", "b1") or model.rows == ("b0", "m")
+    assert model is not None and model.rows == ("b0", "m") and not model.batch
     assert model.bind({"b": 2, "s": 5}).problem == (1, 10, 6, 8)
     assert model.flops({"b": 2, "s": 5}) == 2 * 2 * 5 * 6 * 8
 
@@ -265,8 +266,12 @@ def test_batched_products_are_separate_problems() -> None:
 
 
 def test_heads_split_and_merge_with_symbols() -> None:
-    split = space_of(*_graph("Reshape", {"x": ("b", "s", 768), "i": (4,), "y": ("b", "s", 12, 64)}))
-    merge = space_of(*_graph("Reshape", {"x": ("b", "s", 12, 64), "i": (3,), "y": ("b", "s", 768)}))
+    split = space_of(
+        *_graph("Reshape", {"x": ("b", "s", 768), "i": (4,), "y": ("b", "s", 12, 64)})
+    )
+    merge = space_of(
+        *_graph("Reshape", {"x": ("b", "s", 12, 64), "i": (3,), "y": ("b", "s", 768)})
+    )
     assert split is not None and merge is not None
     assert [str(d.terms) for d in split.reads[0].dims][2] == "(('d2', 64), ('d3', 1))"
     assert [str(d.terms) for d in merge.writes[0].dims][2] == "(('d2', 64), ('d3', 1))"
@@ -292,7 +297,9 @@ def test_gather_touches_the_rows_it_takes() -> None:
         ("com.microsoft::MatMul", {"x": (4, 4), "w": (4, 4), "y": (4, 4)}, {}),
     ],
 )
-def test_what_is_not_known_is_opaque(op: str, specs: dict[str, Any], attrs: dict[str, Any]) -> None:
+def test_what_is_not_known_is_opaque(
+    op: str, specs: dict[str, Any], attrs: dict[str, Any]
+) -> None:
     assert space_of(*_graph(op, specs, attrs)) is None
 
 

@@ -19,7 +19,13 @@ F64 = npt.NDArray[np.float64]
 
 GELU_RESIDUAL = Chain(
     ("full", "full", "row", "col", "scalar"),
-    (Step("gelu", (0,)), Step("add", (5, 1)), Step("mul", (6, 2)), Step("add", (7, 3)), Step("mul", (8, 4))),
+    (
+        Step("gelu", (0,)),
+        Step("add", (5, 1)),
+        Step("mul", (6, 2)),
+        Step("add", (7, 3)),
+        Step("mul", (8, 4)),
+    ),
     (9,),
 )
 TWO_RESULTS = Chain(("full",), (Step("relu", (0,)), Step("neg", (0,))), (1, 2))
@@ -45,7 +51,9 @@ def wide(*arrays: Array) -> list[F64]:
     return [np.asarray(a, np.float64) for a in arrays]
 
 
-def gemm(m: int, n: int, k: int, layout: int, bias: bool = True, drivers: Sequence[GemmDriver] = ()) -> Case:
+def gemm(
+    m: int, n: int, k: int, layout: int, bias: bool = True, drivers: Sequence[GemmDriver] = ()
+) -> Case:
     """x[M,K] times a weight in one of the three layouts."""
     x, w, b = random(m, k), random(k, n, seed=1), random(n, seed=2)
     stored = (pack(w), w, np.ascontiguousarray(w.T))[layout]
@@ -79,7 +87,15 @@ def gemm_chain(m: int = 37, n: int = 72, k: int = 33) -> Case:
         strided("input", 6, ("m", n), (0, 0)),
         dense("output", 0, "m", n),
     )
-    shapes = [spec("m", k), spec(*pack(w).shape), spec(n), spec("m", n), spec(n), spec("m"), spec(1)]
+    shapes = [
+        spec("m", k),
+        spec(*pack(w).shape),
+        spec(n),
+        spec("m", n),
+        spec(n),
+        spec("m"),
+        spec(1),
+    ]
     call = Call("gemm", views, ints=(0,), chain=GELU_RESIDUAL)
     program = single(call, shapes, [spec("m", n)], m=(0, 0))
     x64, w64, *rest = wide(x, w, b, r, row, col[:, None], one)
@@ -101,8 +117,27 @@ def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
     """Two calls with the product in a temp."""
     x, w, g, b = random(m, k), random(k, n, seed=1), random(n, seed=2), random(n, seed=3)
     calls = (
-        Call("gemm", (dense("input", 0, "m", k), dense("input", 1, *pack(w).shape), None, dense("temp", 0, "m", n)), (0,)),
-        Call("norm", (dense("temp", 0, "m", n), dense("input", 2, n), dense("input", 3, n), dense("output", 0, "m", n)), (0,), (1e-5,)),
+        Call(
+            "gemm",
+            (
+                dense("input", 0, "m", k),
+                dense("input", 1, *pack(w).shape),
+                None,
+                dense("temp", 0, "m", n),
+            ),
+            (0,),
+        ),
+        Call(
+            "norm",
+            (
+                dense("temp", 0, "m", n),
+                dense("input", 2, n),
+                dense("input", 3, n),
+                dense("output", 0, "m", n),
+            ),
+            (0,),
+            (1e-5,),
+        ),
     )
     program = Program(
         (spec("m", k), spec(*pack(w).shape), spec(n), spec(n)),
@@ -125,27 +160,38 @@ def norm(kind: int, m: int, n: int) -> Case:
     """A norm over rows that lie apart (a slice of wider rows)."""
     x, g, b = random(m, n + 3), random(n, seed=1), random(n, seed=2)
     beta = dense("input", 2, n) if kind == 0 else None
-    views = (strided("input", 0, (m, n), (n + 3, 1)), dense("input", 1, n), beta, dense("output", 0, m, n))
-    program = single(Call("norm", views, (kind,), (1e-5,)), [spec(m, n + 3), spec(n), spec(n)], [spec(m, n)])
+    views = (
+        strided("input", 0, (m, n), (n + 3, 1)),
+        dense("input", 1, n),
+        beta,
+        dense("output", 0, m, n),
+    )
+    program = single(
+        Call("norm", views, (kind,), (1e-5,)), [spec(m, n + 3), spec(n), spec(n)], [spec(m, n)]
+    )
     x64, g64, b64 = wide(x[:, :n], g, b)
     rms = x64 / np.sqrt((x64**2).mean(-1, keepdims=True) + 1e-5) * g64
     y = rms if kind else layer_norm(x64, g64, b64)
     return Case(f"norm_{'rms' if kind else 'layer'}_{m}x{n}", program, (x, g, b), (y,))
 
 
-def elementwise(name: str, chain: Chain, dims: Sequence[int], shapes: Sequence[Sequence[int]]) -> Case:
+def elementwise(
+    name: str, chain: Chain, dims: Sequence[int], shapes: Sequence[Sequence[int]]
+) -> Case:
     """A chain over operands that broadcast to ``dims``; stride 0 where they do."""
     feeds = [random(*shape, seed=i) for i, shape in enumerate(shapes)]
     letters = "abcdef"[: len(dims)]
     views = []
     for i, shape in enumerate(shapes):
         own = dense("input", i, *shape).strides
-        strides = [0 if size == 1 else stride for size, stride in zip(shape, own)]
+        strides = [0 if size == 1 else stride for size, stride in zip(shape, own, strict=True)]
         views.append(strided("input", i, letters, strides))
     out = dense("output", 0, *letters)
     symbols = {letter: (0, axis) for axis, letter in enumerate(letters)}
     inputs = [spec(*letters)] + [spec(*shape) for shape in shapes[1:]]
-    program = single(Call("elementwise", (*views, out), chain=chain), inputs, [spec(*letters)], **symbols)
+    program = single(
+        Call("elementwise", (*views, out), chain=chain), inputs, [spec(*letters)], **symbols
+    )
     (y,) = chain.reference(wide(*feeds))
     return Case(f"elementwise_{name}", program, tuple(feeds), (y,))
 
@@ -176,10 +222,21 @@ def embedding(ids: Array, seed: int = 0, error: str = "") -> Case:
     return Case(name, program, (words, places, ids, where), y, error)
 
 
-def attention(name: str, mask: str = "none", heads: int = 4, shared: int = 2, queries: int = 13, keys: int = 19) -> Case:
+def attention(
+    name: str,
+    mask: str = "none",
+    heads: int = 4,
+    shared: int = 2,
+    queries: int = 13,
+    keys: int = 19,
+) -> Case:
     """Grouped heads over [B,S,H*D] activations; ``mask`` is none, add (row per batch) or bool."""
     batch, d, dv = 2, 16, 24
-    q, k, v = random(batch, queries, heads * d), random(batch, keys, shared * d, seed=1), random(batch, keys, shared * dv, seed=2)
+    q, k, v = (
+        random(batch, queries, heads * d),
+        random(batch, keys, shared * d, seed=1),
+        random(batch, keys, shared * dv, seed=2),
+    )
     inputs = [spec("b", "s", heads * d), spec("b", "t", shared * d), spec("b", "t", shared * dv)]
     feeds = [q, k, v]
 
@@ -210,12 +267,17 @@ def attention(name: str, mask: str = "none", heads: int = 4, shared: int = 2, qu
     )
     call = Call("attention", views, (code,), (0.25,))
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
-    q64, k64, v64 = (a.reshape(batch, a.shape[1], -1, w).transpose(0, 2, 1, 3) for a, w in zip(wide(q, k, v), (d, d, dv)))
+    q64, k64, v64 = (
+        a.reshape(batch, a.shape[1], -1, w).transpose(0, 2, 1, 3)
+        for a, w in zip(wide(q, k, v), (d, d, dv), strict=True)
+    )
     k64, v64 = (np.repeat(a, heads // shared, axis=1) for a in (k64, v64))
     scores = 0.25 * q64 @ k64.transpose(0, 1, 3, 2) + bias
     p = np.exp(scores - scores.max(-1, keepdims=True))
     y = (p / p.sum(-1, keepdims=True)) @ v64
-    return Case(name, program, tuple(feeds), (y.transpose(0, 2, 1, 3).reshape(batch, queries, heads * dv),))
+    return Case(
+        name, program, tuple(feeds), (y.transpose(0, 2, 1, 3).reshape(batch, queries, heads * dv),)
+    )
 
 
 def empty(case: Case, axis: int = 0) -> Case:
@@ -231,7 +293,11 @@ def all_cases() -> tuple[Case, ...]:
     ids = np.array([[0, 49, -1, 7, -50], [3, 3, 3, 20, 21]])
     outside = np.array([[0, 50, 1]])
     return (
-        *(gemm(m, n, k, layout) for layout in range(3) for m, n, k in ((1, 1, 1), (7, 47, 31), (130, 100, 64))),
+        *(
+            gemm(m, n, k, layout)
+            for layout in range(3)
+            for m, n, k in ((1, 1, 1), (7, 47, 31), (130, 100, 64))
+        ),
         gemm(130, 200, 65, 0, drivers=(small, large)),
         gemm(5, 200, 65, 0, bias=False, drivers=(small, large)),
         gemm(64, 257, 96, 1, bias=False),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.plan import encode
@@ -116,7 +116,7 @@ def run_cases(
         jobs.append(str(place))
     answers = run_worker({"task": "run", "library": str(library), "jobs": jobs}, isa)
     results: dict[str, Any] = {}
-    for case, answer in zip(cases, answers):
+    for case, answer in zip(cases, answers, strict=True):
         if answer is None:
             with np.load(folder / case.name / "outputs.npz") as data:
                 results[case.name] = tuple(data[f"y{i}"] for i in range(len(data.files)))
@@ -125,10 +125,11 @@ def run_cases(
     return results
 
 
-def element_type(dtype: DType) -> int:
-    return int(TensorProto.DataType.Value(TensorProto.DataType.Name(dtype.onnx)))
-
-
-def single(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], **symbols: tuple[int, int]) -> Program:
+def single(
+    call: Call,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    **symbols: tuple[int, int],
+) -> Program:
     """A program of one call."""
     return Program(tuple(inputs), tuple(outputs), symbols, (), (call,))

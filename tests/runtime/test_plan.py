@@ -15,7 +15,9 @@ from tracea_graph.ir import Expr
 from tracea_graph.kernels.plan import LIMITS, MAGIC, VERSION, encode
 from tracea_graph.ops.program import Call, Program
 
-NORM = Call("norm", (dense("input", 0, "m", 4), None, None, dense("output", 0, "m", 4)), (1,), (0.5,))
+NORM = Call(
+    "norm", (dense("input", 0, "m", 4), None, None, dense("output", 0, "m", 4)), (1,), (0.5,)
+)
 PROGRAM = single(NORM, [spec("m", 4)], [spec("m", 4)], m=(0, 0))
 
 

@@ -104,7 +104,10 @@ def test_wrong_shapes_are_refused(
     feeds = list(case.feeds)
     feeds[index] = np.zeros(shape, np.float32)
     program = case.program
-    plan_inputs = tuple(replace(t, shape=tuple(f"d{i}{j}" for j in range(len(x.shape)))) for i, (t, x) in enumerate(zip(program.inputs, feeds)))
+    plan_inputs = tuple(
+        replace(t, shape=tuple(f"d{i}{j}" for j in range(len(x.shape))))
+        for i, (t, x) in enumerate(zip(program.inputs, feeds, strict=True))
+    )
     place = tmp_path / case.name
     place.mkdir()
     loose = model(replace(program, inputs=plan_inputs), library.domain, encode(program))
@@ -120,7 +123,9 @@ def test_an_unknown_chain_is_named(library: Library, tmp_path: Path) -> None:
     program = single(Call("elementwise", views, chain=chain), [spec(4, 4)] * 5, [spec(4, 4)])
     case = Case("unknown", program, (np.zeros((4, 4), np.float32),) * 5)
     other = build_library([case.type], (), ("scalar",), tmp_path / "other.so")
-    assert f"chain {chain.key:x}, which this library does not hold" in answer(case, other, tmp_path)
+    assert f"chain {chain.key:x}, which this library does not hold" in answer(
+        case, other, tmp_path
+    )
 
 
 def test_plans_of_another_type_are_refused(
@@ -150,7 +155,9 @@ def test_a_cap_below_every_level_is_an_error(cases: dict[str, Case], tmp_path: P
     assert run_worker(job, "avx512") == ""
 
 
-def test_shapes_are_inferred_without_false_equalities(library: Library, tmp_path: Path, cases: dict[str, Case]) -> None:
+def test_shapes_are_inferred_without_false_equalities(
+    library: Library, tmp_path: Path, cases: dict[str, Case]
+) -> None:
     case = cases["attention_plain"]
     loose = model(case.program, library.domain)
     for output in loose.graph.output:

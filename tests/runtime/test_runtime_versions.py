@@ -24,7 +24,10 @@ def install(folder: Path, *packages: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.17.3", "1.20.1", "1.23.2"])
 def test_runs_on(
-    version: str, cases: dict[str, Case], library: Library, tmp_path: Path,
+    version: str,
+    cases: dict[str, Case],
+    library: Library,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install(tmp_path / "site", f"onnxruntime=={version}", "numpy==1.26.4")

@@ -12,7 +12,10 @@ def gemm(m: Extent, n: Extent, k: Extent, names: str = "ABC") -> RegionModel:
     return RegionModel(
         f"gemm{names}",
         IterationSpace((Axis("m", m), Axis("n", n), Axis("k", k, True))),
-        (AccessMap(a, (along("m"), along("k")), (m, k)), AccessMap(b, (along("k"), along("n")), (k, n))),
+        (
+            AccessMap(a, (along("m"), along("k")), (m, k)),
+            AccessMap(b, (along("k"), along("n")), (k, n)),
+        ),
         (AccessMap(c, (along("m"), along("n")), (m, n)),),
         (Work(("m", "n", "k"), 2), Work(("m", "n"), 3)),
         ("m",), ("n",), ("k",),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections import Counter
 
 import numpy as np
 import pytest
+from ttg.models import blur, gemm, rows
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg import ORDERS, EdgeKind, Role, TileSet, data_edges, dependence_kind
+from tracea_graph.ttg import ORDERS, EdgeKind, Role, TileSet, data_edges, dependence_kind, expand
 from tracea_graph.ttg import dependences as needs_of
-from tracea_graph.ttg import expand
-from ttg.models import blur, gemm, rows
 
 KINDS = (EdgeKind.ROW_ADJACENT, EdgeKind.COL_ADJACENT, EdgeKind.K_PIPELINE)
 
@@ -65,7 +65,9 @@ def test_every_order_visits_every_tile_once(order: str, shape: tuple[int, int]) 
 
 
 def _path(order: str, size: int) -> list[tuple[int, int]]:
-    return [(t.region_m, t.region_n) for t in expand(gemm(size, size, 1).bind({}), (1, 1, 1), order)]
+    return [
+        (t.region_m, t.region_n) for t in expand(gemm(size, size, 1).bind({}), (1, 1, 1), order)
+    ]
 
 
 def test_orders_are_what_they_are_called() -> None:
@@ -75,7 +77,7 @@ def test_orders_are_what_they_are_called() -> None:
         (0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3),
     ]  # fmt: skip
     hilbert = _path("hilbert", 16)
-    steps = {abs(a - c) + abs(b - d) for (a, b), (c, d) in zip(hilbert, hilbert[1:], strict=False)}
+    steps = {abs(a - c) + abs(b - d) for (a, b), (c, d) in itertools.pairwise(hilbert)}
     assert steps == {1}
     assert [m + n for m, n in _path("wavefront", 3)] == [0, 1, 1, 2, 2, 2, 3, 3, 4]
 

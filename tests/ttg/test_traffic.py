@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from ttg.models import blur, gemm, rows
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import (
@@ -16,7 +19,6 @@ from tracea_graph.ttg import (
     along,
     expand,
 )
-from ttg.models import blur, gemm, rows
 
 M, N, K = 64, 48, 32
 TILE = (16, 8, 0)
@@ -93,7 +95,7 @@ def test_traffic_never_rises_with_capacity() -> None:
     staging = Staging([gemm(96, 96, 40)], {}, {"L1": (8, 16, 10)}, "z-order")
     sizes = np.geomspace(100, 1e6, 40)
     moved = [staging.traffic(MemoryLevel("L1", size)) for size in sizes]
-    assert all(a >= b for a, b in zip(moved, moved[1:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(moved))
     assert moved[-1] == staging.least_traffic < moved[0]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from xml.etree import ElementTree
 
 import pytest
+from ttg.models import gemm, rows
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.ttg import MemoryLevel, Region, RegionModel, TileGraph
-from ttg.models import gemm, rows
 
 EVIL = '<script>alert("x")</script>&\x00\ud800'
 F32 = DType.F32
@@ -18,9 +19,7 @@ F32 = DType.F32
 def chain(length: int, name: str = "", rule: str = "") -> TileGraph:
     """``x -> Relu -> … -> y`` with the first region made by ``rule``."""
     values = ["x", *(f"{name}v{i}" for i in range(length - 1)), "y"]
-    nodes = [
-        Node("Relu", (a,), (b,), name=name) for a, b in zip(values, values[1:], strict=False)
-    ]
+    nodes = [Node("Relu", (a,), (b,), name=name) for a, b in itertools.pairwise(values)]
     regions = [
         Region(f"n{i}", n.op + name, n.inputs, n.outputs, (n,), rule=rule if i == 0 else "")
         for i, n in enumerate(nodes)

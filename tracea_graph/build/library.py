@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
@@ -35,17 +36,25 @@ __all__ = ["Library", "build_library", "domain_of", "manifest"]
 _KERNELS = Path(cpu.__file__).resolve().parent
 _FLAGS = ("-fno-ident",)
 _RUNTIME_FLAGS = (*COMMON_FLAGS, "-O2", "-fno-threadsafe-statics")
-_LINK_FLAGS = (
-    *("-shared", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--build-id=none"),
-    *("-Wl,--as-needed", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-s"),
+_LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,relro", "-Wl,-z,now")
+_OWN_LINK_FLAGS = MappingProxyType(
+    {
+        "gcc": (
+            *("-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--as-needed"),
+            *("-nodefaultlibs", "-lm", "-lc", "-lgcc"),
+        ),
+        "clang": ("-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--as-needed", "-nostdlib++"),
+        "zig": ("-nostdlib++",),
+    }
 )
+"""What each compiler family needs to link without a C++ library; they come after the objects."""
 _NO_DOMAIN = "tracea.0000000000"
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+\.h)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Library:
-    """A built library; ``seconds`` is the wall time, ``compiled_units`` how many were not cached."""
+    """A built library; ``seconds`` is wall time, ``compiled_units`` what the cache lacked."""
 
     path: Path
     domain: str
@@ -181,7 +190,6 @@ def _object(
 
 def _link(compiler: Compiler, folder: Path, count: int, seconds: float) -> bytes:
     objects = [f"{i}.o" for i in range(count)]
-    libraries = ("-nostdlib++",) if compiler.family == "zig" else ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
-    compiler.run((*_LINK_FLAGS, "-o", "library.so", *objects, *libraries), folder, seconds)
+    own = _OWN_LINK_FLAGS[compiler.family]
+    compiler.run((*_LINK_FLAGS, "-o", "library.so", *objects, *own), folder, seconds)
     return (folder / "library.so").read_bytes()
-

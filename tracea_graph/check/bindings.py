@@ -26,7 +26,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ttg.graph import Region, TileGraph
 
-__all__ = ["Binding", "bindings"]
+__all__ = ["Binding", "bindings", "fed"]
 
 _DEFAULT: Mapping[str, int] = MappingProxyType(
     {"batch": 1, "sequence": 128, "past": 128, "samples": 512, "image": 224, "other": 16}
@@ -60,21 +60,31 @@ class Binding:
     padded: bool = False
 
 
+def fed(graph: TileGraph, inputs: Sequence[str] | None) -> tuple[str, ...]:
+    """The inputs that need a value: those given, or every one that is no weight."""
+    return tuple(
+        v for v in graph.inputs if (v not in graph.weights if inputs is None else v in inputs)
+    )
+
+
 def bindings(
-    graph: TileGraph, shapes: Sequence[Mapping[str, int]] = ()
+    graph: TileGraph,
+    shapes: Sequence[Mapping[str, int]] = (),
+    inputs: Sequence[str] | None = None,
 ) -> tuple[tuple[Binding, ...], tuple[Binding, ...]]:
     """The bindings to time and those to verify with.
 
     Timed are the given ``shapes`` laid over the default, or the default alone.  Verified are
     those timed, everything 1, and odd primes with padded masks; for a model without symbols the
-    only sizes it has, plain and padded.  Raises UsageError for a symbol the model lacks.
+    only sizes it has, plain and padded.  ``inputs`` are the inputs that have no default.  Raises UsageError for a symbol the model lacks.
     """
-    roles = _roles(graph)
+    needed = fed(graph, inputs)
+    roles = _roles(graph, needed)
     for name in (name for shape in shapes for name in shape):
         if name not in roles:
             known = ", ".join(sorted(roles)) or "none"
             raise UsageError(f"the model has no dim {name!r}; its symbols are: {known}")
-    pinned = _pinned(graph)
+    pinned = _pinned(graph, needed)
     timed = [_bound(roles, _DEFAULT, {**pinned, **shape}) for shape in shapes or ({},)]
     if not roles:
         fixed = Binding("fixed", {})
@@ -115,12 +125,10 @@ def _term(term: str, found: Mapping[str, int], sizes: Mapping[str, int]) -> int:
 # ---- roles -----------------------------------------------------------------------------
 
 
-def _roles(graph: TileGraph) -> dict[str, str]:
+def _roles(graph: TileGraph, inputs: Sequence[str]) -> dict[str, str]:
     """The role of every symbol in the inputs' shapes, in order of appearance."""
     roles: dict[str, str] = {}
-    for value in graph.inputs:
-        if value in graph.weights:
-            continue
+    for value in inputs:
         spec = graph.spec(value)
         for axis, dim in enumerate(spec.shape or ()):
             if isinstance(dim, str) and roles.get(dim, "other") == "other":
@@ -155,10 +163,10 @@ def _role_of_place(spec: TensorSpec, axis: int) -> str:
 # ---- sizes the weights dictate ---------------------------------------------------------
 
 
-def _pinned(graph: TileGraph) -> dict[str, int]:
+def _pinned(graph: TileGraph, inputs: Sequence[str]) -> dict[str, int]:
     """Symbols that must have one size because a weight has it."""
     pinned: dict[str, int] = {}
-    for name in graph.inputs:
+    for name in inputs:
         shape, value = graph.spec(name).shape or (), name
         while (use := graph.only_use(value)) is not None and use.region.op in _KEEPS:
             value = use.region.results[0]

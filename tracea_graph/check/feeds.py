@@ -8,14 +8,14 @@ position ids ascend.  The same graph, binding and seed give the same arrays.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from tracea_graph.check.bindings import Binding, bindings
+from tracea_graph.check.bindings import Binding, bindings, fed
 from tracea_graph.check.demand import Demand, demand
 from tracea_graph.check.wishes import Dims
 from tracea_graph.check.worker import Array
@@ -41,13 +41,15 @@ _WORDS = ("alpha", "beta", "gamma", "")
 _MASKED_SCORE = -1e4
 
 
-def synthesize(graph: TileGraph, binding: Binding, seed: int = 0) -> dict[str, Array]:
+def synthesize(
+    graph: TileGraph, binding: Binding, seed: int = 0, inputs: Sequence[str] | None = None
+) -> dict[str, Array]:
     """An array for every input without a default, of the dims the binding gives it.
 
-    Inputs that are no tensors of a known type are left out: only real data can supply them.
+    ``inputs`` names them where initializers that may be overridden are inputs too.  Inputs that are no tensors of a known type are left out: only real data can supply them.
     """
     dims = dims_under(graph, binding)
-    wanted = [v for v in graph.inputs if v not in graph.weights and graph.spec(v).dtype in _NUMPY]
+    wanted = [v for v in fed(graph, inputs) if graph.spec(v).dtype in _NUMPY]
     return {name: _array(graph, name, binding, dims, seed) for name in wanted}
 
 
@@ -177,18 +179,20 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 # ---- real data -------------------------------------------------------------------------
 
 
-def from_file(path: Path, graph: TileGraph) -> list[dict[str, Array]]:
+def from_file(
+    path: Path, graph: TileGraph, inputs: Sequence[str] | None = None
+) -> list[dict[str, Array]]:
     """Input sets of an ``.npz`` file with one array per input, named like it.
 
     Arrays of the inputs' own ranks are one set; arrays that all have one more leading dim are as
-    many sets as it is long.  Raises UsageError for anything that does not fit the model.
+    many sets as it is long.  ``inputs`` are those that must be there.  Raises UsageError for anything that does not fit the model.
     """
     try:
         with np.load(path, allow_pickle=False) as data:
             arrays = {name: data[name] for name in data.files}
     except (OSError, ValueError, BadZipFile, AttributeError) as error:
         raise UsageError(f"cannot read input data from {path}: {error}") from error
-    names = [v for v in graph.inputs if v not in graph.weights]
+    names = fed(graph, inputs)
     missing = [v for v in names if v not in arrays]
     surplus = [v for v in arrays if v not in graph.inputs]
     if missing or surplus:

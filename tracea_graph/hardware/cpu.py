@@ -18,7 +18,15 @@ from tracea_graph.kernels.variants import ISAS
 
 __all__ = ["CpuProfile", "fingerprint", "fingerprint_hash", "profile_cpu"]
 
-_NOTED = ("avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+_NOTED = (
+    "avx_vnni",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,9 @@ def _caches(folder: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for index in sorted(folder.glob("index*")):
         try:
-            level, kind, size = ((index / n).read_text().strip() for n in ("level", "type", "size"))
+            level, kind, size = (
+                (index / n).read_text().strip() for n in ("level", "type", "size")
+            )
         except OSError:
             continue
         if kind != "Instruction":

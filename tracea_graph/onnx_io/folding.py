@@ -133,7 +133,8 @@ def _cost(group: Sequence[Call], draft: Draft) -> float:
 
 def _bytes(spec: TensorSpec) -> float:
     assert spec.shape is not None and spec.dtype is not None
-    return math.prod(d for d in spec.shape if isinstance(d, int)) * spec.dtype.size
+    count = math.prod(d for d in spec.shape if isinstance(d, int))
+    return float(count * spec.dtype.size)
 
 
 def _evaluate(group: Sequence[Call], wanted: Sequence[str], draft: Draft) -> Arrays | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tracea_graph.ir import Extent, Expr
+from tracea_graph.ir import Expr, Extent
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along

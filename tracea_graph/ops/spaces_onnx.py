@@ -45,6 +45,7 @@ COSTS: Mapping[str, int] = MappingProxyType(
     }
 )
 """Elementwise operators and the vector instructions one of them costs."""
+REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")
 ROW_COST = {"Softmax": 14, "LogSoftmax": 14, "LayerNormalization": 6, "RMSNormalization": 4}
 
 
@@ -154,6 +155,8 @@ def transpose(region: Region, graph: TileGraph) -> RegionModel | None:
         return None
     perm = region.node.attrs.get("perm")
     order = tuple(perm) if isinstance(perm, tuple) else tuple(range(len(y)))[::-1]
+    if len(order) != len(y):
+        return None
     names, space = axes_named("d", y)
     source = tuple(along(names[order.index(i)]) for i in range(len(y)))
     reads = (access(graph, region.operands[0], source),)
@@ -245,8 +248,8 @@ def slice_(region: Region, graph: TileGraph) -> RegionModel | None:
         return None
     names, space = axes_named("d", y)
     dims = [along(n) for n in names]
-    count = len(starts)
-    for start, axis, step in zip(starts, axes or range(count), steps or [1] * count, strict=True):
+    axes, steps = axes or tuple(range(len(starts))), steps or (1,) * len(starts)
+    for start, axis, step in zip(starts, axes, steps, strict=False):
         i = axis % len(x)
         dims[i] = Dim(((names[i], step),), _first(start, step, x[i]))
     reads = (access(graph, region.operands[0], dims),)
@@ -274,21 +277,7 @@ def _rowwise(
 MODELS: Mapping[str, Model] = MappingProxyType(
     dict.fromkeys(COSTS, elementwise)
     | dict.fromkeys(ROW_COST, normalise)
-    | dict.fromkeys(
-        (
-            "ReduceSum",
-            "ReduceMean",
-            "ReduceMax",
-            "ReduceMin",
-            "ReduceProd",
-            "ReduceSumSquare",
-            "ReduceL1",
-            "ReduceL2",
-            "ReduceLogSum",
-            "ReduceLogSumExp",
-        ),
-        reduce,
-    )  # fmt: skip
+    | dict.fromkeys((f"Reduce{kind}" for kind in REDUCTIONS), reduce)
     | dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape)
     | {"MatMul": matmul, "Gemm": gemm, "Transpose": transpose, "Gather": gather}
     | {"Concat": concat, "Split": split, "Slice": slice_}

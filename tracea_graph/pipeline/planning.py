@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tracea_graph.config import Environment, Options
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes import PHASES
+from tracea_graph.passes import phases
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -25,7 +25,8 @@ class Planner:
     """
 
     def __init__(self, graph: TileGraph, options: Options, bindings: Mapping[str, int]) -> None:
-        known = {p.name for phase in PHASES for p in phase.passes}
+        self._phases = phases(options.plain_weights)
+        known = {p.name for phase in self._phases for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:
                 raise UsageError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(known))}")
@@ -43,7 +44,7 @@ class Planner:
             min_gain_us=float("-inf") if legal else 0.0,
             check=Environment().check,
         )
-        trace = schedule(graph, PHASES, self.cost, limits)
+        trace = schedule(graph, self._phases, self.cost, limits)
         petty = frozenset() if legal else self._petty(graph)
         if petty - frozen:
             return self.plan(frozen | petty)

@@ -276,7 +276,11 @@ class TileGraph:
             for value in region.writes:
                 del self._producer[value]
             self.nx.remove_node(region.id)
-        stale = [n for n, d in self.nx.nodes(data=True) if d["kind"] == "const" and not self.nx.out_degree(n)]
+        stale = [
+            n
+            for n, d in self.nx.nodes(data=True)
+            if d["kind"] == "const" and not self.nx.out_degree(n)
+        ]
         self.nx.remove_nodes_from(stale)
 
     def _insert(self, ranked: Sequence[tuple[tuple[int, int], Region]]) -> None:

@@ -34,7 +34,7 @@ def graph_html(graph: TileGraph) -> str:
     width = max((x for x, _ in places.values()), default=0.0) + WIDTH + GAP_X
     height = max((y for _, y in places.values()), default=0.0) + HEIGHT + GAP_Y
     drawing = "".join(_edges(graph, places)) + "".join(_node(graph, n, places[n]) for n in shown)
-    caption = f"{escape(graph.name) or 'graph'}: {len(regions)} regions, "
+    caption = f"{_text(graph.name) or 'graph'}: {len(regions)} regions, "
     caption += f"{len(graph.weights)} constants"
     if len(names) > len(shown):
         caption += f"; the first {len(shown)} of {len(names)} nodes are drawn"
@@ -60,7 +60,10 @@ def _layout(graph: TileGraph, names: list[str]) -> dict[str, Place]:
     widest = max(map(len, layers.values()), default=0)
     places: dict[str, Place] = {}
     for level, members in sorted(layers.items()):
-        key = {n: _mean([places[p][0] for p in set(graph.nx.predecessors(n)) & drawn]) for n in members}
+        key = {
+            n: _mean([places[p][0] for p in set(graph.nx.predecessors(n)) & drawn])
+            for n in members
+        }
         left = (widest - len(members)) / 2
         for i, name in enumerate(sorted(members, key=key.__getitem__)):
             x = GAP_X + (left + i) * (WIDTH + GAP_X)
@@ -114,7 +117,8 @@ def _legend(rule: str, count: int) -> str:
 
 def _colour(rule: str) -> str:
     """The same pastel for the same rule, in every graph."""
-    return f"hsl({crc32(rule.encode()) % 360},70%,84%)"
+    hue = crc32(rule.encode(errors="replace")) % 360
+    return f"hsl({hue},70%,84%)"
 
 
 def _short(label: str) -> str:

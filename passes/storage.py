@@ -1,0 +1,86 @@
+"""How the constant matrix of a product is stored: packed panels, or in place as the original.
+
+Panels are what the kernels like best.  A matrix that somebody else needs unpacked (an embedding
+table that is the output head too) stays as it is, and the product reads it in place: no byte of
+it is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.gemm import PANEL, pack_panels
+from tracea_graph.passes.regions import attribute
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Storage", "storage_for"]
+
+_PRODUCTS = ("MatMul", "Gemm", "FusedGemm")
+_SMALL = 1 << 16
+"""Bytes below which a second copy is no matter."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The value a product reads, its layout, and the weight to add if it is a new one."""
+
+    value: str
+    layout: str
+    weight: Weight | None = None
+
+
+def storage_for(
+    graph: TileGraph, value: str, transposed: bool, scale: float, plain: bool
+) -> Storage | None:
+    """Where a product's matrix ``[K, N]`` (``[N, K]`` if ``transposed``) is to be read from.
+
+    None if it has to stay plain but is scaled, which plain kernels do not do.
+    """
+    weight = graph.weights[value]
+    root, turned = _root(graph, value)
+    turned ^= transposed
+    if plain or (weight.nbytes > _SMALL and _needed_elsewhere(graph, root)):
+        return None if scale != 1.0 else Storage(root, "nk" if turned else "kn")
+    name = f"{root}{'_t' if turned else ''}{f'_{scale:g}' if scale != 1.0 else ''}_panels"
+    n, k = weight.shape if transposed else weight.shape[::-1]
+    load = _panels(weight.load, transposed, scale)
+    return Storage(name, "panels", Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load))
+
+
+def _root(graph: TileGraph, value: str) -> tuple[str, bool]:
+    """The stored matrix behind a value, and whether it is its transpose."""
+    turned = False
+    while (region := graph.producer(value)) is not None and region.op == "Transpose":
+        if attribute(region, "perm", (1, 0)) != (1, 0):
+            break
+        value, turned = region.operands[0], not turned
+    return value, turned
+
+
+def _needed_elsewhere(graph: TileGraph, root: str) -> bool:
+    """True if anything but products reads the matrix, directly or transposed."""
+    if graph.is_output(root):
+        return True
+    return any(not _is_product(graph, use.region) for use in graph.uses(root))
+
+
+def _is_product(graph: TileGraph, region: Region) -> bool:
+    if region.op == "Transpose":
+        readers = graph.uses(region.results[0])
+        return all(use.region.op in _PRODUCTS for use in readers)
+    return region.op in _PRODUCTS
+
+
+def _panels(load: Callable[[], Array], transposed: bool, scale: float) -> Callable[[], Array]:
+    """Read a plain weight and pack it; nothing is kept between calls."""
+
+    def packed() -> Array:
+        matrix = np.asarray(load(), np.float32)
+        matrix = matrix.T if transposed else matrix
+        return pack_panels(matrix if scale == 1.0 else matrix * np.float32(scale))
+
+    return packed

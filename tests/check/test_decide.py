@@ -1,0 +1,243 @@
+"""Groups stay for measured gains only, within the budget, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from check.tiny_models import save
+
+from tracea_graph.check.bench import own_nodes
+from tracea_graph.check.decide import Candidate, Group, decide
+from tracea_graph.check.timing import Race
+from tracea_graph.check.worker import NodeTime
+from tracea_graph.errors import BuildError, WorkerError
+
+FEEDS = {"seq=128": {"x": np.zeros(1, np.float32)}}
+ORIGINAL = Path("original")
+
+
+class FakeMachine:
+    """Plays workers: a model without groups a and b is the path ``a,b``; times follow gains.
+
+    ``gains`` are shares of the original's 10 ms per thread count, ``noise`` the spread of a run,
+    ``own`` whether profiles show the gain exactly, ``deadly`` models that kill the worker.
+    """
+
+    def __init__(
+        self,
+        gains: Mapping[str, float | Mapping[int, float]],
+        *,
+        noise: float = 0.002,
+        deadly: tuple[str, ...] = (),
+        pause: float = 0.0,
+    ) -> None:
+        self.gains, self.noise, self.deadly, self.pause = gains, noise, deadly, pause
+        self.rng = np.random.default_rng(0)
+        self.raced: list[tuple[str, str, int]] = []
+        self.profiled = self.started = self.stopped = 0
+        self.open_sessions: dict[str, tuple[str, int]] = {}
+
+    def worker(self) -> FakeMachine:
+        self.started += 1
+        self.open_sessions = {}
+        return self
+
+    def build(self, dropped: frozenset[str]) -> Candidate:
+        return Candidate(Path(",".join(sorted(dropped)) or "full"), Path("lib.so"))
+
+    def open(
+        self, name: str, model: Path, library: Path | None = None, *, threads: int = 1
+    ) -> Any:
+        if model.name in self.deadly:
+            raise WorkerError(f"the worker died when asked to open {model.name}")
+        self.open_sessions[name] = model.name, threads
+
+    def gain(self, group: str, threads: int) -> float:
+        found = self.gains[group]
+        return found[threads] if isinstance(found, Mapping) else found
+
+    def ms(self, name: str) -> float:
+        model, threads = self.open_sessions[name]
+        off = set(self.gains) if model == "original" else set(model.split(","))
+        return 10.0 * (1 - sum(self.gain(g, threads) for g in self.gains if g not in off))
+
+    def race(self, a: str, b: str, feeds: Any, *, pairs: int, seconds: float, **_: Any) -> Race:
+        assert len(self.open_sessions) == 2
+        assert self.open_sessions["a"][1] == self.open_sessions["b"][1], "equal thread counts"
+        self.raced.append((self.open_sessions["a"][0], self.open_sessions["b"][0], pairs))
+        time.sleep(self.pause)
+        spread = np.exp(self.rng.standard_normal((2, pairs)) * self.noise)
+        return Race(tuple(self.ms(a) * spread[0]), tuple(self.ms(b) * spread[1]))
+
+    def profile_pair(self, a: str, b: str, feeds: Any, runs: int = 15, **_: Any) -> Any:
+        self.profiled += 1
+        return tuple(
+            (NodeTime(f"n{i}", "Op", "", 0.0, (1e3 * self.ms(name) - 8e3,) * runs),)
+            for i, name in enumerate((a, b))
+        )
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def groups(names: str) -> list[Group]:
+    return [Group(name, (f"rule:{name}",), 100.0 - i) for i, name in enumerate(names)]
+
+
+def run(machine: FakeMachine, **options: Any) -> Any:
+    return decide(
+        ORIGINAL, groups("".join(machine.gains)), machine.build, FEEDS,
+        worker=machine.worker, **options,
+    )  # fmt: skip
+
+
+def test_winners_stay_and_losers_go():
+    machine = FakeMachine({"a": 0.2, "b": -0.05, "c": 0.03})
+    found = run(machine, threads=(1, 2))
+    assert found.kept == {"a", "c"} and found.candidate == machine.build(frozenset("b"))
+    assert {v.group.key: v.kept for v in found.verdicts} == {"a": True, "b": False, "c": True}
+    assert set(found.total) == {(1, "seq=128"), (2, "seq=128")}
+    assert found.total[1, "seq=128"].median == pytest.approx(1 / 0.77, rel=0.01)
+    assert machine.stopped == machine.started == 1
+
+
+def test_reasons_carry_numbers():
+    found = run(FakeMachine({"a": 0.2, "b": -0.05}))
+    reasons = {v.group.key: v.reason for v in found.verdicts}
+    assert reasons["a"].startswith("kept: 1.2") and "at 1 thread, seq=128" in reasons["a"]
+    assert reasons["b"].startswith("dropped: slower, 0.9")
+
+
+def test_a_group_must_win_at_every_thread_count():
+    found = run(FakeMachine({"a": 0.2, "b": {1: 0.05, 2: -0.05}}), threads=(1, 2))
+    assert found.kept == {"a"}
+
+
+def test_a_small_gain_hidden_by_noise_is_seen_in_its_own_nodes():
+    machine = FakeMachine({"a": 0.2, "b": 0.004}, noise=0.005)
+    found = run(machine)
+    verdict = next(v for v in found.verdicts if v.group.key == "b")
+    assert machine.profiled and verdict.kept and "its own nodes alone" in verdict.reason
+
+
+def test_no_gain_at_all_is_dropped():
+    machine = FakeMachine({"a": 0.2, "b": 0.0})
+    machine.profile_pair = lambda *_, **__: 2 * ((NodeTime("n", "Op", "", 5.0, (5.0,) * 15),),)  # type: ignore[method-assign, assignment]
+    verdict = next(v for v in run(machine).verdicts if v.group.key == "b")
+    assert not verdict.kept and "no clear gain" in verdict.reason
+
+
+def test_if_nothing_gains_the_original_is_kept():
+    found = run(FakeMachine({"a": -0.02, "b": -0.01}))
+    assert found.kept == frozenset() and found.candidate is None
+    assert found.total[1, "seq=128"].high < 1.0
+
+
+def test_what_stayed_must_win_as_a_whole():
+    """Each helps beside the other, but both together lose against the original."""
+    machine = FakeMachine({"a": 0.05, "b": 0.05})
+    machine.ms = lambda name: {"original": 9.0, "full": 9.5, "a": 10.0, "b": 10.0}[  # type: ignore[method-assign]
+        machine.open_sessions[name][0]
+    ]
+    found = run(machine)
+    assert found.kept == frozenset()
+    assert all("no clear gain" in v.reason for v in found.verdicts)
+
+
+def test_a_single_group_is_the_whole():
+    machine = FakeMachine({"a": 0.1})
+    assert run(machine).kept == {"a"}
+    assert [r[:2] for r in machine.raced] == [("original", "full")]
+
+
+def test_a_tight_budget_judges_small_groups_together():
+    machine = FakeMachine({name: 0.03 for name in "abcdefgh"})
+    found = run(machine, budget=2.0)
+    judged = {r[0] for r in machine.raced} - {"original"}
+    assert "a" in judged and any("," in name for name in judged) and len(judged) < 8
+    assert found.kept == set("abcdefgh") and "judged together" in found.verdicts[-1].reason
+
+
+def test_the_budget_is_kept_and_what_was_not_timed_is_dropped():
+    machine = FakeMachine({name: 0.03 for name in "abcd"}, pause=0.2)
+    start = time.monotonic()
+    found = run(machine, budget=1.0)
+    assert time.monotonic() - start < 2.0
+    assert any("budget ran out" in v.reason for v in found.verdicts if not v.kept)
+
+
+def test_a_model_that_kills_the_worker_ends_only_itself():
+    machine = FakeMachine({"a": 0.2, "b": 0.1, "c": -0.05}, deadly=("a",))
+    found = run(machine)
+    assert found.kept == {"a", "b"} and machine.started == 2
+    assert "could not be timed" in found.verdicts[0].reason
+
+
+def test_a_build_that_fails_keeps_its_group_with_the_whole():
+    machine = FakeMachine({"a": 0.2, "b": 0.1})
+
+    def build(dropped: frozenset[str]) -> Candidate:
+        if dropped:
+            raise BuildError("no compiler")
+        return machine.build(dropped)
+
+    found = decide(ORIGINAL, groups("ab"), build, FEEDS, worker=machine.worker)
+    assert found.kept == {"a", "b"} and "no compiler" in found.verdicts[0].reason
+
+
+def test_a_whole_that_does_not_run_drops_everything():
+    found = run(FakeMachine({"a": 0.2, "b": 0.1}, deadly=("full",)))
+    assert found.kept == frozenset() and "does not run" in found.verdicts[0].reason
+
+
+def test_an_interrupt_stops_the_worker():
+    machine = FakeMachine({"a": 0.2, "b": 0.1})
+
+    def interrupted(*_: Any, **__: Any) -> Race:
+        raise KeyboardInterrupt
+
+    machine.race = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        run(machine)
+    assert machine.stopped == 1
+
+
+def test_without_groups_nothing_is_measured():
+    machine = FakeMachine({})
+    assert run(machine).kept == frozenset() and not machine.started
+
+
+def test_own_nodes_cancel_what_both_models_have():
+    def node(name: str, us: float) -> NodeTime:
+        return NodeTime(name, "Op", "", us, (us,) * 8)
+
+    both = [node("shared", 500.0), node("", 7.0)]
+    found = own_nodes([*both, node("x", 103.0), node("y", 100.0)], [*both, node("z", 102.0)])
+    assert found.median == pytest.approx((1 + 101 + 98) / (1 + 100))
+    assert own_nodes(both, both).median == 1.0
+
+
+def test_two_real_models_through_a_real_worker(tmp_path):
+    """A product of two wide matrices against the narrow one it could have been."""
+    rng = np.random.default_rng(0)
+    u, v = (rng.standard_normal(s).astype(np.float32) for s in ((64, 1024), (1024, 64)))
+    slow = save(
+        tmp_path, "slow.onnx",
+        "g (float[N,64] x) => (float[N,64] y) { h = MatMul(x, u)  y = MatMul(h, v) }", u=u, v=v,
+    )  # fmt: skip
+    fast = save(
+        tmp_path, "fast.onnx", "g (float[N,64] x) => (float[N,64] y) { y = MatMul(x, w) }", w=u @ v
+    )
+    feeds = {"N=64": {"x": rng.standard_normal((64, 64)).astype(np.float32)}}
+    found = decide(
+        slow, groups("ab"), lambda dropped: Candidate(slow if "a" in dropped else fast, None),
+        feeds, budget=20.0,
+    )  # fmt: skip
+    verdicts = {v.group.key: v for v in found.verdicts}
+    assert verdicts["a"].kept and not verdicts["b"].kept
+    assert found.total[1, "N=64"].low > 1.5

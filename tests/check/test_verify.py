@@ -1,0 +1,170 @@
+"""Verification passes what is right, fails what is not, and admits what it cannot tell."""
+
+from __future__ import annotations
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+from check.test_worker import bad_library
+from check.tiny_models import graph, save
+
+from tracea_graph.check.distance import choices, errors, undecided
+from tracea_graph.check.verify import bisect, verify
+
+RNG = np.random.default_rng(0)
+W = RNG.standard_normal((8, 8)).astype(np.float32)
+FEEDS = {"one": {"x": RNG.standard_normal((3, 8)).astype(np.float32)}}
+MATMUL = "g (float[N,8] x) => (float[N,8] y) { y = MatMul(x, w) }"
+
+
+def outcome(folder, original, candidate, feeds=FEEDS, *, weights=None, other=None, **options):
+    weights = weights or {}
+    a = save(folder, "a.onnx", original, **weights)
+    b = save(folder, "b.onnx", candidate, **(other or weights))
+    return verify(a, b, None, feeds, **options)
+
+
+def test_an_equal_model_passes_with_figures(tmp_path):
+    found = outcome(tmp_path, MATMUL, MATMUL, weights={"w": W})
+    (entry,) = found.outputs
+    assert found.status == "passed" and "1.0e-04 is allowed" in found.sentence
+    assert (entry.output, entry.feed, entry.passed) == ("y", "one", True)
+    assert entry.relative == 0.0 and entry.cosine == pytest.approx(1.0)
+
+
+def test_an_error_above_the_tolerance_fails_and_below_passes(tmp_path):
+    wrong = {"w": W * np.float32(1.001)}
+    found = outcome(tmp_path, MATMUL, MATMUL, weights={"w": W}, other=wrong)
+    assert found.status == "failed" and "'y' with one" in found.sentence
+    assert found.worst == pytest.approx(1e-3, rel=0.01)
+    lossy = outcome(tmp_path, MATMUL, MATMUL, weights={"w": W}, other=wrong, tolerance=1e-2)
+    assert lossy.status == "passed"
+
+
+def test_nan_and_infinities_must_lie_in_the_same_places(tmp_path):
+    text = "g (float[4] x) => (float[4] y) { y = Log(x) }"
+    feeds = {"edge": {"x": np.array([-1, 0, 1, 2], np.float32)}}
+    assert outcome(tmp_path, text, text, feeds).status == "passed"
+    clipped = "g (float[4] x) => (float[4] y) { a = Abs(x)  y = Log(a) }"
+    found = outcome(tmp_path, text, clipped, feeds)
+    assert found.status == "failed" and "NaN or infinities" in found.sentence
+
+
+def test_a_changed_interface_fails(tmp_path):
+    renamed = MATMUL.replace("y", "z")
+    found = outcome(tmp_path, MATMUL, renamed, weights={"w": W})
+    assert found.status == "failed" and "outputs are z" in found.sentence
+    narrower = MATMUL.replace("float[N,8] x", "float[3,8] x")
+    assert outcome(tmp_path, MATMUL, narrower, weights={"w": W}).status == "passed"
+
+
+def test_discrete_outputs_must_be_equal(tmp_path):
+    text = "g (int64[3] x) => (int64[3] y, bool[3] z) { y = Add(x, x)  z = Equal(x, y) }"
+    wrong = text.replace("Add", "Mul")
+    feeds = {"one": {"x": np.array([0, 2, 3], np.int64)}}
+    found = outcome(tmp_path, text, wrong, feeds)
+    failed = {o.output: o.note for o in found.outputs if not o.passed}
+    assert failed == {"y": "1 of 3 elements differ"}
+
+
+ARGMAX = """g (float[N,8] x) => (int64[N] i) {
+    s = MatMul(x, w)  k = ArgMax<axis=1, keepdims=0>(s)  i = Identity(k) }"""
+
+
+@pytest.mark.parametrize(("gap", "status"), [(1e-6, "passed"), (0.5, "failed")])
+def test_an_index_may_differ_only_where_scores_are_close(tmp_path, gap, status):
+    near = np.zeros((8, 8), np.float32)
+    near[0, 2], near[0, 5] = 1.0, 1.0 - gap
+    swapped = near.copy()
+    swapped[0, 2], swapped[0, 5] = near[0, 5], near[0, 2]
+    feeds = {"one": {"x": np.eye(1, 8, dtype=np.float32)}}
+    found = outcome(
+        tmp_path, ARGMAX, ARGMAX, feeds,
+        weights={"w": near}, other={"w": swapped}, choices=choices(graph(ARGMAX, w=near)),
+    )  # fmt: skip
+    assert found.status == status, found.sentence
+    assert [o.output for o in found.outputs] == ["i"], "scores are no output"
+
+
+def test_choices_are_found_behind_views():
+    text = """g (float[2,5] x, int64[1] k) => (float[2,k] v, int32[2,k] i, int64[1,5] j) {
+        v, t = TopK(x, k)  i = Cast<to=6>(t)  j = ArgMin(x) }"""
+    found = choices(graph(text))
+    assert {n: (c.scores, c.axis) for n, c in found.items()} == {"i": ("x", -1), "j": ("x", 0)}
+
+
+def test_an_index_out_of_range_is_never_undecided():
+    scores, index = np.zeros((2, 3)), np.array([0, 3])
+    assert not undecided(index, np.zeros(2, np.int64), scores, 1, 1e-4)
+    assert undecided(np.array([0, 2]), np.zeros(2, np.int64), scores, 1, 1e-4)
+
+
+def test_the_floor_is_what_the_runtime_moves_itself(tmp_path):
+    text = "g (float16[N,64] x) => (float16[N,64] y) { h = MatMul(x, w)  y = Tanh(h) }"
+    w = RNG.standard_normal((64, 64)).astype(np.float16)
+    feeds = {"one": {"x": RNG.standard_normal((9, 64)).astype(np.float16)}}
+    (entry,) = outcome(tmp_path, text, text, feeds, weights={"w": w}).outputs
+    assert entry.passed and 0.0 <= entry.floor < 1e-2
+
+
+def test_rejected_feeds_are_named_and_all_rejected_is_inconclusive(tmp_path):
+    bad = {"bad": {"x": np.ones((3, 7), np.float32)}}
+    found = outcome(tmp_path, MATMUL, MATMUL, {**FEEDS, **bad}, weights={"w": W})
+    assert found.status == "passed" and list(found.rejected) == ["bad"]
+    found = outcome(tmp_path, MATMUL, MATMUL, bad, weights={"w": W})
+    assert found.status == "inconclusive" and "--data" in found.sentence
+
+
+def test_random_models_are_inconclusive(tmp_path):
+    text = """g (float[N,8] x) => (float[N,8] y) { r = RandomNormalLike(x)  y = Add(x, r) }"""
+    found = outcome(tmp_path, text, text)
+    assert found.status == "inconclusive" and "differently each time" in found.sentence
+
+
+def test_a_broken_original_is_inconclusive_a_broken_candidate_fails(tmp_path):
+    good = save(tmp_path, "a.onnx", MATMUL, w=W)
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"nonsense")
+    assert verify(broken, good, None, FEEDS).status == "inconclusive"
+    found = verify(good, broken, None, FEEDS)
+    assert found.status == "failed" and "does not run" in found.sentence
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_a_library_that_crashes_fails_the_candidate(tmp_path):
+    good = save(tmp_path, "a.onnx", MATMUL, w=W)
+    found = verify(good, good, bad_library(tmp_path, "abort();"), FEEDS)
+    assert found.status == "failed" and "SIGABRT" in found.sentence
+
+
+def test_errors_by_hand():
+    found = errors(np.array([1.0, 2.5]), np.array([1.0, 2.0]))
+    assert (found.max_abs, found.relative) == (0.5, 0.25)
+    assert errors(np.zeros(2), np.zeros(3)).relative == math.inf
+    assert errors(np.array([1e-6]), np.array([0.0])).relative == 1e-6
+    assert errors(np.array([1j]), np.array([-1j])).cosine == pytest.approx(-1.0)
+    assert errors(np.zeros(0), np.zeros(0)).relative == 0.0
+
+
+# ---- blame -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guilty", [{"r3"}, {"r0"}, {"r15"}, {"r2", "r13"}, {"r4", "r5", "r9"}])
+def test_bisection_finds_what_fails_together_in_few_calls(guilty):
+    calls: list[frozenset[str]] = []
+
+    def fails(on: frozenset[str]) -> bool:
+        calls.append(on)
+        return guilty <= on
+
+    rewrites = [f"r{i}" for i in range(16)]
+    assert bisect(rewrites, fails) == guilty
+    assert len(calls) <= 1 + 2 * len(guilty) * 4 + 2
+    assert len(calls) == len(set(calls)), "no set is built twice"
+
+
+def test_bisection_of_the_innocent_blames_nobody():
+    assert bisect(["a", "b"], lambda on: False) == frozenset()
+    assert bisect([], lambda on: True) == frozenset()
