@@ -1,4 +1,5 @@
-# make demo [MODEL=path]   optimize a model, race the result against the original
+# make demo [MODEL=path]   optimize a model, race the result against the original;
+#                          DEMO_ARGS= shows what tracea-optimize reports
 # make test                the default tests; make test-slow adds the long ones
 # make check               ruff and mypy; make golden rewrites the golden files
 #
@@ -10,7 +11,7 @@ VENV ?= .venv
 PYTHON ?=
 MODEL ?=
 PYTEST_ARGS ?=
-DEMO_ARGS ?=
+DEMO_ARGS ?= --quiet
 
 bin := $(VENV)/bin
 zoo := models/build/minilm.onnx
@@ -30,6 +31,7 @@ comma := ,
 demo: $(VENV)/demo.stamp $(if $(MODEL),,$(zoo))
 	@mkdir -p demo
 	@model="$(or $(MODEL),$(zoo))"; out="demo/$$(basename "$$model" .onnx).tracea.onnx"; \
+	echo "optimizing $$model, which measures for up to a minute"; \
 	$(bin)/tracea-optimize "$$model" -o "$$out" $(DEMO_ARGS) && \
 	$(bin)/python -m models.demo "$$model" "$$out"
 

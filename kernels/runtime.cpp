@@ -60,7 +60,8 @@ void destroy(void* kernel) {
   free(node);
 }
 
-OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** out) {
+OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
+                  void** out) {
   const tracea_op_type& type = type_of(op);
   Fault fault;
   size_t count = 0;
@@ -137,7 +138,8 @@ int minor_of(const char* version) {
 }
 
 bool chains_agree(const tracea_isa_table& isa, Fault& fault) {
-  bool same = isa.chains == tracea_chain_count && isa.gemm_mr * isa.gemm_nv * TRACEA_PANEL <= kMaxTile;
+  bool same = isa.chains == tracea_chain_count &&
+              isa.gemm_mr * isa.gemm_nv * TRACEA_PANEL <= kMaxTile;
   for (int32_t i = 0; same && i < isa.chains; ++i)
     same = isa.chain_key[i] == tracea_chain_types[i].key;
   return same || fault.fail("The library's tables contradict each other; build it again.");
@@ -182,7 +184,8 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
   while (__atomic_test_and_set(&state.locked, __ATOMIC_ACQUIRE)) sched_yield();
   OrtStatus* status = nullptr;
   if (!state.ready) status = prepare(api, base->GetVersionString(), fault);
-  else if (state.api != api) fault.fail("Another copy of ONNX Runtime in this process uses this library.");
+  else if (state.api != api)
+    fault.fail("Another copy of ONNX Runtime in this process uses this library.");
   __atomic_clear(&state.locked, __ATOMIC_RELEASE);
   if (fault.set) return status_of(api, fault, tracea_library_table.domain);
   return status ? status : ort::AddCustomOpDomain(api, options, state.domain);

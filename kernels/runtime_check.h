@@ -15,9 +15,9 @@ class Signature {
   }
   bool counts(int32_t ints, int32_t floats, int32_t views) {
     return (call_.int_count == ints && call_.float_count == floats && call_.view_count == views) ||
-           fault_.fail("The plan calls %s with %d ints, %d floats and %d views instead of %d, %d, %d.",
-                       kernel_, call_.int_count, call_.float_count, call_.view_count, ints, floats,
-                       views);
+           fault_.fail(
+               "The plan calls %s with %d ints, %d floats and %d views instead of %d, %d, %d.",
+               kernel_, call_.int_count, call_.float_count, call_.view_count, ints, floats, views);
   }
   bool parameter(int32_t i, int64_t low, int64_t high) {
     return (call_.ints[i] >= low && call_.ints[i] <= high) || fail("a parameter out of range");

@@ -139,10 +139,11 @@ inline void divide_work(GemmJob& job, const Driver& driver) {
   job.per_group = driver.panel_group ? driver.panel_group : together;
   job.groups = ceil_div(job.columns, job.per_group);
   job.chunks = ceil_div(job.m, driver.row_chunk);
-  job.prefetch = driver.prefetch && job.w_row == TRACEA_PANEL && job.w_panel == job.k * TRACEA_PANEL;
+  const bool packed = job.w_row == TRACEA_PANEL && job.w_panel == job.k * TRACEA_PANEL;
+  job.prefetch = driver.prefetch && packed;
   constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
-  if (static_cast<double>(job.m) * static_cast<double>(job.n) * static_cast<double>(job.k) < kSmall)
-    job.per_group = job.columns, job.groups = 1;
+  const double work = static_cast<double>(job.m) * static_cast<double>(job.n);
+  if (work * static_cast<double>(job.k) < kSmall) job.per_group = job.columns, job.groups = 1;
 }
 
 inline bool check_gemm(Signature& call) {

@@ -28,7 +28,8 @@ inline bool all_set(uint32_t word, uint32_t bits) { return (word & bits) == bits
 // The highest level this processor and operating system run; features as in variants.py.
 inline int host_level() {
   uint32_t a, b, c, d, features, c7, d7;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a, &features, &c7, &d7)) return 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a, &features, &c7, &d7))
+    return 0;
   constexpr uint32_t kFma = 1u << 12, kOsXsave = 1u << 27, kAvx = 1u << 28, kAvx2 = 1u << 5;
   constexpr uint32_t kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // f, dq, bw, vl
   constexpr uint32_t kYmmState = 0x6, kZmmState = 0xe6;
@@ -55,9 +56,11 @@ inline const tracea_isa_table* choose_isa(const tracea_library& library, Fault& 
   }
   for (int32_t i = library.isas; i-- > 0;)
     if (level_of(library.isa[i].isa) <= cap) return &library.isa[i];
-  return fault.fail("This library holds kernels for %s and above, but here only %s may run; rebuild "
-                    "it for this processor or raise TRACEA_ISA.",
-                    library.isas ? library.isa[0].isa : "nothing", kLevels[cap]), nullptr;
+  fault.fail(
+      "This library holds kernels for %s and above, but here only %s may run; rebuild it for this "
+      "processor or raise TRACEA_ISA.",
+      library.isas ? library.isa[0].isa : "nothing", kLevels[cap]);
+  return nullptr;
 }
 
 }  // namespace tracea

@@ -17,13 +17,14 @@ struct Frame {
   Memory* buffers;  // inputs, outputs, temps
 };
 
-inline bool describe_mismatch(Run& run, int32_t input, int32_t axis, int64_t actual, int64_t wanted) {
+inline bool mismatch(Run& run, int32_t input, int32_t axis, int64_t actual, int64_t wanted) {
   return run.fault.fail("Input %d has size %lld at axis %d, but must have %lld there.", input,
                         static_cast<long long>(actual), axis, static_cast<long long>(wanted));
 }
 
 // Reads an input's dimensions; its rank must be the plan's.
-inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t rank, int64_t* dims) {
+inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t rank,
+                      int64_t* dims) {
   const OrtApi* api = run.host.api;
   size_t actual = 0;
   if (run.host.dims_by_reference) {
@@ -73,7 +74,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame) {
       const int64_t actual = frame.dims[i * kMaxRank + axis];
       if (!evaluate(program.inputs[i].dims[axis], frame.symbols, &wanted))
         return run.fault.fail("The size of input %d at axis %d cannot be computed.", i, axis);
-      if (wanted != actual) return describe_mismatch(run, i, axis, actual, wanted);
+      if (wanted != actual) return mismatch(run, i, axis, actual, wanted);
     }
   return true;
 }

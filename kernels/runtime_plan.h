@@ -107,7 +107,8 @@ bool check_call(Call& call, Fault& fault);  // what the call's kernel asks of it
 
 inline int32_t Reader::type() {
   const int32_t code = small(1, 32, "element type");
-  if (!element_size(code)) fault_->fail("The plan names element type %d, which it cannot hold.", code);
+  if (!element_size(code))
+    fault_->fail("The plan names element type %d, which it cannot hold.", code);
   return code;
 }
 

@@ -45,7 +45,8 @@ class Inference {
 
   bool read_plan() {
     const OrtOpAttr* attribute = nullptr;
-    if (!good(ort::ShapeInferContext_GetAttribute(api_, context_, "plan", &attribute))) return false;
+    if (!good(ort::ShapeInferContext_GetAttribute(api_, context_, "plan", &attribute)))
+      return false;
     size_t bytes = 0;
     int64_t first = 0;
     good(ort::ReadOpAttr(api_, attribute, kOrtAttrInts, static_cast<void*>(&first), sizeof first,

@@ -13,7 +13,8 @@ typedef struct {
   uint8_t kind[TRACEA_MAX_OPERANDS];  // TRACEA_FULL ...
 } tracea_chain_type;
 
-extern "C" const tracea_chain_type tracea_chain_types[];  // by ascending key, one row more than used
+// By ascending key, one row more than used.
+extern "C" const tracea_chain_type tracea_chain_types[];
 extern "C" const int32_t tracea_chain_count;
 
 namespace tracea {

@@ -19,9 +19,9 @@ from rich.table import Table
 
 from tracea_graph import api
 from tracea_graph.check.feeds import bindings, synthesize
-from tracea_graph.check.timing import Race, ratio
+from tracea_graph.check.timing import Race, Ratio, ratio
 
-__all__ = ["error_between", "kernel_nodes", "main", "open_session", "race"]
+__all__ = ["error_between", "kernel_nodes", "main", "open_session", "race", "table"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Sequence[Array]
@@ -56,16 +56,14 @@ def race(
     return Race(tuple(times[0]), tuple(times[1]))
 
 
-def error_between(expected: Arrays, got: Arrays) -> tuple[float, float]:
-    """The largest ``|y − y'|`` over all numeric outputs, absolute and as a share of ``max|y|``."""
-    worst = share = 0.0
+def error_between(expected: Arrays, got: Arrays) -> float:
+    """The largest ``|y − y'|`` of all numeric outputs, as a share of that output's ``max|y|``."""
+    worst = 0.0
     for a, b in zip(expected, got, strict=True):
         if a.size and a.dtype.kind in "biuf":
             wide = a.astype(np.float64)
-            error = float(np.abs(wide - b).max())
-            worst = max(worst, error)
-            share = max(share, error / (float(np.abs(wide).max()) or 1.0))
-    return worst, share
+            worst = max(worst, float(np.abs(wide - b).max()) / (float(np.abs(wide).max()) or 1.0))
+    return worst
 
 
 def kernel_nodes(model: Path) -> tuple[int, int]:
@@ -73,6 +71,17 @@ def kernel_nodes(model: Path) -> tuple[int, int]:
     nodes = onnx.load(str(model), load_external_data=False).graph.node
     present = model.with_suffix(".so").is_file()
     return sum(present and node.domain.startswith("tracea.") for node in nodes), len(nodes)
+
+
+def table(title: str, rate: Ratio, error: float, ran: tuple[int, int]) -> Table:
+    """One row: before, after, ratio, error, nodes run as kernels."""
+    bounds = f"{rate.low:.3f}–{rate.high:.3f} with 99 % confidence"
+    made = Table(title=title, caption=f"medians of {rate.pairs} pairs; ratio {bounds}")
+    for head in ("before", "after", "ratio", "max error", "nodes run as kernels"):
+        made.add_column(head, justify="right", no_wrap=True)
+    times = (f"{rate.a_ms:.2f} ms", f"{rate.b_ms:.2f} ms", f"{rate.median:.3f}×")
+    made.add_row(*times, f"{error:.1e} of max|y|", f"{ran[0]} of {ran[1]}")
+    return made
 
 
 def main() -> None:
@@ -85,23 +94,10 @@ def main() -> None:
     binding = bindings(graph)[0][0]
     feeds = synthesize(graph, binding)
     before, after = open_session(args.original), open_session(args.result)
-    worst, share = error_between(before.run(None, feeds), after.run(None, feeds))
-    times = race(before, after, feeds)
-    ran, rate = kernel_nodes(args.result), ratio(times)
-    table = Table(
-        title=f"{args.original.name}, {binding.label}, 1 thread, plain onnxruntime",
-        caption=f"medians of {rate.pairs} pairs; 99 % bounds of the ratio: {rate.low:.3f}–{rate.high:.3f}",
-    )
-    for head in ("before", "after", "ratio", "max error", "nodes run as kernels"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_row(
-        f"{rate.a_ms:.2f} ms",
-        f"{rate.b_ms:.2f} ms",
-        f"{rate.median:.3f}×",
-        f"{worst:.1e} = {share:.1e} max|y|",
-        f"{ran[0]} of {ran[1]}",
-    )
-    Console().print(table)
+    error = error_between(before.run(None, feeds), after.run(None, feeds))
+    rate = ratio(race(before, after, feeds))
+    title = f"{args.original.name}, {binding.label}, 1 thread, plain onnxruntime"
+    Console().print(table(title, rate, error, kernel_nodes(args.result)))
 
 
 if __name__ == "__main__":

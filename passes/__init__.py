@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracea_graph.passes import attention, elementwise, embedding, gemm, recognise
+from tracea_graph.passes import attention, elementwise, embedding, gemm, projections, recognise
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
@@ -21,7 +21,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             "fuse",
             (
                 embedding.MergeEmbeddings(),
-                attention.MergeProjections(),
+                projections.MergeProjections(),
                 gemm.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
                 embedding.AbsorbEmbeddingNorm(),

@@ -8,7 +8,15 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["attribute", "collapses", "fused", "is_f32", "operand_producer", "same_shape"]
+__all__ = [
+    "attribute",
+    "collapses",
+    "fused",
+    "is_f32",
+    "operand_producer",
+    "same_shape",
+    "with_feeders",
+]
 
 _WORDS = {kind: word for word, kind in VOCABULARY}
 
@@ -62,3 +70,24 @@ def operand_producer(graph: TileGraph, value: str, op: str) -> Region | None:
     """The region that writes ``value``, if it is an ``op``."""
     region = graph.producer(value)
     return region if region is not None and region.op == op else None
+
+
+def with_feeders(
+    graph: TileGraph, covered: Sequence[Region], operands: Sequence[str]
+) -> list[Region]:
+    """``covered``, and what computes values for it alone that ``operands`` do not name.
+
+    Reshape(x, Concat(Shape(x), …))  ->  the shape arithmetic goes with the Reshape
+    """
+    inside = {r.id: r for r in covered}
+    kept, waiting = set(operands), list(covered)
+    while waiting:
+        for value in waiting.pop().reads:
+            region = graph.producer(value)
+            if region is None or region.id in inside or not kept.isdisjoint(region.writes):
+                continue
+            readers = {u.region.id for v in region.writes for u in graph.uses(v)}
+            if readers <= inside.keys() and not any(map(graph.is_output, region.writes)):
+                inside[region.id] = region
+                waiting.append(region)
+    return list(inside.values())

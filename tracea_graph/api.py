@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.onnx_io import library_digest
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.inputs import gather_inputs
@@ -17,13 +18,15 @@ from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.output import paths_for, staging
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Clock, Reporter
+from tracea_graph.pipeline.stages import STAGES, Stages
+from tracea_graph.pipeline.targets import levels_of
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["load", "optimize", "session"]
+__all__ = ["STAGES", "load", "optimize", "session", "stages"]
 
 Progress = Callable[[str], None]
 
@@ -32,15 +35,19 @@ def optimize(
     path: str | Path,
     options: Options = Options(),
     progress: Progress = lambda step: None,
+    several: bool = False,
 ) -> Report:
     """Write a faster model that computes the same function, and say what was done.
+
+    ``progress`` hears the name of each step; ``several`` says that ``options.output`` serves more
+    than one model and so must be a folder.
 
     Raises ModelError for an invalid model, UsageError for impossible options, BuildError without
     a working compiler, VerifyError if a result is wrong and no rewrite can be blamed.  Whatever
     happens, the input is untouched and no half-written file is left.
     """
     source, clock = Path(path), Clock(progress)
-    paths = paths_for(source, options.output)
+    paths = paths_for(source, options.output, several)
 
     clock.step(f"reading {source.name}")
     model = load_model(source)
@@ -72,12 +79,12 @@ def optimize(
 
 def load(path: str | Path, fused: bool = False) -> TileGraph:
     """A model's region graph; ``fused`` runs the passes on it first."""
-    model = load_model(Path(path))
-    if not fused:
-        return model.graph
-    options = Options()
-    inputs = gather_inputs(model.graph, options)
-    return Planner(model.graph, options, inputs.timed[0].symbols).plan()[0]
+    return stages(path, "passes" if fused else "import").graph
+
+
+def stages(path: str | Path, until: str, options: Options = Options()) -> Stages:
+    """What each stage makes of a model, up to ``until`` (see :data:`STAGES`); writes nothing."""
+    return Stages.run(Path(path), options, until)
 
 
 def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
@@ -88,14 +95,10 @@ def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
     """
     import onnxruntime
 
-    from tracea_graph.onnx_io import library_digest
-
     model = Path(path)
     options = settings.pop("sess_options", None) or onnxruntime.SessionOptions()
     library = model.with_suffix(".so")
     if library.is_file() and (wanted := library_digest(model)):
-        import hashlib
-
         if hashlib.sha256(library.read_bytes()).hexdigest() != wanted:
             raise UsageError(f"{library} is not the library {model.name} was written with")
         options.register_custom_ops_library(str(library.resolve()))

@@ -125,7 +125,8 @@ def test_sizes_are_solved(text, name, wanted):
 
 def test_sizes_are_solved_piecewise_through_concat_and_arithmetic():
     text = """g (float[2,6] x, int64 n) => (float[a,4] y) {
-        u = Unsqueeze(n, zero)  h = Mul(u, two)  s = Concat<axis=0>(minus, h)  y = Reshape(x, s) }"""
+        u = Unsqueeze(n, zero)  h = Mul(u, two)
+        s = Concat<axis=0>(minus, h)  y = Reshape(x, s) }"""
     weights = {
         "zero": np.array([0], np.int64),
         "two": np.array([2], np.int64),
@@ -154,9 +155,10 @@ def test_scalar_named_like_a_dim_has_its_size():
 
 
 def test_floats_are_normal_and_images_in_the_unit_interval():
-    text = "g (float[1,3,32,32] x, float[64,64] z) => (float[1,3,32,32] y, float[64,64] w) { y = Relu(x)  w = Relu(z) }"
+    text = """g (float[1,3,32,32] x, float[64,64] z) => (float[1,3,32,32] y, float[64,64] w) {
+        y = Relu(x)  w = Relu(z) }"""
     found = feed(text)
-    assert 0.0 <= found["x"].min() and found["x"].max() < 1.0
+    assert found["x"].min() >= 0.0 and found["x"].max() < 1.0
     assert found["z"].min() < -1.0 < 1.0 < found["z"].max()
 
 
@@ -185,11 +187,10 @@ def test_same_seed_same_feeds_other_seed_other_feeds():
 
 # ---- bindings --------------------------------------------------------------------------
 
-TEXT = """g (int64[batch,seq_len] ids, float[batch,heads,past_len,4] kv, int64[batch,T] attention_mask)
-    => (int64[batch,seq_len] y, float[batch,heads,past_len,4] k, int64[batch,T] m) {
-    y = Identity(ids)  k = Identity(kv)  m = Identity(attention_mask) }""".replace(
-    "batch,T", "batch,total_len"
-)
+TEXT = """g (int64[batch,seq_len] ids, float[batch,heads,past_len,4] kv,
+       int64[batch,total_len] attention_mask)
+    => (int64[batch,seq_len] y, float[batch,heads,past_len,4] k, int64[batch,total_len] m) {
+    y = Identity(ids)  k = Identity(kv)  m = Identity(attention_mask) }"""
 
 
 def test_default_bindings():
@@ -211,7 +212,7 @@ def test_given_shapes_are_timed_and_verified():
 
 
 def test_an_unknown_symbol_is_a_usage_error_naming_the_known():
-    with pytest.raises(UsageError, match="no dim 'sequence'.*batch, heads, past_len"):
+    with pytest.raises(UsageError, match=r"no dim 'sequence'.*batch, heads, past_len"):
         bindings(graph(TEXT), [{"sequence": 7}])
 
 
@@ -230,6 +231,13 @@ def test_image_and_pinned_dims():
     )
     (timed,), _ = bindings(made)
     assert timed.symbols == {"N": 1, "C": 3, "H": 224, "W": 224, "M": 1, "K": 30}
+
+
+def test_inputs_with_a_default_need_no_value():
+    made = graph(TEXT)
+    (timed,), _ = bindings(made, inputs=["ids"])
+    assert set(timed.symbols) == {"batch", "seq_len"}
+    assert set(synthesize(made, timed, inputs=["ids"])) == {"ids"}
 
 
 # ---- files -----------------------------------------------------------------------------

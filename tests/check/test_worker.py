@@ -100,7 +100,7 @@ def test_a_refusal_is_an_error_the_worker_survives(tmp_path):
 def test_checker(tmp_path):
     with Worker() as worker:
         worker.check(save(tmp_path, "m.onnx", RELU))
-        with pytest.raises(Rejected, match="(?i)shape|dim"):
+        with pytest.raises(Rejected, match=r"(?i)shape|dim"):
             wrong = "g (float[2,4] x) => (float[2,3] y) { y = Relu(x) }"
             worker.check(save(tmp_path, "w.onnx", wrong))
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from rich.console import Console
 
-from models.demo import error_between, kernel_nodes, open_session, race
+from models.demo import error_between, kernel_nodes, open_session, race, table
+from tracea_graph.check.timing import ratio_of
 
 
 def identity_model(path: Path, domain: str = "") -> Path:
@@ -38,4 +40,15 @@ def test_the_demo_times_in_pairs(tmp_path: Path) -> None:
 
 def test_the_demo_reports_the_worst_output() -> None:
     a, b = np.array([2.0, -4.0]), np.array([2.5, -4.0])
-    assert error_between([a, a, np.array(["s"])], [a, b, np.array(["s"])]) == (0.5, 0.125)
+    words = np.array(["s"])
+    assert error_between([a, a, words], [a, b, words]) == 0.125
+
+
+def test_the_demo_shows_one_row_that_fits_a_terminal() -> None:
+    rate = ratio_of([20.0] * 8, [16.0] * 8)
+    console = Console(width=80, record=True)
+    console.print(table("minilm.onnx", rate, 2e-6, (18, 111)))
+    text = console.export_text()
+    for cell in ("20.00 ms", "16.00 ms", "1.250×", "2.0e-06 of max|y|", "18 of 111"):
+        assert cell in text
+    assert "nodes run as kernels" in text

@@ -76,7 +76,8 @@ def bindings(
 
     Timed are the given ``shapes`` laid over the default, or the default alone.  Verified are
     those timed, everything 1, and odd primes with padded masks; for a model without symbols the
-    only sizes it has, plain and padded.  ``inputs`` are the inputs that have no default.  Raises UsageError for a symbol the model lacks.
+    only sizes it has, plain and padded.  ``inputs`` are the inputs that have no default.  Raises
+    UsageError for a symbol the model lacks.
     """
     needed = fed(graph, inputs)
     roles = _roles(graph, needed)

@@ -46,7 +46,8 @@ def synthesize(
 ) -> dict[str, Array]:
     """An array for every input without a default, of the dims the binding gives it.
 
-    ``inputs`` names them where initializers that may be overridden are inputs too.  Inputs that are no tensors of a known type are left out: only real data can supply them.
+    ``inputs`` names them where initializers that may be overridden are inputs too.  Inputs that
+    are no tensors of a known type are left out: only real data can supply them.
     """
     dims = dims_under(graph, binding)
     wanted = [v for v in fed(graph, inputs) if graph.spec(v).dtype in _NUMPY]
@@ -185,7 +186,8 @@ def from_file(
     """Input sets of an ``.npz`` file with one array per input, named like it.
 
     Arrays of the inputs' own ranks are one set; arrays that all have one more leading dim are as
-    many sets as it is long.  ``inputs`` are those that must be there.  Raises UsageError for anything that does not fit the model.
+    many sets as it is long.  ``inputs`` are those that must be there.  Raises UsageError for
+    anything that does not fit the model.
     """
     try:
         with np.load(path, allow_pickle=False) as data:

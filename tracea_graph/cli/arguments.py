@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tracea_graph.api import STAGES
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 
-__all__ = ["inspect_parser", "optimize_parser", "options_of"]
+__all__ = ["optimize_parser", "options_of", "tool_parser"]
 
-STAGES = ("import", "passes", "lower", "build", "export")
 
 
 def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:
@@ -81,12 +81,16 @@ def _add_printing(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-v", "--verbose", action="count", default=0, help="print rules and near misses too")
 
 
-def inspect_parser(prog: str = "tracea inspect") -> argparse.ArgumentParser:
-    """The parser of ``tracea inspect``."""
-    parser = argparse.ArgumentParser(prog=prog, description="Show a model's region graph.")
-    parser.add_argument("model", type=Path, metavar="MODEL.onnx")
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=N[,NAME=N]")
-    parser.add_argument("--fused", action="store_true", help="after the passes, not before")
+def tool_parser() -> argparse.ArgumentParser:
+    """The parser of ``tracea``: one subcommand each."""
+    parser = argparse.ArgumentParser(prog="tracea", description="Optimize and inspect ONNX models.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser(
+        "optimize", help="write a faster model", parents=[optimize_parser()], add_help=False
+    )
+    inspect = commands.add_parser("inspect", help="show a model's region graph")
+    inspect.add_argument("model", type=Path, metavar="MODEL.onnx")
+    inspect.add_argument("--fused", action="store_true", help="after the passes, not before")
     return parser
 
 
@@ -100,7 +104,7 @@ def options_of(args: argparse.Namespace) -> Options:
         output=args.output,
         target=args.target,
         threads=_threads(args.threads),
-        shapes=tuple(map(parse_shape, args.shape)),
+        shapes=tuple(map(_shape, args.shape)),
         keep=args.keep,
         only=tuple(args.only),
         skip=tuple(args.skip),
@@ -133,7 +137,7 @@ def _threads(text: str | None) -> tuple[int, ...]:
     return counts
 
 
-def parse_shape(text: str) -> dict[str, int]:
+def _shape(text: str) -> dict[str, int]:
     """``batch=1,seq=128`` as a dict.  Raises UsageError."""
     sizes: dict[str, int] = {}
     for part in text.split(","):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,15 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph import api
-from tracea_graph.cli.arguments import (
-    inspect_parser,
-    optimize_parser,
-    options_of,
-    parse_shape,
-)
+from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
+from tracea_graph.config import Options
 from tracea_graph.errors import TraceaError
 from tracea_graph.views import Report, render_report, report_page
-from tracea_graph.views.graph import render_graph
+from tracea_graph.views.graph import render_graph, render_programs
 
 __all__ = ["main", "optimize_main"]
 
@@ -28,48 +23,51 @@ INTERRUPTED = 130
 
 def optimize_main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``tracea-optimize``; returns the exit code."""
-    return _guarded(lambda: _optimize(optimize_parser().parse_args(argv)))
+    args = optimize_parser().parse_args(argv)
+    return _guarded(lambda: _optimize(args))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``tracea``; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="tracea", description="Optimize and inspect ONNX models.")
-    parser.add_argument("command", choices=("optimize", "inspect"))
-    args, rest = parser.parse_args((argv if argv is not None else sys.argv[1:])[:1]), None
-    rest = (argv if argv is not None else sys.argv[1:])[1:]
+    args = tool_parser().parse_args(argv)
     if args.command == "optimize":
-        return _guarded(lambda: _optimize(optimize_parser("tracea optimize").parse_args(rest)))
-    return _guarded(lambda: _inspect(inspect_parser().parse_args(rest)))
+        return _guarded(lambda: _optimize(args))
+    return _guarded(lambda: _inspect(args))
 
 
 def _guarded(run: Callable[[], int]) -> int:
     """Turn deliberate errors into one line on stderr and their exit code."""
+    stderr = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         return run()
     except TraceaError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {escape(str(error))}")
+        stderr.print(f"error: {error}", markup=False)
         return error.exit_code
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
+        stderr.print("interrupted: nothing was written, what was compiled stays cached")
         return INTERRUPTED
 
 
 def _optimize(args: argparse.Namespace) -> int:
     console = Console(quiet=args.quiet, highlight=False)
-    options = options_of(args)
     progress = Console(stderr=True, quiet=args.quiet or args.json, highlight=False)
+    options = options_of(args)
     for model in args.models:
-        with progress.status(f"reading {escape(model.name)}") as status:
-            step = lambda text: status.update(escape(text))  # noqa: E731
-            result = api.optimize(model, options, progress=step)
-        if isinstance(result, str):
-            console.print(result, markup=False)
+        if options.until is not None:
+            _print_stage(console, model, options, options.until)
             continue
-        _show(result, args, console)
+        with progress.status(f"reading {escape(model.name)}") as status:
+            report = api.optimize(
+                model,
+                options,
+                lambda text: status.update(escape(text)),  # noqa: B023  (used within the loop)
+                several=len(args.models) > 1,
+            )
+        _print_report(console, report, args)
     return 0
 
 
-def _show(report: Report, args: argparse.Namespace, console: Console) -> None:
+def _print_report(console: Console, report: Report, args: argparse.Namespace) -> None:
     if args.json:
         console.print(report.to_json(), markup=False, soft_wrap=True, end="")
     else:
@@ -78,10 +76,18 @@ def _show(report: Report, args: argparse.Namespace, console: Console) -> None:
         Path(args.report).write_text(report_page(report), encoding="utf-8")
 
 
+def _print_stage(console: Console, model: Path, options: Options, until: str) -> None:
+    made = api.stages(model, until, options)
+    if made.sources:
+        for source in made.sources:
+            console.print(f"{source.symbol}: {source.text.count(chr(10))} lines", markup=False)
+    elif made.programs:
+        console.print(render_programs(made.programs))
+    else:
+        console.print(render_graph(made.graph, {}))
+
+
 def _inspect(args: argparse.Namespace) -> int:
-    bindings: dict[str, int] = {}
-    for text in args.shape:
-        bindings |= parse_shape(text)
     graph = api.load(args.model, fused=args.fused)
-    Console(highlight=False).print(render_graph(graph, bindings))
+    Console(highlight=False).print(render_graph(graph, {}))
     return 0

@@ -19,6 +19,20 @@ Floats = npt.NDArray[np.floating[Any]]
 Shape = tuple[Extent, ...]
 
 
+def unbounded(extent: Extent) -> Extent:
+    """The ``s`` of ``min(s, c)`` with c ≥ 2, else the extent itself.
+
+    Where ``min(s, c)`` meets ``s`` in a broadcast, the two are equal or the operator fails.
+    """
+    if isinstance(extent, Expr) and extent.op == "min":
+        a, b = extent.args
+        if isinstance(b, int) and b >= 2:
+            return unbounded(a)
+        if isinstance(a, int) and a >= 2:
+            return unbounded(b)
+    return extent
+
+
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
     """The common shape by NumPy's rules, or None if symbols leave it open."""
     rank = max(map(len, shapes))

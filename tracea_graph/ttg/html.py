@@ -79,14 +79,20 @@ def _edges(graph: TileGraph, places: dict[str, Place]) -> list[str]:
     paths = []
     for source, target, data in graph.nx.edges(data=True):
         if source in places and target in places:
-            (x, y), (u, v) = places[source], places[target]
-            x, y, u = x + WIDTH / 2, y + HEIGHT, u + WIDTH / 2
             title = _text(f"{data['value']}: {graph.spec(data['value'])}")
-            paths.append(
-                f'<path d="M{x:.0f} {y:.0f}C{x:.0f} {y + 20:.0f} {u:.0f} {v - 20:.0f} {u:.0f} '
-                f'{v:.0f}" fill="none" stroke="#9aa0a6"><title>{title}</title></path>'
-            )
+            path = _curve(places[source], places[target])
+            line = f'<path d="{path}" fill="none" stroke="#9aa0a6">'
+            paths.append(f"{line}<title>{title}</title></path>")
     return paths
+
+
+def _curve(source: Place, target: Place) -> str:
+    """Bottom to top; an edge that passes other layers bends out of their way."""
+    (x, y), (u, v) = source, target
+    x, y, u = x + WIDTH / 2, y + HEIGHT, u + WIDTH / 2
+    out = 0.75 * WIDTH if v - y > GAP_Y + 1 else 0.0
+    left = f"{x + out:.0f} {y + GAP_Y:.0f}"
+    return f"M{x:.0f} {y:.0f}C{left} {u + out:.0f} {v - GAP_Y:.0f} {u:.0f} {v:.0f}"
 
 
 def _node(graph: TileGraph, name: str, place: Place) -> str:
@@ -98,13 +104,16 @@ def _node(graph: TileGraph, name: str, place: Place) -> str:
         results = ", ".join(f"{v}: {graph.spec(v)}" for v in region.writes)
         originals = " ".join(n.name or n.op for n in region.nodes[:20])
         detail = f"{name} {region.op} {region.rule}\n{results}\n{originals}"
+        value = next(iter(region.writes), "")
     colour = _colour(region.rule) if region and region.rule else NEUTRAL[kind]
     x, y = place
+    middle = f'<text x="{x + WIDTH / 2:.0f}" text-anchor="middle"'
     return (
         f'<g><title>{_text(detail)}</title><rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" '
         f'height="{HEIGHT}" rx="6" fill="{colour}" stroke="#5f6368"/>'
-        f'<text x="{x + WIDTH / 2:.0f}" y="{y + HEIGHT / 2 + 4:.0f}" text-anchor="middle">'
-        f"{_text(_short(label))}</text></g>"
+        f'{middle} y="{y + 15:.0f}">{_text(_short(label))}</text>'
+        f'{middle} y="{y + 29:.0f}" font-size="10" fill="#5f6368">'
+        f"{_text(_short(str(graph.spec(value))))}</text></g>"
     )
 
 

@@ -1,0 +1,97 @@
+"""Bounds of float32 values, by interval arithmetic backwards from a value.
+
+    (1 − Cast(bool)) · c        lies in [min(c, 0), max(c, 0)]
+    Where(keep, 0, c)           lies in [min(c, 0), max(c, 0)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf, isnan
+from types import MappingProxyType
+
+import numpy as np
+
+from tracea_graph.ir import DType
+from tracea_graph.passes.regions import attribute
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["UNBOUNDED", "Interval", "interval"]
+
+Interval = tuple[float, float]
+
+UNBOUNDED: Interval = (-inf, inf)
+_LARGEST = float(np.finfo(np.float32).max)
+_MAX_DEPTH = 16
+_MAX_CONSTANT = 1 << 22
+"""Elements of a constant that are still worth reading."""
+
+_COPIES = frozenset(
+    "Expand Flatten Gather Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split()
+)
+
+
+def interval(graph: TileGraph, value: str, depth: int = 0) -> Interval:
+    """The least and greatest value an element may have; :data:`UNBOUNDED` if not known."""
+    weight = graph.weight(value)
+    if weight is not None:
+        return _of_constant(graph, value)
+    if graph.spec(value).dtype is DType.BOOL:
+        return 0.0, 1.0
+    region = graph.producer(value)
+    if region is None or region.fused or depth > _MAX_DEPTH:
+        return UNBOUNDED
+    if region.op in _COPIES:
+        return interval(graph, region.operands[0], depth + 1)
+    if region.op == "Cast":
+        return _of_cast(graph, region, depth)
+    if region.op == "Where":
+        a, b = (interval(graph, v, depth + 1) for v in region.operands[1:])
+        return min(a[0], b[0]), max(a[1], b[1])
+    rule = _ARITHMETIC.get(region.op)
+    if rule is None or len(region.operands) != 2 or graph.spec(value).dtype is not DType.F32:
+        return UNBOUNDED
+    return _rounded(rule(*(interval(graph, v, depth + 1) for v in region.operands)))
+
+
+def _of_constant(graph: TileGraph, value: str) -> Interval:
+    weight = graph.weights[value]
+    if not 0 < weight.count <= _MAX_CONSTANT or weight.dtype not in (DType.F32, DType.BOOL):
+        return UNBOUNDED
+    array = weight.array()
+    low, high = float(array.min()), float(array.max())
+    return UNBOUNDED if isnan(low) else (low, high)
+
+
+def _of_cast(graph: TileGraph, region: Region, depth: int) -> Interval:
+    """From boolean or float32, to float32 or any integer; other casts may wrap or overflow."""
+    source = graph.spec(region.operands[0]).dtype
+    if source is DType.BOOL:
+        return 0.0, 1.0
+    known = source is DType.F32 and attribute(region, "to", 0) == DType.F32.onnx
+    narrow = source in (DType.I32, DType.I64)
+    return interval(graph, region.operands[0], depth + 1) if known or narrow else UNBOUNDED
+
+
+def _products(a: Interval, b: Interval) -> Interval:
+    every = [x * y for x in a for y in b]
+    return UNBOUNDED if any(map(isnan, every)) else (min(every), max(every))
+
+
+_ARITHMETIC: Mapping[str, Callable[[Interval, Interval], Interval]] = MappingProxyType(
+    {
+        "Add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        "Sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+        "Mul": _products,
+        "Max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+        "Min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    }
+)
+
+
+def _rounded(bounds: Interval) -> Interval:
+    """What float32 makes of it: beyond the largest number lies infinity; NaN bounds nothing."""
+    low, high = bounds
+    if isnan(low) or isnan(high):
+        return UNBOUNDED
+    return (-inf if low < -_LARGEST else low), (inf if high > _LARGEST else high)

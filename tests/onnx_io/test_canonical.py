@@ -1,0 +1,208 @@
+"""Canonical form: what is folded, bypassed or dropped, and what is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, helper
+
+from tests.onnx_io.samples import (
+    F32, equal, feeds, model, node, ops, read, run, tensor, value, verbatim,
+)  # fmt: skip
+
+X, Y = value("x", ["n", 4]), value("y", None)
+
+
+def build(nodes: list[NodeProto], *tensors: Any, opset: int = 17) -> ModelProto:
+    return model([*nodes, node("Relu", "a", "y")], [X], [Y], tensors, opset)
+
+
+def same(proto: ModelProto, tmp_path: Path) -> list[str]:
+    """The operators left; the answers are checked."""
+    loaded = read(proto, tmp_path)
+    written = verbatim(loaded, tmp_path / "out.onnx")
+    given = feeds(loaded.path, {"n": 3})
+    assert equal(run(written.model, given), run(loaded.path, given))
+    return ops(loaded)
+
+
+def ints(name: str, *numbers: int) -> Any:
+    return tensor(name, list(numbers), np.int64)
+
+
+NOTHING: dict[str, ModelProto] = {
+    "identity": build([node("Identity", "x", "a")]),
+    "dropout": build([node("Dropout", "x", "a mask")]),
+    "dropout 7": build([node("Dropout", "x", "a", ratio=0.9)], opset=7),
+    "dropout off": build([node("Dropout", "x r t", "a")], tensor("r", 0.5), tensor("t", 0, bool)),
+    "cast": build([node("Cast", "x", "a", to=F32)]),
+    "reshape": build([node("Shape", "x", "s"), node("Reshape", "x s", "a")]),
+    "reshape copy": build([node("Reshape", "x s", "a")], ints("s", 0, -1)),
+    "transpose": build([node("Transpose", "x", "a", perm=[0, 1])]),
+    "slice": build(
+        [node("Slice", "x b e c", "a")], ints("b", 0, 0), ints("e", 1 << 62, 4), ints("c", 0, 1)
+    ),
+    "slice 9": build([node("Slice", "x", "a", starts=[0], ends=[9], axes=[1])], opset=9),
+    "concat": build([node("Concat", "x", "a", axis=0)]),
+    "pad": build([node("Pad", "x p", "a")], ints("p", 0, 0, 0, 0)),
+    "expand": build([node("Expand", "x s", "a")], ints("s", 1, 4)),
+    "flatten": build([node("Flatten", "x", "a")]),
+    "tile": build([node("Tile", "x r", "a")], ints("r", 1, 1)),
+    "dead": build([node("Identity", "x", "a"), node("Exp", "x", "dead"), node("Neg", "dead", "d")]),
+    "chain": build([node("Identity", "x", "i"), node("Cast", "i", "j", to=F32),
+                    node("Identity", "j", "a")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_node_that_does_nothing_goes(name: str, tmp_path: Path) -> None:
+    assert same(NOTHING[name], tmp_path) == ["Relu"]
+
+
+SOMETHING: dict[str, tuple[ModelProto, str]] = {
+    "cast": (build([node("Cast", "x", "b", to=11), node("Cast", "b", "a", to=F32)]), "Cast"),
+    "reshape": (build([node("Reshape", "x s", "a")], ints("s", -1, 2)), "Reshape"),
+    "transpose": (build([node("Transpose", "x", "a")]), "Transpose"),
+    "reversed": (
+        build([node("Slice", "x b e c s", "a")], ints("b", -1), ints("e", -(1 << 62)),
+              ints("c", 1), ints("s", -1)),
+        "Slice",
+    ),
+    "shifted": (build([node("Pad", "x p", "a")], ints("p", 0, 1, 0, -1)), "Pad"),
+    "mask": (
+        model([node("Dropout", "x", "a y")], [X], [value("y", None, 9)], opset=12), "Dropout"
+    ),
+    "training": (
+        build([node("Dropout", "x r t", "a")], tensor("r", 0.0), tensor("t", 1, bool)), "Dropout"
+    ),
+    "random": (
+        build([node("RandomUniform", "", "r", shape=[4], seed=1.0), node("Add", "x r", "a")]),
+        "RandomUniform",
+    ),
+    "dequantize": (
+        build([node("DequantizeLinear", "q s", "d"), node("Add", "x d", "a")],
+              tensor("q", [1, 2, 3, 4], np.int8), tensor("s", 0.5)),
+        "DequantizeLinear",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOMETHING)
+def test_node_that_does_something_stays(name: str, tmp_path: Path) -> None:
+    proto, op = SOMETHING[name]
+    assert op in same(proto, tmp_path)
+
+
+def test_constants_fold(tmp_path: Path) -> None:
+    nodes = [
+        node("Sqrt", "c", "r"),
+        node("Div", "one r", "q"),
+        node("Shape", "x", "s"),
+        node("Gather", "s i", "d"),
+        node("Cast", "d", "f", to=F32),
+        node("Mul", "q f", "k"),
+        node("Mul", "x k", "a"),
+    ]
+    proto = build(nodes, tensor("c", 2.0), tensor("one", 1.0), tensor("i", 1, np.int64))
+    assert same(proto, tmp_path) == ["Mul", "Relu"]
+
+
+def test_folding_never_makes_the_file_grow(tmp_path: Path) -> None:
+    nodes = [node("Expand", "c s", "e"), node("Add", "x e", "a")]
+    proto = build(nodes, tensor("c", 2.0), ints("s", 500, 4))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 500
+    loaded = read(proto, tmp_path)
+    assert ops(loaded) == ["Expand", "Add", "Relu"]
+    assert verbatim(loaded, tmp_path / "o.onnx").bytes <= loaded.size * 1.02
+
+
+def test_shape_arithmetic_of_a_reshape_goes(tmp_path: Path) -> None:
+    nodes = [
+        node("Exp", "x", "e"),
+        node("Shape", "e", "s"),
+        node("Gather", "s i", "g"),
+        node("Unsqueeze", "g z", "u"),
+        node("Concat", "u two two", "t", axis=0),
+        node("Reshape", "e t", "a"),
+    ]
+    proto = build(nodes, tensor("i", 0, np.int64), ints("z", 0), ints("two", 2))
+    assert same(proto, tmp_path) == ["Exp", "Reshape", "Relu"]
+
+
+def test_equal_sizes_are_read_from_the_first_source(tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Exp", "x", "e"),
+        node("Shape", "e", "t"),
+        node("Expand", "one t", "o"),
+        node("Expand", "one s", "p"),
+        node("Sum", "o p e", "a"),
+    ]
+    loaded = read(build(nodes, tensor("one", [[1.0]])), tmp_path)
+    assert ops(loaded).count("Shape") == 1
+    assert {r.operands[1] for r in loaded.graph.regions() if r.op == "Expand"} == {"s"}
+
+
+def test_identity_at_an_output_renames_its_producer(tmp_path: Path) -> None:
+    nodes = [node("Exp", "x", "e"), node("Identity", "e", "y"), node("Neg", "e", "z")]
+    proto = model(nodes, [X], [Y, value("z", None)])
+    assert same(proto, tmp_path) == ["Exp", "Neg"]
+
+
+def test_identity_between_two_outputs_stays(tmp_path: Path) -> None:
+    nodes = [node("Exp", "x", "e"), node("Identity", "e", "y")]
+    assert same(model(nodes, [X], [value("e", None), Y]), tmp_path) == ["Exp", "Identity"]
+    nodes = [node("Identity", "x", "y")]
+    assert same(model(nodes, [X], [Y]), tmp_path) == ["Identity"]
+
+
+def test_captured_identity_stays(tmp_path: Path) -> None:
+    body = helper.make_graph([node("Neg", "a", "t")], "b", [], [value("t", None)])
+    nodes = [node("Identity", "x", "a"), node("If", "c", "y", then_branch=body, else_branch=body)]
+    proto = model(nodes, [X, value("c", [], 9)], [Y])
+    assert ops(read(proto, tmp_path)) == ["Identity", "If"]
+
+
+def test_weights_behind_nodes_are_known_while_the_nodes_stay(tmp_path: Path) -> None:
+    w = np.random.default_rng(0).standard_normal((600, 500)).astype(np.float32)
+    nodes = [
+        node("Transpose", "w", "wt"),
+        node("Reshape", "wt s", "wr"),
+        node("Cast", "wr", "wc", to=11),
+        node("Cast", "wc", "back", to=F32),
+        node("MatMul", "x w", "q"),
+        node("MatMul", "x back", "p"),
+        node("ConstantOfShape", "big", "f"),
+        node("Sum", "q p f", "a"),
+    ]
+    proto = model([*nodes, node("Relu", "a", "y")], [value("x", ["n", 600])],
+                  [Y], [tensor("w", w), ints("s", 600, 500), ints("big", 1, 500)])  # fmt: skip
+    graph = read(proto, tmp_path).graph
+    assert [r.op for r in graph.regions()][:3] == ["Transpose", "Reshape", "Cast"]
+    expected = w.T.reshape(600, 500)
+    assert np.array_equal(graph.weights["wr"].array(), expected)
+    assert np.array_equal(graph.weights["wc"].array(), expected.astype(np.float64))
+    assert graph.weights["back"].nbytes == w.nbytes
+    assert graph.producer("wr") is not None
+    same(proto, tmp_path)
+
+
+def test_string_constants_stay_nodes(tmp_path: Path) -> None:
+    nodes = [node("Constant", "", "c", value_string="a"), node("Equal", "s c", "y")]
+    proto = model(nodes, [value("s", [2], 8)], [value("y", [2], 9)], opset=19)
+    assert ops(read(proto, tmp_path)) == ["Constant", "Equal"]
+
+
+def test_zero_sized_tensors(tmp_path: Path) -> None:
+    nodes = [node("Concat", "x e", "a", axis=0)]
+    proto = build(nodes, tensor("e", np.zeros((0, 4))))
+    assert same(proto, tmp_path) == ["Concat", "Relu"]
+
+
+def test_static_shapes_settle_everything(tmp_path: Path) -> None:
+    nodes = [node("Shape", "x", "s"), node("ConstantOfShape", "s", "a")]
+    proto = model([*nodes, node("Add", "a x", "y")], [value("x", [2, 3])], [Y])
+    assert same(proto, tmp_path) == ["Add"]

@@ -1,0 +1,48 @@
+"""The early stages alone: what ``--until`` and ``tracea inspect`` show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.config import Options
+from tracea_graph.kernels.cpu import Source, units
+from tracea_graph.onnx_io import load
+from tracea_graph.ops.program import Program
+from tracea_graph.pipeline.assembly import assemble
+from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.rewrite import Trace
+from tracea_graph.ttg import TileGraph
+
+__all__ = ["STAGES", "Stages"]
+
+STAGES = ("import", "passes", "lower", "emit")
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What each stage made of one model; later fields are empty before their stage."""
+
+    graph: TileGraph
+    trace: Trace
+    programs: tuple[tuple[str, Program], ...] = ()
+    sources: tuple[Source, ...] = ()
+
+    @classmethod
+    def run(cls, path: Path, options: Options, until: str) -> Stages:
+        """Run the pipeline up to and including ``until``; nothing is written."""
+        graph = load(path).graph
+        if until == "import":
+            return cls(graph, Trace())
+        inputs = gather_inputs(graph, options)
+        planned, trace = Planner(graph, options, inputs.timed[0].symbols).plan()
+        if until == "passes":
+            return cls(planned, trace)
+        assembly = assemble(planned)
+        programs = tuple((item.type, item.program) for item in assembly.placed)
+        if until == "lower":
+            return cls(planned, trace, programs)
+        sources = units(assembly.chains.values(), levels_of(options.target))
+        return cls(planned, trace, programs, tuple(sources))
