@@ -53,8 +53,10 @@ def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
     """Render one unit.  ``kernel`` is one of :data:`KERNELS`, or ``"chain"`` with a chain."""
     variant = find(kernel, isa)
     exported = symbols(kernel, isa, chain)
-    body = _environment().get_template(variant.template).render(
-        isa=isa, symbols=exported, **_parameters(variant, chain)
+    body = (
+        _environment()
+        .get_template(variant.template)
+        .render(isa=isa, symbols=exported, **_parameters(variant, chain))
     )
     header = "\n".join(f"// {line}" for line in _header(variant, exported))
     return Source(exported[0], f"{header}\n{body}", (*COMMON_FLAGS, *isa_of(isa).flags))

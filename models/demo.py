@@ -6,6 +6,7 @@ Both run in plain onnxruntime in turn, one thread, on the same inputs; one table
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from tracea_graph import api
 from tracea_graph.check.feeds import bindings, synthesize
 from tracea_graph.check.timing import Race, Ratio, ratio
 
-__all__ = ["error_between", "kernel_nodes", "main", "open_session", "race", "table"]
+__all__ = ["error_between", "kernel_nodes", "main", "open_session", "race", "summary", "table"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Sequence[Array]
@@ -84,6 +85,15 @@ def table(title: str, rate: Ratio, error: float, ran: tuple[int, int]) -> Table:
     return made
 
 
+def summary(report: Path) -> str:
+    """The outcome in words, warnings, and where the whole report lies."""
+    content = json.loads(report.read_text(encoding="utf-8"))
+    warnings = (f"warning: {text}" for text in content["warnings"])
+    return "\n".join(
+        [f"{content['outcome']}: {content['reason']}", *warnings, f"rewrite by rewrite: {report}"]
+    )
+
+
 def main() -> None:
     """Parse the command line, race, print the table."""
     parser = argparse.ArgumentParser(prog="python -m models.demo", description=__doc__)
@@ -97,7 +107,9 @@ def main() -> None:
     error = error_between(before.run(None, feeds), after.run(None, feeds))
     rate = ratio(race(before, after, feeds))
     title = f"{args.original.name}, {binding.label}, 1 thread, plain onnxruntime"
-    Console().print(table(title, rate, error, kernel_nodes(args.result)))
+    console = Console(highlight=False)
+    console.print(table(title, rate, error, kernel_nodes(args.result)))
+    console.print(summary(args.result.with_suffix(".json")), markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

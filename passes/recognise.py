@@ -84,29 +84,24 @@ def _activation_check(m: Match) -> str | None:
 
 
 def _activation(rule: str, step: str) -> Callable[[Match], Region]:
-    def rewrite(m: Match) -> Region:
-        chain = Chain((FULL,), (Step(step, (0,)),), (1,))
-        return fused(
-            rule, ElementwiseParams(chain), (m.values["x"],), m.root.results, m.covered
-        )
+    return lambda m: _one_step(rule, step, m)
 
-    return rewrite
+
+def _one_step(rule: str, step: str, m: Match) -> Region:
+    chain = Chain((FULL,), (Step(step, (0,)),), (1,))
+    return fused(rule, ElementwiseParams(chain), (m.values["x"],), m.root.results, m.covered)
 
 
 def _gelu_op(op: Any, x: Any) -> Any:
     return op.Gelu(x)
 
 
-def _gelu_op_check(m: Match) -> str | None:
-    if attribute(m.root, "approximate", "none") != "none":
-        return "a tanh-approximated Gelu is another rule's"
-    return _activation_check(m)
+def _gelu_op_region(rule: str) -> Callable[[Match], Region]:
+    def rewrite(m: Match) -> Region:
+        exact = attribute(m.root, "approximate", "none") == "none"
+        return _one_step(rule, "gelu" if exact else "gelu_tanh", m)
 
-
-def _gelu_tanh_op_check(m: Match) -> str | None:
-    if attribute(m.root, "approximate", "none") != "tanh":
-        return "an exact Gelu is another rule's"
-    return _activation_check(m)
+    return rewrite
 
 
 # ---- normalisations --------------------------------------------------------------------
@@ -121,20 +116,32 @@ def _layer_norm_op_no_beta(op: Any, x: Any, gamma: Any) -> Any:
 
 
 def _centred(op: Any, x: Any) -> Any:
-    return op.Sub(x, op.ReduceMean(x, label="mean"))
+    return op.Sub(x, op.ReduceMean(x))
 
 
 def _deviation_form(op: Any, x: Any, epsilon: Any) -> Any:
     d = _centred(op, x)
-    return op.over_sqrt(d, op.Add(op.ReduceMean(op.square(d), label="variance"), epsilon))
+    return op.over_sqrt(d, op.Add(op.ReduceMean(op.square(d)), epsilon))
 
 
 def _layer_norm_spelled(op: Any, x: Any, gamma: Any, beta: Any, epsilon: Any) -> Any:
     return op.Add(op.Mul(_deviation_form(op, x, epsilon), gamma), beta)
 
 
+def _layer_norm_scaled(op: Any, x: Any, gamma: Any, epsilon: Any) -> Any:
+    return op.Mul(_deviation_form(op, x, epsilon), gamma)
+
+
 def _rms_form(op: Any, x: Any, epsilon: Any) -> Any:
-    return op.over_sqrt(x, op.Add(op.ReduceMean(op.square(x), label="variance"), epsilon))
+    return op.over_sqrt(x, op.Add(op.ReduceMean(op.square(x)), epsilon))
+
+
+def _layer_norm_bare(op: Any, x: Any, epsilon: Any) -> Any:
+    return _deviation_form(op, x, epsilon)
+
+
+def _rms_norm_bare(op: Any, x: Any, epsilon: Any) -> Any:
+    return _rms_form(op, x, epsilon)
 
 
 def _rms_norm_spelled(op: Any, x: Any, gamma: Any, epsilon: Any) -> Any:
@@ -164,15 +171,17 @@ def _norm_op_check(m: Match) -> str | None:
     rank = m.spec("x").rank
     if attribute(region, "axis", -1) not in (-1, (rank or 0) - 1):
         return "it normalises more than the last axis"
+    if "beta" not in m.values and any(region.operands[2:]):
+        return "its beta is no operand of this form"
     if any(v for v in region.results[1:] if m.graph.uses(v) or m.graph.is_output(v)):
         return "its mean or deviation is read too"
     return _affine_check(m)
 
 
 def _spelled_check(m: Match) -> str | None:
-    for label in ("mean", "variance"):
-        if label in m.labels and not _over_last_axis(m.graph, m.labels[label]):
-            return f"the {label} is not over the last axis alone"
+    means = [r for r in m.covered if r.op == "ReduceMean"]
+    if not all(_over_last_axis(m.graph, mean) for mean in means):
+        return "a mean is not over the last axis alone"
     if constant_number(m.graph, m.values["epsilon"]) is None:
         return "epsilon is not a constant"
     return _affine_check(m)
@@ -193,7 +202,7 @@ def _norm(rule: str, kind: str) -> Callable[[Match], Region]:
         else:
             epsilon = constant_number(m.graph, m.values["epsilon"]) or 0.0
         affine = [m.values[n] for n in ("gamma", "beta") if n in m.values]
-        params = NormParams(Norm(kind, epsilon, True, "beta" in m.values))
+        params = NormParams(Norm(kind, epsilon, "gamma" in m.values, "beta" in m.values))
         results = m.root.results[:1]
         return fused(rule, params, (m.values["x"], *affine), results, m.covered)
 
@@ -211,15 +220,12 @@ RULES: tuple[Rule, ...] = (
         lambda n: _activation(n, "gelu"),
         _activation_check,
     ),
-    _rule("gelu-op", (_gelu_op,), lambda n: _activation(n, "gelu"), _gelu_op_check),
+    _rule("gelu-op", (_gelu_op,), _gelu_op_region, _activation_check),
     _rule(
         "gelu-tanh",
         (_gelu_tanh_x_first, _gelu_tanh_half_first, _gelu_tanh_half_phi),
         lambda n: _activation(n, "gelu_tanh"),
         _activation_check,
-    ),
-    _rule(
-        "gelu-tanh-op", (_gelu_op,), lambda n: _activation(n, "gelu_tanh"), _gelu_tanh_op_check
     ),
     _rule("silu", (_silu,), lambda n: _activation(n, "silu"), _activation_check),
     _rule(
@@ -228,8 +234,18 @@ RULES: tuple[Rule, ...] = (
         lambda n: _norm(n, "layer"),
         _norm_op_check,
     ),
-    _rule("layer-norm", (_layer_norm_spelled,), lambda n: _norm(n, "layer"), _spelled_check),
-    _rule("rms-norm", (_rms_norm_spelled,), lambda n: _norm(n, "rms"), _spelled_check),
+    _rule(
+        "layer-norm",
+        (_layer_norm_spelled, _layer_norm_scaled, _layer_norm_bare),
+        lambda n: _norm(n, "layer"),
+        _spelled_check,
+    ),
+    _rule(
+        "rms-norm",
+        (_rms_norm_spelled, _rms_norm_bare),
+        lambda n: _norm(n, "rms"),
+        _spelled_check,
+    ),
     _rule("rms-norm-op", (_rms_norm_op,), lambda n: _norm(n, "rms"), _norm_op_check),
 )
 """Recognition rules, one per spelling family."""

@@ -45,7 +45,7 @@ def storage_for(
     turned ^= transposed
     if plain or (weight.nbytes > _SMALL and _needed_elsewhere(graph, root)):
         return None if scale != 1.0 else Storage(root, "nk" if turned else "kn")
-    name = f"{root}{'_t' if turned else ''}{f'_{scale:g}' if scale != 1.0 else ''}_panels"
+    name = f"{root}{'_t' if turned else ''}{f'_{scale!r}' if scale != 1.0 else ''}_panels"
     n, k = weight.shape if transposed else weight.shape[::-1]
     load = _panels(weight.load, transposed, scale)
     return Storage(name, "panels", Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load))

@@ -7,7 +7,6 @@ compares text with a file beside the test, or rewrites it under ``--update-golde
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from tracea_graph.api import load, optimize, session
 from tracea_graph.config import Options
 from tracea_graph.ttg import TileGraph, TTGBuilder
+from tracea_graph.version import VERSION as __version__
 from tracea_graph.views import Report
 
-__all__ = ["Options", "Report", "TTGBuilder", "TileGraph", "load", "optimize", "session"]
+__all__ = ["Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load", "optimize", "session"]
 
-__version__ = "0.1.0"

@@ -53,7 +53,7 @@ def optimize(
     model = load_model(source)
 
     clock.step("preparing inputs")
-    inputs = gather_inputs(model.graph, options)
+    inputs = gather_inputs(model, options)
     isas = levels_of(options.target)
 
     with tempfile.TemporaryDirectory(prefix="tracea-") as scratch, staging(paths) as stage:

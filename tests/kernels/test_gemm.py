@@ -13,8 +13,8 @@ from tests.kernels.conformance import (
     Output,
     address,
     close,
-    kernel,
     guarded,
+    kernel,
     unaligned,
 )
 from tracea_graph.kernels.cpu import emit, symbols

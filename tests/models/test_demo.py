@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 from rich.console import Console
 
-from models.demo import error_between, kernel_nodes, open_session, race, table
+from models.demo import error_between, kernel_nodes, open_session, race, summary, table
 from tracea_graph.check.timing import ratio_of
 
 
@@ -52,3 +53,12 @@ def test_the_demo_shows_one_row_that_fits_a_terminal() -> None:
     for cell in ("20.00 ms", "16.00 ms", "1.250×", "2.0e-06 of max|y|", "18 of 111"):
         assert cell in text
     assert "nodes run as kernels" in text
+
+
+def test_the_demo_says_why(tmp_path: Path) -> None:
+    report = tmp_path / "m.json"
+    said = {"outcome": "kept original", "reason": "nothing was faster", "warnings": ["busy"]}
+    report.write_text(json.dumps(said))
+    first, second, third = summary(report).splitlines()
+    assert (first, second) == ("kept original: nothing was faster", "warning: busy")
+    assert third.endswith("m.json")

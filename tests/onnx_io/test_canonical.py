@@ -200,9 +200,3 @@ def test_zero_sized_tensors(tmp_path: Path) -> None:
     nodes = [node("Concat", "x e", "a", axis=0)]
     proto = build(nodes, tensor("e", np.zeros((0, 4))))
     assert same(proto, tmp_path) == ["Concat", "Relu"]
-
-
-def test_static_shapes_settle_everything(tmp_path: Path) -> None:
-    nodes = [node("Shape", "x", "s"), node("ConstantOfShape", "s", "a")]
-    proto = model([*nodes, node("Add", "a x", "y")], [value("x", [2, 3])], [Y])
-    assert same(proto, tmp_path) == ["Add"]

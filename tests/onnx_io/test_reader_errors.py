@@ -159,9 +159,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         ({"offset": 4, "length": 1024}, "holds 1024 bytes"),
     ],
 )
-def test_external_data_out_of_bounds(
-    entries: dict[str, int], reason: str, tmp_path: Path
-) -> None:
+def test_external_data_out_of_bounds(entries: dict[str, int], reason: str, tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(2048))
     if entries.get("offset") == 2048:
         entries = {**entries, "length": 2048}
@@ -196,9 +194,7 @@ def test_tolerated_by_the_runtime_although_the_checker_objects(tmp_path: Path) -
 
 
 def test_unknown_operators_and_domains_stay(tmp_path: Path) -> None:
-    proto = model(
-        [node("Nonsense", "x", "a"), node("Thing", "a", "y", domain="my.own")], [X], [Y]
-    )
+    proto = model([node("Nonsense", "x", "a"), node("Thing", "a", "y", domain="my.own")], [X], [Y])
     loaded = read(proto, tmp_path)
     assert [r.op for r in loaded.graph.regions()] == ["Nonsense", "my.own::Thing"]
 

@@ -24,7 +24,7 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.spaces import space_of
-from tracea_graph.ttg import Region, RegionModel, TileGraph, expand
+from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand
 
 Array = npt.NDArray[Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -152,6 +152,25 @@ def _inside(box: tuple[Array, Array], tile: int) -> tuple[slice, ...]:
     return tuple(map(slice, box[0][tile].tolist(), box[1][tile].tolist()))
 
 
+def _tiles(bound: BoundModel) -> tuple[Array, Array]:
+    return expand(bound, (2, 3, 0)).ranges()
+
+
+def _random_boxes(bound: BoundModel) -> tuple[Array, Array]:
+    """Parts of every parallel axis, also of those that tiles never cut.
+
+    None where results merge axes: the image of such a part is no box.
+    """
+    rng = np.random.default_rng(3)
+    merged = any((np.count_nonzero(a.matrix, 1) > 1).any() for a in bound.writes)
+    count = 0 if merged else 6
+    starts = rng.integers(0, bound.extents, (count, len(bound.extents)))
+    stops = rng.integers(starts + 1, bound.extents + 1)
+    whole = [a.reduction for a in bound.model.space.axes]
+    starts[:, whole], stops[:, whole] = 0, bound.extents[whole]
+    return starts, stops
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.op}-{c.operands[0]}")
 def test_tiles_depend_on_their_boxes_and_on_nothing_else(case: Case) -> None:
     arrays = _arrays(case)
@@ -160,8 +179,7 @@ def test_tiles_depend_on_their_boxes_and_on_nothing_else(case: Case) -> None:
     model = _model(case, arrays, expected)
     assert model is not None
     bound = model.bind({})
-    tiles = expand(bound, (2, 3, 0))
-    starts, stops = tiles.ranges()
+    starts, stops = map(np.concatenate, zip(_tiles(bound), _random_boxes(bound), strict=True))
     views = _views(case, arrays)
     boxes = [(int(a.value[1:]), a.box(starts, stops)) for a in bound.reads]
     written = [(int(a.value[1:]), a.box(starts, stops)) for a in bound.writes]

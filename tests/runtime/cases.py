@@ -73,13 +73,14 @@ def gemm(
     return Case(name, program, feeds, (y,))
 
 
-def gemm_chain(m: int = 37, n: int = 72, k: int = 33) -> Case:
+def gemm_chain(m: int = 37, n: int = 72, k: int = 33, layout: int = 0) -> Case:
     """A gemm whose epilogue has an operand of every kind; all but the weight lie strided."""
     x, w, b, r = random(m, k), random(k, n, seed=1), random(n, seed=2), random(m, n, seed=3)
     row, col, one = random(n, seed=4), random(m, seed=5), random(1, seed=6)
+    stored = np.ascontiguousarray(w.T) if layout == 2 else pack(w)
     views = (
         dense("input", 0, "m", k),
-        dense("input", 1, *pack(w).shape),
+        dense("input", 1, *stored.shape),
         dense("input", 2, n),
         dense("input", 3, "m", n),
         strided("input", 4, ("m", n), (0, 1)),
@@ -89,18 +90,20 @@ def gemm_chain(m: int = 37, n: int = 72, k: int = 33) -> Case:
     )
     shapes = [
         spec("m", k),
-        spec(*pack(w).shape),
+        spec(*stored.shape),
         spec(n),
         spec("m", n),
         spec(n),
         spec("m"),
         spec(1),
     ]
-    call = Call("gemm", views, ints=(0,), chain=GELU_RESIDUAL)
+    call = Call("gemm", views, ints=(layout,), chain=GELU_RESIDUAL)
     program = single(call, shapes, [spec("m", n)], m=(0, 0))
     x64, w64, *rest = wide(x, w, b, r, row, col[:, None], one)
     (y,) = GELU_RESIDUAL.reference([x64 @ w64 + rest[0], *rest[1:]])
-    return Case(f"gemm_chain_{m}x{n}", program, (x, pack(w), b, r, row, col, one), (y,))
+    return Case(
+        f"gemm_chain_{m}x{n}_layout{layout}", program, (x, stored, b, r, row, col, one), (y,)
+    )
 
 
 def gemm_two_results(m: int = 9, n: int = 20, k: int = 8) -> Case:
@@ -301,6 +304,8 @@ def all_cases() -> tuple[Case, ...]:
         gemm(130, 200, 65, 0, drivers=(small, large)),
         gemm(5, 200, 65, 0, bias=False, drivers=(small, large)),
         gemm(64, 257, 96, 1, bias=False),
+        gemm(200, 33, 20, 2),  # more rows than columns: the weight is packed
+        gemm_chain(m=67, layout=2),
         gemm_chain(),
         gemm_chain(m=1, n=1, k=3),
         gemm_two_results(),

@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from runtime.cases import GELU_RESIDUAL
+from runtime.cases import ADD, GELU_RESIDUAL
 from runtime.support import Case, dense, model, run_cases, run_worker, single, spec
 
 from tracea_graph.build import Library, build_library
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.ir import Expr
 from tracea_graph.kernels.plan import encode
 from tracea_graph.ops.program import Call
 
 MUTATED = (
     "gemm_7x47x31_layout0_bias_0",
     "gemm_7x47x31_layout2_bias_0",
-    "gemm_chain_37x72",
+    "gemm_chain_37x72_layout0",
+    "gemm_chain_67x72_layout2",
     "gemm_then_norm",
     "elementwise_bias",
     "embedding_int64_2x5",
@@ -166,3 +168,19 @@ def test_shapes_are_inferred_without_false_equalities(
     onnx.save(loose, path)
     job = {"task": "shapes", "library": str(library.path), "model": str(path)}
     assert run_worker(job) == [["b", "s", 96]]
+
+
+def test_a_computed_size_gets_a_name_of_its_own(library: Library, tmp_path: Path) -> None:
+    rows = Expr("mul", ("b", "s"))
+    flat = (dense("input", 0, rows, 4), dense("input", 1, rows, 4), dense("output", 0, rows, 4))
+    call = Call("elementwise", flat, chain=ADD)
+    shapes = [spec("b", "s", 4), spec("b", "s", 4)]
+    program = single(call, shapes, [spec(rows, 4)], b=(0, 0), s=(0, 1))
+    path = tmp_path / "model.onnx"
+    found = model(program, library.domain)
+    found.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(found, path)
+    job = {"task": "shapes", "library": str(library.path), "model": str(path)}
+    ((first, width),) = run_worker(job)
+    assert width == 4
+    assert first.startswith(library.domain)

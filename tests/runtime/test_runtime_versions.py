@@ -13,7 +13,7 @@ from runtime.support import Case, run_cases, run_worker
 from tracea_graph.build import Library
 from tracea_graph.config import TOLERANCE
 
-NAMES = ("gemm_chain_37x72", "gemm_then_norm", "gemm_then_norm_empty", "attention_boolean")
+NAMES = ("gemm_chain_37x72_layout0", "gemm_then_norm", "gemm_then_norm_empty", "attention_boolean")
 
 
 def install(folder: Path, *packages: str) -> None:

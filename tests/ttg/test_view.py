@@ -84,6 +84,20 @@ def test_the_graph_expands_and_stages_its_regions() -> None:
     assert set(staging.traffic_of(MemoryLevel("L2", 1e6))) == {"x", "w", "y"}
 
 
+def test_what_others_need_is_written_out() -> None:
+    nodes = [Node("MatMul", ("x", "w"), ("c",)), Node("Softmax", ("c",), ("y",))]
+    graph = TileGraph.of_nodes(nodes, ["x", "w"], ["y", "c"], {}, {})
+    graph.describe = _describe
+    level = MemoryLevel("L2", 1e6)
+    kept = graph.stage(graph.regions(), {"seq": 12}, {"L2": (4, 0, 0)})
+    assert kept.traffic_of(level) == {"x": 384, "w": 512, "c": 768, "y": 768}
+    nodes.append(Node("Relu", ("c",), ("z",)))
+    graph = TileGraph.of_nodes(nodes, ["x", "w"], ["y", "z"], {}, {})
+    graph.describe = _describe
+    pair = [r for r in graph.regions() if r.op != "Relu"]
+    assert "c" in graph.stage(pair, {"seq": 12}, {}).traffic_of(level)
+
+
 def test_opaque_regions_have_no_tiles() -> None:
     graph = _pair()
     with pytest.raises(GraphError, match=r"region n0 \(MatMul\) is opaque"):

@@ -206,5 +206,5 @@ def _decided(found: Ratio) -> bool:
 
 
 def _hopeless(found: Ratio) -> bool:
-    """True if even half the uncertainty would leave the bounds where they decide nothing."""
-    return found.median - (found.median - found.low) / 2 <= MINIMUM
+    """True if more pairs would only narrow the bounds around no gain."""
+    return found.median <= MINIMUM

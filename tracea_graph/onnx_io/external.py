@@ -111,7 +111,9 @@ def _resolve(location: str, model: Path, tensor: str) -> Path:
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
     """Every dense tensor of a model: initializers, attributes, subgraphs, functions."""
     yield from model.graph.initializer
-    yield from _attribute_tensors([*model.graph.node, *(n for f in model.functions for n in f.node)])
+    yield from _attribute_tensors(
+        [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    )
 
 
 def _attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:

@@ -17,6 +17,7 @@ from onnx import NodeProto, helper, numpy_helper
 from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.nodes import has_subgraph
+from tracea_graph.onnx_io.runtime import plain_session
 from tracea_graph.onnx_io.tensors import constant, numpy_dtype
 
 __all__ = ["fold_constants"]
@@ -128,7 +129,7 @@ def _cost(group: Sequence[Call], draft: Draft) -> float:
         readers = {int(r.name) for r in draft.tensors[name].outputs}
         if readers <= inside:
             grown -= len(name) + OVERHEAD + draft.weights[name].nbytes
-    return grown - sum(call.proto.ByteSize() for call in group)
+    return grown - sum(int(call.proto.ByteSize()) for call in group)
 
 
 def _bytes(spec: TensorSpec) -> float:
@@ -159,21 +160,13 @@ def _evaluate(group: Sequence[Call], wanted: Sequence[str], draft: Draft) -> Arr
 def _run(
     nodes: Sequence[NodeProto], wanted: Sequence[str], found: Arrays, draft: Draft
 ) -> Arrays | None:
-    import onnxruntime as ort
-
     operands = _operands(nodes, found, draft.weights)
     outputs = [helper.make_value_info(v, draft.facts.type_of(v)) for v in wanted]
     graph = helper.make_graph(nodes, "constants", [], outputs, operands)
     imports = [helper.make_opsetid(d, v) for d, v in draft.opsets.items()]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        session = ort.InferenceSession(
-            model.SerializeToString(), options, ["CPUExecutionProvider"]
-        )
+        session = plain_session(model.SerializeToString())
         values = session.run_with_ort_values(list(wanted), {})
     except Exception:  # the binding raises several unrelated types; unfolded is as good
         return None

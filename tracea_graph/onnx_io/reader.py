@@ -46,6 +46,7 @@ def load(path: Path) -> Model:
     Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
     """
     skeleton, spans, size = _read(path)
+    validate.check_text(skeleton)
     opsets = _opsets(skeleton)
     validate.check_opset(opsets, skeleton.ir_version)
     external.embed(skeleton, path)

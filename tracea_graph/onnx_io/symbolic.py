@@ -6,6 +6,7 @@ cancel) and back.  Symbols are sizes of at least 1.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -60,13 +61,13 @@ def minimum(a: Extent, b: Extent) -> Extent:
 
 def at_least(a: Extent, bound: int) -> bool:
     """Whether an extent is provably no smaller than ``bound``."""
-    low = 0
+    total = 0
     for monomial, factor in _poly(a).items():
-        if monomial and factor < 0:
+        lows = [_low(atom) for atom in monomial]
+        if None in lows or (monomial and factor < 0):
             return False
-        least = all(isinstance(atom, str) for atom in monomial)
-        low += factor if least else 0
-    return low >= bound
+        total += factor * math.prod(low for low in lows if low is not None)
+    return total >= bound
 
 
 def broadcast(a: Extent, b: Extent) -> Extent | None:
@@ -92,6 +93,18 @@ def merge(a: Extent | None, b: Extent | None) -> Extent | None:
     if a is None or isinstance(b, int):
         return b if b is not None else a
     return a
+
+
+def _low(atom: Atom) -> int | None:
+    """0 or 1, whichever the atom is provably no smaller than; None if it may be negative."""
+    if isinstance(atom, str):
+        return 1
+    a, b = atom.args
+    for bound in (1, 0):
+        known = at_least(a, bound), at_least(b, bound)
+        if (atom.op == "min" and all(known)) or (atom.op == "max" and any(known)):
+            return bound
+    return 0 if atom.op == "floordiv" and at_least(a, 0) and at_least(b, 1) else None
 
 
 def _unclipped(extent: Extent) -> Extent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,16 @@ from onnx import TensorProto, helper, numpy_helper
 from tracea_graph.errors import GraphError, ModelError
 from tracea_graph.ir import DType, Weight
 
-__all__ = ["Segment", "constant", "dtype_of", "from_proto", "header", "numpy_dtype", "raw_chunks"]
+__all__ = [
+    "Segment",
+    "constant",
+    "dtype_of",
+    "from_proto",
+    "header",
+    "numpy_dtype",
+    "raw_chunks",
+    "stored_size",
+]
 
 Array = npt.NDArray[Any]
 
@@ -80,7 +90,7 @@ def from_proto(proto: TensorProto, segment: Segment | None, name: str = "") -> W
     weight = Weight(label, dtype, shape, segment or (lambda: numpy_helper.to_array(proto)))
     if any(d < 0 for d in shape):
         raise ModelError(f"initializer {label!r} has the negative size {list(shape)}")
-    need = -(-int(weight.count * dtype.size * 8) // 8)
+    need = stored_size(weight)
     if segment:
         if segment.length != need:
             raise ModelError(_misfit(label, segment.length, "bytes", shape, need))
@@ -122,6 +132,11 @@ def header(proto: TensorProto) -> TensorProto:
     return bare
 
 
+def stored_size(weight: Weight) -> int:
+    """Bytes of a weight as ONNX stores it: elements below a byte are packed, the last padded."""
+    return math.ceil(weight.count * weight.dtype.size)
+
+
 def raw_chunks(weight: Weight) -> Iterator[bytes | memoryview]:
     """A weight as ``raw_data``, streamed where it comes from a file.
 
@@ -135,7 +150,7 @@ def raw_chunks(weight: Weight) -> Iterator[bytes | memoryview]:
         raw: bytes | memoryview = numpy_helper.from_array(array).raw_data
     else:
         raw = array.reshape(-1).view(np.uint8).data
-    if len(raw) != -(-int(weight.count * weight.dtype.size * 8) // 8):
+    if len(raw) != stored_size(weight):
         raise GraphError(f"weight {weight.name!r} gives {len(raw)} bytes, not its declared size")
     yield raw
 
@@ -148,7 +163,7 @@ def _typed_count(proto: TensorProto) -> int:
 def _typed_need(weight: Weight) -> int:
     size = weight.dtype.size
     if 0 < size < 1:
-        return -(-int(weight.count * size * 8) // 8)
+        return stored_size(weight)
     return weight.count * (2 if weight.dtype in (DType.C64, DType.C128) else 1)
 
 

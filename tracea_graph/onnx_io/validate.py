@@ -11,17 +11,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import onnx
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TypeProto, shape_inference
 
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io.nodes import captures_of
 from tracea_graph.onnx_io.order import topological
+from tracea_graph.onnx_io.runtime import plain_session
 from tracea_graph.onnx_io.wire import Spans
 
 __all__ = [
     "OLDEST_OPSET",
     "check_opset",
     "check_structure",
+    "check_text",
     "infer_all",
     "newest_opset",
     "without_data",
@@ -48,6 +51,17 @@ def check_opset(opsets: Mapping[str, int], ir_version: int) -> None:
 def newest_opset() -> int:
     """The newest version of the default operator set that can be read."""
     return onnx.defs.onnx_opset_version()
+
+
+def check_text(message: Message) -> None:
+    """Raise ModelError if a name or documentation is not text."""
+    for field, content in message.ListFields():
+        many = content if field.is_repeated else (content,)
+        if field.type == field.TYPE_MESSAGE:
+            for part in many:
+                check_text(part)
+        elif field.type == field.TYPE_STRING and not all(map(_is_text, many)):
+            raise ModelError(f"a field {field.name!r} of the model is not UTF-8: it is corrupt")
 
 
 def check_structure(
@@ -144,6 +158,10 @@ def _blank_duplicates(graph: GraphProto) -> None:
         seen.add(node.name)
 
 
+def _is_text(content: str | bytes) -> bool:
+    return isinstance(content, str)
+
+
 def _lenient(shell: ModelProto) -> ModelProto:
     for data_prop in (True, False):
         try:
@@ -155,14 +173,8 @@ def _lenient(shell: ModelProto) -> ModelProto:
 
 def _ask_runtime(shell: ModelProto) -> None:
     """Raise ModelError with ONNX Runtime's reason if it finds the model invalid."""
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        ort.InferenceSession(shell.SerializeToString(), options, ["CPUExecutionProvider"])
+        plain_session(shell.SerializeToString())
     except Exception as error:  # the binding raises several unrelated types
         text = str(error)
         if not any(reason in text for reason in _TOLERATED):

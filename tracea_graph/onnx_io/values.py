@@ -66,8 +66,14 @@ def _cast(node: NodeProto, args: Args, facts: Facts) -> Value | None:
     if args[0] is None or to not in INTEGERS:
         return None
     if to is DType.BOOL:
-        return _each(lambda v: sym.at_least(v, 1) or None if _symbolic(v) else bool(v), args[0])
+        return _each(_truth, args[0])
     return _each(lambda v: int(v) if isinstance(v, bool) else v, args[0])
+
+
+def _truth(element: Any) -> bool | None:
+    if element is None or _symbolic(element):
+        return True if element is not None and sym.at_least(element, 1) else None
+    return bool(element)
 
 
 def _gather(node: NodeProto, args: Args, facts: Facts) -> Value | None:
@@ -222,9 +228,8 @@ def _symbolic(value: Any) -> bool:
 
 
 def _div(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return None if b == 0 else int(a / b) if abs(a) < 1 << 52 else None
-    return sym.div(a, b) if isinstance(b, int) and b > 0 or _symbolic(b) else None
+    """ONNX truncates towards zero, extents round down: the same unless a sign is negative."""
+    return sym.div(a, b) if sym.at_least(a, 0) and sym.at_least(b, 1) else None
 
 
 def _mod(a: Any, b: Any) -> Any:

@@ -160,13 +160,14 @@ def _tensor(
         whole = bare.SerializeToString(deterministic=True)
         return [tag(_INITIALIZER, len(whole)), whole]
     start = bare.SerializeToString(deterministic=True)
-    payload = tag(_RAW_DATA, weight.nbytes)
-    length = len(start) + len(payload) + weight.nbytes
+    size = tensors.stored_size(weight)
+    payload = tag(_RAW_DATA, size)
+    length = len(start) + len(payload) + size
     return [tag(_INITIALIZER, length) + start + payload, weight]
 
 
 def _size(piece: Piece) -> int:
-    return piece.nbytes if isinstance(piece, Weight) else len(piece)
+    return tensors.stored_size(piece) if isinstance(piece, Weight) else len(piece)
 
 
 def _emit(piece: Piece, file: IO[bytes]) -> None:

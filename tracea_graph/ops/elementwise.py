@@ -19,20 +19,6 @@ Floats = npt.NDArray[np.floating[Any]]
 Shape = tuple[Extent, ...]
 
 
-def unbounded(extent: Extent) -> Extent:
-    """The ``s`` of ``min(s, c)`` with c ≥ 2, else the extent itself.
-
-    Where ``min(s, c)`` meets ``s`` in a broadcast, the two are equal or the operator fails.
-    """
-    if isinstance(extent, Expr) and extent.op == "min":
-        a, b = extent.args
-        if isinstance(b, int) and b >= 2:
-            return unbounded(a)
-        if isinstance(a, int) and a >= 2:
-            return unbounded(b)
-    return extent
-
-
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
     """The common shape by NumPy's rules, or None if symbols leave it open."""
     rank = max(map(len, shapes))
@@ -48,11 +34,13 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def is_clipped(dim: Extent, other: Extent) -> bool:
-    """True for ``dim`` = min(``other``, …): broadcast against ``other``, the two are equal.
+    """True for ``dim`` = min(``other``, c), c ≥ 2: broadcast against ``other``, the two are equal.
 
-    Were they not, ``dim`` would be a smaller number than ``other``, and the original would fail.
+    Were they not, ``dim`` would be c, smaller than ``other`` and not one: the original would fail.
     """
-    return isinstance(dim, Expr) and dim.op == "min" and other in dim.args
+    if not isinstance(dim, Expr) or dim.op != "min" or other not in dim.args:
+        return False
+    return all(a == other or (isinstance(a, int) and a >= 2) for a in dim.args)
 
 
 @dataclass(frozen=True)

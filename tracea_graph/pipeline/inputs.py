@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracea_graph.check.bindings import Binding, bindings
 from tracea_graph.check.feeds import from_file, synthesize
 from tracea_graph.config import Options
-from tracea_graph.ttg import TileGraph
+from tracea_graph.onnx_io import Model
 
 __all__ = ["Inputs", "gather_inputs"]
 
@@ -31,19 +31,16 @@ class Inputs:
         return tuple(self.timing)
 
 
-def gather_inputs(graph: TileGraph, options: Options) -> Inputs:
-    """Feeds for a graph.  Raises UsageError for data or shapes that do not fit it."""
-    timed, verified = bindings(graph, options.shapes)
+def gather_inputs(model: Model, options: Options) -> Inputs:
+    """Feeds for a model.  Raises UsageError for data or shapes that do not fit it."""
+    graph, names = model.graph, model.inputs
+    timed, verified = bindings(graph, options.shapes, names)
     if options.data is not None:
-        feeds = {f"data[{i}]": feed for i, feed in enumerate(from_file(options.data, graph))}
+        sets = from_file(options.data, graph, names)
+        feeds = {f"data[{i}]": feed for i, feed in enumerate(sets)}
         return Inputs(timed, feeds, feeds)
     return Inputs(
         timed,
-        {b.label: synthesize(graph, b, options.seed) for b in timed},
-        {_label(b): synthesize(graph, b, options.seed) for b in verified},
+        {b.label: synthesize(graph, b, options.seed, names) for b in timed},
+        {b.label: synthesize(graph, b, options.seed, names) for b in verified},
     )
-
-
-def _label(binding: Binding) -> str:
-    return f"{binding.label}, padded" if binding.padded else binding.label
-

@@ -13,7 +13,7 @@ from tracea_graph.config import TOLERANCE, Options
 from tracea_graph.errors import VerifyError
 from tracea_graph.onnx_io import Model
 from tracea_graph.pipeline.candidates import Built, Workshop
-from tracea_graph.pipeline.inputs import Inputs
+from tracea_graph.pipeline.inputs import Feed, Inputs
 
 __all__ = ["Judge"]
 
@@ -105,7 +105,7 @@ class Judge:
             self.model.path,
             self._groups(candidate),
             self._candidate,
-            self.inputs.timing,
+            self._timed(),
             threads=self.threads(),
             budget=self.options.budget,
             worker=Worker,
@@ -115,6 +115,11 @@ class Judge:
             return None
         dropped = frozenset(v.group.key for v in self.decision.verdicts if not v.kept)
         return self.build(self.guilty | dropped)
+
+    def _timed(self) -> dict[str, Feed]:
+        """Feeds to time: those the original does not refuse."""
+        refused = self.verification.rejected if self.verification else {}
+        return {k: f for k, f in self.inputs.timing.items() if k not in refused}
 
     def threads(self) -> tuple[int, ...]:
         """Thread counts to time: the caller's, or one and all cores."""

@@ -9,6 +9,7 @@ from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import Source, units
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.program import Program
+from tracea_graph.ops.spaces import space_of
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
@@ -33,10 +34,12 @@ class Stages:
     @classmethod
     def run(cls, path: Path, options: Options, until: str) -> Stages:
         """Run the pipeline up to and including ``until``; nothing is written."""
-        graph = load(path).graph
+        model = load(path)
+        graph = model.graph
+        graph.describe = space_of
         if until == "import":
             return cls(graph, Trace())
-        inputs = gather_inputs(graph, options)
+        inputs = gather_inputs(model, options)
         planned, trace = Planner(graph, options, inputs.timed[0].symbols).plan()
         if until == "passes":
             return cls(planned, trace)

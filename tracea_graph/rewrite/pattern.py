@@ -25,8 +25,10 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Match", "Miss", "OpBuilder", "Rule", "constant_number", "match"]
 
 _COMMUTATIVE = ("Add", "Mul", "Max", "Min")
-_LITERAL_RTOL = 2e-4
+_LITERAL_RTOL = 5e-5
 """How far a literal may be off: exporters write √2 with as few as five digits."""
+_EXACT_RTOL = 1e-6
+"""The same for numbers such as ½, 1 and 3, which nobody rounds."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ def _match(tree: Any, value: str, found: Match) -> Iterator[Match]:
             yield from _match(alternative, value, found)
     elif isinstance(tree, float):
         number = constant_number(found.graph, value)
-        if number is not None and abs(number - tree) <= _LITERAL_RTOL * abs(tree):
+        tolerance = _EXACT_RTOL if (4 * tree).is_integer() else _LITERAL_RTOL
+        if number is not None and abs(number - tree) <= tolerance * abs(tree):
             yield found
     else:
         yield from _match_call(tree, value, found)

@@ -1,8 +1,9 @@
 """The priority scheduler: passes propose, it disposes, and it writes down why.
 
 Within a phase every proposal waits in one heap ordered by predicted gain.  The best one that is
-still legal is applied; then only the passes whose neighbourhood changed are asked again.  The
-outcome is deterministic: ties break by the order of passes and regions.
+still legal is applied; then only the passes whose neighbourhood changed are asked again, and once
+the heap is empty those that found something in the way.  The outcome is deterministic: ties break
+by the order of passes and regions.
 """
 
 from __future__ import annotations
@@ -174,27 +175,36 @@ class _Run:
         self.cost, self.limits, self.trace = cost, limits, trace
         self.heap: list[tuple[float, int, Proposal]] = []
         self.count = 0
-        self.missed: set[Miss] = set()
+        # by region and pass, as of the last time they were asked
+        self.missed: dict[tuple[str, str], dict[Miss, None]] = {}
 
     def run(self) -> None:
         for region in self.graph.regions():
-            self.ask(region)
+            self.ask(region, self.passes)
+        while self.drain():
+            for where, name in list(self.missed):
+                if (region := self.graph.region(where)) is not None:
+                    self.ask(region, [p for p in self.passes if p.name == name])
+        for misses in self.missed.values():
+            for miss in misses:
+                self.trace.add(self.phase, miss.rule, miss.where, "missed", miss.reason)
+
+    def drain(self) -> int:
+        """Dispose of everything in the heap; return how many rewrites were applied."""
+        applied = 0
         while self.heap:
             gain, _, proposal = heapq.heappop(self.heap)
-            self.dispose(proposal, -gain)
+            applied += self.dispose(proposal, -gain)
+        return applied
 
-    def ask(self, region: Region) -> None:
-        for p in self.passes:
+    def ask(self, region: Region, passes: Iterable[Pass]) -> None:
+        for p in passes:
+            self.missed.pop((region.id, p.name), None)
             for item in p.propose(self.graph, region):
                 if isinstance(item, Miss):
-                    self.note_miss(item)
+                    self.missed.setdefault((region.id, p.name), {})[item] = None
                 else:
                     self.push(item)
-
-    def note_miss(self, miss: Miss) -> None:
-        if miss not in self.missed:
-            self.missed.add(miss)
-            self.trace.add(self.phase, miss.rule, miss.where, "missed", miss.reason)
 
     def push(self, proposal: Proposal) -> None:
         gain = sum(self.cost(self.graph, r) for r in proposal.old)
@@ -203,22 +213,26 @@ class _Run:
         heapq.heappush(self.heap, (-gain, self.count, proposal))
         self.count += 1
 
-    def dispose(self, proposal: Proposal, gain: float) -> None:
+    def dispose(self, proposal: Proposal, gain: float) -> bool:
+        """Apply the proposal if it is still legal; write down what became of it."""
         rule, where = proposal.rule, proposal.where
         verdict = self.verdict(proposal, gain)
         if verdict is not None:
             self.trace.add(self.phase, rule, where, *verdict, gain)
-            return
+            return False
         try:
             self.graph.replace(proposal.old, proposal.new, proposal.specs, proposal.weights)
             if self.limits.check:
                 self.graph.check()
         except GraphError as error:
             self.trace.add(self.phase, rule, where, "rejected", str(error), gain)
-            return
+            return False
         self.trace.add(self.phase, rule, where, "applied", "", gain)
+        for gone in proposal.old:
+            self.missed.pop((gone.id, rule), None)
         for region in self.neighbourhood(proposal.new):
-            self.ask(region)
+            self.ask(region, self.passes)
+        return True
 
     def verdict(self, proposal: Proposal, gain: float) -> tuple[str, str] | None:
         if any(self.graph.region(r.id) is not r for r in proposal.old):

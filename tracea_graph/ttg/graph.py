@@ -208,11 +208,13 @@ class TileGraph:
 
     def prune(self) -> int:
         """Drop regions none of whose results is read; return how many went."""
-        dropped, again = 0, True
-        while again:
-            dead = [r for r in self.regions() if not any(map(self._needed, r.writes))]
+        dropped, doubtful = 0, self.regions()
+        while doubtful:
+            dead = [r for r in doubtful if not any(map(self._needed, r.writes))]
+            sources = [self._producer[v] for r in dead for v in r.reads if v in self._producer]
             self._remove(dead)
-            dropped, again = dropped + len(dead), bool(dead)
+            dropped += len(dead)
+            doubtful = [r for r in {s.id: s for s in sources}.values() if r.id in self.nx]
         return dropped
 
     def check(self) -> None:
@@ -252,10 +254,14 @@ class TileGraph:
     ) -> Staging:
         """Footprint, traffic and intensity of connected regions, producers first.
 
-        ``tiles`` maps a memory level's name to the last region's tile there.  Raises GraphError
-        if a region is opaque, they are not connected, or a symbol has no binding.
+        ``tiles`` maps a memory level's name to the last region's tile there.  Values other
+        regions or the outputs need are written out.  Raises GraphError if a region is opaque,
+        they are not connected, or a symbol has no binding.
         """
-        return Staging([self._modelled(r) for r in regions], bindings, tiles, order)
+        ids, written = {r.id for r in regions}, [v for r in regions for v in r.writes]
+        outside = (v for v in written if any(u.region.id not in ids for u in self.uses(v)))
+        kept = {*outside, *(v for v in written if self.is_output(v))}
+        return Staging([self._modelled(r) for r in regions], bindings, tiles, order, kept)
 
     def _modelled(self, region: Region) -> RegionModel:
         if model := self.model(region):
@@ -276,12 +282,9 @@ class TileGraph:
             for value in region.writes:
                 del self._producer[value]
             self.nx.remove_node(region.id)
-        stale = [
-            n
-            for n, d in self.nx.nodes(data=True)
-            if d["kind"] == "const" and not self.nx.out_degree(n)
-        ]
-        self.nx.remove_nodes_from(stale)
+        constants = {f"const:{value}" for region in regions for value in region.reads}
+        unread = [n for n in constants if n in self.nx and not self.nx.out_degree(n)]
+        self.nx.remove_nodes_from(unread)
 
     def _insert(self, ranked: Sequence[tuple[tuple[int, int], Region]]) -> None:
         for rank, region in ranked:

@@ -196,10 +196,10 @@ class BoundAccess:
         return lo, np.where(empty, lo, hi)
 
     def preimage(self, lo: Ints, hi: Ints) -> Ranges:
-        """The smallest box of points that touch some element of each box.
+        """Boxes of points that hold every point touching some element of each box.
 
-        Axes the tensor does not depend on, or in a form that is not a mixed-radix number, are
-        whole.  An empty box has an empty preimage.
+        The smallest such box where a dimension follows one axis or a mixed-radix number of axes;
+        axes it follows in another form, or not at all, are whole.  Nothing touches an empty box.
         """
         starts = np.zeros((*lo.shape[:-1], len(self.extents)), np.int64)
         stops = np.broadcast_to(self.extents, starts.shape).copy()

@@ -14,7 +14,8 @@ whose mean working set fits the level.  The mean over all windows of a walk of T
 
 over the gaps between uses of a box, before its first and after its last.  Partly overlapping boxes
 (halos) are moved whole, and producers are computed again for every tile that needs them: both are
-the price of the tile shape, and show up here.
+the price of the tile shape, and show up here.  A producer's own sum is not sliced: the operands of
+all of it count towards the footprint.
 
 Sources: Shi et al., "Welder", OSDI 2023 (tile propagation, footprint and traffic per level);
 Denning and Schwartz, "Properties of the working-set model", CACM 1972, with the finite-length form
@@ -23,7 +24,7 @@ of Xiang et al., "HOTL", ASPLOS 2013; Williams et al., "Roofline", CACM 2009.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -136,7 +137,8 @@ class Staging:
     """A connected set of regions with one tile shape for each memory level.
 
     ``tiles`` maps a level's name to the tile (m, n, k) of the last region, or to a tile set of
-    it; a level not named holds the whole problem.  Regions come producers first.
+    it; a level not named holds the whole problem.  Regions come producers first.  ``kept`` are
+    values between them that others need too: they are written out as well.
     """
 
     def __init__(
@@ -145,12 +147,13 @@ class Staging:
         bindings: Mapping[str, int],
         tiles: Mapping[str, Shape | TileSet],
         order: str = "row-major",
+        kept: Collection[str] = (),
     ) -> None:
         """Raises GraphError if the regions are not connected or a symbol has no binding."""
         self.models = tuple(models)
         self.bindings, self.tiles, self.order = dict(bindings), dict(tiles), order
         self._bound = [m.bind(bindings) for m in models]
-        self._inner = _inner_values(self.models)
+        self._inner, self._kept = _inner_values(self.models), frozenset(kept)
         self._walks: dict[str, Walk] = {}
 
     def footprint(self, level: MemoryLevel) -> float:
@@ -197,7 +200,7 @@ class Staging:
             chosen = self.tiles.get(level.name, (0, 0, 0))
             if not isinstance(chosen, TileSet):
                 chosen = expand(self._bound[-1], chosen, self.order)
-            self._walks[level.name] = _walk(self._bound, self._inner, chosen)
+            self._walks[level.name] = _walk(self._bound, self._inner, self._kept, chosen)
         return self._walks[level.name]
 
 
@@ -215,7 +218,9 @@ def _inner_values(models: Sequence[RegionModel]) -> frozenset[str]:
     return frozenset(inner)
 
 
-def _walk(models: Sequence[BoundModel], inner: frozenset[str], tiles: TileSet) -> Walk:
+def _walk(
+    models: Sequence[BoundModel], inner: frozenset[str], kept: frozenset[str], tiles: TileSet
+) -> Walk:
     """Propagate every tile from the last region to the outside operands."""
     needed: dict[str, Ranges] = {}
     streams: list[Stream] = []
@@ -230,9 +235,9 @@ def _walk(models: Sequence[BoundModel], inner: frozenset[str], tiles: TileSet) -
         for access, written in pairs:
             box = access.box(*ranges)
             size = access.item * access.touched(*ranges).astype(np.float64)
-            if access.value in inner and written:
+            if access.value in inner - kept and written:
                 resident = resident + size
-            elif access.value in inner:
+            elif access.value in inner and not written:
                 needed[access.value] = _hull(needed.get(access.value), box)
             elif not any(_within(box, other) for other in seen.get((access.value, written), ())):
                 seen.setdefault((access.value, written), []).append(box)

@@ -70,7 +70,8 @@ template <int NV>
 INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
   UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
 }
-enum { CHUNK = 4 };  // steps of k between two looks at the prefetch queue
+// Steps of k between two looks at the prefetch queue; with four, gcc runs out of registers.
+enum { CHUNK = 2 };
 
 // Lines wanted next, requested at an even pace over the k loop.
 struct Prefetch {

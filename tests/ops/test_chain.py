@@ -1,0 +1,156 @@
+"""Chains mean the same as text, in NumPy and as ONNX nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import normal, relative_error, run_body
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.chain import ELEMENTARY, Chain, Step
+from tracea_graph.ops.elementwise import ElementwiseParams, broadcast, is_clipped
+from tracea_graph.ir import DType, Expr, TensorSpec
+
+OPSETS = (11, 13, 17, 18, 21)
+POSITIVE = ("sqrt", "log", "div", "reciprocal")
+
+
+def operands(op: str) -> list[np.ndarray]:
+    arrays = [normal(3, 7, seed=i) for i in range(ELEMENTARY[op].arity)]
+    return [np.abs(a) + np.float32(0.1) for a in arrays] if op in POSITIVE else arrays
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("op", ELEMENTARY)
+def test_every_step_is_spelled_as_it_is_computed(op: str, opset: int) -> None:
+    arrays = operands(op)
+    count = len(arrays)
+    chain = Chain(("full",) * count, (Step(op, tuple(range(count))),), (count,))
+    body = ElementwiseParams(chain).body(opset)
+    expected = chain.reference([a.astype(np.float64) for a in arrays])
+    for actual, want in zip(run_body(body, arrays, opset), expected, strict=True):
+        assert relative_error(actual, want) < 2e-6
+
+
+CHAINS = {
+    "bias-relu": Chain(("full", "row"), (Step("add", (0, 1)), Step("relu", (2,))), (3,)),
+    "scaled residual": Chain(
+        ("full", "full"), (Step("mul", (0, 0.125)), Step("add", (2, 1))), (3,)
+    ),
+    "column factor": Chain(("full", "col"), (Step("mul", (0, 1)),), (2,)),
+    "one number": Chain(("full", "scalar"), (Step("sub", (1, 0)), Step("neg", (2,))), (3,)),
+    "two results": Chain(("full",), (Step("tanh", (0,)), Step("exp", (1,))), (1, 2)),
+    "passes an operand on": Chain(("full", "full"), (Step("max", (0, 1)),), (1, 2)),
+    "the same literal twice": Chain(
+        ("full",), (Step("add", (0, 2.0)), Step("mul", (2.0, 1))), (2,)
+    ),
+}
+SHAPES = {"full": (4, 6), "row": (6,), "col": (4, 1), "scalar": (1,)}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_is_spelled_as_it_is_computed(name: str) -> None:
+    chain = CHAINS[name]
+    arrays = [normal(*SHAPES[k], seed=i) for i, k in enumerate(chain.operands)]
+    params = ElementwiseParams(chain)
+    expected = params.reference([a.astype(np.float64) for a in arrays])
+    actual = run_body(params.body(17), arrays, 17)
+    assert len(actual) == len(chain.results)
+    for a, e in zip(actual, expected, strict=True):
+        assert relative_error(a, e) < 2e-6
+
+
+def test_a_literal_is_written_once() -> None:
+    b = BodyBuilder(1, 17)
+    CHAINS["the same literal twice"].spell(b, b.inputs)
+    assert [n.op for n in b.nodes].count("Constant") == 1
+
+
+def test_equal_chains_have_one_text_and_key() -> None:
+    def chain(literal: float, kind: str = "row") -> Chain:
+        return Chain(("full", kind), (Step("mul", (0, literal)), Step("add", (2, 1))), (3,))
+
+    assert chain(0.5) == chain(0.5)
+    assert chain(0.5).text == "full,row|mul(0,0.5);add(2,1)|3"
+    assert chain(0.5).key == chain(0.5).key
+    others = [chain(0.25), chain(0.5, "col"), CHAINS["bias-relu"]]
+    assert len({chain(0.5).key, *(c.key for c in others)}) == 4
+    assert all(0 < c.key < 2**62 for c in others)
+
+
+def test_an_integer_refers_and_a_float_is_a_number() -> None:
+    refers = Chain(("full", "full"), (Step("mul", (0, 1)),), (2,))
+    number = Chain(("full", "full"), (Step("mul", (0, 1.0)),), (2,))
+    x, y = normal(2, 2), normal(2, 2, seed=1)
+    assert refers.key != number.key
+    assert np.allclose(refers.reference([x, y])[0], x * y)
+    assert np.allclose(number.reference([x, y])[0], x)
+
+
+def test_the_cost_of_a_chain_is_its_steps() -> None:
+    chain = CHAINS["bias-relu"]
+    assert chain.flops == ELEMENTARY["add"].flops + ELEMENTARY["relu"].flops
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Step("add", (0,)), "add takes 2 arguments"),
+        (lambda: Step("cosh", (0,)), "cosh"),
+        (lambda: Chain(("full",) * 9, (), (0,)), "at most 8 operands"),
+        (lambda: Chain(("full",), (), ()), "1 or 2 results"),
+        (lambda: Chain(("full",), (), (0, 0, 0)), "1 or 2 results"),
+        (lambda: Chain(("diagonal",), (), (0,)), "unknown operand kind"),
+        (lambda: Chain(("full",), (Step("relu", (1,)),), (1,)), "reads a later value"),
+        (lambda: Chain(("full",), (Step("relu", (-1,)),), (1,)), "reads a later value"),
+        (lambda: Chain(("full",), (), (1,)), "a result is no value of the chain"),
+        (lambda: Chain(("full",), (), (1.0,)), "a result is no value of the chain"),
+    ],
+)
+def test_impossible_chains_are_refused(make: object, reason: str) -> None:
+    with pytest.raises((ValueError, KeyError), match=reason):
+        make()  # type: ignore[operator]
+
+
+# ---- broadcasting ------------------------------------------------------------------------
+
+SMALL = st.lists(st.integers(1, 3), max_size=4).map(tuple)
+
+
+@given(st.lists(SMALL, min_size=1, max_size=4))
+def test_broadcast_agrees_with_numpy(shapes: list[tuple[int, ...]]) -> None:
+    try:
+        expected = np.broadcast_shapes(*shapes)
+    except ValueError:
+        assert broadcast(shapes) is None
+    else:
+        assert broadcast(shapes) == expected
+
+
+def test_symbols_broadcast_only_where_they_provably_agree() -> None:
+    assert broadcast([("b", "s", 8), (8,), (1, "s", 1)]) == ("b", "s", 8)
+    assert broadcast([("b", 8), ("c", 8)]) is None
+    assert broadcast([("b", 8), (2, 8)]) is None
+
+
+def test_a_clipped_symbol_is_the_symbol() -> None:
+    clipped = Expr("min", ("s", 512))
+    assert is_clipped(clipped, "s") and not is_clipped(clipped, "b") and not is_clipped("s", "s")
+    assert broadcast([("b", "s"), (1, clipped)]) == ("b", "s")
+    assert broadcast([("b", "b"), (1, clipped)]) is None
+
+
+def test_a_symbol_clipped_to_one_may_be_repeated() -> None:
+    assert broadcast([("b", "s"), (1, Expr("min", ("s", 1)))]) is None
+    assert broadcast([("b", "s"), (1, Expr("min", ("s", "b")))]) is None
+
+
+def test_elementwise_shapes_that_stay_open_are_refused() -> None:
+    params = ElementwiseParams(CHAINS["scaled residual"])
+    known, other = TensorSpec(DType.F32, ("b", 4)), TensorSpec(DType.F32, ("c", 4))
+    assert params.infer([known, known]) == (known,)
+    for bad in (other, TensorSpec(DType.F32, None)):
+        with pytest.raises(ValueError, match="do not provably broadcast"):
+            params.infer([known, bad])
