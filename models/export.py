@@ -128,7 +128,7 @@ def _text(module: Any, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.Mo
 def _tokens(count: int) -> tuple[Any, ...]:
     import torch
 
-    tokens = torch.randint(1, 1000, (2, 16))
+    tokens = torch.randint(1, 500, (2, 16))
     return (tokens, torch.ones_like(tokens), torch.zeros_like(tokens))[:count]
 
 
@@ -157,16 +157,13 @@ def _to_proto(module: Any, feeds: tuple[Any, ...], **arguments: Any) -> onnx.Mod
         return onnx.load(path)
 
 
-def _bert(hidden: int, layers: int, attention: str, outputs: int = 1) -> Any:
-    """A BERT encoder with 12 heads; ``attention`` names the implementation to export."""
+def _bert(hidden: int, layers: int, attention: str, outputs: int = 1, **sizes: int) -> Any:
+    """A BERT encoder, 12 heads by default; ``attention`` names the implementation to export."""
     from transformers import BertConfig, BertModel
 
+    shape = {"num_attention_heads": 12, "intermediate_size": 4 * hidden} | sizes
     config = BertConfig(
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=12,
-        intermediate_size=4 * hidden,
-        attn_implementation=attention,
+        hidden_size=hidden, num_hidden_layers=layers, attn_implementation=attention, **shape
     )
 
     class Encoder(BertModel):  # type: ignore[misc]
@@ -178,6 +175,12 @@ def _bert(hidden: int, layers: int, attention: str, outputs: int = 1) -> Any:
 
 def _minilm(attention: str) -> onnx.ModelProto:
     return _text(_bert(384, 6, attention), _TEXT, ["last_hidden_state"])
+
+
+def _tiny_bert() -> onnx.ModelProto:
+    """Small enough for a test to optimize in seconds, yet nothing of a transformer is missing."""
+    sizes = {"num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 512}
+    return _text(_bert(64, 2, "eager", **sizes), _TEXT, ["last_hidden_state"])
 
 
 def _minilm_dynamo() -> onnx.ModelProto:
@@ -234,6 +237,7 @@ MODELS: tuple[tuple[str, Callable[[], onnx.ModelProto]], ...] = (
     ("distilbert", _distilbert),
     ("gpt2", _gpt2),
     ("vit-base", _vit_base),
+    ("tiny-bert", _tiny_bert),
 )
 
 

@@ -26,8 +26,8 @@ def tensor(name: str, array: Any, dtype: Any = np.float32) -> TensorProto:
 
 def node(op: str, inputs: str, outputs: str, **attrs: Any) -> NodeProto:
     """``inputs`` and ``outputs`` are names between blanks, ``_`` an absent one."""
-    names = [[("" if n == "_" else n) for n in text.split()] for text in (inputs, outputs)]
-    return helper.make_node(op, *names, **attrs)
+    before, after = ([("" if n == "_" else n) for n in t.split()] for t in (inputs, outputs))
+    return helper.make_node(op, before, after, **attrs)
 
 
 def model(
@@ -87,7 +87,7 @@ def session(path: Path) -> ort.InferenceSession:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    return ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    return ort.InferenceSession(str(path), options, ["CPUExecutionProvider"], enable_fallback=0)
 
 
 def feeds(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def feeds(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
 
 
 def run(path: Path, given: Mapping[str, Any]) -> list[Any]:
-    return session(path).run(None, dict(given))
+    return list(session(path).run(None, dict(given)))
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -10,7 +10,17 @@ import pytest
 from onnx import ModelProto, NodeProto, helper
 
 from tests.onnx_io.samples import (
-    F32, equal, feeds, model, node, ops, read, run, tensor, value, verbatim,
+    F32,
+    equal,
+    feeds,
+    model,
+    node,
+    ops,
+    read,
+    run,
+    tensor,
+    value,
+    verbatim,
 )  # fmt: skip
 
 X, Y = value("x", ["n", 4]), value("y", None)
@@ -51,7 +61,7 @@ NOTHING: dict[str, ModelProto] = {
     "expand": build([node("Expand", "x s", "a")], ints("s", 1, 4)),
     "flatten": build([node("Flatten", "x", "a")]),
     "tile": build([node("Tile", "x r", "a")], ints("r", 1, 1)),
-    "dead": build([node("Identity", "x", "a"), node("Exp", "x", "dead"), node("Neg", "dead", "d")]),
+    "dead": build([node("Identity", "x", "a"), node("Exp", "x", "d"), node("Neg", "d", "e")]),
     "chain": build([node("Identity", "x", "i"), node("Cast", "i", "j", to=F32),
                     node("Identity", "j", "a")]),
 }  # fmt: skip

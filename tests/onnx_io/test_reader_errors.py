@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
 from onnx.external_data_helper import set_external_data
-from tests.onnx_io.samples import I64, mlp, model, node, read, save, tensor, value
 
+from tests.onnx_io.samples import I64, mlp, model, node, read, save, tensor, value
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
 
@@ -142,6 +142,13 @@ def test_corrupt_bytes_never_escape_as_another_error(tmp_path: Path) -> None:
             load(tmp_path / "m.onnx")
         except ModelError:
             continue
+
+
+def test_name_that_is_no_text(tmp_path: Path) -> None:
+    content = relu().SerializeToString().replace(b"Relu", b"Re\xff\xfe")
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match="'op_type' of the model is not UTF-8"):
+        load(tmp_path / "m.onnx")
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

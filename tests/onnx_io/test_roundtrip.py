@@ -10,9 +10,25 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from models.make import available, make
 from tests.onnx_io.samples import (
-    BOOL, F32, I64, equal, feeds, interface, mlp, model, node, ops, read, run, save, skeleton,
-    tensor, value, verbatim,
+    BOOL,
+    F32,
+    I64,
+    equal,
+    feeds,
+    interface,
+    mlp,
+    model,
+    node,
+    ops,
+    read,
+    run,
+    save,
+    skeleton,
+    tensor,
+    value,
+    verbatim,
 )  # fmt: skip
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
@@ -79,6 +95,23 @@ def test_corpus(path: Path, tmp_path: Path) -> None:
             run(path, {})
         return
     check(path, tmp_path)
+
+
+SLOW = [n for n in available() if n != "minilm"]
+
+
+@pytest.mark.parametrize(
+    "name", ["minilm", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)]
+)
+def test_zoo(name: str, tmp_path: Path) -> None:
+    path = make(name, tmp_path)
+    check(path, tmp_path)
+    graph = load(path).graph
+    for region in graph.regions():
+        for value_name in region.writes:
+            extents = graph.spec(value_name).shape
+            assert extents is not None, value_name
+            assert not any("?" in str(extent) for extent in extents), value_name
 
 
 def branchy() -> ModelProto:
@@ -232,8 +265,8 @@ def test_narrow_types_keep_their_bytes(kind: int, tmp_path: Path) -> None:
     size = -(-count // 2) if kind in (TensorProto.INT4, TensorProto.UINT4) else size
     raw = np.random.default_rng(0).integers(0, 8, size, np.uint8).tobytes()
     held = TensorProto(name="w", data_type=kind, dims=[count], raw_data=raw)
-    proto = model([node("Cast", "w", "c", to=F32), node("Add", "c x", "y")],
-                  [value("x", [count])], [value("y", [count])], [held], opset=21, ir=10)  # fmt: skip
+    nodes = [node("Cast", "w", "c", to=F32), node("Add", "c x", "y")]
+    proto = model(nodes, [value("x", [count])], [value("y", [count])], [held], 21, 10)
     loaded = read(proto, tmp_path)
     assert loaded.graph.weights["w"].array().shape == (count,)
     after = skeleton(verbatim(loaded, tmp_path / "out.onnx").model)

@@ -84,7 +84,9 @@ CASES: dict[str, tuple[list[NodeProto], list[Any], str]] = {
         [node("Shape", "x", "q"), node("ConstantOfShape", "q", "o"), node("Add", "o x", "y")], [],
         "f32[b,s,12]",
     ),
-    "unknown": ([node("Compress", "x c", "y", axis=1)], [tensor("c", [1, 0], bool)], "f32[b,?0,12]"),
+    "unknown": (
+        [node("Compress", "x c", "y", axis=1)], [tensor("c", [1, 0], bool)], "f32[b,?0,12]",
+    ),
 }  # fmt: skip
 
 
@@ -136,7 +138,7 @@ def test_transformer_exports_are_fully_known(tmp_path: Path) -> None:
         vocab_size=50, attn_implementation="eager",
     )  # fmt: skip
 
-    class Plain(torch.nn.Module):  # type: ignore[misc]
+    class Plain(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.bert = transformers.BertModel(config, add_pooling_layer=False).eval()

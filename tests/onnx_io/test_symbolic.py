@@ -26,7 +26,8 @@ def test_arithmetic_agrees_with_numbers(seed: int) -> None:
 
     def grow(depth: int) -> tuple[Extent, int]:
         if not depth:
-            leaf: Extent = rng.choice(["a", "b", "c", 1, 2, 5])
+            leaves: list[Extent] = ["a", "b", "c", 1, 2, 5]
+            leaf = rng.choice(leaves)
             return leaf, evaluate(leaf, bound)
         (x, m), (y, n) = grow(depth - 1), grow(depth - 1)
         name = rng.choice(["add", "sub", "mul", "div", "minimum"])

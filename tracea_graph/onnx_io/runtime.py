@@ -15,6 +15,4 @@ def plain_session(model: bytes) -> Any:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    return ort.InferenceSession(
-        model, options, ["CPUExecutionProvider"], enable_fallback=0
-    )
+    return ort.InferenceSession(model, options, ["CPUExecutionProvider"], enable_fallback=0)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx
 from onnx import NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto
-from onnx.shape_inference import infer_node_outputs
+from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from tracea_graph.ir import Extent, TensorSpec, Weight, combine
 from tracea_graph.onnx_io import symbolic as sym
@@ -22,6 +22,12 @@ from tracea_graph.onnx_io.values import evaluate, slice_parameters
 __all__ = ["infer"]
 
 Rule = Callable[[NodeProto, Facts], Partial]
+
+T = TypeVar("T")
+
+_REFUSALS = (
+    InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, TypeError, KeyError,
+)  # fmt: skip
 
 _FAR = 1 << 30
 """An end of a slice from here on means "to the end"."""
@@ -68,11 +74,11 @@ def _visit(
         kind = types.get(name)
         if kind is None or not kind.WhichOneof("value"):
             kind = known.get(name, TypeProto())
-        facts.learn(name, kind, rule(node, facts) if rule and not i else None)
+        facts.learn(name, kind, _try(rule, node, facts) if rule and not i else None)
         if facts.shape(name) is None and (type_shape := known.get(name)) is not None:
             facts.learn(name, type_shape)
     if len(node.output) == 1 and facts.dtype(node.output[0]) in INTEGERS:
-        value = evaluate(node, facts)
+        value = _try(evaluate, node, facts)
         if value is not None:
             facts.values[node.output[0]] = value
             facts.specs[node.output[0]] = TensorSpec(facts.dtype(node.output[0]), value.shape)
@@ -96,8 +102,16 @@ def _infer_types(
     data = {name: tensor for name in types if (tensor := facts.data_of(name)) is not None}
     try:
         return infer_node_outputs(schema, node, types, data, None, list(imports))
-    except (RuntimeError, ValueError, TypeError, KeyError):
+    except _REFUSALS:
         return {}
+
+
+def _try(rule: Callable[[NodeProto, Facts], T], node: NodeProto, facts: Facts) -> T | None:
+    """What a rule says; nothing of a node whose operands or attributes make no sense."""
+    try:
+        return rule(node, facts)
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
 
 
 def _broadcast(node: NodeProto, facts: Facts) -> Partial:

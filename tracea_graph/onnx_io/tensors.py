@@ -94,11 +94,11 @@ def from_proto(proto: TensorProto, segment: Segment | None, name: str = "") -> W
     if segment:
         if segment.length != need:
             raise ModelError(_misfit(label, segment.length, "bytes", shape, need))
-    elif proto.HasField("raw_data"):
+    elif proto.HasField("raw_data") and dtype is not DType.STR:
         if len(proto.raw_data) != need:
             raise ModelError(_misfit(label, len(proto.raw_data), "bytes", shape, need))
-    elif (found := _typed_count(proto)) != (want := _typed_need(weight)):
-        raise ModelError(_misfit(label, found, "values", shape, want))
+    else:
+        _check_typed(proto, weight)
     return weight
 
 
@@ -155,16 +155,17 @@ def raw_chunks(weight: Weight) -> Iterator[bytes | memoryview]:
     yield raw
 
 
-def _typed_count(proto: TensorProto) -> int:
-    names = (*_DATA_FIELDS[1:], "string_data")
-    return max(len(getattr(proto, name)) for name in names)
-
-
-def _typed_need(weight: Weight) -> int:
-    size = weight.dtype.size
-    if 0 < size < 1:
-        return stored_size(weight)
-    return weight.count * (2 if weight.dtype in (DType.C64, DType.C128) else 1)
+def _check_typed(proto: TensorProto, weight: Weight) -> None:
+    """Data in the field of its type, not as raw bytes, must fill the shape too."""
+    try:
+        found = np.asarray(weight.array()).size
+    except (ValueError, TypeError):
+        found = max(len(getattr(proto, name)) for name in (*_DATA_FIELDS[1:], "string_data"))
+        if found == weight.count:
+            raise ModelError(f"initializer {weight.name!r} holds data of another type") from None
+    if found != weight.count:
+        shape = weight.shape
+        raise ModelError(_misfit(weight.name, found, "values", shape, weight.count))
 
 
 def _misfit(name: str, found: int, unit: str, shape: tuple[int, ...], need: int) -> str:

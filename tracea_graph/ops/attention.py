@@ -43,6 +43,13 @@ class AttentionParams:
     widths: tuple[int, int, int] = (0, 0, 0)
     fill: float = float("-inf")
 
+    def __post_init__(self) -> None:
+        if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
+            raise ValueError(f"no attention with {self.heads} heads and mask {self.mask!r}")
+        parts = zip(self.offsets, self.sizes, self.widths, strict=True)
+        if any(first < 0 or first + size > width for first, size, width in parts):
+            raise ValueError(f"columns of q, k or v lie outside tensors of widths {self.widths}")
+
     @property
     def operands(self) -> int:
         return 3 + (self.mask != "none")
@@ -66,14 +73,14 @@ class AttentionParams:
             scores = scores + arrays[3]
         elif self.mask == "bool":
             scores = np.where(arrays[3], scores, self.fill)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
         y = (weights / weights.sum(-1, keepdims=True)) @ v
-        return [np.moveaxis(y, 1, 2).reshape(y.shape[0], y.shape[2], -1)]
+        return [np.moveaxis(y, 1, 2).reshape(y.shape[0], y.shape[2], self.heads * self.head_v)]
 
     def _heads(self, x: Floats, which: int) -> Floats:
         first, size = self.offsets[which], self.sizes[which]
         part = x[..., first : first + size]
-        return np.moveaxis(part.reshape(*x.shape[:2], self.heads, -1), 2, 1)
+        return np.moveaxis(part.reshape(*x.shape[:2], self.heads, size // self.heads), 2, 1)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
@@ -83,7 +90,7 @@ class AttentionParams:
             scores = b("Add", scores, b.inputs[3])
         elif self.mask == "bool":
             scores = b("Where", b.inputs[3], scores, b.number(self.fill))
-        y = b("Transpose", b("MatMul", b("Softmax", scores, axis=-1), v), perm=(0, 2, 1, 3))
+        y = b("Transpose", b("MatMul", b("Softmax", scores, axis=3), v), perm=(0, 2, 1, 3))
         return b.done(b("Reshape", y, b.ints(0, 0, self.heads * self.head_v)))
 
     def _spell_heads(self, b: BodyBuilder, x: str, which: int) -> str:

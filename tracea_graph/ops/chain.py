@@ -136,22 +136,26 @@ class Chain:
 
     operands: tuple[str, ...]
     steps: tuple[Step, ...]
-    results: tuple[Ref, ...]
+    results: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if len(self.operands) > MAX_OPERANDS or not 1 <= len(self.results) <= MAX_RESULTS:
             raise ValueError("a chain has at most 8 operands and 1 or 2 results")
         if bad := set(self.operands) - set(KINDS):
             raise ValueError(f"unknown operand kind {bad}")
+        count = len(self.operands)
         for i, step in enumerate(self.steps):
-            if any(isinstance(a, int) and a >= len(self.operands) + i for a in step.args):
+            if any(isinstance(a, int) and not 0 <= a < count + i for a in step.args):
                 raise ValueError(f"step {i} reads a later value")
+        last = count + len(self.steps)
+        if any(isinstance(r, float) or not 0 <= r < last for r in self.results):
+            raise ValueError("a result is no value of the chain")
 
     @property
     def text(self) -> str:
         """One canonical line: equal chains have equal text."""
         steps = ";".join(f"{s.op}({','.join(_spell(a) for a in s.args)})" for s in self.steps)
-        return f"{','.join(self.operands)}|{steps}|{','.join(map(_spell, self.results))}"
+        return f"{','.join(self.operands)}|{steps}|{','.join(map(str, self.results))}"
 
     @property
     def key(self) -> int:
@@ -170,7 +174,7 @@ class Chain:
             args = [a if isinstance(a, float) else values[a] for a in step.args]
             values.append(ELEMENTARY[step.op].numpy(*args))
         shape = np.broadcast_shapes(*(np.shape(v) for v in operands))
-        return [np.broadcast_to(values[int(r)], shape) for r in self.results]
+        return [np.broadcast_to(values[r], shape) for r in self.results]
 
     def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
         """Write the chain as ONNX nodes on the named operands; return the results' names."""
@@ -188,7 +192,7 @@ class Chain:
             for op, inputs in ELEMENTARY[step.op].onnx:
                 rows.append(b(op, *(_argument(i, args, rows, number) for i in inputs)))
             names.append(rows[-1])
-        return [number(r) if isinstance(r, float) else names[r] for r in self.results]
+        return [names[r] for r in self.results]
 
 
 def _argument(

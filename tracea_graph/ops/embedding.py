@@ -27,6 +27,12 @@ class EmbeddingParams:
     norm: Norm | None = None
     keep_sum: bool = False
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.tables <= MAX_TABLES:
+            raise ValueError(f"an embedding has 1 to {MAX_TABLES} tables, not {self.tables}")
+        if self.keep_sum and self.norm is None:
+            raise ValueError("the sum before a norm can be kept only if there is a norm")
+
     @property
     def operands(self) -> int:
         return 2 * self.tables + (self.norm.operands if self.norm else 0)

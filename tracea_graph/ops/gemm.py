@@ -64,6 +64,14 @@ class GemmParams:
     norm: Norm | None = None
     keep_sum: bool = False
 
+    def __post_init__(self) -> None:
+        if min(self.k, self.n) < 1 or self.layout not in LAYOUTS:
+            raise ValueError(f"no product with K={self.k}, N={self.n}, layout {self.layout!r}")
+        if self.keep_sum and self.norm is None:
+            raise ValueError("the sum before a norm can be kept only if there is a norm")
+        if self.epilogue and (self.epilogue.operands[:1] != ("full",) or len(self.epilogue.results) > 1):
+            raise ValueError("an epilogue starts from the full accumulator and has one result")
+
     @property
     def extras(self) -> int:
         """Epilogue operands beyond the accumulator."""

@@ -20,7 +20,9 @@ from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["Norm", "NormParams"]
+__all__ = ["KINDS", "Norm", "NormParams"]
+
+KINDS = ("layer", "rms")
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -33,6 +35,10 @@ class Norm:
     epsilon: float
     gamma: bool = True
     beta: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or not self.epsilon >= 0:
+            raise ValueError(f"no normalisation of kind {self.kind!r} with ε = {self.epsilon}")
 
     @property
     def operands(self) -> int:
@@ -66,6 +72,10 @@ class NormParams:
     norm: Norm
     prologue: Chain | None = None
     keep_sum: bool = False
+
+    def __post_init__(self) -> None:
+        if self.prologue and ("full" not in self.prologue.operands or len(self.prologue.results) > 1):
+            raise ValueError("a prologue has a full operand and one result")
 
     @property
     def data_operands(self) -> int:

@@ -1,0 +1,254 @@
+"""Every custom op's body, run by ONNX Runtime, gives what its reference gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import normal, relative_error, run_body
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
+from tracea_graph.ops.norm import Norm, NormParams
+
+OPSETS = (11, 13, 17, 18, 21)
+
+GELU_RESIDUAL = Chain(("full", "full"), (Step("gelu", (0,)), Step("add", (2, 1))), (3,))
+SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+MASKED = Chain(("full", "col", "row"), (Step("mul", (0, 1)), Step("max", (3, 2))), (4,))
+LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op and the arrays of its operands; a shape stands for numbers from N(0, 1)."""
+
+    params: OpParams
+    operands: tuple[Any, ...]
+    tolerance: float = 5e-6
+
+    def arrays(self) -> list[np.ndarray]:
+        return [
+            normal(*a, seed=i) if isinstance(a, tuple) else a for i, a in enumerate(self.operands)
+        ]
+
+
+def panels(k: int, n: int) -> np.ndarray:
+    return pack_panels(normal(k, n, seed=99))
+
+
+def ids(*shape: int, dtype: Any = np.int64, low: int = 0, high: int = 9) -> np.ndarray:
+    return np.random.default_rng(3).integers(low, high, shape, dtype)
+
+
+def keep(*shape: int) -> np.ndarray:
+    mask = np.random.default_rng(5).random(shape) < 0.6
+    mask[..., 0] = True
+    return mask
+
+
+def additive(*shape: int, low: float = -3.4028234663852886e38) -> np.ndarray:
+    return np.where(keep(*shape), np.float32(0), np.float32(low))
+
+
+X = (2, 5, 12)
+QKV = ((2, 5, 6), (2, 7, 6), (2, 7, 8))
+ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
+
+CASES = {
+    "gemm": Case(GemmParams(12, 32), (X, panels(12, 32))),
+    "gemm, N not whole panels": Case(GemmParams(12, 21), (X, panels(12, 21))),
+    "gemm, one column": Case(GemmParams(12, 1, bias=True), ((3, 12), panels(12, 1), (1,))),
+    "gemm [K,N]": Case(GemmParams(12, 21, "kn", bias=True), (X, (12, 21), (21,))),
+    "gemm [N,K]": Case(GemmParams(12, 21, "nk", bias=True), (X, (21, 12), (21,))),
+    "gemm, rank 4": Case(GemmParams(12, 16), ((2, 3, 1, 12), panels(12, 16))),
+    "gemm, no rows": Case(GemmParams(12, 16, bias=True), ((0, 12), panels(12, 16), (16,))),
+    "gemm, gelu and residual": Case(
+        GemmParams(12, 20, bias=True, epilogue=GELU_RESIDUAL),
+        (X, panels(12, 20), (20,), (2, 5, 20)),
+    ),
+    "gemm, column and row operands": Case(
+        GemmParams(12, 20, epilogue=MASKED), (X, panels(12, 20), (2, 5, 1), (20,))
+    ),
+    "gemm, layer norm": Case(
+        GemmParams(12, 20, bias=True, norm=LAYER), (X, panels(12, 20), (20,), (20,), (20,))
+    ),
+    "gemm, residual, layer norm, sum kept": Case(
+        GemmParams(12, 20, bias=True, epilogue=SUM, norm=LAYER, keep_sum=True),
+        (X, panels(12, 20), (20,), (2, 5, 20), (20,), (20,)),
+    ),
+    "gemm, rms norm": Case(GemmParams(12, 20, norm=RMS), (X, panels(12, 20), (20,))),
+    "layer norm": Case(NormParams(LAYER), (X, (12,), (12,))),
+    "layer norm without beta": Case(NormParams(Norm("layer", 1e-5, beta=False)), (X, (12,))),
+    "layer norm, bare": Case(NormParams(Norm("layer", 1e-12, False, False)), (X,)),
+    "rms norm": Case(NormParams(RMS), (X, (12,))),
+    "rms norm, bare": Case(NormParams(Norm("rms", 1e-6, False, False)), (X,)),
+    "norm of a sum": Case(NormParams(LAYER, SUM), (X, X, (12,), (12,))),
+    "norm of a sum, kept": Case(NormParams(RMS, SUM, keep_sum=True), (X, X, (12,))),
+    "norm with a late full operand": Case(
+        NormParams(RMS, Chain(("row", "full"), (Step("mul", (0, 1)),), (2,))), ((12,), X, (12,))
+    ),
+    "elementwise, broadcast both ways": Case(
+        ElementwiseParams(Chain(("full", "full"), (Step("add", (0, 1)),), (2,))),
+        ((4, 1, 6), (1, 5, 6)),
+    ),
+    "elementwise, two results": Case(
+        ElementwiseParams(Chain(("full",), (Step("tanh", (0,)), Step("neg", (1,))), (1, 2))), (X,)
+    ),
+    "embedding": Case(EmbeddingParams(1), ((9, 20), ids(2, 5))),
+    "embedding, int32 ids": Case(EmbeddingParams(1), ((9, 20), ids(2, 5, dtype=np.int32))),
+    "embedding, ids from the end": Case(EmbeddingParams(1), ((9, 20), ids(2, 5, low=-9))),
+    "embedding, one id": Case(EmbeddingParams(1), ((9, 20), ids(1))),
+    "embedding sum, norm": Case(
+        EmbeddingParams(3, LAYER),
+        ((9, 20), ids(2, 5), (9, 20), ids(1, 5), (9, 20), ids(2, 1), (20,), (20,)),
+    ),
+    "embedding sum, norm, sum kept": Case(
+        EmbeddingParams(2, RMS, keep_sum=True), ((9, 20), ids(2, 5), (9, 20), ids(5), (20,))
+    ),
+    "attention": Case(ATTEND, QKV),
+    "attention, additive mask": Case(
+        AttentionParams(2, 3, 4, 0.5, "add", widths=(6, 6, 8)), (*QKV, additive(2, 1, 1, 7))
+    ),
+    "attention, mask of -1e9 per query": Case(
+        AttentionParams(2, 3, 4, 0.5, "add", widths=(6, 6, 8)), (*QKV, additive(5, 7, low=-1e9))
+    ),
+    "attention, a row masked throughout": Case(
+        AttentionParams(2, 3, 4, 0.5, "add", widths=(6, 6, 8)),
+        (*QKV, np.full((1, 1, 1, 7), -1e4, np.float32)),
+        tolerance=1e-3,  # a score plus −1e4 has three decimals left
+    ),
+    "attention, boolean mask": Case(
+        AttentionParams(2, 3, 4, 0.5, "bool", widths=(6, 6, 8)), (*QKV, keep(2, 1, 5, 7))
+    ),
+    "attention, boolean mask with a finite fill": Case(
+        AttentionParams(2, 3, 4, 0.5, "bool", widths=(6, 6, 8), fill=-1e4),
+        (*QKV, np.zeros((2, 2, 1, 7), bool)),
+    ),
+    "attention over one merged tensor": Case(
+        AttentionParams(2, 3, 4, 0.25, "none", (0, 6, 12), (20, 20, 20)), ((2, 5, 20),) * 3
+    ),
+    "attention, no queries": Case(ATTEND, ((2, 0, 6), (2, 7, 6), (2, 7, 8))),
+    "attention, one head, one key": Case(
+        AttentionParams(1, 3, 3, 1.0, widths=(3, 3, 3)), ((1, 4, 3), (1, 1, 3), (1, 1, 3))
+    ),
+}
+
+
+def wide(a: np.ndarray) -> np.ndarray:
+    return a.astype(np.float64) if a.dtype == np.float32 else a
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_body_computes_the_reference(name: str, opset: int) -> None:
+    case = CASES[name]
+    arrays = case.arrays()
+    if case.operands[:3] == ((2, 5, 20),) * 3:
+        arrays[:3] = [arrays[0]] * 3
+    expected = case.params.reference([wide(a) for a in arrays])
+    actual = run_body(case.params.body(opset), arrays, opset)
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected, strict=True):
+        assert relative_error(a, e) < case.tolerance
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
+    case = CASES[name]
+    arrays = case.arrays()
+    assert case.params.operands == len(arrays)
+    kinds = {np.dtype(np.float32): DType.F32, np.dtype(np.int64): DType.I64,
+             np.dtype(np.int32): DType.I32, np.dtype(bool): DType.BOOL}  # fmt: skip
+    specs = case.params.infer([TensorSpec(kinds[a.dtype], a.shape) for a in arrays])
+    results = case.params.reference([wide(a) for a in arrays])
+    assert [s.shape for s in specs] == [r.shape for r in results]
+    assert all(s.dtype is DType.F32 for s in specs)
+
+
+def test_every_word_of_the_vocabulary_has_cases() -> None:
+    assert {type(c.params) for c in CASES.values()} == {kind for _, kind in VOCABULARY}
+
+
+def test_symbols_pass_through_inference() -> None:
+    spec = TensorSpec(DType.F32, ("b", "s", 6))
+    known = TensorSpec(DType.I64, ("b", "s"))
+    assert GemmParams(6, 20).infer([spec])[0].shape == ("b", "s", 20)
+    assert ATTEND.infer([spec, spec, spec])[0].shape == ("b", "s", 8)
+    table = TensorSpec(DType.F32, (9, 20))
+    assert EmbeddingParams(1).infer([table, known])[0].shape == ("b", "s", 20)
+
+
+OPEN = TensorSpec(DType.F32, None)
+
+
+@pytest.mark.parametrize(
+    ("params", "specs", "reason"),
+    [
+        (GemmParams(4, 4), [OPEN, OPEN], "rank of x is unknown"),
+        (ATTEND, [OPEN] * 3, "not a rank-3 tensor"),
+        (ATTEND, [TensorSpec(DType.F32, (1, 2, 3, 4))] * 3, "not a rank-3 tensor"),
+        (EmbeddingParams(1), [OPEN, OPEN], "do not provably broadcast"),
+    ],
+)
+def test_shapes_nobody_can_know_are_refused(
+    params: OpParams, specs: list[TensorSpec], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        params.infer(specs)
+
+
+TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: GemmParams(0, 4), "no product with K=0"),
+        (lambda: GemmParams(4, 4, "blocked"), "layout 'blocked'"),
+        (lambda: GemmParams(4, 4, keep_sum=True), "only if there is a norm"),
+        (lambda: GemmParams(4, 4, epilogue=TWO), "one result"),
+        (lambda: GemmParams(4, 4, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
+        (lambda: NormParams(LAYER, TWO), "one result"),
+        (lambda: NormParams(LAYER, Chain(("row",), (), (0,))), "a full operand"),
+        (lambda: Norm("batch", 1e-5), "kind 'batch'"),
+        (lambda: Norm("layer", float("nan")), "ε = nan"),
+        (lambda: EmbeddingParams(0), "1 to 4 tables"),
+        (lambda: EmbeddingParams(5), "1 to 4 tables"),
+        (lambda: EmbeddingParams(1, keep_sum=True), "only if there is a norm"),
+        (lambda: AttentionParams(0, 3, 4, 1.0), "0 heads"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, "causal", widths=(6, 6, 8)), "mask 'causal'"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, "none", (0, 1, 0), (6, 6, 8)), "lie outside"),
+    ],
+)
+def test_impossible_parameters_are_refused(make: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make()
+
+
+# ---- panels ------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 40), st.integers(1, 70))
+def test_unpacking_undoes_packing(k: int, n: int) -> None:
+    weight = normal(k, n, seed=k * 100 + n)
+    packed = pack_panels(weight)
+    assert packed.shape == (-(-n // PANEL), k, PANEL)
+    assert np.array_equal(unpack_panels(packed, n), weight)
+    assert not unpack_panels(packed, packed.shape[0] * PANEL)[:, n:].any()
+
+
+def test_a_panel_holds_sixteen_columns_side_by_side() -> None:
+    weight = np.arange(3 * 20, dtype=np.float32).reshape(3, 20)
+    packed = pack_panels(weight)
+    assert packed[0, 1].tolist() == weight[1, :16].tolist()
+    assert packed[1, 2, :5].tolist() == [*weight[2, 16:], 0.0]

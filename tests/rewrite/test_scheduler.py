@@ -1,0 +1,261 @@
+"""The scheduler: order by gain, verdicts with reasons, and the same trace every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from graphs import Net
+
+from tracea_graph.errors import GraphError
+from tracea_graph.rewrite import Limits, Miss, Phase, Proposal, Trace, schedule
+from tracea_graph.ttg import Region, TileGraph
+
+WEIGHT = {"Exp": 5.0, "Relu": 1.0, "Tanh": 1.0, "Add": 1.0, "Pair": 0.5, "Triple": 0.5}
+
+
+def cost(graph: TileGraph, region: Region) -> float:
+    return WEIGHT.get(region.op, 1.0)
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """``second(first(x))`` becomes one region."""
+
+    first: str
+    second: str
+    op: str = "Pair"
+    asked: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.first}-{self.second}".lower()
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        self.asked.append(region.id)
+        before = graph.producer(region.operands[0])
+        if region.op != self.second or before is None or before.op != self.first:
+            return
+        if graph.only_use(region.operands[0]) is None:
+            yield Miss(self.name, region.id, "read twice")
+            return
+        yield Proposal(self.name, (before, region), (self.fused(before, region),))
+
+    def fused(self, before: Region, region: Region) -> Region:
+        nodes = (*before.nodes, *region.nodes)
+        name = f"{self.op}:{region.results[0]}"
+        return Region(name, self.op, before.operands, region.results, nodes, params=self)
+
+
+def run(graph: TileGraph, *passes: object, limits: Limits = Limits(check=True)) -> Trace:
+    return schedule(graph, (Phase("test", passes),), cost, limits)  # type: ignore[arg-type]
+
+
+def chain(*ops: str) -> tuple[Net, TileGraph]:
+    net = Net()
+    value = net.input("x", 4)
+    for op in ops:
+        value = net(op, value)
+    return net, net.graph(value)
+
+
+def ops(graph: TileGraph) -> list[str]:
+    return [r.op for r in graph.regions()]
+
+
+def verdicts(trace: Trace) -> list[tuple[str, str, str]]:
+    return [(d.rule, d.verdict, d.reason) for d in trace.decisions]
+
+
+def test_the_greater_gain_goes_first_and_supersedes_the_other() -> None:
+    _, graph = chain("Tanh", "Relu", "Exp")
+    trace = run(graph, Fuse("Tanh", "Relu"), Fuse("Relu", "Exp"))
+    assert ops(graph) == ["Tanh", "Pair"]
+    assert verdicts(trace) == [
+        ("relu-exp", "applied", ""),
+        ("tanh-relu", "superseded", "a better rewrite took part of it"),
+    ]
+    assert [d.gain_us for d in trace.decisions] == [5.5, 1.5]
+
+
+def test_equal_gains_go_by_the_order_of_the_graph_then_of_the_passes() -> None:
+    _, graph = chain("Relu", "Tanh", "Relu")
+    trace = run(graph, Fuse("Tanh", "Relu"), Fuse("Relu", "Tanh"))
+    assert trace.applied() == {"relu-tanh": 1}
+
+
+def test_what_a_rewrite_makes_possible_is_asked_for() -> None:
+    _, graph = chain("Tanh", "Relu", "Exp")
+    trace = run(graph, Fuse("Tanh", "Relu"), Fuse("Pair", "Exp", "Triple"))
+    assert ops(graph) == ["Triple"]
+    assert trace.applied() == {"tanh-relu": 1, "pair-exp": 1}
+
+
+def test_only_the_neighbourhood_is_asked_again() -> None:
+    _, graph = chain("Neg", "Abs", "Tanh", "Relu", "Sqrt", "Exp", "Log")
+    rule = Fuse("Tanh", "Relu")
+    every = [r.id for r in graph.regions()]
+    run(graph, rule)
+    abs_, sqrt = every[1], every[4]
+    fused = next(r.id for r in graph.regions() if r.op == "Pair")
+    assert rule.asked[: len(every)] == every
+    assert set(rule.asked[len(every) :]) == {abs_, fused, sqrt}
+
+
+def test_no_gain_is_rejected() -> None:
+    _, graph = chain("Tanh", "Relu")
+    trace = run(graph, Fuse("Tanh", "Relu"), limits=Limits(min_gain_us=1.6))
+    assert verdicts(trace) == [("tanh-relu", "rejected", "no gain predicted")]
+    assert ops(graph) == ["Tanh", "Relu"]
+
+
+def test_frozen_operators_stay() -> None:
+    net, graph = chain("Tanh", "Relu", "Exp")
+    inner = graph.regions()[0].results[0]
+    trace = run(graph, Fuse("Tanh", "Relu"), limits=Limits(frozen=frozenset({inner})))
+    assert verdicts(trace) == [("tanh-relu", "rejected", "measured no faster")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "applied"),
+    [
+        (Limits(only=frozenset({"relu-exp"})), {"relu-exp"}),
+        (Limits(skip=frozenset({"relu-exp"})), {"tanh-relu"}),
+        (Limits(only=frozenset({"relu-exp"}), skip=frozenset({"relu-exp"})), set()),
+    ],
+)
+def test_rules_can_be_chosen(limits: Limits, applied: set[str]) -> None:
+    _, graph = chain("Tanh", "Relu", "Exp")
+    assert set(run(graph, Fuse("Tanh", "Relu"), Fuse("Relu", "Exp"), limits=limits).applied()) == applied
+
+
+def diamond() -> tuple[Net, TileGraph]:
+    """y = Tanh(x); z = y + Relu(y)"""
+    net = Net()
+    y = net("Tanh", net.input("x", 4))
+    return net, net.graph(net("Add", y, net("Relu", y)))
+
+
+@dataclass(frozen=True)
+class TanhWithAdd:
+    """Fuses around the Relu between them, which would be a cycle."""
+
+    name: str = "around"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterable[Proposal]:
+        if region.op != "Add":
+            return
+        first = graph.producer(region.operands[0])
+        assert first is not None
+        operands = (*first.operands, region.operands[1])
+        results = (*first.results, *region.results)
+        yield Proposal(
+            self.name,
+            (first, region),
+            (Region("around", "Pair", operands, results, (), params=self),),
+        )
+
+
+def test_a_cycle_is_rejected_and_changes_nothing() -> None:
+    _, graph = diamond()
+    before = graph.copy()
+    trace = run(graph, TanhWithAdd())
+    assert [d.verdict for d in trace.decisions] == ["rejected"]
+    assert "would make a cycle" in trace.decisions[0].reason
+    assert [r.id for r in graph.regions()] == [r.id for r in before.regions()]
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """Drops a value others read."""
+
+    name: str = "breaks"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterable[Proposal]:
+        if region.op == "Tanh":
+            fused = Region("fused", "Pair", region.operands, ("new",), region.nodes, params=self)
+            yield Proposal(self.name, (region,), (fused,), {"new": graph.spec(region.results[0])})
+
+
+def test_a_proposal_that_drops_a_value_in_use_is_rejected() -> None:
+    _, graph = diamond()
+    trace = run(graph, Breaks())
+    assert trace.decisions[0].verdict == "rejected"
+    assert "is still read by" in trace.decisions[0].reason
+    graph.check()
+
+
+# ---- misses ------------------------------------------------------------------------------
+
+
+def shared() -> TileGraph:
+    """Tanh, then Relu that reads it, then Exp that reads it too."""
+    net = Net()
+    y = net("Tanh", net.input("x", 4))
+    return net.graph(net("Relu", y), net("Log", net("Exp", y)))
+
+
+def test_a_miss_is_written_down_once() -> None:
+    trace = run(shared(), Fuse("Tanh", "Relu"), Fuse("Exp", "Log"))
+    assert trace.misses() == {("tanh-relu", "read twice"): 1}
+    assert trace.decisions[-1].verdict == "missed"
+
+
+@dataclass(frozen=True)
+class DropExp:
+    """Takes the second reader away: Log(Exp(y)) is computed from Tanh's operand."""
+
+    name: str = "drop-exp"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterable[Proposal]:
+        before = graph.producer(region.operands[0])
+        if region.op == "Log" and before is not None and before.op == "Exp":
+            fused = Region("other", "Pair", ("x",), region.results, region.nodes, params=self)
+            yield Proposal(self.name, (before, region), (fused,))
+
+
+def test_a_miss_is_tried_again_when_what_was_in_the_way_is_gone() -> None:
+    graph = shared()
+    trace = run(graph, Fuse("Tanh", "Relu"), DropExp())
+    assert trace.applied() == {"drop-exp": 1, "tanh-relu": 1}
+    assert trace.misses() == {}
+    assert sorted(ops(graph)) == ["Pair", "Pair"]
+
+
+# ---- the whole ---------------------------------------------------------------------------
+
+
+def test_the_trace_is_the_same_every_time() -> None:
+    def trace() -> list[object]:
+        _, graph = chain(*("Tanh", "Relu", "Exp", "Tanh", "Relu", "Tanh", "Exp", "Relu"))
+        passes = (Fuse("Tanh", "Relu"), Fuse("Relu", "Exp"), Fuse("Exp", "Tanh"))
+        return [(d.rule, d.where, d.verdict, d.gain_us) for d in run(graph, *passes).decisions]
+
+    assert trace() == trace()
+
+
+def test_phases_run_in_order_and_dead_regions_go_between_them() -> None:
+    net = Net()
+    x = net.input("x", 4)
+    net("Neg", x)
+    graph = net.graph(net("Exp", net("Relu", net("Tanh", x))))
+    phases = (Phase("a", (Fuse("Tanh", "Relu"),)), Phase("b", (Fuse("Relu", "Exp"),)))
+    trace = schedule(graph, phases, cost)
+    assert [(d.phase, d.rule) for d in trace.decisions] == [("a", "tanh-relu")]
+    assert ops(graph) == ["Pair", "Exp"]
+
+
+def test_a_phase_without_passes_does_nothing() -> None:
+    _, graph = chain("Tanh", "Relu")
+    assert schedule(graph, (Phase("empty", ()),), cost).decisions == []
+    assert ops(graph) == ["Tanh", "Relu"]
+
+
+def test_graph_errors_of_replace_leave_the_graph_usable() -> None:
+    _, graph = chain("Tanh", "Relu")
+    first, second = graph.regions()
+    with pytest.raises(GraphError, match="is still read by"):
+        graph.replace([first], [])
+    graph.check()
+    assert graph.regions() == [first, second]
