@@ -40,7 +40,7 @@ _NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
         "log": frozenset({"log"}),
         "erf": frozenset({"erf"}),
         "tanh": frozenset({"tanh"}),
-        "sigmoid": frozenset({"exp", "sigmoid"}),
+        "sigmoid": frozenset({"sigmoid"}),
         "silu": frozenset({"exp", "silu"}),
         "gelu": frozenset({"gelu"}),
         "gelu_tanh": frozenset({"exp", "gelu_tanh"}),

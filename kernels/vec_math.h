@@ -83,8 +83,17 @@ INLINE vf v_tanh(vf x) {
 //% endif
 //% if "sigmoid" in needs
 
-// 1 / (1 + e^-x), 2 ulp.
-INLINE vf v_sigmoid(vf x) { return set1(1.0f) / (set1(1.0f) + v_exp(set1(0.0f) - x)); }
+// 1 / (1 + e^-x), 1.7e-7 absolute: 1/2 + z P(z^2) / Q(z^2) up to 18, the rational approximation
+// (and its rounding) that ONNX Runtime uses, so that probabilities near 0 come out the same.
+INLINE vf v_sigmoid(vf x) {
+  const vf z = max(set1(-18.0f), min(set1(18.0f), x));
+  const vf t = z * z;
+  const vf p = poly(t, 2.48287947e-01f, 8.51377133e-03f, 6.08574865e-05f, 1.15627324e-07f,
+                    4.37031013e-11f);
+  const vf q = poly(t, 9.93151921e-01f, 1.16817657e-01f, 1.70198817e-03f, 6.29106785e-06f,
+                    5.76102137e-09f, 6.10247390e-13f);
+  return max(set1(0.0f), min(set1(1.0f), z * p / q + set1(0.5f)));
+}
 //% endif
 //% if "silu" in needs
 

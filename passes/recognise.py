@@ -24,6 +24,7 @@ __all__ = ["RULES"]
 
 _ROOT_HALF = 1 / math.sqrt(2)
 _TANH_SCALE = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715
 
 
 # ---- activations -----------------------------------------------------------------------
@@ -46,21 +47,27 @@ def _gelu_half_phi(op: Any, x: Any) -> Any:
     return op.Mul(x, op.scaled(_phi(op, x), 0.5))
 
 
-def _cube(op: Any, x: Any) -> Any:
-    return op.either(op.Mul(op.square(x), x), op.Pow(x, 3.0))
+def _cubic_term(op: Any, x: Any) -> Any:
+    """0.044715 x³"""
+    cube = op.either(op.Mul(op.square(x), x), op.Pow(x, 3.0))
+    scaled_x = op.scaled(x, _CUBIC)
+    return op.either(
+        op.scaled(cube, _CUBIC), op.Mul(scaled_x, op.square(x)), op.Mul(op.Mul(scaled_x, x), x)
+    )
+
+
+def _quadratic_factor(op: Any, x: Any) -> Any:
+    """1 + 0.044715 x²"""
+    square = op.either(op.scaled(op.square(x), _CUBIC), op.Mul(op.scaled(x, _CUBIC), x))
+    return op.Add(square, 1.0)
 
 
 def _tanh_phi(op: Any, x: Any) -> Any:
     """1 + Tanh(√(2/π)(x + 0.044715 x³)), or with the cube factored: x·(1 + 0.044715 x²)"""
-    inner = op.Add(x, op.scaled(_cube(op, x), 0.044715))
-    scaled_x = op.scaled(x, 0.044715)
-    other = op.Add(x, op.Mul(scaled_x, op.square(x)))
-    factored = op.Mul(x, op.Add(op.scaled(op.square(x), 0.044715), 1.0))
-    both = op.either(inner, other, factored)
-    prescaled = op.Mul(
-        op.scaled(x, _TANH_SCALE), op.Add(op.scaled(op.square(x), 0.044715), 1.0)
-    )
-    return op.Add(op.Tanh(op.either(op.scaled(both, _TANH_SCALE), prescaled)), 1.0)
+    factor = _quadratic_factor(op, x)
+    inner = op.either(op.Add(x, _cubic_term(op, x)), op.Mul(x, factor))
+    prescaled = op.Mul(op.scaled(x, _TANH_SCALE), factor)
+    return op.Add(op.Tanh(op.either(op.scaled(inner, _TANH_SCALE), prescaled)), 1.0)
 
 
 def _gelu_tanh_x_first(op: Any, x: Any) -> Any:
@@ -171,11 +178,12 @@ def _norm_op_check(m: Match) -> str | None:
     rank = m.spec("x").rank
     if attribute(region, "axis", -1) not in (-1, (rank or 0) - 1):
         return "it normalises more than the last axis"
-    if "beta" not in m.values and any(region.operands[2:]):
-        return "its beta is no operand of this form"
     if any(v for v in region.results[1:] if m.graph.uses(v) or m.graph.is_output(v)):
         return "its mean or deviation is read too"
-    return _affine_check(m)
+    if (reason := _affine_check(m)) is not None:
+        return reason
+    forgotten = "beta" not in m.values and any(region.operands[2:])
+    return "beta is not a vector over the last axis" if forgotten else None
 
 
 def _spelled_check(m: Match) -> str | None:

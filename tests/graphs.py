@@ -29,7 +29,8 @@ from tracea_graph.rewrite import Limits, Pass, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Net", "evaluate", "normal", "optimized", "relative_error", "run_body", "schedule_only",
+    "Net", "assert_same", "evaluate", "normal", "only", "ops", "optimized", "reasons",
+    "relative_error", "run_body", "schedule_only",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -253,3 +254,28 @@ def relative_error(actual: Array, expected: Array) -> float:
         return 0.0
     scale = max(float(np.abs(expected).max()), 1e-30)
     return float(np.abs(actual.astype(np.float64) - expected).max()) / scale
+
+
+# ---- questions tests of passes ask -------------------------------------------------------
+
+
+def ops(graph: TileGraph) -> list[str]:
+    """The regions' operators, producers first."""
+    return [r.op for r in graph.regions()]
+
+
+def only(graph: TileGraph, op: str) -> Region:
+    """The single region of this operator."""
+    (region,) = [r for r in graph.regions() if r.op == op]
+    return region
+
+
+def reasons(trace: Trace, rule: str) -> set[str]:
+    """Why a rule missed or was rejected."""
+    return {reason for name, reason in trace.misses() if name == rule}
+
+
+def assert_same(net: Net, graph: TileGraph, feeds: Mapping[str, Array], limit: float = 1e-5) -> None:
+    """The rewritten graph computes what ONNX Runtime computes for the original model."""
+    for actual, expected in zip(evaluate(graph, feeds), net.run(feeds), strict=True):
+        assert relative_error(np.asarray(actual), expected) < limit

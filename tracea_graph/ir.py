@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -200,7 +201,8 @@ class Weight:
 
     @property
     def nbytes(self) -> int:
-        return int(self.count * self.dtype.size)
+        """Bytes as stored; a sub-byte type fills its last byte up."""
+        return math.ceil(self.count * self.dtype.size)
 
     def array(self) -> Array:
         """The values, shape as declared."""
@@ -210,7 +212,9 @@ class Weight:
     def digest(self) -> str:
         """SHA-256 of dtype, shape and bytes: equal weights have equal digests."""
         head = f"{self.dtype.short}{self.shape}".encode()
-        return hashlib.sha256(head + np.ascontiguousarray(self.load()).tobytes()).hexdigest()
+        digest = hashlib.sha256(head)
+        digest.update(np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8))
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)

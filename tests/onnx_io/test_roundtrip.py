@@ -35,7 +35,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.validate import newest_opset
 
 ROOT = Path(__file__).parents[2]
-CORPUS = ROOT / "../shared/corpus"
+CORPUS = ROOT.parent / "shared" / "corpus"
 REAL = sorted(CORPUS.glob("real/*.onnx"))
 SMALL = sorted(CORPUS.glob("small/*.onnx"))
 SIZES = {"batch": 2, "sequence": 7}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.check.bindings import Binding, bindings
@@ -16,6 +17,9 @@ from tracea_graph.onnx_io import Model
 __all__ = ["Inputs", "gather_inputs"]
 
 Feed = Mapping[str, npt.NDArray[Any]]
+
+_SMALL, _MANY = 8 << 20, 8
+"""Bytes of a model below which it is checked with many inputs, and how many."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,26 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
         sets = from_file(options.data, graph, names)
         feeds = {f"data[{i}]": feed for i, feed in enumerate(sets)}
         return Inputs(timed, feeds, feeds)
-    return Inputs(
-        timed,
-        {b.label: synthesize(graph, b, options.seed, names) for b in timed},
-        {b.label: synthesize(graph, b, options.seed, names) for b in verified},
-    )
+    checked = {b.label: synthesize(graph, b, options.seed, names) for b in verified}
+    timing = {b.label: synthesize(graph, b, options.seed, names) for b in timed}
+    count = _MANY if model.size < _SMALL else 1
+    return Inputs(timed, timing, checked | _uniform(timed[0].label, timing, options.seed, count))
+
+
+def _uniform(label: str, feeds: Mapping[str, Feed], seed: int, count: int) -> dict[str, Feed]:
+    """The first feed again, ``count`` times, with its free floats in [0, 1), if it has any.
+
+    A net sees other sides of its activations there: a probability that N(0, 1) saturates, say.
+    """
+    found: dict[str, Feed] = {}
+    free = [n for n, a in feeds[label].items() if _is_free(a)]
+    for i in range(count if free else 0):
+        rng = np.random.default_rng([seed, i])
+        fresh = {n: rng.random(feeds[label][n].shape, np.float32) for n in free}
+        found[f"{label}, uniform {i}"] = {**feeds[label], **fresh}
+    return found
+
+
+def _is_free(array: npt.NDArray[Any]) -> bool:
+    """True for floats of both signs: no lengths, masks or positions among them."""
+    return array.dtype == np.float32 and array.size > 1 and bool(array.min() < 0)

@@ -31,6 +31,7 @@ class Judge:
     decision: Decision | None = None
     guilty: frozenset[str] = frozenset()
     reason: str = ""
+    _failing: str = ""
     _reference: Reference | None = None
     _built: dict[frozenset[str], Built] = field(default_factory=dict)
 
@@ -48,23 +49,30 @@ class Judge:
         if self.verification.status == "inconclusive":
             self.reason = self.verification.sentence
             return None
-        if self.verification.status == "passed":
-            return full
-        first = self.verification.sentence
-        self.guilty = self._blame(full)
-        if not self.guilty:
-            raise VerifyError(f"the result is wrong and no rewrite is to blame: {first}")
-        rest = self.build(self.guilty)
-        self.verification = self.check(rest)
-        if self.verification.status != "passed":
-            raise VerifyError(f"the result stays wrong: {self.verification.sentence}")
-        return rest if rest.library else None
+        rest, first = full, self.verification.sentence
+        while self.verification.status == "failed":
+            guilty = self._blame(rest)
+            if not guilty:
+                raise VerifyError(f"the result is wrong and no rewrite is to blame: {first}")
+            self.guilty |= guilty
+            rest = self.build(self.guilty)
+            self.verification = self.check(rest)
+        if rest.library is None:
+            self.reason = f"every rewrite was out of tolerance: {first}"
+            return None
+        return rest
 
-    def check(self, candidate: Built) -> Verification:
-        """Compare a candidate with the original under every ISA level this host can run."""
-        levels = self.isas if candidate.library else self.isas[-1:]
-        found = [self._compare(candidate, isa) for isa in levels[::-1]]
-        return next((v for v in found if v.status != "passed"), found[0])
+    def check(self, candidate: Built, isas: tuple[str, ...] = ()) -> Verification:
+        """Compare a candidate with the original under every ISA level this host can run.
+
+        The first level to fail is remembered: who is to blame is asked at that one alone.
+        """
+        for isa in isas or (self.isas[::-1] if candidate.library else self.isas[-1:]):
+            found = self._compare(candidate, isa)
+            if found.status != "passed":
+                self._failing = isa
+                return found
+        return found
 
     def _compare(self, candidate: Built, isa: str) -> Verification:
         feeds = self.inputs.verification
@@ -91,7 +99,8 @@ class Judge:
         groups = tuple(full.assembly.groups)
 
         def fails(kept: frozenset[str]) -> bool:
-            return self.check(self.build(frozenset(groups) - kept)).status == "failed"
+            dropped = self.guilty | (frozenset(groups) - kept)
+            return self.check(self.build(dropped), (self._failing,)).status == "failed"
 
         return bisect(groups, fails)
 
