@@ -17,7 +17,7 @@ from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["KERNELS", "Source", "emit", "symbols", "units"]
+__all__ = ["KERNELS", "Source", "emit", "render", "symbols", "units"]
 
 KERNELS = ("gemm", "norm", "gather", "attention")
 """The kernels every library holds; chains come on top."""
@@ -53,13 +53,14 @@ def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
     """Render one unit.  ``kernel`` is one of :data:`KERNELS`, or ``"chain"`` with a chain."""
     variant = find(kernel, isa)
     exported = symbols(kernel, isa, chain)
-    body = (
-        _environment()
-        .get_template(variant.template)
-        .render(isa=isa, symbols=exported, **_parameters(variant, chain))
-    )
+    body = render(variant.template, isa=isa, symbols=exported, **_parameters(variant, chain))
     header = "\n".join(f"// {line}" for line in _header(variant, exported))
     return Source(exported[0], f"{header}\n{body}", (*COMMON_FLAGS, *isa_of(isa).flags))
+
+
+def render(template: str, **parameters: object) -> str:
+    """The text of a template of this directory.  Raises if a parameter is missing."""
+    return _environment().get_template(template).render(**parameters)
 
 
 def units(chains: Iterable[Chain], isas: Iterable[str]) -> list[Source]:

@@ -85,7 +85,7 @@ class Assembly:
                 "tracea.rule": by_result[n.outputs[0]].region.rule,
             }
             for n in nodes
-            if n.domain == domain
+            if domain and n.domain == domain
         }
 
 

@@ -205,16 +205,22 @@ void score(const ScoreBlock& s) {
     step<MR, NV>(c, s.q + d, s.q_stride, b);
   }
   const vf scale = set1(s.scale);
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
-    const vm m = j / P == NV - 1 ? first(s.cols - j * W) : first(W);
-    vf v = c[i][j] * scale;
-    if (s.mask.kind != NONE) {
-      const vf mask = load(s.mask.data + i * s.mask.row + j * W, m);
-      v = s.mask.kind == ADD ? v + mask : min(v, mask);
+  UNROLL for (int i = 0; i < MR; i++) {
+    vf high = s.top[i];
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      const vm m = j / P == NV - 1 ? first(s.cols - j * W) : first(W);
+      vf v = c[i][j];
+      if (s.mask.kind == NONE) {
+        v = v * scale;
+      } else {
+        const vf mask = load(s.mask.data + i * s.mask.row + j * W, m);
+        v = s.mask.kind == ADD ? fma(v, scale, mask) : min(v * scale, mask);
+      }
+      if (j / P == NV - 1) v = select(m, v, set1(-INF));
+      store(s.scores + i * KB + j * W, v);
+      high = max(v, high);
     }
-    if (j / P == NV - 1) v = select(m, v, set1(-INF));
-    store(s.scores + i * KB + j * W, v);
-    s.top[i] = max(v, s.top[i]);
+    s.top[i] = high;
   }
 }
 
@@ -382,11 +388,8 @@ void query_block(const tracea_attention_tile* t, const Scratch& s, int64_t q, in
 TRACEA_API void tracea_f32_attention_24x128__avx512(const tracea_attention_tile* t) {
   const Scratch s = layout(t->scratch, t->keys, t->head, t->head_v);
   pack(t, s);
-  const int64_t blocks = (t->queries + QB - 1) / QB;
-  for (int64_t b = 0; b < blocks; b++) {  // of nearly equal size
-    const int64_t q = t->queries * b / blocks, end = t->queries * (b + 1) / blocks;
-    query_block(t, s, q, end - q);
-  }
+  for (int64_t q = 0; q < t->queries; q += QB)  // whole blocks fill the largest register tiles
+    query_block(t, s, q, least(QB, t->queries - q));
 }
 
 TRACEA_API int64_t tracea_f32_attention_scratch_24x128__avx512(int64_t keys, int64_t head, int64_t head_v) {
