@@ -1,7 +1,7 @@
 """Store a model in the zoo: ``python -m models.export NAME…`` (needs torch and transformers).
 
 Builds the architecture with random weights, exports it as users do, and strips it: every float
-initializer of more than 64 elements is replaced by the rule that regrows it (see ``make.py``);
+initializer of more than 64 elements is replaced by the rule that regrows it (see ``rules.py``);
 names, attributes, small constants and integer tables stay.  Stack traces and local paths that
 exporters leave behind are dropped.  What was exported with which versions stands in ``README.md``.
 """
@@ -10,89 +10,35 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import inspect
 import io
-import math
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 
-from models.make import GRAPHS, RULE
+from models.exporters import Dynamic, capture, trace
+from models.make import GRAPHS
+from models.rules import Gains, strip
 
-__all__ = ["MODELS", "export", "rules", "strip"]
+__all__ = ["MODELS", "Entry", "export"]
 
-_KEEP = 64
-_THROUGH = ("Identity", "Cast", "Reshape", "Unsqueeze", "Transpose", "Expand")
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
+_IMAGE: Dynamic = {0: "batch"}
+_SIZES: Dynamic = {0: "batch", 2: "height", 3: "width"}
 
 
-def strip(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace large float initializers by their rule and drop what names the local machine."""
-    rule = rules(model.graph)
-    for tensor in model.graph.initializer:
-        if tensor.name in rule:
-            mean, std = rule[tensor.name]
-            bare = onnx.TensorProto(
-                name=tensor.name,
-                data_type=tensor.data_type,
-                dims=tensor.dims,
-                doc_string=f"{RULE} {mean:g} {std:.6g}",
-            )
-            tensor.CopyFrom(bare)
-    model.doc_string = ""
-    model.graph.doc_string = ""
-    del model.graph.metadata_props[:]
-    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
-        del value.metadata_props[:]
-    for node in model.graph.node:
-        node.doc_string = ""
-        del node.metadata_props[:]
-    return model
+class Entry(NamedTuple):
+    """A model of the zoo; with ``balanced``, the size of the images that set its scales."""
+
+    name: str
+    write: Callable[[], onnx.ModelProto]
+    gains: Gains = ()
+    balanced: int = 0
 
 
-def rules(graph: onnx.GraphProto) -> dict[str, tuple[float, float]]:
-    """(mean, std) for each large float initializer, read off the node that uses it."""
-    large = {
-        t.name: tuple(t.dims)
-        for t in graph.initializer
-        if t.data_type == onnx.TensorProto.FLOAT and math.prod(t.dims) > _KEEP
-    }
-    found: dict[str, tuple[float, float]] = {}
-    origin = {name: (name, dims) for name, dims in large.items()}
-    for node in graph.node:
-        for slot, name in enumerate(node.input):
-            if name not in origin:
-                continue
-            source, dims = origin[name]
-            if node.op_type in _THROUGH and slot == 0:
-                flip = node.op_type == "Transpose"
-                origin[node.output[0]] = (source, dims[::-1] if flip else dims)
-            else:
-                found.setdefault(source, _rule(node, slot, dims))
-    return {name: found.get(name, (0.0, 0.02)) for name in large}
-
-
-def _rule(node: onnx.NodeProto, slot: int, dims: tuple[int, ...]) -> tuple[float, float]:
-    """Mean and standard deviation of a weight of shape ``dims`` in input ``slot`` of ``node``.
-
-    Products keep the variance of what they multiply; those of queries and keys raise it, so that
-    attention is neither flat nor one-hot.
-    """
-    if node.op_type == "Gather":
-        return 0.0, 0.05
-    if node.op_type in ("MatMul", "Gemm") and slot < 2:
-        transposed = any(a.name == "transB" and a.i for a in node.attribute)
-        sharp = any(word in node.output[0] for word in ("query", "/key", "q_lin", "k_lin"))
-        return 0.0, (1.5 if sharp else 1.0) / math.sqrt(dims[-1 if transposed else -2])
-    if node.op_type == "Conv" and slot == 1:
-        return 0.0, math.sqrt(2.0 / math.prod(dims[1:]))
-    scale = node.op_type in ("LayerNormalization", "BatchNormalization") and slot in (1, 4)
-    if scale or node.op_type == "Mul":
-        return 1.0, 0.1
-    return 0.0, 0.02
+# ---- text ------------------------------------------------------------------------------
 
 
 def _module(base: Any, config: Any, inputs: Sequence[str], keep: int = 1, **arguments: Any) -> Any:
@@ -107,54 +53,20 @@ def _module(base: Any, config: Any, inputs: Sequence[str], keep: int = 1, **argu
     return Exported(config)
 
 
-def _random_weights(module: Any) -> Any:
-    """Make all parameters differ: the exporter merges equal ones, as fresh biases would be."""
-    import torch
-
-    torch.manual_seed(0)
-    for parameter in module.parameters():
-        parameter.data.normal_(1.0, 0.02)
-    return module.eval()
-
-
-def _text(module: Any, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
-    """Export a module over token ids, batch and sequence dynamic, at opset 17."""
-    dynamic = {name: {0: "batch", 1: "sequence"} for name in (*inputs, *outputs)}
-    if "pooler_output" in dynamic:
-        del dynamic["pooler_output"][1]
-    return _torchscript(module, _tokens(len(inputs)), inputs, outputs, dynamic)
-
-
-def _tokens(count: int) -> tuple[Any, ...]:
+def _text(
+    module: Any, inputs: Sequence[str], outputs: Sequence[str], dynamo: bool = False
+) -> onnx.ModelProto:
+    """Export a module over token ids, batch and sequence dynamic."""
     import torch
 
     tokens = torch.randint(1, 500, (2, 16))
-    return (tokens, torch.ones_like(tokens), torch.zeros_like(tokens))[:count]
-
-
-def _torchscript(
-    module: Any,
-    feeds: tuple[Any, ...],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    dynamic: dict[str, dict[int, str]],
-) -> onnx.ModelProto:
-    """Run the TorchScript-based exporter, the only one of older versions of torch."""
-    import torch
-
-    old = "dynamo" not in inspect.signature(torch.onnx.export).parameters
-    arguments: dict[str, Any] = {} if old else {"dynamo": False}
-    arguments |= {"input_names": list(inputs), "output_names": list(outputs)}
-    return _to_proto(module, feeds, opset_version=17, dynamic_axes=dynamic, **arguments)
-
-
-def _to_proto(module: Any, feeds: tuple[Any, ...], **arguments: Any) -> onnx.ModelProto:
-    import torch
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        torch.onnx.export(_random_weights(module), feeds, str(path), **arguments)
-        return onnx.load(path)
+    feeds = (tokens, torch.ones_like(tokens), torch.zeros_like(tokens))[: len(inputs)]
+    dynamic: dict[str, Dynamic] = {n: {0: "batch", 1: "sequence"} for n in (*inputs, *outputs)}
+    for name in ("pooler_output", "text_embeds"):
+        if name in dynamic:
+            dynamic[name] = {0: "batch"}
+    write = capture if dynamo else trace
+    return write(module, feeds, inputs, outputs, dynamic)
 
 
 def _bert(hidden: int, layers: int, attention: str, outputs: int = 1, **sizes: int) -> Any:
@@ -173,28 +85,14 @@ def _bert(hidden: int, layers: int, attention: str, outputs: int = 1, **sizes: i
     return _module(Encoder, config, _TEXT, outputs)
 
 
-def _minilm(attention: str) -> onnx.ModelProto:
-    return _text(_bert(384, 6, attention), _TEXT, ["last_hidden_state"])
+def _minilm(attention: str, dynamo: bool = False) -> onnx.ModelProto:
+    return _text(_bert(384, 6, attention), _TEXT, ["last_hidden_state"], dynamo)
 
 
 def _tiny_bert() -> onnx.ModelProto:
     """Small enough for a test to optimize in seconds, yet nothing of a transformer is missing."""
     sizes = {"num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 512}
     return _text(_bert(64, 2, "eager", **sizes), _TEXT, ["last_hidden_state"])
-
-
-def _minilm_dynamo() -> onnx.ModelProto:
-    import torch
-
-    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
-    return _to_proto(
-        _bert(384, 6, "sdpa"),
-        _tokens(3),
-        dynamo=True,
-        input_names=list(_TEXT),
-        output_names=["last_hidden_state"],
-        dynamic_shapes=((axes,) * 3,),
-    )
 
 
 def _bert_base() -> onnx.ModelProto:
@@ -208,42 +106,183 @@ def _distilbert() -> onnx.ModelProto:
     return _text(_module(DistilBertModel, config, _TEXT[:2]), _TEXT[:2], ["last_hidden_state"])
 
 
-def _gpt2() -> onnx.ModelProto:
+def _gpt2(attention: str, dynamo: bool = False) -> onnx.ModelProto:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(attn_implementation="eager")
+    config = GPT2Config(attn_implementation=attention)
     module = _module(GPT2LMHeadModel, config, _TEXT[:2], use_cache=False)
-    return _text(module, _TEXT[:2], ["logits"])
+    return _text(module, _TEXT[:2], ["logits"], dynamo)
 
 
-def _vit_base() -> onnx.ModelProto:
+def _t5_small() -> onnx.ModelProto:
+    from transformers import T5Config, T5EncoderModel
+
+    config = T5Config(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8)
+    return _text(_module(T5EncoderModel, config, _TEXT[:2]), _TEXT[:2], ["last_hidden_state"])
+
+
+def _clip_text() -> onnx.ModelProto:
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    config = CLIPTextConfig(attn_implementation="eager", eos_token_id=2)
+    module = _module(CLIPTextModelWithProjection, config, _TEXT[:2], 2)
+    return _text(module, _TEXT[:2], ["text_embeds", "last_hidden_state"])
+
+
+def _llama(attention: str, opset: int, dynamo: bool = False) -> onnx.ModelProto:
+    """A decoder step over any number of new tokens and any number of cached ones."""
     import torch
-    from transformers import ViTConfig, ViTForImageClassification
+    from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-    config = ViTConfig(attn_implementation="eager", num_labels=1000)
-    module = _module(ViTForImageClassification, config, ["pixel_values"])
-    dynamic = {"pixel_values": {0: "batch"}, "logits": {0: "batch"}}
-    return _torchscript(
-        module, (torch.rand(2, 3, 224, 224),), ["pixel_values"], ["logits"], dynamic
+    layers, heads, size, new, past = 8, 4, 64, 5, 3
+    config = LlamaConfig(
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=heads,
+        attn_implementation=attention,
     )
 
+    class Decoder(LlamaForCausalLM):  # type: ignore[misc]
+        def forward(self, *tensors: Any) -> Any:
+            ids, mask, positions, *cache = tensors
+            pairs = list(zip(cache[::2], cache[1::2], strict=True))
+            old = getattr(DynamicCache, "from_legacy_cache", None)
+            held = old(pairs) if old else DynamicCache(pairs)
+            arguments = {"past_key_values": held, "use_cache": True, "position_ids": positions}
+            out = LlamaForCausalLM.forward(self, ids, mask, **arguments)
+            held = out.past_key_values
+            pairs = held if old else [(layer.keys, layer.values) for layer in held.layers]
+            return out.logits, *(tensor for pair in pairs for tensor in pair)
 
-MODELS: tuple[tuple[str, Callable[[], onnx.ModelProto]], ...] = (
-    ("minilm", lambda: _minilm("eager")),
-    ("minilm-v5", lambda: _minilm("eager")),
-    ("minilm-sdpa", lambda: _minilm("sdpa")),
-    ("minilm-dynamo", _minilm_dynamo),
-    ("bert-base", _bert_base),
-    ("distilbert", _distilbert),
-    ("gpt2", _gpt2),
-    ("vit-base", _vit_base),
-    ("tiny-bert", _tiny_bert),
+    ids = torch.randint(0, 500, (2, new))
+    positions = torch.arange(past, past + new).repeat(2, 1)
+    mask = torch.ones(2, past + new, dtype=torch.long)
+    feeds = (ids, mask, positions, *torch.randn(2 * layers, 2, heads, past, size))
+    slots = [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
+    step: Dynamic = {0: "batch", 1: "sequence"}
+    dynamic = {"input_ids": step, "position_ids": step, "logits": step}
+    dynamic["attention_mask"] = {0: "batch", 1: "past_sequence+sequence"}
+    dynamic |= {f"past_key_values.{slot}": {0: "batch", 2: "past_sequence"} for slot in slots}
+    dynamic |= {f"present.{slot}": {0: "batch", 2: "past_sequence+sequence"} for slot in slots}
+    inputs = [*_TEXT[:2], "position_ids", *(f"past_key_values.{slot}" for slot in slots)]
+    outputs = ["logits", *(f"present.{slot}" for slot in slots)]
+    write = capture if dynamo else trace
+    return write(Decoder(config), feeds, inputs, outputs, dynamic, opset)
+
+
+# ---- images and sound ------------------------------------------------------------------
+
+
+def _image(
+    module: Any, output: str, size: int = 224, dynamic: Dynamic = _IMAGE, dynamo: bool = False, **arguments: Any
+) -> onnx.ModelProto:
+    """Export a module over ``size``² images."""
+    import torch
+
+    name = "pixel_values" if output == "logits" else "images"
+    axes = {name: dynamic, output: dynamic if output == "masks" else _IMAGE}
+    if output == "boxes" and len(dynamic) > 1:
+        axes[output] = {0: "batch", 2: "anchors"}
+    write = capture if dynamo else trace
+    return write(module, (torch.rand(2, 3, size, size),), [name], [output], axes, **arguments)
+
+
+def _classifier(family: str, dynamo: bool = False, **settings: Any) -> onnx.ModelProto:
+    """An image classifier of transformers with 1000 classes."""
+    import transformers
+
+    config = getattr(transformers, f"{family}Config")(num_labels=1000, **settings)
+    base = getattr(transformers, f"{family}ForImageClassification")
+    return _image(_module(base, config, ["pixel_values"]), "logits", dynamo=dynamo)
+
+
+def _efficientnet() -> onnx.ModelProto:
+    sizes = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
+    return _classifier("EfficientNet", image_size=224, **sizes)
+
+
+def _detector(dynamic: Dynamic, dynamo: bool = False) -> onnx.ModelProto:
+    from models.architectures import Detector
+
+    return _image(Detector(), "boxes", 224, dynamic, dynamo)
+
+
+def _unet() -> onnx.ModelProto:
+    import torch
+    from models.architectures import UNet
+
+    unfused = {"training": torch.onnx.TrainingMode.PRESERVE}
+    return _image(UNet(), "masks", 64, _SIZES, **unfused)
+
+
+def _tagger() -> onnx.ModelProto:
+    import torch
+    from models.architectures import Tagger
+
+    dynamic = dict.fromkeys(("features", "labels"), {0: "batch", 1: "frames"})
+    return trace(Tagger(), (torch.randn(2, 20, 80),), ["features"], ["labels"], dynamic)
+
+
+def _whisper_tiny() -> onnx.ModelProto:
+    import torch
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    config = WhisperConfig(
+        d_model=384,
+        encoder_layers=4,
+        encoder_attention_heads=6,
+        encoder_ffn_dim=1536,
+        attn_implementation="eager",
+    )
+    names = ["input_features"], ["last_hidden_state"]
+    dynamic = dict.fromkeys((*names[0], *names[1]), _IMAGE)
+    module = _module(WhisperEncoder, config, names[0])
+    return trace(module, (torch.randn(1, 80, 3000),), *names, dynamic)
+
+
+_UNSCALED = (("Attention/q/", 1 / 8), ("relative_attention_bias", 10.0))
+
+MODELS = (
+    Entry("minilm", lambda: _minilm("eager")),
+    Entry("minilm-v5", lambda: _minilm("eager")),
+    Entry("minilm-sdpa", lambda: _minilm("sdpa")),
+    Entry("minilm-dynamo", lambda: _minilm("sdpa", dynamo=True)),
+    Entry("bert-base", _bert_base),
+    Entry("distilbert", _distilbert),
+    Entry("gpt2", lambda: _gpt2("eager")),
+    Entry("gpt2-dynamo", lambda: _gpt2("sdpa", dynamo=True)),
+    Entry("llama", lambda: _llama("eager", 17)),
+    Entry("llama-dynamo", lambda: _llama("sdpa", 20, dynamo=True)),
+    Entry("llama-attention", lambda: _llama("sdpa", 23, dynamo=True)),
+    Entry("t5-small", _t5_small, _UNSCALED),
+    Entry("clip-text", _clip_text),
+    Entry("whisper-tiny", _whisper_tiny),
+    Entry("vit-base", lambda: _classifier("ViT", attn_implementation="eager")),
+    Entry("vit-base-dynamo", lambda: _classifier("ViT", True, attn_implementation="sdpa")),
+    Entry("resnet50", lambda: _classifier("ResNet"), balanced=224),
+    Entry("mobilenetv2", lambda: _classifier("MobileNetV2", tf_padding=False), balanced=224),
+    Entry("efficientnet-b0", _efficientnet, balanced=224),
+    Entry("convnext-tiny", lambda: _classifier("ConvNext"), balanced=224),
+    Entry("detector", lambda: _detector(_SIZES), balanced=224),
+    Entry("detector-dynamo", lambda: _detector(_IMAGE, dynamo=True), balanced=224),
+    Entry("unet", _unet, balanced=64),
+    Entry("tagger", _tagger),
+    Entry("tiny-bert", _tiny_bert),
 )
 
 
 def export(name: str) -> Path:
     """Export, strip and store one model; return the stored file."""
-    model = strip(dict(MODELS)[name]())
+    entry = next(entry for entry in MODELS if entry.name == name)
+    model = strip(entry.write(), entry.gains)
+    if entry.balanced:
+        from models.balance import balance
+
+        images = np.random.default_rng(0).random((2, 3, entry.balanced, entry.balanced))
+        balance(model, {model.graph.input[0].name: images.astype(np.float32)})
     path = GRAPHS / f"{name}.onnx.gz"
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9, mtime=0) as file:
@@ -256,7 +295,7 @@ def export(name: str) -> Path:
 def main() -> None:
     """Store the models named on the command line."""
     parser = argparse.ArgumentParser(prog="python -m models.export", description=__doc__)
-    parser.add_argument("names", nargs="+", choices=[name for name, _ in MODELS])
+    parser.add_argument("names", nargs="+", choices=[entry.name for entry in MODELS])
     for name in parser.parse_args().names:
         path = export(name)
         print(path, path.stat().st_size, "bytes")

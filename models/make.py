@@ -1,9 +1,10 @@
 """Write models of the zoo: ``python -m models.make NAME|all [-o DIR]``.
 
 A stored graph (``models/graphs/NAME.onnx.gz``) is what the exporter wrote, except that every large
-float initializer lost its values and carries the rule to regrow them, ``normal MEAN STD``, as its
-doc string.  The values depend on the tensor's name and ``SEED`` alone, so every machine gets the
-same bytes.  Weights are streamed to disk: peak memory is one chunk, not one model.
+float initializer lost its values and carries the rule to regrow them as its doc string: ``normal
+MEAN STD`` or ``uniform LOW HIGH``.  The values depend on the tensor's name and ``SEED`` alone, so
+every machine gets the same bytes.  Weights are streamed to disk: peak memory is one chunk, not
+one model.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-__all__ = ["GRAPHS", "RULE", "SEED", "available", "load_stored", "make", "regrow"]
+__all__ = ["GRAPHS", "KINDS", "SEED", "available", "load_stored", "make", "regrow", "stripped"]
 
 GRAPHS = Path(__file__).with_name("graphs")
 BUILD = Path(__file__).with_name("build")
 SEED = 20240607
-RULE = "normal"
+KINDS = ("normal", "uniform")
 _CHUNK = 1 << 20
 
 
@@ -48,19 +49,35 @@ def load_stored(name: str) -> onnx.ModelProto:
 
 
 def regrow(tensor: onnx.TensorProto) -> Iterator[np.ndarray]:
-    """Yield the float32 values of a stripped tensor in flat chunks of at most 4 MB."""
-    kind, mean, std = tensor.doc_string.split()
-    if kind != RULE or tensor.data_type != onnx.TensorProto.FLOAT:
+    """Yield the float32 values of a stripped tensor in flat chunks of at most 4 MB.
+
+    Raises:
+        ValueError: the tensor carries no rule.
+    """
+    if not stripped(tensor):
         raise ValueError(f"tensor '{tensor.name}' has no rule to regrow it")
+    kind, *numbers = tensor.doc_string.split()
+    a, b = map(float, numbers)
+    shift, scale = (a, b) if kind == "normal" else (a, b - a)
     seeds = np.random.SeedSequence([SEED, zlib.crc32(tensor.name.encode())])
     generator = np.random.Generator(np.random.SFC64(seeds))
     left = math.prod(tensor.dims)
     while left:
-        chunk = generator.standard_normal(min(left, _CHUNK), dtype=np.float32)
-        chunk *= np.float32(std)
-        chunk += np.float32(mean)
+        count = min(left, _CHUNK)
+        if kind == "normal":
+            chunk = generator.standard_normal(count, dtype=np.float32)
+        else:
+            chunk = generator.random(count, dtype=np.float32)
+        chunk *= np.float32(scale)
+        chunk += np.float32(shift)
         left -= chunk.size
         yield chunk.astype("<f4", copy=False)
+
+
+def stripped(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor's values are to be regrown."""
+    rule = tensor.doc_string.startswith(tuple(f"{kind} " for kind in KINDS))
+    return rule and tensor.data_type == onnx.TensorProto.FLOAT
 
 
 def make(name: str, directory: Path = BUILD) -> Path:
@@ -95,7 +112,7 @@ def _write(model: onnx.ModelProto, write: Callable[[bytes], object]) -> None:
     for tensor, head in zip(tensors, heads, strict=True):
         write(_field(_INITIALIZER, len(head) + _size(tensor)))
         write(head)
-        if _stripped(tensor):
+        if stripped(tensor):
             for chunk in regrow(tensor):
                 write(chunk.tobytes())
 
@@ -105,17 +122,13 @@ _INITIALIZER = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
 _RAW_DATA = onnx.TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
 
 
-def _stripped(tensor: onnx.TensorProto) -> bool:
-    return tensor.doc_string.startswith(f"{RULE} ")
-
-
 def _size(tensor: onnx.TensorProto) -> int:
-    return 4 * math.prod(tensor.dims) if _stripped(tensor) else 0
+    return 4 * math.prod(tensor.dims) if stripped(tensor) else 0
 
 
 def _head(tensor: onnx.TensorProto) -> bytes:
     """All of a tensor's message, up to the bytes of a stripped one's values."""
-    if not _stripped(tensor):
+    if not stripped(tensor):
         return bytes(tensor.SerializeToString(deterministic=True))
     bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     return bytes(bare.SerializeToString(deterministic=True)) + _field(_RAW_DATA, _size(tensor))

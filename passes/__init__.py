@@ -7,6 +7,7 @@ from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
 
+
 def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
@@ -16,7 +17,9 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         # spellings first: fusing half of one would hide it
         Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
         # products and look-ups become regions that others can join
-        Phase("lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())),
+        Phase(
+            "lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())
+        ),
         Phase(
             "fuse",
             (

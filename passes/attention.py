@@ -292,7 +292,9 @@ def _tail(walk: _Walk, weights: str) -> tuple[str, int, int, Region]:
     if last is None or before is None or after is None or len(after) != 3:
         raise _Unfit("the heads are not merged into a rank-3 tensor")
     if after[2] != heads * size or after[:2] != before[:2]:
-        raise _Unfit(f"the Reshape from {_dims(before)} to {_dims(after)} does not merge the heads")
+        raise _Unfit(
+            f"the Reshape from {_dims(before)} to {_dims(after)} does not merge the heads"
+        )
     walk.covered += [transpose, last]
     return v, heads, size, last
 

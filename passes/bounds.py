@@ -1,7 +1,7 @@
 """Bounds of float32 values, by interval arithmetic backwards from a value.
 
-    (1 − Cast(bool)) · c        lies in [min(c, 0), max(c, 0)]
-    Where(keep, 0, c)           lies in [min(c, 0), max(c, 0)]
+(1 − Cast(bool)) · c        lies in [min(c, 0), max(c, 0)]
+Where(keep, 0, c)           lies in [min(c, 0), max(c, 0)]
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _MAX_DEPTH = 16
 _MAX_CONSTANT = 1 << 22
 """Elements of a constant that are still worth reading."""
 
-_COPIES = frozenset(
-    "Expand Flatten Gather Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split()
-)
+_COPIES = (
+    "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze",
+)  # fmt: skip
 
 
 def interval(graph: TileGraph, value: str, depth: int = 0) -> Interval:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, SCALAR, Chain, Ref, Step
-from tracea_graph.ops.elementwise import ElementwiseParams, broadcast
+from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -60,13 +60,13 @@ def _read_power(graph: TileGraph, region: Region) -> Spelled | None:
     return _spell(graph, region, "mul", (x, x))
 
 
-def _spell(
-    graph: TileGraph, region: Region, step: str, values: Sequence[str]
-) -> Spelled | None:
+def _spell(graph: TileGraph, region: Region, step: str, values: Sequence[str]) -> Spelled | None:
     """One step over values; constants of one element become literals."""
     result = graph.spec(region.results[0])
     specs = [graph.spec(v) for v in values]
     if any(s.dtype is not DType.F32 or s.shape is None for s in (*specs, result)):
+        return None
+    if (result.rank or 0) > MAX_RANK:
         return None
     names: list[str] = []
     args: list[Ref] = []
@@ -96,7 +96,7 @@ def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
     (after, after_names), (before, before_names) = outer, inner
     names = list(before_names)
     kinds = list(before.operands)
-    for name, kind in zip(after_names, after.operands):
+    for name, kind in zip(after_names, after.operands, strict=True):
         if name != value and name not in names:
             names.append(name)
             kinds.append(kind)
@@ -104,21 +104,23 @@ def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
         return None
     count, old = len(names), len(before_names)
 
-    def place(ref: Ref) -> Ref:
-        if isinstance(ref, float):
-            return ref
+    def place(ref: int) -> int:
         return ref if ref < old else ref - old + count
 
-    steps = [Step(s.op, tuple(map(place, s.args))) for s in before.steps]
     joint = place(before.results[0])
 
-    def move(ref: Ref) -> Ref:
-        if isinstance(ref, float):
-            return ref
+    def move(ref: int) -> int:
         if ref >= len(after_names):
             return ref - len(after_names) + count + len(before.steps)
         name = after_names[ref]
         return joint if name == value else names.index(name)
 
-    steps += [Step(s.op, tuple(map(move, s.args))) for s in after.steps]
-    return Chain(tuple(kinds), tuple(steps), tuple(map(move, after.results))), tuple(names)
+    steps = (*_moved(before.steps, place), *_moved(after.steps, move))
+    return Chain(tuple(kinds), steps, tuple(map(move, after.results))), tuple(names)
+
+
+def _moved(steps: Sequence[Step], place: Callable[[int], int]) -> Iterator[Step]:
+    """The steps with every value they refer to elsewhere; literals stay."""
+    for step in steps:
+        args: tuple[Ref, ...] = tuple(a if isinstance(a, float) else place(a) for a in step.args)
+        yield Step(step.op, args)

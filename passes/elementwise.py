@@ -1,8 +1,8 @@
 """Elementwise and row-wise operators that stand alone, and what they absorb.
 
-    any elementwise operator                         -> FusedElementwise
-    elementwise(elementwise(a, b), c)                -> FusedElementwise(a, b, c)
-    FusedNorm(elementwise(a, b))                     -> FusedNorm(a, b, prologue)
+any elementwise operator                         -> FusedElementwise
+elementwise(elementwise(a, b), c)                -> FusedElementwise(a, b, c)
+FusedNorm(elementwise(a, b))                     -> FusedNorm(a, b, prologue)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Embedding sums.
 
-    Gather(table, ids)                          -> FusedEmbedding
-    Add(FusedEmbedding, FusedEmbedding)         -> FusedEmbedding of both tables
-    FusedNorm(FusedEmbedding)                   -> FusedEmbedding(…, norm)
+Gather(table, ids)                          -> FusedEmbedding
+Add(FusedEmbedding, FusedEmbedding)         -> FusedEmbedding of both tables
+FusedNorm(FusedEmbedding)                   -> FusedEmbedding(…, norm)
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class MergeEmbeddings:
         a, b = parts
         if a is None or b is None or a.id == b.id:
             return
-        if graph.only_use(region.operands[0]) is None or graph.only_use(region.operands[1]) is None:
+        if (
+            graph.only_use(region.operands[0]) is None
+            or graph.only_use(region.operands[1]) is None
+        ):
             yield Miss(self.name, region.id, "a look-up has other readers")
             return
         tables = a.params.tables + b.params.tables

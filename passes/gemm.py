@@ -1,9 +1,9 @@
 """Matrix products with constant weights, and what they absorb.
 
-    MatMul(x, W), Gemm(x, W, c)            -> FusedGemm
-    Add(FusedGemm(x), bias)                -> FusedGemm(x, bias)
-    elementwise(FusedGemm(x), a, b …)      -> FusedGemm(x, …, epilogue)
-    FusedNorm(FusedGemm(x))                -> FusedGemm(x, …, norm)
+MatMul(x, W), Gemm(x, W, c)            -> FusedGemm
+Add(FusedGemm(x), bias)                -> FusedGemm(x, bias)
+elementwise(FusedGemm(x), a, b …)      -> FusedGemm(x, …, epilogue)
+FusedNorm(FusedGemm(x))                -> FusedGemm(x, …, norm)
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["AbsorbBias", "AbsorbEpilogue", "AbsorbNorm", "LiftGemm", "merge_columns"]
 
+
 def merge_columns(weights: Sequence[Weight], name: str) -> Weight:
     """Panels of several products side by side; each N must be a multiple of 16."""
     panels = sum(w.shape[0] for w in weights)
     shape = (panels, *weights[0].shape[1:])
-    return Weight(name, weights[0].dtype, shape, lambda: np.concatenate([w.array() for w in weights]))
+    return Weight(
+        name, weights[0].dtype, shape, lambda: np.concatenate([w.array() for w in weights])
+    )
 
 
 @dataclass(frozen=True)
@@ -196,4 +199,3 @@ class AbsorbNorm:
         results: tuple[Any, ...] = (region.results[0], *([value] if keep else []))
         new = fused(self.name, params, operands, results, (gemm, region))
         yield Proposal(self.name, (gemm, region), (new,))
-

@@ -55,7 +55,7 @@ class _Writer:
             [i for i, c in enumerate(self.calls) if _touches(c, Buffer("temp", t))]
             for t in range(len(self.temps))
         ]
-        temps = tuple(Temp(d, n, u[0], u[-1]) for (d, n), u in zip(self.temps, used))
+        temps = tuple(Temp(d, n, u[0], u[-1]) for (d, n), u in zip(self.temps, used, strict=True))
         return Program(self.inputs, self.outputs, self.symbols, temps, tuple(self.calls))
 
 
@@ -106,6 +106,8 @@ _BROADCASTING = (ElementwiseParams, EmbeddingParams)
 
 def lower(graph: TileGraph, region: Region) -> Program:
     """The program of one fused region.  Raises TypeError for a region that is not fused."""
+    if not region.fused:
+        raise TypeError(f"{region.op} is not a fused region")
     specs = [graph.spec(v) for v in region.operands]
     local, where = _localise(specs, isinstance(region.params, _BROADCASTING))
     outputs = region.params.infer(local)
@@ -119,10 +121,8 @@ def lower(graph: TileGraph, region: Region) -> Program:
         _lower_elementwise(writer, params)
     elif isinstance(params, AttentionParams):
         _lower_attention(writer, params)
-    elif isinstance(params, EmbeddingParams):
-        _lower_embedding(writer, params)
     else:
-        raise TypeError(f"{region.op} is not a fused region")
+        _lower_embedding(writer, params)
     return writer.done()
 
 
@@ -149,7 +149,8 @@ def _broadcast(buffer: Buffer, shape: Shape, full: Shape) -> View:
     """A tensor seen through a larger shape: stride 0 along repeated axes."""
     strides = (0,) * (len(full) - len(shape)) + _strides(shape)
     dims = (1,) * (len(full) - len(shape)) + tuple(shape)
-    steps = tuple(0 if d == 1 and f != 1 else s for s, d, f in zip(strides, dims, full))
+    axes = zip(strides, dims, full, strict=True)
+    steps = tuple(0 if d == 1 and f != 1 else s for s, d, f in axes)
     return View(buffer, full, steps)
 
 
@@ -164,7 +165,7 @@ def _norm_call(w: _Writer, norm: Norm, x: View, first: int, y: View) -> None:
 
 
 def _result_and_sum(w: _Writer, keep_sum: bool, shape: Shape) -> tuple[View, View]:
-    """Where a normalised op writes y, and where the sum before it: its own result, or y's place."""
+    """Where a normalised op writes y, and where the sum before it: its own result, or with y."""
     y = _matrix(Buffer("output", 0), shape)
     return y, _matrix(Buffer("output", 1), shape) if keep_sum else y
 
@@ -174,13 +175,13 @@ def _lower_gemm(w: _Writer, p: GemmParams) -> None:
     x = _matrix(Buffer("input", 0), w.inputs[0].shape or ())
     y, total = _result_and_sum(w, p.keep_sum, shape)
     panels: Shape = (-(-p.n // PANEL), p.k, PANEL)
-    weight = _dense(Buffer("input", 1), panels if p.layout == "panels" else w.inputs[1].shape or ())
+    weight = _dense(
+        Buffer("input", 1), panels if p.layout == "panels" else w.inputs[1].shape or ()
+    )
     bias = _input(w, 2) if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
     first = 2 + p.bias
-    extras = [
-        _over_rows(w, first + i, kind, x.dims[0], shape[-1]) for i, kind in enumerate(kinds)
-    ]
+    extras = [_over_rows(w, first + i, kind, x.dims[0], shape[-1]) for i, kind in enumerate(kinds)]
     w.call(
         "gemm", x, weight, bias, *extras, total,
         ints=(LAYOUTS.index(p.layout),), chain=p.epilogue, drivers=DRIVERS,
@@ -206,9 +207,7 @@ def _lower_norm(w: _Writer, p: NormParams) -> None:
 def _lower_elementwise(w: _Writer, p: ElementwiseParams) -> None:
     full = w.outputs[0].shape or ()
     chain = _columns_of(p.chain, [s.shape or () for s in w.inputs], full)
-    views = [
-        _broadcast(Buffer("input", i), s.shape or (), full) for i, s in enumerate(w.inputs)
-    ]
+    views = [_broadcast(Buffer("input", i), s.shape or (), full) for i, s in enumerate(w.inputs)]
     results = [_dense(Buffer("output", i), full) for i in range(len(w.outputs))]
     w.call("elementwise", *views, *results, chain=chain)
 
@@ -229,7 +228,9 @@ def _lower_attention(w: _Writer, p: AttentionParams) -> None:
     def heads(index: int, rows: Extent, size: int) -> View:
         width = p.widths[index]
         strides: Shape = (combine("mul", rows, width), size, width, 1)
-        return View(Buffer("input", index), (batch, p.heads, rows, size), strides, p.offsets[index])
+        return View(
+            Buffer("input", index), (batch, p.heads, rows, size), strides, p.offsets[index]
+        )
 
     full: Shape = (batch, p.heads, queries, keys)
     mask = None

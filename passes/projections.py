@@ -1,6 +1,6 @@
 """Q, K and V of one input as one product.
 
-    FusedAttention(x·Wq, x·Wk, x·Wv)    ->    FusedAttention(x·[Wq Wk Wv])
+FusedAttention(x·Wq, x·Wk, x·Wv)    ->    FusedAttention(x·[Wq Wk Wv])
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class MergeProjections:
             return "a bias is not constant"
         return None
 
-    def _build(
-        self, graph: TileGraph, region: Region, parts: tuple[Region, ...]
-    ) -> Proposal:
+    def _build(self, graph: TileGraph, region: Region, parts: tuple[Region, ...]) -> Proposal:
         first = parts[0]
         merged = f"{first.results[0]}_qkv"
         weights = {}

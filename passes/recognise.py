@@ -1,10 +1,10 @@
 """Spellings of one operation become that operation.
 
-    x·½·(1 + Erf(x/√2)), every association               -> gelu
-    x·½·(1 + Tanh(√(2/π)·(x + 0.044715·x³)))             -> gelu_tanh
-    x·Sigmoid(x)                                         -> silu
-    (x − mean)/√(var + ε)·γ + β, LayerNormalization      -> FusedNorm(layer)
-    x/√(mean(x²) + ε)·γ, RMSNormalization                -> FusedNorm(rms)
+x·½·(1 + Erf(x/√2)), every association               -> gelu
+x·½·(1 + Tanh(√(2/π)·(x + 0.044715·x³)))             -> gelu_tanh
+x·Sigmoid(x)                                         -> silu
+(x − mean)/√(var + ε)·γ + β, LayerNormalization      -> FusedNorm(layer)
+x/√(mean(x²) + ε)·γ, RMSNormalization                -> FusedNorm(rms)
 """
 
 from __future__ import annotations

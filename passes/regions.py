@@ -57,7 +57,7 @@ def same_shape(a: TensorSpec, b: TensorSpec) -> bool:
 
 
 def collapses(spec: TensorSpec, result: TensorSpec) -> bool:
-    """True if an operand is regular over ``[rows, columns]``: full, one row, one column, scalar."""
+    """True if an operand lies regularly over ``[rows, columns]``: full, a row, a column, one."""
     shape, full = spec.shape, result.shape
     if shape is None or full is None:
         return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
-from tracea_graph.onnx_io import library_digest
+from tracea_graph.onnx_io import files_of, library_need
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.inputs import gather_inputs
@@ -35,19 +35,19 @@ def optimize(
     path: str | Path,
     options: Options = Options(),
     progress: Progress = lambda step: None,
-    several: bool = False,
+    folder: bool = False,
 ) -> Report:
     """Write a faster model that computes the same function, and say what was done.
 
-    ``progress`` hears the name of each step; ``several`` says that ``options.output`` serves more
-    than one model and so must be a folder.
+    ``progress`` hears the name of each step; ``folder`` says that ``options.output`` can only be
+    a folder.
 
     Raises ModelError for an invalid model, UsageError for impossible options, BuildError without
     a working compiler, VerifyError if a result is wrong and no rewrite can be blamed.  Whatever
     happens, the input is untouched and no half-written file is left.
     """
     source, clock = Path(path), Clock(progress)
-    paths = paths_for(source, options.output, several)
+    paths = paths_for(source, options.output, folder)
 
     clock.step(f"reading {source.name}")
     model = load_model(source)
@@ -56,7 +56,8 @@ def optimize(
     inputs = gather_inputs(model, options)
     isas = levels_of(options.target)
 
-    with tempfile.TemporaryDirectory(prefix="tracea-") as scratch, staging(paths) as stage:
+    files = files_of(model)
+    with tempfile.TemporaryDirectory(prefix="tracea-") as scratch, staging(paths, files) as stage:
         clock.step("planning")
         planner = Planner(model.graph, options, inputs.timed[0].symbols)
         workshop = Workshop(model, options, planner, isas, Path(scratch))
@@ -90,16 +91,19 @@ def stages(path: str | Path, until: str, options: Options = Options()) -> Stages
 def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
     """An ONNX Runtime session of a result, its library registered if it lies beside the model.
 
-    ``settings`` go to ``InferenceSession``; ``sess_options`` may be among them.  Raises UsageError
-    if the library beside the model is not the one the model was written with.
+    ``settings`` go to ``InferenceSession``; ``sess_options`` may be among them.  Raises ModelError
+    if the file is no model, UsageError if the library beside it is not the one it was written
+    with, or is missing though the model cannot run without it.
     """
     import onnxruntime
 
     model = Path(path)
     options = settings.pop("sess_options", None) or onnxruntime.SessionOptions()
-    library = model.with_suffix(".so")
-    if library.is_file() and (wanted := library_digest(model)):
-        if hashlib.sha256(library.read_bytes()).hexdigest() != wanted:
+    library, need = model.with_suffix(".so"), library_need(model)
+    if library.is_file() and need.sha256:
+        if hashlib.sha256(library.read_bytes()).hexdigest() != need.sha256:
             raise UsageError(f"{library} is not the library {model.name} was written with")
         options.register_custom_ops_library(str(library.resolve()))
+    elif need.required:
+        raise UsageError(f"{model} cannot run without its library: put {library.name} beside it")
     return onnxruntime.InferenceSession(str(model), options, **settings)

@@ -40,7 +40,7 @@ class Options:
     """``faster``: only rewrites measured faster; ``legal``: every rewrite that passes its checks."""
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    budget: float = 60.0
+    budget: float = 180.0
     """Seconds of measuring, at most."""
     effort: str = "default"
     verify: bool = True

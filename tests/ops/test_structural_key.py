@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tracea_graph.ir import Attr, Blob, Node
+from tracea_graph.ops import OpParams
 from tracea_graph.ops.body import Body, structural_key
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -16,7 +17,7 @@ from tracea_graph.ops.norm import Norm
 
 NODES = (
     Node("MatMul", ("x", "w"), ("m",)),
-    Node("Constant", (), ("c",), {"value": np.float32(0.5)}),
+    Node("Constant", (), ("c",), {"value": np.array(0.5, np.float32)}),
     Node("Mul", ("m", "c"), ("s",)),
     Node("Softmax", ("s",), ("y",), {"axis": -1}),
 )
@@ -51,8 +52,8 @@ def with_attrs(index: int, attrs: dict[str, Attr]) -> list[Node]:
 CHANGES = {
     "attribute": (with_attrs(3, {"axis": 1}), INPUTS, OUTPUTS),
     "attribute's type": (with_attrs(3, {"axis": -1.0}), INPUTS, OUTPUTS),
-    "literal": (with_attrs(1, {"value": np.float32(0.25)}), INPUTS, OUTPUTS),
-    "literal's type": (with_attrs(1, {"value": np.float64(0.5)}), INPUTS, OUTPUTS),
+    "literal": (with_attrs(1, {"value": np.array(0.25, np.float32)}), INPUTS, OUTPUTS),
+    "literal's type": (with_attrs(1, {"value": np.array(0.5)}), INPUTS, OUTPUTS),
     "literal's shape": (with_attrs(1, {"value": np.full(1, 0.5, np.float32)}), INPUTS, OUTPUTS),
     "op": ([replace(NODES[0], op="Gemm"), *NODES[1:]], INPUTS, OUTPUTS),
     "domain": ([replace(NODES[0], domain="my"), *NODES[1:]], INPUTS, OUTPUTS),
@@ -81,7 +82,7 @@ def test_blobs_count_by_their_bytes() -> None:
 
 def test_equal_parameters_share_a_body_and_different_ones_do_not() -> None:
     scaled = Chain(("full",), (Step("mul", (0, 0.5)),), (1,))
-    variants = [
+    variants: list[OpParams] = [
         GemmParams(32, 20),
         GemmParams(32, 32),
         GemmParams(32, 20, "kn"),

@@ -8,8 +8,8 @@ from math import pi, sqrt
 import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
-from onnx import TensorProto
 
+from tracea_graph.ir import DType
 from tracea_graph.passes import recognise
 from tracea_graph.rewrite import RulePass
 
@@ -81,7 +81,9 @@ GELU_TANH: dict[str, Spelling] = {
         n("Mul", x, 0.5),
         tanh_phi(n, n("Mul", n("Add", x, n("Mul", n("Mul", x, C), n("Mul", x, x))), S)),
     ),
-    "x·(1+0.044715·x²)": lambda n, x: n("Mul", n("Mul", x, 0.5), tanh_phi(n, factored_inner(n, x))),
+    "x·(1+0.044715·x²)": lambda n, x: n(
+        "Mul", n("Mul", x, 0.5), tanh_phi(n, factored_inner(n, x))
+    ),
     "gelu_fast: prescaled": lambda n, x: n(
         "Mul", n("Mul", x, 0.5), tanh_phi(n, prescaled_inner(n, x))
     ),
@@ -121,12 +123,8 @@ def test_a_spelling_becomes_one_step(spelling: Spelling, rule: str, step: str, o
 NEAR: dict[str, Spelling] = {
     "another scale in Erf": lambda n, x: n("Mul", n("Mul", x, phi(n, n("Div", x, 1.5))), 0.5),
     "not divided by 2": lambda n, x: n("Mul", n("Mul", x, phi(n, root(n, x))), 0.4),
-    "1 is 1.001": lambda n, x: n(
-        "Mul", n("Mul", x, n("Add", n("Erf", root(n, x)), 1.001)), 0.5
-    ),
-    "another factor": lambda n, x: n(
-        "Mul", n("Mul", n("Exp", x), phi(n, root(n, x))), 0.5
-    ),
+    "1 is 1.001": lambda n, x: n("Mul", n("Mul", x, n("Add", n("Erf", root(n, x)), 1.001)), 0.5),
+    "another factor": lambda n, x: n("Mul", n("Mul", n("Exp", x), phi(n, root(n, x))), 0.5),
     "Pow 2 for the cube": lambda n, x: n(
         "Mul",
         n("Mul", x, 0.5),
@@ -171,8 +169,8 @@ def test_a_graph_output_inside_is_the_reason() -> None:
     }
 
 
-@pytest.mark.parametrize("dtype", [TensorProto.DOUBLE, TensorProto.FLOAT16])
-def test_other_types_stay(dtype: int) -> None:
+@pytest.mark.parametrize("dtype", [DType.F64, DType.F16])
+def test_other_types_stay(dtype: DType) -> None:
     net = Net()
     x = net.input("x", 4, dtype=dtype)
     graph = net.graph(net("Mul", x, net("Sigmoid", x)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -158,7 +158,7 @@ NORMAL_FORMS = {
 
 @pytest.mark.parametrize("form", NORMAL_FORMS)
 def test_spellings_of_one_form_match_and_others_do_not(form: str) -> None:
-    pattern, same, different = NORMAL_FORMS[form]
+    pattern, same, different = cast("tuple[Any, Any, Any]", NORMAL_FORMS[form])
     for spellings, want in ((same, True), (different, False)):
         for spelling in spellings:
             net, x = new()

@@ -48,7 +48,10 @@ class Fuse:
         return Region(name, self.op, before.operands, region.results, nodes, params=self)
 
 
-def run(graph: TileGraph, *passes: object, limits: Limits = Limits(check=True)) -> Trace:
+CHECKED = Limits(check=True)
+
+
+def run(graph: TileGraph, *passes: object, limits: Limits = CHECKED) -> Trace:
     return schedule(graph, (Phase("test", passes),), cost, limits)  # type: ignore[arg-type]
 
 
@@ -111,7 +114,7 @@ def test_no_gain_is_rejected() -> None:
 
 
 def test_frozen_operators_stay() -> None:
-    net, graph = chain("Tanh", "Relu", "Exp")
+    _, graph = chain("Tanh", "Relu", "Exp")
     inner = graph.regions()[0].results[0]
     trace = run(graph, Fuse("Tanh", "Relu"), limits=Limits(frozen=frozenset({inner})))
     assert verdicts(trace) == [("tanh-relu", "rejected", "measured no faster")]
@@ -127,7 +130,10 @@ def test_frozen_operators_stay() -> None:
 )
 def test_rules_can_be_chosen(limits: Limits, applied: set[str]) -> None:
     _, graph = chain("Tanh", "Relu", "Exp")
-    assert set(run(graph, Fuse("Tanh", "Relu"), Fuse("Relu", "Exp"), limits=limits).applied()) == applied
+    assert (
+        set(run(graph, Fuse("Tanh", "Relu"), Fuse("Relu", "Exp"), limits=limits).applied())
+        == applied
+    )
 
 
 def diamond() -> tuple[Net, TileGraph]:

@@ -24,7 +24,7 @@ __all__ = ["MINIMUM", "Bench", "Candidate", "Key", "Racer", "Rating", "is_win", 
 MINIMUM = 1.005
 """A gain counts when its 99 % lower bound is above this."""
 
-PAIRS, ROUNDS = 15, 4
+PAIRS, ROUNDS, WARMUP = 15, 12, 2
 PLAUSIBLE = 0.98
 """Below this median of the whole model it is not worth looking at the nodes alone."""
 
@@ -89,6 +89,7 @@ class Bench(AbstractContextManager["Bench"]):
         self._end, self._reserve = time.monotonic() + budget, 0.0
         self._worker: Racer | None = None
         self._open: dict[str, tuple[Candidate, int]] = {}
+        self._round_seconds: dict[Key, float] = {}
 
     def __exit__(
         self,
@@ -138,14 +139,16 @@ class Bench(AbstractContextManager["Bench"]):
     ) -> Rating:
         """Rounds of pairs until b's ratio over a is decided, or more could not decide it.
 
-        ``screen`` times the differing nodes alone when the first round leaves it open.  Raises
-        WorkerError if either cannot run.
+        ``screen`` times the differing nodes alone when the first round leaves it open, and before
+        it where there is no time for a round.  Raises WorkerError if either cannot run.
         """
         end, feeds = self.now() + seconds, self.feeds[key[1]]
         races: list[Race] = []
         alone: Ratio | None = None
         try:
             worker = self._ready(a, b, key[0])
+            if screen and seconds < self._round_seconds.get(key, 0.0):
+                alone = own_nodes(*worker.profile_pair("a", "b", feeds, FEWEST_PAIRS))
             while True:
                 left = max(end - self.now(), 0.0)
                 races.append(worker.race("a", "b", feeds, pairs=PAIRS, seconds=left))
@@ -159,6 +162,7 @@ class Bench(AbstractContextManager["Bench"]):
         except WorkerError:
             self._stop()
             raise
+        self._round_seconds[key] = (PAIRS + WARMUP) * (found.a_ms + found.b_ms) / 1e3
         clear_alone = alone is not None and alone.low > MINIMUM and found.high >= 1.0
         return Rating(found, found.low > MINIMUM or clear_alone, alone)
 

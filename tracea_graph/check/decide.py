@@ -9,7 +9,7 @@ group, on the whole model, for every thread count and binding:
     undecided  neither: the nodes that differ between both models are timed alone (per-node
                profiles of runs in turn), which sees gains the noise of a whole run hides; a clear
                win there counts, for the whole model already shows no loss; else more rounds of
-               15 pairs, at most 4, as long as they could still decide
+               15 pairs, at most 12, as long as they could still decide
 
 A group stays if it wins everywhere.  What remains is raced against the original again, and if
 that is no win everywhere nothing stays.  Groups too small for their share of the budget are

@@ -16,7 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FEWEST_PAIRS", "Race", "Ratio", "busy_cores", "pooled", "ratio", "ratio_of"]
+__all__ = [
+    "FEWEST_PAIRS", "Race", "Ratio", "busy_cores", "busy_seconds", "pooled", "ratio", "ratio_of",
+]  # fmt: skip
 
 CONFIDENCE = 0.99
 FEWEST_PAIRS = 8
@@ -80,9 +82,9 @@ def busy_cores(seconds: float = 0.1, share: float = 0.2) -> bool:
 
     Watches ``/proc/stat`` for ``seconds`` while this process sleeps; False where there is none.
     """
-    before, start = _busy_seconds(), time.perf_counter()
+    before, start = busy_seconds(), time.perf_counter()
     time.sleep(seconds)
-    return (_busy_seconds() - before) > share * (time.perf_counter() - start)
+    return (busy_seconds() - before) > share * (time.perf_counter() - start)
 
 
 def _rank(count: int) -> int:
@@ -96,8 +98,8 @@ def _rank(count: int) -> int:
     return rank
 
 
-def _busy_seconds() -> float:
-    """Seconds all cores together spent on anything but idling, since boot."""
+def busy_seconds() -> float:
+    """Seconds all cores together spent on anything but idling, since boot; 0 where unknown."""
     try:
         fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
     except OSError:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ __all__ = ["Array", "NodeTime", "OpenInfo", "Port", "Rejected", "Worker"]
 
 Array = npt.NDArray[Any]
 
-_SCRIPT = Path(__file__).with_name("worker_main.py")
 _RAW_TYPES = {
     "tensor(bfloat16)": "bfloat16",
     "tensor(float8e4m3fn)": "float8_e4m3fn",
@@ -90,13 +89,16 @@ class Worker(AbstractContextManager["Worker"]):
     environment (``TRACEA_ISA``).  Once it died every further request raises WorkerError.
     """
 
+    script: ClassVar[Path] = Path(__file__).with_name("worker_main.py")
+    """What the process runs."""
+
     def __init__(self, *, limit: float = 120.0, env: Mapping[str, str] | None = None) -> None:
         self._limit, self._count, self._buffer, self._why = limit, 0, b"", ""
         self._folder = tempfile.TemporaryDirectory(prefix="tracea-worker-")
         self._stderr = Path(self._folder.name) / "stderr"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(_SCRIPT), self._folder.name],
+                [sys.executable, "-P", str(self.script), self._folder.name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -303,12 +303,12 @@ def exit_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def main(folder: str) -> None:
+def main(folder: str, kind: Callable[[Path], Server] = Server) -> None:
     """Serve until stdin ends."""
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    server = Server(Path(folder))
+    server = kind(Path(folder))
     for line in sys.stdin:
         answers.write(json.dumps(server.answer(json.loads(line))) + "\n")
         answers.flush()

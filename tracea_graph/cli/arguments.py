@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import math
+import os
+import re
 from pathlib import Path
+from typing import NoReturn
 
 from tracea_graph.api import STAGES
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 
-__all__ = ["optimize_parser", "options_of", "tool_parser"]
+__all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
 
+_MOST_THREADS = 1024
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence; the usage is a ``--help`` away."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; {self.prog} --help lists all options")
 
 
 def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:
-    """The parser of ``tracea-optimize``."""
-    parser = argparse.ArgumentParser(
+    """The parser of ``tracea-optimize``.  It raises UsageError for arguments it does not know."""
+    parser = _Parser(
         prog=prog,
         description="Write a faster model that computes the same function in plain onnxruntime. "
         "A rewrite stays only if it was measured faster and within tolerance.",
@@ -24,7 +36,7 @@ def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:
     )
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument(
-        "-o", "--output", type=Path, help="OUT.onnx, or a folder (default: MODEL.tracea.onnx)"
+        "-o", "--output", metavar="OUT", help="OUT.onnx or a folder (default: MODEL.tracea.onnx)"
     )
     _add_measuring(parser)
     _add_rewriting(parser)
@@ -34,56 +46,56 @@ def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("measuring")
-    group.add_argument("--threads", metavar="N[,M]", help="thread counts to time (default: 1 and all)")
-    group.add_argument(
+    add = parser.add_argument_group("measuring").add_argument
+    add("--threads", metavar="N[,M]", help="thread counts to time (default: 1 and all cores)")
+    add(
         "--shape", action="append", default=[], metavar="NAME=N[,NAME=N]",
-        help="sizes of symbolic dimensions to time; may be repeated",
+        help="sizes of symbolic dimensions to time with; may be repeated",
     )  # fmt: skip
-    group.add_argument("--data", type=Path, metavar="FILE.npz", help="real inputs to verify and time with")
-    group.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="longest time to measure")
-    group.add_argument("--no-verify", action="store_true", help="do not compare outputs with the original's")
-    group.add_argument("--max-error", type=float, metavar="EPS", help="accepted error, share of max|y|")
-    group.add_argument("--rtol", type=float, help="accepted relative error, element by element")
-    group.add_argument("--atol", type=float, help="accepted absolute error, element by element")
-    group.add_argument("--seed", type=int, default=0, help="of the synthesised inputs")
+    add("--data", type=Path, metavar="FILE.npz", help="real inputs to verify and time with")
+    add("--budget", type=float, default=Options.budget, metavar="SECONDS", help="longest time to measure")
+    add("--no-verify", action="store_true", help="do not compare outputs with the original's")
+    add("--max-error", type=float, metavar="EPS", help="accepted error, as a share of max|y|")
+    add("--rtol", type=float, metavar="X", help="accepted relative error, element by element")
+    add("--atol", type=float, metavar="X", help="accepted absolute error, element by element")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the synthesised inputs")
 
 
 def _add_rewriting(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("rewriting")
-    group.add_argument(
+    add = parser.add_argument_group("rewriting").add_argument
+    add(
         "--keep", choices=("faster", "legal"), default="faster",
         help="faster: what was measured faster; legal: all that passes its checks, nothing timed",
     )  # fmt: skip
-    group.add_argument("--only", action="append", default=[], metavar="RULE", help="use these rules only")
-    group.add_argument("--skip", action="append", default=[], metavar="RULE", help="never use these rules")
-    group.add_argument("--no-custom-ops", action="store_true", help="plain ONNX only, no library")
-    group.add_argument("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
+    add("--only", action="append", default=[], metavar="RULE", help="use this rule; repeatable")
+    add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
+    add("--no-custom-ops", action="store_true", help="plain ONNX only, no library")
+    add("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("writing")
-    group.add_argument(
-        "--require-library", action="store_true", help="write no bodies: loading needs the library"
+    add = parser.add_argument_group("writing").add_argument
+    add("--require-library", action="store_true", help="no bodies: loading needs the library")
+    add("--plain-weights", action="store_true", help="keep weights as the original has them")
+    add("--single-file", action="store_true", help="keep all weights inside the .onnx")
+    add("--report", type=Path, metavar="FILE.html", help="write the report as a page")
+    add("--keep-sources", type=Path, metavar="DIR", help="write the generated sources here")
+    add("--until", choices=STAGES, help="stop after this stage and show its result")
+    add(
+        "--cache", type=Path, metavar="DIR", help="compiled kernels (default: ~/.cache/tracea-graph)"
     )
-    group.add_argument("--plain-weights", action="store_true", help="keep weights as the original has them")
-    group.add_argument("--single-file", action="store_true", help="keep all weights inside the .onnx")
-    group.add_argument("--report", type=Path, metavar="FILE.html", help="write the report as a page")
-    group.add_argument("--keep-sources", type=Path, metavar="DIR", help="write the generated sources here")
-    group.add_argument("--until", choices=STAGES, help="stop after this stage and print its result")
-    group.add_argument("--cache", type=Path, metavar="DIR", help="compiled kernels (default: ~/.cache/tracea-graph)")
 
 
 def _add_printing(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("printing")
-    group.add_argument("--json", action="store_true", help="print the report as JSON")
-    group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
-    group.add_argument("-v", "--verbose", action="count", default=0, help="print rules and near misses too")
+    add = parser.add_argument_group("printing").add_argument
+    add("--json", action="store_true", help="print the report as JSON, a list for several models")
+    add("-q", "--quiet", action="store_true", help="print errors only")
+    add("-v", "--verbose", action="count", default=0, help="print reasons, rules and near misses")
 
 
 def tool_parser() -> argparse.ArgumentParser:
     """The parser of ``tracea``: one subcommand each."""
-    parser = argparse.ArgumentParser(prog="tracea", description="Optimize and inspect ONNX models.")
+    parser = _Parser(prog="tracea", description="Optimize and inspect ONNX models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser(
         "optimize", help="write a faster model", parents=[optimize_parser()], add_help=False
@@ -94,14 +106,26 @@ def tool_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def wants_folder(args: argparse.Namespace) -> bool:
+    """True if ``-o`` can only be a folder: it ends like one, or serves several models."""
+    named = args.output is not None and args.output.endswith(os.sep)
+    return bool(named or len(args.models) > 1)
+
+
 def options_of(args: argparse.Namespace) -> Options:
     """Options from parsed arguments.  Raises UsageError for values that make no sense."""
-    if args.budget <= 0:
-        raise UsageError(f"--budget must be above 0 seconds, not {args.budget:g}")
+    if not 0 < args.budget < math.inf:
+        raise UsageError(f"--budget must be a number of seconds above 0, not {args.budget:g}")
+    if args.seed < 0:
+        raise UsageError(f"--seed must be 0 or more, not {args.seed}")
+    for name in ("max_error", "rtol", "atol"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {value:g}")
     if args.require_library and args.no_custom_ops:
         raise UsageError("--require-library and --no-custom-ops contradict each other")
     return Options(
-        output=args.output,
+        output=None if args.output is None else Path(args.output),
         target=args.target,
         threads=_threads(args.threads),
         shapes=tuple(map(_shape, args.shape)),
@@ -128,12 +152,11 @@ def options_of(args: argparse.Namespace) -> Options:
 def _threads(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
-    try:
-        counts = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--threads takes numbers such as 1 or 1,4, not {text!r}") from None
-    if any(count < 1 for count in counts):
-        raise UsageError(f"--threads must be at least 1, not {text!r}")
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
+        raise UsageError(f"--threads takes numbers such as 1 or 1,4, not {text!r}")
+    counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    if not 1 <= min(counts) <= max(counts) <= _MOST_THREADS:
+        raise UsageError(f"--threads must be 1 to {_MOST_THREADS}, not {text!r}")
     return counts
 
 
@@ -141,8 +164,10 @@ def _shape(text: str) -> dict[str, int]:
     """``batch=1,seq=128`` as a dict.  Raises UsageError."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
-        name, equals, size = part.rpartition("=")
-        if not equals or not name or not size.isdigit():
+        name, _, size = part.rpartition("=")
+        if not name or not re.fullmatch(r"[0-9]{1,9}", size):
             raise UsageError(f"--shape takes NAME=N[,NAME=N], not {text!r}")
+        if int(size) < 1:
+            raise UsageError(f"--shape must be at least 1, not {part!r}")
         sizes[name] = int(size)
     return sizes

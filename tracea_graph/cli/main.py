@@ -3,91 +3,187 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
+import os
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from tracea_graph import api
-from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
+from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser, wants_folder
 from tracea_graph.config import Options
-from tracea_graph.errors import TraceaError
-from tracea_graph.views import Report, render_report, report_page
-from tracea_graph.views.graph import render_graph, render_programs
+from tracea_graph.errors import BuildError, TraceaError
+from tracea_graph.pipeline.output import check_file, paths_of_all, write_text
+from tracea_graph.views import (
+    Report,
+    plain,
+    render_graph,
+    render_report,
+    render_rules,
+    render_stages,
+    report_page,
+    rule_rows,
+)
 
 __all__ = ["main", "optimize_main"]
 
-INTERRUPTED = 130
+INTERRUPTED, INTERNAL = 130, 70
+_NARROWEST, _UNLIMITED = 60, 100_000
 
 
 def optimize_main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``tracea-optimize``; returns the exit code."""
-    args = optimize_parser().parse_args(argv)
-    return _guarded(lambda: _optimize(args))
+    return _guarded(optimize_parser, argv, lambda args: _optimize(args))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``tracea``; returns the exit code."""
-    args = tool_parser().parse_args(argv)
-    if args.command == "optimize":
-        return _guarded(lambda: _optimize(args))
-    return _guarded(lambda: _inspect(args))
+    return _guarded(tool_parser, argv, _command)
 
 
-def _guarded(run: Callable[[], int]) -> int:
-    """Turn deliberate errors into one line on stderr and their exit code."""
-    stderr = Console(stderr=True, soft_wrap=True, highlight=False)
+def _command(args: argparse.Namespace) -> int:
+    return _optimize(args) if args.command == "optimize" else _inspect(args)
+
+
+# ---- errors ----------------------------------------------------------------------------
+
+
+def _guarded(
+    parser: Callable[[], argparse.ArgumentParser],
+    argv: Sequence[str] | None,
+    run: Callable[[argparse.Namespace], int],
+) -> int:
+    """Run a command; whatever goes wrong becomes one line on stderr and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a file name may be no text in this locale
+    verbose = 0
     try:
-        return run()
-    except TraceaError as error:
-        stderr.print(f"error: {error}", markup=False)
-        return error.exit_code
+        args = parser().parse_args(argv)
+        verbose = getattr(args, "verbose", 0)
+        return run(args)
+    except BrokenPipeError:  # whoever read the output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
-        stderr.print("interrupted: nothing was written, what was compiled stays cached")
+        _complain("interrupted: no half-written file is left, what was compiled stays cached")
         return INTERRUPTED
+    except Exception as error:  # the last line of defence: no traceback unless asked for
+        return _failed(error, verbose)
+
+
+def _failed(error: Exception, verbose: int, model: Path | None = None) -> int:
+    """Say what went wrong, with which ``model`` where there are several; return the exit code."""
+    if isinstance(error, TraceaError):
+        _complain(f"error: {model}: {error}" if model else f"error: {error}")
+        if verbose and isinstance(error, BuildError) and error.command:
+            sys.stderr.write(f"{error.command}\n{error.stderr}\n")
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        _complain("error: there is not enough memory for this model")
+        return INTERNAL
+    if verbose:
+        traceback.print_exception(error)
+    _complain(f"error: {type(error).__name__}: {error} (a bug; -v shows where)")
+    return INTERNAL
+
+
+def _complain(sentence: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(plain(" ".join(sentence.split())) + "\n")
+
+
+# ---- commands --------------------------------------------------------------------------
 
 
 def _optimize(args: argparse.Namespace) -> int:
-    console = Console(quiet=args.quiet, highlight=False)
-    progress = Console(stderr=True, quiet=args.quiet or args.json, highlight=False)
-    options = options_of(args)
+    """Every model in turn; one that fails does not keep the others from being optimized."""
+    options, folder = options_of(args), wants_folder(args)
+    if options.until is not None:
+        return _show_stages(args, options, options.until)
+    paths_of_all(args.models, options.output, folder)
+    if args.report is not None:
+        check_file(args.report, "--report", args.models)
+    reports, codes = list[Report](), list[int]()
     for model in args.models:
-        if options.until is not None:
-            _print_stage(console, model, options, options.until)
+        try:
+            reports.append(_one(model, options, folder, args))
+        except TraceaError as error:
+            codes.append(_failed(error, args.verbose, model if len(args.models) > 1 else None))
             continue
-        with progress.status(f"reading {escape(model.name)}") as status:
-            report = api.optimize(
-                model,
-                options,
-                lambda text: status.update(escape(text)),  # noqa: B023  (used within the loop)
-                several=len(args.models) > 1,
-            )
-        _print_report(console, report, args)
-    return 0
+        if not args.json:
+            _show(render_report(reports[-1], args.verbose), args.quiet)
+    _finish(reports, args)
+    return codes[0] if codes else 0
 
 
-def _print_report(console: Console, report: Report, args: argparse.Namespace) -> None:
+def _one(model: Path, options: Options, folder: bool, args: argparse.Namespace) -> Report:
+    progress = _console(stderr=True, quiet=args.quiet or args.json)
+    with progress.status(f"reading {escape(plain(model.name))}") as status:
+        return api.optimize(
+            model, options, lambda step: status.update(escape(plain(step))), folder=folder
+        )
+
+
+def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:
+    """What is told about all models together: the page and the JSON."""
+    if args.report is not None and reports:
+        write_text(args.report, report_page(*reports))
+    if args.json and len(args.models) == 1:
+        sys.stdout.write("".join(report.to_json() for report in reports))
+    elif args.json:
+        sys.stdout.write("[\n" + ",\n".join(report.to_json() for report in reports) + "]\n")
+
+
+def _show_stages(args: argparse.Namespace, options: Options, until: str) -> int:
+    shown = []
+    for model in args.models:
+        made = api.stages(model, until, options)
+        if args.json:
+            shown.append(made.to_dict())
+            continue
+        _show(render_stages(made.graph, made.programs, made.sources), args.quiet)
+        if args.verbose and until != "import":
+            _show(render_rules(rule_rows(made.trace)), args.quiet)
     if args.json:
-        console.print(report.to_json(), markup=False, soft_wrap=True, end="")
-    else:
-        console.print(render_report(report, args.verbose))
-    if args.report:
-        Path(args.report).write_text(report_page(report), encoding="utf-8")
-
-
-def _print_stage(console: Console, model: Path, options: Options, until: str) -> None:
-    made = api.stages(model, until, options)
-    if made.sources:
-        for source in made.sources:
-            console.print(f"{source.symbol}: {source.text.count(chr(10))} lines", markup=False)
-    elif made.programs:
-        console.print(render_programs(made.programs))
-    else:
-        console.print(render_graph(made.graph, {}))
+        json.dump(shown if len(args.models) > 1 else shown[0], sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    return 0
 
 
 def _inspect(args: argparse.Namespace) -> int:
     graph = api.load(args.model, fused=args.fused)
-    Console(highlight=False).print(render_graph(graph, {}))
+    _show(render_graph(graph))
     return 0
+
+
+def _show(view: RenderableType, quiet: bool = False) -> None:
+    """Print on stdout; for a file or a program lines end where their text does."""
+    console = _console(quiet=quiet)
+    if console.is_terminal:
+        console.print(view)
+    elif not quiet:
+        with console.capture() as capture:
+            console.print(view)
+        lines = capture.get().splitlines()
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines))
+
+
+class _Console(Console):
+    """Leaves a broken pipe to :func:`_guarded`."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def _console(stderr: bool = False, quiet: bool = False) -> Console:
+    """Lines fit a terminal, however narrow, and are never wrapped for a file or a program."""
+    console = _Console(stderr=stderr, quiet=quiet, highlight=False)
+    narrow = console.is_terminal and max(console.width, _NARROWEST)
+    console.width = narrow or _UNLIMITED
+    return console

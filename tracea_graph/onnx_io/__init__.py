@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from tracea_graph.onnx_io.external import DataPool
 from tracea_graph.onnx_io.functions import Function
 from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.original import library_digest, write_original
+from tracea_graph.onnx_io.original import (
+    LibraryNeed,
+    files_of,
+    is_result,
+    library_need,
+    write_original,
+)
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
-    "Function", "Model", "Written", "library_digest", "load", "write", "write_original",
+    "DataPool", "Function", "LibraryNeed", "Model", "Written", "files_of", "is_result", "library_need",
+    "load", "write", "write_original",
 ]  # fmt: skip

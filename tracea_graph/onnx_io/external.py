@@ -13,7 +13,7 @@ from tracea_graph.errors import ModelError
 from tracea_graph.ir import Weight
 from tracea_graph.onnx_io.tensors import Segment, dtype_of, raw_chunks
 
-__all__ = ["ALIGNMENT", "embed", "is_external", "locate", "tensors_of", "write_data"]
+__all__ = ["ALIGNMENT", "DataPool", "embed", "is_external", "locate", "tensors_of", "write_data"]
 
 ALIGNMENT = 4096
 """Offsets in the data file are multiples of a page, so that a runtime can map weights in place."""
@@ -85,6 +85,36 @@ def write_data(
         else:
             end = sum(place)
     return places, whole.hexdigest()
+
+
+class DataPool:
+    """A growing data file that several models in its folder share; for scratch results.
+
+    A weight is known by its name and shape, and written when it is first asked for.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._places: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
+        self._end = 0
+
+    def places(self, weights: Iterable[Weight]) -> dict[str, tuple[int, int]]:
+        """Where each weight lies, ``(offset, length)`` in bytes, after appending the new ones."""
+        found: dict[str, tuple[int, int]] = {}
+        with self.path.open("ab") as file:
+            for weight in weights:
+                key = weight.name, weight.shape
+                if key not in self._places:
+                    self._places[key] = self._append(file, weight)
+                found[weight.name] = self._places[key]
+        return found
+
+    def _append(self, file: IO[bytes], weight: Weight) -> tuple[int, int]:
+        start = self._end + -self._end % ALIGNMENT
+        file.write(bytes(start - self._end))
+        length = sum(file.write(chunk) for chunk in raw_chunks(weight))
+        self._end = start + length
+        return start, length
 
 
 def _resolve(location: str, model: Path, tensor: str) -> Path:

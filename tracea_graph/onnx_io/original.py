@@ -1,23 +1,61 @@
-"""Keeping the original: its bytes as they are, its external data linked or copied beside it."""
+"""The original as it lies on disk: the files it consists of, and keeping it as the result."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from onnx import StringStringEntryProto, TensorProto
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, TensorProto
 
+from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io.external import ALIGNMENT, is_external, locate, tensors_of
 from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.wire import WireError, skim
 from tracea_graph.onnx_io.writer import Written
 
-__all__ = ["library_digest", "write_original"]
+__all__ = ["LibraryNeed", "files_of", "is_result", "library_need", "write_original"]
 
 _CHUNK = 1 << 22
+_LIBRARY_KEY = "tracea.library.sha256"
+_DOMAINS = "tracea."
+
+
+def files_of(model: Model) -> tuple[Path, ...]:
+    """The model file and every data file it refers to."""
+    outside = [t for t in tensors_of(_skimmed(model.path)) if is_external(t)]
+    return (model.path, *sorted({locate(t, model.path).path for t in outside}))
+
+
+def is_result(model: Model) -> bool:
+    """True if the model has custom operators of an earlier run of this tool."""
+    return any(node.domain.startswith(_DOMAINS) for node in model.skeleton.graph.node)
+
+
+@dataclass(frozen=True)
+class LibraryNeed:
+    """The library a model was written with: its SHA-256, empty if there is none.
+
+    ``required`` is True if the model cannot run without it, for it has no function bodies.
+    """
+
+    sha256: str
+    required: bool
+
+
+def library_need(path: Path) -> LibraryNeed:
+    """What a model says of its library.  Raises ModelError if the file is no model."""
+    proto = _skimmed(path)
+    digest = next((p.value for p in proto.metadata_props if p.key == _LIBRARY_KEY), "")
+    bodies = {(f.domain, f.name) for f in proto.functions}
+    custom = {(n.domain, n.op_type) for n in proto.graph.node if n.domain.startswith(_DOMAINS)}
+    return LibraryNeed(digest, not custom <= bodies)
 
 
 def write_original(model: Model, out: Path) -> Written:
@@ -27,24 +65,32 @@ def write_original(model: Model, out: Path) -> Written:
     where that is impossible, copied) beside ``out`` and only the references change; several data
     files become one.
     """
-    proto = onnx.load(model.path, load_external_data=False)
-    outside = [t for t in tensors_of(proto) if is_external(t)]
-    if not outside:
+    _, *files = files_of(model)
+    if not files:
         shutil.copyfile(model.path, out)
         return Written(out, None, out.stat().st_size)
-    files = sorted({locate(t, model.path).path for t in outside})
+    proto = onnx.load(model.path, load_external_data=False)
     data, starts = _gather(files, out)
-    for tensor in outside:
+    for tensor in (t for t in tensors_of(proto) if is_external(t)):
         segment = locate(tensor, model.path)
         _refer(tensor, data.name, starts[segment.path] + segment.offset, segment.length)
     out.write_bytes(proto.SerializeToString())
     return Written(out, data, out.stat().st_size + data.stat().st_size)
 
 
-def library_digest(path: Path) -> str:
-    """SHA-256 of the library a model was written with; empty if it needs none."""
-    proto = onnx.load(path, load_external_data=False)
-    return next((p.value for p in proto.metadata_props if p.key == "tracea.library.sha256"), "")
+def _skimmed(path: Path) -> ModelProto:
+    """The model without the data of its large tensors, which are never read."""
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
+            memoryview(view) as whole,
+        ):
+            return ModelProto.FromString(skim(whole)[0])
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, WireError, DecodeError) as error:
+        raise ModelError(f"{path.name} is no ONNX model: {error}") from error
 
 
 def _gather(files: Sequence[Path], out: Path) -> tuple[Path, dict[Path, int]]:
@@ -84,5 +130,5 @@ def _chunks(file: Path) -> Iterator[bytes]:
 
 def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     del tensor.external_data[:]
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        tensor.external_data.append(StringStringEntryProto(key=key, value=value))
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))

@@ -16,6 +16,7 @@ from tracea_graph.onnx_io import external, tensors, validate
 from tracea_graph.onnx_io.canonical import canonicalize
 from tracea_graph.onnx_io.derived import derive_weights
 from tracea_graph.onnx_io.draft import Draft
+from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.tensors import Segment
 from tracea_graph.onnx_io.wire import Span, Spans, WireError, skim
@@ -40,12 +41,14 @@ class _Stored:
     outside: int
 
 
-def load(path: Path) -> Model:
-    """Read, check and canonicalize a model.
+def load(path: Path, inline: bool = False) -> Model:
+    """Read, check and canonicalize a model; ``inline`` puts bodies in place of custom ops.
 
     Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
     """
     skeleton, spans, size = _read(path)
+    if inline:
+        inline_bodies(skeleton, spans)
     validate.check_text(skeleton)
     opsets = _opsets(skeleton)
     validate.check_opset(opsets, skeleton.ir_version)

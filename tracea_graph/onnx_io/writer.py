@@ -56,11 +56,13 @@ def write(
     node_metadata: Mapping[str, Mapping[str, str]] = {},
     single_file: bool = False,
     data_name: str | None = None,
+    pool: external.DataPool | None = None,
 ) -> Written:
     """Write ``nodes`` with the interface, metadata and settings of ``model``.
 
     Only weights that are read are written; ``domain`` is that of ``functions`` and of the custom
-    operators among ``nodes``.  ``node_metadata`` is keyed by node name or first output.  Raises
+    operators among ``nodes``.  ``node_metadata`` is keyed by node name or first output.  With a
+    ``pool`` large weights go there, whatever their size in all.  Raises
     UsageError when the files cannot be written, GraphError when a value has no source.
     """
     proto = envelope.compose(model, nodes, functions, domain, metadata, node_metadata)
@@ -71,7 +73,9 @@ def write(
     try:
         data: Path | None = None
         places: dict[str, tuple[int, int]] = {}
-        if aside:
+        if pool is not None:
+            data, places = pool.path, pool.places(large)
+        elif aside:
             data, places = _write_data(large, out, data_name)
         pieces = _pieces(proto, model, stored, places, data.name if data else "")
         size = sum(map(_size, pieces))

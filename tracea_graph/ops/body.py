@@ -1,8 +1,8 @@
 """Bodies: what a custom op means, spelled in plain ONNX operators.
 
 A body becomes the model-local function of the op's type, so that a runtime without the library
-still computes the same thing.  Its structural hash is part of the type's name: equal bodies share a
-type, different ones never meet.
+still computes the same thing.  Its structural hash is part of the type's name: equal bodies share
+a type, different ones never meet.
 """
 
 from __future__ import annotations
@@ -70,10 +70,12 @@ class BodyBuilder:
     def done(self, *results: str) -> Body:
         """Close the body with these results as outputs ``o0``, ``o1`` …"""
         outputs = tuple(f"o{i}" for i in range(len(results)))
-        names = dict(zip(results, outputs)) if len(set(results)) == len(results) else {}
+        names = (
+            dict(zip(results, outputs, strict=True)) if len(set(results)) == len(results) else {}
+        )
         if names and not set(names) & set(self.inputs):
             return Body(self.inputs, outputs, tuple(_rename(n, names) for n in self.nodes))
-        copies = (Node("Identity", (r,), (o,)) for r, o in zip(results, outputs))
+        copies = (Node("Identity", (r,), (o,)) for r, o in zip(results, outputs, strict=True))
         return Body(self.inputs, outputs, (*self.nodes, *copies))
 
 
@@ -83,9 +85,7 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
     return Node(node.op, inputs, outputs, node.attrs, node.domain)
 
 
-def structural_key(
-    nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]
-) -> str:
+def structural_key(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> str:
     """SHA-256 of a subgraph up to the names of its values and nodes."""
     ids: dict[str, int] = {"": -1}
     for value in inputs:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["ELEMENTARY", "Chain", "Elementary", "MAX_OPERANDS", "Ref", "Step"]
+__all__ = ["ELEMENTARY", "MAX_OPERANDS", "Chain", "Elementary", "Ref", "Step"]
 
 MAX_OPERANDS = 8
 MAX_RESULTS = 2
@@ -36,7 +36,8 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def _erf(x: Floats) -> Floats:
-    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+    wide: Floats = np.vectorize(math.erf, otypes=[np.float64])(x)
+    return wide.astype(x.dtype)
 
 
 def _sigmoid(x: Floats) -> Floats:

@@ -13,7 +13,10 @@ from tracea_graph.ir import DType, Expr, Extent, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["ElementwiseParams", "broadcast", "is_clipped"]
+__all__ = ["MAX_RANK", "ElementwiseParams", "broadcast", "is_clipped"]
+
+MAX_RANK = 6
+"""Axes a kernel loops over."""
 
 Floats = npt.NDArray[np.floating[Any]]
 Shape = tuple[Extent, ...]
@@ -24,7 +27,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result: list[Extent] = []
-    for dims in zip(*padded):
+    for dims in zip(*padded, strict=True):
         wide = {d for d in dims if d != 1}
         whole = {d for d in wide if not any(is_clipped(d, other) for other in wide)}
         if len(whole) > 1:

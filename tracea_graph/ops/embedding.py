@@ -1,6 +1,6 @@
 """``FusedEmbedding``: a sum of table look-ups, normalised if asked.
 
-    s[..., :] = Σ_t table_t[ids_t[...], :]        y = norm(s)
+s[..., :] = Σ_t table_t[ids_t[...], :]        y = norm(s)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EmbeddingParams:
         return 2 * self.tables + (self.norm.operands if self.norm else 0)
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """The ids' broadcast shape with H appended.  Raises ValueError if symbols leave it open."""
+        """The ids' broadcast shape and H.  Raises ValueError if symbols leave it open."""
         shapes = [specs[2 * t + 1].shape for t in range(self.tables)]
         known = [s for s in shapes if s is not None]
         rows = broadcast(known) if len(known) == self.tables else None

@@ -69,7 +69,9 @@ class GemmParams:
             raise ValueError(f"no product with K={self.k}, N={self.n}, layout {self.layout!r}")
         if self.keep_sum and self.norm is None:
             raise ValueError("the sum before a norm can be kept only if there is a norm")
-        if self.epilogue and (self.epilogue.operands[:1] != ("full",) or len(self.epilogue.results) > 1):
+        if self.epilogue and (
+            self.epilogue.operands[:1] != ("full",) or len(self.epilogue.results) > 1
+        ):
             raise ValueError("an epilogue starts from the full accumulator and has one result")
 
     @property
@@ -81,7 +83,9 @@ class GemmParams:
     def operands(self) -> int:
         return 2 + self.bias + self.extras + (self.norm.operands if self.norm else 0)
 
-    def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any | None, Sequence[Any], Sequence[Any]]:
+    def split(
+        self, items: Sequence[Any]
+    ) -> tuple[Any, Any, Any | None, Sequence[Any], Sequence[Any]]:
         """Operands by role: x, W, bias or None, extras, (gamma, beta)."""
         first = 2 + self.bias
         last = first + self.extras

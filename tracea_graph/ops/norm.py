@@ -47,7 +47,7 @@ class Norm:
     def reference(self, x: Floats, affine: Sequence[Floats]) -> Floats:
         """NumPy, in the precision of ``x``; ``affine`` is gamma then beta, where present."""
         centred = x - x.mean(-1, keepdims=True) if self.kind == "layer" else x
-        y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon)
+        y: Floats = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon)
         if self.gamma:
             y = y * affine[0]
         return y + affine[-1] if self.beta else y
@@ -74,7 +74,9 @@ class NormParams:
     keep_sum: bool = False
 
     def __post_init__(self) -> None:
-        if self.prologue and ("full" not in self.prologue.operands or len(self.prologue.results) > 1):
+        if self.prologue and (
+            "full" not in self.prologue.operands or len(self.prologue.results) > 1
+        ):
             raise ValueError("a prologue has a full operand and one result")
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from tracea_graph.build import Library, build_library, domain_of, manifest
 from tracea_graph.config import Environment, Options
 from tracea_graph.kernels.cpu import units
-from tracea_graph.onnx_io import Model, write
+from tracea_graph.onnx_io import DataPool, Model, write
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.rewrite import Trace
@@ -46,6 +46,7 @@ class Workshop:
         self.seconds: dict[str, float] = {}
         self._frozen: dict[str, frozenset[str]] = {}
         self._count = 0
+        self._pool = DataPool(folder / "weights.data")
 
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
         """The assembly without the dropped groups."""
@@ -58,13 +59,14 @@ class Workshop:
         return assembly, trace
 
     def build(self, dropped: frozenset[str] = frozenset()) -> Built:
-        """A candidate in a folder of its own."""
+        """A candidate in the scratch folder; all candidates share one pool of weights."""
         self._count += 1
-        folder = self.folder / f"c{self._count}"
-        folder.mkdir(parents=True)
-        return self.write(folder / "model.onnx", *self.plan(dropped))
+        out = self.folder / f"candidate{self._count}.onnx"
+        return self.write(out, *self.plan(dropped), pool=self._pool)
 
-    def write(self, out: Path, assembly: Assembly, trace: Trace) -> Built:
+    def write(
+        self, out: Path, assembly: Assembly, trace: Trace, pool: DataPool | None = None
+    ) -> Built:
         """Build the library and write the model at ``out``; no library if nothing was fused."""
         library, library_path, facts, domain = None, None, {}, ""
         types = [t for _, t in sorted(assembly.types.items())]
@@ -91,7 +93,8 @@ class Workshop:
             domain=domain,
             metadata=_metadata(library),
             node_metadata=assembly.metadata(nodes, domain),
-            single_file=self.options.single_file,
+            single_file=self.options.single_file and pool is None,
+            pool=pool,
         )
         self._spent("write", start)
         return Built(written.model, written.data, library_path, assembly, trace, library, facts)

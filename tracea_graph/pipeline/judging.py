@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
@@ -31,6 +32,7 @@ class Judge:
     decision: Decision | None = None
     guilty: frozenset[str] = frozenset()
     reason: str = ""
+    warnings: list[str] = field(default_factory=list)
     _failing: str = ""
     _reference: Reference | None = None
     _built: dict[frozenset[str], Built] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class Judge:
             self.guilty |= guilty
             rest = self.build(self.guilty)
             self.verification = self.check(rest)
-        if rest.library is None:
+        if rest.library is None and self.guilty:
             self.reason = f"every rewrite was out of tolerance: {first}"
             return None
         return rest
@@ -119,16 +121,31 @@ class Judge:
             budget=self.options.budget,
             worker=Worker,
         )
+        self.warnings += self.decision.notes
         if self.decision.candidate is None:
-            self.reason = "no rewrite was measured faster on the whole model"
+            self.reason = self._why_nothing(self.decision)
             return None
         dropped = frozenset(v.group.key for v in self.decision.verdicts if not v.kept)
         return self.build(self.guilty | dropped)
 
     def _timed(self) -> dict[str, Feed]:
-        """Feeds to time: those the original does not refuse."""
+        """Feeds to time that the original does not refuse; if it refuses all, the largest other."""
         refused = self.verification.rejected if self.verification else {}
-        return {k: f for k, f in self.inputs.timing.items() if k not in refused}
+        timed = {k: f for k, f in self.inputs.timing.items() if k not in refused}
+        others = {k: f for k, f in self.inputs.verification.items() if k not in refused}
+        if timed or not others:
+            return timed
+        largest = max(others, key=lambda label: sum(a.nbytes for a in others[label].values()))
+        self.warnings.append(f"timed with {largest} instead; --shape or --data gives other inputs")
+        return {largest: others[largest]}
+
+    @staticmethod
+    def _why_nothing(decision: Decision) -> str:
+        """Why the original is kept: what spoke against all rewrites, or that each one lost."""
+        reasons = {v.reason.partition(", judged together")[0] for v in decision.verdicts}
+        if len(reasons) == 1:  # without its figures: the report has them
+            return re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
+        return "no rewrite was measured faster on the whole model"
 
     def threads(self) -> tuple[int, ...]:
         """Thread counts to time: the caller's, or one and all cores."""
@@ -136,6 +153,8 @@ class Judge:
 
     def _groups(self, candidate: Built) -> list[Group]:
         planner, graph = self.workshop.planner, candidate.assembly.graph
+        if not candidate.assembly.groups:
+            return [Group("plain ONNX", (), 0.0)]
         return [
             Group(
                 key,

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tracea_graph.build.cache import write_whole
 from tracea_graph.errors import UsageError
 
-__all__ = ["Paths", "paths_for", "publish", "staging"]
+__all__ = [
+    "Paths", "Stage", "check_file", "paths_for", "paths_of_all", "staging", "write_text",
+]  # fmt: skip
+
+_DATA = re.compile(r"\.[0-9a-f]{10}\.data")
+_LIBRARY_MARKS = (re.compile(rb"tracea\.[0-9a-f]{10}\0"), re.compile(rb"RegisterCustomOps\0"))
+_UNWRITABLE = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
+     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EIO)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,106 +38,196 @@ class Paths:
 
     @property
     def library(self) -> Path:
+        """The kernels."""
         return self.model.with_suffix(".so")
 
     @property
     def report(self) -> Path:
+        """The manifest and report."""
         return self.model.with_suffix(".json")
 
 
-def paths_for(source: Path, output: Path | None, several: bool = False) -> Paths:
-    """Where the result of ``source`` goes.
+def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
+    """Where the result of ``source`` goes; ``folder`` says that ``output`` can only be a folder.
 
-    Raises UsageError if that is the input itself, its folder is missing or not writable, or one
-    file name is given for several models.
+    A name without an ending is a folder too, made when it is needed.  Raises UsageError if the
+    place is the input itself, or cannot be written to.
     """
     default = f"{source.stem}.tracea.onnx"
     if output is None:
         target = source.with_name(default)
-    elif output.is_dir() or str(output).endswith(os.sep):
+    elif output.is_dir() or (not output.suffix and not output.exists()):
         target = output / default
-        _make_folder(output)
-    elif several:
-        raise UsageError(f"-o {output} names one file for several models; give a folder")
+    elif folder:
+        raise UsageError(f"-o {output} must be a folder here, and it names a file")
     elif output.suffix != ".onnx":
         raise UsageError(f"-o {output} must end in .onnx, or be a folder")
     else:
         target = output
-    if target.resolve() == source.resolve():
+    if _same(target, source):
         raise UsageError(f"the output {target} is the input; choose another name")
-    if not target.parent.is_dir():
-        raise UsageError(f"the folder {target.parent} does not exist")
-    if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"the folder {target.parent} is not writable")
+    if target.is_dir():
+        raise UsageError(f"the output {target} is a folder; choose another name")
+    made = output is not None and target.parent == output and not output.exists()
+    _check_folder(target.parent.parent if made else target.parent)
     return Paths(target)
 
 
-def _make_folder(folder: Path) -> None:
+def paths_of_all(
+    sources: Sequence[Path], output: Path | None, folder: bool = False
+) -> tuple[Paths, ...]:
+    """Where the results of several models go.
+
+    Raises UsageError, before anything is done, if one would overwrite another or an input.
+    """
+    every = tuple(paths_for(source, output, folder or len(sources) > 1) for source in sources)
+    for i, paths in enumerate(every):
+        for source in sources:
+            if _same(paths.model, source):
+                raise UsageError(f"{source} is to be read, but {sources[i]} is written there")
+        for j in range(i):
+            if every[j].model.absolute() == paths.model.absolute():
+                raise UsageError(f"{sources[j]} and {sources[i]} are both written to {paths.model}")
+    return every
+
+
+def check_file(path: Path, what: str, inputs: Sequence[Path]) -> None:
+    """Raise UsageError if a file the option ``what`` asks for cannot be written."""
+    if path.is_dir():
+        raise UsageError(f"{what} {path} is a folder; name a file")
+    if any(_same(path, file) for file in inputs):
+        raise UsageError(f"{what} {path} is an input; choose another name")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{what} {path} cannot be written: its folder does not exist")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole, or not at all.  Raises UsageError."""
     try:
-        folder.mkdir(exist_ok=True)
+        write_whole(path, text.encode(errors="xmlcharrefreplace"))
     except OSError as error:
-        raise UsageError(f"cannot make the folder {folder}: {error.strerror}") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A private ``folder`` beside the output; what it holds is moved into place at the end.
+
+    ``inputs`` are the files the model is read from, never to be replaced or removed.
+    """
+
+    folder: Path
+    paths: Paths
+    inputs: tuple[Path, ...]
+
+    @property
+    def model(self) -> Path:
+        """The staged model; its data file and library stand beside it."""
+        return self.folder / self.paths.model.name
+
+    @property
+    def report(self) -> Path:
+        """The staged report."""
+        return self.folder / self.paths.report.name
+
+    def publish(self, data: Path | None, library: Path | None) -> None:
+        """Move staged files into place: data, library, report, then the model.
+
+        A library or data file of an earlier result that the new one does not use goes last.
+        """
+        paths, old = self.paths, _earlier_data(self.paths)
+        new = paths.model.with_name(data.name) if data is not None else None
+        if data is not None and new is not None and not _holds(new, data):
+            os.replace(data, new)
+        if library is not None:
+            os.replace(library, paths.library)
+        os.replace(self.report, paths.report)
+        os.replace(self.model, paths.model)
+        if library is None:
+            paths.library.unlink(missing_ok=True)
+        if old is not None and old != new and not any(_same(old, file) for file in self.inputs):
+            old.unlink(missing_ok=True)
 
 
 @contextmanager
-def staging(paths: Paths) -> Iterator[Path]:
-    """A private folder beside the output, gone afterwards whatever happens.
+def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
+    """A stage that is gone afterwards, whatever happens.
 
-    An OSError inside (disk full, permission) becomes a UsageError.
+    Raises UsageError if a file in the way is no earlier result of this tool; and for an OSError
+    inside that says a file cannot be written (disk full, no permission).
     """
-    folder = None
+    _check_earlier(paths, inputs)
+    home, folder = paths.model.parent, None
+    made = not home.exists()
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".tracea-", dir=paths.model.parent))
-        yield folder
+        home.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".tracea-", dir=home))
+        yield Stage(folder, paths, tuple(inputs))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT):
+        if error.errno not in _UNWRITABLE:
             raise
-        raise UsageError(f"cannot write {paths.model}: {error.strerror}") from None
+        where = error.filename if isinstance(error.filename, str) else paths.model
+        raise UsageError(f"cannot write {where}: {error.strerror}") from error
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+        if made:
+            with suppress(OSError):  # it holds results, or could not be made
+                home.rmdir()
 
 
-def publish(stage: Path, paths: Paths, data: Path | None, library: Path | None) -> Path | None:
-    """Move staged files into place: data, library, report, then the model.
-
-    ``stage`` holds the model and report under their final names.  Afterwards a library or data
-    file of an earlier result of this tool that the new one does not use is removed.  Returns the
-    data file's final path.
-    """
-    old_data = _earlier_data(paths)
-    old_library = old_data is not None or _is_ours(paths)
-    final_data = None
-    if data is not None:
-        final_data = paths.model.with_name(data.name)
-        os.replace(data, final_data)
-    if library is not None:
-        os.replace(library, paths.library)
-    os.replace(stage / paths.report.name, paths.report)
-    os.replace(stage / paths.model.name, paths.model)
-    if library is None and old_library:
-        paths.library.unlink(missing_ok=True)
-    if old_data is not None and old_data != final_data:
-        old_data.unlink(missing_ok=True)
-    return final_data
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UsageError(f"the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        raise UsageError(f"the folder {folder} is not writable; choose another with -o")
 
 
-def _earlier(paths: Paths) -> dict[str, object]:
+def _check_earlier(paths: Paths, inputs: Sequence[Path]) -> None:
+    for path in (paths.model, paths.library, paths.report):
+        if any(_same(path, file) for file in inputs):
+            raise UsageError(f"{path} belongs to the input; choose another output with -o")
+    advice = "move it, or choose another output with -o"
+    if paths.library.exists() and not _is_our_library(paths.library):
+        raise UsageError(f"{paths.library} is in the way and was not made by this tool; {advice}")
+    if paths.report.exists() and not _earlier(paths):
+        raise UsageError(f"{paths.report} is in the way and was not made by this tool; {advice}")
+
+
+def _same(a: Path, b: Path) -> bool:
+    return a.exists() and b.exists() and a.samefile(b)
+
+
+def _holds(place: Path, data: Path) -> bool:
+    """True if the file is there already: its name is its hash."""
+    return place.is_file() and place.stat().st_size == data.stat().st_size
+
+
+def _is_our_library(path: Path) -> bool:
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            return all(mark.search(view) for mark in _LIBRARY_MARKS)
+    except (OSError, ValueError):  # unreadable, or empty
+        return False
+
+
+def _earlier(paths: Paths) -> Mapping[str, Any]:
     """The report of an earlier result of this tool at the same place, or nothing."""
     try:
         found = json.loads(paths.report.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and "tracea" in found.get("versions", {}) else {}
-
-
-def _is_ours(paths: Paths) -> bool:
-    return bool(_earlier(paths).get("library"))
+    known = isinstance(found, dict) and isinstance(found.get("versions"), dict)
+    return found if known and "tracea" in found["versions"] else {}
 
 
 def _earlier_data(paths: Paths) -> Path | None:
+    """The data file of an earlier result at the same place."""
     name = _earlier(paths).get("data")
-    if not isinstance(name, str) or not name.endswith(".data"):
+    if not isinstance(name, str):
         return None
     data = paths.model.with_name(Path(name).name)
-    return data if data.name.startswith(f"{paths.model.stem}.") and data.is_file() else None
+    ours = data.name.startswith(paths.model.stem) and _DATA.fullmatch(
+        data.name.removeprefix(paths.model.stem)
+    )
+    return data if ours and data.is_file() else None

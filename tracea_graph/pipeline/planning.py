@@ -25,11 +25,12 @@ class Planner:
     """
 
     def __init__(self, graph: TileGraph, options: Options, bindings: Mapping[str, int]) -> None:
-        self._phases = phases(options.plain_weights)
-        known = {p.name for phase in self._phases for p in phase.passes}
+        every = phases(options.plain_weights)
+        known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:
                 raise UsageError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(known))}")
+        self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
         self.cost = CostModel(Machine(), bindings)
 

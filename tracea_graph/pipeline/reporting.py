@@ -10,14 +10,14 @@ from pathlib import Path
 
 from tracea_graph.config import Options
 from tracea_graph.hardware import fingerprint, profile_cpu
-from tracea_graph.onnx_io import Model, write_original
+from tracea_graph.onnx_io import Model, is_result, write_original
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
-from tracea_graph.pipeline.output import Paths, publish
+from tracea_graph.pipeline.output import Paths, Stage
 from tracea_graph.rewrite import Trace
-from tracea_graph.views import GroupRow, Report, RuleRow, TimingRow
+from tracea_graph.views import GroupRow, Report, TimingRow, rule_rows
 
 __all__ = ["Clock", "Reporter", "versions"]
 
@@ -65,20 +65,20 @@ class Reporter:
         self.assembly, self.trace = assembly, trace
 
     def worth_building(self) -> bool:
-        """False if no rewrite applies, or plain ONNX is all that was asked for and nothing changed."""
-        return bool(self.assembly and self.assembly.placed)
+        """False if no rewrite applies; plain ONNX is worth it if the graph became another."""
+        if self.options.custom_ops:
+            return bool(self.assembly and self.assembly.placed)
+        return self._count() != len(self.model.skeleton.graph.node)
 
-    def publish(self, kept: Built | None, judge: Judge, workshop: Workshop, stage: Path) -> Report:
+    def publish(self, kept: Built | None, judge: Judge, workshop: Workshop, stage: Stage) -> Report:
         """Stage the final files, write the report beside them, and move all into place."""
-        name = self.paths.model.name
         if kept is None:
-            written = write_original(self.model, stage / name)
-            data, library = written.data, None
+            data, library = write_original(self.model, stage.model).data, None
         else:
-            data, library = self._stage(kept, workshop, stage / name)
+            data, library = self._stage(kept, workshop, stage.model)
         report = self._report(kept, judge, data)
-        (stage / self.paths.report.name).write_text(report.to_json(), encoding="utf-8")
-        publish(stage, self.paths, data, library)
+        stage.report.write_text(report.to_json(), encoding="utf-8")
+        stage.publish(data, library)
         return report
 
     def _stage(self, kept: Built, workshop: Workshop, out: Path) -> tuple[Path | None, Path | None]:
@@ -92,8 +92,9 @@ class Reporter:
 
     def _report(self, kept: Built | None, judge: Judge, data: Path | None) -> Report:
         self.clock.step("done")
-        check = judge.verification
+        check, timings = judge.verification, _timings(judge)
         placed = kept.assembly.placed if kept else []
+        before = len(self.model.skeleton.graph.node)
         return Report(
             input=str(self.model.path),
             output=str(self.paths.model),
@@ -103,57 +104,72 @@ class Reporter:
             data=str(self.paths.model.with_name(data.name)) if data else None,
             domain=kept.built.domain if kept and kept.built else None,
             kernels=len(placed),
-            nodes_before=sum(len(r.nodes) for r in self.model.graph.regions()),
-            nodes_after=len(kept.assembly.graph.regions()) if kept else 0,
+            nodes_before=before,
+            nodes_after=len(kept.assembly.graph.regions()) if kept else before,
             status=check.status if check else "skipped",
-            status_reason=check.sentence if check else self._unverified(kept),
+            status_reason=check.sentence if check else self._unverified(),
             error=check.worst if check and check.outputs else None,
             floor=max((o.floor for o in check.outputs), default=None) if check else None,
             isas=self.isas if kept and kept.library else (),
-            groups=self._groups(judge),
-            rules=self._rules(),
-            timings=_timings(judge) if kept else (),
-            warnings=judge.decision.notes if judge.decision else (),
+            groups=self._groups(kept, judge),
+            rules=rule_rows(self.trace),
+            timings=timings if kept else (),
+            tried=() if kept else timings,
+            warnings=self._warnings(judge),
             bindings=self.inputs.labels,
+            rejected=dict(check.rejected) if check else {},
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),
             machine=fingerprint(profile_cpu()),
             manifest=dict(kept.manifest) if kept else {},
         )
 
-    def _unverified(self, kept: Built | None) -> str:
-        return "--no-verify was given" if not self.options.verify else "nothing was rewritten"
+    def _count(self) -> int:
+        """Nodes after canonicalization, before any rewrite."""
+        return sum(len(region.nodes) for region in self.model.graph.regions())
+
+    def _unverified(self) -> str:
+        return "nothing was rewritten" if self.options.verify else "--no-verify was given"
 
     def _reason(self, kept: Built | None, judge: Judge) -> str:
-        if kept is not None:
-            nodes = len(kept.assembly.placed)
-            what = f"{nodes} nodes run as kernels" if nodes else "the graph was simplified"
-            return f"{what}, {_gain(judge)}"
-        if judge.reason:
-            return judge.reason
-        return "no rewrite applies" if not (self.assembly and self.assembly.placed) else (
-            "no rewrite was measured faster"
-        )
+        if kept is None:
+            return judge.reason or "no rewrite applies"
+        before, after = len(self.model.skeleton.graph.node), len(kept.assembly.graph.regions())
+        kernels = len(kept.assembly.placed)
+        which = f", {kernels} of them {'kernels' if kernels > 1 else 'a kernel'}" if kernels else ""
+        return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
-    def _groups(self, judge: Judge) -> tuple[GroupRow, ...]:
-        if self.assembly is None:
-            return ()
+    def _warnings(self, judge: Judge) -> tuple[str, ...]:
+        found = list(judge.warnings)
+        if is_result(self.model):
+            name = self.model.path.name
+            found.append(f"{name} is a result of this tool; give it the original for a better one")
+        rejected = judge.verification.rejected if judge.verification else {}
+        for label in (label for label in self.inputs.timing if label in rejected):
+            found.insert(0, f"the original rejects inputs with {label}: {_brief(rejected[label])}")
+        return tuple(found)
+
+    def _groups(self, kept: Built | None, judge: Judge) -> tuple[GroupRow, ...]:
+        """What was decided about each group, in graph order; those that only formed later last."""
         verdicts = {v.group.key: v for v in judge.decision.verdicts} if judge.decision else {}
+        final = kept.assembly.groups if kept else {}
+        planned = self.assembly.groups if self.assembly else {}
         rows = []
-        for key, items in self.assembly.groups.items():
-            verdict = verdicts.get(key)
-            kept = verdict.kept if verdict else key not in judge.guilty
-            reason = verdict.reason if verdict else "dropped: wrong" if not kept else "not timed"
+        for key, items in {**planned, **final}.items():
+            verdict, stays = verdicts.get(key), key in final
+            gains = tuple(r.median for r in verdict.ratios.values()) if verdict else ()
+            if verdict and verdict.kept == stays:
+                reason = verdict.reason
+            elif stays:
+                reason = "not timed" if key in planned else "formed when others were dropped"
+            else:
+                guilty = key in judge.guilty
+                reason = f"dropped: {'outputs were wrong with it' if guilty else 'it needed others'}"
+                reason = reason if kept else "dropped with all others"
             names = tuple(name for item in items for name in item.originals)
-            rows.append(GroupRow(key, items[0].region.rule, len(items), kept, reason, names))
+            rule, count = items[0].region.rule, len(items)
+            rows.append(GroupRow(key, rule, count, stays, reason, gains, names))
         return tuple(rows)
-
-    def _rules(self) -> tuple[RuleRow, ...]:
-        applied = [RuleRow(rule, n, "applied") for rule, n in self.trace.applied().items()]
-        missed = [
-            RuleRow(rule, n, "missed", why) for (rule, why), n in self.trace.misses().items()
-        ]
-        return (*applied, *missed)
 
 
 def _timings(judge: Judge) -> tuple[TimingRow, ...]:
@@ -165,6 +181,11 @@ def _timings(judge: Judge) -> tuple[TimingRow, ...]:
         )
         for (threads, label), r in judge.decision.total.items()
     )
+
+
+def _brief(said: str) -> str:
+    """What ONNX Runtime said, without where in its sources it stood."""
+    return said.rpartition("Status Message: ")[2].rpartition(" was false. ")[2].split("\n")[0][:200]
 
 
 def _gain(judge: Judge) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import Source, units
@@ -49,3 +50,20 @@ class Stages:
             return cls(planned, trace, programs)
         sources = units(assembly.chains.values(), levels_of(options.target))
         return cls(planned, trace, programs, tuple(sources))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON: regions, types with their kernels, sources by symbol."""
+        graph = self.graph
+        return {
+            "regions": [
+                {
+                    "op": r.op,
+                    "rule": r.rule,
+                    "reads": list(r.reads),
+                    "writes": {v: str(graph.spec(v)) for v in r.writes},
+                }
+                for r in graph.regions()
+            ],
+            "programs": {name: [c.kernel for c in p.calls] for name, p in self.programs},
+            "sources": {source.symbol: source.text for source in self.sources},
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from tracea_graph.policy.cost import CostModel, Machine
+from tracea_graph.policy.cost import CostModel
+from tracea_graph.policy.machine import Machine, measured_machine
 
-__all__ = ["CostModel", "Machine"]
+__all__ = ["CostModel", "Machine", "measured_machine"]

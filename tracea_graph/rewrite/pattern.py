@@ -78,7 +78,9 @@ class OpBuilder:
     def rsqrt(self, x: Any) -> Either:
         """``1 / Sqrt(x)``, ``Reciprocal(Sqrt(x))`` or ``Pow(x, -0.5)``."""
         root = Call("Sqrt", (x,))
-        return Either((Call("Reciprocal", (root,)), Call("Div", (1.0, root)), Call("Pow", (x, -0.5))))
+        return Either(
+            (Call("Reciprocal", (root,)), Call("Div", (1.0, root)), Call("Pow", (x, -0.5)))
+        )
 
     def over_sqrt(self, a: Any, v: Any) -> Either:
         """``a / Sqrt(v)`` or ``a * rsqrt(v)``."""

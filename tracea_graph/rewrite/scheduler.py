@@ -131,7 +131,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the caller allows: rules, values whose operators must stay, and the least gain in µs."""
+    """What the caller allows: rules, values whose operators stay, and the least gain in µs."""
 
     only: frozenset[str] = frozenset()
     skip: frozenset[str] = frozenset()
@@ -183,8 +183,8 @@ class _Run:
             self.ask(region, self.passes)
         while self.drain():
             for where, name in list(self.missed):
-                if (region := self.graph.region(where)) is not None:
-                    self.ask(region, [p for p in self.passes if p.name == name])
+                if (again := self.graph.region(where)) is not None:
+                    self.ask(again, [p for p in self.passes if p.name == name])
         for misses in self.missed.values():
             for miss in misses:
                 self.trace.add(self.phase, miss.rule, miss.where, "missed", miss.reason)

@@ -1,9 +1,22 @@
-"""Reports as text, JSON and HTML."""
+"""Reports as text, JSON and HTML; graphs and programs as tables."""
 
 from __future__ import annotations
 
+from tracea_graph.views.graph import render_graph, render_stages
 from tracea_graph.views.html import report_page
-from tracea_graph.views.report import GroupRow, Report, RuleRow, TimingRow
-from tracea_graph.views.text import render_report
+from tracea_graph.views.report import GroupRow, Report, RuleRow, TimingRow, rule_rows
+from tracea_graph.views.text import plain, render_report, render_rules
 
-__all__ = ["GroupRow", "Report", "RuleRow", "TimingRow", "render_report", "report_page"]
+__all__ = [
+    "GroupRow",
+    "Report",
+    "RuleRow",
+    "TimingRow",
+    "plain",
+    "render_graph",
+    "render_report",
+    "render_rules",
+    "render_stages",
+    "report_page",
+    "rule_rows",
+]

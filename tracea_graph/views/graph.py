@@ -1,46 +1,65 @@
-"""A region graph, and the programs it lowers to, as tables."""
+"""What the stages make of a model, as tables: regions, programs, sources."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from rich.markup import escape
 from rich.table import Table
 
+from tracea_graph.kernels.cpu import Source
 from tracea_graph.ops.program import Call, Program, View
 from tracea_graph.ttg import TileGraph
+from tracea_graph.views.text import cell, new_table
 
-__all__ = ["render_graph", "render_programs"]
+__all__ = ["render_graph", "render_programs", "render_stages"]
+
+Programs = Iterable[tuple[str, Program]]
 
 
-def render_graph(graph: TileGraph, bindings: Mapping[str, int]) -> Table:
+def render_stages(graph: TileGraph, programs: Programs, sources: Iterable[Source]) -> Table:
+    """The latest there is: the sources, else the programs, else the graph."""
+    if sources := tuple(sources):
+        return render_sources(sources)
+    if programs := tuple(programs):
+        return render_programs(programs)
+    return render_graph(graph)
+
+
+def render_graph(graph: TileGraph) -> Table:
     """One row per region: operator, result shapes, rule, and what it reads."""
     regions = graph.regions()
-    sizes = ", ".join(f"{k}={v}" for k, v in bindings.items())
-    title = f"{graph.name or 'graph'}: {len(regions)} regions {sizes}".strip()
-    table = Table(title=escape(title), title_justify="left")
-    for name in ("region", "result", "rule", "reads"):
+    table = new_table(f"{graph.name or 'graph'}: {len(regions)} regions")
+    table.add_column("region", no_wrap=True)
+    for name in ("result", "rule", "reads"):
         table.add_column(name, overflow="fold")
     for region in regions:
         results = " ".join(str(graph.spec(v)) for v in region.writes)
         reads = " ".join(region.reads)
-        table.add_row(escape(region.op), escape(results), region.rule, escape(reads))
+        table.add_row(cell(region.op), cell(results), cell(region.rule), cell(reads))
     return table
 
 
-def render_programs(programs: Iterable[tuple[str, Program]]) -> Table:
+def render_sources(sources: Iterable[Source]) -> Table:
+    """One row per generated source: its symbol and length."""
+    table = new_table("sources (--keep-sources DIR writes those of a result)")
+    table.add_column("symbol", no_wrap=True)
+    table.add_column("lines", justify="right")
+    for source in sources:
+        table.add_row(cell(source.symbol), str(source.text.count("\n")))
+    return table
+
+
+def render_programs(programs: Programs) -> Table:
     """One row per kernel call of each distinct type: its views, parameters and chain."""
-    table = Table(title="programs", title_justify="left")
-    for name in ("type", "kernel", "views", "chain"):
+    table = new_table("programs")
+    for name in ("type", "kernel"):
+        table.add_column(name, no_wrap=True)
+    for name in ("views", "chain"):
         table.add_column(name, overflow="fold")
-    seen: set[str] = set()
-    for type_name, program in programs:
-        if type_name in seen:
-            continue
-        seen.add(type_name)
+    for type_name, program in dict(programs).items():
         for call in program.calls:
             views = "  ".join("-" if v is None else _view(v) for v in call.views)
-            table.add_row(type_name, _kernel(call), escape(views), _chain(call))
+            table.add_row(cell(type_name), cell(_kernel(call)), cell(views), cell(_chain(call)))
     return table
 
 
@@ -55,4 +74,4 @@ def _kernel(call: Call) -> str:
 
 
 def _chain(call: Call) -> str:
-    return escape(call.chain.text) if call.chain else ""
+    return call.chain.text if call.chain else ""

@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GroupRow", "Report", "RuleRow", "TimingRow"]
+import numpy as np
+
+from tracea_graph.rewrite import Trace
+
+__all__ = ["GroupRow", "Report", "RuleRow", "TimingRow", "rule_rows", "with_folder"]
 
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One group of equal rewrites and what was decided about it."""
+    """One group of equal rewrites and what was decided about it.
+
+    ``gains`` are the ratios of the model without it to the model with it, above 1 where it helps,
+    one for each entry of the report's timings; empty if it was not timed by itself.
+    """
 
     group: str
     rule: str
     count: int
     kept: bool
     reason: str
+    gains: tuple[float, ...] = ()
     originals: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The reason in a few words, without its figures."""
+        if self.kept:
+            return "kept" if self.reason.startswith("kept") else f"kept, {self.reason}"
+        words = self.reason.partition(", judged together")[0].partition(" (")[0]
+        return words.partition("×")[0].rpartition(", ")[0] if "×" in words else words
+
+    @property
+    def gain(self) -> str:
+        """``1.03×``, or ``1.03–1.28×`` over thread counts and shapes."""
+        if not self.gains:
+            return ""
+        low, high = f"{min(self.gains):.2f}", f"{max(self.gains):.2f}"
+        return f"{low}×" if low == high else f"{low}–{high}×"
 
 
 @dataclass(frozen=True)
@@ -32,6 +58,13 @@ class RuleRow:
     count: int
     verdict: str
     reason: str = ""
+
+
+def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
+    """The rules that were applied, then those that were not and why."""
+    applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
+    missed = [RuleRow(rule, n, "missed", why) for (rule, why), n in trace.misses().items()]
+    return (*applied, *missed)
 
 
 @dataclass(frozen=True)
@@ -58,8 +91,10 @@ class TimingRow:
 class Report:
     """``outcome`` is ``"improved"`` or ``"kept original"``; ``reason`` says why in a sentence.
 
-    ``error`` is the largest difference from the original as a share of ``max|y|``; ``status`` is
-    ``passed``, ``inconclusive`` or ``skipped``.
+    ``error`` is the largest difference from the original as a share of ``max|y|``, ``floor`` that
+    of ONNX Runtime with its own optimizations from without; ``status`` is ``passed``,
+    ``inconclusive`` or ``skipped``.  ``tried`` are the timings of what was not kept, where the
+    original was; ``rejected`` the inputs the original itself refuses, and what it said.
     """
 
     input: str
@@ -80,26 +115,53 @@ class Report:
     groups: tuple[GroupRow, ...] = ()
     rules: tuple[RuleRow, ...] = ()
     timings: tuple[TimingRow, ...] = ()
+    tried: tuple[TimingRow, ...] = ()
     warnings: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
+    rejected: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def improved(self) -> bool:
+        """False if the result is the original."""
+        return self.outcome == "improved"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files the result consists of; this report as JSON is the last."""
+        found = (self.output, self.library, self.data, str(Path(self.output).with_suffix(".json")))
+        return tuple(file for file in found if file)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return dataclasses.asdict(self)
 
     def to_json(self) -> str:
-        """Indented JSON with sorted keys."""
-        return json.dumps(self.to_dict(), indent=1, sort_keys=True, default=_plain) + "\n"
+        """Indented JSON with sorted keys; an unbounded figure becomes null."""
+        return json.dumps(_plain(self.to_dict()), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     def _repr_html_(self) -> str:
-        from tracea_graph.views.html import report_page
+        from tracea_graph.views.html import report_part
 
-        return report_page(self)
+        return report_part(self)
 
 
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Path) else repr(value)
+def with_folder(path: str) -> str:
+    """A path the dynamic loader takes as one; a bare name would be looked up in its own list."""
+    return path if os.sep in path else f".{os.sep}{path}"
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON has: no infinities, NumPy numbers or paths."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    return value if isinstance(value, (int, str, bool, type(None))) else str(value)

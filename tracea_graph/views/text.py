@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.views.report import Report
+from tracea_graph.views.report import Report, RuleRow, TimingRow, with_folder
 
-__all__ = ["render_report"]
+__all__ = ["cell", "new_table", "plain", "render_report", "render_rules"]
 
 
 def render_report(report: Report, verbosity: int = 0) -> RenderableType:
-    """Rich text: outcome, timings, groups; rules and their misses from verbosity 1 on."""
+    """Rich text: timings, rewrites, outcome, files; reasons in full and rules from 1 on."""
     return Group(*_parts(report, verbosity))
 
 
+def plain(text: str) -> str:
+    """One line without control characters: names come from models, terminals obey escapes."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def _parts(report: Report, verbosity: int) -> Iterator[RenderableType]:
-    if report.timings:
-        yield _timings(report)
-    if report.groups:
-        yield _groups(report)
-    if verbosity > 0 and report.rules:
-        yield _rules(report)
+    yield Text(f"{plain(report.input)}: {report.nodes_before} nodes", style="bold")
+    for table in _tables(report, verbosity > 0):
+        yield from ("", table)
+    yield ""
+    if verbosity > 0:
+        yield from _details(report)
     for warning in report.warnings:
-        yield Text(f"warning: {warning}")
-    yield Text(f"{report.outcome}: {report.reason}")
-    yield Text(_verification(report))
-    yield Text(_files(report))
+        yield Text(f"warning: {plain(warning)}")
+    yield Text(f"{report.outcome}: {plain(report.reason)}", style="bold")
+    if report.improved:
+        yield Text(_verification(report))
+    yield from (Text(f"wrote {_sized(file)}") for file in report.files)
+    if report.library:
+        hint = plain(with_folder(report.library))
+        yield Text(f'load it with options.register_custom_ops_library("{hint}")')
 
 
-def _timings(report: Report) -> Table:
-    table = Table(title="original against result", title_justify="left")
-    for name in ("threads", "shape", "before", "after", "speedup", "99 % bounds", "pairs"):
-        table.add_column(name, justify="left" if name == "shape" else "right")
-    for row in report.timings:
+def _tables(report: Report, full: bool) -> Iterator[Table]:
+    if report.timings:
+        yield _timings("original against result", report.timings)
+    if report.tried:
+        yield _timings("original against all rewrites that were tried", report.tried)
+    if report.groups:
+        yield _groups(report, full)
+    if full and report.rules:
+        yield render_rules(report.rules)
+
+
+def _timings(title: str, rows: Sequence[TimingRow]) -> Table:
+    table = new_table(title)
+    table.add_column("shape", overflow="fold")
+    for name in ("threads", "before", "after", "speedup", "99 % bounds", "pairs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
         table.add_row(
+            cell(row.binding),
             str(row.threads),
-            escape(row.binding),
             f"{row.before_ms:.3g} ms",
             f"{row.after_ms:.3g} ms",
             f"{row.ratio:.2f}×",
@@ -50,36 +72,73 @@ def _timings(report: Report) -> Table:
     return table
 
 
-def _groups(report: Report) -> Table:
-    table = Table(title="rewrites", title_justify="left")
-    table.add_column("kernel")
-    table.add_column("nodes", justify="right")
-    table.add_column("kept")
-    table.add_column("why", overflow="fold")
+def _groups(report: Report, full: bool) -> Table:
+    """One line per group of equal rewrites; ``full`` gives reasons with all their figures."""
+    table = new_table("rewrites")
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("gain", justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
     for row in report.groups:
-        kept = "yes" if row.kept else "no"
-        table.add_row(escape(row.group), str(row.count), kept, escape(row.reason))
+        why = row.reason if full else row.verdict
+        table.add_row(cell(row.group), str(row.count), row.gain, cell(why))
     return table
 
 
-def _rules(report: Report) -> Table:
-    table = Table(title="rules", title_justify="left")
-    table.add_column("rule")
-    table.add_column("count", justify="right")
-    table.add_column("verdict")
+def _details(report: Report) -> Iterator[RenderableType]:
+    for label, said in report.rejected.items():
+        yield Text(f"not verified with {plain(label)}, which the original rejects: {plain(said)}")
+    steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in report.seconds.items())
+    yield Text(f"seconds: {steps}")
+
+
+def render_rules(rows: Iterable[RuleRow]) -> Table:
+    """How often each rule was applied, and why it was not."""
+    table = new_table("rules")
+    table.add_column("rule", no_wrap=True)
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     table.add_column("reason", overflow="fold")
-    for row in report.rules:
-        table.add_row(escape(row.rule), str(row.count), row.verdict, escape(row.reason))
+    for row in rows:
+        table.add_row(cell(row.rule), str(row.count), row.verdict, cell(row.reason))
     return table
+
+
+def new_table(title: str) -> Table:
+    """A table as all views draw it."""
+    return Table(
+        title=cell(title),
+        title_justify="left",
+        title_style="italic",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
+
+
+def cell(text: str) -> Text:
+    """Text that is not read as markup."""
+    return Text(plain(text))
 
 
 def _verification(report: Report) -> str:
+    if report.status != "passed":
+        return f"not verified: {plain(report.status_reason)}"
     if report.error is None:
-        return f"verification {report.status}: {report.status_reason}".rstrip(": ")
-    floor = f"; ONNX Runtime against itself {report.floor:.1e}" if report.floor is not None else ""
-    return f"verification {report.status}: max error {report.error:.1e} of max|y|{floor}"
+        return "verified: there are no outputs to compare"
+    own = f" (ONNX Runtime's own optimizations: {report.floor:.1e})" if report.floor else ""
+    return f"verified: largest error {report.error:.1e} of max|y|{own}"
 
 
-def _files(report: Report) -> str:
-    files = [f for f in (report.output, report.library, report.data) if f]
-    return "wrote " + ", ".join(files)
+def _sized(file: str) -> str:
+    """A file and its size, where it is there."""
+    path = Path(file)
+    return f"{plain(file)} ({_size(path.stat().st_size)})" if path.is_file() else plain(file)
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}"

@@ -1,0 +1,127 @@
+"""How a stored weight is regrown: a kind and two numbers, read off the node that uses it.
+
+    normal MEAN STD      uniform LOW HIGH
+
+Products, convolutions and recurrences keep the variance of what they multiply, queries and keys
+raise it, scales are 1 ± 0.1, variances of batch norms lie in [0.5, 1.5).  ``balance.py`` corrects
+the deviations where activations and skip connections would let a deep network drift.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+
+__all__ = ["Gains", "Rule", "rules", "strip"]
+
+_KEEP = 64
+_THROUGH = ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Slice")
+_SHARP = re.compile(r"[/.](query|key|[qk]_lin|[qk]_proj)[/.]")
+_NORMS = ("LayerNormalization", "GroupNormalization", "InstanceNormalization")
+
+Gains = Sequence[tuple[str, float]]
+"""(word, factor): the deviation of weights with this word in their path is multiplied."""
+
+
+class Rule(NamedTuple):
+    """``kind`` is normal (mean, standard deviation) or uniform (low, high)."""
+
+    kind: str
+    a: float
+    b: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.a:g} {self.b:.6g}"
+
+
+def strip(model: onnx.ModelProto, gains: Gains = ()) -> onnx.ModelProto:
+    """Replace large float weights by their rule and drop what names the local machine."""
+    rule = rules(model.graph, gains)
+    for tensor in model.graph.initializer:
+        if tensor.name in rule:
+            bare = onnx.TensorProto(
+                name=tensor.name,
+                data_type=tensor.data_type,
+                dims=tensor.dims,
+                doc_string=str(rule[tensor.name]),
+            )
+            tensor.CopyFrom(bare)
+    model.doc_string = ""
+    model.graph.doc_string = ""
+    del model.graph.metadata_props[:]
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        del value.metadata_props[:]
+    for node in model.graph.node:
+        node.doc_string = ""
+        del node.metadata_props[:]
+    return model
+
+
+def rules(graph: onnx.GraphProto, gains: Gains = ()) -> dict[str, Rule]:
+    """The rule of each large float weight, read off the first node that uses it."""
+    large = {t.name: tuple(t.dims) for t in graph.initializer if _weighs(t)}
+    found: dict[str, Rule] = {}
+    origin = {name: (name, dims) for name, dims in large.items()}
+    for node in graph.node:
+        for slot, name in enumerate(node.input):
+            if name not in origin:
+                continue
+            source, dims = origin[name]
+            if node.op_type in _THROUGH and slot == 0:
+                flip = node.op_type == "Transpose"
+                origin[node.output[0]] = (source, dims[::-1] if flip else dims)
+            elif source not in found:
+                rule = _rule(node, slot, dims)
+                path = f"{source} {node.output[0]}"
+                found[source] = rule._replace(b=rule.b * _gain(path, rule, gains))
+    return {name: found.get(name, Rule("normal", 0.0, 0.02)) for name in large}
+
+
+def _weighs(tensor: onnx.TensorProto) -> bool:
+    """Whether it is a large float tensor, and no table: random weights hardly ever repeat."""
+    if tensor.data_type != onnx.TensorProto.FLOAT or math.prod(tensor.dims) <= _KEEP:
+        return False
+    sample = onnx.numpy_helper.to_array(tensor).ravel()[:4096]
+    return len(np.unique(sample)) > sample.size // 2
+
+
+def _gain(path: str, rule: Rule, gains: Gains) -> float:
+    """Sharper queries and keys make attention neither flat nor one-hot."""
+    matrix = rule.kind == "normal" and rule.a == 0.0 and rule.b > 0.02
+    sharp = 1.5 if matrix and _SHARP.search(path) else 1.0
+    return sharp * math.prod(factor for word, factor in gains if word in path)
+
+
+def _rule(node: onnx.NodeProto, slot: int, dims: tuple[int, ...]) -> Rule:
+    """The rule of a weight of shape ``dims`` in input ``slot`` of ``node``."""
+    op = node.op_type
+    if op in ("MatMul", "Gemm") and slot < 2:
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        return _spread(1.0, dims[-1 if transposed else -2])
+    if op in ("LSTM", "GRU", "RNN"):
+        return _spread(1.0, dims[-1]) if slot < 3 else Rule("normal", 0.0, 0.1)
+    if op in ("Conv", "ConvTranspose"):
+        if slot == 2:
+            return Rule("normal", 0.0, 0.1)
+        summed = math.prod(dims[1:]) if op == "Conv" else dims[0] * math.prod(dims[2:])
+        return _spread(2.0, summed)
+    if op == "Gather":
+        return Rule("normal", 0.0, 0.05)
+    if op == "BatchNormalization":
+        return (
+            Rule("normal", 1.0, 0.1),
+            Rule("normal", 0.0, 0.1),
+            Rule("normal", 0.0, 0.1),
+            Rule("uniform", 0.5, 1.5),
+        )[slot - 1]
+    scale = op == "Mul" or (op in (*_NORMS, "RMSNormalization") and slot == 1)
+    return Rule("normal", 1.0, 0.1) if scale else Rule("normal", 0.0, 0.02)
+
+
+def _spread(variance: float, summed: int) -> Rule:
+    return Rule("normal", 0.0, math.sqrt(variance / summed))

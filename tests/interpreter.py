@@ -1,0 +1,165 @@
+"""Programs run by NumPy: what every kernel call means, over strided views.
+
+Nothing here shares code with the library: symbols are bound from the inputs, every view is checked
+against its buffer, and fresh memory is NaN, so a value nobody wrote shows in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
+
+from tracea_graph.ir import Extent, TensorSpec, evaluate
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.program import Buffer, Call, Program, View
+
+__all__ = ["bind", "check_lifetimes", "check_views", "run"]
+
+Array = npt.NDArray[Any]
+Bindings = Mapping[str, int]
+
+
+def bind(program: Program, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """The symbols' values; ValueError where an input's dimension is not what the program says."""
+    symbols = {name: shapes[i][axis] for name, (i, axis) in program.symbols.items()}
+    for i, (spec, shape) in enumerate(zip(program.inputs, shapes, strict=True)):
+        if sizes(spec, symbols) != shape:
+            raise ValueError(f"input {i} is {shape}, not {sizes(spec, symbols)}")
+    return symbols
+
+
+def sizes(spec: TensorSpec, symbols: Bindings) -> tuple[int, ...]:
+    assert spec.shape is not None
+    return numbers(spec.shape, symbols)
+
+
+def numbers(extents: Sequence[Extent], symbols: Bindings) -> tuple[int, ...]:
+    return tuple(evaluate(e, symbols) for e in extents)
+
+
+def counts(program: Program, symbols: Bindings) -> dict[Buffer, int]:
+    """Elements of every buffer."""
+    result = {Buffer("input", i): prod(sizes(s, symbols)) for i, s in enumerate(program.inputs)}
+    for i, spec in enumerate(program.outputs):
+        result[Buffer("output", i)] = prod(sizes(spec, symbols))
+    for i, temp in enumerate(program.temps):
+        result[Buffer("temp", i)] = evaluate(temp.count, symbols)
+    return result
+
+
+def check_views(program: Program, symbols: Bindings) -> None:
+    """Every element every view may touch lies in its buffer."""
+    room = counts(program, symbols)
+    for call in program.calls:
+        for view in filter(None, call.views):
+            dims, strides = numbers(view.dims, symbols), numbers(view.strides, symbols)
+            assert len(dims) == len(strides) and min((*dims, *strides), default=0) >= 0
+            if prod(dims):
+                first = evaluate(view.offset, symbols)
+                last = first + sum((d - 1) * s for d, s in zip(dims, strides, strict=True))
+                assert 0 <= first <= last < room[view.buffer], (call.kernel, view)
+
+
+def check_lifetimes(program: Program) -> None:
+    """A temp lives from its first call to its last one, and is written before it is read."""
+    for i, temp in enumerate(program.temps):
+        used = [n for n, c in enumerate(program.calls) if Buffer("temp", i) in buffers(c)]
+        assert used, f"temp {i} is never used"
+        assert (temp.first, temp.last) == (used[0], used[-1])
+        last = program.calls[used[0]].views[-1]
+        assert last is not None and last.buffer == Buffer("temp", i)
+
+
+def buffers(call: Call) -> set[Buffer]:
+    return {v.buffer for v in call.views if v is not None}
+
+
+def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
+    """The outputs, float64 inside."""
+    symbols = bind(program, [a.shape for a in arrays])
+    check_views(program, symbols)
+    memory = {b: np.full(n, np.nan) for b, n in counts(program, symbols).items()}
+    for i, array in enumerate(arrays):
+        wide = array.astype(np.float64) if array.dtype == np.float32 else array
+        memory[Buffer("input", i)] = np.ascontiguousarray(wide).reshape(-1)
+    for call in program.calls:
+        views = [None if v is None else strided(memory, v, symbols) for v in call.views]
+        KERNELS[call.kernel](call, views)
+    return [
+        memory[Buffer("output", i)].reshape(sizes(spec, symbols))
+        for i, spec in enumerate(program.outputs)
+    ]
+
+
+def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Array:
+    flat = memory[view.buffer][evaluate(view.offset, symbols) :]
+    steps = [s * flat.itemsize for s in numbers(view.strides, symbols)]
+    return as_strided(flat, numbers(view.dims, symbols), steps)
+
+
+# ---- one function per kernel -------------------------------------------------------------
+
+
+def gemm(call: Call, views: list[Any]) -> None:
+    x, w, bias, *rest = views
+    panels, k_by_n = call.ints == (0,), call.ints == (1,)
+    if panels:
+        columns = rest[-1].shape[-1]
+        w = w.transpose(1, 0, 2).reshape(w.shape[1], -1)[:, :columns]
+    acc = x @ (w if panels or k_by_n else w.T) + (0 if bias is None else bias)
+    finish(call.chain, [acc], rest)
+
+
+def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
+    """Write the chain's results, or the accumulator itself, to the last views."""
+    extras = len(chain.operands) - len(first) if chain else 0
+    results = chain.reference([*first, *rest[:extras]]) if chain else first
+    for target, value in zip(rest[extras:], results, strict=True):
+        target[...] = value
+
+
+def norm(call: Call, views: list[Any]) -> None:
+    x, gamma, beta, y = views
+    (kind,), (epsilon,) = call.ints, call.floats
+    centred = x - x.mean(-1, keepdims=True) if kind == 0 else x.copy()
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    y[...] = scaled * (1 if gamma is None else gamma) + (0 if beta is None else beta)
+
+
+def elementwise(call: Call, views: list[Any]) -> None:
+    assert call.chain is not None
+    assert len({v.shape for v in views}) == 1 and views[0].ndim <= 6
+    finish(call.chain, [], views)
+
+
+def embedding(call: Call, views: list[Any]) -> None:
+    tables, kind = call.ints
+    assert all(v.dtype == (np.int32 if kind == 6 else np.int64) for v in views[tables:-1])
+    pairs = zip(views[:tables], views[tables:-1], strict=True)
+    views[-1][...] = sum(table[ids] for table, ids in pairs)
+
+
+def attention(call: Call, views: list[Any]) -> None:
+    q, k, v, mask, y = views
+    scores = call.floats[0] * (q @ np.swapaxes(k, -1, -2))
+    assert (mask is None) == (call.ints == (0,))
+    if call.ints == (1,):
+        scores = scores + np.maximum(mask, -3.4e38)
+    elif call.ints == (2,):
+        scores = np.where(mask, scores, -3.4e38)
+    weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+    y[...] = (weights / weights.sum(-1, keepdims=True)) @ v
+
+
+KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
+    {
+        "gemm": gemm, "norm": norm, "elementwise": elementwise,
+        "embedding": embedding, "attention": attention,
+    }
+)  # fmt: skip

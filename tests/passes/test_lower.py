@@ -1,0 +1,309 @@
+"""Programs: they compute what the op's reference computes, inside their buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import normal, relative_error
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from interpreter import bind, check_lifetimes, check_views, run
+
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
+from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.program import Buffer, Program
+from tracea_graph.passes.lower import DRIVERS, lower
+from tracea_graph.ttg import Region, TileGraph
+
+Shape = tuple[Extent, ...]
+F32, I64, I32, BOOL = DType.F32, DType.I64, DType.I32, DType.BOOL
+KINDS = {F32: np.float32, I64: np.int64, I32: np.int32, BOOL: np.bool_}
+
+LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
+RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
+MIXED = Chain(
+    ("full", "row", "col", "scalar", "full"),
+    (Step("mul", (0, 1)), Step("add", (5, 2)), Step("sub", (6, 3)), Step("max", (7, 4))),
+    (8,),
+)
+SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+TWICE = Chain(("full", "full"), (Step("mul", (0, 1)), Step("exp", (0,))), (2, 3))
+
+BS: Shape = ("b", "s")
+X: Shape = (*BS, 12)
+Y: Shape = (*BS, 20)
+PANELS: Shape = (2, 12, 16)
+CLIPPED = Expr("min", ("s", 512))
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op, the shapes of its operands and their types where not float32."""
+
+    params: OpParams
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[DType, ...] = ()
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        kinds = (*self.dtypes, *(F32,) * len(self.shapes))
+        return [TensorSpec(t, s) for t, s in zip(kinds, self.shapes, strict=False)]
+
+    @property
+    def program(self) -> Program:
+        names = [f"o{i}" for i in range(len(self.shapes))]
+        results = tuple(f"r{i}" for i in range(len(self.params.infer(self.specs))))
+        word = next(w for w, kind in VOCABULARY if isinstance(self.params, kind))
+        region = Region("region", word, tuple(names), results, (), self.params)
+        specs = dict(zip(names, self.specs, strict=True))
+        return lower(TileGraph([region], names, results, {}, specs), region)
+
+    @property
+    def symbols(self) -> list[str]:
+        return sorted({n for s in self.shapes for d in s for n in symbols_of(d)})
+
+    def arrays(self, symbols: dict[str, int]) -> list[Any]:
+        result = []
+        for i, spec in enumerate(self.specs):
+            assert spec.dtype is not None and spec.shape is not None
+            shape = tuple(evaluate(d, symbols) for d in spec.shape)
+            if spec.dtype is F32:
+                result.append(normal(*shape, seed=i))
+            elif spec.dtype is BOOL:
+                result.append(normal(*shape, seed=i) > -0.5)
+            else:
+                draw = np.random.default_rng(i).integers(-9, 9, shape)
+                result.append(draw.astype(KINDS[spec.dtype]))
+        return result
+
+
+HEADS: dict[str, Any] = {"heads": 2, "head": 3, "head_v": 4, "scale": 0.5, "widths": (6, 6, 8)}
+MASKS: tuple[Shape, ...] = (
+    ("b", 1, 1, "t"), ("b", 1, "s", "t"), (1, 2, "s", "t"), ("s", "t"), ("t",),
+)  # fmt: skip
+QKV: tuple[Shape, ...] = (("b", "s", 6), ("b", "t", 6), ("b", "t", 8))
+IDS = (F32, I64, F32, I64, F32, I64)
+
+CASES = {
+    "gemm": Case(GemmParams(12, 20), (X, PANELS)),
+    "gemm, one row": Case(GemmParams(12, 20), ((1, 12), PANELS)),
+    "gemm [K,N], bias": Case(GemmParams(12, 20, "kn", True), (X, (12, 20), (20,))),
+    "gemm [N,K], bias": Case(GemmParams(12, 20, "nk", True), (X, (20, 12), (20,))),
+    "gemm, activation": Case(GemmParams(12, 20, bias=True, epilogue=RELU), (X, PANELS, (20,))),
+    "gemm, every kind of operand": Case(
+        GemmParams(12, 20, epilogue=MIXED), (X, PANELS, (1, 20), (*BS, 1), (1, 1), Y)
+    ),
+    "gemm, norm": Case(GemmParams(12, 20, norm=LAYER), (X, PANELS, (20,), (20,))),
+    "gemm, residual, norm": Case(
+        GemmParams(12, 20, bias=True, epilogue=SUM, norm=RMS), (X, PANELS, (20,), Y, (20,))
+    ),
+    "gemm, residual, norm, sum kept": Case(
+        GemmParams(12, 20, bias=True, epilogue=SUM, norm=LAYER, keep_sum=True),
+        (X, PANELS, (20,), Y, (20,), (20,)),
+    ),
+    "gemm, rank 4": Case(GemmParams(12, 20), (("b", 2, "s", 12), PANELS)),
+    "gemm of an expression's rows": Case(
+        GemmParams(12, 20), ((Expr("mul", ("b", "s")), 12), PANELS)
+    ),
+    "norm": Case(NormParams(LAYER), (X, (12,), (12,))),
+    "norm of a vector": Case(NormParams(RMS), ((12,), (12,))),
+    "norm, bare": Case(NormParams(Norm("rms", 1e-6, False, False)), (X,)),
+    "norm of a sum": Case(NormParams(LAYER, SUM), (X, X, (12,), (12,))),
+    "norm of a sum, kept": Case(NormParams(RMS, SUM, keep_sum=True), (X, X, (12,))),
+    "norm of every kind of operand": Case(
+        NormParams(RMS, MIXED, keep_sum=True), (X, (12,), (*BS, 1), (1,), X, (12,))
+    ),
+    "elementwise": Case(ElementwiseParams(RELU), (X,)),
+    "elementwise on one number": Case(ElementwiseParams(RELU), ((),)),
+    "elementwise, broadcast both ways": Case(ElementwiseParams(SUM), (("b", 1, 12), (1, "s", 12))),
+    "elementwise, middle and last axes repeated": Case(
+        ElementwiseParams(SUM), (("b", 1, 7, 1), ("b", "s", 7, 5))
+    ),
+    "elementwise, lower rank": Case(ElementwiseParams(SUM), ((12,), X)),
+    "elementwise, clipped": Case(ElementwiseParams(SUM), (X, (1, CLIPPED, 12))),
+    "elementwise, two results": Case(ElementwiseParams(TWICE), (X, ("s", 1))),
+    "embedding": Case(EmbeddingParams(1), ((9, 20), BS), IDS),
+    "embedding, int32": Case(EmbeddingParams(1), ((9, 20), BS), (F32, I32)),
+    "embedding sum": Case(
+        EmbeddingParams(3), ((9, 20), BS, (9, 20), (1, "s"), (9, 20), ("b", 1)), IDS
+    ),
+    "embedding sum, clipped positions": Case(
+        EmbeddingParams(2), ((9, 20), BS, (9, 20), (1, CLIPPED)), IDS
+    ),
+    "embedding sum, norm": Case(
+        EmbeddingParams(2, LAYER), ((9, 20), BS, (9, 20), ("s",), (20,), (20,)), IDS[:4]
+    ),
+    "embedding sum, norm, sum kept": Case(
+        EmbeddingParams(2, RMS, True), ((9, 20), BS, (9, 20), BS, (20,)), IDS[:4]
+    ),
+    "attention": Case(AttentionParams(**HEADS), QKV),
+    "attention, merged": Case(
+        AttentionParams(2, 3, 4, 0.5, "none", (0, 6, 12), (20, 20, 20)), (Y, Y, Y)
+    ),
+    "attention, q alone merged": Case(
+        AttentionParams(2, 3, 4, 0.5, "none", (2, 0, 0), (20, 6, 8)), (Y, *QKV[1:])
+    ),
+    **{
+        f"attention, mask {shape}": Case(AttentionParams(mask="add", **HEADS), (*QKV, shape))
+        for shape in MASKS
+    },
+    "attention, boolean mask": Case(
+        AttentionParams(mask="bool", fill=-1e9, **HEADS),
+        (*QKV, ("b", 1, "s", "t")),
+        (F32, F32, F32, BOOL),
+    ),
+}
+
+VALUES = {"b": 2, "s": 5, "t": 7}
+
+
+def wide(a: Any) -> Any:
+    return a.astype(np.float64) if a.dtype == np.float32 else a
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_computes_its_reference(name: str) -> None:
+    case = CASES[name]
+    arrays = case.arrays(VALUES)
+    results = run(case.program, arrays)
+    expected = case.params.reference([wide(a) for a in arrays])
+    assert len(results) == len(expected)
+    for actual, want in zip(results, expected, strict=True):
+        assert relative_error(actual, np.asarray(want)) < 1e-12
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.fixed_dictionaries({n: st.integers(0, 600) for n in "bst"}))
+def test_no_view_leaves_its_buffer_whatever_the_sizes(symbols: dict[str, int]) -> None:
+    for case in CASES.values():
+        if any(CLIPPED in s for s in case.shapes):
+            symbols = symbols | {"s": min(symbols["s"], 512)}
+        program = case.program
+        shapes = [tuple(evaluate(d, symbols) for d in spec.shape or ()) for spec in case.specs]
+        check_views(program, bind(program, shapes))
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 7), (2, 0, 7), (1, 1, 1), (3, 17, 16)])
+@pytest.mark.parametrize("name", CASES)
+def test_empty_and_odd_sizes(name: str, sizes: tuple[int, int, int]) -> None:
+    case, symbols = CASES[name], dict(zip("bst", sizes, strict=True))
+    arrays = case.arrays(symbols)
+    expected = case.params.reference([wide(a) for a in arrays])
+    for actual, want in zip(run(case.program, arrays), expected, strict=True):
+        assert relative_error(actual, np.asarray(want)) < 1e-12
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_symbol_is_bound_once_by_an_input(name: str) -> None:
+    program = CASES[name].program
+    used = {
+        symbol
+        for spec in (*program.inputs, *program.outputs)
+        for extent in spec.shape or ()
+        for symbol in symbols_of(extent)
+    }
+    for call in program.calls:
+        for view in filter(None, call.views):
+            used |= {n for e in (*view.dims, *view.strides, view.offset) for n in symbols_of(e)}
+    assert used == set(program.symbols)
+    assert len(set(program.symbols.values())) == len(program.symbols)
+    for symbol, (i, axis) in program.symbols.items():
+        shape = program.inputs[i].shape
+        assert shape is not None and shape[axis] == symbol
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_temporaries_live_as_long_as_they_are_used(name: str) -> None:
+    check_lifetimes(CASES[name].program)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_output_is_written_and_no_input_is(name: str) -> None:
+    program = CASES[name].program
+    written = {Buffer("output", i) for i in range(len(program.outputs))}
+    results = {c.views[-1].buffer for c in program.calls if c.views[-1] is not None}
+    results |= {
+        v.buffer
+        for c in program.calls
+        if c.chain is not None
+        for v in c.views[-len(c.chain.results) :]
+        if v is not None
+    }
+    assert written <= results and not any(b.kind == "input" for b in results)
+
+
+# ---- what the views say ------------------------------------------------------------------
+
+
+def test_symbols_are_local_and_their_other_uses_are_checked() -> None:
+    program = CASES["gemm, residual, norm"].program
+    assert program.symbols == {"s0": (0, 0), "s1": (0, 1)}
+    assert program.inputs[3].shape == ("s0", "s1", 20)
+    with pytest.raises(ValueError, match=r"input 3 is \(2, 4, 20\)"):
+        bind(program, [(2, 5, 12), (2, 12, 16), (20,), (2, 4, 20), (20,)])
+
+
+def test_an_expression_is_a_symbol_like_any_other() -> None:
+    assert CASES["gemm of an expression's rows"].program.symbols == {"s0": (0, 0)}
+
+
+def test_clipped_extents_are_the_extent_they_clip_where_operands_broadcast() -> None:
+    program = CASES["embedding sum, clipped positions"].program
+    assert program.symbols == {"s0": (1, 0), "s1": (1, 1)}
+    with pytest.raises(ValueError, match="input 3"):
+        bind(program, [(9, 20), (2, 600), (9, 20), (1, 512)])
+
+
+def test_queries_clipped_to_a_window_are_not_the_keys() -> None:
+    clipped: Shape = ("b", CLIPPED, 6)
+    case = Case(AttentionParams(**HEADS), (clipped, ("b", "s", 6), ("b", "s", 8)))
+    assert len(case.program.symbols) == 3
+
+
+def test_repeated_axes_have_stride_zero() -> None:
+    views = CASES["elementwise, middle and last axes repeated"].program.calls[0].views
+    assert views[0] is not None and views[1] is not None
+    assert views[0].strides[1] == 0 and views[0].strides[3] == 0
+    assert all(s != 0 for s in views[1].strides)
+
+
+def test_kernels_require_unit_strides_where_they_say() -> None:
+    for case in CASES.values():
+        for call in case.program.calls:
+            steps = [v.strides[-1] if v and v.strides else 1 for v in call.views]
+            if call.kernel == "gemm":
+                assert steps[0] == steps[-1] == 1
+            if call.kernel == "attention":
+                assert steps[0] == steps[1] == steps[2] == steps[4] == 1 and steps[3] in (0, 1)
+
+
+def test_elementwise_kinds_say_only_whether_the_last_axis_moves() -> None:
+    chain = CASES["elementwise, two results"].program.calls[0].chain
+    assert chain is not None and chain.operands == ("full", "col")
+
+
+def test_the_drivers_cover_every_number_of_rows() -> None:
+    (call,) = CASES["gemm"].program.calls
+    assert call.drivers == DRIVERS
+    rows = [d.max_rows for d in DRIVERS]
+    assert rows == sorted(rows) and rows[-1] == 2**31 - 1
+
+
+def test_only_fused_regions_are_lowered() -> None:
+    region = Region("r", "Relu", ("x",), ("y",), ())
+    graph = TileGraph([region], ["x"], ["y"], {}, {"x": TensorSpec(F32, (2,))})
+    with pytest.raises(TypeError, match="Relu is not a fused region"):
+        lower(graph, region)
+
+
+def test_every_word_is_lowered_here() -> None:
+    assert {type(c.params) for c in CASES.values()} == {kind for _, kind in VOCABULARY}

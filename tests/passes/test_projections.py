@@ -1,0 +1,97 @@
+"""Q, K and V of one input become one product, or say why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from graphs import Net, assert_same, evaluate, normal, ops, optimized, reasons
+
+from tracea_graph.passes import phases
+
+H, D = 3, 4
+
+
+def projected(
+    net: Net, widths: tuple[int, int, int] = (H * D * 4,) * 3, bias: bool = True, xs: str = "xxx"
+) -> str:
+    heads = []
+    for i, (x, width) in enumerate(zip(xs, widths, strict=True)):
+        value = net.input(x, "batch", "seq", 24)
+        value = net("MatMul", value, net.weight(24, width))
+        if bias:
+            value = net("Add", value, net.weight(width))
+        value = net("Reshape", value, net.ints(0, 0, H, width // H), name=f"split{i}")
+        heads.append(net("Transpose", value, perm=[0, 2, 3, 1] if i == 1 else [0, 2, 1, 3]))
+    p = net("Softmax", net("Div", net("MatMul", heads[0], heads[1]), 4.0))
+    y = net("Transpose", net("MatMul", p, heads[2]), perm=[0, 2, 1, 3])
+    return net("Reshape", y, net.ints(0, 0, widths[2]))
+
+
+X = {"x": normal(2, 5, 24), "z": normal(2, 5, 24, seed=1)}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("widths", [(48, 48, 48), (48, 48, 96)])
+def test_three_projections_become_one(widths: tuple[int, int, int], bias: bool) -> None:
+    net = Net()
+    graph = net.graph(projected(net, widths, bias))
+    trace = optimized(graph)
+    assert trace.applied()["merge-projections"] == 1
+    assert ops(graph) == ["FusedGemm", "FusedAttention"]
+    gemm, attention = graph.regions()
+    assert gemm.params.n == sum(widths) and gemm.params.bias == bias
+    assert attention.operands == gemm.results * 3
+    assert attention.params.offsets == (0, widths[0], widths[0] + widths[1])
+    assert attention.params.widths == (sum(widths),) * 3
+    assert_same(net, graph, {"x": X["x"]})
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda n: projected(n, xs="zxx"), "the projections read different inputs"),
+        (
+            lambda n: projected(n, (24, 24, 24)),
+            "the projections' columns do not fall on panel borders",
+        ),
+    ],
+)
+def test_projections_that_stay_apart(make: Callable[[Net], str], reason: str) -> None:
+    net = Net()
+    graph = net.graph(make(net))
+    trace = optimized(graph)
+    assert reasons(trace, "merge-projections") == {reason}
+    assert_same(net, graph, {v: X[v] for v in graph.inputs})
+
+
+def test_a_projection_others_read_stays() -> None:
+    net = Net()
+    y = projected(net)
+    second = next(n.input[0] for n in net.nodes if n.output[0] == "split1")
+    graph = net.graph(y, net("Softmax", second))
+    trace = optimized(graph)
+    assert reasons(trace, "merge-projections") == {"a projection has other readers"}
+    assert_same(net, graph, {"x": X["x"]})
+
+
+def test_a_projection_with_an_activation_stays() -> None:
+    net = Net()
+    y = projected(net)
+    at = next(i for i, n in enumerate(net.nodes) if n.output[0] == "split1")
+    relu = net("Relu", net.nodes[at].input[0])
+    net.nodes[at].input[0] = relu
+    net.nodes.insert(at, net.nodes.pop())
+    graph = net.graph(y)
+    trace = optimized(graph)
+    assert trace.applied().get("merge-projections") is None
+    assert_same(net, graph, {"x": X["x"]})
+
+
+def test_plain_matrices_stay_apart() -> None:
+    net = Net()
+    graph = net.graph(projected(net))
+    trace = optimized(graph, phases(plain_weights=True))
+    assert reasons(trace, "merge-projections") == {"the projections' matrices stay as they are"}
+    assert np.isfinite(evaluate(graph, {"x": X["x"]})[0]).all()

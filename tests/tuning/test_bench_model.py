@@ -1,0 +1,75 @@
+"""Bench models are valid, and what they repeat exceeds the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+
+from tracea_graph.check.worker import Worker
+from tracea_graph.config import Environment
+from tracea_graph.errors import WorkerError
+from tracea_graph.kernels.plan import encode
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.gemm import unpack_panels
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.tuning.bench_model import MOST_BYTES, MOST_NODES, Stand, bench_program
+from tracea_graph.tuning.problem import Case, Problem
+
+pytestmark = pytest.mark.compiler
+CHAIN = Chain(
+    ("full", "full", "row", "col", "scalar"),
+    tuple(Step("add", (i + 4 if i else 0, i + 1)) for i in range(4)),
+    (8,),
+)
+PROBLEM = Problem(48, 40, epilogue=CHAIN)
+DRIVER = GemmDriver(2**31 - 1)
+CACHE = 1 << 18
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("stand")
+    environment = Environment(cache=folder / "cache")
+    with Stand([PROBLEM], "scalar", folder, environment=environment, cache=CACHE) as made:
+        yield made
+
+
+def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> None:
+    case = Case(PROBLEM, 5)
+    stand.race(case, DRIVER, DRIVER, 1, 1, 5.0)
+    repeated, folder = stand.model(case), stand.library.path.parent
+    path = folder / "whole.onnx"
+    path.write_bytes(repeated.serialize(encode(bench_program(PROBLEM, (DRIVER,)))))
+    onnx.checker.check_model(str(path))
+    feeds = {
+        name: np.random.default_rng(i).standard_normal(dims, dtype=np.float32)
+        for i, (name, dims) in enumerate(repeated.inputs.items())
+    }
+    with Worker() as worker:
+        worker.open("m", path, stand.library.path)
+        (y,) = worker.run("m", feeds).values()
+    last = np.fromfile(
+        folder / "weights.data", np.float32, offset=(repeated.count - 1) * repeated.stride
+    )
+    weight = unpack_panels(last[: np.prod(repeated.weight)].reshape(repeated.weight), PROBLEM.n)
+    operands = [feeds["x"] @ weight + feeds["b"], *(feeds[f"e{i}"] for i in range(4))]
+    operands[3] = operands[3][:, None]
+    np.testing.assert_allclose(y, CHAIN.reference(operands)[0], atol=1e-4)
+
+
+def test_weights_exceed_the_cache_within_bounds(stand: Stand) -> None:
+    model = stand.model(Case(PROBLEM, 1))
+    assert model.count * PROBLEM.weight_bytes > CACHE
+    assert stand.model(Case(Problem(16, 16), 1)).count == MOST_NODES
+    huge = Problem(8192, 8192)
+    assert stand.model(Case(huge, 1)).count * huge.weight_bytes <= 2 * MOST_BYTES
+
+
+def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand) -> None:
+    case = Case(PROBLEM, 3)
+    with pytest.raises(WorkerError):
+        stand.race(case, DRIVER, GemmDriver(2**31 - 1, row_chunk=0), 1, 1, 5.0)
+    assert len(stand.race(case, DRIVER, DRIVER, 1, 2, 5.0).a_ms) == 2

@@ -1,0 +1,70 @@
+"""Problems are read off programs, and tuned drivers put into them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tracea_graph.ir import DType, TensorSpec, combine
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.program import Buffer, Call, GemmDriver
+from tracea_graph.tuning.bench_model import bench_program
+from tracea_graph.tuning.problem import (
+    Problem,
+    Workload,
+    problem_of,
+    problems_of,
+    row_class,
+    with_drivers,
+)
+
+GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
+WIDE, NARROW = Problem(32, 128, epilogue=GELU), Problem(128, 32, "kn", bias=False)
+TUNED = (GemmDriver(7, prefetch=0), GemmDriver(2**31 - 1))
+
+
+def specs(problem: Problem) -> list[TensorSpec]:
+    """The operands as a graph knows them: rows are batch times sequence."""
+    program = bench_program(problem, ())
+    rows = combine("mul", "batch", "seq")
+    return [
+        TensorSpec(DType.F32, tuple(rows if d == "m" else d for d in s.shape or ()))
+        for s in program.inputs
+    ]
+
+
+def placed(*problems: Problem) -> list[tuple[object, object]]:
+    return [(bench_program(p, ()), specs(p)) for p in problems]
+
+
+def test_a_program_poses_the_problem_it_was_made_of() -> None:
+    for problem in (WIDE, NARROW):
+        assert problem_of(bench_program(problem, ()).calls[0]) == problem
+
+
+def test_other_kernels_row_layouts_and_computed_weights_are_no_problem() -> None:
+    (call,) = bench_program(WIDE, ()).calls
+    assert problem_of(Call("norm", call.views)) is None
+    assert problem_of(replace(call, ints=(2,))) is None
+    x, weight, *rest = call.views
+    assert weight is not None
+    computed = replace(weight, buffer=Buffer("temp", 0))
+    assert problem_of(replace(call, views=(x, computed, *rest))) is None
+
+
+def test_workloads_count_nodes_and_evaluate_rows() -> None:
+    bindings = [{"batch": 1, "seq": 128}, {"batch": 2, "seq": 64}, {"batch": 1, "seq": 16}]
+    found = problems_of(placed(WIDE, NARROW, WIDE), bindings)
+    assert found == (Workload(WIDE, 2, (16, 128)), Workload(NARROW, 1, (16, 128)))
+
+
+def test_an_unbound_symbol_leaves_rows_unknown() -> None:
+    assert problems_of(placed(WIDE), [{"batch": 1}]) == (Workload(WIDE, 1, ()),)
+
+
+def test_drivers_go_into_calls_of_their_problem_only() -> None:
+    wide, narrow = (with_drivers(bench_program(p, ()), {WIDE: TUNED}) for p in (WIDE, NARROW))
+    assert wide.calls[0].drivers == TUNED and narrow.calls[0].drivers == ()
+
+
+def test_row_classes_cover_every_row_count() -> None:
+    assert [row_class(r) for r in (1, 4, 5, 32, 33, 512, 513, 10**9)] == [0, 0, 1, 1, 2, 2, 3, 3]

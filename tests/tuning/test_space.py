@@ -1,0 +1,69 @@
+"""The space holds legal drivers only, each division of the work once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracea_graph.kernels.variants import gemm_tile
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.tuning.problem import Case, Problem
+from tracea_graph.tuning.space import HEROES, candidates, default_of, divide, legal, modelled_us
+
+CASES = [
+    Case(Problem(k, n, layout), rows)
+    for k, n in ((384, 1536), (768, 768), (64, 17), (3072, 16))
+    for layout in ("panels", "kn")
+    for rows in (1, 16, 128, 1000)
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
+def test_drivers_are_legal_and_distinct(case: Case, level: str) -> None:
+    mr, widest = gemm_tile(level)
+    drivers, default = list(legal(case, level)), default_of(case)
+    for driver in drivers:
+        assert driver.max_rows == default.max_rows >= case.rows
+        assert 0 <= driver.tile_panels <= widest
+        assert driver.row_chunk == default.row_chunk or driver.row_chunk % mr == 0
+        assert driver.row_chunk >= 1 and driver.panel_group >= 0 and driver.prefetch in (0, 1)
+    divisions = [divide(case, driver, level) for driver in drivers]
+    assert len(set(divisions)) == len(divisions)
+    assert drivers[0] == default
+
+
+def test_plain_weights_are_never_prefetched() -> None:
+    case = Case(Problem(384, 1536, "kn"), 128)
+    assert not any(divide(case, d, "avx512").prefetch for d in legal(case, "avx512"))
+
+
+def test_one_row_leaves_nothing_to_chunk() -> None:
+    case = Case(Problem(768, 768), 1)
+    assert {d.row_chunk for d in legal(case, "avx512")} == {default_of(case).row_chunk}
+
+
+def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
+    case = Case(Problem(768, 768), 1)
+    found = candidates(case, "avx512", (1, 2), 6)
+    assert len(found) == 6 and found[0] == HEROES[0][0]
+    assert divide(case, default_of(case), "avx512") not in [
+        divide(case, d, "avx512") for d in found
+    ]
+    assert found == candidates(case, "avx512", (1, 2), 6)
+    everything = candidates(case, "avx512", (1, 2), 10**6)
+    assert found == everything[:6] and len(everything) == len(list(legal(case, "avx512"))) - 1
+
+
+def test_the_model_knows_what_narrow_tiles_and_idle_threads_cost() -> None:
+    case = Case(Problem(768, 768), 128)
+    by_width = {
+        d.tile_panels: modelled_us(case, d, "avx512", 1)
+        for d in legal(case, "avx512")
+        if (d.row_chunk, d.panel_group, d.prefetch) == (128, 0, 1)
+    }
+    assert by_width[1] > by_width[2] >= by_width[0]
+    one_task = GemmDriver(512, panel_group=16)
+    assert divide(case, one_task, "avx512").tasks == 1
+    assert modelled_us(case, one_task, "avx512", 2) > 1.5 * modelled_us(
+        case, default_of(case), "avx512", 2
+    )

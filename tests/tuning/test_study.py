@@ -1,0 +1,149 @@
+"""A study finds the fastest driver, cheaply, and never invents a gain."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tracea_graph.check.timing import Race
+from tracea_graph.errors import WorkerError
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.tuning.problem import Case, Problem
+from tracea_graph.tuning.space import candidates, default_of
+from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, FIRST, Outcome, Study, Trial
+
+CASE = Case(Problem(768, 768), 128)
+DEFAULT = default_of(CASE)
+CHALLENGERS = candidates(CASE, "avx512", (1,), 12)
+Cost = Callable[[GemmDriver], float]
+
+
+class Machine:
+    """Answers races from a cost function, with seeded noise; counts the pairs it ran."""
+
+    def __init__(self, cost: Cost, noise: float = 0.0, patience: float = float("inf")) -> None:
+        self.cost, self.noise, self.patience = cost, noise, patience
+        self.random = random.Random(7)
+        self.pairs: dict[GemmDriver, int] = {}
+
+    def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+        self.pairs[driver] = self.pairs.get(driver, 0) + pairs
+        return Race(self.times(DEFAULT, pairs), self.times(driver, pairs))
+
+    def times(self, driver: GemmDriver, pairs: int) -> tuple[float, ...]:
+        base = self.cost(driver)
+        return tuple(base * (1 + self.random.random() * self.noise) for _ in range(pairs))
+
+    def has_time(self) -> bool:
+        return sum(self.pairs.values()) < self.patience
+
+
+def run(
+    machine: Machine,
+    challengers: Sequence[GemmDriver] = CHALLENGERS,
+    threads: Sequence[int] = (1,),
+    known: Sequence[Trial] = (),
+) -> Outcome:
+    study = Study(
+        DEFAULT, challengers, threads, machine.measure, machine.has_time, lambda t: None, known
+    )
+    return study.run()
+
+
+def favours(best: GemmDriver, gain: float) -> Cost:
+    return lambda driver: 1.0 if driver == best else gain if driver == DEFAULT else gain * 1.02
+
+
+@pytest.mark.parametrize("index", [0, 5, 11])
+def test_the_known_optimum_is_found_through_noise(index: int) -> None:
+    found = run(Machine(favours(CHALLENGERS[index], 1.2), noise=0.1))
+    assert found.driver == CHALLENGERS[index] and found.final
+    assert found.gain == pytest.approx(1.2, rel=0.05)
+
+
+def test_losers_get_few_pairs() -> None:
+    machine = Machine(favours(CHALLENGERS[3], 1.3), noise=0.05)
+    run(machine)
+    assert sorted(machine.pairs.values())[: len(CHALLENGERS) * 2 // 3] == [FIRST] * 8
+    assert machine.pairs[CHALLENGERS[3]] > FINAL
+
+
+def test_a_gain_below_one_percent_keeps_the_default() -> None:
+    found = run(Machine(favours(CHALLENGERS[2], 1.008)))
+    assert found.driver == DEFAULT and found.gain == 1.0 and found.final
+
+
+def test_noise_alone_is_no_gain() -> None:
+    assert run(Machine(lambda driver: 1.0, noise=0.3)).driver == DEFAULT
+
+
+def test_equal_candidates_are_told_apart_by_their_order() -> None:
+    found = run(Machine(lambda driver: 1.2 if driver == DEFAULT else 1.0))
+    assert found.driver == CHALLENGERS[0]
+
+
+def test_a_gain_on_one_thread_count_must_not_cost_another() -> None:
+    best = CHALLENGERS[1]
+
+    class Uneven(Machine):
+        def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+            slow = 0.7 if threads == 1 else 1.03
+            return Race((1.0,) * pairs, ((slow if driver == best else 1.0),) * pairs)
+
+    assert run(Uneven(lambda d: 1.0), threads=(1, 2)).driver == DEFAULT
+    assert run(Uneven(lambda d: 1.0), threads=(1,)).driver == best
+
+
+def test_a_crash_marks_its_candidate_only() -> None:
+    bad, best = CHALLENGERS[0], CHALLENGERS[4]
+
+    class Crashing(Machine):
+        def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+            if driver == bad:
+                raise WorkerError("the worker died (SIGSEGV)")
+            return super().measure(driver, threads, pairs)
+
+    found = run(Crashing(favours(best, 1.2)))
+    assert found.driver == best
+    assert [t.fault for t in found.trials if t.driver == bad] == ["the worker died (SIGSEGV)"]
+
+
+def test_where_nothing_runs_nothing_is_final() -> None:
+    class Broken(Machine):
+        def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+            raise WorkerError("out of memory")
+
+    found = run(Broken(lambda d: 1.0))
+    assert found.driver == DEFAULT and not found.final
+
+
+def test_an_interrupted_study_resumes_without_measuring_twice() -> None:
+    cost = favours(CHALLENGERS[6], 1.2)
+    first = Machine(cost, patience=5 * FIRST)
+    begun = run(first)
+    assert not begun.final and begun.driver == DEFAULT
+    known = [Trial.from_json(t.to_json()) for t in begun.trials]
+    second = Machine(cost)
+    found = run(second, known=known)
+    assert found.driver == CHALLENGERS[6] and found.final
+    whole = Machine(cost)
+    run(whole)
+    assert sum(first.pairs.values()) + sum(second.pairs.values()) == sum(whole.pairs.values())
+
+
+def test_of_a_large_space_a_sample_is_measured() -> None:
+    case = Case(Problem(768, 3072), 128)
+    everything = candidates(case, "avx512", (1,), 10**6)
+    assert len(everything) > EXHAUSTIVE
+
+    def cost(driver: GemmDriver) -> float:
+        width = 3 - driver.tile_panels if driver.tile_panels else 0
+        return 1.0 + 0.2 * width + 0.1 * (1 - driver.prefetch) + abs(driver.row_chunk - 64) / 2000
+
+    first, second = (Machine(cost, noise=0.01) for _ in range(2))
+    found = run(first, everything)
+    assert cost(found.driver) < cost(DEFAULT)
+    assert len(found.trials) <= EXHAUSTIVE
+    assert run(second, everything).driver == found.driver

@@ -1,0 +1,173 @@
+"""The tuner spends its budget where time goes, remembers, resumes, and repeats itself exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracea_graph.check.timing import Race
+from tracea_graph.config import Environment
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.passes.lower import DRIVERS
+from tracea_graph.tuning import Problem, Tuned, Tuner, TuningCache, Workload, tune
+from tracea_graph.tuning.problem import Case
+from tracea_graph.tuning.tuner import TYPICAL_ROWS, machine_key, tables
+
+SMALL, LARGE = Problem(384, 384), Problem(768, 3072)
+LOADS = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (128,)))
+
+
+class Stand:
+    """A machine on which one setting is 1.2 times as fast; each pair takes a second."""
+
+    def __init__(self, *, interrupt_after: int = -1) -> None:
+        self.now, self.cases, self.openings = 0.0, list[Case](), 0
+        self.left = interrupt_after
+
+    def clock(self) -> float:
+        return self.now
+
+    @contextmanager
+    def open(self, problems: Sequence[Problem]) -> Iterator[Stand]:
+        self.openings += 1
+        yield self
+
+    def race(
+        self, case: Case, a: GemmDriver, b: GemmDriver, threads: int, pairs: int, seconds: float
+    ) -> Race:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        self.now += pairs
+        self.cases.append(case)
+        return Race((1.2,) * pairs, (1.0 if b.row_chunk == 64 else 1.21,) * pairs)
+
+
+def tuner(cache: TuningCache, stand: Stand, machine: str = "m", **more: object) -> Tuner:
+    return Tuner(
+        cache, stand.open, isa="avx512", threads=(1,), machine=machine, clock=stand.clock, **more
+    )  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[TuningCache]:
+    with TuningCache(tmp_path / "tuning.sqlite") as made:
+        yield made
+
+
+def test_what_is_asked_for_and_costs_most_comes_first(cache: TuningCache) -> None:
+    stand = Stand()
+    found = tuner(cache, stand).run(LOADS, 1e6)
+    order = list(dict.fromkeys(stand.cases))
+    assert order[:2] == [Case(LARGE, 128), Case(SMALL, 128)]
+    assert {t.case.rows for t in found} == {*TYPICAL_ROWS}
+    assert [t.source for t in found] == ["measured"] * len(found)
+    best = {t.case: t for t in found}[Case(LARGE, 128)]
+    assert best.driver.row_chunk == 64 and best.gain == pytest.approx(1.2)
+
+
+def test_the_budget_is_kept_and_the_next_run_goes_on(cache: TuningCache) -> None:
+    first, second, third = Stand(), Stand(), Stand()
+    begun = tuner(cache, first).run(LOADS, 100)
+    assert first.now <= 100 + 12, "one race may overrun, no more"
+    assert {t.source for t in begun} >= {"measured", "default"}
+    done = tuner(cache, second).run(LOADS, 1e6)
+    assert {t.source for t in done} == {"cache", "measured"}
+    tuner(cache, third).run(LOADS, 1e6)
+    assert third.openings == 0, "all is remembered"
+    whole = Stand()
+    with TuningCache(cache.path.with_name("other.sqlite")) as other:
+        assert drivers(tuner(other, whole).run(LOADS, 1e6)) == drivers(done)
+    assert first.now + second.now == whole.now, "nothing was measured twice"
+
+
+def test_no_budget_measures_nothing(cache: TuningCache) -> None:
+    stand = Stand()
+    found = tuner(cache, stand).run(LOADS, 0)
+    assert stand.openings == 0 and {t.source for t in found} == {"default"}
+    assert tables(found) == {}
+
+
+def test_an_interrupt_keeps_what_was_measured(cache: TuningCache) -> None:
+    first = Stand(interrupt_after=20)
+    with pytest.raises(KeyboardInterrupt):
+        tuner(cache, first).run(LOADS, 1e6)
+    kept = sum(len(e.evidence) for _, e in cache)
+    assert kept > 8
+    second = Stand()
+    tuner(cache, second).run(LOADS, 1e6)
+    assert len(first.cases) == 20 and first.cases[0] not in second.cases
+
+
+@pytest.mark.parametrize("change", ["machine", "threads", "problem", "isa"])
+def test_a_change_in_the_key_is_a_miss(cache: TuningCache, change: str) -> None:
+    tuner(cache, Stand()).run(LOADS, 1e6)
+    stand, machine, loads = Stand(), "m", LOADS
+    made = tuner(cache, stand, "other" if change == "machine" else machine)
+    if change == "threads":
+        made = Tuner(
+            cache, stand.open, isa="avx512", threads=(1, 2), machine="m", clock=stand.clock
+        )
+    if change == "isa":
+        made = Tuner(cache, stand.open, isa="avx2", threads=(1,), machine="m", clock=stand.clock)
+    if change == "problem":
+        loads = tuple(replace(w, problem=replace(w.problem, bias=False)) for w in LOADS)
+    made.run(loads, 1e6)
+    assert stand.openings == 1
+
+
+def test_equal_runs_give_equal_plans(tmp_path: Path) -> None:
+    plans = []
+    for i in range(2):
+        with TuningCache(tmp_path / f"{i}.sqlite") as cache:
+            plans.append(drivers(tuner(cache, Stand()).run(LOADS, 150)))
+    assert plans[0] == plans[1]
+
+
+def test_a_spoilt_entry_is_measured_again(cache: TuningCache) -> None:
+    tuner(cache, Stand()).run(LOADS, 1e6)
+    for key, entry in list(cache):
+        cache.put(key, replace(entry, value={"driver": "x"}))
+    stand = Stand()
+    tuner(cache, stand).run(LOADS, 1e6)
+    assert stand.openings == 1
+
+
+def drivers(tuned: Sequence[Tuned]) -> dict[Case, GemmDriver]:
+    return {t.case: t.driver for t in tuned}
+
+
+def test_tables_cover_every_row_count_and_split_where_two_points_meet() -> None:
+    fast, tall = GemmDriver(512, prefetch=0), GemmDriver(512, row_chunk=64)
+    tuned = [Tuned(Case(SMALL, r), d, 1.1, "measured") for r, d in ((64, fast), (256, tall))]
+    assert tables(tuned) == {
+        SMALL: (DRIVERS[0], DRIVERS[1], replace(fast, max_rows=128), tall, DRIVERS[3])
+    }
+
+
+@pytest.mark.compiler
+def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
+    """Twice: the second time everything comes from the cache, without building anything."""
+    environment, heard = Environment(cache=tmp_path), list[str]()
+    loads = (Workload(Problem(96, 64), 3, (64,)),)
+    first = tune(loads, ("scalar",), budget_s=20.0, environment=environment, progress=heard.append)
+    assert heard
+    with TuningCache(tmp_path / "tuning.sqlite") as cache:
+        entries = [entry for _, entry in cache]
+    assert any(e.final for e in entries)
+    assert all(not trial["fault"] for e in entries for trial in e.evidence)
+    again = tune(loads, ("scalar",), budget_s=0.0, environment=environment)
+    assert again == first
+
+
+def test_the_machine_key_follows_compiler_and_processor(tmp_path: Path) -> None:
+    from tracea_graph.hardware import profile_cpu
+
+    profile, environment = profile_cpu(), Environment(cache=tmp_path)
+    key = machine_key(profile, environment)
+    assert key == machine_key(profile, environment)
+    assert key != machine_key(replace(profile, l3=profile.l3 + 1), environment)

@@ -1,0 +1,99 @@
+"""The worker of benchmarks: the ordinary one, for models of other runtimes too.
+
+OpenVINO is imported only when a request asks for it.  A compiled model stands behind the few
+methods of a session that the ordinary worker calls, so that it runs in turn with sessions.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tracea_graph.check import worker_main as base
+else:
+    sys.path.append(str(Path(__file__).parent))
+    import worker_main as base
+
+
+@dataclass(frozen=True)
+class End:
+    """An input or output; OpenVINO's types are none of ONNX Runtime's."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str = ""
+
+
+class Compiled:
+    """A model compiled by OpenVINO for fixed shapes, with the face of a session."""
+
+    def __init__(self, request: base.Request) -> None:
+        import openvino
+
+        core = openvino.Core()
+        model = core.read_model(request["model"])
+        model.reshape({name: list(shape) for name, shape in request["shapes"].items()})
+        settings = {
+            "INFERENCE_PRECISION_HINT": request["precision"],
+            "INFERENCE_NUM_THREADS": request["threads"],
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+        }
+        compiled = core.compile_model(model, "CPU", settings)
+        self.precision = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        self._infer = compiled.create_infer_request()
+        self._inputs = [_end(port) for port in compiled.inputs]
+        self._outputs = [_end(port) for port in compiled.outputs]
+        self._fed: Mapping[str, base.Array] = {}
+        self._tensor = openvino.Tensor
+
+    def get_inputs(self) -> list[End]:
+        return self._inputs
+
+    def get_outputs(self) -> list[End]:
+        return self._outputs
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, base.Array]) -> list[base.Array]:
+        """One inference; results are views that the next one overwrites."""
+        if feeds is not self._fed:
+            for name, array in feeds.items():
+                shared = self._tensor(np.ascontiguousarray(array), shared_memory=True)
+                self._infer.set_tensor(name, shared)
+            self._fed = feeds
+        self._infer.infer()
+        return [self._infer.get_output_tensor(i).data for i in range(len(outputs))]
+
+
+def _end(port: Any) -> End:
+    return End(min(port.get_names()), tuple(port.shape))
+
+
+class PeerServer(base.Server):
+    """Answers the ordinary requests and those about peers."""
+
+    def open_peer(self, request: base.Request) -> dict[str, Any]:
+        """Compile a model; answers with the precision OpenVINO really runs."""
+        start = time.perf_counter()
+        compiled = Compiled(request)
+        names = tuple(request["outputs"])
+        self.sessions[request["name"]] = base.Opened(compiled, request, names, plain=True)
+        return {"precision": compiled.precision, "seconds": time.perf_counter() - start}
+
+    def race(self, request: base.Request) -> dict[str, Any]:
+        """As ever, with the seconds it took and those this process computed."""
+        start, before = time.perf_counter(), time.process_time()
+        found = super().race(request)
+        cpu, wall = time.process_time() - before, time.perf_counter() - start
+        return {**found, "cpu": cpu, "wall": wall}
+
+
+if __name__ == "__main__":
+    base.main(sys.argv[1], PeerServer)

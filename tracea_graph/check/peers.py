@@ -1,0 +1,118 @@
+"""Other runtimes beside ONNX Runtime, and races of any number of models in one process."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from tracea_graph.check.timing import busy_seconds
+from tracea_graph.check.worker import Array, Worker
+from tracea_graph.errors import UsageError
+
+__all__ = ["PEERS", "Heat", "Peer", "PeerWorker", "peers_named"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A runtime a model is raced in; ``package`` is what must be installed for it.
+
+    ``precision`` is the one it is held to: left alone, OpenVINO picks bf16 where it can.
+    """
+
+    name: str
+    package: str
+    precision: str
+
+    @property
+    def version(self) -> str:
+        """The installed version, empty if there is none."""
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+
+PEERS = (Peer("openvino-f32", "openvino", "f32"), Peer("openvino-bf16", "openvino", "bf16"))
+
+
+def peers_named(names: Sequence[str] | None) -> tuple[Peer, ...]:
+    """The peers asked for, or all that are installed.
+
+    Raises UsageError for one that is unknown or not installed.
+    """
+    if names is None:
+        return tuple(peer for peer in PEERS if peer.version)
+    known = {peer.name: peer for peer in PEERS}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no peer {name!r}; the peers are ort, {', '.join(known)}")
+        if not known[name].version:
+            raise UsageError(f"{name} needs {known[name].package}: pip install tracea-graph[peers]")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Milliseconds per run of each model; entry i of all belongs to the same round.
+
+    ``others`` is the share of one core that other processes used meanwhile.
+    """
+
+    ms: tuple[tuple[float, ...], ...]
+    others: float
+
+
+class PeerWorker(Worker):
+    """A worker that also runs models in other runtimes."""
+
+    script: ClassVar[Path] = Path(__file__).with_name("peer_main.py")
+
+    def open_peer(
+        self,
+        name: str,
+        peer: Peer,
+        model: Path,
+        feeds: Mapping[str, Array],
+        outputs: Sequence[str],
+        *,
+        threads: int = 1,
+        limit: float | None = None,
+    ) -> str:
+        """Compile ``model`` for the shapes of ``feeds``; returns the precision it runs in.
+
+        ``outputs`` are the model's, in its order.  Raises Rejected with the runtime's sentence.
+        """
+        found = self._ask(
+            "open_peer",
+            f"open {model.name} in {peer.name}",
+            limit,
+            name=name,
+            model=str(model.resolve()),
+            shapes={key: list(array.shape) for key, array in feeds.items()},
+            outputs=list(outputs),
+            precision=peer.precision,
+            threads=threads,
+        )
+        return str(found["precision"])
+
+    def race_all(
+        self,
+        names: Sequence[str],
+        feeds: Mapping[str, Array],
+        *,
+        pairs: int = 50,
+        warmup: int = 3,
+        seconds: float = 20.0,
+    ) -> Heat:
+        """Run all sessions in turn, the order turned every round; stops after ``seconds``."""
+        busy, own = busy_seconds(), time.process_time()
+        found = self._ask(
+            "race", f"race {', '.join(names)}", seconds + self._limit, feeds,
+            sessions=list(names), pairs=pairs, warmup=warmup, seconds=seconds,
+        )  # fmt: skip
+        used = busy_seconds() - busy - (time.process_time() - own) - found["cpu"]
+        return Heat(tuple(map(tuple, found["ms"])), max(0.0, used / found["wall"]))

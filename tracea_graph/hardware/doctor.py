@@ -1,0 +1,180 @@
+"""The doctor: everything that is known of this machine, and which kernels it would run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from tracea_graph.config import Environment
+from tracea_graph.hardware import gpu, memo
+from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
+from tracea_graph.hardware.gpu import Gpu, Gpus
+from tracea_graph.hardware.measure import Measurements, measure
+from tracea_graph.hardware.selection import Decision, plan_kernel
+
+__all__ = ["Doctor", "Health", "Runtime"]
+
+_RUNTIMES = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-rocm",
+    "onnxruntime-openvino",
+    "onnxruntime-directml",
+)
+_ASK_RUNTIME = (
+    "import json, onnxruntime as o; print(json.dumps([o.__version__, o.get_available_providers()]))"
+)
+_ASK_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """ONNX Runtime: the version and providers it tells, and the installed distributions.
+
+    ``warning`` names two distributions that overwrite each other's files; ``repair`` is the
+    command that leaves one of them.
+    """
+
+    version: str
+    providers: tuple[str, ...]
+    installed: tuple[str, ...]
+    warning: str = ""
+    repair: str = ""
+
+
+@dataclass(frozen=True)
+class Health:
+    """The doctor's findings; ``fingerprint`` is equal on equal machines."""
+
+    fingerprint: str
+    cpu: CpuProfile
+    figures: Measurements
+    runtime: Runtime
+    gpus: Gpus
+
+    def to_json(self) -> str:
+        """All of it, by field name."""
+        return json.dumps(asdict(self), indent=2)
+
+
+class Doctor:
+    """Examines the machine it runs on, each part when it is first asked for.
+
+    Measurements take up to five seconds once, then come from the cache.  ``refresh`` measures
+    anew.
+    """
+
+    def __init__(self, environment: Environment | None = None, *, refresh: bool = False) -> None:
+        self._environment = environment or Environment()
+        self._refresh = refresh
+
+    @cached_property
+    def cpu(self) -> CpuProfile:
+        """The processor as the system describes it."""
+        return profile_cpu()
+
+    @cached_property
+    def figures(self) -> Measurements:
+        """Measured peaks, bandwidths and wake-up costs."""
+        return measure(self.cpu, self._environment, refresh=self._refresh)
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """ONNX Runtime, asked in a process of its own."""
+        found = _installed()
+        key = memo.key_of(found, sys.executable, sys.path)
+        answer = self._recall("runtime", key)
+        if not (isinstance(answer, list) and len(answer) == 2):
+            answer = _ask_runtime()
+            if answer[0]:
+                memo.keep(self._environment.cache / "doctor", "runtime", key, answer)
+        names = tuple(f"{name} {version}" for name, version in found.items())
+        return Runtime(str(answer[0]), tuple(answer[1]), names, *_conflict(found))
+
+    @cached_property
+    def gpus(self) -> Gpus:
+        """Graphics processors; what was not found is not kept."""
+        traces = gpu.nvidia_traces()
+        key = memo.key_of(traces, gpu.device_choice(), list(map(memo.stamp, gpu.tools())))
+        answer = self._recall("gpus", key)
+        try:
+            if answer is not None:
+                return Gpus(tuple(Gpu(**_tuples(row)) for row in answer))
+        except TypeError:
+            answer = None  # kept by another version
+        found = gpu.survey()
+        if found.devices:
+            rows = [asdict(device) for device in found.devices]
+            memo.keep(self._environment.cache / "doctor", "gpus", key, rows)
+        return found
+
+    def health(self) -> Health:
+        """Everything at once."""
+        return Health(
+            fingerprint_hash(self.cpu), self.cpu, self.figures, self.runtime, self.gpus
+        )
+
+    def plan_kernel(self, op: str, shape: Sequence[int], precision: str = "f32") -> Decision:
+        """The variant a problem gets here, and why not the others; see ``selection``.
+
+        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
+        """
+        cap = self._environment.isa
+        return plan_kernel(op, shape, precision, self.cpu, self.figures, cap=cap)
+
+    def _recall(self, name: str, key: str) -> Any | None:
+        if self._refresh:
+            return None
+        return memo.recall(self._environment.cache / "doctor", name, key)
+
+
+def _tuples(row: Any) -> dict[str, Any]:
+    """JSON's lists back to tuples.  Raises TypeError for what is no mapping."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in dict(row).items()}
+
+
+def _installed() -> dict[str, str]:
+    """Versions of the distributions that provide ONNX Runtime."""
+    found = {}
+    for name in _RUNTIMES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _conflict(installed: dict[str, str]) -> tuple[str, str]:
+    """A warning and its repair if distributions overwrite each other's files, else nothing."""
+    if len(installed) < 2:
+        return "", ""
+    special = [name for name in installed if name != "onnxruntime"]
+    keep, python = special[0], sys.executable
+    return (
+        f"{' and '.join(installed)} are installed together and overwrite each other's files: "
+        "providers go missing without a word",
+        f"{python} -m pip uninstall -y {' '.join(installed)} && "
+        f"{python} -m pip install {keep}=={installed[keep]}",
+    )
+
+
+def _ask_runtime() -> list[Any]:
+    """Version and providers; the version is empty if ONNX Runtime cannot be imported."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _ASK_RUNTIME],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASK_SECONDS,
+            check=True,
+        )
+        version, providers = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ["", []]
+    return [version, providers]

@@ -1,0 +1,259 @@
+"""The graphics processors of this machine, through their vendors' own tools.
+
+NVIDIA's are asked through cuda-python in a process of its own, which runs this file: a driver
+that crashes or hangs takes nobody along.  So this file imports the standard library alone.
+Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "Gpu",
+    "Gpus",
+    "ask_nvidia",
+    "device_choice",
+    "nvidia_traces",
+    "survey",
+    "tensor_dtypes",
+    "tools",
+]
+
+_SECONDS = 10.0
+_TOOLS = ("rocminfo", "rocm-smi", "system_profiler")
+_TRACES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+"""What a driver leaves on Linux, the last one inside WSL."""
+_MIN_CAPABILITY = (("f16", 70), ("i8", 72), ("bf16", 80), ("tf32", 80), ("f8", 89), ("f4", 100))
+_DOUBLE = (80, 90, 100)
+"""Capabilities whose tensor cores multiply f64 too."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device; 0 or empty is unknown.
+
+    ``capability`` is CUDA's ``9.0`` or AMD's ``gfx942``; ``units`` are streaming multiprocessors
+    or compute units; ``shared_memory`` what one block may use at most.
+    """
+
+    vendor: str
+    name: str
+    capability: str = ""
+    units: int = 0
+    shared_memory: int = 0
+    l2: int = 0
+    memory: int = 0
+    driver: str = ""
+    tensor_dtypes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Devices, and sentences on what was not found."""
+
+    devices: tuple[Gpu, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def survey(root: Path = Path("/")) -> Gpus:
+    """Every device whose vendor's tool is there."""
+    found, notes = nvidia(root)
+    return Gpus((*found, *_amd(), *_apple()), notes)
+
+
+def nvidia_traces(root: Path = Path("/")) -> list[str]:
+    """Signs of an NVIDIA driver, the driver's own version among them."""
+    there = [p for p in _TRACES if (root / p.lstrip("/")).exists()]
+    version = root / _TRACES[0].lstrip("/")
+    return [*there, version.read_text() if _TRACES[0] in there else ""] if there else []
+
+
+def nvidia(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+    """NVIDIA's devices, or a sentence on why there are none."""
+    if not nvidia_traces(root):
+        return (), ("no NVIDIA GPU: this machine has no NVIDIA driver",)
+    done = _output([sys.executable, "-P", __file__])
+    try:
+        answer = json.loads(done) if done else {"error": "the query gave no answer"}
+    except ValueError:
+        answer = {"error": f"the query answered {done[:80]!r}"}
+    if "error" in answer:
+        return (), (f"no NVIDIA GPU can be used: {answer['error']}",)
+    rows = answer["devices"]
+    return tuple(Gpu(**{**r, "tensor_dtypes": tuple(r["tensor_dtypes"])}) for r in rows), ()
+
+
+def device_choice() -> str | None:
+    """What hides devices from CUDA."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def tools() -> list[str]:
+    """Programs of other vendors that are installed."""
+    return [path for name in _TOOLS if (path := shutil.which(name))]
+
+
+def tensor_dtypes(major: int, minor: int) -> tuple[str, ...]:
+    """What the tensor cores of a CUDA capability multiply."""
+    level = 10 * major + minor
+    plain = tuple(name for name, least in _MIN_CAPABILITY if level >= least)
+    return (*plain, "f64") if level in _DOUBLE else plain
+
+
+# ---- inside the process that asks ------------------------------------------------------
+
+
+def ask_nvidia(driver: Any, nvml: Any | None) -> list[Gpu]:
+    """Every device, through ``cuda.bindings.driver`` and, if given, ``cuda.bindings.nvml``.
+
+    Raises RuntimeError with CUDA's name of what went wrong.
+    """
+    _checked(driver, driver.cuInit(0))
+    version = _driver_version(driver, nvml)
+    count = _checked(driver, driver.cuDeviceGetCount())
+    return [_device(driver, i, version) for i in range(count)]
+
+
+def _device(driver: Any, index: int, version: str) -> Gpu:
+    device = _checked(driver, driver.cuDeviceGet(index))
+    name = _checked(driver, driver.cuDeviceGetName(256, device))
+    kinds = driver.CUdevice_attribute
+
+    def attribute(which: str) -> int:
+        kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{which}")
+        return int(_checked(driver, driver.cuDeviceGetAttribute(kind, device)))
+
+    major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
+    return Gpu(
+        vendor="NVIDIA",
+        name=name.split(b"\0")[0].decode(errors="replace"),
+        capability=f"{major}.{minor}",
+        units=attribute("MULTIPROCESSOR_COUNT"),
+        shared_memory=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        l2=attribute("L2_CACHE_SIZE"),
+        memory=int(_checked(driver, driver.cuDeviceTotalMem(device))),
+        driver=version,
+        tensor_dtypes=tensor_dtypes(major, minor),
+    )
+
+
+def _checked(driver: Any, answer: Any) -> Any:
+    """The value of a ``(result, value)`` answer.  Raises RuntimeError unless it succeeded."""
+    result = answer[0]
+    if result != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the driver answered {getattr(result, 'name', result)}")
+    return answer[1] if len(answer) > 1 else None
+
+
+def _driver_version(driver: Any, nvml: Any | None) -> str:
+    """``580.65 (CUDA 13.0)``; the CUDA version alone without NVML."""
+    number = _checked(driver, driver.cuDriverGetVersion())
+    cuda = f"CUDA {number // 1000}.{number % 1000 // 10}"
+    if nvml is None:
+        return cuda
+    nvml.init_v2()
+    version = nvml.system_get_driver_version()
+    return f"{version} ({cuda})"
+
+
+def _load(name: str) -> Any | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def main() -> None:
+    """Write the devices, or an error, as JSON to stdout."""
+    driver, nvml = _load("cuda.bindings.driver"), _load("cuda.bindings.nvml")
+    if driver is None:
+        answer: dict[str, Any] = {"error": "cuda-python is missing; pip install cuda-python"}
+    else:
+        try:
+            answer = {"devices": [asdict(gpu) for gpu in ask_nvidia(driver, nvml)]}
+        except RuntimeError as error:  # a missing library of the driver is one, too
+            answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer))
+
+
+# ---- other vendors ---------------------------------------------------------------------
+
+
+def _amd() -> tuple[Gpu, ...]:
+    if tool := shutil.which("rocminfo"):
+        return amd_devices(_output([tool]))
+    if tool := shutil.which("rocm-smi"):
+        return amd_cards(_output([tool, "--showproductname", "--json"]))
+    return ()
+
+
+def amd_devices(text: str) -> tuple[Gpu, ...]:
+    """GPU agents of ``rocminfo``'s text."""
+    found = []
+    for agent in re.split(r"^\*+\s*\n\s*Agent \d+", text, flags=re.MULTILINE)[1:]:
+        facts = dict(re.findall(r"^  (\w[\w ]*?):\s+(.*?)\s*$", agent, flags=re.MULTILINE))
+        if facts.get("Device Type") == "GPU":
+            units = facts.get("Compute Unit", "0")
+            name = facts.get("Marketing Name") or facts.get("Name", "")
+            number = int(units) if units.isdigit() else 0
+            found.append(Gpu("AMD", name, facts.get("Name", ""), number))
+    return tuple(found)
+
+
+def amd_cards(text: str) -> tuple[Gpu, ...]:
+    """Cards of ``rocm-smi --showproductname --json``."""
+    try:
+        cards = json.loads(text)
+    except ValueError:
+        return ()
+    rows = [card for card in cards.values() if isinstance(card, dict)]
+    return tuple(Gpu("AMD", r.get("Card Series", ""), r.get("GFX Version", "")) for r in rows)
+
+
+def _apple() -> tuple[Gpu, ...]:
+    tool = shutil.which("system_profiler")
+    return apple_devices(_output([tool, "SPDisplaysDataType", "-json"])) if tool else ()
+
+
+def apple_devices(text: str) -> tuple[Gpu, ...]:
+    """Displays of ``system_profiler``'s JSON."""
+    try:
+        rows = json.loads(text)["SPDisplaysDataType"]
+    except (ValueError, KeyError):
+        return ()
+    return tuple(
+        Gpu("Apple", row.get("sppci_model", ""), units=int(row.get("sppci_cores", 0)))
+        for row in rows
+        if "Apple" in row.get("sppci_model", "")
+    )
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a command prints; empty if it fails or hangs."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    main()

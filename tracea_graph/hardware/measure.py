@@ -1,0 +1,287 @@
+"""What one core really does: peaks, bandwidths, clock and the cost of waking threads.
+
+Small programs, one per multiply-add instruction, are compiled and run as processes of their own
+under a time limit: one that crashes loses its own figure only.  Complete results are kept per
+hardware, compiler and program text.  Units: 1e9 operations/s (a multiply-add is two), GB/s of
+reads, GHz, µs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.build.compilers import Compiler, find_compiler
+from tracea_graph.config import Environment
+from tracea_graph.errors import BuildError
+from tracea_graph.hardware import memo
+from tracea_graph.hardware.cpu import CpuProfile, fingerprint
+from tracea_graph.kernels import probe
+from tracea_graph.kernels.probe import PROBES, Probe, probe_source
+from tracea_graph.kernels.variants import isa_of
+
+__all__ = ["SECONDS", "Bandwidth", "Measurements", "Peak", "assumed", "compiler_key", "measure"]
+
+SECONDS = 5.0
+"""Time limit of all measurements together, compiling included."""
+_COMPILE_SHARE = 0.7
+_RUN_SECONDS = 3.0
+_TEMPLATES = Path(probe.__file__).resolve().parent
+_KIB, _MIB = 1 << 10, 1 << 20
+_SAID = 160
+_UNITS_PER_CORE, _OPS = 2, 2
+"""Multiply-add units of a core, and operations of one, where nothing could be measured."""
+_BYTES_PER_CYCLE = {"l2": 32.0, "l3": 16.0, "dram": 4.0}
+_GHZ = 2.5
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Billions of operations per second of one core, for one dtype and instruction set."""
+
+    dtype: str
+    isa: str
+    """``scalar``, ``avx2``, ``avx512``, or the CPU feature that multiplies this dtype."""
+    gops: float
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """GB/s one core reads from each level, ``dram_all`` all cores together; 0 if unknown."""
+
+    l1: float = 0.0
+    l2: float = 0.0
+    l3: float = 0.0
+    dram: float = 0.0
+    dram_all: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """One machine.  ``measured`` is False for figures derived from the instruction set alone.
+
+    ``wake_sleeping`` and ``wake_spinning`` are µs of an empty parallel region on all threads that
+    have to be woken, or already wait in a loop; 0 with one thread.  ``notes`` say what is missing.
+    """
+
+    peaks: tuple[Peak, ...]
+    bandwidth: Bandwidth
+    ghz: float
+    wake_sleeping: float = 0.0
+    wake_spinning: float = 0.0
+    compiler: str = ""
+    seconds: float = 0.0
+    measured: bool = True
+    notes: tuple[str, ...] = ()
+
+    def peak(self, dtype: str, isa: str) -> float:
+        """Billions of operations per second, 0 if unknown."""
+        return next((p.gops for p in self.peaks if (p.dtype, p.isa) == (dtype, isa)), 0.0)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measurements:
+        """The inverse of ``asdict``.  Raises KeyError, TypeError or ValueError for anything else."""
+        known = {f.name: data[f.name] for f in fields(cls)}
+        known["peaks"] = tuple(Peak(**p) for p in known["peaks"])
+        known["bandwidth"] = Bandwidth(**known["bandwidth"])
+        known["notes"] = tuple(known["notes"])
+        made = cls(**known)
+        if not (made.ghz > 0 and made.peaks and all(p.gops > 0 for p in made.peaks)):
+            raise ValueError("figures must be above 0")
+        return made
+
+
+def measure(
+    cpu: CpuProfile,
+    environment: Environment | None = None,
+    *,
+    refresh: bool = False,
+    seconds: float = SECONDS,
+) -> Measurements:
+    """The machine's figures, from the cache if they are known; ``refresh`` measures anew.
+
+    Never fails: what could not be measured is derived from the instruction set, and a note says
+    why.  Such a result is not kept.
+    """
+    environment = environment or Environment()
+    folder = environment.cache / "doctor"
+    key = memo.key_of(fingerprint(cpu), compiler_key(environment), _text_key())
+    if not refresh and (found := _recalled(folder, key)) is not None:
+        return found
+    fresh = _measure(cpu, environment, seconds)
+    if fresh.measured:
+        memo.keep(folder, "machine", key, asdict(fresh))
+    return fresh
+
+
+def assumed(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measurements:
+    """Figures of a typical x86 core with these instruction sets, when measuring is impossible.
+
+    Two multiply-add units per core at the clock the system tells (else 2.5 GHz); 32, 16 and 4
+    bytes per cycle from L2, L3 and DRAM.
+    """
+    ghz = _told_ghz(cpuinfo)
+    lanes = {name: isa_of(name).width for name in cpu.isas}
+    peaks = tuple(
+        Peak("f32", name, _UNITS_PER_CORE * _OPS * width * ghz) for name, width in lanes.items()
+    )
+    levels = {level: per_cycle * ghz for level, per_cycle in _BYTES_PER_CYCLE.items()}
+    l1 = _UNITS_PER_CORE * 4.0 * max(lanes.values()) * ghz
+    bandwidth = Bandwidth(l1=l1, dram_all=levels["dram"], **levels)
+    return Measurements(peaks, bandwidth, ghz, measured=False)
+
+
+def compiler_key(environment: Environment) -> list[Any]:
+    """What changes when another compiler would be found, told without starting it."""
+    words = shlex.split(environment.compiler or "")
+    zig = importlib.util.find_spec("ziglang")
+    places = [shutil.which(name) for name in (*words[:1], "g++", "clang++")]
+    return [words, *map(memo.stamp, places), memo.stamp(zig.origin if zig else None)]
+
+
+def _recalled(folder: Path, key: str) -> Measurements | None:
+    data = memo.recall(folder, "machine", key)
+    try:
+        return Measurements.from_json(data) if data is not None else None
+    except (KeyError, TypeError, ValueError):
+        return None  # written by hand or by accident: measured again
+
+
+def _text_key() -> list[str]:
+    return [(_TEMPLATES / name).read_text() for name in probe.template_names()]
+
+
+def _told_ghz(cpuinfo: Path) -> float:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return _GHZ
+    told = [line.partition(":")[2].strip() for line in lines if line.startswith("cpu MHz")]
+    mhz = max((float(t) for t in told if t.replace(".", "", 1).isdigit()), default=0.0)
+    return mhz / 1000.0 or _GHZ
+
+
+# ---- measuring -------------------------------------------------------------------------
+
+
+def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measurements:
+    """Everything anew; derived figures where a program could not be built or run."""
+    start = time.monotonic()
+    end = start + seconds
+    try:
+        compiler = find_compiler(environment, seconds)
+    except BuildError as error:
+        return replace(assumed(cpu), notes=(f"nothing was measured: {error}",))
+    with tempfile.TemporaryDirectory(prefix="tracea-doctor-") as name:
+        probes = [p for p in PROBES if _runs(p, cpu)]
+        notes = _compile(compiler, probes, Path(name), start + seconds * _COMPILE_SHARE)
+        peaks, more = _peaks([p for p in probes if p not in notes], Path(name), end)
+        notes |= more
+        top = next(p for p in reversed(probes) if not p.feature)
+        memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
+    texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
+    if why or top in notes:
+        texts += (f"memory was not measured: {why}",) if why else ()
+        return replace(assumed(cpu), compiler=_first_line(compiler), notes=texts)
+    known = {f.name for f in fields(Bandwidth)}
+    return Measurements(
+        peaks,
+        Bandwidth(**{k: v for k, v in memory.items() if k in known}),
+        memory["ghz"],
+        memory.get("wake_sleeping", 0.0),
+        memory.get("wake_spinning", 0.0),
+        _first_line(compiler),
+        round(time.monotonic() - start, 2),
+        notes=texts,
+    )
+
+
+def _runs(probe: Probe, cpu: CpuProfile) -> bool:
+    return probe.isa in cpu.isas and (not probe.feature or probe.feature in cpu.extras)
+
+
+def _compile(
+    compiler: Compiler, probes: Sequence[Probe], folder: Path, end: float
+) -> dict[Probe, str]:
+    """Build the programs side by side; why, of those that could not be."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        whys = pool.map(partial(_build, compiler, folder, end), probes)
+        return {p: why for p, why in zip(probes, whys, strict=True) if why}
+
+
+def _build(compiler: Compiler, folder: Path, end: float, probe: Probe) -> str:
+    source = probe_source(probe)
+    (folder / f"{source.symbol}.cpp").write_text(source.text)
+    files = (f"-I{_TEMPLATES}", f"{source.symbol}.cpp", "-o", source.symbol, "-pthread")
+    try:
+        compiler.run((*source.flags, *files), folder, max(0.1, end - time.monotonic()))
+    except BuildError as error:
+        return str(error)
+    return ""
+
+
+def _peaks(
+    probes: Iterable[Probe], folder: Path, end: float
+) -> tuple[tuple[Peak, ...], dict[Probe, str]]:
+    peaks, notes = [], {}
+    for p in probes:
+        figures, why = _figures(folder, p, ("peak",), end)
+        if why:
+            notes[p] = why
+        else:
+            peaks.append(Peak(p.dtype, p.name, figures["gops"]))
+    return tuple(peaks), notes
+
+
+def _figures(
+    folder: Path, probe: Probe, arguments: Sequence[str], end: float
+) -> tuple[dict[str, float], str]:
+    """What a program prints, or the reason it did not."""
+    limit = min(_RUN_SECONDS, end - time.monotonic())
+    command = [str(folder / f"probe_{probe.dtype}_{probe.name}"), *arguments]
+    if limit <= 0:
+        return {}, "there was no time left"
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=True
+        )
+        return _parse(done.stdout.decode()), ""
+    except subprocess.TimeoutExpired:
+        return {}, f"it took over {limit:.1f} s"
+    except subprocess.CalledProcessError as error:
+        return {}, f"it ended with code {error.returncode}"
+    except (OSError, ValueError) as error:
+        return {}, str(error)[:_SAID]
+
+
+def _parse(text: str) -> dict[str, float]:
+    """``name value`` lines.  Raises ValueError for anything else, and for figures not above 0."""
+    figures = {name: float(value) for name, value in (line.split() for line in text.splitlines())}
+    if not figures or min(figures.values()) <= 0:
+        raise ValueError("it gave no usable figures")
+    return figures
+
+
+def _memory_arguments(cpu: CpuProfile) -> tuple[str, ...]:
+    """Bytes to read per level: half of a cache, and well beyond the last one."""
+    l3 = min(cpu.l3 // 2, 16 * _MIB) if cpu.l3 > 2 * cpu.l2 else 0
+    dram = max(64 * _MIB, min(4 * cpu.l3, 1024 * _MIB))
+    room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    sizes = (cpu.l1d // 2 or 16 * _KIB, cpu.l2 // 2, l3, dram if dram <= room else 0)
+    return ("memory", *map(str, sizes), str(cpu.threads))
+
+
+def _first_line(compiler: Compiler) -> str:
+    text = compiler.identity.splitlines()
+    return f"zig c++ ({text[0]})" if compiler.family == "zig" and text else "".join(text[:1])

@@ -1,0 +1,50 @@
+"""Answers that are dear to find out and small to keep: one JSON file each, under a key.
+
+A file that cannot be read, or was written for another key, counts as absent.  A folder that
+cannot be written costs the next caller time, nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.build.cache import digest, write_whole
+
+__all__ = ["keep", "key_of", "recall", "stamp"]
+
+
+def key_of(*parts: Any) -> str:
+    """A key of JSON-ready parts."""
+    return digest(json.dumps(parts, sort_keys=True))[:32]
+
+
+def stamp(path: str | Path | None) -> list[Any]:
+    """What changes when a file is replaced: its real path, size and time; empty without one."""
+    if not path:
+        return []
+    try:
+        real = Path(path).resolve()
+        facts = real.stat()
+    except OSError:
+        return []
+    return [str(real), facts.st_size, facts.st_mtime_ns]
+
+
+def recall(folder: Path, name: str, key: str) -> Any | None:
+    """The value kept under a name for a key, or None."""
+    try:
+        entry = json.loads((folder / f"{name}-{key}.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return entry.get("value") if isinstance(entry, dict) and entry.get("key") == key else None
+
+
+def keep(folder: Path, name: str, key: str, value: Any) -> None:
+    """Keep a JSON-ready value; readers see the old file or the new one."""
+    data = json.dumps({"key": key, "value": value}, indent=1).encode()
+    with contextlib.suppress(OSError):  # measured again next time
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(folder / f"{name}-{key}.json", data, mode=0o600)

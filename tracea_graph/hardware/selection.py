@@ -1,0 +1,222 @@
+"""Which kernel variant a problem gets on a machine, and why not the others.
+
+A variant qualifies if the processor has its instruction set, its dtype is wanted and its limits
+hold.  The fastest by modelled time wins: arithmetic at the measured peak of its instruction set,
+as far as its register tile fills it, plus reads and writes at the bandwidth of L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tracea_graph.errors import UsageError
+from tracea_graph.hardware.cpu import CpuProfile
+from tracea_graph.hardware.measure import Measurements
+from tracea_graph.kernels.variants import ISAS, PANEL, VARIANTS, Variant, isa_of
+
+__all__ = ["OPS", "Candidate", "Decision", "plan_kernel", "variant_id"]
+
+_FALLBACK = {"bf16": "f16", "f16": "f32"}
+_FLIGHT = 8
+"""Multiply-adds that must be under way to fill two units of four cycles latency."""
+_HEAD_MAX = 256
+_F32 = 4.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A variant with its modelled µs on one core, or the reason it does not qualify."""
+
+    id: str
+    isa: str
+    us: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The winner of one problem; ``precision_note`` says why another precision is used."""
+
+    op: str
+    shape: tuple[int, ...]
+    backend: str
+    winner: Candidate
+    wanted: str
+    precision: str
+    precision_note: str
+    others: tuple[Candidate, ...]
+    """Slower ones first, in order of time; then those that do not qualify."""
+
+
+@dataclass(frozen=True)
+class _Op:
+    """An operation: the sizes it takes, its work, and what limits a variant.
+
+    ``flops`` and ``moved`` (elements) take the sizes; ``fill`` is the share of peak a variant's
+    tile reaches; ``limit`` is empty or says what is too large.
+    """
+
+    sizes: tuple[str, ...]
+    flops: Callable[[Sequence[int]], float]
+    moved: Callable[[Sequence[int]], float]
+    fill: Callable[[Variant, Sequence[int]], float]
+    limit: Callable[[Sequence[int]], str] = lambda sizes: ""
+
+
+def plan_kernel(
+    op: str,
+    shape: Sequence[int],
+    precision: str,
+    cpu: CpuProfile,
+    figures: Measurements,
+    *,
+    cap: str | None = None,
+    variants: Sequence[Variant] = VARIANTS,
+) -> Decision:
+    """Decide one problem.
+
+    ``shape``: the sizes :data:`OPS` lists for the op.  ``precision`` falls back bf16, f16, f32
+    where no variant has it.  ``cap`` is the highest instruction set allowed (``TRACEA_ISA``).
+    Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
+    """
+    known, wanted = _known(op, shape), precision.lower().replace("fp", "f")
+    used, note = _precision(op, wanted, variants)
+    rated = [_rate(known, v, shape, cpu, figures, cap) for v in variants if _is(v, op, used)]
+    fit = sorted((c for c in rated if c.us is not None), key=lambda c: c.us or 0.0)
+    unfit = [c for c in rated if c.us is None]
+    unfit += [
+        Candidate(variant_id(v), v.isa, why=f"computes in {v.dtype}, not {used}")
+        for v in variants
+        if v.op == op and v.dtype != used
+    ]
+    if not fit:
+        reasons = "; ".join(f"{c.id} {c.why}" for c in unfit)
+        raise UsageError(f"no variant of {op} qualifies for {_text(shape)}: {reasons}")
+    if len(fit) > 1 and fit[0].us == fit[1].us:
+        raise UsageError(
+            f"{fit[0].id} and {fit[1].id} are equally good for {op} {_text(shape)}; "
+            "set TRACEA_ISA to choose one"
+        )
+    return Decision(
+        op, tuple(shape), "cpu", fit[0], wanted, used, note, (*fit[1:], *unfit)
+    )
+
+
+def variant_id(variant: Variant) -> str:
+    """``f32_gemm_8x48__avx512``: its symbol without the prefix."""
+    return variant.symbol(variant.op).removeprefix("tracea_")
+
+
+def _known(op: str, shape: Sequence[int]) -> _Op:
+    if op not in OPS:
+        raise UsageError(f"there are no kernels for {op!r}; there are some for {', '.join(OPS)}")
+    known = OPS[op]
+    if len(shape) != len(known.sizes) or min(shape) < 1:
+        raise UsageError(
+            f"{op} takes {len(known.sizes)} sizes above 0, {','.join(known.sizes)}, "
+            f"not {_text(shape)}"
+        )
+    return known
+
+
+def _precision(op: str, wanted: str, variants: Sequence[Variant]) -> tuple[str, str]:
+    """The dtype used for a wanted one, and why it is another."""
+    have, used = {v.dtype for v in variants if v.op == op}, wanted
+    while used not in have and used in _FALLBACK:
+        used = _FALLBACK[used]
+    if used not in have:
+        raise UsageError(
+            f"no variant of {op} computes in {wanted}; there are some for {', '.join(sorted(have))}"
+        )
+    return used, "" if used == wanted else f"{used} is used: no variant of {op} has {wanted}"
+
+
+def _is(variant: Variant, op: str, dtype: str) -> bool:
+    return variant.op == op and variant.dtype == dtype
+
+
+def _rate(
+    op: _Op,
+    variant: Variant,
+    shape: Sequence[int],
+    cpu: CpuProfile,
+    figures: Measurements,
+    cap: str | None,
+) -> Candidate:
+    name = variant_id(variant)
+    why = "; ".join((*_lacks(variant, cpu, cap), *filter(None, (op.limit(shape),))))
+    if why:
+        return Candidate(name, variant.isa, why=why)
+    peak = figures.peak(variant.dtype, variant.isa)
+    if not peak:
+        return Candidate(name, variant.isa, why=f"the peak of {variant.isa} was not measured")
+    arithmetic = op.flops(shape) / (peak * op.fill(variant, shape))
+    memory = op.moved(shape) * _F32 / (figures.bandwidth.l2 or figures.bandwidth.dram)
+    return Candidate(name, variant.isa, us=(arithmetic + memory) * 1e-3)
+
+
+def _lacks(variant: Variant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:
+    order = [isa.name for isa in ISAS]
+    if variant.isa not in cpu.isas:
+        yield f"needs {', '.join(isa_of(variant.isa).features)}, which this processor lacks"
+    elif cap in order and order.index(variant.isa) > order.index(cap):
+        yield f"TRACEA_ISA={cap} rules it out"
+
+
+def _text(shape: Sequence[int]) -> str:
+    return ",".join(map(str, shape))
+
+
+# ---- the operations --------------------------------------------------------------------
+
+
+def _gemm_fill(variant: Variant, shape: Sequence[int]) -> float:
+    """Columns are padded to whole panels; a low tile leaves multiply-add units waiting."""
+    m, n, _ = shape
+    rows = min(m, int(str(variant.params["mr"])))
+    vectors = int(str(variant.params["nv"])) * PANEL // isa_of(variant.isa).width
+    return n / (ceil(n / PANEL) * PANEL) * min(1.0, rows * vectors / _FLIGHT)
+
+
+def _vector_fill(variant: Variant, shape: Sequence[int]) -> float:
+    """The last vector of a row may be partly empty; plain operations are half a multiply-add."""
+    width = isa_of(variant.isa).width
+    return shape[-1] / (ceil(shape[-1] / width) * width) / 2
+
+
+def _attention_fill(variant: Variant, shape: Sequence[int]) -> float:
+    width, head = isa_of(variant.isa).width, shape[4]
+    return 0.5 * head / (ceil(head / width) * width)
+
+
+def _head_limit(shape: Sequence[int]) -> str:
+    return f"heads are at most {_HEAD_MAX} wide" if shape[4] > _HEAD_MAX else ""
+
+
+OPS = {
+    "gemm": _Op(
+        ("M", "N", "K"),
+        lambda s: 2.0 * prod(s),
+        lambda s: s[0] * s[2] + s[2] * s[1] + s[0] * s[1],
+        _gemm_fill,
+    ),
+    "attention": _Op(
+        ("batch", "heads", "queries", "keys", "head"),
+        lambda s: (4.0 * s[4] + 14.0) * prod(s[:4]),
+        lambda s: 2.0 * s[0] * s[1] * s[4] * (s[2] + s[3]),
+        _attention_fill,
+        _head_limit,
+    ),
+    "norm": _Op(
+        ("rows", "cols"), lambda s: 8.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
+    ),
+    "gather": _Op(
+        ("rows", "cols"), lambda s: 1.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
+    ),
+    "chain": _Op(
+        ("rows", "cols"), lambda s: 4.0 * prod(s), lambda s: 3.0 * prod(s), _vector_fill
+    ),
+}
+"""Operations and the sizes they take."""

@@ -1,0 +1,107 @@
+"""Custom-op nodes of a result: what they stand for, and their bodies in their place.
+
+A result's nodes are opaque to everything that knows standard operators only.  With their bodies
+inlined the same model has shapes, iteration spaces and inputs that can be synthesised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from onnx import FunctionProto, ModelProto, NodeProto
+
+from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.nodes import has_subgraph
+from tracea_graph.onnx_io.wire import Span, Spans
+
+__all__ = ["Call", "calls_of", "caller_of", "inline_bodies"]
+
+_DOMAINS = "tracea."
+_SEPARATOR = "//"
+
+Bodies = Mapping[tuple[str, str], FunctionProto]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One custom-op node of a result: ``name`` is its own, or its first output's.
+
+    ``originals`` are the names of the nodes of the original model it replaced, ``rule`` the
+    rewrite that did.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    originals: tuple[str, ...]
+    rule: str
+
+
+def calls_of(model: Model) -> tuple[Call, ...]:
+    """The custom-op nodes of a model loaded without inlining, in its order."""
+    nodes = (n for n in model.skeleton.graph.node if n.domain.startswith(_DOMAINS))
+    return tuple(_call(node) for node in nodes)
+
+
+def caller_of(name: str) -> str:
+    """The call that an inlined node or inner value came from; empty for any other name."""
+    return name.partition(_SEPARATOR)[0] if _SEPARATOR in name else ""
+
+
+def inline_bodies(skeleton: ModelProto, spans: Spans) -> None:
+    """Replace every custom-op node that has a straight-line body by it, in place.
+
+    Inner nodes and values are called ``CALL//own name``.  ``spans`` follow the nodes they
+    belong to.
+    """
+    bodies: Bodies = {(f.domain, f.name): f for f in skeleton.functions}
+    nodes: list[NodeProto] = []
+    constants: dict[int, Span] = {}
+    for index, node in enumerate(skeleton.graph.node):
+        if index in spans.constants:
+            constants[len(nodes)] = spans.constants[index]
+        body = bodies.get((node.domain, node.op_type))
+        straight = body is not None and not any(map(has_subgraph, body.node))
+        if body is not None and straight and node.domain.startswith(_DOMAINS):
+            nodes.extend(_inlined(node, body))
+        else:
+            nodes.append(node)
+    copies = [_copy(node) for node in nodes]
+    skeleton.graph.ClearField("node")
+    skeleton.graph.node.extend(copies)
+    spans.constants = constants
+
+
+def _call(node: NodeProto) -> Call:
+    said = {p.key: p.value for p in node.metadata_props}
+    originals = tuple(said.get("tracea.nodes", "").split("\n")) if said else ()
+    return Call(
+        _name(node), node.op_type, tuple(node.input), tuple(node.output),
+        tuple(filter(None, originals)), said.get("tracea.rule", ""),
+    )  # fmt: skip
+
+
+def _name(node: NodeProto) -> str:
+    return node.name or node.output[0]
+
+
+def _inlined(node: NodeProto, body: FunctionProto) -> Iterator[NodeProto]:
+    """The body's nodes with the caller's values for its formals."""
+    prefix = f"{_name(node)}{_SEPARATOR}"
+    actual = {"": ""} | dict(zip(body.input, node.input, strict=False))
+    actual |= dict.fromkeys(body.input[len(node.input) :], "")
+    actual |= {f: v for f, v in zip(body.output, node.output, strict=False) if v}
+    for index, inner in enumerate(body.node):
+        made = _copy(inner)
+        made.name = f"{prefix}{inner.name or index}"
+        for field in (made.input, made.output):
+            field[:] = [actual.get(v, f"{prefix}{v}") for v in field]
+        yield made
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    made = NodeProto()
+    made.CopyFrom(node)
+    return made

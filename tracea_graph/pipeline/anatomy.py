@@ -1,0 +1,189 @@
+"""What the nodes of a model do in one run: operations, and bytes they cannot avoid walking.
+
+Taken from the tile graph of the model with its bodies inlined.  A node is one operator, or all
+operators of a custom op's body; for those the bytes are counted twice::
+
+    apart = Σ over operators of the operands and results each one touches
+    bytes = operands from outside, touched once, and results somebody outside reads
+
+The difference is what fusing saves.  Constants that only other constants depend on are computed at
+load and count for nothing; reshapes move nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import evaluate, symbols_of
+from tracea_graph.onnx_io.inlining import Call, caller_of
+from tracea_graph.ops.spaces import space_of
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Anatomy", "Work", "sizes_of"]
+
+_VIEWS = frozenset("Reshape Squeeze Unsqueeze Flatten Identity Shape Size Constant".split())
+
+
+@dataclass(frozen=True)
+class Work:
+    """One node's run: operations, bytes of weights and of other values, bytes operator by operator.
+
+    Operators without a model count no operations.
+    """
+
+    flops: float
+    weights: float
+    activations: float
+    apart: float
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of outside values, each touched once."""
+        return self.weights + self.activations
+
+
+def sizes_of(graph: TileGraph, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The size every symbol has in these inputs."""
+    found: dict[str, int] = {}
+    for name, array in feeds.items():
+        shape = graph.spec(name).shape or ()
+        found |= {d: n for d, n in zip(shape, array.shape, strict=False) if isinstance(d, str)}
+    return found
+
+
+class Anatomy:
+    """Answers what a node does, by the name ONNX Runtime gives it.
+
+    ``graph`` has the bodies of ``calls`` inlined; ``sizes`` binds its symbols.
+    """
+
+    def __init__(
+        self, graph: TileGraph, calls: Sequence[Call], sizes: Mapping[str, int]
+    ) -> None:
+        self.graph, self.sizes = graph, sizes
+        graph.describe = space_of
+        self.calls = {call.name: call for call in calls}
+        self._constant = self._constants()
+        self._groups: dict[str, list[Region]] = {}
+        owner = {v: call.name for call in calls for v in call.outputs if v}
+        for region in graph.regions():
+            self._groups.setdefault(self._name(region, owner), []).append(region)
+
+    @property
+    def flops(self) -> float:
+        """Operations of the whole model."""
+        return sum(self._flops(region) for region in self.graph.regions())
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all constants the model reads."""
+        read = {v for r in self.graph.regions() for v in r.reads if v in self.graph.weights}
+        return float(sum(self.graph.weights[v].nbytes for v in read))
+
+    def of(self, name: str) -> Work | None:
+        """What a node does; None for one the model does not know or whose sizes are unknown.
+
+        ONNX Runtime names a node it fused after one of its parts: that part answers.
+        """
+        regions = self._groups.get(name) or self._groups.get(self._part(name), ())
+        try:
+            return self._work(regions) if regions else None
+        except GraphError:
+            return None
+
+    # ---- names -------------------------------------------------------------------------
+
+    def _name(self, region: Region, owner: Mapping[str, str]) -> str:
+        inner = [caller_of(v) for v in (*(n.name for n in region.nodes), *region.writes)]
+        call = next((c for c in inner if c in self.calls), "")
+        named = next((n.name for n in region.nodes if n.name), region.id)
+        return call or next((owner[v] for v in region.writes if v in owner), named)
+
+    def _part(self, name: str) -> str:
+        """The longest known name that a node's name begins or ends with; empty if there is none."""
+        found = (n for n in self._groups if name.startswith(n) or name.endswith(n))
+        return max(found, key=len, default="")
+
+    # ---- counting ----------------------------------------------------------------------
+
+    def _work(self, regions: Iterable[Region]) -> Work:
+        every = list(regions)
+        live = [r for r in every if not self._idle(r)]
+        walked = [self._walked(region) for region in live]
+        inner = {self._root(v) for region in live for v in region.writes}
+        outside: dict[str, float] = {}
+        for reads, _ in walked:
+            for value, size in reads.items():
+                if (root := self._root(value)) not in inner:
+                    outside[root] = min(outside.get(root, 0.0) + size, self._bytes(root))
+        weights = sum(size for value, size in outside.items() if value in self._constant)
+        leaving = {self._root(v): v for r in every for v in r.writes if self._leaves(v, every)}
+        results = sum(self._bytes(v) for root, v in leaving.items() if root in inner)
+        return Work(
+            flops=sum(map(self._flops, live)),
+            weights=weights,
+            activations=sum(outside.values()) - weights + results,
+            apart=sum(sum(part.values()) for pair in walked for part in pair),
+        )
+
+    def _walked(self, region: Region) -> tuple[dict[str, float], dict[str, float]]:
+        """Bytes an operator touches of each value it reads and writes."""
+        model = self.graph.model(region)
+        if model is None:
+            return tuple({v: self._bytes(v) for v in part} for part in (region.reads, region.writes))  # type: ignore[return-value]
+        bound = model.bind(self.sizes)
+        starts, stops = np.zeros((1, len(bound.extents)), np.int64), bound.extents[None]
+        sides: list[dict[str, float]] = []
+        for accesses in (bound.reads, bound.writes):
+            side: dict[str, float] = {}
+            for access in accesses:
+                size = access.item * float(access.touched(starts, stops)[0])
+                side[access.value] = min(side.get(access.value, 0.0) + size, self._bytes(access.value))
+            sides.append(side)
+        return sides[0], sides[1]
+
+    def _flops(self, region: Region) -> float:
+        model = None if self._idle(region) else self.graph.model(region)
+        try:
+            return model.flops(self.sizes) if model else 0.0
+        except GraphError:
+            return 0.0
+
+    def _idle(self, region: Region) -> bool:
+        """True for what costs nothing at run time."""
+        return region.op in _VIEWS or all(v in self._constant for v in region.writes)
+
+    def _leaves(self, value: str, group: Sequence[Region]) -> bool:
+        ids = {region.id for region in group}
+        used = any(use.region.id not in ids for use in self.graph.uses(value))
+        return used or self.graph.is_output(value)
+
+    def _root(self, value: str) -> str:
+        """The value whose memory this one views."""
+        while (region := self.graph.producer(value)) is not None and region.op in _VIEWS:
+            if not region.reads:
+                break
+            value = region.reads[0]
+        return value
+
+    def _bytes(self, value: str) -> float:
+        """Bytes of a whole value.  Raises GraphError if its size is unknown."""
+        spec = self.graph.spec(value)
+        if spec.shape is None or spec.dtype is None:
+            raise GraphError(f"the size of {value!r} is unknown")
+        if missing := {s for d in spec.shape for s in symbols_of(d)} - self.sizes.keys():
+            raise GraphError(f"{value!r} depends on {sorted(missing)}, whose size is unknown")
+        return prod(evaluate(d, self.sizes) for d in spec.shape) * float(spec.dtype.size)
+
+    def _constants(self) -> frozenset[str]:
+        """Values that do not depend on the inputs."""
+        known = set(self.graph.weights)
+        for region in self.graph.regions():
+            if known.issuperset(region.reads):
+                known.update(region.writes)
+        return frozenset(known)

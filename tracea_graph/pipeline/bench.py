@@ -1,0 +1,226 @@
+"""Racing models: ONNX Runtime, results of this tool and other runtimes, in turn in one worker."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.check.distance import relative_distance
+from tracea_graph.check.peers import Heat, Peer, PeerWorker, peers_named
+from tracea_graph.check.timing import ratio_of
+from tracea_graph.check.worker import Array, Rejected
+from tracea_graph.config import Options
+from tracea_graph.errors import UsageError
+from tracea_graph.hardware import fingerprint, profile_cpu
+from tracea_graph.onnx_io import Model, library_need
+from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.onnx_io.reader import load
+from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
+from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.reporting import versions
+from tracea_graph.views.bench import BenchReport, BenchRow
+
+__all__ = ["BenchOptions", "Entrant", "bench", "busy_note", "entrant", "result_beside", "thread_counts"]
+
+BASELINE = "ONNX Runtime"
+BUSY = 0.2
+"""Share of a core other processes may use before the ratios are called less certain."""
+
+Feed = Mapping[str, Array]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How to race: ``threads`` empty means 1 and all cores, ``shapes`` empty the default sizes.
+
+    A race ends after ``pairs`` rounds or ``seconds``.  ``peers`` are names of other runtimes, None
+    for all that are installed.
+    """
+
+    threads: tuple[int, ...] = ()
+    shapes: tuple[dict[str, int], ...] = ()
+    pairs: int = 50
+    seconds: float = 20.0
+    peers: tuple[str, ...] | None = None
+    data: Path | None = None
+    seed: int = 0
+
+    @property
+    def inputs(self) -> Options:
+        """The options inputs are made with."""
+        return Options(shapes=self.shapes, data=self.data, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A model file for ONNX Runtime, with the library it needs, if any.
+
+    ``kernels`` of ``nodes`` nodes run as kernels; without the library none does.
+    """
+
+    name: str
+    path: Path
+    library: Path | None
+    kernels: int
+    nodes: int
+
+
+def bench(
+    models: Sequence[Path], options: BenchOptions = BenchOptions(), progress: Progress = lambda _: None
+) -> BenchReport:
+    """Race ``models`` against the first of them, which peers run too.
+
+    A single model is raced against the result beside it, if there is one.  Raises UsageError for
+    impossible options or a library of another model, Rejected if the baseline does not run.
+    """
+    paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
+    progress(f"reading {models[0].name}")
+    model = load(models[0], inline=True)
+    entrants = [entrant(path) for path in paths]
+    notes = [_no_library(e) for e in entrants if e.library is None and calls_of(load(e.path))]
+    peers = peers_named(options.peers)
+    inputs, rows, rounds = gather_inputs(model, options.inputs), list[BenchRow](), list[int]()
+    for label, feed in inputs.timing.items():
+        for threads in thread_counts(options.threads):
+            progress(f"racing {label}, {threads} thread{'s' * (threads > 1)}")
+            heat = _Heat(model, entrants, peers, label, feed, threads, options)
+            rows += heat.run()
+            rounds.append(heat.rounds)
+            notes += heat.notes
+    gflop = {
+        label: Anatomy(model.graph, (), sizes_of(model.graph, feed)).flops / 1e9
+        for label, feed in inputs.timing.items()
+    }
+    return BenchReport(
+        models[0].name,
+        tuple(rows),
+        gflop,
+        min(rounds),
+        tuple(dict.fromkeys(notes)),
+        versions() | {peer.package: peer.version for peer in peers},
+        fingerprint(profile_cpu()),
+    )
+
+
+def entrant(path: Path) -> Entrant:
+    """A model with the library beside it.  Raises UsageError if that is another model's."""
+    model, library = load(path), path.with_suffix(".so")
+    calls, nodes = calls_of(model), len(model.graph.regions())
+    need = library_need(path)
+    if not (calls and library.is_file()):
+        if need.required:
+            raise UsageError(f"{path} cannot run without its library: put {library.name} beside it")
+        return Entrant(path.name, path, None, 0, nodes)
+    if need.sha256 and hashlib.sha256(library.read_bytes()).hexdigest() != need.sha256:
+        raise UsageError(f"{library} is not the library {path.name} was written with")
+    return Entrant(path.name, path, library, len(calls), nodes)
+
+
+def result_beside(path: Path) -> tuple[Path, ...]:
+    """``NAME.tracea.onnx`` beside ``NAME.onnx``, if it exists."""
+    result = path.with_name(f"{path.stem}.tracea.onnx")
+    return (result,) if result.is_file() else ()
+
+
+def thread_counts(threads: Sequence[int]) -> tuple[int, ...]:
+    """The given counts, or one and all cores."""
+    return tuple(threads) or tuple(dict.fromkeys((1, os.cpu_count() or 1)))
+
+
+def busy_note(others: float) -> tuple[str, ...]:
+    """A warning if other processes used a core while times were taken."""
+    if others <= BUSY:
+        return ()
+    return (f"other processes used {others:.0%} of a core meanwhile: the times are less certain",)
+
+
+def _no_library(one: Entrant) -> str:
+    return f"{one.name} has no library beside it: it runs on its function bodies"
+
+
+@dataclass
+class _Heat:
+    """One race: everything under one binding and thread count."""
+
+    model: Model
+    entrants: Sequence[Entrant]
+    peers: Sequence[Peer]
+    label: str
+    feed: Feed
+    threads: int
+    options: BenchOptions
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.notes: list[str] = []
+
+    def run(self) -> list[BenchRow]:
+        with PeerWorker() as worker:
+            names = self._open(worker)
+            outputs = [worker.run(name, self.feed) for name in names]
+            heat = worker.race_all(
+                list(names), self.feed, pairs=self.options.pairs, seconds=self.options.seconds
+            )
+        self.notes += busy_note(heat.others)
+        self.rounds = len(heat.ms[0])
+        return [
+            self._row(title, one, heat, index, _error(outputs[index], outputs[0]))
+            for index, (title, one) in enumerate(names.values())
+        ]
+
+    def _open(self, worker: PeerWorker) -> dict[str, tuple[str, Entrant | None]]:
+        """Open all that can be opened; session name → title and entrant."""
+        opened: dict[str, tuple[str, Entrant | None]] = {}
+        for index, one in enumerate(self.entrants):
+            title = f"{BASELINE}, {one.name}" if index or one.kernels else BASELINE
+            try:
+                worker.open(f"m{index}", one.path, one.library, threads=self.threads)
+            except Rejected as error:
+                if not index:
+                    raise
+                self.notes.append(f"ONNX Runtime refuses {one.name}: {error}")
+                continue
+            opened[f"m{index}"] = (title if not index else one.name, one)
+        for peer in self.peers:
+            self._open_peer(worker, peer, opened)
+        return opened
+
+    def _open_peer(
+        self, worker: PeerWorker, peer: Peer, opened: dict[str, tuple[str, Entrant | None]]
+    ) -> None:
+        try:
+            precision = worker.open_peer(
+                peer.name,
+                peer,
+                self.model.path,
+                self.feed,
+                self.model.graph.outputs,
+                threads=self.threads,
+            )
+        except Rejected as error:
+            self.notes.append(f"{peer.name} refuses {self.model.path.name}: {str(error)[:200]}")
+            return
+        if precision != peer.precision:
+            self.notes.append(f"{peer.name} runs in {precision} on this machine")
+        opened[peer.name] = (f"OpenVINO {peer.precision}", None)
+
+    def _row(
+        self, title: str, one: Entrant | None, heat: Heat, index: int, error: float
+    ) -> BenchRow:
+        found = ratio_of(heat.ms[0], heat.ms[index])
+        counts = (one.kernels, one.nodes) if one else (0, 0)
+        return BenchRow(
+            title, self.threads, self.label, found.b_ms, found.b_min,
+            found.median, found.low, found.high, error, *counts,
+        )  # fmt: skip
+
+
+def _error(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+    """The largest distance of any output; outputs come in the model's order."""
+    pairs = zip(found.values(), wanted.values(), strict=True)
+    return max((relative_distance(a, b) for a, b in pairs), default=0.0)

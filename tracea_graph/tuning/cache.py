@@ -1,0 +1,224 @@
+"""The persistent cache: what was measured once on this machine is never measured again.
+
+One SQLite file, readable by its owner alone.  A key is a digest of everything a result depends
+on; an entry holds the drivers found and the measurements behind them.  Entries that are not
+final hold what an interrupted study had measured, so that the next run resumes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+__all__ = ["Entry", "TuningCache"]
+
+_APPLICATION = 0x74726163
+"""``trac``: marks the file as ours (SQLite's ``application_id``)."""
+_VERSION = 1
+_WAIT_SECONDS = 10.0
+_TABLE = """
+CREATE TABLE IF NOT EXISTS result (
+    key TEXT PRIMARY KEY,
+    what TEXT NOT NULL,
+    value TEXT NOT NULL,
+    evidence TEXT NOT NULL,
+    final INTEGER NOT NULL,
+    written REAL NOT NULL
+) WITHOUT ROWID
+"""
+_STORE = """
+INSERT INTO result VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET
+    what = excluded.what, value = excluded.value, evidence = excluded.evidence,
+    final = excluded.final, written = excluded.written
+WHERE excluded.final >= result.final
+"""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result: ``value`` and ``evidence`` are JSON-ready, ``final`` tells it from a beginning.
+
+    ``what`` describes the key for people.
+    """
+
+    value: Any
+    evidence: Any
+    final: bool
+    what: str = ""
+
+
+class TuningCache(AbstractContextManager["TuningCache"]):
+    """The cache in the file ``path``; use it in a ``with`` statement.
+
+    Any number of processes may share the file.  A file that is damaged or not ours is moved aside
+    with a warning; where none can be written the cache lasts as long as the object.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = self._connect()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def get(self, key: str) -> Entry | None:
+        """The entry stored under a key, or None where there is none or it cannot be read."""
+        query = "SELECT value, evidence, final, what FROM result WHERE key = ?"
+        row = self._guarded(lambda: self._connection.execute(query, (key,)).fetchone())
+        if row is None:
+            return None
+        try:
+            return Entry(json.loads(row[0]), json.loads(row[1]), bool(row[2]), row[3])
+        except ValueError:
+            return None
+
+    def put(self, key: str, entry: Entry) -> None:
+        """Store an entry; a beginning never replaces a final one."""
+        value, evidence = (json.dumps(x, sort_keys=True) for x in (entry.value, entry.evidence))
+        row = (key, entry.what, value, evidence, int(entry.final), time.time())
+        self._guarded(lambda: self._connection.execute(_STORE, row))
+
+    def __len__(self) -> int:
+        (count,) = self._connection.execute("SELECT count(*) FROM result").fetchone()
+        return int(count)
+
+    def __iter__(self) -> Iterator[tuple[str, Entry]]:
+        """Keys and entries, oldest first."""
+        query = "SELECT key, value, evidence, final, what FROM result ORDER BY written"
+        for key, value, evidence, final, what in self._connection.execute(query).fetchall():
+            yield key, Entry(json.loads(value), json.loads(evidence), bool(final), what)
+
+    # ---- the file ----------------------------------------------------------------------
+
+    def _guarded(self, work: Callable[[], _T]) -> _T:
+        """Do it; if the file turns out damaged, once more on a fresh one."""
+        try:
+            return work()
+        except sqlite3.OperationalError:  # busy beyond patience, disk full: no damage
+            raise
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            with suppress(OSError):  # then the next connection is one to memory
+                self._set_aside(error)
+            self._connection = self._connect()
+            return work()
+
+    def _connect(self) -> sqlite3.Connection:
+        """A connection to the file, to a fresh one, or at worst to memory."""
+        try:
+            self._make_private()
+            try:
+                return _open(self.path)
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError as error:
+                self._set_aside(error)
+                return _open(self.path)
+        except (OSError, sqlite3.Error) as error:
+            return self._in_memory(error)
+
+    def _make_private(self) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.path.parent.stat().st_uid != os.getuid():
+            raise PermissionError("the folder belongs to another user")
+        with suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+
+    def _set_aside(self, error: Exception) -> None:
+        """Move a damaged file away, unless another process has done so already."""
+        aside = self.path.with_name(f"{self.path.name}.{time.time_ns()}.damaged")
+        with _locked(self.path):
+            if _is_sound(self.path):
+                return
+            os.replace(self.path, aside)
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            self._make_private()
+        warnings.warn(
+            f"The tuning cache {self.path} is damaged ({error}); it was moved to {aside.name} "
+            "and tuning starts afresh.",
+            stacklevel=2,
+        )
+
+    def _in_memory(self, error: Exception) -> sqlite3.Connection:
+        warnings.warn(
+            f"The tuning cache {self.path} cannot be used ({error}), so nothing tuned now will be "
+            "remembered; set TRACEA_CACHE to a folder of your own.",
+            stacklevel=2,
+        )
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        connection.execute(_TABLE)
+        return connection
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection to a cache file, brought into shape if it is empty.
+
+    Raises DatabaseError for a file that is damaged or not ours.
+    """
+    connection = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
+    try:
+        if not _is_ours(connection):
+            with _locked(path):
+                if not _is_ours(connection):
+                    _shape(connection)
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_ours(connection: sqlite3.Connection) -> bool:
+    """False for an empty file.  Raises DatabaseError for one of somebody else."""
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (owner, version, tables) == (0, 0, 0):
+        return False
+    if (owner, version, tables) != (_APPLICATION, _VERSION, 1):
+        raise sqlite3.DatabaseError("it is no tuning cache of this version")
+    return True
+
+
+def _shape(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(_TABLE)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
+    connection.execute("COMMIT")
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether a file is ours and whole."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path, _WAIT_SECONDS)) as connection:
+        whole = connection.execute("PRAGMA quick_check").fetchone() == ("ok",)
+        return _is_ours(connection) and whole
+    return False
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time, by an advisory lock on a file beside ``path``."""
+    with path.with_name(path.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

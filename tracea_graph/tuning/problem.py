@@ -1,0 +1,157 @@
+"""What is tuned: the matrix products of a model's programs, whatever their row count.
+
+programs, shapes  →  workloads  →  (tuner)  →  drivers by problem  →  programs with drivers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tracea_graph.ir import TensorSpec, evaluate
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.gemm import LAYOUTS
+from tracea_graph.ops.program import Call, GemmDriver, Program
+from tracea_graph.passes.lower import DRIVERS
+
+__all__ = [
+    "Case", "Drivers", "Problem", "Workload", "problem_of", "problems_of", "row_class",
+    "with_drivers",
+]  # fmt: skip
+
+_TUNED_LAYOUTS = ("panels", "kn")
+"""Weights ``[N, K]`` are read by rows, where drivers have no say."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One product up to its row count: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
+
+    ``layout`` is how the weights lie: ``panels`` or ``kn``.
+    """
+
+    k: int
+    n: int
+    layout: str = "panels"
+    bias: bool = True
+    epilogue: Chain | None = None
+    kernel: str = "gemm"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the stored weights, padding included."""
+        width = -(-self.n // 16) * 16 if self.layout == "panels" else self.n
+        return 4 * self.k * width
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """JSON-ready values that tell problems apart in the cache."""
+        return {
+            "kernel": self.kernel,
+            "k": self.k,
+            "n": self.n,
+            "layout": self.layout,
+            "bias": self.bias,
+            "epilogue": self.epilogue.text if self.epilogue else "",
+        }
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.k}x{self.n}" + (" + epilogue" if self.epilogue else "")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem at one row count."""
+
+    problem: Problem
+    rows: int
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.rows * self.problem.k * self.problem.n
+
+    def __str__(self) -> str:
+        return f"{self.problem}, {self.rows} rows"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A problem, how many nodes of a model have it, and their row counts when timed."""
+
+    problem: Problem
+    count: int = 1
+    rows: tuple[int, ...] = ()
+
+
+Drivers = Mapping[Problem, tuple[GemmDriver, ...]]
+"""A table for every row count, by problem."""
+
+
+def row_class(rows: int) -> int:
+    """The index of the default driver, and so of the class, that a row count belongs to."""
+    return next(i for i, driver in enumerate(DRIVERS) if rows <= driver.max_rows)
+
+
+def problem_of(call: Call) -> Problem | None:
+    """The problem a kernel call poses, or None where drivers have no say.
+
+    Those are other kernels, weights stored ``[N, K]``, and weights that are computed.
+    """
+    if call.kernel != "gemm" or LAYOUTS[call.ints[0]] not in _TUNED_LAYOUTS:
+        return None
+    x, weight, bias, result = call.views[0], call.views[1], call.views[2], call.views[-1]
+    if x is None or weight is None or result is None or weight.buffer.kind != "input":
+        return None
+    k, n = x.dims[1], result.dims[1]
+    if not isinstance(k, int) or not isinstance(n, int):
+        return None
+    return Problem(k, n, LAYOUTS[call.ints[0]], bias is not None, call.chain)
+
+
+def problems_of(
+    placed: Iterable[tuple[Program, Sequence[TensorSpec]]],
+    bindings: Sequence[Mapping[str, int]] = (),
+) -> tuple[Workload, ...]:
+    """The distinct problems of a model's programs, in order of appearance.
+
+    Each program comes with the specs of its node's operands in the graph; row counts follow from
+    them and the symbol values of each binding, and stay out where a symbol is not bound.
+    """
+    counts: dict[Problem, int] = {}
+    rows: dict[Problem, set[int]] = {}
+    for program, specs in placed:
+        for call in program.calls:
+            if (problem := problem_of(call)) is None:
+                continue
+            counts[problem] = counts.get(problem, 0) + 1
+            found = rows.setdefault(problem, set())
+            found.update(r for b in bindings if (r := _rows(program, call, specs, b)))
+    return tuple(Workload(p, n, tuple(sorted(rows[p]))) for p, n in counts.items())
+
+
+def _rows(
+    program: Program, call: Call, specs: Sequence[TensorSpec], binding: Mapping[str, int]
+) -> int:
+    """Rows of a product under a binding; 0 where they are unknown."""
+    x = call.views[0]
+    assert x is not None
+    try:
+        local = {
+            symbol: evaluate((specs[i].shape or ())[axis], binding)
+            for symbol, (i, axis) in program.symbols.items()
+        }
+        return evaluate(x.dims[0], local)
+    except (KeyError, IndexError):
+        return 0
+
+
+def with_drivers(program: Program, drivers: Drivers) -> Program:
+    """The program with its products' drivers replaced where there are better ones."""
+    return replace(program, calls=tuple(_better(call, drivers) for call in program.calls))
+
+
+def _better(call: Call, drivers: Drivers) -> Call:
+    problem = problem_of(call)
+    found = drivers.get(problem) if problem else None
+    return replace(call, drivers=found) if found else call

@@ -1,0 +1,203 @@
+"""One study: which of a case's drivers is fastest, measured as little as it takes.
+
+Successive halving: every candidate runs a few pairs against the default, the better third some
+more, and the best of those is judged on pairs taken after it was chosen, so that being lucky
+once does not make a winner.  Candidates are ranked by their shortest runs, which noise only
+ever lengthens; the verdict rests on the median of the pairs and its bounds.  Over several thread
+counts ratios count as their geometric mean.  The default stays unless it is beaten by
+:data:`MINIMUM_GAIN` and clearly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracea_graph.check.timing import Race, Ratio, pooled, ratio
+from tracea_graph.errors import WorkerError
+from tracea_graph.ops.program import GemmDriver
+
+__all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Outcome", "Study", "Trial"]
+
+MINIMUM_GAIN = 1.01
+EXHAUSTIVE = 64
+"""Up to so many candidates each is measured; of more, a sampler picks as many."""
+FIRST, SECOND, FINAL = 4, 6, 12
+"""Pairs per rung: for all, for the best third, and to judge the best one."""
+_CLEAR = 1.0
+_NO_LOSS = 0.99
+
+Measure = Callable[[GemmDriver, int, int], Race]
+"""``measure(driver, threads, pairs)``: the default (a) against a driver (b)."""
+
+
+@dataclass
+class Trial:
+    """What was measured of one candidate: races per thread count; ``fault`` if it cannot run.
+
+    ``verdict`` are the races taken after it was chosen.
+    """
+
+    driver: GemmDriver
+    races: dict[int, Race] = field(default_factory=dict)
+    verdict: dict[int, Race] = field(default_factory=dict)
+    fault: str = ""
+
+    def score(self, threads: Sequence[int]) -> float:
+        """Mean speed-up over the default; 0 for one that failed or was not measured fully."""
+        if self.fault or any(t not in self.races for t in threads):
+            return 0.0
+        return _mean([min(self.races[t].a_ms) / min(self.races[t].b_ms) for t in threads])
+
+    def pairs(self, threads: Sequence[int]) -> int:
+        """Pairs measured at every thread count."""
+        return min((len(self.races[t].a_ms) if t in self.races else 0 for t in threads), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "driver": _fields(self.driver),
+            "races": {str(t): [race.a_ms, race.b_ms] for t, race in self.races.items()},
+            "verdict": {str(t): [race.a_ms, race.b_ms] for t, race in self.verdict.items()},
+            "fault": self.fault,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Trial:
+        races, verdict = (
+            {int(t): Race(tuple(a), tuple(b)) for t, (a, b) in data[k].items()}
+            for k in ("races", "verdict")
+        )
+        return cls(GemmDriver(*data["driver"]), races, verdict, data["fault"])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The driver to use, its gain over the default (1 for the default) and whether that is final.
+
+    ``trials`` are in the order of measuring.
+    """
+
+    driver: GemmDriver
+    gain: float
+    final: bool
+    trials: tuple[Trial, ...]
+
+
+@dataclass
+class Study:
+    """Measures candidates against a default until one is chosen or time is up.
+
+    ``known`` are trials of an earlier, interrupted study; ``save`` hears of progress after every
+    rung.  ``has_time`` says whether to go on.  ``seed`` is the sampler's, where there is one.
+    """
+
+    default: GemmDriver
+    candidates: Sequence[GemmDriver]
+    threads: Sequence[int]
+    measure: Measure
+    has_time: Callable[[], bool]
+    save: Callable[[Sequence[Trial]], None]
+    known: Sequence[Trial] = ()
+    seed: int = 0
+
+    def run(self) -> Outcome:
+        """Choose a driver.  What was measured when time is up stays in the outcome's trials."""
+        self._trials = {t.driver: t for t in self.known if t.driver in set(self.candidates)}
+        if len(self.candidates) > EXHAUSTIVE:
+            from tracea_graph.tuning.sampling import sample
+
+            complete = sample(self.candidates, self._first_score, EXHAUSTIVE, self.seed)
+        else:
+            complete = all(self._raced(driver, FIRST) for driver in self.candidates)
+        if not complete:
+            return self._outcome(None, final=False)
+        third = self._ranked()[: max(1, math.ceil(len(self._trials) / 3))]
+        if not all(self._raced(trial.driver, FIRST + SECOND) for trial in third):
+            return self._outcome(None, final=False)
+        return self._judged()
+
+    def _judged(self) -> Outcome:
+        """Judge the best on fresh pairs; the next best if it turns out no gain, once."""
+        for trial in self._ranked()[:2]:
+            if trial.score(self.threads) < MINIMUM_GAIN:
+                break
+            for count in self.threads:
+                if count in trial.verdict:
+                    continue
+                if not self.has_time():
+                    return self._outcome(None, final=False)
+                if not self._run(trial, count, FINAL, trial.verdict):
+                    break
+            if not trial.fault and is_gain([ratio(trial.verdict[t]) for t in self.threads]):
+                return self._outcome(trial, final=True)
+        return self._outcome(None, final=True)
+
+    def _first_score(self, driver: GemmDriver) -> float | None:
+        """A candidate's score after the first rung; None when time is up."""
+        if not self._raced(driver, FIRST):
+            return None
+        return self._trials[driver].score(self.threads)
+
+    def _raced(self, driver: GemmDriver, pairs: int) -> bool:
+        """Let a candidate have so many pairs at every thread count; False when time is up."""
+        trial = self._trials.setdefault(driver, Trial(driver))
+        for count in self.threads:
+            have = len(trial.races[count].a_ms) if count in trial.races else 0
+            if have >= pairs or trial.fault:
+                continue
+            if not self.has_time():
+                return False
+            self._run(trial, count, pairs - have, trial.races)
+        return True
+
+    def _run(self, trial: Trial, threads: int, pairs: int, into: dict[int, Race]) -> bool:
+        try:
+            race = self.measure(trial.driver, threads, pairs)
+        except WorkerError as error:
+            trial.fault = str(error)
+        else:
+            into[threads] = pooled([into[threads], race]) if threads in into else race
+        self.save(tuple(self._trials.values()))
+        return not trial.fault
+
+    def _ranked(self) -> list[Trial]:
+        """Trials by score, best first; equal ones in the order of the candidates."""
+        most = max((t.pairs(self.threads) for t in self._trials.values()), default=0)
+        order = {driver: i for i, driver in enumerate(self.candidates)}
+        fit = [t for t in self._trials.values() if not t.fault and t.pairs(self.threads)]
+        halved = [t for t in fit if most <= FIRST or t.pairs(self.threads) > FIRST]
+        return sorted(halved, key=lambda t: (-t.score(self.threads), order[t.driver]))
+
+    def _outcome(self, best: Trial | None, *, final: bool) -> Outcome:
+
+        trials = tuple(self._trials.values())
+        if best is None:
+            broken = bool(trials) and all(t.fault for t in trials)
+            return Outcome(self.default, 1.0, final and not broken, trials)
+        gain = _mean([ratio(best.verdict[t]).median for t in self.threads])
+        return Outcome(best.driver, gain, final, trials)
+
+
+def is_gain(ratios: Sequence[Ratio]) -> bool:
+    """Whether ratios, one per thread count, are a gain: enough of it, clear, no loss anywhere."""
+    gain, low = _mean([r.median for r in ratios]), _mean([r.low for r in ratios])
+    return gain >= MINIMUM_GAIN and low > _CLEAR and min(r.median for r in ratios) >= _NO_LOSS
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    """The geometric mean; 0 if a number is 0."""
+    if not all(numbers):
+        return 0.0
+    return math.exp(sum(map(math.log, numbers)) / len(numbers))
+
+
+def _fields(driver: GemmDriver) -> list[int]:
+    return [
+        driver.max_rows,
+        driver.tile_panels,
+        driver.row_chunk,
+        driver.panel_group,
+        driver.prefetch,
+    ]

@@ -1,0 +1,106 @@
+"""ONNX files for measuring: one operator repeated over different weights of one shared data file.
+
+    y1 = op(x, w0, extra…, y0);  y2 = op(x, w1, extra…, y1);  …
+
+The last operand only keeps the nodes in order, so that two result buffers serve them all, as in a
+real model.  Written field by field: such a file is a few kilobytes, and its weights are places in
+a data file that every candidate shares.  Source: protobuf encoding, field numbers of onnx.proto3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracea_graph.ir import DType
+from tracea_graph.onnx_io.wire import tag, varint
+
+__all__ = ["Repeated"]
+
+_PAGE = 4096
+_FLOAT, _INTS, _EXTERNAL = DType.F32.onnx, 7, 1
+_IR, _OPSET = 8, 17
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A model of ``count`` nodes of one custom operator.
+
+    ``inputs`` are the model's inputs and their shapes (x first, y0 last), ``weight`` the shape of
+    each node's own weights, found one after another in the file ``data``, a page apart.
+    """
+
+    domain: str
+    op: str
+    inputs: Mapping[str, tuple[int, ...]]
+    output: tuple[int, ...]
+    weight: tuple[int, ...]
+    count: int
+    data: str
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one node's weights to the next one's."""
+        return -(-self._bytes // _PAGE) * _PAGE
+
+    @property
+    def _bytes(self) -> int:
+        size = 4
+        for dim in self.weight:
+            size *= dim
+        return size
+
+    def serialize(self, plan: Sequence[int]) -> bytes:
+        """The model file; ``plan`` is every node's."""
+        graph = [self._node(i, plan) for i in range(self.count)]
+        graph.append(_text(2, "bench"))
+        graph += (self._initializer(i) for i in range(self.count))
+        graph += (_message(11, _value(name, dims)) for name, dims in self.inputs.items())
+        graph.append(_message(12, _value(f"y{self.count}", self.output)))
+        opsets = (_message(8, _text(1, d), _number(2, v)) for d, v in self._opsets())
+        return b"".join((_number(1, _IR), *opsets, _message(7, *graph)))
+
+    def _opsets(self) -> tuple[tuple[str, int], ...]:
+        return ("", _OPSET), (self.domain, 1)
+
+    def _node(self, index: int, plan: Sequence[int]) -> bytes:
+        first, *middle, _ = self.inputs
+        reads = (first, f"w{index}", *middle, f"y{index}")
+        values = (_number(8, word & (1 << 64) - 1) for word in plan)
+        return _message(
+            1,
+            *(_text(1, name) for name in reads),
+            _text(2, f"y{index + 1}"),
+            _text(4, self.op),
+            _message(5, _text(1, "plan"), *values, _number(20, _INTS)),
+            _text(7, self.domain),
+        )
+
+    def _initializer(self, index: int) -> bytes:
+        place = {"location": self.data, "offset": index * self.stride, "length": self._bytes}
+        return _message(
+            5,
+            *(_number(1, dim) for dim in self.weight),
+            _number(2, _FLOAT),
+            _text(8, f"w{index}"),
+            *(_message(13, _text(1, key), _text(2, str(value))) for key, value in place.items()),
+            _number(14, _EXTERNAL),
+        )
+
+
+def _value(name: str, dims: Sequence[int]) -> bytes:
+    shape = _message(2, *(_message(1, _number(1, dim)) for dim in dims))
+    return _text(1, name) + _message(2, _message(1, _number(1, _FLOAT), shape))
+
+
+def _number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def _text(field: int, value: str) -> bytes:
+    return _message(field, value.encode())
+
+
+def _message(field: int, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return tag(field, len(body)) + body

@@ -1,0 +1,106 @@
+"""A benchmark's record, and its table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["BenchReport", "BenchRow", "made_with", "render_bench"]
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One entrant under one binding and thread count; times are ms.
+
+    ``ratio`` is the median over rounds of the baseline's time by this one's (above 1: faster),
+    ``low`` and ``high`` its 99 % bounds.  ``error`` is the largest difference from the baseline's
+    outputs as a share of ``max|y|``.  ``kernels`` of ``nodes`` nodes run as generated kernels;
+    both are 0 in other runtimes.
+    """
+
+    entrant: str
+    threads: int
+    binding: str
+    median: float
+    least: float
+    ratio: float
+    low: float
+    high: float
+    error: float
+    kernels: int = 0
+    nodes: int = 0
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """``rows`` begin with the baseline for each binding and thread count."""
+
+    model: str
+    rows: tuple[BenchRow, ...]
+    gflop: Mapping[str, float] = field(default_factory=dict)
+    """Billions of operations of one run, by binding; operators without a model count none."""
+    rounds: int = 0
+    """Fewest rounds of any race."""
+    warnings: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Indented JSON with sorted keys."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+def render_bench(report: BenchReport) -> RenderableType:
+    """A table with a section for each binding and thread count, and what it was measured with."""
+    return Group(*_parts(report))
+
+
+def made_with(versions: Mapping[str, str], machine: Mapping[str, Any]) -> str:
+    """Versions and machine in one line."""
+    where = f"{machine['model']}, {machine['threads']} threads" if machine else ""
+    return ", ".join(filter(None, (where, *(f"{k} {v}" for k, v in versions.items()))))
+
+
+def _parts(report: BenchReport) -> Iterator[RenderableType]:
+    table = Table(title=escape(report.model), title_justify="left", title_style="bold")
+    table.add_column("threads", justify="right")
+    table.add_column("runtime")
+    for name in ("median", "minimum", "speedup", "99 % bounds", "max error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("nodes as kernels", justify="right")
+    bindings = list(dict.fromkeys(row.binding for row in report.rows))
+    for (binding, threads), rows in groupby(report.rows, key=lambda r: (r.binding, r.threads)):
+        table.add_section()
+        if len(bindings) > 1 and threads == report.rows[0].threads:
+            table.add_row("", f"[italic]{escape(binding)}[/]")
+        for index, row in enumerate(rows):
+            table.add_row("" if index else str(threads), *_cells(row, index == 0))
+    yield table
+    for warning in report.warnings:
+        yield Text(f"warning: {warning}")
+    if len(bindings) == 1:
+        yield Text(f"{bindings[0]}; {report.gflop.get(bindings[0], 0.0):.3g} GFLOP")
+    yield Text(f"{report.rounds} interleaved rounds, errors relative to max|y|")
+    yield Text(made_with(report.versions, report.machine))
+
+
+def _cells(row: BenchRow, baseline: bool) -> tuple[str, ...]:
+    times = (f"{row.median:.3g} ms", f"{row.least:.3g} ms")
+    if baseline:
+        return (escape(row.entrant), *times, "1", "", "", _kernels(row))
+    bounds = f"{row.low:.2f}–{row.high:.2f}"
+    rated = (f"{row.ratio:.2f}×", bounds, f"{row.error:.1e}")
+    return (escape(row.entrant), *times, *rated, _kernels(row))
+
+
+def _kernels(row: BenchRow) -> str:
+    return f"{row.kernels} of {row.nodes}" if row.kernels else ""
