@@ -90,7 +90,7 @@ class Head(nn.Module):  # type: ignore[misc]
         units = (ConvUnit(width, middle, 3), ConvUnit(middle, middle, 3))
         return nn.Sequential(*units, nn.Conv2d(middle, outputs, 1))
 
-    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         found = [
             torch.cat((box(x), score(x)), 1).flatten(2)
             for x, box, score in zip(maps, self.boxes, self.scores, strict=True)
@@ -102,7 +102,7 @@ class Head(nn.Module):  # type: ignore[misc]
         near, far = (bins * weights).sum(2).chunk(2, 1)
         low, high = points - near, points + far
         decoded = torch.cat(((low + high) / 2, high - low), 1) * strides
-        return torch.cat((decoded, scores.sigmoid()), 1)
+        return decoded, scores.sigmoid()
 
     def _points(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Cell centres [2, anchors] in cells, and the stride of each cell [1, anchors]."""
@@ -118,7 +118,10 @@ class Head(nn.Module):  # type: ignore[misc]
 
 
 class Detector(nn.Module):  # type: ignore[misc]
-    """images [batch, 3, 32h, 32w] → centres, sizes and class scores [batch, 84, anchors]."""
+    """images [batch, 3, 32h, 32w] → boxes [batch, 4, anchors], scores [batch, classes, anchors].
+
+    A box is its centre and its size in pixels; anchors are the cells of all three scales.
+    """
 
     def __init__(self, widths: Sequence[int] = (16, 32, 64, 128, 256), classes: int = 80) -> None:
         super().__init__()
@@ -137,7 +140,7 @@ class Detector(nn.Module):  # type: ignore[misc]
         self.to_high, self.sink_high = ConvUnit(d, d, 3, 2), Split(d + e, e)
         self.head = Head((c, d, e), classes)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         low = self.low(images)
         middle = self.middle(low)
         high = self.high(middle)

@@ -176,17 +176,16 @@ def _llama(attention: str, opset: int, dynamo: bool = False) -> onnx.ModelProto:
 
 
 def _image(
-    module: Any, output: str, size: int = 224, dynamic: Dynamic = _IMAGE, dynamo: bool = False, **arguments: Any
+    module: Any, outputs: Mapping[str, Dynamic], size: int = 224, dynamo: bool = False, **more: Any
 ) -> onnx.ModelProto:
     """Export a module over ``size``² images."""
     import torch
 
-    name = "pixel_values" if output == "logits" else "images"
-    axes = {name: dynamic, output: dynamic if output == "masks" else _IMAGE}
-    if output == "boxes" and len(dynamic) > 1:
-        axes[output] = {0: "batch", 2: "anchors"}
+    name = "pixel_values" if "logits" in outputs else "images"
+    inputs = {name: _SIZES if _SIZES in outputs.values() or _ANCHORS in outputs.values() else _BATCH}
     write = capture if dynamo else trace
-    return write(module, (torch.rand(2, 3, size, size),), [name], [output], axes, **arguments)
+    images = torch.rand(2, 3, size, size)
+    return write(module, (images,), [*inputs], [*outputs], {**inputs, **outputs}, **more)
 
 
 def _classifier(family: str, dynamo: bool = False, **settings: Any) -> onnx.ModelProto:

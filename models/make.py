@@ -1,8 +1,8 @@
 """Write models of the zoo: ``python -m models.make NAME|all [-o DIR]``.
 
 A stored graph (``models/graphs/NAME.onnx.gz``) is what the exporter wrote, except that every large
-float initializer lost its values and carries the rule to regrow them as its doc string: ``normal
-MEAN STD`` or ``uniform LOW HIGH``.  The values depend on the tensor's name and ``SEED`` alone, so
+float weight lost its values and carries the rule to regrow them as its doc string (see
+``rules.py``).  The values depend on the tensor's name and ``SEED`` alone, so
 every machine gets the same bytes.  Weights are streamed to disk: peak memory is one chunk, not
 one model.
 """
@@ -25,7 +25,7 @@ __all__ = ["GRAPHS", "KINDS", "SEED", "available", "load_stored", "make", "regro
 GRAPHS = Path(__file__).with_name("graphs")
 BUILD = Path(__file__).with_name("build")
 SEED = 20240607
-KINDS = ("normal", "uniform")
+KINDS = ("normal", "even", "uniform")
 _CHUNK = 1 << 20
 
 
@@ -49,7 +49,7 @@ def load_stored(name: str) -> onnx.ModelProto:
 
 
 def regrow(tensor: onnx.TensorProto) -> Iterator[np.ndarray]:
-    """Yield the float32 values of a stripped tensor in flat chunks of at most 4 MB.
+    """Yield the float32 values of a stripped tensor in flat chunks of about 4 MB.
 
     Raises:
         ValueError: the tensor carries no rule.
@@ -57,20 +57,21 @@ def regrow(tensor: onnx.TensorProto) -> Iterator[np.ndarray]:
     if not stripped(tensor):
         raise ValueError(f"tensor '{tensor.name}' has no rule to regrow it")
     kind, *numbers = tensor.doc_string.split()
-    a, b = map(float, numbers)
-    shift, scale = (a, b) if kind == "normal" else (a, b - a)
+    a, b = map(np.float32, numbers)
     seeds = np.random.SeedSequence([SEED, zlib.crc32(tensor.name.encode())])
     generator = np.random.Generator(np.random.SFC64(seeds))
-    left = math.prod(tensor.dims)
+    row = math.prod(tensor.dims[1:])
+    left, most = math.prod(tensor.dims), max(_CHUNK // row, 1) * row if kind == "even" else _CHUNK
     while left:
-        count = min(left, _CHUNK)
-        if kind == "normal":
-            chunk = generator.standard_normal(count, dtype=np.float32)
+        count = min(left, most)
+        if kind == "uniform":
+            chunk = a + (b - a) * generator.random(count, dtype=np.float32)
         else:
-            chunk = generator.random(count, dtype=np.float32)
-        chunk *= np.float32(scale)
-        chunk += np.float32(shift)
-        left -= chunk.size
+            chunk = a + b * generator.standard_normal(count, dtype=np.float32)
+        if kind == "even":
+            rows = chunk.reshape(-1, tensor.dims[1], row // tensor.dims[1])
+            rows -= rows.mean(1, keepdims=True) - a
+        left -= count
         yield chunk.astype("<f4", copy=False)
 
 

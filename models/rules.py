@@ -1,10 +1,12 @@
 """How a stored weight is regrown: a kind and two numbers, read off the node that uses it.
 
-    normal MEAN STD      uniform LOW HIGH
+    normal MEAN STD      even MEAN STD      uniform LOW HIGH
 
 Products, convolutions and recurrences keep the variance of what they multiply, queries and keys
-raise it, scales are 1 ± 0.1, variances of batch norms lie in [0.5, 1.5).  ``balance.py`` corrects
-the deviations where activations and skip connections would let a deep network drift.
+raise it, scales are 1 ± 0.1, variances of batch norms lie in [0.5, 1.5).  ``even`` is normal with
+MEAN exactly over the input channels of each filter: what activations push all channels by, a
+filter does not see, else deep convolutional networks forget their input.  ``balance.py`` corrects
+the deviations where activations, gates and skip connections would let them drift.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import onnx
 
 __all__ = ["Gains", "Rule", "rules", "strip"]
 
-_KEEP = 64
+_KEEP, _EVEN = 64, 8
 _THROUGH = ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Slice")
 _SHARP = re.compile(r"[/.](query|key|[qk]_lin|[qk]_proj)[/.]")
 _NORMS = ("LayerNormalization", "GroupNormalization", "InstanceNormalization")
@@ -29,7 +31,7 @@ Gains = Sequence[tuple[str, float]]
 
 
 class Rule(NamedTuple):
-    """``kind`` is normal (mean, standard deviation) or uniform (low, high)."""
+    """``kind`` is normal or even (mean, standard deviation), or uniform (low, high)."""
 
     kind: str
     a: float
@@ -92,7 +94,7 @@ def _weighs(tensor: onnx.TensorProto) -> bool:
 
 def _gain(path: str, rule: Rule, gains: Gains) -> float:
     """Sharper queries and keys make attention neither flat nor one-hot."""
-    matrix = rule.kind == "normal" and rule.a == 0.0 and rule.b > 0.02
+    matrix = rule.kind != "uniform" and rule.a == 0.0 and rule.b > 0.02
     sharp = 1.5 if matrix and _SHARP.search(path) else 1.0
     return sharp * math.prod(factor for word, factor in gains if word in path)
 
@@ -109,7 +111,8 @@ def _rule(node: onnx.NodeProto, slot: int, dims: tuple[int, ...]) -> Rule:
         if slot == 2:
             return Rule("normal", 0.0, 0.1)
         summed = math.prod(dims[1:]) if op == "Conv" else dims[0] * math.prod(dims[2:])
-        return _spread(2.0, summed)
+        even = op == "Conv" and dims[1] >= _EVEN
+        return _spread(2.0, summed)._replace(kind="even" if even else "normal")
     if op == "Gather":
         return Rule("normal", 0.0, 0.05)
     if op == "BatchNormalization":

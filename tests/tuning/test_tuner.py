@@ -11,6 +11,7 @@ import pytest
 
 from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
+from tracea_graph.hardware import profile_cpu
 from tracea_graph.ops.program import GemmDriver
 from tracea_graph.passes.lower import DRIVERS
 from tracea_graph.tuning import Problem, Tuned, Tuner, TuningCache, Workload, tune
@@ -152,21 +153,19 @@ def test_tables_cover_every_row_count_and_split_where_two_points_meet() -> None:
 @pytest.mark.compiler
 def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
     """Twice: the second time everything comes from the cache, without building anything."""
-    environment, heard = Environment(cache=tmp_path), list[str]()
+    environment, heard, isas = Environment(cache=tmp_path), list[str](), profile_cpu().isas
     loads = (Workload(Problem(96, 64), 3, (64,)),)
-    first = tune(loads, ("scalar",), budget_s=20.0, environment=environment, progress=heard.append)
+    first = tune(loads, isas, budget_s=3.0, environment=environment, progress=heard.append)
     assert heard
     with TuningCache(tmp_path / "tuning.sqlite") as cache:
         entries = [entry for _, entry in cache]
     assert any(e.final for e in entries)
     assert all(not trial["fault"] for e in entries for trial in e.evidence)
-    again = tune(loads, ("scalar",), budget_s=0.0, environment=environment)
+    again = tune(loads, isas, budget_s=0.0, environment=environment)
     assert again == first
 
 
 def test_the_machine_key_follows_compiler_and_processor(tmp_path: Path) -> None:
-    from tracea_graph.hardware import profile_cpu
-
     profile, environment = profile_cpu(), Environment(cache=tmp_path)
     key = machine_key(profile, environment)
     assert key == machine_key(profile, environment)

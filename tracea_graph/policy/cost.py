@@ -68,19 +68,18 @@ class CostModel:
     def _traffic_us(self, graph: TileGraph, region: Region) -> float:
         if region.op in _SHAPE_ONLY:
             return 0.0
-        gathered = self._gathered(region)
-        partly = gathered or (region.operands[:1] if region.op in _PARTS else ())
-        reads = {v for v in region.reads if v not in partly}
-        constant = {v for v in reads if graph.weight(v) is not None}
-        read = sum(self._bytes(graph.spec(v)) for v in reads - constant)
+        tables = self._gathered(region)
+        whole = {v for v in region.reads if v not in tables}
+        constant = {v for v in whole if graph.weight(v) is not None}
         written = sum(self._bytes(graph.spec(v)) for v in {*region.writes})
-        part = self._bytes(graph.spec(region.results[0]))
-        read += part * (len(partly) - len(gathered))
-        slow = sum(self._bytes(graph.spec(v)) for v in constant) + part * len(gathered) / _RANDOM
-        return (
-            (read + 2.0 * written) / self.machine.gbytes(read + written)
-            + slow / self.machine.dram_gbytes
-        ) * 1e-3
+        if region.op in _PARTS:
+            read, slow = written, 0.0
+        else:
+            rows = self._bytes(graph.spec(region.results[0])) * len(tables)
+            read = sum(self._bytes(graph.spec(v)) for v in whole - constant)
+            slow = sum(self._bytes(graph.spec(v)) for v in constant) + rows / _RANDOM
+        fast = (read + 2.0 * written) / self.machine.gbytes(read + written)
+        return (fast + slow / self.machine.dram_gbytes) * 1e-3
 
     def _gathered(self, region: Region) -> tuple[str, ...]:
         """Tables of which only as many elements are read as the result has, row by row."""

@@ -185,13 +185,11 @@ class TileGraph:
         """Put ``new`` in the place of ``old``.
 
         Raises GraphError, leaving the graph unchanged, if somebody else still reads a value only
-        ``old`` wrote, or if the result would have a cycle.
+        ``old`` wrote, if ``new`` writes what others write or reads what nothing produces, or if
+        the result would have a cycle.
         """
-        gone, written = {r.id for r in old}, {v for r in new for v in r.writes}
-        for value in (v for r in old for v in r.writes if v not in written):
-            readers = [u.region.id for u in self.uses(value) if u.region.id not in gone]
-            if self.is_output(value) or readers:
-                raise GraphError(f"value {value!r} is still read by {readers or 'the outputs'}")
+        gone = {r.id for r in old}
+        self._check_values(gone, old, new, weights or {})
         ranked = [(self.nx.nodes[r.id]["rank"], r) for r in old]
         before = self.specs, self.weights
         self.specs = {**self.specs, **(specs or {})}
@@ -205,6 +203,33 @@ class TileGraph:
             self.specs, self.weights = before
             self._insert(ranked)
             raise GraphError(f"fusing {sorted(gone)} would make a cycle")
+
+    def _check_values(
+        self,
+        gone: set[str],
+        old: Sequence[Region],
+        new: Sequence[Region],
+        weights: Mapping[str, Weight],
+    ) -> None:
+        """Raise GraphError unless every value has one writer before and after a replacement."""
+        written: set[str] = set()
+        for value in (v for r in new for v in r.writes):
+            if value in written or self._survives(value, gone):
+                raise GraphError(f"value {value!r} is written twice")
+            written.add(value)
+        for value in (v for r in old for v in r.writes if v not in written):
+            readers = [u.region.id for u in self.uses(value) if u.region.id not in gone]
+            if self.is_output(value) or readers:
+                raise GraphError(f"value {value!r} is still read by {readers or 'the outputs'}")
+        known = {*written, *self.inputs, *self.weights, *weights}
+        for value in (v for r in new for v in r.reads):
+            if value not in known and not self._survives(value, gone):
+                raise GraphError(f"value {value!r} is read but nothing produces it")
+
+    def _survives(self, value: str, gone: set[str]) -> bool:
+        """True if a region that is not going writes the value."""
+        writer = self._producer.get(value)
+        return writer is not None and writer.id not in gone
 
     def prune(self) -> int:
         """Drop regions none of whose results is read; return how many went."""

@@ -45,15 +45,12 @@ class Trial:
     verdict: dict[int, Race] = field(default_factory=dict)
     fault: str = ""
 
-    def score(self, threads: Sequence[int]) -> float:
-        """Mean speed-up over the default; 0 for one that failed or was not measured fully."""
+    def score(self, threads: Sequence[int], pairs: int) -> float:
+        """Speed-up over the default in the first pairs; 0 if it failed or was not measured."""
         if self.fault or any(t not in self.races for t in threads):
             return 0.0
-        return _mean([min(self.races[t].a_ms) / min(self.races[t].b_ms) for t in threads])
-
-    def pairs(self, threads: Sequence[int]) -> int:
-        """Pairs measured at every thread count."""
-        return min((len(self.races[t].a_ms) if t in self.races else 0 for t in threads), default=0)
+        races = [self.races[t] for t in threads]
+        return _mean([min(r.a_ms[:pairs]) / min(r.b_ms[:pairs]) for r in races])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -113,15 +110,16 @@ class Study:
             complete = all(self._raced(driver, FIRST) for driver in self.candidates)
         if not complete:
             return self._outcome(None, final=False)
-        third = self._ranked()[: max(1, math.ceil(len(self._trials) / 3))]
+        third = self._ranked(list(self._trials.values()), FIRST)
+        third = third[: max(1, math.ceil(len(self._trials) / 3))]
         if not all(self._raced(trial.driver, FIRST + SECOND) for trial in third):
             return self._outcome(None, final=False)
-        return self._judged()
+        return self._judged(self._ranked(third, FIRST + SECOND)[:2])
 
-    def _judged(self) -> Outcome:
-        """Judge the best on fresh pairs; the next best if it turns out no gain, once."""
-        for trial in self._ranked()[:2]:
-            if trial.score(self.threads) < MINIMUM_GAIN:
+    def _judged(self, best: Sequence[Trial]) -> Outcome:
+        """Judge the best on fresh pairs; the next best if it turns out no gain."""
+        for trial in best:
+            if trial.score(self.threads, FIRST + SECOND) < MINIMUM_GAIN:
                 break
             for count in self.threads:
                 if count in trial.verdict:
@@ -138,7 +136,7 @@ class Study:
         """A candidate's score after the first rung; None when time is up."""
         if not self._raced(driver, FIRST):
             return None
-        return self._trials[driver].score(self.threads)
+        return self._trials[driver].score(self.threads, FIRST)
 
     def _raced(self, driver: GemmDriver, pairs: int) -> bool:
         """Let a candidate have so many pairs at every thread count; False when time is up."""
@@ -162,13 +160,10 @@ class Study:
         self.save(tuple(self._trials.values()))
         return not trial.fault
 
-    def _ranked(self) -> list[Trial]:
-        """Trials by score, best first; equal ones in the order of the candidates."""
-        most = max((t.pairs(self.threads) for t in self._trials.values()), default=0)
+    def _ranked(self, trials: Sequence[Trial], pairs: int) -> list[Trial]:
+        """Trials by their score over the first pairs; equal ones in the candidates' order."""
         order = {driver: i for i, driver in enumerate(self.candidates)}
-        fit = [t for t in self._trials.values() if not t.fault and t.pairs(self.threads)]
-        halved = [t for t in fit if most <= FIRST or t.pairs(self.threads) > FIRST]
-        return sorted(halved, key=lambda t: (-t.score(self.threads), order[t.driver]))
+        return sorted(trials, key=lambda t: (-t.score(self.threads, pairs), order[t.driver]))
 
     def _outcome(self, best: Trial | None, *, final: bool) -> Outcome:
 

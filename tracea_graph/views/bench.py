@@ -16,6 +16,9 @@ from rich.text import Text
 
 __all__ = ["BenchReport", "BenchRow", "made_with", "render_bench"]
 
+_NAMED = ("tracea", "onnxruntime", "openvino")
+"""Packages whose versions stand beside results; a record holds all of them."""
+
 
 @dataclass(frozen=True)
 class BenchRow:
@@ -65,18 +68,18 @@ def render_bench(report: BenchReport) -> RenderableType:
 
 
 def made_with(versions: Mapping[str, str], machine: Mapping[str, Any]) -> str:
-    """Versions and machine in one line."""
+    """Machine and versions in one line."""
     where = f"{machine['model']}, {machine['threads']} threads" if machine else ""
-    return ", ".join(filter(None, (where, *(f"{k} {v}" for k, v in versions.items()))))
+    packages = (f"{name} {versions[name]}" for name in _NAMED if name in versions)
+    return ", ".join(filter(None, (where, *packages)))
 
 
 def _parts(report: BenchReport) -> Iterator[RenderableType]:
     table = Table(title=escape(report.model), title_justify="left", title_style="bold")
     table.add_column("threads", justify="right")
-    table.add_column("runtime")
-    for name in ("median", "minimum", "speedup", "99 % bounds", "max error"):
+    table.add_column("runtime", overflow="fold")
+    for name in ("median", "least", "speedup", "99 % bounds", "max error", "kernels"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("nodes as kernels", justify="right")
     bindings = list(dict.fromkeys(row.binding for row in report.rows))
     for (binding, threads), rows in groupby(report.rows, key=lambda r: (r.binding, r.threads)):
         table.add_section()
@@ -89,7 +92,10 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
         yield Text(f"warning: {warning}")
     if len(bindings) == 1:
         yield Text(f"{bindings[0]}; {report.gflop.get(bindings[0], 0.0):.3g} GFLOP")
-    yield Text(f"{report.rounds} interleaved rounds, errors relative to max|y|")
+    yield Text(
+        f"{report.rounds} interleaved rounds; errors are shares of max|y|, kernels the nodes that "
+        "run as generated ones"
+    )
     yield Text(made_with(report.versions, report.machine))
 
 

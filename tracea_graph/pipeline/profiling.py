@@ -1,0 +1,101 @@
+"""Profiling a model: each node's time against what it computes, moves and the machine allows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracea_graph.check.bench import PROFILING_US
+from tracea_graph.check.peers import PeerWorker
+from tracea_graph.check.worker import NodeTime
+from tracea_graph.hardware import fingerprint
+from tracea_graph.hardware.doctor import Doctor
+from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.onnx_io.reader import load
+from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
+from tracea_graph.pipeline.bench import BenchOptions, Entrant, Progress, busy_note, entrant
+from tracea_graph.pipeline.inputs import Feed, gather_inputs
+from tracea_graph.pipeline.reporting import versions
+from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
+
+__all__ = ["profile", "roofs_of"]
+
+
+def profile(
+    path: Path, options: BenchOptions = BenchOptions(), progress: Progress = lambda _: None
+) -> Profile:
+    """Where the time of one run goes, under the first binding and thread count of ``options``.
+
+    Raises UsageError for impossible options, Rejected if the model does not run.
+    """
+    progress(f"reading {path.name}")
+    one, calls, model = entrant(path), calls_of(load(path)), load(path, inline=True)
+    label, feed = next(iter(gather_inputs(model, options.inputs).timing.items()))
+    threads = (options.threads or (1,))[0]
+
+    progress("measuring the machine")
+    doctor = Doctor()
+    roofs = roofs_of(doctor, threads)
+
+    progress(f"profiling {label}, {threads} thread{'s' * (threads > 1)}")
+    run_ms, nodes, others = _measure(one, feed, threads, options)
+
+    anatomy = Anatomy(model.graph, calls, sizes_of(model.graph, feed))
+    rows = sorted((_row(n, anatomy, roofs) for n in nodes), key=lambda r: -r.us)
+    return Profile(
+        path.name, label, threads, tuple(rows), roofs, run_ms, PROFILING_US,
+        busy_note(others), versions(), fingerprint(doctor.cpu),
+    )  # fmt: skip
+
+
+def roofs_of(doctor: Doctor, threads: int) -> Roofs:
+    """The machine's fp32 peak and bandwidths for a number of threads.
+
+    Caches of one core count for each; DRAM gives no more than it gives all cores.
+    """
+    cpu, figures = doctor.cpu, doctor.figures
+    cores, widths = min(threads, cpu.cores), figures.bandwidth
+    dram = min(cores * widths.dram, widths.dram_all or widths.dram)
+    return Roofs(
+        gflops=cores * max(figures.peak("f32", isa) for isa in cpu.isas),
+        memories=(
+            Memory("L2", cores * cpu.l2, cores * widths.l2),
+            Memory("L3", cpu.l3, cores * widths.l3),
+            Memory("DRAM", 0, dram),
+        ),
+        source="measured" if figures.measured else "assumed",
+    )
+
+
+def _measure(
+    one: Entrant, feed: Feed, threads: int, options: BenchOptions
+) -> tuple[float, Sequence[NodeTime], float]:
+    """Median ms of a run without profiling, each node's time, and what others used meanwhile."""
+    with PeerWorker() as worker:
+        worker.open("model", one.path, one.library, threads=threads)
+        heat = worker.race_all(["model"], feed, pairs=options.pairs, seconds=options.seconds)
+        median = statistics.median(heat.ms[0])
+        runs = max(3, min(options.pairs, int(1e3 * options.seconds / median)))
+        return median, worker.profile("model", feed, runs), heat.others
+
+
+def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs) -> ProfileRow:
+    us, work = max(node.us - PROFILING_US, 0.0), anatomy.of(node.name)
+    call = anatomy.calls.get(node.name)
+    named = ProfileRow(
+        node.name, node.op, call is not None, us,
+        rule=call.rule if call else "", originals=call.originals if call else (),
+    )  # fmt: skip
+    if work is None:
+        return named
+    resident, passing = roofs.memory(anatomy.weight_bytes), roofs.memory(work.activations)
+    return ProfileRow(
+        node.name, node.op, named.kernel, us, work.flops, work.weights, work.activations,
+        work.apart,
+        compute_us=work.flops / roofs.gflops / 1e3,
+        memory_us=(work.weights / resident.gbytes + work.activations / passing.gbytes) / 1e3,
+        memory=max((work.weights, resident.name), (work.activations, passing.name))[1],
+        rule=named.rule,
+        originals=named.originals,
+    )  # fmt: skip
