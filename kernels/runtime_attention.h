@@ -13,7 +13,7 @@ constexpr int64_t kMaxSlots = 64;
 struct AttentionJob {
   tracea_attention_fn attention;
   const Box *q, *k, *v, *mask, *y;
-  int32_t mask_kind;
+  int32_t mask_kind, zero_rows;
   int64_t mask_size;  // bytes per element
   float scale;
   int64_t heads, shared, chunks;  // query heads; query heads per key head; tasks per head
@@ -59,6 +59,7 @@ inline void attention_task(void* usr, size_t index) {
     tile.mask_col = job.mask->strides[3];
     tile.mask_kind = job.mask_kind;
   }
+  tile.zero_rows = job.zero_rows;
   tile.scale = job.scale;
   tile.y = job.y->f32() + at(*job.y, h, first), tile.y_stride = job.y->strides[2];
   tile.scratch = job.scratch + slot * job.slot_bytes;
@@ -67,7 +68,7 @@ inline void attention_task(void* usr, size_t index) {
 }
 
 inline bool check_attention(Signature& call) {
-  if (!call.no_chain() || !call.counts(1, 1, 5) || !call.parameter(0, 0, 2)) return false;
+  if (!call.no_chain() || !call.counts(2, 1, 5) || !call.parameter(0, 0, 2) || !call.parameter(1, 0, 1)) return false;
   const int64_t kind = call.integer(0);
   const bool ok = call.reads(0, 4) && call.reads(1, 4) && call.reads(2, 4) && call.writes(4, 4);
   if (!ok) return false;
@@ -107,6 +108,7 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[4];
   job.mask = masked ? &views[3] : nullptr;
   job.mask_kind = static_cast<int32_t>(call.ints[0]);
+  job.zero_rows = static_cast<int32_t>(call.ints[1]);
   job.mask_size = job.mask_kind == 1 ? 4 : 1;
   job.scale = static_cast<float>(call.floats[0]);
   job.heads = q.dims[1];

@@ -75,15 +75,15 @@ typedef void (*tracea_gather_fn)(const tracea_gather_tile*);
 // Scaled dot-product attention for one (batch, head) and query rows [0, queries):
 //   y = softmax(scale * q k^T + mask) v, keys [0, keys).
 // mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key.
-// A row whose keys are all masked by -inf or false gives what ONNX Runtime's Softmax gives on a row
-// of equal very low scores: the uniform average (see kernels/README.md).
+// A row whose keys are all masked by -inf or false gives zeros if zero_rows, else what ONNX
+// Runtime's Softmax gives on a row of equal very low scores: the average (see kernels/README.md).
 typedef struct {
   int64_t queries, keys, head, head_v;  // head: q/k width; head_v: v width; 1 .. 256
   const float* q; int64_t q_stride;     // row strides; a head's columns are contiguous
   const float* k; int64_t k_stride;
   const float* v; int64_t v_stride;
   const void* mask; int64_t mask_row, mask_col;  // strides; mask_col is 0 or 1
-  int32_t mask_kind;
+  int32_t mask_kind, zero_rows;
   float scale;
   float* y; int64_t y_stride;
   void* scratch;                         // >= tracea_attention_scratch(...) bytes, 64-byte aligned

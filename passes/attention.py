@@ -159,7 +159,7 @@ class RecogniseAttention:
         product = walk.through(walk.unscale(scores), "MatMul", _no_product(walk, scores))
         q, heads, size = walk.heads(product.operands[0], keys=False)
         k, heads_k, size_k = walk.heads(product.operands[1], keys=True)
-        weights = _behind_guard(walk, softmax.results[0], mask)
+        weights, zero_rows = _behind_guard(walk, softmax.results[0], mask)
         v, heads_v, size_v, last = _tail(walk, weights)
         if not heads == heads_k == heads_v or size != size_k:
             raise _Unfit("q, k and v have different heads")
@@ -168,8 +168,9 @@ class RecogniseAttention:
         _check_shapes(graph, (q, k, v), mask, heads)
         widths = (heads * size, heads * size, heads * size_v)
         params = AttentionParams(
-            heads, size, size_v, walk.scale, mask.kind, widths=widths, fill=mask.fill
-        )
+            heads, size, size_v, walk.scale, mask.kind,
+            widths=widths, fill=mask.fill, zero_rows=zero_rows,
+        )  # fmt: skip
         return self._proposal(walk, params, (q, k, v), mask, last)
 
     def _proposal(
@@ -244,8 +245,8 @@ def _unexpanded(graph: TileGraph, value: str) -> str:
     return value if region is None else region.operands[0]
 
 
-def _behind_guard(walk: _Walk, weights: str, mask: _Mask) -> str:
-    """Pass ``Where(IsNaN(p), 0, p)`` where no row of scores can be −inf throughout.
+def _behind_guard(walk: _Walk, weights: str, mask: _Mask) -> tuple[str, bool]:
+    """Pass ``Where(IsNaN(p), 0, p)``; True if it is needed: rows of scores may be −inf throughout.
 
     Only such rows are what exporters guard: a NaN or an overflow in the scores themselves is not
     turned into zero any more, it shows.
@@ -253,7 +254,7 @@ def _behind_guard(walk: _Walk, weights: str, mask: _Mask) -> str:
     graph = walk.graph
     test = next((r for r in _readers(graph, weights) if r.op == "IsNaN"), None)
     if test is None:
-        return weights
+        return weights, False
     guard = _reader(graph, test.results[0], "Where")
     if guard is None or constant_number(graph, guard.operands[1]) != 0.0:
         raise _Unfit("a NaN test on the Softmax feeds something else than a zero")
@@ -262,10 +263,8 @@ def _behind_guard(walk: _Walk, weights: str, mask: _Mask) -> str:
     lowest = mask.fill if mask.kind == "bool" else 0.0
     if mask.kind == "add":
         lowest = interval(graph, mask.value)[0]
-    if lowest == -inf:
-        raise _Unfit("rows may be masked throughout with −inf, which a guard turns into zeros")
     walk.covered += [test, guard]
-    return guard.results[0]
+    return guard.results[0], lowest == -inf
 
 
 # ---- the rest --------------------------------------------------------------------------

@@ -249,7 +249,7 @@ def _lower_attention(w: _Writer, p: AttentionParams) -> None:
         heads(2, keys, p.head_v),
         mask,
         y,
-        ints=(MASKS.index(p.mask),),
+        ints=(MASKS.index(p.mask), int(p.zero_rows)),
         floats=(p.scale,),
     )
 

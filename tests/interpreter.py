@@ -148,13 +148,16 @@ def embedding(call: Call, views: list[Any]) -> None:
 def attention(call: Call, views: list[Any]) -> None:
     q, k, v, mask, y = views
     scores = call.floats[0] * (q @ np.swapaxes(k, -1, -2))
-    assert (mask is None) == (call.ints == (0,))
-    if call.ints == (1,):
+    kind, zero_rows = call.ints
+    assert (mask is None) == (kind == 0)
+    if kind == 1:
         scores = scores + np.maximum(mask, -3.4e38)
-    elif call.ints == (2,):
+    elif kind == 2:
         scores = np.where(mask, scores, -3.4e38)
+    lost = scores.max(-1, keepdims=True, initial=-np.inf) <= -3.4e38
     weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-    y[...] = (weights / weights.sum(-1, keepdims=True)) @ v
+    shares = weights / weights.sum(-1, keepdims=True)
+    y[...] = np.where(lost & bool(zero_rows), 0.0, shares) @ v
 
 
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(

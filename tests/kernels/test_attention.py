@@ -25,7 +25,9 @@ from tracea_graph.kernels.cpu import emit, symbols
 LOWEST = np.finfo(np.float32).min
 
 
-def _attend(isa: str, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+def _attend(
+    isa: str, q: Array, k: Array, v: Array, mask: Array | None = None, zero_rows: bool = False
+) -> Array:
     """One head; the mask is ``[S|1, T|1]``, float32 or boolean."""
     unit, (name, size_name) = emit("attention", isa), symbols("attention", isa)
     (queries, head), (keys, head_v) = q.shape, v.shape
@@ -37,7 +39,7 @@ def _attend(isa: str, q: Array, k: Array, v: Array, mask: Array | None = None) -
     tile = AttentionTile(
         queries=queries, keys=keys, head=head, head_v=head_v, q=address(q), q_stride=head,
         k=address(k), k_stride=head, v=address(v), v_stride=head_v, scale=head**-0.5,
-        scratch=memory.ctypes.data + start,
+        scratch=memory.ctypes.data + start, zero_rows=zero_rows,
     )  # fmt: skip
     if mask is not None:
         mask = guarded(mask)
@@ -190,3 +192,16 @@ def test_rows_do_not_depend_on_how_queries_are_split(isa: str) -> None:
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("attention_avx512.cpp", emit("attention", "avx512").text)
+
+
+@pytest.mark.parametrize("boolean", [False, True])
+def test_rows_without_keys_are_zero_if_asked(isa: str, boolean: bool) -> None:
+    q, k, v = _inputs(30, 40, 16, 24)
+    keep = np.ones((30, 40), bool)
+    keep[[0, 7, 29]] = False
+    keep[5, 1:] = False
+    mask = keep if boolean else np.where(keep, np.float32(0), np.float32(-np.inf))
+    got = _attend(isa, q, k, v, mask, zero_rows=True)
+    assert not got[[0, 7, 29]].any()
+    rest = keep.any(1)
+    close(got[rest], _reference(q, k, v, mask)[rest])

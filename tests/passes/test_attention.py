@@ -295,7 +295,11 @@ def unknown_fill(net: Net, scores: str) -> str:
     return net("Where", boolean(net), scores, net.input("n"))
 
 
-GUARDED = "rows may be masked throughout with −inf, which a guard turns into zeros"
+GUARDED = {
+    "−∞": added_where(-np.inf),
+    "a mask from outside": additive,
+    "a computed mask": computed,
+}
 MISSES = {
     "masked twice": (replace(PLAIN, mask=twice), "the scores are masked twice"),
     "another axis": (replace(PLAIN, axis=2), "the Softmax is not over the last axis"),
@@ -319,8 +323,6 @@ MISSES = {
         replace(PLAIN, mask=foreign),
         "the mask f32[1,1,1,others] does not provably broadcast to [batch,3,seq,keys]",
     ),
-    "a guard and −∞": (replace(PLAIN, guard=True, mask=added_where(-np.inf)), GUARDED),
-    "a guard and an unknown mask": (replace(PLAIN, guard=True, mask=additive), GUARDED),
 }
 
 
@@ -334,19 +336,18 @@ def test_what_is_missed_says_why(name: str) -> None:
     assert "FusedAttention" not in ops(graph)
 
 
-def test_a_guard_is_kept_where_rows_may_be_empty() -> None:
-    net = Net()
-    graph = net.graph(replace(PLAIN, guard=True, mask=added_where(-np.inf)).build(net))
-    optimized(graph)
-    given = feeds(net, empty_row=True)
-    assert not net.run(given)[0][1].any()
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_guard_counts_where_rows_may_be_empty(name: str) -> None:
+    net, graph = recognised(replace(PLAIN, guard=True, mask=GUARDED[name]))
+    assert only(graph, "FusedAttention").params.zero_rows
+    given = feeds(net, empty_row=name == "−∞")
+    assert name != "−∞" or not net.run(given)[0][1].any()
     assert_same(net, graph, given)
 
 
-def test_a_computed_mask_under_a_guard_may_be_unbounded() -> None:
-    net = Net()
-    graph = net.graph(replace(PLAIN, guard=True, mask=computed).build(net))
-    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {GUARDED}
+def test_a_guard_that_cannot_act_is_dropped() -> None:
+    _, graph = recognised(SPELLINGS["guarded, −1e4"])
+    assert not only(graph, "FusedAttention").params.zero_rows
 
 
 @pytest.mark.parametrize(

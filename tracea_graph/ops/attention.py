@@ -31,7 +31,8 @@ class AttentionParams:
     """Operands: q, k, v (each ``[B, S, width]``), mask (broadcast to ``[B, H, S, T]``).
 
     ``offsets`` are the first columns of q, k and v in their tensors and ``widths`` those tensors'
-    last dimensions.  ``fill`` is the score a false key of a boolean mask gets.
+    last dimensions.  ``fill`` is the score a false key of a boolean mask gets.  ``zero_rows``: a
+    query with no key left (all scores −inf) gives zeros instead of NaN.
     """
 
     heads: int
@@ -42,6 +43,7 @@ class AttentionParams:
     offsets: tuple[int, int, int] = (0, 0, 0)
     widths: tuple[int, int, int] = (0, 0, 0)
     fill: float = float("-inf")
+    zero_rows: bool = False
 
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
@@ -73,8 +75,10 @@ class AttentionParams:
             scores = scores + arrays[3]
         elif self.mask == "bool":
             scores = np.where(arrays[3], scores, self.fill)
-        weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-        y = (weights / weights.sum(-1, keepdims=True)) @ v
+        with np.errstate(invalid="ignore"):  # −inf − −inf, where no key is left
+            weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+            shares = weights / weights.sum(-1, keepdims=True)
+        y = (np.nan_to_num(shares) if self.zero_rows else shares) @ v
         return [np.moveaxis(y, 1, 2).reshape(y.shape[0], y.shape[2], self.heads * self.head_v)]
 
     def _heads(self, x: Floats, which: int) -> Floats:
@@ -90,7 +94,10 @@ class AttentionParams:
             scores = b("Add", scores, b.inputs[3])
         elif self.mask == "bool":
             scores = b("Where", b.inputs[3], scores, b.number(self.fill))
-        y = b("Transpose", b("MatMul", b("Softmax", scores, axis=3), v), perm=(0, 2, 1, 3))
+        shares = b("Softmax", scores, axis=3)
+        if self.zero_rows:
+            shares = b("Where", b("IsNaN", shares), b.number(0.0), shares)
+        y = b("Transpose", b("MatMul", shares, v), perm=(0, 2, 1, 3))
         return b.done(b("Reshape", y, b.ints(0, 0, self.heads * self.head_v)))
 
     def _spell_heads(self, b: BodyBuilder, x: str, which: int) -> str:

@@ -338,7 +338,8 @@ void exponentials(float* scores, const vf* top, int64_t rows, int64_t keys, Runn
   }
 }
 
-// y = sums / total.  A row whose every key was dropped has total 0: the average of all values.
+// y = sums / total.  A row whose every key was dropped has total 0: zeros, or the average of all
+// values.
 void finish(const tracea_attention_tile* t, const Scratch& s, int64_t q, int64_t rows,
             const Running& run) {
   const int64_t width = padded(t->head_v);
@@ -348,7 +349,8 @@ void finish(const tracea_attention_tile* t, const Scratch& s, int64_t q, int64_t
       vf y = load(s.sums + i * width + d) * factor;
       if (run.total[i] == 0.0f) {
         y = set1(0.0f);
-        for (int64_t k = 0; k < t->keys; k++) y = y + load(s.values + k * width + d);
+        for (int64_t k = 0; k < t->keys && !t->zero_rows; k++)
+          y = y + load(s.values + k * width + d);
         y = y / set1((float)(t->keys ? t->keys : 1));
       }
       store(t->y + (q + i) * t->y_stride + d, y, first(t->head_v - d));
