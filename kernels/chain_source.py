@@ -1,74 +1,204 @@
-"""Elementwise chains as C++: one statement per step over the vector type ``vf``."""
+"""Elementwise chains as C++: one statement per step over the vector types ``vf`` and ``vm``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain, Ref, Step
 
-__all__ = ["functions", "results", "statements"]
+__all__ = ["Operand", "Result", "functions", "operands", "results", "statements"]
 
-_SPELLING: Mapping[str, str] = MappingProxyType(
+Spelling = tuple[str, tuple[str, ...]]
+"""An expression over the arguments, and the sections of the vector headers it uses."""
+
+_LOG = ("mantissa", "log1", "log")
+_POW = ("double", "mantissa", "mask", "pow", "round")
+_TURNS = ("any", "turns")
+
+_SPELLING: Mapping[str, Spelling] = MappingProxyType(
     {
-        "add": "{0} + {1}",
-        "sub": "{0} - {1}",
-        "mul": "{0} * {1}",
-        "div": "{0} / {1}",
-        "neg": "-{0}",
-        "abs": "abs({0})",
-        "sqrt": "sqrt({0})",
-        "reciprocal": "set1(1.0f) / {0}",
-        "relu": "max(set1(0.0f), {0})",
-        "max": "v_max({0}, {1})",
-        "min": "v_min({0}, {1})",
-        **{
-            name: f"v_{name}({{0}})"
-            for name in ("exp", "log", "erf", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh")
-        },
+        "add": ("{0} + {1}", ()),
+        "sub": ("{0} - {1}", ()),
+        "mul": ("{0} * {1}", ()),
+        "div": ("{0} / {1}", ()),
+        "max": ("v_max({0}, {1})", ("nan_max",)),
+        "min": ("v_min({0}, {1})", ("nan_max",)),
+        "pow": ("v_pow({0}, {1})", _POW),
+        "neg": ("-{0}", ()),
+        "abs": ("abs({0})", ()),
+        "sign": ("v_sign({0})", ("sign",)),
+        "floor": ("floor({0})", ("round",)),
+        "ceil": ("ceil({0})", ("round",)),
+        "round": ("round_even({0})", ("round",)),
+        "sqrt": ("sqrt({0})", ()),
+        "reciprocal": ("set1(1.0f) / {0}", ()),
+        "exp": ("v_exp({0})", ("exp",)),
+        "log": ("v_log({0})", _LOG),
+        "erf": ("v_erf({0})", ("erf",)),
+        "sin": ("v_sin({0}, 0)", _TURNS),
+        "cos": ("v_sin({0}, 1)", _TURNS),
+        "tanh": ("v_tanh({0})", ("tanh",)),
+        "sigmoid": ("v_sigmoid({0})", ("sigmoid",)),
+        "relu": ("max(set1(0.0f), {0})", ()),
+        "softplus": ("v_softplus({0})", ("exp", "log1", "softplus")),
+        "softsign": ("{0} / (set1(1.0f) + abs({0}))", ()),
+        "clip": ("min({2}, max({1}, {0}))", ()),
+        "prelu": ("select(less({0}, set1(0.0f)), {0} * {1}, {0})", ()),
+        "leaky_relu": ("select(less({0}, set1(0.0f)), {0} * {1}, {0})", ()),
+        "elu": ("v_elu({0}, {1})", ("exp", "elu")),
+        "selu": ("{2} * v_elu({0}, {1})", ("exp", "elu")),
+        "celu": ("v_celu({0}, {1})", ("exp", "elu")),
+        "hard_sigmoid": ("v_hard_sigmoid({0}, {1}, {2})", ("hard",)),
+        "hard_swish": ("{0} * v_hard_sigmoid({0}, set1(0x1.555556p-3f), set1(0.5f))", ("hard",)),
+        "mish": ("v_mish({0})", ("exp", "mish")),
+        "thresholded_relu": ("select(less({1}, {0}), {0}, set1(0.0f))", ()),
+        "gelu": ("v_gelu({0})", ("gelu",)),
+        "gelu_tanh": ("v_gelu_tanh({0})", ("exp", "gelu_tanh")),
+        "silu": ("v_silu({0})", ("exp", "silu")),
+        "less": ("less({0}, {1})", ()),
+        "less_equal": ("at_most({0}, {1})", ("mask",)),
+        "equal": ("equal({0}, {1})", ("mask",)),
+        "is_nan": ("is_nan({0})", ()),
+        "is_inf": ("equal(abs({0}), set1(__builtin_inff()))", ("mask",)),
+        "and": ("both({0}, {1})", ("mask",)),
+        "or": ("either({0}, {1})", ("mask",)),
+        "xor": ("differ({0}, {1})", ("mask",)),
+        "not": ("invert({0})", ("mask",)),
+        "where": ("select({0}, {1}, {2})", ()),
+        "number": ("select({0}, set1(1.0f), set1(0.0f))", ()),
+        "nonzero": ("invert(equal({0}, set1(0.0f)))", ("mask",)),
     }
 )
 
-_NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
+_POWERS: Mapping[float, Spelling] = MappingProxyType(
     {
-        "max": frozenset({"nan_max"}),
-        "min": frozenset({"nan_max"}),
-        "exp": frozenset({"exp"}),
-        "log": frozenset({"log"}),
-        "erf": frozenset({"erf"}),
-        "tanh": frozenset({"tanh"}),
-        "sigmoid": frozenset({"sigmoid"}),
-        "silu": frozenset({"exp", "silu"}),
-        "gelu": frozenset({"gelu"}),
-        "gelu_tanh": frozenset({"exp", "gelu_tanh"}),
+        2.0: ("{0} * {0}", ()),
+        3.0: ("{0} * {0} * {0}", ()),
+        1.0: ("{0}", ()),
+        0.5: ("v_root({0})", ("root",)),
+        -0.5: ("set1(1.0f) / v_root({0})", ("root",)),
+        -1.0: ("set1(1.0f) / {0}", ()),
+        -2.0: ("(set1(1.0f) / {0}) * (set1(1.0f) / {0})", ()),
     }
 )
+"""Powers with these literal exponents; products keep every special value of the power."""
+
+_LOADS: Mapping[DType, tuple[str, str, str]] = MappingProxyType(
+    {
+        DType.F32: ("float", "load", "set1({})"),
+        DType.BOOL: ("uint8_t", "load_mask", "set_mask({} != 0)"),
+        DType.I32: ("int32_t", "load_int", "set1((float){})"),
+        DType.I64: ("int64_t", "load_int", "set1((float){})"),
+    }
+)
+"""C type, function that loads a vector, expression that spreads one element."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What the template needs of one operand: its kind, C type, vector type and loads."""
+
+    kind: str
+    dtype: DType
+
+    @property
+    def wide(self) -> bool:
+        """True if it advances along the columns."""
+        return self.kind in ("full", "row")
+
+    @property
+    def tall(self) -> bool:
+        """True if it advances along the rows."""
+        return self.kind in ("full", "col")
+
+    @property
+    def element(self) -> str:
+        return _LOADS[self.dtype][0]
+
+    @property
+    def vector(self) -> str:
+        return "vm" if self.dtype is DType.BOOL else "vf"
+
+    def one(self, pointer: str) -> str:
+        """The element at a pointer in every lane."""
+        return _LOADS[self.dtype][2].format(f"*{pointer}")
+
+    def load(self, pointer: str, tail: bool) -> str:
+        """A vector at a pointer; in the tail, the lanes of the mask ``m`` or the first ``n``."""
+        rest = "" if not tail else ", m" if self.dtype is DType.F32 else ", n"
+        return f"{_LOADS[self.dtype][1]}({pointer}{rest})"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the template needs of one result: the expression and how it is stored."""
+
+    expression: str
+    dtype: DType
+
+    @property
+    def element(self) -> str:
+        return _LOADS[self.dtype][0]
+
+    @property
+    def vector(self) -> str:
+        return "vm" if self.dtype is DType.BOOL else "vf"
+
+    def store(self, pointer: str, value: str, tail: bool) -> str:
+        """Store a vector; in the tail, the lanes of the mask ``m`` or the first ``n``."""
+        name, last = ("store_mask", "n") if self.dtype is DType.BOOL else ("store", "m")
+        return f"{name}({pointer}, {value}{f', {last}' if tail else ''})"
 
 
 def functions(chain: Chain) -> frozenset[str]:
-    """The sections of ``vec_math.h`` the chain's text uses."""
-    nothing: frozenset[str] = frozenset()
-    return nothing.union(*(_NEEDS.get(step.op, nothing) for step in chain.steps))
+    """The sections of the vector headers the chain's text uses."""
+    needs = {section for step in chain.steps for section in _spelling(step)[1]}
+    types = {*chain.operand_types, *chain.result_types}
+    if DType.BOOL in types:
+        needs |= {"bytes", "mask"}
+    if types & {DType.I32, DType.I64}:
+        needs |= {"ints"}
+    return frozenset(needs)
+
+
+def operands(chain: Chain) -> list[Operand]:
+    """The chain's operands, in order."""
+    return [Operand(k, d) for k, d in zip(chain.operands, chain.operand_types, strict=True)]
 
 
 def statements(chain: Chain) -> list[str]:
-    """One ``const vf`` statement per step; operand ``i`` is ``x[i]``, step ``i`` is ``v<i>``."""
-    return [f"const vf v{i} = {_expression(chain, s)};" for i, s in enumerate(chain.steps)]
+    """One statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``."""
+    lines = []
+    for i, step in enumerate(chain.steps):
+        vector = "vm" if chain.types[len(chain.operands) + i] == "b" else "vf"
+        lines.append(f"const {vector} v{i} = {_expression(chain, step)};")
+    return lines
 
 
-def results(chain: Chain) -> list[str]:
-    """The expressions of the chain's results."""
-    return [_value(chain, ref) for ref in chain.results]
+def results(chain: Chain) -> list[Result]:
+    """The chain's results, in order."""
+    pairs = zip(chain.results, chain.result_types, strict=True)
+    return [Result(_value(chain, ref), dtype) for ref, dtype in pairs]
+
+
+def _spelling(step: Step) -> Spelling:
+    exponent = step.args[-1]
+    if step.op == "pow" and isinstance(exponent, float) and exponent in _POWERS:
+        return _POWERS[exponent]
+    return _SPELLING[step.op]
 
 
 def _expression(chain: Chain, step: Step) -> str:
     if step.op in ("max", "min") and (args := _literal_first(step)):
         # The vector instruction returns its second operand when either is NaN.
         return f"{step.op}({_value(chain, args[0])}, {_value(chain, args[1])})"
-    return _SPELLING[step.op].format(*(_value(chain, a) for a in step.args))
+    return _spelling(step)[0].format(*(_value(chain, a) for a in step.args))
 
 
 def _literal_first(step: Step) -> tuple[Ref, ...] | None:
@@ -81,7 +211,7 @@ def _value(chain: Chain, ref: Ref) -> str:
     if isinstance(ref, float):
         return f"set1({_literal(ref)})"
     count = len(chain.operands)
-    return f"x[{ref}]" if ref < count else f"v{ref - count}"
+    return f"x{ref}" if ref < count else f"v{ref - count}"
 
 
 def _literal(value: float) -> str:

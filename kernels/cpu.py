@@ -82,7 +82,7 @@ def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:
     return {
         "needs": chain_source.functions(chain),
         "text": chain.text,
-        "operands": chain.operands,
+        "operands": chain_source.operands(chain),
         "steps": chain_source.statements(chain),
         "results": chain_source.results(chain),
     }

@@ -35,9 +35,9 @@ PROBES = (
     Probe("f16", "avx512", "avx512_fp16", ("-mavx512fp16",)),
     Probe("bf16", "avx512", "avx512_bf16", ("-mavx512bf16",)),
     Probe("bf16", "avx512", "amx_bf16", ("-mamx-tile", "-mamx-bf16")),
-    Probe("i8", "avx2", "avx_vnni", ("-mavxvnni",)),
     Probe("i8", "avx512", "avx512_vnni", ("-mavx512vnni",)),
     Probe("i8", "avx512", "amx_int8", ("-mamx-tile", "-mamx-int8")),
+    Probe("i8", "avx2", "avx_vnni", ("-mavxvnni",)),
 )
 
 

@@ -46,6 +46,86 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((to_int(n) + 126) << 23);
   return half + half;
 }
+//% if "round" in needs
+
+INLINE vf round_even(vf a) {
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+INLINE vf floor(vf a) { return _mm256_floor_ps(a); }
+INLINE vf ceil(vf a) { return _mm256_ceil_ps(a); }
+//% endif
+//% if "mask" in needs
+
+INLINE vm set_mask(bool a) { return _mm256_set1_epi32(-(int)a); }
+INLINE vm both(vm a, vm b) { return _mm256_and_si256(a, b); }
+INLINE vm either(vm a, vm b) { return _mm256_or_si256(a, b); }
+INLINE vm differ(vm a, vm b) { return _mm256_xor_si256(a, b); }
+INLINE vm invert(vm a) { return _mm256_xor_si256(a, _mm256_set1_epi32(-1)); }
+INLINE vm equal(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
+INLINE vm at_most(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LE_OQ)); }
+//% endif
+//% if "any" in needs
+
+INLINE bool any(vm m) { return !_mm256_testz_si256(m, m); }
+//% endif
+//% if "bytes" in needs
+
+INLINE vm spread_bytes(__m128i bytes) {
+  const __m256i lanes = _mm256_cvtepu8_epi32(bytes);
+  return _mm256_cmpgt_epi32(lanes, _mm256_setzero_si256());
+}
+INLINE __m128i gather_bytes(vm m) {
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+  return _mm_and_si128(_mm_packs_epi16(words, words), _mm_set1_epi8(1));
+}
+INLINE vm load_mask(const uint8_t* p) {
+  return spread_bytes(_mm_loadl_epi64((const __m128i*)p));
+}
+INLINE vm load_mask(const uint8_t* p, int64_t n) {
+  alignas(16) uint8_t bytes[16] = {};
+  for (int64_t i = 0; i < n; i++) bytes[i] = p[i];
+  return spread_bytes(_mm_load_si128((const __m128i*)bytes));
+}
+INLINE void store_mask(uint8_t* p, vm m) { _mm_storel_epi64((__m128i*)p, gather_bytes(m)); }
+INLINE void store_mask(uint8_t* p, vm m, int64_t n) {
+  alignas(16) uint8_t bytes[16];
+  _mm_store_si128((__m128i*)bytes, gather_bytes(m));
+  for (int64_t i = 0; i < n; i++) p[i] = bytes[i];
+}
+//% endif
+//% if "ints" in needs
+
+INLINE vf load_int(const int32_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i*)p));
+}
+INLINE vf load_int(const int32_t* p, int64_t n) {
+  return _mm256_cvtepi32_ps(_mm256_maskload_epi32(p, first(n)));
+}
+INLINE vf load_int(const int64_t* p, int64_t n) {  // no such instruction before AVX-512
+  alignas(32) float lanes[W] = {};
+  for (int64_t i = 0; i < n; i++) lanes[i] = (float)p[i];
+  return _mm256_load_ps(lanes);
+}
+INLINE vf load_int(const int64_t* p) { return load_int(p, W); }
+//% endif
+//% if "double" in needs
+
+// A vector as two halves in double precision.
+typedef __m256d vd;
+INLINE vd set1d(double x) { return _mm256_set1_pd(x); }
+INLINE vd low(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
+INLINE vd high(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
+INLINE vf join(vd a, vd b) { return _mm256_set_m128(_mm256_cvtpd_ps(b), _mm256_cvtpd_ps(a)); }
+//% endif
+//% if "turns" in needs
+
+// x - n pi/2; pi/2 in three parts.
+INLINE vf minus_turns(vf x, vf n) {
+  x = fma(n, set1(-0x1.921fb6p+0f), x);
+  return fma(n, set1(0x1.ee59dap-50f), fma(n, set1(0x1.777a5cp-25f), x));
+}
+//% endif
 //% if "transpose" in needs
 
 // One 8 x 8 block of transpose(): rows outside `rows` are zero, columns outside `cols` not written.

@@ -32,6 +32,78 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+//% if "round" in needs
+
+INLINE vf round_even(vf a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+INLINE vf floor(vf a) { return _mm512_floor_ps(a); }
+INLINE vf ceil(vf a) { return _mm512_ceil_ps(a); }
+//% endif
+//% if "mask" in needs
+
+INLINE vm set_mask(bool a) { return (vm)-(int)a; }
+INLINE vm both(vm a, vm b) { return (vm)(a & b); }
+INLINE vm either(vm a, vm b) { return (vm)(a | b); }
+INLINE vm differ(vm a, vm b) { return (vm)(a ^ b); }
+INLINE vm invert(vm a) { return (vm)~a; }
+INLINE vm equal(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+INLINE vm at_most(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+//% endif
+//% if "any" in needs
+
+INLINE bool any(vm m) { return m != 0; }
+//% endif
+//% if "bytes" in needs
+
+INLINE vm load_mask(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  return _mm_test_epi8_mask(bytes, bytes);
+}
+INLINE vm load_mask(const uint8_t* p, int64_t n) {
+  const __m128i bytes = _mm_maskz_loadu_epi8(first(n), p);
+  return _mm_test_epi8_mask(bytes, bytes);
+}
+INLINE void store_mask(uint8_t* p, vm m) {
+  _mm_storeu_si128((__m128i*)p, _mm_maskz_set1_epi8(m, 1));
+}
+INLINE void store_mask(uint8_t* p, vm m, int64_t n) {
+  _mm_mask_storeu_epi8(p, first(n), _mm_maskz_set1_epi8(m, 1));
+}
+//% endif
+//% if "ints" in needs
+
+INLINE vf load_int(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
+INLINE vf load_int(const int32_t* p, int64_t n) {
+  return _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(first(n), p));
+}
+INLINE vf load_int(const int64_t* p, int64_t n) {
+  const vm m = first(n);
+  const __m256 a = _mm512_cvtepi64_ps(_mm512_maskz_loadu_epi64((__mmask8)m, p));
+  const __m256 b = _mm512_cvtepi64_ps(_mm512_maskz_loadu_epi64((__mmask8)(m >> 8), p + 8));
+  return _mm512_insertf32x8(_mm512_castps256_ps512(a), b, 1);
+}
+INLINE vf load_int(const int64_t* p) { return load_int(p, W); }
+//% endif
+//% if "double" in needs
+
+// A vector as two halves in double precision.
+typedef __m512d vd;
+INLINE vd set1d(double x) { return _mm512_set1_pd(x); }
+INLINE vd low(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
+INLINE vd high(vf a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
+INLINE vf join(vd a, vd b) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(a)), _mm512_cvtpd_ps(b), 1);
+}
+//% endif
+//% if "turns" in needs
+
+// x - n pi/2; pi/2 in three parts.
+INLINE vf minus_turns(vf x, vf n) {
+  x = fma(n, set1(-0x1.921fb6p+0f), x);
+  return fma(n, set1(0x1.ee59dap-50f), fma(n, set1(0x1.777a5cp-25f), x));
+}
+//% endif
 //% if "transpose" in needs
 
 INLINE vf pairs(vf a, vf b, int high) {

@@ -36,20 +36,35 @@ INLINE vf v_exp_neg(vf x) {
   return scale(poly(r, 1.0f, 1.0f, 0.49999148f, 0.16666457f, 0.041898314f, 0.0083746463f), n);
 }
 //% endif
+//% if "mantissa" in needs
+
+// m in [sqrt(1/2), sqrt(2)) and n with x = m * 2^n, for positive finite x.
+INLINE vf mantissa(vf x, vf& n) {
+  const vm small = less(x, set1(1.17549435e-38f));  // subnormal: scaled up by 2^23
+  const vf y = select(small, x * set1(8388608.0f), x);
+  const vi e = (bits(y) - 0x3f3504f3) >> 23;
+  n = to_float(e) - select(small, set1(23.0f), set1(0.0f));
+  return from_bits(bits(y) - (e << 23));
+}
+//% endif
+//% if "log1" in needs
+
+// ln (1 + f) + n ln 2 for 1 + f in [sqrt(1/2), sqrt(2)).
+INLINE vf log1(vf f, vf n) {
+  vf r = poly(f, 0.3333391f, -0.25001338f, 0.1996306f, -0.16577573f, 0.14914791f, -0.14267601f,
+              0.087005146f);
+  r = fma(n, set1(-2.12194440e-4f), r * f * f * f);
+  return fma(n, set1(0.693359375f), fma(f * f, set1(-0.5f), r) + f);
+}
+//% endif
 //% if "log" in needs
 
 // ln x, 1.1 ulp; -inf for zero, NaN below.
 INLINE vf v_log(vf x) {
-  const vm small = less(x, set1(1.17549435e-38f));  // subnormal: scaled up by 2^23
-  const vf y = select(small, x * set1(8388608.0f), x);
-  const vi e = (bits(y) - 0x3f3504f3) >> 23;  // y = m * 2^e, m in [sqrt(1/2), sqrt(2))
-  const vf n = to_float(e) - select(small, set1(23.0f), set1(0.0f));
-  const vf f = from_bits(bits(y) - (e << 23)) - set1(1.0f);
-  vf r = poly(f, 0.3333391f, -0.25001338f, 0.1996306f, -0.16577573f, 0.14914791f, -0.14267601f,
-              0.087005146f);
-  r = fma(n, set1(-2.12194440e-4f), r * f * f * f);
-  r = fma(n, set1(0.693359375f), fma(f * f, set1(-0.5f), r) + f);
+  vf n;
+  const vf m = mantissa(x, n);
   const vf infinity = set1(__builtin_inff());
+  vf r = log1(m - set1(1.0f), n);
   r = select(less(x, infinity), r, x);  // NaN and infinity are their own logarithms
   r = select(less(x, set1(0.0f)), set1(__builtin_nanf("")), r);
   return select(less(set1(0.0f), abs(x)), r, select(is_nan(x), x, set1(0.0f) - infinity));
@@ -129,4 +144,139 @@ INLINE vf v_gelu_tanh(vf x) {
 // Maximum and minimum that are NaN when either argument is.
 INLINE vf v_max(vf a, vf b) { return select(is_nan(a), a, max(a, b)); }
 INLINE vf v_min(vf a, vf b) { return select(is_nan(a), a, min(a, b)); }
+//% endif
+//% if "elu" in needs
+
+// x, below zero alpha (e^x - 1): alpha * 1.2e-7 absolute.  The difference is rounded as in ONNX
+// Runtime, so that results near 0 come out the same.
+INLINE vf v_elu(vf x, vf alpha) {
+  return select(less(x, set1(0.0f)), alpha * (v_exp(x) - set1(1.0f)), x);
+}
+INLINE vf v_celu(vf x, vf alpha) {
+  const vf y = alpha * (v_exp(x / alpha) - set1(1.0f));
+  return max(set1(0.0f), x) + min(set1(0.0f), y);
+}
+//% endif
+//% if "softplus" in needs
+
+// ln (1 + e^x), 3 ulp.
+INLINE vf v_softplus(vf x) {
+  const vf e = v_exp(set1(0.0f) - abs(x));
+  const vm large = less(set1(0.41421354f), e);
+  const vf f = select(large, fma(e, set1(0.5f), set1(-0.5f)), e);
+  return max(set1(0.0f), x) + log1(f, select(large, set1(1.0f), set1(0.0f)));
+}
+//% endif
+//% if "mish" in needs
+
+// x tanh(ln(1 + e^x)) = x t / (t + 2) with t = e^x (e^x + 2), 4 ulp; NaN at -inf, as 0 * inf is.
+INLINE vf v_mish(vf x) {
+  const vf e = v_exp(min(set1(20.0f), x));
+  const vf t = fma(e, e, e + e);
+  return x * (t / (t + set1(2.0f)));
+}
+//% endif
+//% if "hard" in needs
+
+// The sum is rounded as in ONNX Runtime: the product first.
+INLINE vf v_hard_sigmoid(vf x, vf alpha, vf beta) {
+  return max(set1(0.0f), min(set1(1.0f), x * alpha + beta));
+}
+//% endif
+//% if "sign" in needs
+
+INLINE vf v_sign(vf x) {  // NaN for NaN
+  const vf zero = set1(0.0f);
+  return select(less(zero, x), set1(1.0f), select(less(x, zero), set1(-1.0f), x + zero));
+}
+//% endif
+//% if "turns" in needs
+
+// 2/pi, most significant word first; its first bit counts 1/2.
+constexpr uint32_t TWO_OVER_PI[] = {0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u,
+                                    0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
+
+// x - n pi/2 for |x| >= 2^20 by multiplying with those 96 bits of 2/pi that are neither multiples
+// of four turns nor too small to matter.
+__attribute__((noinline, unused)) float far_turns(float x, float* n) {
+  uint32_t word;
+  __builtin_memcpy(&word, &x, sizeof word);
+  const int exponent = (int)(word >> 23 & 255) - 150;  // x = mantissa * 2^exponent
+  if (exponent > 104) return __builtin_nanf("");
+  const int start = exponent > 2 ? exponent - 2 : 0, at = start / 32, shift = start % 32;
+  unsigned __int128 window = 0;
+  for (int i = 0; i < 4; i++) window = window << 32 | TWO_OVER_PI[at + i];
+  window = window << shift >> 32;
+  unsigned __int128 turns = window * ((word & 0x7fffffu) | 0x800000u);  // in turns / 2^94
+  if (exponent < 2) turns >>= 2 - exponent;
+  const uint64_t fixed = (uint64_t)(turns >> 32);
+  const uint64_t whole = (fixed + (uint64_t(1) << 61)) >> 62;
+  const float r = (float)((double)(int64_t)(fixed - (whole << 62)) * 0x1.921fb54442d18p-62);
+  *n = x < 0.0f ? -(float)whole : (float)whole;
+  return x < 0.0f ? -r : r;
+}
+
+// sin(x + quarter pi/2): 1.5 ulp, also next to its zeros and for the largest x; NaN for infinities.
+INLINE vf v_sin(vf x, int quarter) {
+  const vf magic = set1(12582912.0f), near = set1(1048576.0f);
+  vf n = fma(x, set1(0.636619772f), magic) - magic, r = minus_turns(x, n);
+  if (__builtin_expect(any(less(near, abs(x))), 0)) {
+    float xs[W], ns[W], rs[W];
+    store(xs, x), store(ns, n), store(rs, r);
+    for (int i = 0; i < W; i++)
+      if (__builtin_fabsf(xs[i]) > 1048576.0f) rs[i] = far_turns(xs[i], &ns[i]);
+    n = load(ns), r = load(rs);
+  }
+  const vi q = to_int(n) + quarter;
+  const vf z = r * r;
+  const vf s = fma(r * z, poly(z, -0.16666648f, 0.008331751f, -0.0001946232f), r);
+  const vf c = fma(z * z, poly(z, 0.041666634f, -0.0013886805f, 2.4376768e-05f),
+                   fma(z, set1(-0.5f), set1(1.0f)));
+  const vf y = select(less(set1(0.5f), to_float(q & 1)), c, s);
+  return from_bits(bits(y) ^ ((q & 2) << 30));
+}
+//% endif
+//% if "root" in needs
+
+// x^(1/2) as a power: +infinity for -infinity, +0 for -0.
+INLINE vf v_root(vf x) {
+  const vf infinity = set1(__builtin_inff());
+  return sqrt(select(less(x, set1(-3.4028235e38f)), infinity, x)) + set1(0.0f);
+}
+//% endif
+//% if "pow" in needs
+
+// y (n + log2 m) in double precision, with 4e-12 of the logarithm.
+INLINE vd times_log2(vd y, vd m, vd n) {
+  const vd s = (m - 1.0) / (m + 1.0);
+  const vd z = s * s;
+  const vd p = 0.5770835849555295 + z * (0.41167271990863274 + z * 0.34073008499053853);
+  return y * (n + s * (2.885390081790087 + z * (0.9617966733417563 + z * p)));
+}
+
+// x^y, 1.5 ulp; without AVX-512 results below 2.4e-38 are 0.  Zeros, infinities, NaN and negative
+// x as IEEE 754's pow has them.
+INLINE vf v_pow(vf x, vf y) {
+  const vf zero = set1(0.0f), one = set1(1.0f), infinity = set1(__builtin_inff());
+  const vf ax = abs(x);
+  vf n;
+  const vf m = mantissa(ax, n);
+  n = select(less(ax, infinity), n, ax);
+  n = select(at_most(ax, zero), zero - infinity, n);
+  const vd low_t = times_log2(low(y), low(m), low(n));
+  const vd high_t = times_log2(high(y), high(m), high(n));
+  const vf t = max(set1(EXP_LOW * 1.44269504f), min(set1(128.0f), join(low_t, high_t)));
+  const vf k = round_even(t);
+  const vf f = max(set1(-1.0f), min(one, join(low_t - low(k), high_t - high(k))));
+  vf r = scale(poly(f * set1(0.693147182f), 1.0f, 1.0f, 0.5f, 0.16666518f, 0.041666206f,
+                    0.0083688879f, 0.0013950488f), k);
+  const vf half = y * set1(0.5f);
+  const vm whole = equal(floor(y), y);
+  const vm odd = both(whole, invert(equal(floor(half), half)));
+  r = select(odd, from_bits(bits(r) | (bits(x) & INT32_MIN)), r);
+  const vm finite_below = both(less(x, zero), less(ax, infinity));
+  r = select(both(finite_below, invert(whole)), set1(__builtin_nanf("")), r);
+  const vm ones = both(equal(ax, one), equal(abs(y), infinity));
+  return select(either(ones, either(equal(x, one), equal(y, zero))), one, r);
+}
 //% endif

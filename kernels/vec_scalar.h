@@ -44,6 +44,62 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((to_int(n) + 126) << 23);
   return half + half;
 }
+//% if "round" in needs
+
+// Below 2^23 the sum with 2^23 has no fraction; the sign is kept, also of zero.
+INLINE vf round_even(vf a) {
+  const vf big = __builtin_copysignf(8388608.0f, a);
+  return abs(a) < 8388608.0f ? __builtin_copysignf((a + big) - big, a) : a;
+}
+INLINE vf floor(vf a) {
+  const vf r = round_even(a);
+  return __builtin_copysignf(r > a ? r - 1.0f : r, a);
+}
+INLINE vf ceil(vf a) {
+  const vf r = round_even(a);
+  return __builtin_copysignf(r < a ? r + 1.0f : r, a);
+}
+//% endif
+//% if "mask" in needs
+
+INLINE vm set_mask(bool a) { return a; }
+INLINE vm both(vm a, vm b) { return a && b; }
+INLINE vm either(vm a, vm b) { return a || b; }
+INLINE vm differ(vm a, vm b) { return a != b; }
+INLINE vm invert(vm a) { return !a; }
+INLINE vm equal(vf a, vf b) { return a == b; }
+INLINE vm at_most(vf a, vf b) { return a <= b; }
+//% endif
+//% if "any" in needs
+
+INLINE bool any(vm m) { return m; }
+//% endif
+//% if "bytes" in needs
+
+INLINE vm load_mask(const uint8_t* p) { return *p != 0; }
+INLINE void store_mask(uint8_t* p, vm m) { *p = m; }
+//% endif
+//% if "ints" in needs
+
+INLINE vf load_int(const int32_t* p) { return (float)*p; }
+INLINE vf load_int(const int64_t* p) { return (float)*p; }
+//% endif
+//% if "double" in needs
+
+// A vector as two halves in double precision; with one lane the second half repeats the first.
+typedef double vd;
+INLINE vd set1d(double x) { return x; }
+INLINE vd low(vf a) { return a; }
+INLINE vd high(vf a) { return a; }
+INLINE vf join(vd a, vd) { return (vf)a; }
+//% endif
+//% if "turns" in needs
+
+// x - n pi/2; pi/2 in two parts, products with the first are exact.
+INLINE vf minus_turns(vf x, vf n) {
+  return (vf)((x - n * 0x1.921fb54p+0) - n * 0x1.10b4611a62633p-30);
+}
+//% endif
 //% if "transpose" in needs
 
 // dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.

@@ -1,8 +1,8 @@
 """Networks that transformers does not have, as torch modules; only the exporting script uses them.
 
-    Detector   anchor-free, after YOLOv8n: 3 scales, boxes as distributions, decoded in the graph
-    UNet       4 levels, transposed convolutions, skips padded to fit any size
-    Tagger     bidirectional LSTM and GRU over filter-bank features, a label per frame
+Detector   anchor-free, after YOLOv8n: 3 scales, boxes as distributions, decoded in the graph
+UNet       4 levels, transposed convolutions, skips padded to fit any size
+Tagger     bidirectional LSTM and GRU over filter-bank features, a label per frame
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class Detector(nn.Module):  # type: ignore[misc]
         low = self.rise_low(torch.cat((self._double(middle), low), 1))
         middle = self.sink_middle(torch.cat((self.to_middle(low), middle), 1))
         high = self.sink_high(torch.cat((self.to_high(middle), high), 1))
-        return self.head((low, middle, high))
+        boxes, scores = self.head((low, middle, high))
+        return boxes, scores
 
     @staticmethod
     def _double(x: Tensor) -> Tensor:

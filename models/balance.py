@@ -21,6 +21,7 @@ from models.rules import Rule
 __all__ = ["balance"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+BRANCH = 0.4
 PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
@@ -28,6 +29,7 @@ def balance(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> onnx.ModelPro
     """Scale the stored rules of all weights of products, in place, by what ``feeds`` show."""
     tensors = {t.name: t for t in model.graph.initializer if stripped(t)}
     weights = {name: _grown(tensor) for name, tensor in tensors.items()}
+    branches = _branches(model.graph)
     session = _session(model, tensors)
     for node in model.graph.node:
         if node.op_type not in PRODUCTS or node.input[1] not in weights:
@@ -35,11 +37,19 @@ def balance(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> onnx.ModelPro
         name = node.input[1]
         (result,) = session.run([node.output[0]], {**feeds, **weights})
         size = np.float32(np.sqrt(np.square(result, dtype=np.float64).mean()))
+        size /= np.float32(BRANCH if node.output[0] in branches else 1.0)
         weights[name] /= size
         kind, mean, deviation = tensors[name].doc_string.split()
         rule = Rule(kind, float(mean), float(deviation) / float(size))
         tensors[name].doc_string = str(rule)
     return model
+
+
+def _branches(graph: onnx.GraphProto) -> set[str]:
+    """Products added to what skipped them: small beside it, as in trained networks."""
+    products = {node.output[0] for node in graph.node if node.op_type in PRODUCTS}
+    added = (set(node.input) & products for node in graph.node if node.op_type == "Add")
+    return {names.pop() for names in added if len(names) == 1}
 
 
 def _grown(tensor: onnx.TensorProto) -> Array:

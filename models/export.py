@@ -25,7 +25,8 @@ from models.rules import Gains, strip
 __all__ = ["MODELS", "Entry", "export"]
 
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
-_IMAGE: Dynamic = {0: "batch"}
+_BATCH: Dynamic = {0: "batch"}
+_STEP: Dynamic = {0: "batch", 1: "sequence"}
 _SIZES: Dynamic = {0: "batch", 2: "height", 3: "width"}
 
 
@@ -61,12 +62,9 @@ def _text(
 
     tokens = torch.randint(1, 500, (2, 16))
     feeds = (tokens, torch.ones_like(tokens), torch.zeros_like(tokens))[: len(inputs)]
-    dynamic: dict[str, Dynamic] = {n: {0: "batch", 1: "sequence"} for n in (*inputs, *outputs)}
-    for name in ("pooler_output", "text_embeds"):
-        if name in dynamic:
-            dynamic[name] = {0: "batch"}
-    write = capture if dynamo else trace
-    return write(module, feeds, inputs, outputs, dynamic)
+    single = ("pooler_output", "text_embeds")
+    dynamic = {n: _BATCH if n in single else _STEP for n in (*inputs, *outputs)}
+    return (capture if dynamo else trace)(module, feeds, dynamic)
 
 
 def _bert(hidden: int, layers: int, attention: str, outputs: int = 1, **sizes: int) -> Any:
@@ -161,31 +159,21 @@ def _llama(attention: str, opset: int, dynamo: bool = False) -> onnx.ModelProto:
     mask = torch.ones(2, past + new, dtype=torch.long)
     feeds = (ids, mask, positions, *torch.randn(2 * layers, 2, heads, past, size))
     slots = [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
-    step: Dynamic = {0: "batch", 1: "sequence"}
-    dynamic = {"input_ids": step, "position_ids": step, "logits": step}
-    dynamic["attention_mask"] = {0: "batch", 1: "past_sequence+sequence"}
-    dynamic |= {f"past_key_values.{slot}": {0: "batch", 2: "past_sequence"} for slot in slots}
-    dynamic |= {f"present.{slot}": {0: "batch", 2: "past_sequence+sequence"} for slot in slots}
-    inputs = [*_TEXT[:2], "position_ids", *(f"past_key_values.{slot}" for slot in slots)]
-    outputs = ["logits", *(f"present.{slot}" for slot in slots)]
-    write = capture if dynamo else trace
-    return write(Decoder(config), feeds, inputs, outputs, dynamic, opset)
+    held: Dynamic = {0: "batch", 2: "past_sequence"}
+    total = "past_sequence+sequence"
+    dynamic: dict[str, Dynamic] = {"input_ids": _STEP, "attention_mask": {0: "batch", 1: total}}
+    dynamic |= {"position_ids": _STEP, **{f"past_key_values.{slot}": held for slot in slots}}
+    dynamic |= {"logits": _STEP, **{f"present.{slot}": {0: "batch", 2: total} for slot in slots}}
+    return (capture if dynamo else trace)(Decoder(config), feeds, dynamic, opset)
 
 
 # ---- images and sound ------------------------------------------------------------------
 
 
-def _image(
-    module: Any, outputs: Mapping[str, Dynamic], size: int = 224, dynamo: bool = False, **more: Any
-) -> onnx.ModelProto:
-    """Export a module over ``size``² images."""
+def _images(size: int = 224) -> tuple[Any]:
     import torch
 
-    name = "pixel_values" if "logits" in outputs else "images"
-    inputs = {name: _SIZES if _SIZES in outputs.values() or _ANCHORS in outputs.values() else _BATCH}
-    write = capture if dynamo else trace
-    images = torch.rand(2, 3, size, size)
-    return write(module, (images,), [*inputs], [*outputs], {**inputs, **outputs}, **more)
+    return (torch.rand(2, 3, size, size),)
 
 
 def _classifier(family: str, dynamo: bool = False, **settings: Any) -> onnx.ModelProto:
@@ -194,34 +182,49 @@ def _classifier(family: str, dynamo: bool = False, **settings: Any) -> onnx.Mode
 
     config = getattr(transformers, f"{family}Config")(num_labels=1000, **settings)
     base = getattr(transformers, f"{family}ForImageClassification")
-    return _image(_module(base, config, ["pixel_values"]), "logits", dynamo=dynamo)
+    module = _module(base, config, ["pixel_values"])
+    dynamic = {"pixel_values": _BATCH, "logits": _BATCH}
+    return (capture if dynamo else trace)(module, _images(), dynamic)
 
 
 def _efficientnet() -> onnx.ModelProto:
-    sizes = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
-    return _classifier("EfficientNet", image_size=224, **sizes)
+    return _classifier(
+        "EfficientNet",
+        image_size=224,
+        hidden_dim=1280,
+        width_coefficient=1.0,
+        depth_coefficient=1.0,
+    )
 
 
-def _detector(dynamic: Dynamic, dynamo: bool = False) -> onnx.ModelProto:
+def _detector(dynamo: bool = False) -> onnx.ModelProto:
+    """Of any multiple of 32 traced; torch.export cannot express that and gets one size."""
     from models.architectures import Detector
 
-    return _image(Detector(), "boxes", 224, dynamic, dynamo)
+    if dynamo:
+        return capture(Detector(), _images(), dict.fromkeys(("images", "boxes", "scores"), _BATCH))
+    found: Dynamic = {0: "batch", 2: "anchors"}
+    return trace(Detector(), _images(), {"images": _SIZES, "boxes": found, "scores": found})
 
 
 def _unet() -> onnx.ModelProto:
+    """As saved from a training script: batch norms stay apart from the convolutions."""
     import torch
+
     from models.architectures import UNet
 
     unfused = {"training": torch.onnx.TrainingMode.PRESERVE}
-    return _image(UNet(), "masks", 64, _SIZES, **unfused)
+    return trace(UNet(), _images(64), {"images": _SIZES, "masks": _SIZES}, **unfused)
 
 
 def _tagger() -> onnx.ModelProto:
     import torch
+
     from models.architectures import Tagger
 
-    dynamic = dict.fromkeys(("features", "labels"), {0: "batch", 1: "frames"})
-    return trace(Tagger(), (torch.randn(2, 20, 80),), ["features"], ["labels"], dynamic)
+    frames: Dynamic = {0: "batch", 1: "frames"}
+    dynamic = {"features": frames, "labels": frames}
+    return trace(Tagger(), (torch.randn(2, 20, 80),), dynamic)
 
 
 def _whisper_tiny() -> onnx.ModelProto:
@@ -236,10 +239,9 @@ def _whisper_tiny() -> onnx.ModelProto:
         encoder_ffn_dim=1536,
         attn_implementation="eager",
     )
-    names = ["input_features"], ["last_hidden_state"]
-    dynamic = dict.fromkeys((*names[0], *names[1]), _IMAGE)
-    module = _module(WhisperEncoder, config, names[0])
-    return trace(module, (torch.randn(1, 80, 3000),), *names, dynamic)
+    module = _module(WhisperEncoder, config, ["input_features"])
+    dynamic = dict.fromkeys(("input_features", "last_hidden_state"), _BATCH)
+    return trace(module, (torch.randn(1, 80, 3000),), dynamic)
 
 
 _UNSCALED = (("Attention/q/", 1 / 8), ("relative_attention_bias", 10.0))
@@ -265,8 +267,8 @@ MODELS = (
     Entry("mobilenetv2", lambda: _classifier("MobileNetV2", tf_padding=False), balanced=224),
     Entry("efficientnet-b0", _efficientnet, balanced=224),
     Entry("convnext-tiny", lambda: _classifier("ConvNext"), balanced=224),
-    Entry("detector", lambda: _detector(_SIZES), balanced=224),
-    Entry("detector-dynamo", lambda: _detector(_IMAGE, dynamo=True), balanced=224),
+    Entry("detector", _detector, balanced=224),
+    Entry("detector-dynamo", lambda: _detector(True), balanced=224),
     Entry("unet", _unet, balanced=64),
     Entry("tagger", _tagger),
     Entry("tiny-bert", _tiny_bert),

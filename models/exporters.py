@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,48 +24,42 @@ Dynamic = Mapping[int, str]
 def trace(
     module: Any,
     feeds: tuple[Any, ...],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
     dynamic: Mapping[str, Dynamic],
     opset: int = 17,
     **arguments: Any,
 ) -> onnx.ModelProto:
-    """Export by running the module once on ``feeds`` and recording it."""
+    """Export by running the module once on ``feeds`` and recording it.
+
+    ``dynamic`` names every input, in the order of ``feeds``, then every output.
+    """
     import torch
 
     if "dynamo" in inspect.signature(torch.onnx.export).parameters:
         arguments["dynamo"] = False
-    arguments |= {"input_names": list(inputs), "output_names": list(outputs)}
-    axes = {name: dict(dims) for name, dims in dynamic.items()}
-    return _to_proto(module, feeds, opset_version=opset, dynamic_axes=axes, **arguments)
+    axes = {name: dict(dims) for name, dims in dynamic.items() if dims}
+    arguments |= {"dynamic_axes": axes, "opset_version": opset}
+    return _to_proto(module, feeds, list(dynamic), arguments)
 
 
 def capture(
-    module: Any,
-    feeds: tuple[Any, ...],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    dynamic: Mapping[str, Dynamic],
-    opset: int = 20,
+    module: Any, feeds: tuple[Any, ...], dynamic: Mapping[str, Dynamic], opset: int = 20
 ) -> onnx.ModelProto:
-    """Export the whole program with symbolic dims.
+    """Export the whole program with symbolic dims; ``dynamic`` as in :func:`trace`.
 
     A symbol that is a sum gets a name of its own: ``torch.export`` proves no such equalities.
     """
     import torch
 
-    names = {n: n if "+" not in n else "total_sequence" for d in dynamic.values() for n in d.values()}
-    dims = {name: torch.export.Dim(name) for name in names.values()}
-    shapes = tuple({a: dims[names[n]] for a, n in dynamic[name].items()} for name in inputs)
-    return _to_proto(
-        module,
-        feeds,
-        dynamo=True,
-        opset_version=opset,
-        input_names=list(inputs),
-        output_names=list(outputs),
-        dynamic_shapes=(shapes,) if _variadic(module) else shapes,
-    )
+    inputs = tuple(dynamic.items())[: len(feeds)]
+    symbols = {symbol for _, dims in inputs for symbol in dims.values()}
+    dims = {
+        symbol: torch.export.Dim("total_sequence" if "+" in symbol else symbol)
+        for symbol in symbols
+    }
+    shapes = tuple({axis: dims[symbol] for axis, symbol in own.items()} for _, own in inputs)
+    arguments: dict[str, Any] = {"dynamo": True, "opset_version": opset}
+    arguments["dynamic_shapes"] = (shapes,) if _variadic(module) else shapes
+    return _to_proto(module, feeds, list(dynamic), arguments)
 
 
 def _variadic(module: Any) -> bool:
@@ -92,9 +86,12 @@ def _random(module: Any) -> Any:
     return module.eval()
 
 
-def _to_proto(module: Any, feeds: tuple[Any, ...], **arguments: Any) -> onnx.ModelProto:
+def _to_proto(
+    module: Any, feeds: tuple[Any, ...], names: list[str], arguments: dict[str, Any]
+) -> onnx.ModelProto:
     import torch
 
+    arguments |= {"input_names": names[: len(feeds)], "output_names": names[len(feeds) :]}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         torch.onnx.export(_random(module), feeds, str(path), **arguments)

@@ -21,7 +21,7 @@ import onnx
 
 __all__ = ["Gains", "Rule", "rules", "strip"]
 
-_KEEP, _EVEN = 64, 8
+_KEEP, _EVEN, _BIAS = 64, 8, 0.02
 _THROUGH = ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Slice")
 _SHARP = re.compile(r"[/.](query|key|[qk]_lin|[qk]_proj)[/.]")
 _NORMS = ("LayerNormalization", "GroupNormalization", "InstanceNormalization")
@@ -81,7 +81,7 @@ def rules(graph: onnx.GraphProto, gains: Gains = ()) -> dict[str, Rule]:
                 rule = _rule(node, slot, dims)
                 path = f"{source} {node.output[0]}"
                 found[source] = rule._replace(b=rule.b * _gain(path, rule, gains))
-    return {name: found.get(name, Rule("normal", 0.0, 0.02)) for name in large}
+    return {name: found.get(name, Rule("normal", 0.0, _BIAS)) for name in large}
 
 
 def _weighs(tensor: onnx.TensorProto) -> bool:
@@ -93,9 +93,10 @@ def _weighs(tensor: onnx.TensorProto) -> bool:
 
 
 def _gain(path: str, rule: Rule, gains: Gains) -> float:
-    """Sharper queries and keys make attention neither flat nor one-hot."""
-    matrix = rule.kind != "uniform" and rule.a == 0.0 and rule.b > 0.02
-    sharp = 1.5 if matrix and _SHARP.search(path) else 1.0
+    """Sharper queries and keys make attention neither flat nor one-hot, their biases felt."""
+    sharp = 1.0
+    if _SHARP.search(path) and rule.a == 0.0:
+        sharp = 1.5 if rule.b > _BIAS else 10.0
     return sharp * math.prod(factor for word, factor in gains if word in path)
 
 
@@ -110,9 +111,11 @@ def _rule(node: onnx.NodeProto, slot: int, dims: tuple[int, ...]) -> Rule:
     if op in ("Conv", "ConvTranspose"):
         if slot == 2:
             return Rule("normal", 0.0, 0.1)
-        summed = math.prod(dims[1:]) if op == "Conv" else dims[0] * math.prod(dims[2:])
-        even = op == "Conv" and dims[1] >= _EVEN
-        return _spread(2.0, summed)._replace(kind="even" if even else "normal")
+        if op == "ConvTranspose":
+            strides = next((a.ints for a in node.attribute if a.name == "strides"), (1,))
+            return _spread(2.0, dims[0] * math.prod(dims[2:]) / math.prod(strides))
+        rule = _spread(2.0, math.prod(dims[1:]))
+        return rule._replace(kind="even") if dims[1] >= _EVEN else rule
     if op == "Gather":
         return Rule("normal", 0.0, 0.05)
     if op == "BatchNormalization":
@@ -123,8 +126,8 @@ def _rule(node: onnx.NodeProto, slot: int, dims: tuple[int, ...]) -> Rule:
             Rule("uniform", 0.5, 1.5),
         )[slot - 1]
     scale = op == "Mul" or (op in (*_NORMS, "RMSNormalization") and slot == 1)
-    return Rule("normal", 1.0, 0.1) if scale else Rule("normal", 0.0, 0.02)
+    return Rule("normal", 1.0, 0.1) if scale else Rule("normal", 0.0, _BIAS)
 
 
-def _spread(variance: float, summed: int) -> Rule:
+def _spread(variance: float, summed: float) -> Rule:
     return Rule("normal", 0.0, math.sqrt(variance / summed))

@@ -22,7 +22,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["DRIVERS", "lower"]
 
 DRIVERS: tuple[GemmDriver, ...] = (
-    GemmDriver(max_rows=4),
+    GemmDriver(max_rows=4, prefetch=0),
     GemmDriver(max_rows=32),
     GemmDriver(max_rows=512),
     GemmDriver(max_rows=2**31 - 1),

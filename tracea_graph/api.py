@@ -59,10 +59,14 @@ def optimize(
     files = files_of(model)
     with tempfile.TemporaryDirectory(prefix="tracea-") as scratch, staging(paths, files) as stage:
         clock.step("planning")
-        planner = Planner(model.graph, options, inputs.timed[0].symbols)
+        planner = Planner(model.graph, options, inputs.timed[0].symbols, isas)
         workshop = Workshop(model, options, planner, isas, Path(scratch))
         report = Reporter(paths, model, inputs, isas, options, clock)
         report.planned(*workshop.plan())
+
+        clock.step("tuning")
+        if options.keep == "faster":
+            workshop.tune([binding.symbols for binding in inputs.timed])
 
         clock.step("building")
         full = workshop.build() if report.worth_building() else None

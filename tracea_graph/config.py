@@ -27,39 +27,6 @@ TOLERANCE = Tolerance()
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a caller may choose; the command line has a flag of the same name for each."""
-
-    output: Path | None = None
-    target: str = "host"
-    threads: tuple[int, ...] = ()
-    """Thread counts to time; empty means 1 and all cores."""
-    shapes: tuple[dict[str, int], ...] = ()
-    """Symbol bindings to time; empty means the default binding."""
-    keep: str = "faster"
-    """``faster``: only rewrites measured faster; ``legal``: every rewrite that passes its checks."""
-    only: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    budget: float = 180.0
-    """Seconds of measuring, at most."""
-    effort: str = "default"
-    verify: bool = True
-    custom_ops: bool = True
-    require_library: bool = False
-    plain_weights: bool = False
-    single_file: bool = False
-    max_error: float | None = None
-    rtol: float | None = None
-    atol: float | None = None
-    data: Path | None = None
-    until: str | None = None
-    keep_sources: Path | None = None
-    cache: Path | None = None
-    seed: int = 0
-    verbosity: int = 0
-
-
-@dataclass(frozen=True)
 class Environment:
     """The environment variables the package reads, in one place."""
 
@@ -78,3 +45,47 @@ def _cache_root() -> Path:
         return Path(path)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "tracea-graph"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller may choose; the command line has a flag of the same name for each."""
+
+    output: Path | None = None
+    target: str = "host"
+    threads: tuple[int, ...] = ()
+    """Thread counts to time; empty means 1 and all cores."""
+    shapes: tuple[dict[str, int], ...] = ()
+    """Symbol bindings to time; empty means the default binding."""
+    keep: str = "faster"
+    """``faster``: only rewrites measured faster; ``legal``: every rewrite that passes its checks."""
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    budget: float = 180.0
+    """Seconds of measuring, at most."""
+    effort: str = "default"
+    """``thorough`` searches for better drivers; otherwise those found earlier are used."""
+    verify: bool = True
+    custom_ops: bool = True
+    require_library: bool = False
+    plain_weights: bool = False
+    single_file: bool = False
+    max_error: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    data: Path | None = None
+    until: str | None = None
+    keep_sources: Path | None = None
+    cache: Path | None = None
+    seed: int = 0
+
+
+    @property
+    def environment(self) -> Environment:
+        """The environment, with the cache these options name."""
+        return Environment(cache=self.cache) if self.cache else Environment()
+
+    @property
+    def thread_counts(self) -> tuple[int, ...]:
+        """Thread counts to time: those given, or one and all cores."""
+        return self.threads or tuple(dict.fromkeys((1, os.cpu_count() or 1)))

@@ -213,7 +213,7 @@ class Weight:
         """SHA-256 of dtype, shape and bytes: equal weights have equal digests."""
         head = f"{self.dtype.short}{self.shape}".encode()
         digest = hashlib.sha256(head)
-        digest.update(np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
 

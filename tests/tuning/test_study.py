@@ -79,6 +79,20 @@ def test_noise_alone_is_no_gain() -> None:
     assert run(Machine(lambda driver: 1.0, noise=0.3)).driver == DEFAULT
 
 
+def test_what_drowns_in_noise_is_left_open() -> None:
+    calm = Machine(favours(CHALLENGERS[0], 1.1))
+
+    class Shaken(Machine):
+        def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+            if pairs < FINAL:
+                return calm.measure(driver, threads, pairs)
+            waves = [1.0 if i // 3 % 2 else 3.0 for i in range(pairs)]
+            return Race((1.1,) * pairs, tuple(waves))
+
+    found = run(Shaken(favours(CHALLENGERS[0], 1.1)))
+    assert found.driver == DEFAULT and not found.final
+
+
 def test_equal_candidates_are_told_apart_by_their_order() -> None:
     found = run(Machine(lambda driver: 1.2 if driver == DEFAULT else 1.0))
     assert found.driver == CHALLENGERS[0]

@@ -15,8 +15,9 @@ from tracea_graph.hardware import profile_cpu
 from tracea_graph.ops.program import GemmDriver
 from tracea_graph.passes.lower import DRIVERS
 from tracea_graph.tuning import Problem, Tuned, Tuner, TuningCache, Workload, tune
+from tracea_graph.tuning.jobs import TYPICAL_ROWS, by_worth, jobs_of
 from tracea_graph.tuning.problem import Case
-from tracea_graph.tuning.tuner import TYPICAL_ROWS, machine_key, tables
+from tracea_graph.tuning.tuner import machine_key, tables
 
 SMALL, LARGE = Problem(384, 384), Problem(768, 3072)
 LOADS = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (128,)))
@@ -60,12 +61,23 @@ def cache(tmp_path: Path) -> Iterator[TuningCache]:
         yield made
 
 
-def test_what_is_asked_for_and_costs_most_comes_first(cache: TuningCache) -> None:
-    stand = Stand()
-    found = tuner(cache, stand).run(LOADS, 1e6)
-    order = list(dict.fromkeys(stand.cases))
-    assert order[:2] == [Case(LARGE, 128), Case(SMALL, 128)]
-    assert {t.case.rows for t in found} == {*TYPICAL_ROWS}
+def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
+    loads = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (1, 128)))
+    jobs = by_worth(jobs_of(loads, "avx512", (1,)), "avx512", (1,))
+    assert [j.asked for j in jobs] == sorted((j.asked for j in jobs), reverse=True)
+    assert {j.case for j in jobs if j.asked} == {
+        Case(LARGE, 1),
+        Case(LARGE, 128),
+        Case(SMALL, 128),
+    }
+    assert jobs[0].case == Case(LARGE, 1), "cheap to measure, and all of its run's time"
+    order = [j.case for j in jobs if j.case.rows == 128]
+    assert order == [Case(LARGE, 128), Case(SMALL, 128)]
+    assert {j.case.rows for j in jobs} == {*TYPICAL_ROWS}
+
+
+def test_every_case_is_measured_and_the_better_driver_found(cache: TuningCache) -> None:
+    found = tuner(cache, Stand()).run(LOADS, 1e6)
     assert [t.source for t in found] == ["measured"] * len(found)
     best = {t.case: t for t in found}[Case(LARGE, 128)]
     assert best.driver.row_chunk == 64 and best.gain == pytest.approx(1.2)
@@ -155,7 +167,8 @@ def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
     """Twice: the second time everything comes from the cache, without building anything."""
     environment, heard, isas = Environment(cache=tmp_path), list[str](), profile_cpu().isas
     loads = (Workload(Problem(96, 64), 3, (64,)),)
-    first = tune(loads, isas, budget_s=3.0, environment=environment, progress=heard.append)
+    tune(loads, isas, budget_s=0.01, environment=environment)  # compiles, no more
+    first = tune(loads, isas, budget_s=2.0, environment=environment, progress=heard.append)
     assert heard
     with TuningCache(tmp_path / "tuning.sqlite") as cache:
         entries = [entry for _, entry in cache]

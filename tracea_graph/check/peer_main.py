@@ -6,7 +6,6 @@ methods of a session that the ordinary worker calls, so that it runs in turn wit
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence

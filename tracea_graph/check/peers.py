@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from tracea_graph.check.timing import busy_seconds
 from tracea_graph.check.worker import Array, Worker
@@ -51,7 +51,9 @@ def peers_named(names: Sequence[str] | None) -> tuple[Peer, ...]:
         if name not in known:
             raise UsageError(f"there is no peer {name!r}; the peers are ort, {', '.join(known)}")
         if not known[name].version:
-            raise UsageError(f"{name} needs {known[name].package}: pip install tracea-graph[peers]")
+            raise UsageError(
+                f"{name} needs {known[name].package}: pip install tracea-graph[peers]"
+            )
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
@@ -70,6 +72,9 @@ class PeerWorker(Worker):
     """A worker that also runs models in other runtimes."""
 
     script: ClassVar[Path] = Path(__file__).with_name("peer_main.py")
+
+    def __enter__(self) -> Self:
+        return self
 
     def open_peer(
         self,

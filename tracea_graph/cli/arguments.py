@@ -34,6 +34,11 @@ def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:
         epilog="exit codes: 0 written (improved, or original kept), 2 usage or invalid model, "
         "3 verification failed, 4 build failed, 130 interrupted",
     )
+    _add_optimize(parser)
+    return parser
+
+
+def _add_optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="OUT.onnx or a folder (default: MODEL.tracea.onnx)"
@@ -42,7 +47,6 @@ def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:
     _add_rewriting(parser)
     _add_writing(parser)
     _add_printing(parser)
-    return parser
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +57,10 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help="sizes of symbolic dimensions to time with; may be repeated",
     )  # fmt: skip
     add("--data", type=Path, metavar="FILE.npz", help="real inputs to verify and time with")
-    add("--budget", type=float, default=Options.budget, metavar="SECONDS", help="longest time to measure")
+    add(
+        "--budget", type=float, default=Options.budget, metavar="SECONDS",
+        help="longest time to measure",
+    )  # fmt: skip
     add("--no-verify", action="store_true", help="do not compare outputs with the original's")
     add("--max-error", type=float, metavar="EPS", help="accepted error, as a share of max|y|")
     add("--rtol", type=float, metavar="X", help="accepted relative error, element by element")
@@ -82,8 +89,9 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
     add("--keep-sources", type=Path, metavar="DIR", help="write the generated sources here")
     add("--until", choices=STAGES, help="stop after this stage and show its result")
     add(
-        "--cache", type=Path, metavar="DIR", help="compiled kernels (default: ~/.cache/tracea-graph)"
-    )
+        "--cache", type=Path, metavar="DIR",
+        help="where compiled kernels are kept (default: ~/.cache/tracea-graph)",
+    )  # fmt: skip
 
 
 def _add_printing(parser: argparse.ArgumentParser) -> None:
@@ -97,9 +105,8 @@ def tool_parser() -> argparse.ArgumentParser:
     """The parser of ``tracea``: one subcommand each."""
     parser = _Parser(prog="tracea", description="Optimize and inspect ONNX models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser(
-        "optimize", help="write a faster model", parents=[optimize_parser()], add_help=False
-    )
+    optimize = commands.add_parser("optimize", help="write a faster model")
+    _add_optimize(optimize)
     inspect = commands.add_parser("inspect", help="show a model's region graph")
     inspect.add_argument("model", type=Path, metavar="MODEL.onnx")
     inspect.add_argument("--fused", action="store_true", help="after the passes, not before")

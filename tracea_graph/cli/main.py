@@ -18,7 +18,7 @@ from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser, wants_folder
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
-from tracea_graph.pipeline.output import check_file, paths_of_all, write_text
+from tracea_graph.pipeline.output import check_file, check_folder, paths_of_all, write_text
 from tracea_graph.views import (
     Report,
     plain,
@@ -109,6 +109,8 @@ def _optimize(args: argparse.Namespace) -> int:
     paths_of_all(args.models, options.output, folder)
     if args.report is not None:
         check_file(args.report, "--report", args.models)
+    if args.keep_sources is not None:
+        check_folder(args.keep_sources, "--keep-sources")
     reports, codes = list[Report](), list[int]()
     for model in args.models:
         try:

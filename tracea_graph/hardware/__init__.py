@@ -1,5 +1,20 @@
 """What the hardware can do."""
 
-from tracea_graph.hardware.cpu import CpuProfile, fingerprint, fingerprint_hash, profile_cpu
+from __future__ import annotations
 
-__all__ = ["CpuProfile", "fingerprint", "fingerprint_hash", "profile_cpu"]
+from tracea_graph.hardware.cpu import CpuProfile, fingerprint, fingerprint_hash, profile_cpu
+from tracea_graph.hardware.doctor import Doctor, Health
+from tracea_graph.hardware.measure import Measurements
+from tracea_graph.hardware.selection import Decision, plan_kernel
+
+__all__ = [
+    "CpuProfile",
+    "Decision",
+    "Doctor",
+    "Health",
+    "Measurements",
+    "fingerprint",
+    "fingerprint_hash",
+    "plan_kernel",
+    "profile_cpu",
+]

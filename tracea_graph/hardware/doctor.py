@@ -27,9 +27,10 @@ _RUNTIMES = (
     "onnxruntime-openvino",
     "onnxruntime-directml",
 )
-_ASK_RUNTIME = (
-    "import json, onnxruntime as o; print(json.dumps([o.__version__, o.get_available_providers()]))"
-)
+_ASK_RUNTIME = """
+import json, onnxruntime
+print(json.dumps([onnxruntime.__version__, onnxruntime.get_available_providers()]))
+"""
 _ASK_SECONDS = 30.0
 
 
@@ -105,8 +106,8 @@ class Doctor:
         answer = self._recall("gpus", key)
         try:
             if answer is not None:
-                return Gpus(tuple(Gpu(**_tuples(row)) for row in answer))
-        except TypeError:
+                return Gpus(tuple(map(Gpu.of, answer)))
+        except (KeyError, TypeError, ValueError):
             answer = None  # kept by another version
         found = gpu.survey()
         if found.devices:
@@ -116,9 +117,7 @@ class Doctor:
 
     def health(self) -> Health:
         """Everything at once."""
-        return Health(
-            fingerprint_hash(self.cpu), self.cpu, self.figures, self.runtime, self.gpus
-        )
+        return Health(fingerprint_hash(self.cpu), self.cpu, self.figures, self.runtime, self.gpus)
 
     def plan_kernel(self, op: str, shape: Sequence[int], precision: str = "f32") -> Decision:
         """The variant a problem gets here, and why not the others; see ``selection``.
@@ -132,11 +131,6 @@ class Doctor:
         if self._refresh:
             return None
         return memo.recall(self._environment.cache / "doctor", name, key)
-
-
-def _tuples(row: Any) -> dict[str, Any]:
-    """JSON's lists back to tuples.  Raises TypeError for what is no mapping."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in dict(row).items()}
 
 
 def _installed() -> dict[str, str]:

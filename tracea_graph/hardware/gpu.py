@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,12 @@ class Gpu:
     driver: str = ""
     tensor_dtypes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Gpu:
+        """From JSON.  Raises KeyError, TypeError or ValueError for anything else."""
+        fields: dict[str, Any] = dict(row)
+        return cls(**{**fields, "tensor_dtypes": tuple(fields["tensor_dtypes"])})
+
 
 @dataclass(frozen=True)
 class Gpus:
@@ -85,13 +91,12 @@ def nvidia(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         return (), ("no NVIDIA GPU: this machine has no NVIDIA driver",)
     done = _output([sys.executable, "-P", __file__])
     try:
-        answer = json.loads(done) if done else {"error": "the query gave no answer"}
+        answer: dict[str, Any] = json.loads(done)
     except ValueError:
-        answer = {"error": f"the query answered {done[:80]!r}"}
+        answer = {"error": f"the query answered {done[:80]!r}" if done else "the query died"}
     if "error" in answer:
         return (), (f"no NVIDIA GPU can be used: {answer['error']}",)
-    rows = answer["devices"]
-    return tuple(Gpu(**{**r, "tensor_dtypes": tuple(r["tensor_dtypes"])}) for r in rows), ()
+    return tuple(Gpu.of(row) for row in answer["devices"]), ()
 
 
 def device_choice() -> str | None:

@@ -36,7 +36,8 @@ __all__ = ["SECONDS", "Bandwidth", "Measurements", "Peak", "assumed", "compiler_
 SECONDS = 5.0
 """Time limit of all measurements together, compiling included."""
 _COMPILE_SHARE = 0.7
-_RUN_SECONDS = 3.0
+_LATE = "there was no time left; tracea doctor --refresh tries again"
+_RUN_SECONDS = 2.0
 _TEMPLATES = Path(probe.__file__).resolve().parent
 _KIB, _MIB = 1 << 10, 1 << 20
 _SAID = 160
@@ -91,7 +92,7 @@ class Measurements:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurements:
-        """The inverse of ``asdict``.  Raises KeyError, TypeError or ValueError for anything else."""
+        """The inverse of ``asdict``.  Raises KeyError, TypeError or ValueError if it is not."""
         known = {f.name: data[f.name] for f in fields(cls)}
         known["peaks"] = tuple(Peak(**p) for p in known["peaks"])
         known["bandwidth"] = Bandwidth(**known["bandwidth"])
@@ -112,7 +113,7 @@ def measure(
     """The machine's figures, from the cache if they are known; ``refresh`` measures anew.
 
     Never fails: what could not be measured is derived from the instruction set, and a note says
-    why.  Such a result is not kept.
+    why.  Without fp32 peaks and bandwidths nothing is kept.
     """
     environment = environment or Environment()
     folder = environment.cache / "doctor"
@@ -144,10 +145,17 @@ def assumed(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measureme
 
 def compiler_key(environment: Environment) -> list[Any]:
     """What changes when another compiler would be found, told without starting it."""
-    words = shlex.split(environment.compiler or "")
+    words = _words(environment.compiler or "")
     zig = importlib.util.find_spec("ziglang")
     places = [shutil.which(name) for name in (*words[:1], "g++", "clang++")]
     return [words, *map(memo.stamp, places), memo.stamp(zig.origin if zig else None)]
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return [command]
 
 
 def _recalled(folder: Path, key: str) -> Measurements | None:
@@ -181,11 +189,13 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measu
     end = start + seconds
     try:
         compiler = find_compiler(environment, seconds)
-    except BuildError as error:
+    except (BuildError, ValueError) as error:
         return replace(assumed(cpu), notes=(f"nothing was measured: {error}",))
     with tempfile.TemporaryDirectory(prefix="tracea-doctor-") as name:
         probes = [p for p in PROBES if _runs(p, cpu)]
-        notes = _compile(compiler, probes, Path(name), start + seconds * _COMPILE_SHARE)
+        notes = _compile(
+            compiler, probes, Path(name), start + seconds * _COMPILE_SHARE, cpu.threads
+        )
         peaks, more = _peaks([p for p in probes if p not in notes], Path(name), end)
         notes |= more
         top = next(p for p in reversed(probes) if not p.feature)
@@ -212,10 +222,10 @@ def _runs(probe: Probe, cpu: CpuProfile) -> bool:
 
 
 def _compile(
-    compiler: Compiler, probes: Sequence[Probe], folder: Path, end: float
+    compiler: Compiler, probes: Sequence[Probe], folder: Path, end: float, threads: int
 ) -> dict[Probe, str]:
     """Build the programs side by side; why, of those that could not be."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         whys = pool.map(partial(_build, compiler, folder, end), probes)
         return {p: why for p, why in zip(probes, whys, strict=True) if why}
 
@@ -227,7 +237,7 @@ def _build(compiler: Compiler, folder: Path, end: float, probe: Probe) -> str:
     try:
         compiler.run((*source.flags, *files), folder, max(0.1, end - time.monotonic()))
     except BuildError as error:
-        return str(error)
+        return _LATE if time.monotonic() >= end else str(error)
     return ""
 
 
@@ -251,14 +261,14 @@ def _figures(
     limit = min(_RUN_SECONDS, end - time.monotonic())
     command = [str(folder / f"probe_{probe.dtype}_{probe.name}"), *arguments]
     if limit <= 0:
-        return {}, "there was no time left"
+        return {}, _LATE
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=True
         )
         return _parse(done.stdout.decode()), ""
     except subprocess.TimeoutExpired:
-        return {}, f"it took over {limit:.1f} s"
+        return {}, f"it took over {limit:.0f} s" if limit == _RUN_SECONDS else _LATE
     except subprocess.CalledProcessError as error:
         return {}, f"it ended with code {error.returncode}"
     except (OSError, ValueError) as error:
@@ -276,10 +286,16 @@ def _parse(text: str) -> dict[str, float]:
 def _memory_arguments(cpu: CpuProfile) -> tuple[str, ...]:
     """Bytes to read per level: half of a cache, and well beyond the last one."""
     l3 = min(cpu.l3 // 2, 16 * _MIB) if cpu.l3 > 2 * cpu.l2 else 0
-    dram = max(64 * _MIB, min(4 * cpu.l3, 1024 * _MIB))
-    room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
-    sizes = (cpu.l1d // 2 or 16 * _KIB, cpu.l2 // 2, l3, dram if dram <= room else 0)
+    dram = max(64 * _MIB, min(4 * cpu.l3, 512 * _MIB))
+    fits = dram <= _free_bytes() // 4
+    sizes = (cpu.l1d // 2 or 16 * _KIB, cpu.l2 // 2, l3, dram if fits else 0)
     return ("memory", *map(str, sizes), str(cpu.threads))
+
+
+def _free_bytes() -> int:
+    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return 0
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _first_line(compiler: Compiler) -> str:

@@ -65,6 +65,9 @@ class _Op:
     limit: Callable[[Sequence[int]], str] = lambda sizes: ""
 
 
+_Rated = tuple[Variant, Candidate]
+
+
 def plan_kernel(
     op: str,
     shape: Sequence[int],
@@ -82,26 +85,20 @@ def plan_kernel(
     Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
     """
     known, wanted = _known(op, shape), precision.lower().replace("fp", "f")
-    used, note = _precision(op, wanted, variants)
-    rated = [_rate(known, v, shape, cpu, figures, cap) for v in variants if _is(v, op, used)]
-    fit = sorted((c for c in rated if c.us is not None), key=lambda c: c.us or 0.0)
-    unfit = [c for c in rated if c.us is None]
-    unfit += [
-        Candidate(variant_id(v), v.isa, why=f"computes in {v.dtype}, not {used}")
-        for v in variants
-        if v.op == op and v.dtype != used
-    ]
-    if not fit:
-        reasons = "; ".join(f"{c.id} {c.why}" for c in unfit)
-        raise UsageError(f"no variant of {op} qualifies for {_text(shape)}: {reasons}")
+    rated = [(v, _rate(known, v, shape, cpu, figures, cap)) for v in variants if v.op == op]
+    used, note = _precision(op, wanted, rated)
+    fit = sorted((c for v, c in rated if v.dtype == used and c.us is not None), key=_time)
     if len(fit) > 1 and fit[0].us == fit[1].us:
         raise UsageError(
             f"{fit[0].id} and {fit[1].id} are equally good for {op} {_text(shape)}; "
             "set TRACEA_ISA to choose one"
         )
-    return Decision(
-        op, tuple(shape), "cpu", fit[0], wanted, used, note, (*fit[1:], *unfit)
-    )
+    unfit = [
+        c if c.us is None else Candidate(c.id, c.isa, why=f"computes in {v.dtype}, not {used}")
+        for v, c in rated
+        if v.dtype != used or c.us is None
+    ]
+    return Decision(op, tuple(shape), "cpu", fit[0], wanted, used, note, (*fit[1:], *unfit))
 
 
 def variant_id(variant: Variant) -> str:
@@ -121,20 +118,22 @@ def _known(op: str, shape: Sequence[int]) -> _Op:
     return known
 
 
-def _precision(op: str, wanted: str, variants: Sequence[Variant]) -> tuple[str, str]:
-    """The dtype used for a wanted one, and why it is another."""
-    have, used = {v.dtype for v in variants if v.op == op}, wanted
-    while used not in have and used in _FALLBACK:
-        used = _FALLBACK[used]
-    if used not in have:
-        raise UsageError(
-            f"no variant of {op} computes in {wanted}; there are some for {', '.join(sorted(have))}"
-        )
-    return used, "" if used == wanted else f"{used} is used: no variant of {op} has {wanted}"
+def _precision(op: str, wanted: str, rated: Sequence[_Rated]) -> tuple[str, str]:
+    """The first dtype a qualifying variant computes in, from the wanted one on; why another."""
+    tried: list[str] = []
+    used: str | None = wanted
+    while used is not None:
+        own = [c for v, c in rated if v.dtype == used]
+        if any(c.us is not None for c in own):
+            return used, f"{used} is used: {'; '.join(tried)}" if tried else ""
+        why = ", ".join(f"{c.id} {c.why}" for c in own)
+        tried.append(why or f"no variant of {op} has {used}")
+        used = _FALLBACK.get(used)
+    raise UsageError(f"no variant of {op} qualifies: {'; '.join(tried)}")
 
 
-def _is(variant: Variant, op: str, dtype: str) -> bool:
-    return variant.op == op and variant.dtype == dtype
+def _time(candidate: Candidate) -> float:
+    return candidate.us or 0.0
 
 
 def _rate(
@@ -149,12 +148,19 @@ def _rate(
     why = "; ".join((*_lacks(variant, cpu, cap), *filter(None, (op.limit(shape),))))
     if why:
         return Candidate(name, variant.isa, why=why)
-    peak = figures.peak(variant.dtype, variant.isa)
+    peak = _peak(figures, variant)
     if not peak:
-        return Candidate(name, variant.isa, why=f"the peak of {variant.isa} was not measured")
+        why = f"needs a {variant.dtype} multiply-add, which this processor lacks"
+        return Candidate(name, variant.isa, why=why)
     arithmetic = op.flops(shape) / (peak * op.fill(variant, shape))
     memory = op.moved(shape) * _F32 / (figures.bandwidth.l2 or figures.bandwidth.dram)
     return Candidate(name, variant.isa, us=(arithmetic + memory) * 1e-3)
+
+
+def _peak(figures: Measurements, variant: Variant) -> float:
+    """The level's own figure, else that of the best instruction for the dtype."""
+    others = (p.gops for p in figures.peaks if p.dtype == variant.dtype)
+    return figures.peak(variant.dtype, variant.isa) or max(others, default=0.0)
 
 
 def _lacks(variant: Variant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:
@@ -209,14 +215,10 @@ OPS = {
         _attention_fill,
         _head_limit,
     ),
-    "norm": _Op(
-        ("rows", "cols"), lambda s: 8.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
-    ),
+    "norm": _Op(("rows", "cols"), lambda s: 8.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill),
     "gather": _Op(
         ("rows", "cols"), lambda s: 1.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
     ),
-    "chain": _Op(
-        ("rows", "cols"), lambda s: 4.0 * prod(s), lambda s: 3.0 * prod(s), _vector_fill
-    ),
+    "chain": _Op(("rows", "cols"), lambda s: 4.0 * prod(s), lambda s: 3.0 * prod(s), _vector_fill),
 }
 """Operations and the sizes they take."""

@@ -15,7 +15,7 @@ from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.nodes import has_subgraph
 from tracea_graph.onnx_io.wire import Span, Spans
 
-__all__ = ["Call", "calls_of", "caller_of", "inline_bodies"]
+__all__ = ["Call", "caller_of", "calls_of", "inline_bodies"]
 
 _DOMAINS = "tracea."
 _SEPARATOR = "//"

@@ -86,7 +86,9 @@ def _skimmed(path: Path) -> ModelProto:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
             memoryview(view) as whole,
         ):
-            return ModelProto.FromString(skim(whole)[0])
+            proto = ModelProto()
+            proto.ParseFromString(skim(whole)[0])
+            return proto
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, WireError, DecodeError) as error:

@@ -8,18 +8,18 @@ nodes (here), so the three cannot drift apart unnoticed: tests compare them.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracea_graph.ir import Attr, DType
 from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.elementary import ELEMENTARY, Elementary, Row
 
-__all__ = ["ELEMENTARY", "MAX_OPERANDS", "Chain", "Elementary", "Ref", "Step"]
+__all__ = ["DTYPES", "ELEMENTARY", "MAX_OPERANDS", "Chain", "Elementary", "Ref", "Step"]
 
 MAX_OPERANDS = 8
 MAX_RESULTS = 2
@@ -29,91 +29,14 @@ KINDS = (FULL, ROW, COL, SCALAR)
 """How an operand lies over the tile: every element; one row repeated (a bias); one column
 repeated (a per-row factor); one number."""
 
+DTYPES = (DType.F32, DType.BOOL, DType.I32, DType.I64)
+"""Element types of operands.  Booleans are truth values; integers become float32 as they are
+read, which is what Cast does."""
+
 Ref = int | float
 """An int is operand ``i``, or step ``i - len(operands)``; a float is a literal."""
 
 Floats = npt.NDArray[np.floating[Any]]
-
-
-def _erf(x: Floats) -> Floats:
-    wide: Floats = np.vectorize(math.erf, otypes=[np.float64])(x)
-    return wide.astype(x.dtype)
-
-
-def _sigmoid(x: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-x)), dtype=x.dtype)
-
-
-_GELU_TANH = math.sqrt(2 / math.pi)
-
-
-@dataclass(frozen=True)
-class Elementary:
-    """One elementwise operation: its arity, NumPy meaning, ONNX spelling and cost.
-
-    ``onnx`` lists ``(op, inputs)`` rows; an input is ``"a"``, ``"b"``, ``"c"`` (arguments),
-    ``"0"``, ``"1"`` … (an earlier row) or a float literal.  ``flops`` is the cost in vector
-    instructions per element vector, for the cost model.
-    """
-
-    arity: int
-    numpy: Callable[..., Any]
-    onnx: tuple[tuple[str, tuple[str | float, ...]], ...]
-    flops: int
-
-
-ELEMENTARY: Mapping[str, Elementary] = MappingProxyType(
-    {
-        "add": Elementary(2, np.add, (("Add", ("a", "b")),), 1),
-        "sub": Elementary(2, np.subtract, (("Sub", ("a", "b")),), 1),
-        "mul": Elementary(2, np.multiply, (("Mul", ("a", "b")),), 1),
-        "div": Elementary(2, np.divide, (("Div", ("a", "b")),), 8),
-        "max": Elementary(2, np.maximum, (("Max", ("a", "b")),), 1),
-        "min": Elementary(2, np.minimum, (("Min", ("a", "b")),), 1),
-        "neg": Elementary(1, np.negative, (("Neg", ("a",)),), 1),
-        "abs": Elementary(1, np.abs, (("Abs", ("a",)),), 1),
-        "sqrt": Elementary(1, np.sqrt, (("Sqrt", ("a",)),), 8),
-        "reciprocal": Elementary(1, lambda x: 1 / x, (("Reciprocal", ("a",)),), 8),
-        "exp": Elementary(1, np.exp, (("Exp", ("a",)),), 10),
-        "log": Elementary(1, np.log, (("Log", ("a",)),), 14),
-        "erf": Elementary(1, _erf, (("Erf", ("a",)),), 20),
-        "tanh": Elementary(1, np.tanh, (("Tanh", ("a",)),), 20),
-        "sigmoid": Elementary(1, _sigmoid, (("Sigmoid", ("a",)),), 18),
-        "relu": Elementary(1, lambda x: np.maximum(x, 0), (("Relu", ("a",)),), 1),
-        "gelu": Elementary(
-            1,
-            lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
-            (
-                ("Div", ("a", math.sqrt(2))),
-                ("Erf", ("0",)),
-                ("Add", ("1", 1.0)),
-                ("Mul", ("a", "2")),
-                ("Mul", ("3", 0.5)),
-            ),
-            22,
-        ),
-        "gelu_tanh": Elementary(
-            1,
-            lambda x: x * 0.5 * (1 + np.tanh(_GELU_TANH * (x + 0.044715 * x**3))),
-            (
-                ("Mul", ("a", "a")),
-                ("Mul", ("a", "0")),
-                ("Mul", ("1", 0.044715)),
-                ("Add", ("a", "2")),
-                ("Mul", ("3", _GELU_TANH)),
-                ("Tanh", ("4",)),
-                ("Add", ("5", 1.0)),
-                ("Mul", ("a", "6")),
-                ("Mul", ("7", 0.5)),
-            ),
-            26,
-        ),
-        "silu": Elementary(
-            1, lambda x: x * _sigmoid(x), (("Sigmoid", ("a",)), ("Mul", ("a", "0"))), 19
-        ),
-    }
-)
-"""The closed vocabulary of steps.  Adding one means a line here and one in the vector headers."""
 
 
 @dataclass(frozen=True)
@@ -124,20 +47,25 @@ class Step:
     args: tuple[Ref, ...]
 
     def __post_init__(self) -> None:
-        if len(self.args) != ELEMENTARY[self.op].arity:
-            raise ValueError(f"{self.op} takes {ELEMENTARY[self.op].arity} arguments")
+        meaning = ELEMENTARY[self.op]
+        if len(self.args) != meaning.arity:
+            raise ValueError(f"{self.op} takes {meaning.arity} arguments")
+        if not all(isinstance(a, float) for a in self.args[meaning.arity - meaning.literals :]):
+            raise ValueError(f"the last {meaning.literals} arguments of {self.op} are literals")
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Operand kinds, steps in order, and which values are results.
+    """Operand kinds, steps in order, which values are results, and the operands' element types.
 
-    As an epilogue, operand 0 is the accumulator tile.
+    ``dtypes`` is empty where every operand is float32.  As an epilogue, operand 0 is the
+    accumulator tile.
     """
 
     operands: tuple[str, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
+    dtypes: tuple[DType, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.operands) > MAX_OPERANDS or not 1 <= len(self.results) <= MAX_RESULTS:
@@ -151,12 +79,40 @@ class Chain:
         last = count + len(self.steps)
         if any(isinstance(r, float) or not 0 <= r < last for r in self.results):
             raise ValueError("a result is no value of the chain")
+        if all(d is DType.F32 for d in self.dtypes):
+            object.__setattr__(self, "dtypes", ())  # one spelling for equal chains
+        elif len(self.dtypes) != count or not set(self.dtypes) <= set(DTYPES):
+            raise ValueError("an operand is float32, bool, int32 or int64")
+        types = self.types
+        for i, step in enumerate(self.steps):
+            found = "".join("f" if isinstance(a, float) else types[a] for a in step.args)
+            if found != ELEMENTARY[step.op].takes:
+                raise ValueError(f"step {i}, {step.op}, takes other types")
+
+    @property
+    def types(self) -> str:
+        """``f`` or ``b`` for every operand and step."""
+        operands = "".join("b" if d is DType.BOOL else "f" for d in self.operand_types)
+        return operands + "".join(ELEMENTARY[s.op].gives for s in self.steps)
+
+    @property
+    def operand_types(self) -> tuple[DType, ...]:
+        """The element type of every operand."""
+        return self.dtypes or (DType.F32,) * len(self.operands)
+
+    @property
+    def result_types(self) -> tuple[DType, ...]:
+        """The element type of every result: float32 or bool."""
+        types = self.types
+        return tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
 
     @property
     def text(self) -> str:
         """One canonical line: equal chains have equal text."""
         steps = ";".join(f"{s.op}({','.join(_spell(a) for a in s.args)})" for s in self.steps)
-        return f"{','.join(self.operands)}|{steps}|{','.join(map(str, self.results))}"
+        types = [f":{d.short}" if d is not DType.F32 else "" for d in self.operand_types]
+        operands = ",".join(k + t for k, t in zip(self.operands, types, strict=True))
+        return f"{operands}|{steps}|{','.join(map(str, self.results))}"
 
     @property
     def key(self) -> int:
@@ -170,7 +126,10 @@ class Chain:
 
     def reference(self, operands: Sequence[Floats]) -> list[Floats]:
         """Evaluate with NumPy, in the operands' own precision; operands broadcast."""
-        values: list[Any] = list(operands)
+        values: list[Any] = [
+            np.asarray(v, np.float32) if d in (DType.I32, DType.I64) else v
+            for v, d in zip(operands, self.operand_types, strict=True)
+        ]
         for step in self.steps:
             args = [a if isinstance(a, float) else values[a] for a in step.args]
             values.append(ELEMENTARY[step.op].numpy(*args))
@@ -179,7 +138,6 @@ class Chain:
 
     def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
         """Write the chain as ONNX nodes on the named operands; return the results' names."""
-        names = list(operands)
         numbers: dict[float, str] = {}
 
         def number(value: float) -> str:
@@ -187,22 +145,48 @@ class Chain:
                 numbers[value] = b.number(value)
             return numbers[value]
 
+        names = [
+            b("Cast", v, to=DType.F32.onnx) if d in (DType.I32, DType.I64) else v
+            for v, d in zip(operands, self.operand_types, strict=True)
+        ]
         for step in self.steps:
-            args = [number(a) if isinstance(a, float) else names[a] for a in step.args]
-            rows: list[str] = []
-            for op, inputs in ELEMENTARY[step.op].onnx:
-                rows.append(b(op, *(_argument(i, args, rows, number) for i in inputs)))
-            names.append(rows[-1])
+            meaning = ELEMENTARY[step.op]
+            rows = meaning.onnx if b.opset >= meaning.since else meaning.older
+            written: list[str] = []
+            for row in rows:
+                written.append(_write(b, row, step, names, written, number))
+            names.append(written[-1])
         return [names[r] for r in self.results]
 
 
-def _argument(
-    spelled: str | float, args: Sequence[str], rows: Sequence[str], number: Callable[[float], str]
+def _write(
+    b: BodyBuilder,
+    row: Row,
+    step: Step,
+    names: Sequence[str],
+    written: Sequence[str],
+    number: Callable[[float], str],
 ) -> str:
-    """One input of a spelled operator: a literal, an argument of the step, or an earlier row."""
-    if isinstance(spelled, float):
-        return number(spelled)
-    return args["abc".index(spelled)] if spelled in "abc" else rows[int(spelled)]
+    """One operator of a step's spelling; the name of its result."""
+    op, spelled = row
+    inputs: list[str] = []
+    attrs: dict[str, Attr] = {}
+    for item in spelled:
+        if isinstance(item, float):
+            inputs.append(number(item))
+        elif "=" in item:
+            name, value = item.split("=")
+            attrs[name] = step.args["abc".index(value)] if value in "abc" else _number(value)
+        elif item in "abc":
+            ref = step.args["abc".index(item)]
+            inputs.append(number(ref) if isinstance(ref, float) else names[ref])
+        else:
+            inputs.append(written[int(item)])
+    return b(op, *inputs, **attrs)
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)
 
 
 def _spell(ref: Ref) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, Expr, Extent, TensorSpec
+from tracea_graph.ir import Expr, Extent, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 
@@ -62,7 +62,7 @@ class ElementwiseParams:
         shape = broadcast(shapes) if len(shapes) == len(specs) else None
         if shape is None:
             raise ValueError("operand shapes do not provably broadcast")
-        return (TensorSpec(DType.F32, shape),) * len(self.chain.results)
+        return tuple(TensorSpec(dtype, shape) for dtype in self.chain.result_types)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         return self.chain.reference(arrays)

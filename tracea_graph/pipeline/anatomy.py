@@ -19,27 +19,37 @@ from math import prod
 import numpy as np
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import evaluate, symbols_of
 from tracea_graph.onnx_io.inlining import Call, caller_of
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.space import number
 
 __all__ = ["Anatomy", "Work", "sizes_of"]
 
-_VIEWS = frozenset("Reshape Squeeze Unsqueeze Flatten Identity Shape Size Constant".split())
+_VIEWS = frozenset(
+    ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size", "Constant")
+)
+
+_LONGEST_FUSION = 4
+"""Operators ONNX Runtime's own fusions span at most."""
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+"""Counted here, for they have no iteration space yet."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One node's run: operations, bytes of weights and of other values, bytes operator by operator.
+    """One node's run: operations, bytes of weights and of other values, bytes when apart.
 
-    Operators without a model count no operations.
+    Operators without a model count no operations.  ``size`` is that of the operator that
+    computes most: rows × columns × depth, after the number of such problems if above 1, or the
+    dims of its result.
     """
 
     flops: float
     weights: float
     activations: float
     apart: float
+    size: str = ""
 
     @property
     def bytes(self) -> float:
@@ -62,9 +72,7 @@ class Anatomy:
     ``graph`` has the bodies of ``calls`` inlined; ``sizes`` binds its symbols.
     """
 
-    def __init__(
-        self, graph: TileGraph, calls: Sequence[Call], sizes: Mapping[str, int]
-    ) -> None:
+    def __init__(self, graph: TileGraph, calls: Sequence[Call], sizes: Mapping[str, int]) -> None:
         self.graph, self.sizes = graph, sizes
         graph.describe = space_of
         self.calls = {call.name: call for call in calls}
@@ -85,12 +93,15 @@ class Anatomy:
         read = {v for r in self.graph.regions() for v in r.reads if v in self.graph.weights}
         return float(sum(self.graph.weights[v].nbytes for v in read))
 
-    def of(self, name: str) -> Work | None:
+    def of(self, name: str, op: str) -> Work | None:
         """What a node does; None for one the model does not know or whose sizes are unknown.
 
-        ONNX Runtime names a node it fused after one of its parts: that part answers.
+        ONNX Runtime names a node it fused after one of its parts, the last one mostly: the parts
+        from the operator ``op`` down to that one answer.
         """
-        regions = self._groups.get(name) or self._groups.get(self._part(name), ())
+        regions = self._groups.get(name) or self._groups.get(self._part(name), [])
+        if name not in self.calls and len(regions) == 1:
+            regions = self._back_to(op.removeprefix("Fused"), regions)
         try:
             return self._work(regions) if regions else None
         except GraphError:
@@ -105,9 +116,20 @@ class Anatomy:
         return call or next((owner[v] for v in region.writes if v in owner), named)
 
     def _part(self, name: str) -> str:
-        """The longest known name that a node's name begins or ends with; empty if there is none."""
+        """The longest known name a node's name begins or ends with; empty if there is none."""
         found = (n for n in self._groups if name.startswith(n) or name.endswith(n))
         return max(found, key=len, default="")
+
+    def _back_to(self, op: str, regions: list[Region]) -> list[Region]:
+        """Regions from the nearest producer of this operator on; those given if there is none."""
+        paths = [regions]
+        for _ in range(_LONGEST_FUSION):
+            for path in paths:
+                if path[0].op == op:
+                    return path
+            sources = ((self.graph.producer(v), path) for path in paths for v in path[0].reads)
+            paths = [[source, *path] for source, path in sources if source is not None]
+        return regions
 
     # ---- counting ----------------------------------------------------------------------
 
@@ -129,30 +151,54 @@ class Anatomy:
             weights=weights,
             activations=sum(outside.values()) - weights + results,
             apart=sum(sum(part.values()) for pair in walked for part in pair),
+            size=self._size(max(live, key=self._flops)) if live else "",
         )
+
+    def _size(self, region: Region) -> str:
+        model = self.graph.model(region)
+        if model is None and region.op not in _CONVOLUTIONS:
+            return ""
+        bound = model.bind(self.sizes) if model else None
+        batch, *problem = bound.problem if bound else self._convolution(region)
+        if problem[2] > 1:
+            return f"{batch}·" * (batch > 1) + "×".join(map(str, problem))
+        shape = bound.writes[0].shape.tolist() if bound and bound.writes else []
+        return "×".join(str(n) for n in shape if n > 1)
 
     def _walked(self, region: Region) -> tuple[dict[str, float], dict[str, float]]:
         """Bytes an operator touches of each value it reads and writes."""
         model = self.graph.model(region)
         if model is None:
-            return tuple({v: self._bytes(v) for v in part} for part in (region.reads, region.writes))  # type: ignore[return-value]
+            sides = [{v: self._bytes(v) for v in part} for part in (region.reads, region.writes)]
+            return sides[0], sides[1]
         bound = model.bind(self.sizes)
         starts, stops = np.zeros((1, len(bound.extents)), np.int64), bound.extents[None]
-        sides: list[dict[str, float]] = []
-        for accesses in (bound.reads, bound.writes):
-            side: dict[str, float] = {}
+        reads, writes = dict[str, float](), dict[str, float]()
+        for side, accesses in ((reads, bound.reads), (writes, bound.writes)):
             for access in accesses:
-                size = access.item * float(access.touched(starts, stops)[0])
-                side[access.value] = min(side.get(access.value, 0.0) + size, self._bytes(access.value))
-            sides.append(side)
-        return sides[0], sides[1]
+                touched = access.item * float(access.touched(starts, stops)[0])
+                whole = self._bytes(access.value)
+                side[access.value] = min(side.get(access.value, 0.0) + touched, whole)
+        return reads, writes
 
     def _flops(self, region: Region) -> float:
         model = None if self._idle(region) else self.graph.model(region)
         try:
+            if model is None and region.op in _CONVOLUTIONS:
+                return 2.0 * prod(self._convolution(region))
             return model.flops(self.sizes) if model else 0.0
         except GraphError:
             return 0.0
+
+    def _convolution(self, region: Region) -> tuple[int, int, int, int]:
+        """Groups, and the rows, columns and depth of each group's product."""
+        data, weight = self._dims(region.operands[0]), self._dims(region.operands[1])
+        groups = region.node.attrs.get("group", 1)
+        assert isinstance(groups, int)
+        if region.op == "ConvTranspose":
+            return groups, prod(data) // data[1], prod(weight[1:]), data[1] // groups
+        result = self._dims(region.results[0])
+        return groups, prod(result) // result[1], result[1] // groups, prod(weight[1:])
 
     def _idle(self, region: Region) -> bool:
         """True for what costs nothing at run time."""
@@ -173,12 +219,16 @@ class Anatomy:
 
     def _bytes(self, value: str) -> float:
         """Bytes of a whole value.  Raises GraphError if its size is unknown."""
-        spec = self.graph.spec(value)
-        if spec.shape is None or spec.dtype is None:
-            raise GraphError(f"the size of {value!r} is unknown")
-        if missing := {s for d in spec.shape for s in symbols_of(d)} - self.sizes.keys():
-            raise GraphError(f"{value!r} depends on {sorted(missing)}, whose size is unknown")
-        return prod(evaluate(d, self.sizes) for d in spec.shape) * float(spec.dtype.size)
+        dtype = self.graph.spec(value).dtype
+        if dtype is None:
+            raise GraphError(f"the type of {value!r} is unknown")
+        return prod(self._dims(value)) * float(dtype.size)
+
+    def _dims(self, value: str) -> list[int]:
+        shape = self.graph.spec(value).shape
+        if shape is None:
+            raise GraphError(f"the rank of {value!r} is unknown")
+        return [number(d, self.sizes) for d in shape]
 
     def _constants(self) -> frozenset[str]:
         """Values that do not depend on the inputs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracea_graph.ir import DType, Node, Weight
@@ -17,6 +17,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.program import Program
 from tracea_graph.passes.lower import lower
 from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.tuning import Drivers, Workload, problems_of, with_drivers
 
 __all__ = ["Assembly", "Placed", "assemble"]
 
@@ -59,6 +60,17 @@ class Assembly:
         graph = self.graph
         reads = {v for r in graph.regions() for v in r.reads} | set(graph.outputs)
         return {v: graph.weights[v] for v in graph.weights if v in reads and not graph.producer(v)}
+
+    def workloads(self, bindings: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
+        """What can be tuned, with the row counts these bindings give."""
+        spec = self.graph.spec
+        items = ((i.program, [spec(v) for v in i.region.operands]) for i in self.placed)
+        return problems_of(items, bindings)
+
+    def tuned(self, drivers: Drivers) -> Assembly:
+        """The same with tuned drivers in the programs."""
+        placed = [replace(i, program=with_drivers(i.program, drivers)) for i in self.placed]
+        return replace(self, placed=placed)
 
     def functions(self) -> list[Function]:
         """One body per type."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,15 @@ from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.reporting import versions
 from tracea_graph.views.bench import BenchReport, BenchRow
 
-__all__ = ["BenchOptions", "Entrant", "bench", "busy_note", "entrant", "result_beside", "thread_counts"]
+__all__ = [
+    "BenchOptions",
+    "Entrant",
+    "bench",
+    "busy_note",
+    "entrant",
+    "result_beside",
+    "thread_counts",
+]
 
 BASELINE = "ONNX Runtime"
 BUSY = 0.2
@@ -71,7 +78,9 @@ class Entrant:
 
 
 def bench(
-    models: Sequence[Path], options: BenchOptions = BenchOptions(), progress: Progress = lambda _: None
+    models: Sequence[Path],
+    options: BenchOptions = BenchOptions(),
+    progress: Progress = lambda _: None,
 ) -> BenchReport:
     """Race ``models`` against the first of them, which peers run too.
 
@@ -84,13 +93,15 @@ def bench(
     entrants = [entrant(path) for path in paths]
     notes = [_no_library(e) for e in entrants if e.library is None and calls_of(load(e.path))]
     peers = peers_named(options.peers)
-    inputs, rows, rounds = gather_inputs(model, options.inputs), list[BenchRow](), list[int]()
+    inputs, others = gather_inputs(model, options.inputs), 0.0
+    rows, rounds = list[BenchRow](), list[int]()
     for label, feed in inputs.timing.items():
         for threads in thread_counts(options.threads):
             progress(f"racing {label}, {threads} thread{'s' * (threads > 1)}")
             heat = _Heat(model, entrants, peers, label, feed, threads, options)
             rows += heat.run()
             rounds.append(heat.rounds)
+            others = max(others, heat.others)
             notes += heat.notes
     gflop = {
         label: Anatomy(model.graph, (), sizes_of(model.graph, feed)).flops / 1e9
@@ -101,7 +112,7 @@ def bench(
         tuple(rows),
         gflop,
         min(rounds),
-        tuple(dict.fromkeys(notes)),
+        (*dict.fromkeys(notes), *busy_note(others)),
         versions() | {peer.package: peer.version for peer in peers},
         fingerprint(profile_cpu()),
     )
@@ -114,7 +125,9 @@ def entrant(path: Path) -> Entrant:
     need = library_need(path)
     if not (calls and library.is_file()):
         if need.required:
-            raise UsageError(f"{path} cannot run without its library: put {library.name} beside it")
+            raise UsageError(
+                f"{path} cannot run without its library: put {library.name} beside it"
+            )
         return Entrant(path.name, path, None, 0, nodes)
     if need.sha256 and hashlib.sha256(library.read_bytes()).hexdigest() != need.sha256:
         raise UsageError(f"{library} is not the library {path.name} was written with")
@@ -155,6 +168,7 @@ class _Heat:
     threads: int
     options: BenchOptions
     rounds: int = 0
+    others: float = 0.0
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
@@ -166,8 +180,7 @@ class _Heat:
             heat = worker.race_all(
                 list(names), self.feed, pairs=self.options.pairs, seconds=self.options.seconds
             )
-        self.notes += busy_note(heat.others)
-        self.rounds = len(heat.ms[0])
+        self.rounds, self.others = len(heat.ms[0]), heat.others
         return [
             self._row(title, one, heat, index, _error(outputs[index], outputs[0]))
             for index, (title, one) in enumerate(names.values())

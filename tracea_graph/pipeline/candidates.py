@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracea_graph.build import Library, build_library, domain_of, manifest
-from tracea_graph.config import Environment, Options
+from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.rewrite import Trace
+from tracea_graph.tuning import Drivers, tune
 
 __all__ = ["Built", "Workshop"]
+
+_TUNING_SHARE = {"quick": 0.0, "default": 0.0, "thorough": 0.15}
+"""Of the budget, by effort; without any, what earlier runs found still counts."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,32 @@ class Workshop:
         self.seconds: dict[str, float] = {}
         self._frozen: dict[str, frozenset[str]] = {}
         self._count = 0
+        self._drivers: Drivers = {}
         self._pool = DataPool(folder / "weights.data")
 
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
         """The assembly without the dropped groups."""
         frozen = frozenset(v for group in dropped for v in self._frozen[group])
         graph, trace = self.planner.plan(frozen)
-        assembly = assemble(graph)
+        assembly = assemble(graph).tuned(self._drivers)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
         return assembly, trace
+
+    def tune(self, bindings: Sequence[Mapping[str, int]]) -> None:
+        """Find better drivers for the whole model's products; later plans use them."""
+        start = time.perf_counter()
+        assembly, _ = self.plan()
+        self._drivers = tune(
+            assembly.workloads(bindings),
+            self.isas,
+            threads=self.options.thread_counts,
+            budget_s=_TUNING_SHARE[self.options.effort] * self.options.budget,
+            environment=self.options.environment,
+            seed=self.options.seed,
+        )
+        self._spent("tune", start)
 
     def build(self, dropped: frozenset[str] = frozenset()) -> Built:
         """A candidate in the scratch folder; all candidates share one pool of weights."""
@@ -73,12 +92,11 @@ class Workshop:
         chains = [c for _, c in sorted(assembly.chains.items())]
         if types:
             start = time.perf_counter()
-            environment = _environment(self.options)
             facts = manifest(types, chains, self.isas)
             domain = domain_of(facts)
             library_path = out.with_suffix(".so")
             library = build_library(
-                types, chains, self.isas, library_path, environment=environment
+                types, chains, self.isas, library_path, environment=self.options.environment
             )
             self._spent("build", start)
         start = time.perf_counter()
@@ -107,10 +125,6 @@ class Workshop:
 
     def _spent(self, step: str, start: float) -> None:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
-
-
-def _environment(options: Options) -> Environment:
-    return Environment(cache=options.cache) if options.cache else Environment()
 
 
 def _metadata(library: Library | None) -> dict[str, str]:

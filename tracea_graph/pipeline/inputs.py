@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from tracea_graph.check.bindings import Binding, bindings
 from tracea_graph.check.feeds import from_file, synthesize
 from tracea_graph.config import Options
+from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 
 __all__ = ["Inputs", "gather_inputs"]
@@ -40,6 +42,8 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
     graph, names = model.graph, model.inputs
     timed, verified = bindings(graph, options.shapes, names)
     if options.data is not None:
+        if options.data.is_file() and not is_zipfile(options.data):
+            raise UsageError(f"--data {options.data} is no .npz file; numpy.savez writes one")
         sets = from_file(options.data, graph, names)
         feeds = {f"data[{i}]": feed for i, feed in enumerate(sets)}
         return Inputs(timed, feeds, feeds)

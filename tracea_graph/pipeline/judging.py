@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
 
@@ -34,6 +33,7 @@ class Judge:
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     _failing: str = ""
+    _right: Built | None = None
     _reference: Reference | None = None
     _built: dict[frozenset[str], Built] = field(default_factory=dict)
 
@@ -62,7 +62,20 @@ class Judge:
         if rest.library is None and self.guilty:
             self.reason = f"every rewrite was out of tolerance: {first}"
             return None
+        self._right = rest
         return rest
+
+    def confirm(self, final: Built, kept: Built) -> None:
+        """Verify the files that are to be published, written anew from ``kept``.
+
+        Of a candidate that was found right before, the highest ISA level is enough.  Raises
+        VerifyError.
+        """
+        if not self.options.verify:
+            return
+        self.verification = self.check(final, self.isas[-1:] if kept is self._right else ())
+        if self.verification.status != "passed":
+            raise VerifyError(f"the written result is wrong: {self.verification.sentence}")
 
     def check(self, candidate: Built, isas: tuple[str, ...] = ()) -> Verification:
         """Compare a candidate with the original under every ISA level this host can run.
@@ -87,7 +100,7 @@ class Judge:
             feeds,
             tolerance=self._tolerance(),
             choices=self._choices(),
-            threads=max(self.threads()),
+            threads=max(self.options.thread_counts),
             env={"TRACEA_ISA": isa} if candidate.library else {},
         )
 
@@ -117,7 +130,7 @@ class Judge:
             self._groups(candidate),
             self._candidate,
             self._timed(),
-            threads=self.threads(),
+            threads=self.options.thread_counts,
             budget=self.options.budget,
             worker=Worker,
         )
@@ -129,7 +142,7 @@ class Judge:
         return self.build(self.guilty | dropped)
 
     def _timed(self) -> dict[str, Feed]:
-        """Feeds to time that the original does not refuse; if it refuses all, the largest other."""
+        """Feeds to time that the original takes; if it refuses all, the largest of the others."""
         refused = self.verification.rejected if self.verification else {}
         timed = {k: f for k, f in self.inputs.timing.items() if k not in refused}
         others = {k: f for k, f in self.inputs.verification.items() if k not in refused}
@@ -146,10 +159,6 @@ class Judge:
         if len(reasons) == 1:  # without its figures: the report has them
             return re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
         return "no rewrite was measured faster on the whole model"
-
-    def threads(self) -> tuple[int, ...]:
-        """Thread counts to time: the caller's, or one and all cores."""
-        return self.options.threads or tuple(dict.fromkeys((1, os.cpu_count() or 1)))
 
     def _groups(self, candidate: Built) -> list[Group]:
         planner, graph = self.workshop.planner, candidate.assembly.graph

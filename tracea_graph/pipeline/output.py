@@ -19,7 +19,8 @@ from tracea_graph.build.cache import write_whole
 from tracea_graph.errors import UsageError
 
 __all__ = [
-    "Paths", "Stage", "check_file", "paths_for", "paths_of_all", "staging", "write_text",
+    "Paths", "Stage", "check_file", "check_folder", "paths_for", "paths_of_all", "staging",
+    "write_text",
 ]  # fmt: skip
 
 _DATA = re.compile(r"\.[0-9a-f]{10}\.data")
@@ -87,7 +88,8 @@ def paths_of_all(
                 raise UsageError(f"{source} is to be read, but {sources[i]} is written there")
         for j in range(i):
             if every[j].model.absolute() == paths.model.absolute():
-                raise UsageError(f"{sources[j]} and {sources[i]} are both written to {paths.model}")
+                both = f"{sources[j]} and {sources[i]}"
+                raise UsageError(f"{both} are both written to {paths.model}")
     return every
 
 
@@ -99,6 +101,12 @@ def check_file(path: Path, what: str, inputs: Sequence[Path]) -> None:
         raise UsageError(f"{what} {path} is an input; choose another name")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{what} {path} cannot be written: its folder does not exist")
+
+
+def check_folder(path: Path, what: str) -> None:
+    """Raise UsageError if the folder the option ``what`` asks for is something else."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{what} {path} is a file; name a folder")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tracea_graph.config import Environment, Options
+from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes import phases
-from tracea_graph.policy import CostModel, Machine
+from tracea_graph.policy import CostModel, Machine, measured_machine
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -21,21 +21,32 @@ _WORTH_US = 1.0
 class Planner:
     """Schedules a graph again and again, with ever more of it frozen.
 
-    ``bindings`` are the symbol values gains are predicted for.
+    ``bindings`` are the symbol values gains are predicted for.  Where nothing is timed the cost
+    model only orders proposals, so a fixed machine serves; else this one is measured, once.
     """
 
-    def __init__(self, graph: TileGraph, options: Options, bindings: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        graph: TileGraph,
+        options: Options,
+        bindings: Mapping[str, int],
+        isas: Sequence[str] = (),
+    ) -> None:
         every = phases(options.plain_weights)
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:
-                raise UsageError(f"there is no rule {rule!r}; the rules are {', '.join(sorted(known))}")
+                every_name = ", ".join(sorted(known))
+                raise UsageError(f"there is no rule {rule!r}; the rules are {every_name}")
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
-        self.cost = CostModel(Machine(), bindings)
+        machine = Machine()
+        if options.keep == "faster" and isas:
+            machine = measured_machine(options.environment, isas[-1])
+        self.cost = CostModel(machine, bindings)
 
     def plan(self, frozen: frozenset[str] = frozenset()) -> tuple[TileGraph, Trace]:
-        """The scheduled graph and its trace; operators that write a frozen value stay as they are."""
+        """The scheduled graph and its trace; operators that write a frozen value stay."""
         graph = self._graph.copy()
         legal = self._options.keep == "legal"
         limits = Limits(
@@ -43,7 +54,7 @@ class Planner:
             frozenset(self._options.skip),
             frozen,
             min_gain_us=float("-inf") if legal else 0.0,
-            check=Environment().check,
+            check=self._options.environment.check,
         )
         trace = schedule(graph, self._phases, self.cost, limits)
         petty = frozenset() if legal else self._petty(graph)
@@ -66,4 +77,3 @@ class Planner:
             if isinstance(r.params, ElementwiseParams) and self.gain(graph, r) < _WORTH_US
         ]
         return frozenset(v for r in small for n in r.nodes for v in n.outputs if v)
-

@@ -21,9 +21,11 @@ from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
 
 __all__ = ["profile", "roofs_of"]
 
+DEFAULTS = BenchOptions()
+
 
 def profile(
-    path: Path, options: BenchOptions = BenchOptions(), progress: Progress = lambda _: None
+    path: Path, options: BenchOptions = DEFAULTS, progress: Progress = lambda _: None
 ) -> Profile:
     """Where the time of one run goes, under the first binding and thread count of ``options``.
 
@@ -81,7 +83,7 @@ def _measure(
 
 
 def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs) -> ProfileRow:
-    us, work = max(node.us - PROFILING_US, 0.0), anatomy.of(node.name)
+    us, work = max(node.us - PROFILING_US, 0.0), anatomy.of(node.name, node.op)
     call = anatomy.calls.get(node.name)
     named = ProfileRow(
         node.name, node.op, call is not None, us,
@@ -96,6 +98,7 @@ def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs) -> ProfileRow:
         compute_us=work.flops / roofs.gflops / 1e3,
         memory_us=(work.weights / resident.gbytes + work.activations / passing.gbytes) / 1e3,
         memory=max((work.weights, resident.name), (work.activations, passing.name))[1],
+        size=work.size,
         rule=named.rule,
         originals=named.originals,
     )  # fmt: skip

@@ -70,23 +70,28 @@ class Reporter:
             return bool(self.assembly and self.assembly.placed)
         return self._count() != len(self.model.skeleton.graph.node)
 
-    def publish(self, kept: Built | None, judge: Judge, workshop: Workshop, stage: Stage) -> Report:
+    def publish(
+        self, kept: Built | None, judge: Judge, workshop: Workshop, stage: Stage
+    ) -> Report:
         """Stage the final files, write the report beside them, and move all into place."""
         if kept is None:
             data, library = write_original(self.model, stage.model).data, None
         else:
-            data, library = self._stage(kept, workshop, stage.model)
+            final = self._stage(kept, workshop, stage.model)
+            data, library = final.data, final.library
+            self.clock.step("confirming")
+            judge.confirm(final, kept)
         report = self._report(kept, judge, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, library)
         return report
 
-    def _stage(self, kept: Built, workshop: Workshop, out: Path) -> tuple[Path | None, Path | None]:
+    def _stage(self, kept: Built, workshop: Workshop, out: Path) -> Built:
         """Write the final model under its own name; its library is the one that was measured."""
         final = workshop.write(out, kept.assembly, kept.trace)
         if self.options.keep_sources is not None:
             workshop.write_sources(kept.assembly, self.options.keep_sources)
-        return final.data, final.library
+        return final
 
     # ---- the report --------------------------------------------------------------------
 
@@ -136,7 +141,8 @@ class Reporter:
             return judge.reason or "no rewrite applies"
         before, after = len(self.model.skeleton.graph.node), len(kept.assembly.graph.regions())
         kernels = len(kept.assembly.placed)
-        which = f", {kernels} of them {'kernels' if kernels > 1 else 'a kernel'}" if kernels else ""
+        kind = "kernels" if kernels > 1 else "a kernel"
+        which = f", {kernels} of them {kind}" if kernels else ""
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
@@ -158,18 +164,23 @@ class Reporter:
         for key, items in {**planned, **final}.items():
             verdict, stays = verdicts.get(key), key in final
             gains = tuple(r.median for r in verdict.ratios.values()) if verdict else ()
-            if verdict and verdict.kept == stays:
-                reason = verdict.reason
-            elif stays:
-                reason = "not timed" if key in planned else "formed when others were dropped"
+            if verdict is None or verdict.kept != stays:
+                reason = _unjudged(stays, key in planned, key in judge.guilty, kept is None)
             else:
-                guilty = key in judge.guilty
-                reason = f"dropped: {'outputs were wrong with it' if guilty else 'it needed others'}"
-                reason = reason if kept else "dropped with all others"
+                reason = verdict.reason
             names = tuple(name for item in items for name in item.originals)
             rule, count = items[0].region.rule, len(items)
             rows.append(GroupRow(key, rule, count, stays, reason, gains, names))
         return tuple(rows)
+
+
+def _unjudged(stays: bool, planned: bool, guilty: bool, nothing_stays: bool) -> str:
+    """Why a group that was not timed by itself stays or goes."""
+    if stays:
+        return "kept, not timed" if planned else "kept: formed when others were dropped"
+    if guilty:
+        return "dropped: outputs were wrong with it"
+    return "dropped with all others" if nothing_stays else "dropped: it needed others"
 
 
 def _timings(judge: Judge) -> tuple[TimingRow, ...]:
@@ -185,7 +196,8 @@ def _timings(judge: Judge) -> tuple[TimingRow, ...]:
 
 def _brief(said: str) -> str:
     """What ONNX Runtime said, without where in its sources it stood."""
-    return said.rpartition("Status Message: ")[2].rpartition(" was false. ")[2].split("\n")[0][:200]
+    said = said.rpartition("Status Message: ")[2].rpartition(" was false. ")[2]
+    return said.split("\n")[0][:200]
 
 
 def _gain(judge: Judge) -> str:
@@ -197,4 +209,3 @@ def _gain(judge: Judge) -> str:
     if len(rows) == 1:
         return f"{fastest.ratio:.2f}× as fast"
     return f"{slowest.ratio:.2f}× to {fastest.ratio:.2f}× as fast"
-

@@ -1,10 +1,10 @@
 """The cost model: a roofline over arithmetic and traffic, with ONNX Runtime's known weak spots.
 
-    original   t = node + arithmetic + traffic      one operator after the other
-    product    t = node + max(arithmetic, traffic)  weights are prefetched under the arithmetic
+    one pass        t = node + max(arithmetic, traffic)   products, attention, fused chains
+    several passes  t = node + arithmetic + traffic       everything else
 
 It ranks proposals and decides what is not worth measuring; what stays is decided by timing.
-Traffic is that of the memory level a region's tensors fit in; a written byte counts twice, as its
+A tensor moves at the speed of the memory level it fits in; a written byte counts twice, as its
 cache line is read first.  Constants come from memory: models are larger than caches.
 Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  Weights below are vector
 instructions per element, fitted to ONNX Runtime 1.31 per operator on Zen 5 with AVX-512.
@@ -30,21 +30,25 @@ __all__ = ["CostModel"]
 _UNKNOWN_EXTENT = 16
 """Assumed for a dimension no binding covers."""
 _SHAPE_ONLY = frozenset(
-    "Shape Reshape Squeeze Unsqueeze Identity Constant ConstantOfShape Flatten".split()
-)
+    ("Shape", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Constant", "ConstantOfShape",
+     "Flatten")
+)  # fmt: skip
 _PARTS = frozenset(("Slice", "Split"))
-"""Operators that read no more of their first operand than they write."""
+"""Operators that read as much as they write."""
 _PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
-_HEAVY = {"Erf": 30, "Tanh": 30, "Sigmoid": 27, "Exp": 15, "Gelu": 33, "Pow": 30, "Softmax": 21,
-          "Div": 12, "Sqrt": 12, "LayerNormalization": 45, "Transpose": 18, "Where": 18}  # fmt: skip
+_HEAVY = {"Erf": 30, "Tanh": 30, "Sigmoid": 27, "Exp": 15, "Gelu": 33, "Pow": 30, "Div": 12,
+          "Sqrt": 12, "Softmax": 21, "LayerNormalization": 45, "Transpose": 18,
+          "Where": 18}  # fmt: skip
 _LIGHT = 3
 """Vector instructions per element of any other operator."""
-_RANDOM = 0.5
+_RANDOM = 0.25
 """Share of the memory's bandwidth that rows fetched here and there get."""
 _FUSED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.7
 """Shares of the peak that this package's kernels reach."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
+_OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams)
+"""One pass each; norms and look-ups take several passes over a row."""
 _MANY_ROWS = 64
 
 
@@ -58,10 +62,9 @@ class CostModel:
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
         traffic, arithmetic = self._traffic_us(graph, region), self._arithmetic_us(graph, region)
-        overlap = region.fused or region.op in _PRODUCTS
-        return self.machine.node_us + (
-            max(arithmetic, traffic) if overlap else arithmetic + traffic
-        )
+        overlap = isinstance(region.params, _OVERLAPPING) or region.op in _PRODUCTS
+        busy = max(arithmetic, traffic) if overlap else arithmetic + traffic
+        return self.machine.node_us + busy
 
     # ---- traffic -----------------------------------------------------------------------
 
@@ -69,22 +72,26 @@ class CostModel:
         if region.op in _SHAPE_ONLY:
             return 0.0
         tables = self._gathered(region)
+        written = sum(self._warm_us(graph.spec(v)) for v in {*region.writes})
+        if region.op in _PARTS:
+            return written + 2.0 * written
         whole = {v for v in region.reads if v not in tables}
         constant = {v for v in whole if graph.weight(v) is not None}
-        written = sum(self._bytes(graph.spec(v)) for v in {*region.writes})
-        if region.op in _PARTS:
-            read, slow = written, 0.0
-        else:
-            rows = self._bytes(graph.spec(region.results[0])) * len(tables)
-            read = sum(self._bytes(graph.spec(v)) for v in whole - constant)
-            slow = sum(self._bytes(graph.spec(v)) for v in constant) + rows / _RANDOM
-        fast = (read + 2.0 * written) / self.machine.gbytes(read + written)
-        return (fast + slow / self.machine.dram_gbytes) * 1e-3
+        most = self._bytes(graph.spec(region.results[0]))
+        rows = sum(min(most, self._bytes(graph.spec(v))) for v in tables)
+        cold = sum(self._bytes(graph.spec(v)) for v in constant) + rows / _RANDOM
+        read = sum(self._warm_us(graph.spec(v)) for v in whole - constant)
+        return read + 2.0 * written + cold / self.machine.dram_gbytes * 1e-3
+
+    def _warm_us(self, spec: TensorSpec) -> float:
+        """Reading what another operator has just written."""
+        size = self._bytes(spec)
+        return size / self.machine.gbytes(size) * 1e-3
 
     def _gathered(self, region: Region) -> tuple[str, ...]:
         """Tables of which only as many elements are read as the result has, row by row."""
         if isinstance(region.params, EmbeddingParams):
-            return region.operands[: region.params.tables]
+            return region.operands[: 2 * region.params.tables : 2]
         return region.operands[:1] if region.op == "Gather" else ()
 
     # ---- arithmetic --------------------------------------------------------------------

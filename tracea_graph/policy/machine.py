@@ -11,6 +11,8 @@ from tracea_graph.kernels.variants import ISAS
 
 __all__ = ["Machine", "measured_machine"]
 
+_L2_PARTS, _L3_PARTS = 8, 2
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -39,14 +41,14 @@ class Machine:
         """Billions of elements per second one vector instruction passes over."""
         return self.gflops / 2.0
 
-    def gbytes(self, working_set: float) -> float:
-        """GB/s at which a working set of so many bytes is read again.
+    def gbytes(self, size: float) -> float:
+        """GB/s at which a tensor of so many bytes is read again after the operator that made it.
 
-        A cache serves what fits into half of it: the rest holds what ran before.
+        A cache still has what fits into a part of it: weights and other operands pass by.
         """
-        if working_set <= self.l2_bytes / 2:
+        if size <= self.l2_bytes / _L2_PARTS:
             return self.l2_gbytes
-        return self.l3_gbytes if working_set <= self.l3_bytes / 2 else self.dram_gbytes
+        return self.l3_gbytes if size <= self.l3_bytes / _L3_PARTS else self.dram_gbytes
 
     @classmethod
     def measured(cls, cpu: CpuProfile, figures: Measurements, isa: str | None = None) -> Machine:

@@ -3,16 +3,16 @@
 Successive halving: every candidate runs a few pairs against the default, the better third some
 more, and the best of those is judged on pairs taken after it was chosen, so that being lucky
 once does not make a winner.  Candidates are ranked by their shortest runs, which noise only
-ever lengthens; the verdict rests on the median of the pairs and its bounds.  Over several thread
-counts ratios count as their geometric mean.  The default stays unless it is beaten by
-:data:`MINIMUM_GAIN` and clearly.
+ever lengthens; the verdict rests on the median over blocks of pairs and its bounds.  Over
+several thread counts ratios count as their geometric mean.  The default stays unless it is
+beaten by :data:`MINIMUM_GAIN` and clearly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tracea_graph.check.timing import Race, Ratio, pooled, ratio
@@ -24,8 +24,13 @@ __all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Outcome", "Study", "Trial"]
 MINIMUM_GAIN = 1.01
 EXHAUSTIVE = 64
 """Up to so many candidates each is measured; of more, a sampler picks as many."""
-FIRST, SECOND, FINAL = 4, 6, 12
-"""Pairs per rung: for all, for the best third, and to judge the best one."""
+FIRST, SECOND, FINAL = 5, 7, 24
+"""Pairs per rung: for all, for the best third, and per round to judge the best one."""
+BLOCK = 3
+"""Pairs of which the shortest runs make one sample of the verdict."""
+ROUNDS = 3
+NOISY = 1.25
+"""Bounds further apart than this say nothing: another day may."""
 _CLEAR = 1.0
 _NO_LOSS = 0.99
 
@@ -52,9 +57,13 @@ class Trial:
         races = [self.races[t] for t in threads]
         return _mean([min(r.a_ms[:pairs]) / min(r.b_ms[:pairs]) for r in races])
 
+    def judged(self, threads: Sequence[int]) -> list[Ratio]:
+        """The verdict's ratios, one per thread count."""
+        return [ratio(_shortest(self.verdict[t])) for t in threads]
+
     def to_json(self) -> dict[str, Any]:
         return {
-            "driver": _fields(self.driver),
+            "driver": astuple(self.driver),
             "races": {str(t): [race.a_ms, race.b_ms] for t, race in self.races.items()},
             "verdict": {str(t): [race.a_ms, race.b_ms] for t, race in self.verdict.items()},
             "fault": self.fault,
@@ -118,19 +127,32 @@ class Study:
 
     def _judged(self, best: Sequence[Trial]) -> Outcome:
         """Judge the best on fresh pairs; the next best if it turns out no gain."""
+        final = True
         for trial in best:
             if trial.score(self.threads, FIRST + SECOND) < MINIMUM_GAIN:
                 break
-            for count in self.threads:
-                if count in trial.verdict:
-                    continue
-                if not self.has_time():
-                    return self._outcome(None, final=False)
-                if not self._run(trial, count, FINAL, trial.verdict):
-                    break
-            if not trial.fault and is_gain([ratio(trial.verdict[t]) for t in self.threads]):
+            verdict = self._verdict(trial)
+            if verdict == "gain":
                 return self._outcome(trial, final=True)
-        return self._outcome(None, final=True)
+            final = final and verdict == "none"
+            if verdict == "":
+                break
+        return self._outcome(None, final=final)
+
+    def _verdict(self, trial: Trial) -> str:
+        """``gain``, ``none``, ``noise`` where nothing can be told, empty when time is up."""
+        for pairs in range(FINAL, ROUNDS * FINAL + 1, FINAL):
+            if not self._run(trial, trial.verdict, pairs):
+                return ""
+            if trial.fault:
+                return "none"
+            ratios = trial.judged(self.threads)
+            noisy = any(r.high > NOISY * r.low for r in ratios)
+            if is_gain(ratios):
+                return "gain"
+            if _mean([r.median for r in ratios]) < MINIMUM_GAIN and not noisy:
+                return "none"
+        return "noise" if noisy else "none"
 
     def _first_score(self, driver: GemmDriver) -> float | None:
         """A candidate's score after the first rung; None when time is up."""
@@ -139,26 +161,24 @@ class Study:
         return self._trials[driver].score(self.threads, FIRST)
 
     def _raced(self, driver: GemmDriver, pairs: int) -> bool:
-        """Let a candidate have so many pairs at every thread count; False when time is up."""
+        """Let a candidate have so many pairs; False when time is up."""
         trial = self._trials.setdefault(driver, Trial(driver))
-        for count in self.threads:
-            have = len(trial.races[count].a_ms) if count in trial.races else 0
-            if have >= pairs or trial.fault:
-                continue
-            if not self.has_time():
-                return False
-            self._run(trial, count, pairs - have, trial.races)
-        return True
+        return self._run(trial, trial.races, pairs)
 
-    def _run(self, trial: Trial, threads: int, pairs: int, into: dict[int, Race]) -> bool:
-        try:
-            race = self.measure(trial.driver, threads, pairs)
-        except WorkerError as error:
-            trial.fault = str(error)
-        else:
-            into[threads] = pooled([into[threads], race]) if threads in into else race
-        self.save(tuple(self._trials.values()))
-        return not trial.fault
+    def _run(self, trial: Trial, into: dict[int, Race], pairs: int) -> bool:
+        """Race until there are so many pairs at every thread count; False when time is up."""
+        for count in self.threads:
+            while not trial.fault and (missing := pairs - _pairs(into.get(count))) > 0:
+                if not self.has_time():
+                    return False
+                try:
+                    race = self.measure(trial.driver, count, missing)
+                except WorkerError as error:
+                    trial.fault = str(error)
+                else:
+                    into[count] = pooled([into[count], race]) if count in into else race
+                self.save(tuple(self._trials.values()))
+        return True
 
     def _ranked(self, trials: Sequence[Trial], pairs: int) -> list[Trial]:
         """Trials by their score over the first pairs; equal ones in the candidates' order."""
@@ -171,7 +191,7 @@ class Study:
         if best is None:
             broken = bool(trials) and all(t.fault for t in trials)
             return Outcome(self.default, 1.0, final and not broken, trials)
-        gain = _mean([ratio(best.verdict[t]).median for t in self.threads])
+        gain = _mean([r.median for r in best.judged(self.threads)])
         return Outcome(best.driver, gain, final, trials)
 
 
@@ -181,18 +201,19 @@ def is_gain(ratios: Sequence[Ratio]) -> bool:
     return gain >= MINIMUM_GAIN and low > _CLEAR and min(r.median for r in ratios) >= _NO_LOSS
 
 
+def _pairs(race: Race | None) -> int:
+    return len(race.a_ms) if race else 0
+
+
+def _shortest(race: Race) -> Race:
+    """The shortest runs of each block of pairs: other processes rarely hit all of a block."""
+    starts = range(0, len(race.a_ms) - BLOCK + 1, BLOCK)
+    a, b = (tuple(min(x[i : i + BLOCK]) for i in starts) for x in (race.a_ms, race.b_ms))
+    return Race(a, b)
+
+
 def _mean(numbers: Sequence[float]) -> float:
     """The geometric mean; 0 if a number is 0."""
     if not all(numbers):
         return 0.0
     return math.exp(sum(map(math.log, numbers)) / len(numbers))
-
-
-def _fields(driver: GemmDriver) -> list[int]:
-    return [
-        driver.max_rows,
-        driver.tile_panels,
-        driver.row_chunk,
-        driver.panel_group,
-        driver.prefetch,
-    ]

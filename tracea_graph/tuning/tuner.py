@@ -1,8 +1,8 @@
 """The tuner: workloads in, drivers out; within a budget, and never the same question twice.
 
-Cases (a problem at a row count) that the cache answers cost nothing.  The others are studied,
-those first that a model spends most time in; what the budget does not reach keeps its defaults
-and comes first in the next run.
+Cases (a problem at a row count) that the cache answers cost nothing.  The others are studied in
+the order of what they are worth; what the budget does not reach keeps its defaults until the
+next run goes on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -30,22 +30,19 @@ from tracea_graph.ops.program import GemmDriver
 from tracea_graph.passes.lower import DRIVERS
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.cache import Entry, TuningCache
+from tracea_graph.tuning.jobs import by_worth, jobs_of
 from tracea_graph.tuning.problem import Case, Problem, Workload, row_class
-from tracea_graph.tuning.space import candidates, default_of, modelled_us
+from tracea_graph.tuning.space import candidates, default_of
 from tracea_graph.tuning.study import Outcome, Study, Trial
 
-__all__ = ["CANDIDATES", "TYPICAL_ROWS", "Racing", "Tuned", "Tuner", "tune"]
+__all__ = ["CANDIDATES", "Racing", "Tuned", "Tuner", "tune"]
 
-TYPICAL_ROWS = (1, 16, 128, 1024)
-"""The row count that stands for each row class nobody asked for."""
 CANDIDATES = 8
 """Challengers per case by default."""
-_PETTY_US = 3.0
-"""A product faster than this is not worth tuning: calling it costs as much."""
 _UNKNOWN_CACHE = 32 << 20
-
+"""Bytes assumed where the machine does not tell."""
 _RACE_SECONDS = 5.0
-_LEAST_SHARE = 0.5
+"""The longest a single race may take."""
 _RUNTIME = (
     "tracea_kernels.h", "runtime_core.h", "runtime_run.h", "runtime_gemm.h", "runtime_gemm_tile.h"
 )  # fmt: skip
@@ -72,19 +69,11 @@ class Tuned:
     source: str
 
 
-@dataclass(frozen=True)
-class _Job:
-    case: Case
-    asked: bool
-    us: float
-    key: str
-
-
 class Tuner:
     """Answers cases from the cache, or by racing drivers on ``stand()``.
 
-    ``threads`` are the thread counts a driver must do well at, ``candidates`` how many
-    challengers a case may have.
+    ``threads`` are the thread counts a driver must do well at, ``limit`` how many challengers
+    a case may have.
     """
 
     def __init__(
@@ -95,48 +84,30 @@ class Tuner:
         isa: str,
         threads: Sequence[int],
         machine: str,
-        candidates: int = CANDIDATES,
+        limit: int = CANDIDATES,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         progress: Progress = lambda text: None,
     ) -> None:
         self._cache, self._stand = cache, stand
         self._isa, self._threads = isa, tuple(dict.fromkeys(threads))
-        self._machine, self._limit, self._seed = machine, candidates, seed
-
+        self._machine, self._limit, self._seed = machine, limit, seed
         self._clock, self._progress = clock, progress
         self._digests: dict[Chain | None, str] = {}
 
     def run(self, workloads: Iterable[Workload], budget: float) -> list[Tuned]:
-        """Tune within ``budget`` seconds, and report on every case, the costliest first."""
+        """Tune within ``budget`` seconds; what became of every case."""
         end = self._clock() + budget
-        jobs = self._jobs(workloads)
-        found = {job: self._remembered(job) for job in jobs}
-        todo = [job for job in jobs if found[job] is None or found[job].source == "begun"]  # type: ignore[union-attr]
+        jobs = jobs_of(workloads, self._isa, self._threads)
+        found = {job.case: self._remembered(job.case) for job in jobs}
+        todo = [job for job in jobs if found[job.case].source != "cache"]
         if todo and budget > 0:
             with self._stand([job.case.problem for job in todo]) as stand:
-                for i, job in enumerate(todo):
+                for job in by_worth(todo, self._isa, self._threads):
                     if self._clock() >= end:
                         break
-
-                    until = self._clock() + _share(todo[i:]) * (end - self._clock())
-
-                    found[job] = self._study(job, stand, until)
-        return [t or Tuned(j.case, default_of(j.case), 1.0, "default") for j, t in found.items()]
-
-    def _jobs(self, workloads: Iterable[Workload]) -> list[_Job]:
-        """Cases by expected time in the model; those somebody asked for come first."""
-        jobs = []
-        for load in workloads:
-            asked = sorted(set(load.rows))
-            taken = {row_class(rows) for rows in asked}
-            others = [r for r in TYPICAL_ROWS if row_class(r) not in taken]
-            for rows in (*asked, *others):
-                case = Case(load.problem, rows)
-                us = modelled_us(case, default_of(case), self._isa, min(self._threads))
-                if us >= _PETTY_US:
-                    jobs.append(_Job(case, rows in asked, us * load.count, self._key(case)))
-        return sorted(jobs, key=lambda j: (not j.asked, -j.us))
+                    found[job.case] = self._study(job.case, stand, end)
+        return list(found.values())
 
     def _key(self, case: Case) -> str:
         threads = ",".join(map(str, self._threads))
@@ -158,23 +129,24 @@ class Tuner:
         source = cpu.emit("gemm", self._isa)
         return digest(source.text, *source.flags, *headers)
 
-    def _remembered(self, job: _Job) -> Tuned | None:
-        entry = self._cache.get(job.key)
+    def _remembered(self, case: Case) -> Tuned:
+        """What the cache knows of a case; the default where that is nothing."""
+        unknown = Tuned(case, default_of(case), 1.0, "default")
+        entry = self._cache.get(self._key(case))
         if entry is None:
-            return None
+            return unknown
         try:
-            driver = GemmDriver(*entry.value["driver"])
-            gain = float(entry.value["gain"])
-        except (KeyError, TypeError, ValueError):  # written by hand: measure again
-            return None
-        return Tuned(job.case, driver, gain, "cache" if entry.final else "begun")
+            driver, gain = GemmDriver(*entry.value["driver"]), float(entry.value["gain"])
+        except (KeyError, TypeError, ValueError):  # spoilt: measure again
+            return unknown
+        return Tuned(case, driver, gain, "cache" if entry.final else "begun")
 
-    def _study(self, job: _Job, stand: Racing, until: float) -> Tuned:
-        case, default = job.case, default_of(job.case)
+    def _study(self, case: Case, stand: Racing, end: float) -> Tuned:
+        default = default_of(case)
         self._progress(f"{case}")
 
         def measure(driver: GemmDriver, threads: int, pairs: int) -> Race:
-            seconds = min(_RACE_SECONDS, max(until - self._clock(), 0.05))
+            seconds = min(_RACE_SECONDS, max(end - self._clock(), 0.05))
             return stand.race(case, default, driver, threads, pairs, seconds)
 
         study = Study(
@@ -182,30 +154,27 @@ class Tuner:
             candidates(case, self._isa, self._threads, self._limit),
             self._threads,
             measure,
-            lambda: self._clock() < until,
-            partial(self._save, job, Outcome(default, 1.0, False, ())),
-            known=self._begun(job),
+            lambda: self._clock() < end,
+            partial(self._save, case, Outcome(default, 1.0, False, ())),
+            known=self._begun(case),
             seed=self._seed,
         )
         outcome = study.run()
-        self._save(job, outcome, outcome.trials)
-        source = "measured" if outcome.final else "begun"
-        return Tuned(case, outcome.driver, outcome.gain, source)
+        self._save(case, outcome, outcome.trials)
+        return Tuned(case, outcome.driver, outcome.gain, "measured" if outcome.final else "begun")
 
-    def _begun(self, job: _Job) -> list[Trial]:
+    def _begun(self, case: Case) -> list[Trial]:
         """Trials of an interrupted study."""
-        entry = self._cache.get(job.key)
+        entry = self._cache.get(self._key(case))
         try:
             return [Trial.from_json(t) for t in entry.evidence] if entry else []
         except (KeyError, TypeError, ValueError):
             return []
 
-    def _save(self, job: _Job, outcome: Outcome, trials: Sequence[Trial]) -> None:
-        d = outcome.driver
-        fields = [d.max_rows, d.tile_panels, d.row_chunk, d.panel_group, d.prefetch]
-        value = {"driver": fields, "gain": outcome.gain}
+    def _save(self, case: Case, outcome: Outcome, trials: Sequence[Trial]) -> None:
+        value = {"driver": astuple(outcome.driver), "gain": outcome.gain}
         evidence = [trial.to_json() for trial in trials]
-        self._cache.put(job.key, Entry(value, evidence, outcome.final, f"{job.case}"))
+        self._cache.put(self._key(case), Entry(value, evidence, outcome.final, str(case)))
 
 
 def tune(
@@ -279,12 +248,6 @@ def _table(drivers: Mapping[int, GemmDriver]) -> tuple[GemmDriver, ...]:
         last = drivers[points[-1]] if points else default
         table.append(replace(last, max_rows=default.max_rows))
     return tuple(table)
-
-
-def _share(jobs: Sequence[_Job]) -> float:
-    """The first job's share of the time that is left: by expected time, and at least half."""
-    peers = [job for job in jobs if job.asked == jobs[0].asked]
-    return max(jobs[0].us / sum(job.us for job in peers), _LEAST_SHARE)
 
 
 def _stand(

@@ -10,9 +10,10 @@ from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from tracea_graph.views.text import plain
 
 __all__ = ["BenchReport", "BenchRow", "made_with", "render_bench"]
 
@@ -75,7 +76,7 @@ def made_with(versions: Mapping[str, str], machine: Mapping[str, Any]) -> str:
 
 
 def _parts(report: BenchReport) -> Iterator[RenderableType]:
-    table = Table(title=escape(report.model), title_justify="left", title_style="bold")
+    table = Table(title=Text(plain(report.model), style="bold"), title_justify="left")
     table.add_column("threads", justify="right")
     table.add_column("runtime", overflow="fold")
     for name in ("median", "least", "speedup", "99 % bounds", "max error", "kernels"):
@@ -84,14 +85,14 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
     for (binding, threads), rows in groupby(report.rows, key=lambda r: (r.binding, r.threads)):
         table.add_section()
         if len(bindings) > 1 and threads == report.rows[0].threads:
-            table.add_row("", f"[italic]{escape(binding)}[/]")
+            table.add_row("", Text(plain(binding), style="italic"))
         for index, row in enumerate(rows):
             table.add_row("" if index else str(threads), *_cells(row, index == 0))
     yield table
     for warning in report.warnings:
-        yield Text(f"warning: {warning}")
+        yield Text(f"warning: {plain(warning)}")
     if len(bindings) == 1:
-        yield Text(f"{bindings[0]}; {report.gflop.get(bindings[0], 0.0):.3g} GFLOP")
+        yield Text(f"{plain(bindings[0])}; {report.gflop.get(bindings[0], 0.0):.3g} GFLOP")
     yield Text(
         f"{report.rounds} interleaved rounds; errors are shares of max|y|, kernels the nodes that "
         "run as generated ones"
@@ -99,13 +100,13 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
     yield Text(made_with(report.versions, report.machine))
 
 
-def _cells(row: BenchRow, baseline: bool) -> tuple[str, ...]:
+def _cells(row: BenchRow, baseline: bool) -> tuple[str | Text, ...]:
     times = (f"{row.median:.3g} ms", f"{row.least:.3g} ms")
     if baseline:
-        return (escape(row.entrant), *times, "1", "", "", _kernels(row))
+        return (Text(plain(row.entrant)), *times, "1", "", "", _kernels(row))
     bounds = f"{row.low:.2f}–{row.high:.2f}"
     rated = (f"{row.ratio:.2f}×", bounds, f"{row.error:.1e}")
-    return (escape(row.entrant), *times, *rated, _kernels(row))
+    return (Text(plain(row.entrant)), *times, *rated, _kernels(row))
 
 
 def _kernels(row: BenchRow) -> str:

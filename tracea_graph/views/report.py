@@ -37,7 +37,7 @@ class GroupRow:
     def verdict(self) -> str:
         """The reason in a few words, without its figures."""
         if self.kept:
-            return "kept" if self.reason.startswith("kept") else f"kept, {self.reason}"
+            return self.reason.partition(":")[0].partition(" with the whole")[0]
         words = self.reason.partition(", judged together")[0].partition(" (")[0]
         return words.partition("×")[0].rpartition(", ")[0] if "×" in words else words
 

@@ -1,0 +1,222 @@
+"""Races of models and runtimes, and the table they end in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench.samples import result
+from check.tiny_models import save
+from rich.console import Console
+
+from models import bench as zoo
+from tracea_graph.check.peers import PEERS, PeerWorker, peers_named
+from tracea_graph.check.worker import Rejected
+from tracea_graph.cli.bench import add_bench, run_bench
+from tracea_graph.errors import TraceaError, UsageError
+from tracea_graph.pipeline.bench import BenchOptions, bench, busy_note, entrant, result_beside
+from tracea_graph.views.bench import BenchReport, BenchRow, render_bench
+
+PRODUCT = "g (float[n, 64] x) => (float[n, 64] y) { h = MatMul(x, w) y = Relu(h) }"
+QUICK = BenchOptions(threads=(1,), shapes=({"n": 32},), pairs=8, seconds=5.0, peers=())
+
+
+@pytest.fixture
+def product(tmp_path: Path) -> Path:
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    return save(tmp_path, "product.onnx", PRODUCT, w=weight)
+
+
+def run(*words: str) -> tuple[int, str]:
+    parser = argparse.ArgumentParser()
+    add_bench(parser.add_subparsers(dest="command"))
+    console = Console(width=160)
+    with console.capture() as capture:
+        code = run_bench(parser.parse_args(["bench", *words]), console)
+    return code, capture.get()
+
+
+# ---- the worker ------------------------------------------------------------------------
+
+
+def test_any_number_of_sessions_run_in_turn(product: Path) -> None:
+    feeds = {"x": np.ones((4, 64), np.float32)}
+    with PeerWorker() as worker:
+        for name in "abc":
+            worker.open(name, product)
+        heat = worker.race_all(["a", "b", "c"], feeds, pairs=5)
+    assert [len(ms) for ms in heat.ms] == [5, 5, 5]
+    assert min(map(min, heat.ms)) > 0
+
+
+@pytest.mark.skipif(not PEERS[0].version, reason="OpenVINO is not installed")
+@pytest.mark.parametrize("peer", PEERS, ids=lambda p: str(p.name))
+def test_openvino_computes_the_same_in_turn_with_onnxruntime(product: Path, peer: object) -> None:
+    feeds = {"x": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
+    with PeerWorker() as worker:
+        worker.open("ort", product)
+        worker.open_peer("peer", peer, product, feeds, ["y"])  # type: ignore[arg-type]
+        wanted, found = worker.run("ort", feeds)["y"], worker.run("peer", feeds)["y"]
+        heat = worker.race_all(["ort", "peer"], feeds, pairs=4)
+    assert np.abs(found - wanted).max() < 2e-2 * np.abs(wanted).max()
+    assert len(heat.ms[1]) == 4
+
+
+@pytest.mark.skipif(not PEERS[0].version, reason="OpenVINO is not installed")
+def test_what_a_peer_refuses_is_told(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    with PeerWorker() as worker, pytest.raises(Rejected):
+        worker.open_peer("p", PEERS[0], broken, {}, [])
+
+
+def test_unknown_peers_are_refused() -> None:
+    with pytest.raises(UsageError, match="no peer 'tensorrt'"):
+        peers_named(["tensorrt"])
+
+
+# ---- races -----------------------------------------------------------------------------
+
+
+def test_a_model_races_its_twin_and_makes_no_error(product: Path, tmp_path: Path) -> None:
+    twin = tmp_path / "twin.onnx"
+    twin.write_bytes(product.read_bytes())
+    report = bench([product, twin], QUICK)
+    base, other = report.rows
+    assert (base.entrant, other.entrant) == ("ONNX Runtime", "twin.onnx")
+    assert (base.ratio, other.error) == (1.0, 0.0)
+    assert other.low <= other.ratio <= other.high
+    assert report.gflop["n=32"] == pytest.approx(2 * 32 * 64 * 64 / 1e9, rel=0.05)
+    assert report.rounds == 8
+
+
+def test_a_lone_model_meets_the_result_beside_it(product: Path) -> None:
+    assert result_beside(product) == ()
+    beside = product.with_name("product.tracea.onnx")
+    beside.write_bytes(product.read_bytes())
+    assert [r.entrant for r in bench([product], QUICK).rows][1] == beside.name
+
+
+def test_a_missing_library_is_told(tmp_path: Path) -> None:
+    path = result(tmp_path)
+    assert entrant(path).library is None
+    options = BenchOptions(threads=(1,), pairs=2, peers=())
+    report = bench([path], options)
+    assert "result.onnx has no library beside it" in report.warnings[0]
+
+
+def test_another_models_library_is_refused(tmp_path: Path) -> None:
+    import onnx
+
+    path = result(tmp_path)
+    model = onnx.load(path)
+    model.metadata_props.add(key="tracea.library.sha256", value="0" * 64)
+    onnx.save(model, path)
+    path.with_suffix(".so").write_bytes(b"something else")
+    with pytest.raises(UsageError, match="not the library"):
+        entrant(path)
+
+
+def test_a_busy_machine_is_told() -> None:
+    assert busy_note(0.1) == ()
+    assert "150%" in busy_note(1.5)[0]
+
+
+def test_the_table_states_threads_bounds_and_versions() -> None:
+    rows = (
+        BenchRow("ONNX Runtime", 1, "n=1", 10.0, 9.0, 1.0, 1.0, 1.0, 0.0),
+        BenchRow("[b]r.onnx", 1, "n=1", 5.0, 4.5, 2.0, 1.9, 2.1, 3e-7, 4, 6),
+    )
+    report = BenchReport(
+        "m.onnx", rows, {"n=1": 1.5}, 30, ("busy",), {"tracea": "1", "onnxruntime": "1.31"},
+        {"model": "Some CPU", "threads": 2},
+    )  # fmt: skip
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(render_bench(report))
+    said = capture.get()
+    for part in ("2.00×", "1.90–2.10", "3.0e-07", "4 of 6", "[b]r.onnx", "warning: busy", "30"):
+        assert part in said
+    assert "Some CPU, 2 threads, tracea 1, onnxruntime 1.31" in said
+
+
+# ---- the command -----------------------------------------------------------------------
+
+
+def test_the_command_prints_json(product: Path) -> None:
+    code, said = run(str(product), "--threads", "1", "--pairs", "8", "--peers", "ort", "--json")
+    assert code == 0
+    assert [r["entrant"] for r in json.loads(said)["rows"]] == ["ONNX Runtime"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["a.onnx", "--svg", "a.svg"],
+        ["a.onnx", "b.onnx", "--profile"],
+        ["a.onnx", "--seconds", "0"],
+        ["a.onnx", "--peers", "nobody"],
+        ["missing.onnx"],
+    ],
+)
+def test_impossible_arguments_are_one_sentence(words: list[str]) -> None:
+    with pytest.raises(TraceaError) as caught:
+        run(*words)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [["--threads", "0"], ["--shape", "=3"], ["--pairs", "x"]])
+def test_malformed_values_are_usage_errors(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("a.onnx", *words)
+    assert caught.value.code == 2
+
+
+# ---- the zoo's table -------------------------------------------------------------------
+
+
+def report_of(*entrants: str) -> BenchReport:
+    rows = tuple(
+        BenchRow(name, n, "b", 10.0 / (i + 1), 1.0, float(i + 1), 1.0, 9.0, 1e-7 * i, 3 * i, 9)
+        for n in zoo.THREADS
+        for i, name in enumerate(entrants)
+    )
+    return BenchReport("m.onnx", rows, {"b": 2.5})
+
+
+def test_a_kept_original_counts_as_one() -> None:
+    kept = zoo.score("m", report_of("ONNX Runtime", "OpenVINO f32"), kept=True)
+    assert kept.ratios == (1.0, 1.0)
+    assert kept.peer == 5.0
+    assert kept.cells[3:6] == ("kept", "1", "1")
+
+
+def test_a_result_is_rated_at_every_thread_count() -> None:
+    won = zoo.score("m", report_of("ONNX Runtime", "m.tracea.onnx", "OpenVINO f32"), kept=False)
+    assert (won.ratios, won.kernels, won.nodes) == ((2.0, 2.0), 3, 9)
+    assert won.error == 1e-7
+
+
+def test_the_means_are_geometric() -> None:
+    kept = zoo.score("k", report_of("ONNX Runtime"), kept=True)
+    won = zoo.score("w", report_of("ONNX Runtime", "w.tracea.onnx"), kept=False)
+    assert "| geometric mean |  |  |  | 1.41× | 1.41× |" in zoo.markdown([kept, won], "note")
+
+
+def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{zoo.BEGIN}\nold\n{zoo.END}\nafter\n", encoding="utf-8")
+    for _ in range(2):
+        zoo.replace_table(page, "new\n")
+    assert page.read_text("utf-8") == f"before\n{zoo.BEGIN}\nnew\n{zoo.END}\nafter\n"
+
+
+def test_a_file_without_markers_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("nothing", encoding="utf-8")
+    assert zoo.main(["tiny-bert", "--write", str(page)]) == 2
+    assert zoo.main(["no-such-model"]) == 2

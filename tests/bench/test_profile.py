@@ -1,0 +1,116 @@
+"""Rows, bounds and families of a profile, and one taken for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bench.samples import ROOFS, profile, result, row
+from rich.console import Console
+
+from models.make import make
+from tracea_graph import api
+from tracea_graph.config import Options
+from tracea_graph.pipeline import profiling
+from tracea_graph.pipeline.bench import BenchOptions
+from tracea_graph.views.profiling import (
+    abridged,
+    families,
+    in_bytes,
+    notable,
+    render_profile,
+)
+
+
+def text(view: object) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
+
+
+@pytest.mark.parametrize(
+    ("compute", "memory", "bound"),
+    [(50.0, 30.0, "compute"), (30.0, 50.0, "memory"), (24.0, 20.0, "overhead")],
+)
+def test_a_bound_explains_a_quarter_of_the_time(compute: float, memory: float, bound: str) -> None:
+    assert row(compute_us=compute, memory_us=memory).bound == bound
+
+
+def test_unknown_work_has_no_bound() -> None:
+    assert row(flops=None, weights=None).bound == ""
+
+
+def test_the_smallest_memory_that_holds_it_gives_the_bandwidth() -> None:
+    assert [ROOFS.memory(size).name for size in (1e5, 3e6, 1e9)] == ["L2", "L3", "DRAM"]
+
+
+def test_equal_nodes_are_a_family() -> None:
+    found = families([row(us=10.0), row(us=20.0), row(us=25.0, size="other")])
+    assert [(f.us, len(f.rows)) for f in found] == [(30.0, 2), (25.0, 1)]
+    assert found[0].total.flops == 2e7
+    assert found[0].total.gflops == pytest.approx(2e7 / 30.0 / 1e3)
+
+
+def test_petty_families_share_a_line() -> None:
+    made = profile(row(us=5000.0), row("Shape", us=2.0, size=""))
+    named, rest = notable(made)
+    assert ([f.op for f in named], [r.op for r in rest]) == (["FusedGemm_ab"], ["Shape"])
+    assert "the rest" in text(render_profile(made))
+
+
+def test_the_table_says_what_a_run_spends() -> None:
+    said = text(render_profile(profile(row(us=750.0), row("Softmax", us=250.0, size="9"))))
+    assert "1.00 ms in 2 nodes, 75.0% of it in programs" in said
+    assert "4 MB before (operator by operator), 2 MB after" in said
+    assert "2 µs of profiling were taken off" in said
+
+
+def test_markup_and_escapes_in_names_are_only_text() -> None:
+    said = text(render_profile(profile(row("[red]\x1b[31mEvil", originals=("[b]x",))), 1))
+    assert "[red]" in said
+    assert "[b]x" in said
+    assert "\x1b[31mEvil" not in said
+
+
+def test_the_json_holds_what_follows_from_the_fields() -> None:
+    data = json.loads(profile(row()).to_json())
+    assert data["in_programs"] == 1.0
+    assert (data["rows"][0]["bound"], data["rows"][0]["bytes"]) == ("compute", 1e6)
+
+
+def test_shared_paths_are_written_once() -> None:
+    assert abridged(("/a/b/X", "/a/b/Y", "/c/Z", "W")) == "/a/b/{X, Y}, /c/Z, W"
+
+
+def test_bytes_have_units() -> None:
+    assert [in_bytes(n) for n in (7, 2_500, 1.5e6, 2e9)] == ["7 B", "2.5 kB", "1.5 MB", "2 GB"]
+
+
+@pytest.mark.compiler
+def test_programs_are_known_by_their_original_nodes(tmp_path: Path) -> None:
+    original = make("tiny-bert", tmp_path)
+    api.optimize(original, Options(output=tmp_path / "out.onnx", keep="legal", verify=False))
+    options = BenchOptions(threads=(1,), shapes=({"batch": 1, "sequence": 64},), pairs=5)
+    taken = profiling.profile(tmp_path / "out.onnx", options)
+    programs = [r for r in taken.rows if r.kernel]
+    assert len(programs) > 5
+    assert taken.in_programs > 0.5
+    assert all(r.flops and r.originals and r.rule for r in programs)
+    assert any("/attention/self/Softmax" in name for r in programs for name in r.originals)
+    products = [r for r in programs if "Gemm" in r.op]
+    assert all(r.apart and r.bytes and r.apart > r.bytes for r in products)
+    assert 0.1 < taken.us / 1e3 / taken.run_ms < 10.0
+
+
+def test_a_profile_places_every_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a library ONNX Runtime inlines the body: no node is a program, all have times."""
+    monkeypatch.setattr(profiling, "roofs_of", lambda doctor, threads: ROOFS)
+    options = BenchOptions(threads=(1,), shapes=({"batch": 64},), pairs=3, seconds=2.0)
+    taken = profiling.profile(result(tmp_path), options)
+    assert taken.binding == "batch=64"
+    assert taken.in_programs == 0.0
+    assert [r.us for r in taken.rows] == sorted((r.us for r in taken.rows), reverse=True)
+    assert {"Neg"} <= {r.op for r in taken.rows if r.bytes}
+    assert taken.run_ms > 0

@@ -1,0 +1,119 @@
+"""Whatever is wrong with a model: one clear line, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from cli.support import LEGAL, refused
+from onnx import TensorProto, helper
+from tiny import product
+
+from tracea_graph.cli import optimize_main
+
+Ends = tuple[str, int, list[int]]
+
+
+def write(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: list[Ends],
+    outputs: list[Ends],
+    opset: int = 17,
+) -> None:
+    ends = [[helper.make_tensor_value_info(*end) for end in side] for side in (inputs, outputs)]
+    graph = helper.make_graph(nodes, "g", *ends)
+    opsets = [helper.make_opsetid("", opset)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+X, Y = ("x", TensorProto.FLOAT, [2]), ("y", TensorProto.FLOAT, [2])
+RELU = helper.make_node("Relu", ["x"], ["y"])
+
+
+def half(path: Path) -> None:
+    data = product(path).read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def corrupt(path: Path) -> None:
+    data = bytearray(product(path).read_bytes())
+    for place in range(0, 400, 7):
+        data[place] ^= 0xA5
+    path.write_bytes(bytes(data))
+
+
+def cyclic(path: Path) -> None:
+    write(path, [helper.make_node("Add", ["x", "y"], ["a"]), RELU_OF_A], [X], [Y])
+
+
+RELU_OF_A = helper.make_node("Relu", ["a"], ["y"])
+
+
+def mixed(path: Path) -> None:
+    ends: list[Ends] = [X, ("i", TensorProto.INT64, [2])]
+    write(path, [helper.make_node("Add", ["x", "i"], ["y"])], ends, [Y])
+
+
+def wrongly_declared(path: Path) -> None:
+    write(path, [RELU], [X], [("y", TensorProto.INT64, [2])])
+
+
+def external(path: Path, location: str) -> None:
+    product(path, external="weights.data")
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    path.write_bytes(model.SerializeToString())
+
+
+def truncated_data(path: Path) -> None:
+    external(path, "weights.data")
+    path.with_name("weights.data").write_bytes(b"short")
+
+
+def linked_data(path: Path) -> None:
+    path.with_name("link.data").symlink_to("/etc/hostname")
+    external(path, "link.data")
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (half, "bad.onnx is no ONNX model, or is truncated"),
+    "corrupt": (corrupt, "bad.onnx is no ONNX model"),
+    "text": (lambda p: p.write_text("hello\n" * 9), "bad.onnx is no ONNX model"),
+    "empty": (lambda p: p.touch(), "bad.onnx is empty"),
+    "folder": (lambda p: p.mkdir(), "bad.onnx cannot be read: Is a directory"),
+    "missing": (lambda p: None, "bad.onnx cannot be read: No such file"),
+    "newer": (lambda p: write(p, [RELU], [X], [Y], 999), "opset 999 is not supported: convert"),
+    "older": (lambda p: write(p, [RELU], [X], [Y], 5), "opset 5 is not supported: convert"),
+    "cyclic": (cyclic, "the graph has a cycle"),
+    "mixed dtypes": (mixed, "the model is invalid: Type Error"),
+    "declared dtype": (wrongly_declared, "the model is invalid: Type Error"),
+    "no graph": (lambda p: write(p, [], [], []), "the graph has no outputs"),
+    "no outputs": (lambda p: write(p, [RELU], [X], []), "the graph has no outputs"),
+    "no such data": (lambda p: external(p, "gone.data"), "put 'gone.data' beside bad.onnx"),
+    "data above": (lambda p: external(p, "../weights.data"), "outside the model's folder"),
+    "data elsewhere": (lambda p: external(p, "/etc/hostname"), "outside the model's folder"),
+    "data by a link": (linked_data, "a link out of the model's folder"),
+    "short data": (truncated_data, "which has only 5"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_an_invalid_model(home: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    make, said = BAD[kind]
+    make(home / "bad.onnx")
+    assert said in refused(capsys, "bad.onnx", *LEGAL)
+
+
+def test_an_operator_nobody_knows_is_no_error(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home / "m.onnx", [helper.make_node("Strange", ["x"], ["y"])], [X], [Y])
+    assert optimize_main(["m.onnx", "--keep", "legal"]) == 0
+    assert (home / "m.tracea.onnx").read_bytes() == (home / "m.onnx").read_bytes()
+    assert "kept original: no rewrite applies\n" in capsys.readouterr().out

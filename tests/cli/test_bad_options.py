@@ -1,0 +1,107 @@
+"""Options and data that make no sense, and bugs: one clear line each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.support import LEGAL, refused
+from tiny import transformer
+
+from tracea_graph import api
+from tracea_graph.cli import optimize_main
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "the following arguments are required: MODEL.onnx"),
+        (("good.onnx", "--nonsense"), "unrecognized arguments: --nonsense"),
+        (("good.onnx", "--budget", "0"), "--budget must be a number of seconds above 0"),
+        (("good.onnx", "--budget", "inf"), "--budget must be a number of seconds above 0"),
+        (("good.onnx", "--budget", "soon"), "invalid float value: 'soon'"),
+        (("good.onnx", "--seed", "-1"), "--seed must be 0 or more"),
+        (("good.onnx", "--rtol", "nan"), "--rtol must be 0 or more"),
+        (("good.onnx", "--max-error", "-1"), "--max-error must be 0 or more"),
+        (("good.onnx", "--threads", "0"), "--threads must be 1 to 1024"),
+        (("good.onnx", "--threads", "two"), "--threads takes numbers such as 1 or 1,4"),
+        (("good.onnx", "--shape", "rows"), "--shape takes NAME=N[,NAME=N]"),
+        (("good.onnx", "--shape", "rows=²"), "--shape takes NAME=N[,NAME=N]"),
+        (("good.onnx", "--shape", "rows=0"), "--shape must be at least 1"),
+        (("good.onnx", "--shape", "seq=4"), "the model has no dim 'seq'; its symbols are: rows"),
+        (("good.onnx", "--only", "magic"), "there is no rule 'magic'; the rules are attention"),
+        (("good.onnx", "--skip", "magic"), "there is no rule 'magic'"),
+        (("good.onnx", "--target", "abacus"), "there is no target 'abacus'; use host"),
+        (("good.onnx", "--until", "end"), "invalid choice: 'end'"),
+        (("good.onnx", "--no-custom-ops", "--require-library"), "contradict each other"),
+        (("good.onnx", "--report", "gone/r.html"), "its folder does not exist"),
+        (("good.onnx", "--report", "good.onnx"), "is an input"),
+        (("good.onnx", "--report", "."), "is a folder; name a file"),
+        (("good.onnx", "--keep-sources", "good.onnx"), "is a file; name a folder"),
+    ],
+)
+def test_options_that_make_no_sense(
+    home: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], said: str
+) -> None:
+    assert said in refused(capsys, *args)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (None, "No such file"),
+        ({}, "missing: x, unknown: none"),
+        ({"x": np.ones((2, 32), np.float32), "z": np.ones(1)}, "missing: none, unknown: z"),
+        ({"x": np.ones((2, 5), np.float32)}, "has dims (2, 5), the model wants"),
+        ({"x": np.full((2, 32), "a")}, "the model wants"),
+        ({"x": np.array([None, {}], object)}, "Object arrays cannot be loaded"),
+    ],
+    ids=["gone", "empty", "too many", "dims", "dtype", "objects"],
+)
+def test_data_that_does_not_fit(
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    arrays: dict[str, np.ndarray] | None,
+    said: str,
+) -> None:
+    if arrays is not None:
+        np.savez("data.npz", **arrays)
+    assert said in refused(capsys, "good.onnx", *LEGAL, "--data", "data.npz")
+
+
+def test_data_that_is_no_npz(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "good.onnx", "--data", "good.onnx")
+    assert "good.onnx is no .npz file" in said
+
+
+def test_a_bug_is_one_line_too(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **named: object) -> None:
+        raise IndexError("list index\nout of range")
+
+    monkeypatch.setattr(api, "optimize", broken)
+    assert optimize_main(["good.onnx"]) == 70
+    assert capsys.readouterr().err == (
+        "error: IndexError: list index out of range (a bug; -v shows where)\n"
+    )
+    assert optimize_main(["good.onnx", "-v"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.compiler
+def test_one_bad_model_does_not_spoil_the_others(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "bad.onnx").write_bytes((home / "good.onnx").read_bytes()[:99])
+    transformer(home)
+    args = ("bad.onnx", "tiny-bert.onnx", "good.onnx", "-o", "out/", *LEGAL)
+    assert optimize_main([*args]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("error: bad.onnx: ") and err.count("\n") == 1
+    assert out.count("improved: ") == 2
+    stems = ("tiny-bert.tracea", "good.tracea")
+    assert {path.name for path in (home / "out").iterdir()} == {
+        f"{stem}.{ending}" for stem in stems for ending in ("onnx", "so", "json")
+    }

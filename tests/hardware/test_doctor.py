@@ -1,0 +1,288 @@
+"""Measuring this machine, keeping what was measured, and saying what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tracea_graph.build import find_compiler
+from tracea_graph.build.cache import write_whole
+from tracea_graph.config import Environment
+from tracea_graph.hardware import CpuProfile, Doctor, Measurements, profile_cpu
+from tracea_graph.hardware import doctor as doctor_module
+from tracea_graph.hardware import measure as measuring
+from tracea_graph.hardware.measure import Bandwidth, Peak, assumed, measure
+from tracea_graph.kernels import probe as probes
+from tracea_graph.kernels.cpu import Source
+from tracea_graph.kernels.probe import PROBES, Probe, probe_source
+from tracea_graph.views.doctor import render_health
+
+HERE = profile_cpu()
+FIGURES = Measurements(
+    (Peak("f32", "scalar", 4.0), Peak("f32", "avx2", 64.0)),
+    Bandwidth(200.0, 100.0, 50.0, 20.0, 30.0),
+    ghz=4.0,
+    compiler="a compiler",
+)
+PLAIN = CpuProfile("Test CPU", ("scalar",), (), 1, 1, 32 << 10, 256 << 10, 0)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that knows this machine."""
+    folder = tmp_path_factory.mktemp("cache")
+    measure(HERE, Environment(cache=folder), seconds=30.0)
+    return folder
+
+
+def text_of(what: object) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(what)
+    return capture.get()
+
+
+# ---- this machine ----------------------------------------------------------------------
+
+
+def test_this_machine_is_measured(cache: Path) -> None:
+    found = measure(HERE, Environment(cache=cache))
+    assert found.measured and found.compiler
+    peaks = [found.peak("f32", isa) for isa in HERE.isas]
+    assert all(a < b for a, b in pairwise(peaks)), "a higher level is faster"
+    assert 0.3 < found.ghz < 10.0
+    flops_per_cycle = peaks[-1] / found.ghz
+    assert 1.0 < flops_per_cycle < 256.0, "GFLOP/s of one core"
+
+
+def test_nearer_memory_is_faster(cache: Path) -> None:
+    found = measure(HERE, Environment(cache=cache)).bandwidth
+    told = [b for b in (found.l1, found.l2, found.l3, found.dram) if b]
+    assert len(told) >= 2
+    assert told == sorted(told, reverse=True)
+
+
+def test_a_hit_is_equal_and_takes_under_five_milliseconds(cache: Path) -> None:
+    environment, times = Environment(cache=cache), []
+    first = measure(HERE, environment)
+    for _ in range(5):
+        start = time.perf_counter()
+        assert measure(HERE, environment) == first
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.005
+
+
+def test_all_of_it_as_table_and_json(cache: Path) -> None:
+    health = Doctor(Environment(cache=cache)).health()
+    data = json.loads(health.to_json())
+    assert data["cpu"]["isas"] == list(HERE.isas)
+    assert data["figures"]["bandwidth"]["dram"] == health.figures.bandwidth.dram
+    assert health.runtime.version and "CPUExecutionProvider" in health.runtime.providers
+    shown = text_of(render_health(health))
+    assert HERE.model in shown and "GB/s" in shown and health.runtime.version in shown
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("probe", [p for p in PROBES if not measuring._runs(p, HERE)], ids=str)
+def test_programs_for_other_machines_compile(probe: Probe, tmp_path: Path) -> None:
+    source = probe_source(probe)
+    (tmp_path / "p.cpp").write_text(source.text)
+    headers = Path(probes.__file__).resolve().parent
+    flags = (*source.flags, "-Wall", "-Wextra", "-Werror", f"-I{headers}")
+    find_compiler().run((*flags, "-fsyntax-only", "p.cpp"), tmp_path)
+
+
+# ---- what is kept ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Measuring costs nothing, and each time adds an entry."""
+    calls: list[int] = []
+
+    def fake(cpu: CpuProfile, environment: Environment, seconds: float) -> Measurements:
+        calls.append(1)
+        return FIGURES
+
+    monkeypatch.setattr(measuring, "_measure", fake)
+    return calls
+
+
+def kept(folder: Path) -> Path:
+    (file,) = (folder / "doctor").iterdir()
+    return file
+
+
+def test_equal_machines_are_measured_once(counted: list[int], tmp_path: Path) -> None:
+    environment = Environment(cache=tmp_path)
+    assert measure(PLAIN, environment) == measure(PLAIN, environment) == FIGURES
+    assert len(counted) == 1
+    measure(PLAIN, environment, refresh=True)
+    measure(replace(PLAIN, l2=1), environment)
+    assert len(counted) == 3
+
+
+@pytest.mark.parametrize("name", ["probe.cpp.in", "vec_scalar.h"])
+def test_another_program_text_is_another_key(
+    name: str, counted: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = Environment(cache=tmp_path / "cache")
+    measure(PLAIN, environment)
+    for file in probes.template_names():
+        (tmp_path / file).write_text((measuring._TEMPLATES / file).read_text())
+    (tmp_path / name).write_text("// changed")
+    monkeypatch.setattr(measuring, "_TEMPLATES", tmp_path)
+    measure(PLAIN, environment)
+    assert len(counted) == 2
+
+
+def test_another_compiler_is_another_key(counted: list[int], tmp_path: Path) -> None:
+    compiler = tmp_path / "cxx"
+    write_whole(compiler, b"1", mode=0o755)
+    environment = Environment(cache=tmp_path / "cache", compiler=str(compiler))
+    measure(PLAIN, environment)
+    write_whole(compiler, b"22", mode=0o755)
+    measure(PLAIN, environment)
+    assert len(counted) == 2
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[1, 2]",
+        lambda text: text.replace('"key": "', '"key": "0'),
+        lambda text: text.replace('"ghz"', '"mhz"'),
+        lambda text: text.replace("64.0", "-64.0"),
+        lambda text: text.replace("64.0", '"fast"'),
+    ],
+)
+def test_a_spoilt_file_is_measured_anew(
+    spoil: Callable[[str], str], counted: list[int], tmp_path: Path
+) -> None:
+    environment = Environment(cache=tmp_path)
+    measure(PLAIN, environment)
+    file = kept(tmp_path)
+    before = file.read_text()
+    file.write_text(spoil(before))
+    assert measure(PLAIN, environment) == FIGURES
+    assert len(counted) == 2
+    assert kept(tmp_path).read_text() == before
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(counted: list[int], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert measure(PLAIN, Environment(cache=tmp_path / "file")) == FIGURES
+
+
+# ---- what goes wrong -------------------------------------------------------------------
+
+
+def test_without_a_compiler_figures_are_derived_and_not_kept(tmp_path: Path) -> None:
+    found = measure(HERE, Environment(cache=tmp_path, compiler="/nonexistent/cxx"))
+    assert not found.measured
+    assert "nothing was measured" in found.notes[0]
+    assert {p.isa for p in found.peaks} == set(HERE.isas)
+    assert not (tmp_path / "doctor").exists()
+
+
+def test_derived_figures_follow_lanes_and_clock(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("cpu MHz\t: 2000.0\ncpu MHz\t: 3000.0\n")
+    cpu = replace(PLAIN, isas=("scalar", "avx2", "avx512"))
+    found = assumed(cpu, tmp_path / "cpuinfo")
+    assert [p.gops for p in found.peaks] == [12.0, 96.0, 192.0]  # 2 units · 2 · lanes · 3 GHz
+    assert found.bandwidth.l2 == 96.0
+    assert assumed(cpu, tmp_path / "none").ghz == 2.5
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], CpuProfile]:
+    """A processor with one more instruction, whose program has the given ``main``."""
+
+    def make(body: str) -> CpuProfile:
+        def source(probe: Probe) -> Source:
+            if not probe.feature:
+                return probe_source(probe)
+            return Source("probe_i8_extra", f"int main() {{ {body} }}", ())
+
+        extra = Probe("i8", "scalar", "extra")
+        monkeypatch.setattr(measuring, "PROBES", (PROBES[0], extra))
+        monkeypatch.setattr(measuring, "probe_source", source)
+        return replace(PLAIN, extras=("extra",))
+
+    return make
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("__builtin_trap();", "ended with code -"),
+        ("for (volatile int i = 0;;) i = 1;", "took over"),
+        ("return 2;", "ended with code 2"),
+        ("return 0;", "no usable figures"),
+        ("syntax error", "failed with exit code"),
+    ],
+)
+def test_a_bad_program_loses_its_own_figure_only(
+    body: str, why: str, broken: Callable[[str], CpuProfile], tmp_path: Path
+) -> None:
+    cpu, start = broken(body), time.monotonic()
+    found = measure(cpu, Environment(cache=tmp_path))
+    assert time.monotonic() - start < 6.0
+    assert found.measured and [p.isa for p in found.peaks] == ["scalar"]
+    assert len(found.notes) == 1 and why in found.notes[0]
+
+
+@pytest.mark.compiler
+def test_no_time_means_derived_figures(tmp_path: Path) -> None:
+    start = time.monotonic()
+    found = measure(PLAIN, Environment(cache=tmp_path), seconds=0.05)
+    assert time.monotonic() - start < 2.0
+    assert not found.measured and found.notes
+    assert not (tmp_path / "doctor").exists()
+
+
+@pytest.mark.compiler
+def test_what_ran_out_of_time_says_how_to_try_again(
+    broken: Callable[[str], CpuProfile], tmp_path: Path
+) -> None:
+    cpu = broken("for (volatile int i = 0;;) i = 1;")
+    found = measure(cpu, Environment(cache=tmp_path), seconds=2.0)
+    assert found.notes[0].endswith("tracea doctor --refresh tries again")
+
+
+def test_two_onnx_runtimes_are_found_and_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"}
+    monkeypatch.setattr(doctor_module, "_installed", lambda: both)
+    monkeypatch.setattr(doctor_module, "_ask_runtime", lambda: ["1.31.1", []])
+    runtime = Doctor(Environment(cache=tmp_path)).runtime
+    assert "onnxruntime and onnxruntime-gpu are installed together" in runtime.warning
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu && " in runtime.repair
+    assert runtime.repair.endswith("pip install onnxruntime-gpu==1.30.0")
+
+
+def test_an_onnx_runtime_that_fails_is_told_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **options: object) -> None:
+        raise subprocess.CalledProcessError(1, "python")
+
+    monkeypatch.setattr(subprocess, "run", fails)
+    assert Doctor(Environment(cache=tmp_path)).runtime.version == ""
+    assert not (tmp_path / "doctor").exists()
+
+
+def test_figures_survive_json() -> None:
+    assert Measurements.from_json(json.loads(json.dumps(asdict(FIGURES)))) == FIGURES

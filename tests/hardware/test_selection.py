@@ -1,0 +1,118 @@
+"""Which variant wins, which do not qualify, and what is an error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tracea_graph.errors import UsageError
+from tracea_graph.hardware import CpuProfile, Decision, plan_kernel
+from tracea_graph.hardware.measure import Measurements, Peak, assumed
+from tracea_graph.hardware.selection import OPS
+from tracea_graph.kernels.variants import ISAS, VARIANTS, find
+from tracea_graph.views.doctor import decision_json, render_decision
+
+MIXED = [replace(v, dtype="bf16") if v.isa == "avx512" else v for v in VARIANTS]
+TWIN = replace(find("gemm", "avx512"), template="twin.cpp.in")
+WIDE = [v for v in VARIANTS if v.isa == "avx512"]
+LEVELS = tuple(isa.name for isa in ISAS)
+SHAPES = {
+    "gemm": (128, 768, 768), "attention": (1, 12, 128, 128, 64), "norm": (128, 768),
+    "gather": (128, 768), "chain": (128, 768),
+}  # fmt: skip
+
+
+def machine(*isas: str) -> tuple[CpuProfile, Measurements]:
+    cpu = CpuProfile("Test CPU", isas, (), 4, 4, 32 << 10, 1 << 20, 16 << 20)
+    return cpu, assumed(cpu)
+
+
+def decide(op: str = "gemm", isas: tuple[str, ...] = LEVELS, **options: Any) -> Decision:
+    shape = options.pop("shape", SHAPES[op])
+    return plan_kernel(op, shape, options.pop("precision", "f32"), *machine(*isas), **options)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_highest_level_of_the_machine_wins(op: str, count: int) -> None:
+    decision = decide(op, LEVELS[:count])
+    assert decision.winner.isa == LEVELS[count - 1]
+    reasons = [c.why for c in decision.others if c.us is None]
+    assert len(reasons) == 3 - count
+    assert all("this processor lacks" in why for why in reasons)
+
+
+def test_every_operation_has_its_sizes() -> None:
+    assert set(OPS) == {v.op for v in VARIANTS}
+
+
+def test_slower_variants_come_in_order_of_time() -> None:
+    times = [c.us for c in (decide().winner, *decide().others) if c.us is not None]
+    assert len(times) == 3
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("precision", ["BF16", "fp16", "bf16", "f16"])
+def test_precision_falls_back_with_a_reason(precision: str) -> None:
+    decision = decide(precision=precision)
+    assert decision.precision == "f32"
+    assert f"no variant of gemm has {decision.wanted}" in decision.precision_note
+
+
+def test_a_precision_that_exists_is_used() -> None:
+    cpu, figures = machine(*LEVELS)
+    fast = replace(figures, peaks=(*figures.peaks, Peak("bf16", "avx512_bf16", 900.0)))
+    decision = plan_kernel("gemm", (9, 9, 9), "bf16", cpu, fast, variants=MIXED)
+    assert (decision.precision, decision.precision_note) == ("bf16", "")
+    assert "computes in f32, not bf16" in {c.why for c in decision.others}
+
+
+def test_a_precision_this_machine_lacks_falls_back() -> None:
+    decision = decide(precision="bf16", variants=MIXED)
+    assert (decision.precision, decision.winner.isa) == ("f32", "avx2")
+    assert "this processor lacks; no variant of gemm has f16" in decision.precision_note
+
+
+def test_a_cap_rules_out_higher_levels() -> None:
+    decision = decide(cap="avx2")
+    assert decision.winner.isa == "avx2"
+    assert decision.others[-1].why == "TRACEA_ISA=avx2 rules it out"
+
+
+def test_more_work_takes_longer_and_low_tiles_are_slower_per_row() -> None:
+    one, many = (decide(shape=(m, 768, 768)).winner.us or 0.0 for m in (1, 128))
+    assert one < many < 128 * one
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "message"),
+    [
+        ("gemm", {"shape": (1, 2)}, "takes 3 sizes above 0, M,N,K"),
+        ("gemm", {"shape": (1, 2, 0)}, "takes 3 sizes above 0"),
+        ("gemm", {"precision": "i8"}, "no variant of gemm has i8"),
+        ("gemm", {"isas": LEVELS[:1], "variants": WIDE}, "avx512vl, which this processor lacks"),
+        ("attention", {"shape": (1, 1, 1, 1, 300)}, "heads are at most 256 wide"),
+        ("gemm", {"variants": (*VARIANTS, TWIN)}, "equally good"),
+    ],
+)
+def test_what_cannot_be_decided_says_why(op: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        decide(op, **options)
+
+
+def test_an_unknown_operation_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="no kernels for 'conv2d'; there are some for gemm"):
+        plan_kernel("conv2d", (1,), "f32", *machine(*LEVELS))
+
+
+def test_a_decision_is_shown_with_every_variant() -> None:
+    decision = decide(precision="bf16", isas=LEVELS[:2])
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(render_decision(decision))
+    for part in (decision.winner.id, "wins", "avx512f", decision.precision_note):
+        assert part in capture.get()
+    assert decision.winner.id in decision_json(decision)

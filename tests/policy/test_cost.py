@@ -1,0 +1,171 @@
+"""The cost model's units, and that more work or a slower machine never costs less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from graphs import Net, optimized
+
+from tracea_graph.config import Environment
+from tracea_graph.hardware import CpuProfile, Measurements
+from tracea_graph.hardware.measure import Bandwidth, Peak, assumed
+from tracea_graph.policy import CostModel, Machine, measured_machine
+from tracea_graph.ttg import TileGraph
+
+MACHINE = Machine(
+    gflops=100.0, l2_gbytes=80.0, l3_gbytes=40.0, dram_gbytes=10.0,
+    l2_bytes=1 << 20, l3_bytes=16 << 20, node_us=0.5,
+)  # fmt: skip
+CPU = CpuProfile("Test CPU", ("scalar", "avx2", "avx512"), (), 4, 4, 32 << 10, 1 << 20, 16 << 20)
+FIGURES = Measurements(
+    (Peak("f32", "scalar", 8.0), Peak("f32", "avx2", 64.0), Peak("f32", "avx512", 128.0)),
+    Bandwidth(400.0, 200.0, 100.0, 20.0, 40.0),
+    ghz=4.0,
+)
+
+
+def product(k: int = 256, n: int = 256) -> TileGraph:
+    net = Net()
+    return net.graph(net("MatMul", net.input("x", "batch", "seq", k), net.weight(k, n)))
+
+
+def chain(op: str) -> TileGraph:
+    net = Net()
+    return net.graph(net(op, net.input("x", "batch", "seq", 256)))
+
+
+def cost(graph: TileGraph, machine: Machine = MACHINE, seq: int = 128) -> float:
+    """µs of all regions."""
+    model = CostModel(machine, {"batch": 1, "seq": seq})
+    return sum(model(graph, region) for region in graph.regions())
+
+
+# ---- units -----------------------------------------------------------------------------
+
+
+def test_a_large_product_takes_its_flops_at_the_peak() -> None:
+    flops, rows = 2 * 4096 * 256 * 256, 4096
+    at_peak = flops / (MACHINE.gflops * 1e9) * 1e6
+    assert at_peak < cost(product(), seq=rows) < 1.5 * at_peak
+
+
+def test_a_product_of_one_row_takes_its_weights_from_memory() -> None:
+    weights = 256 * 256 * 4 / (MACHINE.dram_gbytes * 1e9) * 1e6
+    assert weights < cost(product(), seq=1) < 1.2 * weights
+
+
+def test_a_cheap_operator_takes_its_traffic() -> None:
+    size = 4096 * 256 * 4  # read once, written twice
+    traffic = 3 * size / (MACHINE.l3_gbytes * 1e9) * 1e6
+    assert traffic < cost(chain("Relu"), seq=4096) < 2 * traffic
+
+
+def test_a_reshape_costs_a_node_and_nothing_else() -> None:
+    net = Net()
+    graph = net.graph(net("Reshape", net.input("x", "batch", "seq", 64), net.ints(0, -1)))
+    assert cost(graph) == MACHINE.node_us
+
+
+def test_a_gather_does_not_read_its_whole_table() -> None:
+    def gather(rows: int) -> TileGraph:
+        net = Net()
+        return net.graph(net("Gather", net.weight(rows, 64), net.ids("ids", "batch", "seq")))
+
+    assert cost(gather(2000)) == cost(gather(1000)) > cost(gather(2))
+
+
+def test_one_look_up_in_two_tables_is_cheaper_than_two_and_a_sum() -> None:
+    net = Net()
+    words = net("Gather", net.weight(3000, 256), net.ids("ids", "batch", "seq"))
+    kinds = net("Gather", net.weight(3000, 256), net.ids("kinds", "batch", "seq"))
+    graph = net.graph(net("Add", words, kinds))
+    before = cost(graph)
+    optimized(graph)
+    assert [r.op for r in graph.regions()] == ["FusedEmbedding"]
+    rows = 2 * 128 * 256 * 4 / (MACHINE.dram_gbytes * 1e9) * 1e6
+    assert rows < cost(graph) < before
+
+
+# ---- monotonicity ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("graph", [product(), chain("Relu"), chain("Erf")])
+def test_more_rows_cost_more(graph: TileGraph) -> None:
+    times = [cost(graph, seq=seq) for seq in (1, 16, 128, 1024, 8192, 65536)]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+
+
+def test_more_depth_and_more_columns_cost_more() -> None:
+    assert cost(product(256, 256)) < cost(product(512, 256))
+    assert cost(product(256, 256)) < cost(product(256, 512))
+
+
+def test_a_transcendental_costs_more_than_a_maximum() -> None:
+    assert cost(chain("Relu")) < cost(chain("Erf"))
+
+
+@pytest.mark.parametrize("part", ["gflops", "l2_gbytes", "l3_gbytes", "dram_gbytes"])
+@pytest.mark.parametrize("graph", [product(), chain("Erf")])
+def test_a_faster_machine_never_costs_more(part: str, graph: TileGraph) -> None:
+    better = replace(MACHINE, **{part: 2 * getattr(MACHINE, part)})
+    for seq in (1, 128, 65536):
+        assert cost(graph, better, seq) <= cost(graph, seq=seq)
+
+
+def test_fusing_a_chain_saves_its_traffic() -> None:
+    net = Net()
+    y = net.input("x", "batch", "seq", 256)
+    for _ in range(4):
+        y = net("Relu", net("Add", y, 1.0))
+    graph = net.graph(y)
+    before = cost(graph)
+    optimized(graph)
+    assert len(graph.regions()) == 1
+    assert cost(graph) < before / 3
+
+
+# ---- machines --------------------------------------------------------------------------
+
+
+def test_a_machine_is_what_was_measured() -> None:
+    found = Machine.measured(CPU, FIGURES)
+    assert (found.gflops, found.l2_gbytes, found.dram_gbytes) == (128.0, 200.0, 20.0)
+    assert (found.l2_bytes, found.l3_bytes) == (CPU.l2, CPU.l3)
+
+
+@pytest.mark.parametrize(("level", "gflops"), [("scalar", 8.0), ("avx2", 64.0), ("avx512", 128.0)])
+def test_a_cap_takes_the_peak_of_its_level(level: str, gflops: float) -> None:
+    assert Machine.measured(CPU, FIGURES, level).gflops == gflops
+
+
+def test_a_level_that_was_not_measured_counts_as_the_next_slower() -> None:
+    found = Machine.measured(CPU, replace(FIGURES, bandwidth=Bandwidth(l1=400.0, dram=20.0)))
+    assert found.l2_gbytes == found.l3_gbytes == found.dram_gbytes == 20.0
+
+
+def test_nothing_measured_still_makes_a_machine() -> None:
+    nothing = replace(FIGURES, peaks=(), bandwidth=Bandwidth())
+    found = Machine.measured(CPU, nothing)
+    assert found.gflops == assumed(CPU).peak("f32", "avx512")
+    assert found.dram_gbytes == assumed(CPU).bandwidth.dram
+
+
+def test_farther_levels_serve_larger_tensors() -> None:
+    served = [MACHINE.gbytes(size) for size in (1, 1 << 17, (1 << 17) + 1, 8 << 20, 9 << 20)]
+    assert served == [80.0, 80.0, 40.0, 40.0, 10.0]
+
+
+def test_without_a_compiler_a_machine_is_derived(tmp_path: Path) -> None:
+    environment = Environment(cache=tmp_path, compiler="/nonexistent/cxx", isa="scalar")
+    found = measured_machine(environment)
+    assert found.gflops > 0
+    assert found.gflops < measured_machine(replace(environment, isa=None)).gflops
+
+
+@pytest.mark.parametrize("wrong", [{"gflops": 0.0}, {"dram_gbytes": -1.0}, {"l2_bytes": -1}])
+def test_impossible_machines_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        Machine(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,204 @@
+"""The report as a record, as text and as a page."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tracea_graph import Report
+from tracea_graph.rewrite import Trace
+from tracea_graph.views import (
+    GroupRow,
+    RuleRow,
+    TimingRow,
+    plain,
+    render_report,
+    report_page,
+    rule_rows,
+)
+from tracea_graph.views.html import report_part
+from tracea_graph.views.report import with_folder
+
+EVIL = "</p><script>alert('[bold]')</script>\x1b[31m\n"
+TIMING = TimingRow(1, "batch=1", 2.0, 1.0, 1.9, 0.9, 2.0, 1.9, 2.1, 15)
+KEPT = GroupRow("FusedGemm_0a1b2c 64x64", "gemm", 2, True, "kept: 1.200×", (1.2, 1.34), ("a", "b"))
+DROPPED = GroupRow(
+    "FusedNorm_0a1b2c", "norm", 1, False,
+    "dropped: no clear gain, 1.001× (0.990–1.010) at 1 thread, batch=1", (1.001,), ("c",),
+)  # fmt: skip
+IMPROVED = Report(
+    input="m.onnx", output="m.tracea.onnx", outcome="improved", reason="20 nodes became 4",
+    library="m.tracea.so", domain="tracea.0123456789", kernels=2, nodes_before=20, nodes_after=4,
+    status="passed", error=2e-7, floor=1e-7, isas=("scalar",), groups=(KEPT, DROPPED),
+    rules=(RuleRow("gemm", 2, "applied"), RuleRow("norm", 1, "missed", "no gain predicted")),
+    timings=(TIMING,), warnings=("the machine is busy",), versions={"tracea": "1"},
+)  # fmt: skip
+KEPT_ORIGINAL = Report(
+    "m.onnx", "m.tracea.onnx", "kept original", "nothing was faster", tried=(TIMING,)
+)
+
+
+def shown(report: Report, verbosity: int = 0, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as capture:
+        console.print(render_report(report, verbosity))
+    return capture.get()
+
+
+class Page(HTMLParser):
+    """Collects tags and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+# ---- the record --------------------------------------------------------------------------
+
+
+def test_json_is_standard_json() -> None:
+    """No infinity (a race too short for bounds), no NaN, no NumPy number, no path."""
+    odd = replace(
+        IMPROVED,
+        timings=(replace(TIMING, low=0.0, high=float("inf")),),
+        error=float("nan"),
+        machine={"cores": np.int64(2), "share": np.float32(0.5), "isas": ("avx2",)},
+    )
+    told = json.loads(odd.to_json(), parse_constant=pytest.fail)
+    assert told["timings"][0]["high"] is None and told["error"] is None
+    assert told["machine"] == {"cores": 2, "share": 0.5, "isas": ["avx2"]}
+
+
+def test_the_files_of_a_result_are_listed() -> None:
+    assert IMPROVED.files == ("m.tracea.onnx", "m.tracea.so", "m.tracea.json")
+    assert KEPT_ORIGINAL.files == ("m.tracea.onnx", "m.tracea.json")
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict", "gain"),
+    [
+        (KEPT, "kept", "1.20–1.34×"),
+        (DROPPED, "dropped: no clear gain", "1.00×"),
+        (replace(KEPT, reason="kept, not timed", gains=()), "kept, not timed", ""),
+        (
+            replace(DROPPED, reason="dropped: all that stayed is no clear gain (1.001× …)"),
+            "dropped: all that stayed is no clear gain",
+            "1.00×",
+        ),
+        (
+            replace(DROPPED, reason="dropped: the budget ran out, judged together: a, b"),
+            "dropped: the budget ran out",
+            "1.00×",
+        ),
+    ],
+)
+def test_verdicts_are_short(row: GroupRow, verdict: str, gain: str) -> None:
+    assert (row.verdict, row.gain) == (verdict, gain)
+
+
+def test_rules_come_from_the_trace() -> None:
+    trace = Trace()
+    for verdict, reason in (("applied", ""), ("applied", ""), ("missed", "it is wide")):
+        trace.add("fuse", "gemm", "here", verdict, reason)
+    assert rule_rows(trace) == (
+        RuleRow("gemm", 2, "applied"),
+        RuleRow("gemm", 1, "missed", "it is wide"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "given"), [("m.so", "./m.so"), ("d/m.so", "d/m.so"), ("/d/m.so", "/d/m.so")]
+)
+def test_a_library_is_named_with_its_folder(path: str, given: str) -> None:
+    assert with_folder(path) == given
+
+
+# ---- text --------------------------------------------------------------------------------
+
+
+def test_text_tells_the_outcome_last_and_in_order() -> None:
+    lines = [line.rstrip() for line in shown(IMPROVED).splitlines()]
+    assert lines[0] == "m.onnx: 20 nodes"
+    assert lines[-6:] == [
+        "improved: 20 nodes became 4",
+        "verified: largest error 2.0e-07 of max|y| (ONNX Runtime's own optimizations: 1.0e-07)",
+        "wrote m.tracea.onnx",
+        "wrote m.tracea.so",
+        "wrote m.tracea.json",
+        'load it with options.register_custom_ops_library("./m.tracea.so")',
+    ]
+    assert "warning: the machine is busy" in lines
+    assert "no gain predicted" not in "".join(lines)
+    assert "no gain predicted" in shown(IMPROVED, 1) and "0.990–1.010" in shown(IMPROVED, 1)
+
+
+def test_text_of_a_kept_original_claims_no_gain() -> None:
+    text = shown(KEPT_ORIGINAL)
+    assert "kept original: nothing was faster" in text
+    assert "original against all rewrites that were tried" in text
+    assert "verified" not in text and "load it" not in text
+
+
+def test_an_unverified_result_says_so() -> None:
+    report = replace(IMPROVED, status="skipped", status_reason="--no-verify was given", error=None)
+    assert "not verified: --no-verify was given" in shown(report)
+
+
+@pytest.mark.parametrize("width", [60, 80, 300])
+def test_kernel_names_are_never_cut(width: int) -> None:
+    names = [line.split("  ")[0] for line in shown(IMPROVED, 1, width).splitlines()]
+    assert KEPT.group in names and DROPPED.group in names
+
+
+def test_names_of_a_model_are_text_and_nothing_more() -> None:
+    report = replace(IMPROVED, input=EVIL, warnings=(EVIL,), groups=(replace(KEPT, group=EVIL),))
+    text = shown(report)
+    assert "\x1b" not in text and "[bold]" in text
+    assert plain("a\tb\n\x1b[0m é") == "a\ufffdb\ufffd\ufffd[0m é"
+
+
+# ---- HTML --------------------------------------------------------------------------------
+
+
+def test_the_page_stands_alone_and_tells_everything() -> None:
+    page = report_page(IMPROVED, KEPT_ORIGINAL)
+    found = Page(page)
+    assert not {"script", "link", "img", "iframe"} & set(found.tags)
+    assert "http" not in page and "url(" not in page
+    assert found.tags.count("h1") == 2
+    for word in (KEPT.group, "2.00×", "the machine is busy", "no gain predicted", "./m.tracea.so"):
+        assert word in found.text
+
+
+def test_the_page_escapes_what_a_model_says() -> None:
+    evil = replace(
+        IMPROVED, input=EVIL, output=EVIL, library=EVIL, reason=EVIL, warnings=(EVIL,),
+        groups=(replace(KEPT, group=EVIL, reason=EVIL, originals=(EVIL,)),),
+        timings=(replace(TIMING, binding=EVIL),), rules=(RuleRow(EVIL, 1, EVIL, EVIL),),
+    )  # fmt: skip
+    page = report_page(evil)
+    assert "<script" not in page and "script" not in Page(page).tags
+
+
+def test_a_notebook_gets_the_same_without_the_frame() -> None:
+    part = report_part(IMPROVED)
+    assert IMPROVED._repr_html_() == part
+    assert "<!doctype" not in part and "</html>" not in part and "<h1>" in part
+
+
+def test_the_page_of_the_barest_report() -> None:
+    assert "Kept original" in report_page(Report("a", "b", "kept original", ""))

@@ -1,0 +1,160 @@
+"""``tracea bench``: race models and runtimes, or show where one model's time goes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tracea_graph.build.cache import write_whole
+from tracea_graph.check.peers import PEERS
+from tracea_graph.errors import UsageError
+from tracea_graph.pipeline.bench import BenchOptions, bench
+from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.pipeline.profiling import profile
+from tracea_graph.views.bench import render_bench
+from tracea_graph.views.profiling import Profile, render_profile
+from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
+
+__all__ = ["add_bench", "run_bench"]
+
+_PICTURES = ("html", "svg", "png")
+_ALWAYS = "ort"
+
+
+def add_bench(commands: Any) -> None:
+    """Add the subcommand to what ``add_subparsers`` returned."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "bench",
+        help="race models, or profile one",
+        description="Race models against the first of them in ONNX Runtime at all optimizations, "
+        "in turn in one process. A result's library beside it is used; a single model is raced "
+        "against NAME.tracea.onnx beside it. With --profile: where one model's time goes.",
+    )
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    _add_measuring(parser)
+    group = parser.add_argument_group("profile")
+    group.add_argument("--profile", action="store_true", help="profile one model, node by node")
+    group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")
+    group.add_argument("--svg", type=Path, metavar="FILE", help="the roofline")
+    group.add_argument("--png", type=Path, metavar="FILE", help="the roofline (needs matplotlib)")
+    group = parser.add_argument_group("printing")
+    group.add_argument("--json", action="store_true", help="print JSON")
+    group.add_argument(
+        "-v", "--verbose", action="count", default=0, help="profile: every node with its origins"
+    )
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("measuring")
+    group.add_argument(
+        "--threads", type=_threads, default=(), metavar="N[,M]",
+        help="thread counts (default: 1 and all; profile: 1)",
+    )  # fmt: skip
+    group.add_argument(
+        "--shape", type=_shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
+        help="sizes of symbolic dimensions; may be repeated",
+    )  # fmt: skip
+    group.add_argument("--data", type=Path, metavar="FILE.npz", help="real inputs")
+    group.add_argument("--pairs", type=_count, default=50, metavar="N", help="rounds (default 50)")
+    group.add_argument(
+        "--seconds", type=float, default=20.0, metavar="S",
+        help="longest time of one race (default 20)",
+    )  # fmt: skip
+    group.add_argument(
+        "--peers", type=_words, metavar="NAME[,NAME]",
+        help=f"runtimes beside ONNX Runtime: {', '.join(p.name for p in PEERS)}, or {_ALWAYS} for "
+        "none (default: all installed)",
+    )  # fmt: skip
+    group.add_argument("--seed", type=int, default=0, help="of the synthesised inputs")
+
+
+def run_bench(args: argparse.Namespace, console: Console) -> int:
+    """Measure and print; the exit code.  Raises UsageError for impossible arguments."""
+    options = _options(args)
+    progress = Console(stderr=True, quiet=args.json, highlight=False)
+    pictures = {kind: getattr(args, kind) for kind in _PICTURES if getattr(args, kind) is not None}
+    for kind, path in pictures.items():
+        check_file(path, f"--{kind}", args.models)
+    if pictures and not args.profile:
+        raise UsageError(f"--{next(iter(pictures))} shows a profile: add --profile")
+    if "png" in pictures:
+        check_png()
+    if args.profile and len(args.models) > 1:
+        raise UsageError("--profile takes one model: profile them one after the other")
+    with progress.status("starting") as status:
+        if args.profile:
+            profiled = profile(args.models[0], options, status.update)
+        else:
+            raced = bench(args.models, options, status.update)
+    if args.profile:
+        _draw(profiled, pictures)
+        _show(console, profiled.to_json() if args.json else render_profile(profiled, args.verbose))
+    else:
+        _show(console, raced.to_json() if args.json else render_bench(raced))
+    return 0
+
+
+def _options(args: argparse.Namespace) -> BenchOptions:
+    if args.seconds <= 0:
+        raise UsageError(f"--seconds must be above 0, not {args.seconds:g}")
+    peers: Sequence[str] | None = args.peers
+    if peers is not None:
+        peers = tuple(name for name in peers if name != _ALWAYS)
+    return BenchOptions(
+        threads=args.threads,
+        shapes=tuple(args.shape),
+        pairs=args.pairs,
+        seconds=args.seconds,
+        peers=peers,
+        data=args.data,
+        seed=args.seed,
+    )
+
+
+def _draw(profiled: Profile, pictures: dict[str, Path]) -> None:
+    for kind, path in pictures.items():
+        if kind == "png":
+            _write_bytes(path, roofline_png(profiled))
+        else:
+            write_text(path, (profile_page if kind == "html" else roofline_svg)(profiled))
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _show(console: Console, what: Any) -> None:
+    console.print(what, markup=False, soft_wrap=isinstance(what, str))
+
+
+# ---- arguments -------------------------------------------------------------------------
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def _threads(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(map(_count, text.split(","))))
+
+
+def _shape(text: str) -> dict[str, int]:
+    pairs = (part.rpartition("=") for part in text.split(","))
+    sizes = {name: _count(size) for name, _, size in pairs}
+    if "" in sizes:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N[,NAME=N]")
+    return sizes

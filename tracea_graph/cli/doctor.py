@@ -1,0 +1,58 @@
+"""``tracea doctor``: what this machine can do, and which kernel a problem gets on it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+
+from tracea_graph.errors import UsageError
+from tracea_graph.hardware.doctor import Doctor
+from tracea_graph.hardware.selection import OPS
+from tracea_graph.views.doctor import decision_json, render_decision, render_health
+
+__all__ = ["add_doctor", "run_doctor"]
+
+
+def add_doctor(commands: Any) -> None:
+    """Add the subcommand to what ``add_subparsers`` returned."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "doctor",
+        help="examine this machine",
+        description="Show what this machine can do (measured once, in under 5 s), or which kernel "
+        "variant a problem gets on it and why.",
+        epilog="sizes: " + "; ".join(f"{op} {','.join(known.sizes)}" for op, known in OPS.items()),
+    )
+    parser.add_argument("op", nargs="?", help=f"one of {', '.join(OPS)}; needs --shape")
+    parser.add_argument("--shape", metavar="N[,N]", help="sizes of the problem, see below")
+    parser.add_argument(
+        "--dtype", help="precision wanted (default f32); bf16 and f16 fall back to what exists"
+    )
+    parser.add_argument("--refresh", action="store_true", help="measure anew")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_doctor(args: argparse.Namespace, console: Console) -> int:
+    """Print the findings; the exit code.  Raises UsageError for impossible arguments."""
+    doctor = Doctor(refresh=args.refresh)
+    if args.op is None:
+        if args.shape or args.dtype:
+            raise UsageError("--shape and --dtype belong to an operation: tracea doctor gemm …")
+        health = doctor.health()
+        _show(console, health.to_json() if args.json else render_health(health))
+        return 0
+    decision = doctor.plan_kernel(args.op, _shape(args.shape), args.dtype or "f32")
+    _show(console, decision_json(decision) if args.json else render_decision(decision))
+    return 0
+
+
+def _show(console: Console, what: Any) -> None:
+    console.print(what, markup=False, soft_wrap=isinstance(what, str))
+
+
+def _shape(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in (text or "").split(",") if part)
+    except ValueError:
+        raise UsageError(f"--shape takes numbers such as 128,768,768, not {text!r}") from None

@@ -1,0 +1,208 @@
+"""The closed vocabulary of elementwise steps: what each one means, in NumPy and in ONNX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ELEMENTARY", "Elementary", "Row"]
+
+Floats = npt.NDArray[np.floating[Any]]
+Row = tuple[str, tuple[str | float, ...]]
+
+
+@dataclass(frozen=True)
+class Elementary:
+    """One elementwise operation: its types, NumPy meaning, ONNX spelling and cost.
+
+    ``takes`` and ``gives`` name types: ``f`` a number, ``b`` a truth value; ``literals`` says how
+    many of the last arguments must be literals.  ``onnx`` lists ``(op, inputs)`` rows; an input is
+    ``"a"``, ``"b"``, ``"c"`` (arguments), ``"0"``, ``"1"`` … (an earlier row), a float literal, or
+    an attribute: ``"alpha=b"``, ``"beta=0.5"``, ``"to=9"``.  Opsets below ``since`` use the rows ``older``.
+    ``flops`` is the cost in vector instructions per element vector, for the cost model.
+    """
+
+    takes: str
+    numpy: Callable[..., Any]
+    onnx: tuple[Row, ...]
+    flops: int
+    gives: str = "f"
+    literals: int = 0
+    since: int = 1
+    older: tuple[Row, ...] = ()
+
+    @property
+    def arity(self) -> int:
+        return len(self.takes)
+
+
+# ---- meanings --------------------------------------------------------------------------
+
+
+def _erf(x: Floats) -> Floats:
+    wide: Floats = np.vectorize(math.erf, otypes=[np.float64])(x)
+    return wide.astype(x.dtype)
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-x)), dtype=x.dtype)
+
+
+def _softplus(x: Floats) -> Floats:
+    return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), dtype=x.dtype)
+
+
+def _elu(x: Floats, alpha: float) -> Floats:
+    return np.where(x < 0, alpha * (np.exp(x) - 1), x)
+
+
+def _celu(x: Floats, alpha: float) -> Floats:
+    return np.maximum(x, 0) + np.minimum(alpha * (np.exp(x / alpha) - 1), 0)
+
+
+def _clip(x: Floats, low: float, high: float) -> Floats:
+    return np.minimum(np.maximum(x, low), high)
+
+
+_GELU_TANH = math.sqrt(2 / math.pi)
+
+
+# ---- how they are made -----------------------------------------------------------------
+
+
+def _unary(op: str, numpy: Callable[..., Any], flops: int, since: int = 1) -> Elementary:
+    return Elementary("f", numpy, ((op, ("a",)),), flops, since=since)
+
+
+def _binary(op: str, numpy: Callable[..., Any], flops: int) -> Elementary:
+    return Elementary("ff", numpy, ((op, ("a", "b")),), flops)
+
+
+def _test(op: str, takes: str, numpy: Callable[..., Any], since: int = 1) -> Elementary:
+    return Elementary(takes, numpy, ((op, tuple("abc"[: len(takes)])),), 1, "b", since=since)
+
+
+_ARITHMETIC = {
+    "add": _binary("Add", np.add, 1),
+    "sub": _binary("Sub", np.subtract, 1),
+    "mul": _binary("Mul", np.multiply, 1),
+    "div": _binary("Div", np.divide, 8),
+    "max": _binary("Max", np.maximum, 1),
+    "min": _binary("Min", np.minimum, 1),
+    "pow": _binary("Pow", np.power, 60),
+    "neg": _unary("Neg", np.negative, 1),
+    "abs": _unary("Abs", np.abs, 1),
+    "sign": _unary("Sign", np.sign, 3, since=9),
+    "floor": _unary("Floor", np.floor, 1),
+    "ceil": _unary("Ceil", np.ceil, 1),
+    "round": _unary("Round", np.rint, 1, since=11),
+    "sqrt": _unary("Sqrt", np.sqrt, 8),
+    "reciprocal": _unary("Reciprocal", lambda x: 1 / x, 8),
+    "exp": _unary("Exp", np.exp, 10),
+    "log": _unary("Log", np.log, 14),
+    "erf": _unary("Erf", _erf, 20, since=9),
+    "sin": _unary("Sin", np.sin, 20),
+    "cos": _unary("Cos", np.cos, 20),
+}
+
+_ACTIVATIONS = {
+    "tanh": _unary("Tanh", np.tanh, 20),
+    "sigmoid": _unary("Sigmoid", _sigmoid, 18),
+    "relu": _unary("Relu", lambda x: np.maximum(x, 0), 1),
+    "softplus": _unary("Softplus", _softplus, 28),
+    "softsign": _unary("Softsign", lambda x: x / (1 + np.abs(x)), 10),
+    "clip": Elementary(
+        "fff", _clip, (("Clip", ("a", "b", "c")),), 2, literals=2, since=11,
+        older=(("Clip", ("a", "min=b", "max=c")),),
+    ),
+    "prelu": Elementary(
+        "ff", lambda x, slope: np.where(x < 0, slope * x, x), (("PRelu", ("a", "b")),), 3
+    ),
+    "leaky_relu": Elementary(
+        "ff", lambda x, alpha: np.where(x < 0, alpha * x, x),
+        (("LeakyRelu", ("a", "alpha=b")),), 3, literals=1,
+    ),
+    "elu": Elementary("ff", _elu, (("Elu", ("a", "alpha=b")),), 14, literals=1),
+    "selu": Elementary(
+        "fff", lambda x, alpha, gamma: gamma * _elu(x, alpha),
+        (("Selu", ("a", "alpha=b", "gamma=c")),), 15, literals=2,
+    ),
+    "celu": Elementary(
+        "ff", _celu,
+        (("Div", ("a", "b")), ("Elu", ("0",)), ("Mul", ("1", "b"))), 16, literals=1,
+    ),
+    "hard_sigmoid": Elementary(
+        "fff", lambda x, alpha, beta: _clip(alpha * x + beta, 0, 1),
+        (("HardSigmoid", ("a", "alpha=b", "beta=c")),), 4, literals=2,
+    ),
+    "hard_swish": Elementary(
+        "f", lambda x: x * _clip(x / 6 + 0.5, 0, 1),
+        (("HardSigmoid", ("a", f"alpha={1 / 6}", "beta=0.5")), ("Mul", ("a", "0"))), 5,
+    ),
+    "mish": Elementary(
+        "f", lambda x: x * np.tanh(_softplus(x)),
+        (("Softplus", ("a",)), ("Tanh", ("0",)), ("Mul", ("a", "1"))), 22,
+    ),
+    "thresholded_relu": Elementary(
+        "ff", lambda x, alpha: np.where(x > alpha, x, 0.0),
+        (("ThresholdedRelu", ("a", "alpha=b")),), 2, literals=1, since=10,
+    ),
+    "gelu": Elementary(
+        "f", lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
+        (
+            ("Div", ("a", math.sqrt(2))),
+            ("Erf", ("0",)),
+            ("Add", ("1", 1.0)),
+            ("Mul", ("a", "2")),
+            ("Mul", ("3", 0.5)),
+        ), 22,
+    ),
+    "gelu_tanh": Elementary(
+        "f", lambda x: x * 0.5 * (1 + np.tanh(_GELU_TANH * (x + 0.044715 * x**3))),
+        (
+            ("Mul", ("a", "a")),
+            ("Mul", ("a", "0")),
+            ("Mul", ("1", 0.044715)),
+            ("Add", ("a", "2")),
+            ("Mul", ("3", _GELU_TANH)),
+            ("Tanh", ("4",)),
+            ("Add", ("5", 1.0)),
+            ("Mul", ("a", "6")),
+            ("Mul", ("7", 0.5)),
+        ), 26,
+    ),
+    "silu": Elementary(
+        "f", lambda x: x * _sigmoid(x), (("Sigmoid", ("a",)), ("Mul", ("a", "0"))), 19
+    ),
+}  # fmt: skip
+
+_LOGIC = {
+    "less": _test("Less", "ff", np.less, since=9),
+    "less_equal": Elementary(
+        "ff", np.less_equal, (("LessOrEqual", ("a", "b")),), 1, "b", since=12,
+        older=(("Less", ("a", "b")), ("Equal", ("a", "b")), ("Or", ("0", "1"))),
+    ),
+    "equal": _test("Equal", "ff", np.equal, since=11),
+    "is_nan": _test("IsNaN", "f", np.isnan, since=9),
+    "is_inf": _test("IsInf", "f", np.isinf, since=10),
+    "and": _test("And", "bb", np.logical_and, since=7),
+    "or": _test("Or", "bb", np.logical_or, since=7),
+    "xor": _test("Xor", "bb", np.logical_xor, since=7),
+    "not": _test("Not", "b", np.logical_not),
+    "where": Elementary("bff", np.where, (("Where", ("a", "b", "c")),), 1, since=9),
+    "number": Elementary(
+        "b", lambda m: np.asarray(m, np.float32), (("Cast", ("a", "to=1")),), 1, since=6
+    ),
+    "nonzero": Elementary(
+        "f", lambda x: np.not_equal(x, 0), (("Cast", ("a", "to=9")),), 1, "b", since=6
+    ),
+}  # fmt: skip
+
+ELEMENTARY: Mapping[str, Elementary] = MappingProxyType(_ARITHMETIC | _ACTIVATIONS | _LOGIC)
+"""Every step.  Adding one means a line here and one in ``kernels/chain_source.py``."""

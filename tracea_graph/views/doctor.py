@@ -1,0 +1,132 @@
+"""The doctor's findings and decisions as tables and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tracea_graph.hardware.doctor import Health, Runtime
+from tracea_graph.hardware.gpu import Gpu
+from tracea_graph.hardware.measure import Measurements
+from tracea_graph.hardware.selection import Decision
+
+__all__ = ["decision_json", "render_decision", "render_health"]
+
+
+def render_health(health: Health) -> RenderableType:
+    """What the machine is, what it reached, and what is missing or broken."""
+    return Group(*_health(health))
+
+
+def render_decision(decision: Decision) -> RenderableType:
+    """The winner first, then slower variants, then those that do not qualify, with reasons."""
+    shape = "×".join(map(str, decision.shape))
+    table = Table(title=f"{decision.op} {shape}, {decision.precision}", title_justify="left")
+    table.add_column("variant")
+    table.add_column("modelled", justify="right")
+    table.add_column("verdict", overflow="fold")
+    best = decision.winner.us or 0.0
+    table.add_row(decision.winner.id, _time(best), "wins")
+    for other in decision.others:
+        if other.us is None:
+            table.add_row(other.id, "", escape(other.why))
+        else:
+            table.add_row(other.id, _time(other.us), f"{other.us / best:.2f}× the winner's time")
+    note = [Text(decision.precision_note)] if decision.precision_note else []
+    return Group(table, *note)
+
+
+def decision_json(decision: Decision) -> str:
+    """All of a decision, by field name."""
+    return json.dumps(asdict(decision), indent=2)
+
+
+def _health(health: Health) -> Iterator[RenderableType]:
+    yield _machine(health)
+    yield _figures(health.figures)
+    yield from (Text(f"note: {note}") for note in health.figures.notes)
+    if health.gpus.devices:
+        yield _gpus(health.gpus.devices)
+    yield from (Text(note) for note in health.gpus.notes)
+    if health.runtime.warning:
+        yield Text(f"warning: {health.runtime.warning}")
+        yield Text(f"repair:  {health.runtime.repair}")
+
+
+def _machine(health: Health) -> Table:
+    cpu = health.cpu
+    table = Table(show_header=False, title="machine", title_justify="left")
+    rows = (
+        ("processor", cpu.model),
+        ("cores, threads", f"{cpu.cores}, {cpu.threads} usable"),
+        ("kernel levels", " ".join(cpu.isas)),
+        ("further features", " ".join(cpu.extras) or "none that kernels could use"),
+        ("caches", f"L1 {_bytes(cpu.l1d)}, L2 {_bytes(cpu.l2)}, L3 {_bytes(cpu.l3)}"),
+        ("compiler", health.figures.compiler or "none"),
+        ("ONNX Runtime", _runtime(health.runtime)),
+        ("fingerprint", health.fingerprint),
+    )
+    for name, value in rows:
+        table.add_row(name, escape(value))
+    return table
+
+
+def _figures(figures: Measurements) -> Table:
+    how = f"measured in {figures.seconds:.1f} s" if figures.measured else "derived, not measured"
+    table = Table(title=f"one core, {how}", title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for peak in figures.peaks:
+        table.add_row(f"{peak.dtype} multiply-add, {peak.isa}", f"{peak.gops:.0f} Gop/s")
+    for name, value in asdict(figures.bandwidth).items():
+        if value:
+            label = "DRAM, all cores" if name == "dram_all" else name.upper()
+            table.add_row(f"read {label}", f"{value:.0f} GB/s")
+    table.add_row("clock", f"{figures.ghz:.2f} GHz")
+    if figures.wake_sleeping:
+        table.add_row("waking sleeping threads", _time(figures.wake_sleeping))
+        table.add_row("starting spinning threads", _time(figures.wake_spinning))
+    return table
+
+
+def _gpus(devices: tuple[Gpu, ...]) -> Table:
+    table = Table(title="GPUs", title_justify="left")
+    names = ("name", "capability", "units", "shared", "L2", "memory", "driver", "tensor cores")
+    for name in names:
+        table.add_column(name)
+    for d in devices:
+        sizes = (d.shared_memory, d.l2, d.memory)
+        cells = (
+            f"{d.vendor} {d.name}".strip(),
+            d.capability,
+            str(d.units or "?"),
+            *map(_bytes, sizes),
+            d.driver,
+            " ".join(d.tensor_dtypes),
+        )
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def _runtime(runtime: Runtime) -> str:
+    if not runtime.version:
+        return "cannot be imported"
+    return f"{runtime.version} ({', '.join(runtime.providers)})"
+
+
+def _bytes(count: int) -> str:
+    """``48 KiB``; ``?`` for 0."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return "?"
+
+
+def _time(us: float) -> str:
+    return f"{us:.3g} µs" if us < 1000 else f"{us / 1000:.3g} ms"

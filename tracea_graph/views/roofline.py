@@ -1,0 +1,314 @@
+"""The roofline picture of a profile: as SVG and HTML without a plotting library, or as PNG.
+
+Both axes are logarithmic: operations per byte against operations per second.  Slanted lines are
+what each memory lets through, the flat one is the arithmetic peak.  A family of equal nodes is a
+disk whose area is its share of the time; what lies between it and the roofs could be gained.
+Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+
+from tracea_graph.errors import UsageError
+from tracea_graph.views.profiling import (
+    Family,
+    Profile,
+    Roofs,
+    abridged,
+    cells,
+    headline,
+    notable,
+    summary,
+)
+from tracea_graph.views.text import plain
+
+__all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
+
+PAGE = (1010, 540)
+LEFT, TOP, WIDTH, HEIGHT = 62.0, 50.0, 560.0, 430.0
+NAMED = 13
+"""Families the legend has room for."""
+X_LABEL, Y_LABEL = "operations per byte walked (FLOP/byte)", "GFLOP/s"
+LARGEST, SMALLEST = 34.0, 4.0
+"""Radius of all the time, and of the least that is drawn, in pixels."""
+_TAG = 8.0
+_ANGLES, _DISTANCES = 16, (12.0, 24.0, 38.0, 54.0, 72.0)
+_COLOURS = {True: "#2b6cb0", False: "#c05621"}
+_KINDS = {True: "generated kernels", False: "ONNX Runtime's own"}
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A family in the picture, in pixels; ``tag`` is where its number stands."""
+
+    family: Family
+    number: int
+    x: float
+    y: float
+    radius: float
+    tag: Point
+
+    @property
+    def colour(self) -> str:
+        return _COLOURS[self.family.kernel]
+
+    @property
+    def inside(self) -> bool:
+        """True if the number stands in the disk and needs no line to it."""
+        return self.tag == (self.x, self.y)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A roof in pixels; its label stands at ``at`` along it."""
+
+    label: str
+    start: Point
+    end: Point
+    at: Point
+
+    @property
+    def angle(self) -> float:
+        """Of the label, in degrees."""
+        return math.degrees(math.atan2(self.end[1] - self.start[1], self.end[0] - self.start[0]))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The intensities (FLOP/byte) and rates (GFLOP/s) the picture spans."""
+
+    low: Point
+    high: Point
+
+    @classmethod
+    def of(cls, roofs: Roofs, shown: Sequence[Family]) -> Scale:
+        """Room for every disk, and for the corner of every roof."""
+        corners = [roofs.gflops / m.gbytes for m in roofs.memories]
+        xs = [family.rows[0].intensity for family in shown]
+        ys = [family.total.gflops for family in shown]
+        return cls(
+            (min(*xs, *corners, math.inf) / 3, min([*ys, roofs.gflops / 30]) / 1.6),
+            (max(*xs, *corners, 0.0) * 3, max([*ys, roofs.gflops]) * 1.9),
+        )
+
+    def at(self, x: float, y: float) -> Point:
+        """The pixels of an intensity and a rate."""
+        (x0, y0), (x1, y1) = self.low, self.high
+        right, up = math.log(x / x0) / math.log(x1 / x0), math.log(y / y0) / math.log(y1 / y0)
+        return LEFT + WIDTH * right, TOP + HEIGHT * (1 - up)
+
+    def ticks(self, axis: int) -> list[tuple[str, float]]:
+        """1, 2 and 5 times each power of ten along an axis, and their pixels."""
+        low, high = self.low[axis], self.high[axis]
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+        steps = (1,) if high / low > 3e3 else (1, 2, 5)
+        values = [s * 10.0**p for p in powers for s in steps]
+        return [
+            (f"{v:g}", self.at(*((v, self.low[1]) if axis == 0 else (self.low[0], v)))[axis])
+            for v in values
+            if low <= v <= high
+        ]
+
+
+def roofline_svg(profile: Profile) -> str:
+    """The picture, with a legend that names every disk; it stands alone or in a page."""
+    return _render("roofline.svg.jinja", **_scene(profile))
+
+
+def profile_page(profile: Profile) -> str:
+    """The picture and every number in one page without scripts or outside resources."""
+    named, rest = notable(profile)
+    numbers = {family: index + 1 for index, family in enumerate(_shown(profile))}
+    return _render(
+        "profile.html.jinja",
+        title=headline(profile),
+        svg=roofline_svg(profile),
+        families=[(numbers.get(f, ""), f, cells(f.total, profile)) for f in named],
+        rest=rest,
+        largest=max((family.us for family in named), default=0.0) or 1.0,
+        rows=[(row, cells(row, profile)) for row in profile.rows],
+        summary=list(summary(profile)),
+    )
+
+
+def check_png() -> None:
+    """Raise UsageError if :func:`roofline_png` cannot work for want of matplotlib."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            "a PNG needs matplotlib: pip install tracea-graph[notebook], or write an SVG"
+        )
+
+
+def roofline_png(profile: Profile) -> bytes:
+    """The picture as PNG.  Raises UsageError without matplotlib."""
+    check_png()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(PAGE[0] / 100, PAGE[1] / 100), dpi=150)
+    _plot(figure.add_axes((0.0, 0.0, 1.0, 1.0)), _scene(profile))
+    out = io.BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
+
+
+# ---- layout ----------------------------------------------------------------------------
+
+
+def _scene(profile: Profile) -> dict[str, Any]:
+    """Everything that is drawn, in pixels."""
+    shown, total = _shown(profile), profile.us or 1.0
+    scale = Scale.of(profile.roofs, shown)
+    return {
+        "title": headline(profile),
+        "x_label": X_LABEL,
+        "y_label": Y_LABEL,
+        "page": PAGE,
+        "disks": _disks(profile, shown, scale),
+        "named": NAMED,
+        "lines": list(_lines(profile.roofs, scale)),
+        "x_ticks": scale.ticks(0),
+        "y_ticks": scale.ticks(1),
+        "left": LEFT,
+        "top": TOP,
+        "right": LEFT + WIDTH,
+        "bottom": TOP + HEIGHT,
+        "total": total,
+        "kinds": [(_KINDS[k], _COLOURS[k]) for k in _KINDS if any(f.kernel == k for f in shown)],
+        "rest": max(0.0, 1.0 - sum(family.us for family in shown) / total),
+    }
+
+
+def _shown(profile: Profile) -> list[Family]:
+    """Families with a place in the picture: they compute, and long enough to tell."""
+    return [f for f in notable(profile)[0] if f.rows[0].intensity > 0 and f.total.gflops > 0]
+
+
+def _disks(profile: Profile, shown: Sequence[Family], scale: Scale) -> list[Disk]:
+    disks: list[Disk] = []
+    for number, family in enumerate(shown, 1):
+        x, y = scale.at(family.rows[0].intensity, family.total.gflops)
+        radius = max(SMALLEST, LARGEST * math.sqrt(family.us / (profile.us or 1.0)))
+        disks.append(Disk(family, number, x, y, radius, (x, y)))
+    tags: list[Point] = []
+    placed: list[Disk] = []
+    for disk in disks:
+        tag = _tag(disk, disks, tags)
+        tags.append(tag)
+        placed.append(Disk(disk.family, disk.number, disk.x, disk.y, disk.radius, tag))
+    return placed
+
+
+def _tag(disk: Disk, disks: Sequence[Disk], tags: Sequence[Point]) -> Point:
+    """The nearest place for a disk's number that is clear of numbers, and of other disks."""
+    others = [other for other in disks if other is not disk]
+    centre = (disk.x, disk.y)
+    places = [centre] if disk.radius > _TAG else []
+    for distance in _DISTANCES:
+        for turn in range(_ANGLES):
+            angle, reach = 2 * math.pi * turn / _ANGLES, disk.radius + distance
+            places.append((disk.x + reach * math.cos(angle), disk.y - reach * math.sin(angle)))
+    for place in places:
+        clear = all(math.dist(place, (o.x, o.y)) > o.radius + _TAG for o in others)
+        free = all(math.dist(place, tag) > 2 * _TAG for tag in tags)
+        within = LEFT + _TAG < place[0] < LEFT + WIDTH - _TAG and place[1] > TOP + _TAG
+        if clear and free and within and place[1] < TOP + HEIGHT - _TAG:
+            return place
+    return centre
+
+
+def _lines(roofs: Roofs, scale: Scale) -> Iterator[Line]:
+    """The peak, and each memory up to it; labels stand near the left end."""
+    (x0, y0), (x1, _) = scale.low, scale.high
+    fastest = max(m.gbytes for m in roofs.memories)
+    flat = (scale.at(roofs.gflops / fastest, roofs.gflops), scale.at(x1, roofs.gflops))
+    yield Line(f"{roofs.gflops:.0f} GFLOP/s fp32", *flat, at=(flat[0][0] + 8, flat[0][1] - 6))
+    for memory in roofs.memories:
+        first = max(x0, y0 / memory.gbytes)
+        corner = roofs.gflops / memory.gbytes
+        middle = math.exp(0.72 * math.log(first) + 0.28 * math.log(corner))
+        x, y = scale.at(middle, middle * memory.gbytes)
+        yield Line(
+            f"{memory.name} {memory.gbytes:.0f} GB/s",
+            scale.at(first, first * memory.gbytes),
+            scale.at(corner, roofs.gflops),
+            at=(x, y),
+        )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {"plain": plain, "abridged": abridged}
+    return made
+
+
+def _render(template: str, **values: Any) -> str:
+    text = resources.files("tracea_graph.views").joinpath(template).read_text("utf-8")
+    return _environment().from_string(text).render(**values)
+
+
+# ---- matplotlib ------------------------------------------------------------------------
+
+
+def _plot(axes: Any, scene: Mapping[str, Any]) -> None:
+    """The scene in the SVG's own pixels."""
+    left, right, top, bottom = (scene[k] for k in ("left", "right", "top", "bottom"))
+    axes.set(xlim=(0, PAGE[0]), ylim=(PAGE[1], 0), aspect="equal")
+    axes.set_axis_off()
+
+    def write(at: Point, text: str, **style: Any) -> None:
+        axes.text(*at, text, **{"color": "#4a5565", "size": 8.5, **style})
+
+    def draw(a: Point, b: Point, colour: str) -> None:
+        axes.plot((a[0], b[0]), (a[1], b[1]), color=colour, linewidth=0.9)
+
+    write((left, 24), scene["title"], color="#1c2430", size=11, weight="bold")
+    for index, (name, colour) in enumerate(scene["kinds"]):
+        write((left + 150 * index, 42), f"● {name}", color=colour)
+    write(((left + right) / 2, bottom + 40), X_LABEL, ha="center")
+    write((16, (top + bottom) / 2), Y_LABEL, rotation=90, va="center")
+    for label, x in scene["x_ticks"]:
+        draw((x, top), (x, bottom), "#e6eaef")
+        write((x, bottom + 17), label, ha="center")
+    for label, y in scene["y_ticks"]:
+        draw((left, y), (right, y), "#e6eaef")
+        write((left - 7, y), label, ha="right", va="center")
+    for line in scene["lines"]:
+        draw(line.start, line.end, "#7b8794")
+        turn = {"rotation": -line.angle, "rotation_mode": "anchor"}
+        write((line.at[0], line.at[1] - 4), line.label, **turn)
+    for index, disk in enumerate(scene["disks"]):
+        sides = ((disk.x, disk.y), disk.tag)
+        draw(*sides, disk.colour)
+        axes.add_artist(
+            _circle(sides[0], disk.radius, facecolor=disk.colour, alpha=0.6, zorder=2.5)
+        )
+        fill = {} if disk.inside else {"edgecolor": disk.colour, "facecolor": "white"}
+        axes.add_artist(_circle(disk.tag, _TAG, zorder=3, **(fill or {"alpha": 0.0})))
+        colour = "white" if disk.inside else disk.colour
+        centred = {"ha": "center", "va": "center_baseline", "zorder": 4}
+        write(disk.tag, str(disk.number), color=colour, size=8, **centred)
+        share = disk.family.us / scene["total"]
+        said = f"{disk.number}  {disk.family.op} {disk.family.rows[0].size}, {share:.1%}"
+        if index < NAMED:
+            write((right + 26, top + 12 + index * 33), plain(said))
+
+
+def _circle(at: Point, radius: float, **style: Any) -> Any:
+    from matplotlib.patches import Circle
+
+    return Circle(at, radius, **style)
