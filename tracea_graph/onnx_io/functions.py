@@ -39,5 +39,8 @@ def to_proto(
     proto.output.extend(function.outputs)
     proto.attribute.extend(function.attributes)
     proto.node.extend(node_io.to_proto(node, imported) for node in function.nodes)
+    for i, node in enumerate(proto.node):
+        # onnxruntime 1.20 names nodes it fuses after these and refuses two without a name
+        node.name = node.name or f"{function.type}_{i}"
     proto.opset_import.extend(imports)
     return proto
