@@ -130,8 +130,8 @@ class Operand:
         return _LOADS[self.dtype][2].format(f"*{pointer}")
 
     def load(self, pointer: str, tail: bool) -> str:
-        """A vector at a pointer; in the tail, the lanes of the mask ``m`` or the first ``n``."""
-        rest = "" if not tail else ", m" if self.dtype is DType.F32 else ", n"
+        """A vector at a pointer; in the tail its first ``n`` lanes."""
+        rest = "" if not tail else ", first(n)" if self.dtype is DType.F32 else ", n"
         return f"{_LOADS[self.dtype][1]}({pointer}{rest})"
 
 
@@ -151,8 +151,8 @@ class Result:
         return "vm" if self.dtype is DType.BOOL else "vf"
 
     def store(self, pointer: str, value: str, tail: bool) -> str:
-        """Store a vector; in the tail, the lanes of the mask ``m`` or the first ``n``."""
-        name, last = ("store_mask", "n") if self.dtype is DType.BOOL else ("store", "m")
+        """Store a vector; in the tail its first ``n`` lanes."""
+        name, last = ("store_mask", "n") if self.dtype is DType.BOOL else ("store", "first(n)")
         return f"{name}({pointer}, {value}{f', {last}' if tail else ''})"
 
 

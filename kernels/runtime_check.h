@@ -35,11 +35,11 @@ class Signature {
   bool absent(int32_t i) {
     return call_.views[i].kind == kNone || fail("a view it does not take");
   }
-  bool writes(int32_t i, int32_t rank) {
+  bool writes(int32_t i, int32_t rank, int32_t type = ORT_F32) {
     View& view = call_.views[i];
     view.written = true;
     if (view.kind == kInput) return fail("an input as its result");
-    return reads(i, rank);
+    return reads(i, rank, type);
   }
 
   const tracea_chain_type* chain() const { return call_.chain_type(); }

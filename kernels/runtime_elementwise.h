@@ -18,6 +18,7 @@ struct ElementwiseJob {
   const tracea_chain_type* type;
   int32_t views, rank;                         // axes left to loop over
   char* data[kMaxChainViews];
+  int64_t size[kMaxChainViews];                // bytes of one element
   int64_t dims[kMaxRank];
   int64_t strides[kMaxRank][kMaxChainViews];   // by axis, then view
   int64_t rows, cols, row_stride[kMaxChainViews];
@@ -105,7 +106,7 @@ inline void elementwise_task(void* usr, size_t index) {
       const uint8_t kind = kind_of(job, v);
       const int64_t at = outer_offset(job, v, outer) + row * job.row_stride[v] +
                          (spreads(kind, true) ? col : 0);
-      float* data = reinterpret_cast<float*>(job.data[v]) + at;
+      char* data = job.data[v] + at * job.size[v];
       const int32_t result = v - job.type->operands;
       if (result < 0) tile.in[v] = data, tile.in_stride[v] = job.row_stride[v];
       else tile.out[result] = data, tile.out_stride[result] = job.row_stride[v];
@@ -121,7 +122,8 @@ inline bool check_elementwise(Signature& call) {
   const int32_t rank = call.rank(0);
   bool ok = true;
   for (int32_t v = 0; v < views; ++v)
-    ok = ok && (v < chain->operands ? call.reads(v, rank) : call.writes(v, rank));
+    ok = ok && (v < chain->operands ? call.reads(v, rank, chain->type[v])
+                                    : call.writes(v, rank, chain->result[v - chain->operands]));
   return ok;
 }
 
@@ -134,6 +136,7 @@ inline bool run_elementwise(Run& run, const Call& call, const Box* views) {
   bool empty = false;
   for (int32_t v = 0; v < job.views; ++v) {
     job.data[v] = views[v].data;
+    job.size[v] = element_size(call.views[v].type);
     for (int32_t axis = 0; axis < rank; ++axis) {
       if (views[v].dims[axis] != views[0].dims[axis])
         return run.fault.fail("The views of an elementwise call differ in size at axis %d.", axis);

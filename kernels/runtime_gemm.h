@@ -35,12 +35,14 @@ inline void divide_work(GemmJob& job, const Driver& driver) {
 inline bool check_gemm(Signature& call) {
   const tracea_chain_type* chain = call.chain();
   const int32_t extra = chain ? chain->operands - 1 : 0, results = chain ? chain->results : 1;
-  if (chain && (chain->operands < 1 || chain->kind[0] != TRACEA_FULL))
+  if (chain &&
+      (chain->operands < 1 || chain->kind[0] != TRACEA_FULL || chain->type[0] != ORT_F32))
     return call.fail("a chain that does not begin with the product");
   if (!call.counts(1, 0, 3 + extra + results) || !call.parameter(0, 0, 2)) return false;
   bool ok = call.reads(0, 2) && call.reads(1, call.integer(0) == 0 ? 3 : 2) && call.may_read(2, 1);
-  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(3 + i, 2);
-  for (int32_t i = 0; i < results; ++i) ok = ok && call.writes(3 + extra + i, 2);
+  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(3 + i, 2, chain->type[i + 1]);
+  for (int32_t i = 0; i < results; ++i)
+    ok = ok && call.writes(3 + extra + i, 2, chain ? chain->result[i] : ORT_F32);
   return ok;
 }
 

@@ -42,12 +42,14 @@ inline void finish_tile(const GemmJob& job, const GemmTile& at, const float* c, 
     const uint8_t kind = job.type->kind[i];
     const bool by_row = kind == TRACEA_FULL || kind == TRACEA_COL;
     const bool by_column = kind == TRACEA_FULL || kind == TRACEA_ROW;
-    tile.in[i] = box.f32() + (by_row ? at.row * box.strides[0] : 0) + (by_column ? at.column : 0);
+    const int64_t first = (by_row ? at.row * box.strides[0] : 0) + (by_column ? at.column : 0);
+    tile.in[i] = box.data + first * element_size(job.type->type[i]);
     tile.in_stride[i] = by_row ? box.strides[0] : 0;
   }
   for (int32_t i = 0; i < job.type->results; ++i) {
     const Box& box = job.results[i];
-    tile.out[i] = box.f32() + at.row * box.strides[0] + at.column;
+    const int64_t first = at.row * box.strides[0] + at.column;
+    tile.out[i] = box.data + first * element_size(job.type->result[i]);
     tile.out_stride[i] = box.strides[0];
   }
   job.chain(&tile);

@@ -11,6 +11,8 @@ typedef struct {
   int64_t key;
   int32_t operands, results;
   uint8_t kind[TRACEA_MAX_OPERANDS];  // TRACEA_FULL ...
+  uint8_t type[TRACEA_MAX_OPERANDS];  // ONNX element codes
+  uint8_t result[TRACEA_MAX_RESULTS];
 } tracea_chain_type;
 
 // By ascending key, one row more than used.

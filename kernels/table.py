@@ -10,7 +10,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels import cpu
 from tracea_graph.kernels.variants import ISAS, gemm_tile
-from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, Chain
+from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
 __all__ = ["OpType", "table_source"]
 
@@ -89,11 +89,12 @@ def _chain(level: str, chain: Chain) -> str:
 def _chain_types(chains: Sequence[Chain]) -> str:
     rows = []
     for chain in chains:
-        kinds = [KINDS.index(kind) for kind in chain.operands]
-        kinds += [0] * (MAX_OPERANDS - len(kinds))
-        codes = ", ".join(map(str, kinds))
+        kinds = _codes_of([KINDS.index(kind) for kind in chain.operands], MAX_OPERANDS)
+        types = _codes_of([d.onnx for d in chain.operand_types], MAX_OPERANDS)
+        results = _codes_of([d.onnx for d in chain.result_types], MAX_RESULTS)
         rows.append(
-            f"    {{{chain.key}, {len(chain.operands)}, {len(chain.results)}, {{{codes}}}}},"
+            f"    {{{chain.key}, {len(chain.operands)}, {len(chain.results)},\n"
+            f"     {kinds}, {types}, {results}}},"
         )
     return "\n".join(
         [
@@ -104,6 +105,11 @@ def _chain_types(chains: Sequence[Chain]) -> str:
             _array("int64_t", "chain_keys", [str(chain.key) for chain in chains]),
         ]
     )
+
+
+def _codes_of(codes: Sequence[int], room: int) -> str:
+    """An array of small numbers, zeros at the end."""
+    return f"{{{', '.join(map(str, [*codes, *[0] * (room - len(codes))]))}}}"
 
 
 def _chains_of(level: str, chains: Sequence[Chain]) -> str:

@@ -98,6 +98,8 @@ INLINE vf join(vd a, vd b) {
 //% endif
 //% if "turns" in needs
 
+INLINE vi to_int(vf a) { return (vi)_mm512_cvtps_epi32(a); }
+
 // x - n pi/2; pi/2 in three parts.
 INLINE vf minus_turns(vf x, vf n) {
   x = fma(n, set1(-0x1.921fb6p+0f), x);

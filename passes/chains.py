@@ -1,32 +1,18 @@
-"""Reading elementwise regions as chains, and putting chains together."""
+"""Chains and the values they are over: how operands lie, and putting two chains together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, SCALAR, Chain, Ref, Step
-from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
-from tracea_graph.rewrite import constant_number
-from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["IDENTITY", "Spelled", "inline", "kind_of", "read_chain"]
+__all__ = ["IDENTITY", "Spelled", "inline", "kind_of"]
 
 Spelled = tuple[Chain, tuple[str, ...]]
 """A chain and the values its operands stand for."""
 
 IDENTITY = Chain((FULL,), (), (0,))
-
-_STEPS: Mapping[str, str] = MappingProxyType(
-    {
-        "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min",
-        "Neg": "neg", "Abs": "abs", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Exp": "exp",
-        "Log": "log", "Erf": "erf", "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu",
-    }
-)  # fmt: skip
-_ARITY = MappingProxyType({"Add": 2, "Sub": 2, "Mul": 2, "Div": 2, "Max": 2, "Min": 2})
-
 
 def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
     """How an operand lies over the innermost rows and columns of a result."""
@@ -40,51 +26,6 @@ def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
     return COL
 
 
-def read_chain(graph: TileGraph, region: Region) -> Spelled | None:
-    """The chain an elementwise float32 region computes, or None if it is something else."""
-    if isinstance(region.params, ElementwiseParams):
-        return region.params.chain, region.operands
-    if region.op == "Pow":
-        return _read_power(graph, region)
-    step = _STEPS.get(region.op)
-    if step is None or len(region.operands) != _ARITY.get(region.op, 1):
-        return None
-    return _spell(graph, region, step, region.operands)
-
-
-def _read_power(graph: TileGraph, region: Region) -> Spelled | None:
-    exponent = constant_number(graph, region.operands[1])
-    if exponent != 2.0:
-        return None
-    x = region.operands[0]
-    return _spell(graph, region, "mul", (x, x))
-
-
-def _spell(graph: TileGraph, region: Region, step: str, values: Sequence[str]) -> Spelled | None:
-    """One step over values; constants of one element become literals."""
-    result = graph.spec(region.results[0])
-    specs = [graph.spec(v) for v in values]
-    if any(s.dtype is not DType.F32 or s.shape is None for s in (*specs, result)):
-        return None
-    if (result.rank or 0) > MAX_RANK:
-        return None
-    names: list[str] = []
-    args: list[Ref] = []
-    for value in values:
-        number = constant_number(graph, value)
-        if number is not None:
-            args.append(number)
-            continue
-        if value not in names:
-            names.append(value)
-        args.append(names.index(value))
-    shapes = [graph.spec(v).shape or () for v in names]
-    if not names or broadcast(shapes) != result.shape:
-        return None
-    kinds = tuple(kind_of(graph.spec(v), result) for v in names)
-    return Chain(kinds, (Step(step, tuple(args)),), (len(names),)), tuple(names)
-
-
 def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
     """Replace operand ``value`` of ``outer`` by ``inner``'s first result.
 
@@ -95,11 +36,12 @@ def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
     """
     (after, after_names), (before, before_names) = outer, inner
     names = list(before_names)
-    kinds = list(before.operands)
-    for name, kind in zip(after_names, after.operands, strict=True):
+    kinds, dtypes = list(before.operands), list(before.operand_types)
+    for i, name in enumerate(after_names):
         if name != value and name not in names:
             names.append(name)
-            kinds.append(kind)
+            kinds.append(after.operands[i])
+            dtypes.append(after.operand_types[i])
     if len(names) > MAX_OPERANDS:
         return None
     count, old = len(names), len(before_names)
@@ -116,7 +58,8 @@ def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
         return joint if name == value else names.index(name)
 
     steps = (*_moved(before.steps, place), *_moved(after.steps, move))
-    return Chain(tuple(kinds), steps, tuple(map(move, after.results))), tuple(names)
+    results = tuple(map(move, after.results))
+    return Chain(tuple(kinds), steps, results, tuple(dtypes)), tuple(names)
 
 
 def _moved(steps: Sequence[Step], place: Callable[[int], int]) -> Iterator[Step]:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import NormParams
-from tracea_graph.passes.chains import inline, kind_of, read_chain
+from tracea_graph.passes.chains import inline, kind_of
+from tracea_graph.passes.elementary import read_chain
 from tracea_graph.passes.regions import collapses, fused, same_shape
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

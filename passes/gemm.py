@@ -18,7 +18,8 @@ import numpy as np
 from tracea_graph.ir import Weight
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
-from tracea_graph.passes.chains import IDENTITY, Spelled, inline, kind_of, read_chain
+from tracea_graph.passes.chains import IDENTITY, Spelled, inline, kind_of
+from tracea_graph.passes.elementary import read_chain
 from tracea_graph.passes.regions import (
     attribute,
     collapses,
@@ -159,6 +160,8 @@ class AbsorbEpilogue:
         self, graph: TileGraph, region: Region, spelled: Spelled, value: str, gemm: Region
     ) -> Proposal | Miss:
         result = graph.spec(region.results[0])
+        if not is_f32(graph, region.results[0], *spelled[1]):
+            return Miss(self.name, region.id, "its operands and result are not all float32")
         if not _only_read_by(graph, value, region):
             return Miss(self.name, region.id, f"the product {value!r} has other readers")
         if not same_shape(graph.spec(value), result):

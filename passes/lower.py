@@ -7,7 +7,7 @@ dimension the graph knows only as an expression is a symbol like any other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
 from tracea_graph.ops.attention import MASKS, AttentionParams
@@ -218,7 +218,7 @@ def _columns_of(chain: Chain, shapes: Sequence[Shape], full: Shape) -> Chain:
     The runtime merges axes as the actual sizes allow, so finer kinds would promise too much.
     """
     kinds = tuple(FULL if s and s[-1] == full[-1] else COL for s in shapes)
-    return Chain(kinds, chain.steps, chain.results)
+    return replace(chain, operands=kinds)
 
 
 def _lower_attention(w: _Writer, p: AttentionParams) -> None:

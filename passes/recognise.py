@@ -3,6 +3,8 @@
 x·½·(1 + Erf(x/√2)), every association               -> gelu
 x·½·(1 + Tanh(√(2/π)·(x + 0.044715·x³)))             -> gelu_tanh
 x·Sigmoid(x)                                         -> silu
+x·Clip(x + 3, 0, 6)/6, x·HardSigmoid(x; 1/6, 1/2)    -> hard_swish
+x·Tanh(Softplus(x))                                  -> mish
 (x − mean)/√(var + ε)·γ + β, LayerNormalization      -> FusedNorm(layer)
 x/√(mean(x²) + ε)·γ, RMSNormalization                -> FusedNorm(rms)
 """
@@ -16,6 +18,7 @@ from typing import Any
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.passes.elementary import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -25,6 +28,8 @@ __all__ = ["RULES"]
 _ROOT_HALF = 1 / math.sqrt(2)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
+_SIXTH = 0.1666666716337204
+"""The float32 nearest to 1/6."""
 
 
 # ---- activations -----------------------------------------------------------------------
@@ -84,6 +89,39 @@ def _gelu_tanh_half_phi(op: Any, x: Any) -> Any:
 
 def _silu(op: Any, x: Any) -> Any:
     return op.Mul(x, op.Sigmoid(x))
+
+
+def _relu6_gate(op: Any, x: Any) -> Any:
+    """Clip(x + 3, 0, 6)"""
+    return op.Clip(op.Add(x, 3.0), label="gate")
+
+
+def _hard_swish_last(op: Any, x: Any) -> Any:
+    return op.scaled(op.Mul(x, _relu6_gate(op, x)), 1 / 6)
+
+
+def _hard_swish_gate(op: Any, x: Any) -> Any:
+    return op.Mul(x, op.scaled(_relu6_gate(op, x), 1 / 6))
+
+
+def _hard_swish_first(op: Any, x: Any) -> Any:
+    return op.Mul(op.scaled(x, 1 / 6), _relu6_gate(op, x))
+
+
+def _hard_swish_sigmoid(op: Any, x: Any) -> Any:
+    return op.Mul(x, op.HardSigmoid(x, label="gate"))
+
+
+def _hard_swish_check(m: Match) -> str | None:
+    spelled = read_chain(m.graph, m.labels["gate"])
+    step = spelled[0].steps[-1] if spelled else None
+    if step is None or step.args[1:] not in ((0.0, 6.0), (_SIXTH, 0.5)):
+        return "its gate is another one"
+    return _activation_check(m)
+
+
+def _mish(op: Any, x: Any) -> Any:
+    return op.Mul(x, op.Tanh(op.Softplus(x)))
 
 
 def _activation_check(m: Match) -> str | None:
@@ -236,6 +274,13 @@ RULES: tuple[Rule, ...] = (
         _activation_check,
     ),
     _rule("silu", (_silu,), lambda n: _activation(n, "silu"), _activation_check),
+    _rule(
+        "hard-swish",
+        (_hard_swish_last, _hard_swish_gate, _hard_swish_first, _hard_swish_sigmoid),
+        lambda n: _activation(n, "hard_swish"),
+        _hard_swish_check,
+    ),
+    _rule("mish", (_mish,), lambda n: _activation(n, "mish"), _activation_check),
     _rule(
         "layer-norm-op",
         (_layer_norm_op, _layer_norm_op_no_beta),

@@ -197,7 +197,8 @@ def evaluate(graph: TileGraph, feeds: Mapping[str, Array]) -> list[Array]:
 
 def _fused(region: Region, operands: Sequence[Array]) -> list[Array]:
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in operands]
-    return [np.asarray(r, np.float32) for r in region.params.reference(wide)]
+    results = (np.asarray(r) for r in region.params.reference(wide))
+    return [r if r.dtype == np.bool_ else r.astype(np.float32) for r in results]
 
 
 def _original(region: Region, values: Mapping[str, Array], graph: TileGraph) -> list[Array]:

@@ -1,4 +1,4 @@
-"""The pipeline: ``optimize`` is its table of contents; ``load`` and ``session`` stand beside it."""
+"""The pipeline: ``optimize`` is its table of contents; ``load``, ``session`` stand beside it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["STAGES", "load", "optimize", "session", "stages"]
 
 Progress = Callable[[str], None]
+DEFAULTS = Options()
 
 
 def optimize(
     path: str | Path,
-    options: Options = Options(),
+    options: Options = DEFAULTS,
     progress: Progress = lambda step: None,
     folder: bool = False,
 ) -> Report:
@@ -87,7 +88,7 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
     return stages(path, "passes" if fused else "import").graph
 
 
-def stages(path: str | Path, until: str, options: Options = Options()) -> Stages:
+def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:
     """What each stage makes of a model, up to ``until`` (see :data:`STAGES`); writes nothing."""
     return Stages.run(Path(path), options, until)
 

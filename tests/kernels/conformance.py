@@ -137,25 +137,33 @@ def guarded(array: Array) -> Array:
 
 
 class Output:
-    """A ``rows x cols`` result with a row stride, unaligned, between canaries."""
+    """A ``rows x cols`` result with a row stride, unaligned, between canaries.
 
-    def __init__(self, rows: int, cols: int, gap: int = 3) -> None:
+    Float32 or bytes.
+    """
+
+    def __init__(self, rows: int, cols: int, gap: int = 3, dtype: Any = np.float32) -> None:
         self.stride = cols + gap
-        self._memory = np.full(33 + rows * self.stride + 32, CANARY, np.float32)
+        self._canary = CANARY if dtype is np.float32 else np.uint8(0xA5)
+        self._memory = np.full(33 + rows * self.stride + 32, self._canary)
         self._shape = (rows, cols)
-        self.view = np.lib.stride_tricks.as_strided(
-            self._memory[33:], self._shape, (4 * self.stride, 4)
+        self.view = self._inside(self._memory)
+
+    def _inside(self, memory: Array) -> Array:
+        size = memory.itemsize
+        return np.lib.stride_tricks.as_strided(
+            memory[33:], self._shape, (size * self.stride, size)
         )
 
     @property
     def address(self) -> int:
-        return self._memory.ctypes.data + 4 * 33
+        return self._memory.ctypes.data + self._memory.itemsize * 33
 
     def check_canaries(self) -> None:
         """Fail if anything but the result was written."""
         copy = self._memory.copy()
-        np.lib.stride_tricks.as_strided(copy[33:], self._shape, (4 * self.stride, 4))[:] = CANARY
-        assert (copy == CANARY).all(), "written outside the result"
+        self._inside(copy)[:] = self._canary
+        assert (copy == self._canary).all(), "written outside the result"
 
 
 def unaligned(array: Array) -> Array:

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from steps import one_step, typed
 
 from tests.kernels.conformance import Array, ChainTile, Output, close, guarded, kernel
+from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu import emit, symbols
 from tracea_graph.ops.chain import ELEMENTARY, Chain, Step
 
 ULPS = {
-    "exp": 1.5, "log": 1.5, "erf": 6, "tanh": 6, "silu": 3.5,
-    "sqrt": 0.51, "reciprocal": 0.51, "div": 0.51,
+    "exp": 1.5, "log": 1.5, "erf": 6, "tanh": 6, "silu": 3.5, "softplus": 3, "mish": 4.5,
+    "sin": 1.8, "cos": 1.8, "pow": 1.6, "softsign": 1.6, "prelu": 0.51, "leaky_relu": 1.5,
+    "sqrt": 0.51, "reciprocal": 0.51, "div": 0.51, "floor": 0, "ceil": 0, "round": 0, "sign": 0,
+    "clip": 0, "thresholded_relu": 0,
 }  # fmt: skip
 """Largest error where the exact result is a normal number, in units of its last place."""
 
-ABSOLUTE = {"sigmoid": 2e-7}
-"""Largest absolute error of what is made to round as ONNX Runtime does."""
+ABSOLUTE = {
+    "sigmoid": 2e-7, "hard_sigmoid": 1e-7, "elu": 1.6e-7, "celu": 2e-7, "hard_swish": 1e-5,
+}  # fmt: skip
+"""Largest absolute error, for x < 12, of what is made to round as ONNX Runtime does."""
+
+SIGNED_ZERO = ("floor", "ceil", "round", "sign", "sqrt", "leaky_relu", "softsign")
+"""What keeps the sign of a zero as the reference does."""
 
 SHAPES = {"full": (True, True), "row": (False, True), "col": (True, False), "scalar": (False,) * 2}
-
-
-def _one(op: str) -> Chain:
-    arity = ELEMENTARY[op].arity
-    return Chain(("full",) * arity, (Step(op, tuple(range(arity))),), (arity,))
 
 
 def _evaluate(isa: str, chain: Chain, operands: list[Array], rows: int, cols: int) -> list[Array]:
@@ -36,7 +41,8 @@ def _evaluate(isa: str, chain: Chain, operands: list[Array], rows: int, cols: in
     for i, (x, kind) in enumerate(zip(inputs, chain.operands, strict=True)):
         tile.inputs[i] = x.ctypes.data
         tile.in_stride[i] = x.shape[1] if SHAPES[kind][0] else 0
-    outs = [Output(rows, cols, gap) for gap in range(len(chain.results))]
+    kinds: list[Any] = [np.uint8 if d is DType.BOOL else np.float32 for d in chain.result_types]
+    outs = [Output(rows, cols, gap, kind) for gap, kind in enumerate(kinds)]
     for i, out in enumerate(outs):
         tile.out[i], tile.out_stride[i] = out.address, out.stride
     kernel(unit, name)(tile)
@@ -55,15 +61,18 @@ def _grid() -> Array:
 @pytest.mark.parametrize("op", ELEMENTARY)
 def test_every_operation_over_its_range(isa: str, op: str) -> None:
     x = _grid()
-    chain = _one(op)
-    operands = [x, np.roll(x, 777)][: len(chain.operands)]
+    chain = one_step(op)
+    operands = typed(chain, [x, np.roll(x, 777), np.roll(x, 99)][: len(chain.operands)])
     (got,) = _evaluate(isa, chain, operands, 1, x.shape[1])
     with np.errstate(all="ignore"):
-        (want,) = chain.reference([o.astype(np.float64) for o in operands])
+        (want,) = chain.reference([o.astype(np.float64) if o.dtype != bool else o for o in operands])
+    if op == "pow":
+        want = np.where(np.abs(want) < 2.5e-38, 0, np.where(np.abs(want) > 3.4e38, np.inf, want))
+        got = np.where(np.abs(got) < 2.5e-38, 0, got)
     close(got, want)
     if (bound := ABSOLUTE.get(op)) is not None:
-        assert np.nanmax(np.abs(got - want)) <= bound
-    if limit := ULPS.get(op):
+        assert np.nanmax(np.abs(got - want)[operands[0] < 12]) <= bound
+    if (limit := ULPS.get(op)) is not None:
         normal = (np.abs(want) > 1e-36) & (np.abs(want) < 3e38)
         step = np.spacing(np.abs(want[normal]).astype(np.float32))
         assert (np.abs(got[normal] - want[normal]) / step).max() <= limit
@@ -73,17 +82,82 @@ def test_every_operation_over_its_range(isa: str, op: str) -> None:
 def test_special_values(isa: str, op: str) -> None:
     """NaN goes through; zeros, infinities and huge numbers give what NumPy gives in fp32."""
     special = np.array(
-        [np.nan, -np.inf, np.inf, 0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 89.0, -104.0, 1e-40, -1e-40],
+        [np.nan, -np.inf, np.inf, 0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 89.0, -104.0, 1e-40, -1e-40,
+         0.5, -0.5, 1.5, 2.5, -3.0, 8388609.0],
         np.float32,
-    )
-    chain = _one(op)
+    )  # fmt: skip
+    chain = one_step(op)
     pairs = list(itertools.product(special, repeat=len(chain.operands)))
-    operands = [np.array(column, np.float32)[None] for column in zip(*pairs, strict=True)]
+    columns = [np.array(column, np.float32)[None] for column in zip(*pairs, strict=True)]
+    operands = typed(chain, columns)
     (got,) = _evaluate(isa, chain, operands, 1, len(pairs))
     with np.errstate(all="ignore"):
         (want,) = chain.reference(operands)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want), str(operands))
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=3e-38)
+    if op in SIGNED_ZERO:
+        np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, -0.5, -1.0, -2.0, 2.0, 3.0, 2.5, -7.0, np.inf])
+def test_powers_with_a_literal_exponent(isa: str, exponent: float) -> None:
+    special = [np.nan, -np.inf, np.inf, 0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e-40, -2.5, 7.0]
+    x = np.concatenate([np.array(special, np.float32), _grid()[0, ::7]])[None]
+    (got,) = _evaluate(isa, one_step("pow", exponent), [x], 1, x.shape[1])
+    with np.errstate(all="ignore"):
+        want = np.power(x.astype(np.float64), exponent).astype(np.float32)
+    small = np.abs(want) < 2.5e-38
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_allclose(got[~small], want[~small], rtol=3e-7)
+    assert (np.abs(got[small]) < 2.6e-38).all()
+
+
+@pytest.mark.parametrize("op", ["sin", "cos"])
+def test_angles_of_any_size(isa: str, op: str) -> None:
+    """Every exponent; the float32 numbers nearest to multiples of pi/2; both sides of 2^20."""
+    bits = np.arange(0x3F000000, 0x7F800000, 40013, dtype=np.int64).astype(np.uint32)
+    near = (np.arange(1, 20000) * (np.pi / 2)).astype(np.float32)
+    edge = np.linspace(2.0**20 - 50, 2.0**20 + 50, 801, dtype=np.float32)
+    x = np.concatenate([bits.view(np.float32), near, edge])
+    x = np.concatenate([x, -x, np.array([np.inf, -np.inf, np.nan], np.float32)])[None]
+    (got,) = _evaluate(isa, one_step(op), [x], 1, x.shape[1])
+    with np.errstate(invalid="ignore"):
+        want = getattr(np, op)(x.astype(np.float64))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    finite = np.isfinite(want)
+    step = np.spacing(np.abs(want[finite]).astype(np.float32))
+    assert (np.abs(got[finite] - want[finite]) / step).max() <= 1.8
+
+
+MASKS = Chain(
+    ("full", "full", "row", "col", "full"),
+    (
+        Step("and", (0, 3)),
+        Step("less_equal", (1, 2)),
+        Step("xor", (5, 6)),
+        Step("where", (7, 1, 4)),
+        Step("mul", (8, 2)),
+    ),
+    (7, 9),
+    (DType.BOOL, DType.F32, DType.I32, DType.BOOL, DType.I64),
+)
+
+
+@pytest.mark.parametrize("cols", [1, 7, 8, 9, 15, 16, 17, 33])
+def test_truth_values_and_integers(isa: str, cols: int) -> None:
+    """Bytes and integers are read and written to the last element, and no further."""
+    rng = np.random.default_rng(cols)
+    for rows in (1, 3):
+        operands = [
+            rng.random((rows, cols)) > 0.5,
+            rng.standard_normal((rows, cols), np.float32) * 3,
+            rng.integers(-4, 4, (1, cols), np.int32),
+            rng.random((rows, 1)) > 0.3,
+            rng.integers(-(2**40), 2**40, (rows, cols), np.int64),
+        ]
+        got = _evaluate(isa, MASKS, operands, rows, cols)
+        for g, want in zip(got, MASKS.reference(operands), strict=True):
+            np.testing.assert_array_equal(g, want)
 
 
 @pytest.mark.parametrize(

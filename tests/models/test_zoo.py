@@ -148,7 +148,7 @@ def test_every_layer_matters(name: str, folder: Path) -> None:
         if UNSEEN.search(weight):
             continue  # moves every score of a row alike, which a softmax does not see
         share = 0.3 if values.ndim > 1 else 1.0
-        noise = 1 + share * rng.standard_normal(values.shape, dtype=np.float32)
+        noise = np.abs(1 + share * rng.standard_normal(values.shape, dtype=np.float32))
         moved = session.run(None, {**weights, **feeds, weight: values * noise})
         assert distance(expected, moved) > 1e-4, weight
 

@@ -9,6 +9,7 @@ import pytest
 from graphs import normal, relative_error, run_body
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import one_step, typed
 
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.body import BodyBuilder
@@ -16,22 +17,23 @@ from tracea_graph.ops.chain import ELEMENTARY, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams, broadcast, is_clipped
 
 OPSETS = (11, 13, 17, 18, 21)
-POSITIVE = ("sqrt", "log", "div", "reciprocal")
+POSITIVE = ("sqrt", "log", "div", "reciprocal", "pow")
 
 
-def operands(op: str) -> list[np.ndarray]:
-    arrays = [normal(3, 7, seed=i) for i in range(ELEMENTARY[op].arity)]
-    return [np.abs(a) + np.float32(0.1) for a in arrays] if op in POSITIVE else arrays
+def operands(op: str, chain: Chain) -> list[np.ndarray]:
+    arrays = [normal(3, 7, seed=i) for i in range(len(chain.operands))]
+    if op in POSITIVE:
+        arrays = [np.abs(a) + np.float32(0.1) for a in arrays]
+    return typed(chain, arrays)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("op", ELEMENTARY)
 def test_every_step_is_spelled_as_it_is_computed(op: str, opset: int) -> None:
-    arrays = operands(op)
-    count = len(arrays)
-    chain = Chain(("full",) * count, (Step(op, tuple(range(count))),), (count,))
+    chain = one_step(op)
+    arrays = operands(op, chain)
     body = ElementwiseParams(chain).body(opset)
-    expected = chain.reference([a.astype(np.float64) for a in arrays])
+    expected = chain.reference([a.astype(np.float64) if a.dtype != bool else a for a in arrays])
     for actual, want in zip(run_body(body, arrays, opset), expected, strict=True):
         assert relative_error(actual, want) < 2e-6
 
@@ -45,6 +47,11 @@ CHAINS = {
     "one number": Chain(("full", "scalar"), (Step("sub", (1, 0)), Step("neg", (2,))), (3,)),
     "two results": Chain(("full",), (Step("tanh", (0,)), Step("exp", (1,))), (1, 2)),
     "passes an operand on": Chain(("full", "full"), (Step("max", (0, 1)),), (1, 2)),
+    "a gate": Chain(
+        ("full", "row"),
+        (Step("less", (0, 1)), Step("not", (2,)), Step("where", (3, 0, -1.0))),
+        (4,),
+    ),
     "the same literal twice": Chain(
         ("full",), (Step("add", (0, 2.0)), Step("mul", (2.0, 1))), (2,)
     ),
@@ -68,6 +75,39 @@ def test_a_literal_is_written_once() -> None:
     b = BodyBuilder(1, 17)
     CHAINS["the same literal twice"].spell(b, b.inputs)
     assert [n.op for n in b.nodes].count("Constant") == 1
+
+
+MASKED = Chain(
+    ("full", "row", "scalar"),
+    (Step("less", (1, 2)), Step("or", (0, 3)), Step("where", (4, 1, 0.0))),
+    (4, 5),
+    (DType.BOOL, DType.F32, DType.I64),
+)
+
+
+def test_operands_and_results_have_types() -> None:
+    assert MASKED.result_types == (DType.BOOL, DType.F32)
+    assert MASKED.text == "full:bool,row,scalar:i64|less(1,2);or(0,3);where(4,1,0.0)|4,5"
+    specs = [TensorSpec(d, s) for d, s in zip(MASKED.dtypes, ((3, 4), (4,), ()), strict=True)]
+    assert ElementwiseParams(MASKED).infer(specs) == (
+        TensorSpec(DType.BOOL, (3, 4)),
+        TensorSpec(DType.F32, (3, 4)),
+    )
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_typed_operands_are_spelled_as_they_are_computed(opset: int) -> None:
+    arrays = [normal(3, 4) > 0, normal(4, seed=1), np.array(0)]
+    params = ElementwiseParams(MASKED)
+    for actual, want in zip(
+        run_body(params.body(opset), arrays, opset), params.reference(arrays), strict=True
+    ):
+        np.testing.assert_array_equal(actual, want)
+
+
+def test_chains_of_float32_have_no_types() -> None:
+    plain = Chain(("full",), (), (0,))
+    assert Chain(("full",), (), (0,), (DType.F32,)) == plain and plain.dtypes == ()
 
 
 def test_equal_chains_have_one_text_and_key() -> None:
@@ -103,6 +143,14 @@ def test_the_cost_of_a_chain_is_its_steps() -> None:
         (lambda: Step("cosh", (0,)), "cosh"),
         (lambda: Chain(("full",) * 9, (), (0,)), "at most 8 operands"),
         (lambda: Chain(("full",), (), ()), "1 or 2 results"),
+        (lambda: Step("elu", (0, 1)), "the last 1 arguments of elu are literals"),
+        (lambda: Chain(("full",), (Step("not", (0,)),), (1,)), "step 0, not, takes other types"),
+        (
+            lambda: Chain(("full",), (Step("exp", (0,)),), (1,), (DType.BOOL,)),
+            "step 0, exp, takes other types",
+        ),
+        (lambda: Chain(("full",), (), (0,), (DType.F64,)), "float32, bool, int32 or int64"),
+        (lambda: Chain(("full",), (), (0,), (DType.BOOL,) * 2), "float32, bool, int32 or int64"),
         (lambda: Chain(("full",), (), (0, 0, 0)), "1 or 2 results"),
         (lambda: Chain(("diagonal",), (), (0,)), "unknown operand kind"),
         (lambda: Chain(("full",), (Step("relu", (1,)),), (1,)), "reads a later value"),

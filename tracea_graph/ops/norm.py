@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import TensorSpec
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 
@@ -88,9 +88,9 @@ class NormParams:
         return self.data_operands + self.norm.operands
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """The first full operand's spec, for every result."""
+        """The first full operand's shape, for every result."""
         kinds = self.prologue.operands if self.prologue else ("full",)
-        spec = specs[kinds.index("full")]
+        spec = TensorSpec(DType.F32, specs[kinds.index("full")].shape)
         return (spec, spec) if self.keep_sum else (spec,)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:

@@ -30,19 +30,8 @@ Model = Callable[[Region, TileGraph], RegionModel | None]
 COSTS: Mapping[str, int] = MappingProxyType(
     {e.onnx[0][0]: e.flops for e in ELEMENTARY.values() if len(e.onnx) == 1}
     | dict.fromkeys(("Identity", "Cast", "Expand", "Dropout"), 0)
-    | dict.fromkeys(("Where", "Clip", "Equal", "Less", "LessOrEqual", "Greater"), 1)
-    | dict.fromkeys(("GreaterOrEqual", "And", "Or", "Xor", "Not", "Floor", "Ceil", "Round"), 1)
-    | dict.fromkeys(("LeakyRelu", "PRelu", "HardSigmoid", "HardSwish", "Sign", "Mod"), 2)
-    | {
-        "Pow": 24,
-        "Gelu": 22,
-        "Elu": 12,
-        "Selu": 12,
-        "Softplus": 24,
-        "Mish": 44,
-        "Sin": 20,
-        "Cos": 20,
-    }
+    | dict.fromkeys(("Greater", "GreaterOrEqual"), 1)
+    | {"Sum": 1, "Mean": 2, "Mod": 2, "HardSwish": 5, "Celu": 16, "Gelu": 22, "Mish": 44}
 )
 """Elementwise operators and the vector instructions one of them costs."""
 REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")

@@ -37,7 +37,7 @@ __all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
 PAGE = (1010, 540)
 LEFT, TOP, WIDTH, HEIGHT = 62.0, 50.0, 560.0, 430.0
 NAMED = 13
-"""Families the legend has room for."""
+"""Families the legend has room for; only these show their number."""
 X_LABEL, Y_LABEL = "operations per byte walked (FLOP/byte)", "GFLOP/s"
 LARGEST, SMALLEST = 34.0, 4.0
 """Radius of all the time, and of the least that is drawn, in pixels."""
@@ -51,7 +51,10 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Disk:
-    """A family in the picture, in pixels; ``tag`` is where its number stands."""
+    """A family in the picture, in pixels; ``tag`` is where its number stands.
+
+    Those the legend has no room for show no number.
+    """
 
     family: Family
     number: int
@@ -130,7 +133,7 @@ def roofline_svg(profile: Profile) -> str:
 def profile_page(profile: Profile) -> str:
     """The picture and every number in one page without scripts or outside resources."""
     named, rest = notable(profile)
-    numbers = {family: index + 1 for index, family in enumerate(_shown(profile))}
+    numbers = {family: index + 1 for index, family in enumerate(_shown(profile)[:NAMED])}
     return _render(
         "profile.html.jinja",
         title=headline(profile),
@@ -204,7 +207,7 @@ def _disks(profile: Profile, shown: Sequence[Family], scale: Scale) -> list[Disk
     tags: list[Point] = []
     placed: list[Disk] = []
     for disk in disks:
-        tag = _tag(disk, disks, tags)
+        tag = _tag(disk, disks, tags) if disk.number <= NAMED else disk.tag
         tags.append(tag)
         placed.append(Disk(disk.family, disk.number, disk.x, disk.y, disk.radius, tag))
     return placed
@@ -292,20 +295,18 @@ def _plot(axes: Any, scene: Mapping[str, Any]) -> None:
         turn = {"rotation": -line.angle, "rotation_mode": "anchor"}
         write((line.at[0], line.at[1] - 4), line.label, **turn)
     for index, disk in enumerate(scene["disks"]):
-        sides = ((disk.x, disk.y), disk.tag)
-        draw(*sides, disk.colour)
-        axes.add_artist(
-            _circle(sides[0], disk.radius, facecolor=disk.colour, alpha=0.6, zorder=2.5)
-        )
-        fill = {} if disk.inside else {"edgecolor": disk.colour, "facecolor": "white"}
-        axes.add_artist(_circle(disk.tag, _TAG, zorder=3, **(fill or {"alpha": 0.0})))
-        colour = "white" if disk.inside else disk.colour
-        centred = {"ha": "center", "va": "center_baseline", "zorder": 4}
-        write(disk.tag, str(disk.number), color=colour, size=8, **centred)
+        centre, colour = (disk.x, disk.y), disk.colour
+        axes.add_artist(_circle(centre, disk.radius, facecolor=colour, alpha=0.6, zorder=2.5))
+        if index >= NAMED:
+            continue
+        if not disk.inside:
+            draw(centre, disk.tag, colour)
+            axes.add_artist(_circle(disk.tag, _TAG, edgecolor=colour, facecolor="white", zorder=3))
+        inked = {"color": "white" if disk.inside else colour, "size": 8, "zorder": 4}
+        write(disk.tag, str(disk.number), ha="center", va="center_baseline", **inked)
         share = disk.family.us / scene["total"]
         said = f"{disk.number}  {disk.family.op} {disk.family.rows[0].size}, {share:.1%}"
-        if index < NAMED:
-            write((right + 26, top + 12 + index * 33), plain(said))
+        write((right + 26, top + 12 + index * 33), plain(said))
 
 
 def _circle(at: Point, radius: float, **style: Any) -> Any:

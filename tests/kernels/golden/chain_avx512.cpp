@@ -74,39 +74,44 @@ INLINE vf v_gelu(vf x) {
   return x * max(set1(0.0f), z * p / q + set1(0.5f));
 }
 // full,row,full|add(0,1);gelu(3);add(4,2)|5
-INLINE void apply(const vf (&x)[3], vf (&y)[1]) {
-  const vf v0 = x[0] + x[1];
+INLINE void apply(
+    const vf x0,
+    const vf x1,
+    const vf x2,
+    vf& y0) {
+  const vf v0 = x0 + x1;
   const vf v1 = v_gelu(v0);
-  const vf v2 = v1 + x[2];
-  y[0] = v2;
+  const vf v2 = v1 + x2;
+  y0 = v2;
 }
 }  // namespace
-
 TRACEA_API void tracea_f32_chain_1dcdf53c7e4a91b9__avx512(const tracea_chain_tile* t) {
-  const float* x0 = (const float*)t->in[0];
-  const float* x1 = (const float*)t->in[1];
-  const float* x2 = (const float*)t->in[2];
-  float* y0 = (float*)t->out[0];
-  vf x[3], y[1];
+  const float* p0 = (const float*)t->in[0];
+  const float* p1 = (const float*)t->in[1];
+  const float* p2 = (const float*)t->in[2];
+  float* q0 = (float*)t->out[0];
+  vf y0;
   for (int64_t r = 0; r < t->rows; r++) {
     int64_t c = 0;
     for (; c + W <= t->cols; c += W) {
-      x[0] = load(x0 + c);
-      x[1] = load(x1 + c);
-      x[2] = load(x2 + c);
-      apply(x, y);
-      store(y0 + c, y[0]);
+      apply(
+          load(p0 + c),
+          load(p1 + c),
+          load(p2 + c),
+          y0);
+      store(q0 + c, y0);
     }
     if (c < t->cols) {
-      const vm m = first(t->cols - c);
-      x[0] = load(x0 + c, m);
-      x[1] = load(x1 + c, m);
-      x[2] = load(x2 + c, m);
-      apply(x, y);
-      store(y0 + c, y[0], m);
+      const int64_t n = t->cols - c;
+      apply(
+          load(p0 + c, first(n)),
+          load(p1 + c, first(n)),
+          load(p2 + c, first(n)),
+          y0);
+      store(q0 + c, y0, first(n));
     }
-    x0 += t->in_stride[0];
-    x2 += t->in_stride[2];
-    y0 += t->out_stride[0];
+    p0 += t->in_stride[0];
+    p2 += t->in_stride[2];
+    q0 += t->out_stride[0];
   }
 }
