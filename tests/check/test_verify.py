@@ -10,7 +10,7 @@ import pytest
 from check.test_worker import bad_library
 from check.tiny_models import graph, save
 
-from tracea_graph.check.distance import choices, errors, undecided
+from tracea_graph.check.distance import Elementwise, choices, errors, undecided
 from tracea_graph.check.verify import bisect, verify
 
 RNG = np.random.default_rng(0)
@@ -168,3 +168,11 @@ def test_bisection_finds_what_fails_together_in_few_calls(guilty):
 def test_bisection_of_the_innocent_blames_nobody():
     assert bisect(["a", "b"], lambda on: False) == frozenset()
     assert bisect([], lambda on: True) == frozenset()
+
+
+def test_a_callers_own_rule_takes_the_place_of_the_share() -> None:
+    wanted = np.array([100.0, 1e-3, np.nan], np.float32)
+    near = np.array([100.0, 2e-3, np.nan], np.float32)
+    assert Elementwise(atol=2e-3).accepts(near, wanted)
+    assert not Elementwise(rtol=1e-2).accepts(near, wanted)
+    assert not Elementwise(rtol=9.0, atol=9.0).accepts(near[:2], wanted)

@@ -96,15 +96,34 @@ SILU: dict[str, Spelling] = {
     "σ(x)·x": lambda n, x: n("Mul", n("Sigmoid", x), x),
 }
 
+def relu6_gate(net: Net, x: str) -> str:
+    return net("Clip", net("Add", x, 3.0), 0.0, 6.0)
+
+
+HARD_SWISH: dict[str, Spelling] = {
+    "x·relu6(x+3)/6": lambda n, x: n("Div", n("Mul", x, relu6_gate(n, x)), 6.0),
+    "x·relu6(x+3)·⅙": lambda n, x: n("Mul", n("Mul", relu6_gate(n, x), x), 1 / 6),
+    "x·(relu6(3+x)/6)": lambda n, x: n("Mul", x, n("Div", relu6_gate(n, x), 6.0)),
+    "(x/6)·relu6(x+3)": lambda n, x: n("Mul", n("Div", x, 6.0), relu6_gate(n, x)),
+    "x·HardSigmoid": lambda n, x: n("Mul", x, n("HardSigmoid", x, alpha=1 / 6, beta=0.5)),
+}
+
+MISH: dict[str, Spelling] = {
+    "x·tanh(softplus)": lambda n, x: n("Mul", x, n("Tanh", n("Softplus", x))),
+    "tanh(softplus)·x": lambda n, x: n("Mul", n("Tanh", n("Softplus", x)), x),
+}
+
 ALL = [
     *((s, "gelu", "gelu", 17) for s in GELU.values()),
     *((s, "gelu-tanh", "gelu_tanh", 17) for s in GELU_TANH.values()),
     *((s, "silu", "silu", 17) for s in SILU.values()),
+    *((s, "hard-swish", "hard_swish", 17) for s in HARD_SWISH.values()),
+    *((s, "mish", "mish", 17) for s in MISH.values()),
     (lambda n, x: n("Gelu", x), "gelu-op", "gelu", 20),
     (lambda n, x: n("Gelu", x, approximate="none"), "gelu-op", "gelu", 20),
     (lambda n, x: n("Gelu", x, approximate="tanh"), "gelu-op", "gelu_tanh", 20),
 ]
-NAMES = [*GELU, *GELU_TANH, *SILU, "Gelu", "Gelu(none)", "Gelu(tanh)"]
+NAMES = [*GELU, *GELU_TANH, *SILU, *HARD_SWISH, *MISH, "Gelu", "Gelu(none)", "Gelu(tanh)"]
 
 
 @pytest.mark.parametrize(("spelling", "rule", "step", "opset"), ALL, ids=NAMES)
@@ -130,6 +149,10 @@ NEAR: dict[str, Spelling] = {
         n("Mul", x, 0.5),
         tanh_phi(n, n("Mul", n("Add", x, n("Mul", n("Pow", x, 2.0), C)), S)),
     ),
+    "relu5 for relu6": lambda n, x: n(
+        "Div", n("Mul", x, n("Clip", n("Add", x, 3.0), 0.0, 5.0)), 6.0
+    ),
+    "another slope in HardSigmoid": lambda n, x: n("Mul", x, n("HardSigmoid", x)),
     "1.702·x in the sigmoid": lambda n, x: n("Mul", x, n("Sigmoid", n("Mul", x, 1.702))),
 }
 

@@ -16,7 +16,9 @@ import numpy as np
 from tracea_graph.check.worker import Array
 from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["Choice", "Errors", "choices", "errors", "relative_distance", "undecided"]
+__all__ = [
+    "Choice", "Elementwise", "Errors", "choices", "errors", "relative_distance", "undecided",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,21 @@ def errors(found: Array, wanted: Array) -> Errors:
         return Errors(0.0, 0.0, 1.0)
     difference, scale = float(np.max(np.abs(x - y))), float(np.max(np.abs(y)))
     return Errors(difference, difference / (scale or 1.0), _cosine(x, y))
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A caller's own rule in place of a share of ``max|y|``: ``|x − y| ≤ atol + rtol·|y|``."""
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    def accepts(self, found: Array, wanted: Array) -> bool:
+        """True if every element is near enough; NaN equals NaN."""
+        x, y = _wide(found), _wide(wanted)
+        return x.shape == y.shape and bool(
+            np.allclose(x, y, rtol=self.rtol, atol=self.atol, equal_nan=True)
+        )
 
 
 def relative_distance(found: Array, wanted: Array) -> float:

@@ -20,6 +20,7 @@ import numpy as np
 
 from tracea_graph.check.distance import (
     Choice,
+    Elementwise,
     errors,
     is_float,
     relative_distance,
@@ -82,7 +83,8 @@ class Reference:
 
     ``scores`` are the values behind indices chosen by score; ``levels`` the optimization levels
     a candidate must run at (only ``all`` if the original needs them); ``trouble`` says why the
-    original cannot serve as a reference, empty if it can.
+    original cannot serve as a reference, empty if it can; ``valid`` whether onnx's
+    checker accepts it.
     """
 
     off: Mapping[str, Outputs]
@@ -93,6 +95,7 @@ class Reference:
     rejected: Mapping[str, str]
     levels: tuple[str, ...] = ("off", "all")
     trouble: str = ""
+    valid: bool = True
 
 
 def verify(
@@ -142,18 +145,23 @@ def compare(
     feeds: Feeds,
     *,
     tolerance: float = TOLERANCE.exact,
+    elementwise: Elementwise | None = None,
     choices: Mapping[str, Choice] = _NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     limit: float = 300.0,
 ) -> Verification:
-    """Hold a candidate against a reference: with optimizations off on one thread, then on."""
+    """Hold a candidate against a reference: with optimizations off on one thread, then on.
+
+    ``elementwise`` takes the place of ``tolerance`` for floating-point outputs.
+    """
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, tolerance)
     found: list[OutputError] = []
     try:
         with Worker(limit=limit, env=env) as worker:
-            worker.check(candidate)
+            if known.valid:
+                worker.check(candidate)
             for level in known.levels:
                 count = threads if level == "all" else 1
                 info = worker.open("candidate", candidate, library, threads=count, level=level)
@@ -161,7 +169,7 @@ def compare(
                     return Verification("failed", wrong, (), known.rejected, tolerance)
                 for label in known.off:
                     answers = worker.run("candidate", feeds[label])
-                    found += _judge(known, label, answers, tolerance, choices)
+                    found += _judge(known, label, answers, tolerance, elementwise, choices)
     except WorkerError as error:
         sentence = f"the candidate does not run: {error}"
         return Verification("failed", sentence, tuple(found), known.rejected, tolerance)
@@ -173,6 +181,11 @@ def compare(
 
 def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str]) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
+    try:
+        worker.check(original)
+        valid = True
+    except Rejected:  # onnx's checker is stricter than ONNX Runtime
+        valid = False
     try:
         worker.open("off", original, level="off", extra=extra)
     except Rejected:  # some models need ONNX Runtime's optimizations to run at all
@@ -187,7 +200,9 @@ def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str
     inner = set(extra) - {port.name for port in info.outputs}
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
     trouble = _trouble(raw, rejected, stable)
-    return Reference(off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble)
+    return Reference(
+        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid
+    )
 
 
 def _runs(worker: Worker, name: str, feeds: Feeds) -> tuple[dict[str, Outputs], dict[str, str]]:
@@ -250,6 +265,7 @@ def _judge(
     label: str,
     answers: Outputs,
     tolerance: float,
+    elementwise: Elementwise | None,
     choices: Mapping[str, Choice],
 ) -> Iterator[OutputError]:
     """One entry per output of one run."""
@@ -265,6 +281,8 @@ def _judge(
         elif is_float(wanted):
             nearer = min((errors(found, y) for y in (wanted, on[name])), key=lambda e: e.relative)
             passed = nearer.relative <= _allowed(tolerance, floor)
+            if elementwise is not None:
+                passed = any(elementwise.accepts(found, y) for y in (wanted, on[name]))
             note = "" if np.isfinite(nearer.relative) else "NaN or infinities lie elsewhere"
             yield OutputError(
                 name, label, nearer.max_abs, nearer.relative, nearer.cosine, floor, passed, note

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tracea_graph.api import STAGES
+from tracea_graph.cli.bench import add_bench
+from tracea_graph.cli.doctor import add_doctor
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 
@@ -51,6 +53,10 @@ def _add_optimize(parser: argparse.ArgumentParser) -> None:
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("measuring").add_argument
+    add(
+        "--effort", choices=("quick", "default", "thorough"), default="default",
+        help="thorough: search for better blocking of the products too",
+    )  # fmt: skip
     add("--threads", metavar="N[,M]", help="thread counts to time (default: 1 and all cores)")
     add(
         "--shape", action="append", default=[], metavar="NAME=N[,NAME=N]",
@@ -110,6 +116,8 @@ def tool_parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="show a model's region graph")
     inspect.add_argument("model", type=Path, metavar="MODEL.onnx")
     inspect.add_argument("--fused", action="store_true", help="after the passes, not before")
+    add_bench(commands)
+    add_doctor(commands)
     return parser
 
 
@@ -140,6 +148,7 @@ def options_of(args: argparse.Namespace) -> Options:
         only=tuple(args.only),
         skip=tuple(args.skip),
         budget=args.budget,
+        effort=args.effort,
         verify=not args.no_verify,
         custom_ops=not args.no_custom_ops,
         require_library=args.require_library,

@@ -16,6 +16,8 @@ from rich.markup import escape
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser, wants_folder
+from tracea_graph.cli.bench import run_bench
+from tracea_graph.cli.doctor import run_doctor
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
 from tracea_graph.pipeline.output import check_file, check_folder, paths_of_all, write_text
@@ -47,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(args: argparse.Namespace) -> int:
+    if args.command == "bench":
+        return run_bench(args, _console())
+    if args.command == "doctor":
+        return run_doctor(args, _console())
     return _optimize(args) if args.command == "optimize" else _inspect(args)
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
-from tracea_graph.check.distance import Choice, choices
+from tracea_graph.check.distance import Choice, Elementwise, choices
 from tracea_graph.check.verify import Reference, Verification, bisect, compare, reference
 from tracea_graph.check.worker import Worker
 from tracea_graph.config import TOLERANCE, Options
@@ -99,6 +99,7 @@ class Judge:
             candidate.library,
             feeds,
             tolerance=self._tolerance(),
+            elementwise=self._elementwise(),
             choices=self._choices(),
             threads=max(self.options.thread_counts),
             env={"TRACEA_ISA": isa} if candidate.library else {},
@@ -106,6 +107,10 @@ class Judge:
 
     def _choices(self) -> dict[str, Choice]:
         return dict(choices(self.model.graph))
+
+    def _elementwise(self) -> Elementwise | None:
+        rtol, atol = self.options.rtol, self.options.atol
+        return None if rtol is None and atol is None else Elementwise(rtol or 0.0, atol or 0.0)
 
     def _tolerance(self) -> float:
         return TOLERANCE.exact if self.options.max_error is None else self.options.max_error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
@@ -13,6 +14,8 @@ from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Planner"]
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 _WORTH_US = 1.0
 """A lone elementwise region that promises less is not worth a kernel of its own."""
@@ -45,8 +48,11 @@ class Planner:
             machine = measured_machine(options.environment, isas[-1])
         self.cost = CostModel(machine, bindings)
 
-    def plan(self, frozen: frozenset[str] = frozenset()) -> tuple[TileGraph, Trace]:
-        """The scheduled graph and its trace; operators that write a frozen value stay."""
+    def plan(self, frozen: Mapping[str, str] = NOTHING) -> tuple[TileGraph, Trace]:
+        """The scheduled graph and its trace; operators that write a frozen value stay.
+
+        ``frozen`` says why of each.
+        """
         graph = self._graph.copy()
         legal = self._options.keep == "legal"
         limits = Limits(
@@ -57,9 +63,9 @@ class Planner:
             check=self._options.environment.check,
         )
         trace = schedule(graph, self._phases, self.cost, limits)
-        petty = frozenset() if legal else self._petty(graph)
-        if petty - frozen:
-            return self.plan(frozen | petty)
+        petty = {} if legal else self._petty(graph)
+        if petty.keys() - frozen.keys():
+            return self.plan({**petty, **frozen})
         return graph, trace
 
     def gain(self, graph: TileGraph, region: Region) -> float:
@@ -69,11 +75,12 @@ class Planner:
         was = sum(self.cost(self._graph, r) for r in before.values())
         return was - self.cost(graph, region)
 
-    def _petty(self, graph: TileGraph) -> frozenset[str]:
+    def _petty(self, graph: TileGraph) -> dict[str, str]:
         """Values of regions that promise too little to be worth a kernel."""
         small = [
             r
             for r in graph.regions()
             if isinstance(r.params, ElementwiseParams) and self.gain(graph, r) < _WORTH_US
         ]
-        return frozenset(v for r in small for n in r.nodes for v in n.outputs if v)
+        why = f"it promises less than {_WORTH_US:g} µs"
+        return {v: why for r in small for n in r.nodes for v in n.outputs if v}

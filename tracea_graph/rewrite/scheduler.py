@@ -131,11 +131,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the caller allows: rules, values whose operators stay, and the least gain in µs."""
+    """What the caller allows: rules, and the least gain in µs.
+
+    ``frozen`` maps values whose operators stay as they are to the reason.
+    """
 
     only: frozenset[str] = frozenset()
     skip: frozenset[str] = frozenset()
-    frozen: frozenset[str] = frozenset()
+    frozen: Mapping[str, str] = field(default_factory=dict)
     min_gain_us: float = 0.0
     check: bool = False
 
@@ -237,8 +240,9 @@ class _Run:
     def verdict(self, proposal: Proposal, gain: float) -> tuple[str, str] | None:
         if any(self.graph.region(r.id) is not r for r in proposal.old):
             return "superseded", "a better rewrite took part of it"
-        if any(v in self.limits.frozen for r in proposal.old for n in r.nodes for v in n.outputs):
-            return "rejected", "measured no faster"
+        written = (v for r in proposal.old for n in r.nodes for v in n.outputs)
+        if frozen := next((v for v in written if v in self.limits.frozen), None):
+            return "rejected", self.limits.frozen[frozen]
         if gain < self.limits.min_gain_us:
             return "rejected", "no gain predicted"
         return None
