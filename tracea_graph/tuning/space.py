@@ -24,7 +24,7 @@ ROW_CHUNKS = (32, 64, 96, 192, 256, 384, 512)
 PANEL_GROUPS = (1, 2, 4, 8, 16, 32)
 
 HEROES: tuple[tuple[GemmDriver, ...], ...] = (
-    (GemmDriver(4, prefetch=0), GemmDriver(4, panel_group=8, prefetch=0)),
+    (GemmDriver(4, panel_group=8, prefetch=0),),
     (GemmDriver(32, panel_group=1), GemmDriver(32, tile_panels=2, panel_group=4)),
     (GemmDriver(512, row_chunk=64), GemmDriver(512, panel_group=4)),
     (GemmDriver(2**31 - 1, row_chunk=64), GemmDriver(2**31 - 1, row_chunk=256)),
