@@ -25,6 +25,8 @@ MINIMUM = 1.005
 """A gain counts when its 99 % lower bound is above this."""
 
 PAIRS, ROUNDS, WARMUP = 15, 12, 2
+FIRST_LOOK = 10
+"""Pairs of the first round: a clear case needs no more."""
 PLAUSIBLE = 0.98
 """Below this median of the whole model it is not worth looking at the nodes alone."""
 
@@ -151,7 +153,8 @@ class Bench(AbstractContextManager["Bench"]):
                 alone = own_nodes(*worker.profile_pair("a", "b", feeds, FEWEST_PAIRS))
             while True:
                 left = max(end - self.now(), 0.0)
-                races.append(worker.race("a", "b", feeds, pairs=PAIRS, seconds=left))
+                pairs = PAIRS if races else FIRST_LOOK
+                races.append(worker.race("a", "b", feeds, pairs=pairs, seconds=left))
                 found = ratio(pooled(races))
                 if _decided(found) or self.now() > end:
                     break

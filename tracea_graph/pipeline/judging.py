@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
@@ -80,24 +82,28 @@ class Judge:
     def check(self, candidate: Built, isas: tuple[str, ...] = ()) -> Verification:
         """Compare a candidate with the original under every ISA level this host can run.
 
-        The first level to fail is remembered: who is to blame is asked at that one alone.
+        The levels run side by side: nothing is timed here.  The highest level to fail is
+        remembered: who is to blame is asked at that one alone.
         """
-        for isa in isas or (self.isas[::-1] if candidate.library else self.isas[-1:]):
-            found = self._compare(candidate, isa)
+        levels = isas or (self.isas[::-1] if candidate.library else self.isas[-1:])
+        feeds = self.inputs.verification
+        known = self._reference = self._reference or reference(
+            self.model.path, feeds, choices=self._choices()
+        )
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = list(pool.map(lambda isa: self._compare(known, candidate, isa), levels))
+        for isa, found in zip(levels, results, strict=True):
             if found.status != "passed":
                 self._failing = isa
                 return found
-        return found
+        return results[0]
 
-    def _compare(self, candidate: Built, isa: str) -> Verification:
-        feeds = self.inputs.verification
-        if self._reference is None:
-            self._reference = reference(self.model.path, feeds, choices=self._choices())
+    def _compare(self, known: Reference, candidate: Built, isa: str) -> Verification:
         return compare(
-            self._reference,
+            known,
             candidate.model,
             candidate.library,
-            feeds,
+            self.inputs.verification,
             tolerance=self._tolerance(),
             elementwise=self._elementwise(),
             choices=self._choices(),
