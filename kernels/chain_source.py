@@ -12,7 +12,22 @@ import numpy as np
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain, Ref, Step
 
-__all__ = ["Operand", "Result", "functions", "operands", "results", "statements"]
+__all__ = [
+    "FLAGS",
+    "Operand",
+    "Result",
+    "functions",
+    "operands",
+    "results",
+    "statements",
+    "vectors",
+]
+
+FLAGS = ("-fschedule-insns", "-fsched-pressure")
+"""Lets gcc mix the instructions of the vectors that :func:`vectors` puts side by side."""
+
+_LONG = 8
+"""Vector instructions from which latency, not memory, is what a chain waits for."""
 
 Spelling = tuple[str, tuple[str, ...]]
 """An expression over the arguments, and the sections of the vector headers it uses."""
@@ -87,7 +102,7 @@ _POWERS: Mapping[float, Spelling] = MappingProxyType(
         -2.0: ("(set1(1.0f) / {0}) * (set1(1.0f) / {0})", ()),
     }
 )
-"""Powers with these literal exponents; products keep every special value of the power."""
+"""Powers with these literal exponents, 1.9 ulp at most; special values are those of the power."""
 
 _LOADS: Mapping[DType, tuple[str, str, str]] = MappingProxyType(
     {
@@ -165,6 +180,11 @@ def functions(chain: Chain) -> frozenset[str]:
     if types & {DType.I32, DType.I64}:
         needs |= {"ints"}
     return frozenset(needs)
+
+
+def vectors(chain: Chain) -> int:
+    """Vectors computed side by side: a long chain is one dependent instruction after another."""
+    return 4 if chain.flops >= _LONG and len(chain.operands) <= 4 else 1
 
 
 def operands(chain: Chain) -> list[Operand]:

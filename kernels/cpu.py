@@ -55,7 +55,8 @@ def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
     exported = symbols(kernel, isa, chain)
     body = render(variant.template, isa=isa, symbols=exported, **_parameters(variant, chain))
     header = "\n".join(f"// {line}" for line in _header(variant, exported))
-    return Source(exported[0], f"{header}\n{body}", (*COMMON_FLAGS, *isa_of(isa).flags))
+    flags = (*COMMON_FLAGS, *isa_of(isa).flags, *(chain_source.FLAGS if chain else ()))
+    return Source(exported[0], f"{header}\n{body}", flags)
 
 
 def render(template: str, **parameters: object) -> str:
@@ -82,6 +83,7 @@ def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:
     return {
         "needs": chain_source.functions(chain),
         "text": chain.text,
+        "vectors": chain_source.vectors(chain),
         "operands": chain_source.operands(chain),
         "steps": chain_source.statements(chain),
         "results": chain_source.results(chain),

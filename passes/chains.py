@@ -14,6 +14,7 @@ Spelled = tuple[Chain, tuple[str, ...]]
 
 IDENTITY = Chain((FULL,), (), (0,))
 
+
 def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
     """How an operand lies over the innermost rows and columns of a result."""
     shape, full = spec.shape or (), result.shape or ()

@@ -168,20 +168,35 @@ def _read_power(graph: TileGraph, region: Region) -> Spelled | None:
 
 
 def _read_clip(graph: TileGraph, region: Region) -> Spelled | None:
-    """Bounds are constants: operands, attributes before opset 11; absent ones are ±max."""
-    bounds: list[float] = []
+    """Bounds are operands, attributes before opset 11; absent ones are ±max."""
+    values = [region.operands[0]]
+    bounds: list[float | None] = []  # None: the next of the values
     for i, (name, default) in enumerate((("min", -_LARGEST), ("max", _LARGEST)), 1):
         value = region.operands[i] if i < len(region.operands) else ""
         given = constant_number(graph, value) if value else attribute(region, name, default)
-        if given is None or math.isnan(float(given)):  # type: ignore[arg-type]
+        if given is None:
+            values.append(value)
+        elif math.isnan(float(given)):  # type: ignore[arg-type]
             return None
-        bounds.append(float(given))  # type: ignore[arg-type]
-    return _one_step(graph, region, "clip", region.operands[:1], *bounds)
+        bounds.append(None if given is None else float(given))  # type: ignore[arg-type]
+
+    def make(args: Sequence[Ref], _: int) -> list[Step]:
+        rest = iter(args[1:])
+        return [Step("clip", (args[0], *(next(rest) if b is None else b for b in bounds)))]
+
+    return _assemble(graph, region, values, "fff", make)
 
 
 def _read_is_inf(graph: TileGraph, region: Region) -> Spelled | None:
-    sides = (attribute(region, f"detect_{side}", 1) for side in ("positive", "negative"))
-    return _one_step(graph, region, "is_inf", region.operands) if all(sides) else None
+    """Either infinity, or an equality with one of them."""
+    sides = tuple(attribute(region, f"detect_{side}", 1) for side in ("negative", "positive"))
+    if sides == (1, 1):
+        return _one_step(graph, region, "is_inf", region.operands)
+    one_side: dict[object, float] = {(0, 1): math.inf, (1, 0): -math.inf}
+    sign = one_side.get(sides)
+    if sign is None or graph.opset < ELEMENTARY["equal"].since:
+        return None
+    return _assemble(graph, region, region.operands, "f", lambda a, _: [Step("equal", (*a, sign))])
 
 
 def _read_swish(graph: TileGraph, region: Region) -> Spelled | None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType

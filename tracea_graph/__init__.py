@@ -1,8 +1,8 @@
 """tracea-graph: a graph-level optimizer for ONNX models.
 
-    report = tracea_graph.optimize("model.onnx")       # writes model.tracea.onnx, .so, .json
-    session = tracea_graph.session(report.output)      # plain onnxruntime, library registered
-    graph = tracea_graph.load("model.onnx")            # the topological tile graph
+report = tracea_graph.optimize("model.onnx")       # writes model.tracea.onnx, .so, .json
+session = tracea_graph.session(report.output)      # plain onnxruntime, library registered
+graph = tracea_graph.load("model.onnx")            # the topological tile graph
 """
 
 from __future__ import annotations
@@ -13,5 +13,13 @@ from tracea_graph.ttg import TileGraph, TTGBuilder
 from tracea_graph.version import VERSION as __version__
 from tracea_graph.views import Report
 
-__all__ = ["Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load", "optimize", "session"]
-
+__all__ = [
+    "Options",
+    "Report",
+    "TTGBuilder",
+    "TileGraph",
+    "__version__",
+    "load",
+    "optimize",
+    "session",
+]

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Environment", "Options", "TOLERANCE"]
+__all__ = ["TOLERANCE", "Environment", "Options"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Environment:
     """``TRACEA_CACHE``: where compiled kernels and tuning results are kept."""
     compiler: str | None = field(default_factory=lambda: os.environ.get("CXX"))
     """``CXX``: the C++ compiler; without it gcc, clang and the ziglang wheel are tried."""
-    check: bool = field(default_factory=lambda: os.environ.get("TRACEA_CHECK", "") not in ("", "0"))
+    check: bool = field(
+        default_factory=lambda: os.environ.get("TRACEA_CHECK", "") not in ("", "0")
+    )
     """``TRACEA_CHECK=1``: check the graph after every pass."""
 
 
@@ -78,7 +80,6 @@ class Options:
     keep_sources: Path | None = None
     cache: Path | None = None
     seed: int = 0
-
 
     @property
     def environment(self) -> Environment:

@@ -225,7 +225,17 @@ class Blob:
     data: bytes = field(repr=False)
 
 
-Attr = int | float | str | bytes | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Array | Blob
+Attr = (
+    int
+    | float
+    | str
+    | bytes
+    | tuple[int, ...]
+    | tuple[float, ...]
+    | tuple[str, ...]
+    | Array
+    | Blob
+)
 """An attribute value.  A NumPy array is an ONNX tensor attribute."""
 
 _NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})

@@ -243,3 +243,12 @@ def test_two_real_models_through_a_real_worker(tmp_path):
     verdicts = {v.group.key: v for v in found.verdicts}
     assert verdicts["a"].kept and not verdicts["b"].kept
     assert found.total[1, "N=64"].low > 1.5
+
+
+def test_a_gain_proven_at_one_thread_count_need_only_be_likely_at_the_other():
+    machine = FakeMachine(
+        {"a": 0.2, "b": {1: 0.05, 2: 0.012}, "c": {1: 0.05, 2: -0.01}}, noise=0.01
+    )
+    found = run(machine, threads=(1, 2))
+    kept = {v.group.key: v.kept for v in found.verdicts}
+    assert kept == {"a": True, "b": True, "c": False}

@@ -24,7 +24,7 @@ ULPS = {
 """Largest error where the exact result is a normal number, in units of its last place."""
 
 ABSOLUTE = {
-    "sigmoid": 2e-7, "hard_sigmoid": 1e-7, "elu": 1.6e-7, "celu": 2e-7, "hard_swish": 1e-5,
+    "sigmoid": 2e-7, "hard_sigmoid": 1e-7, "elu": 1.6e-7, "celu": 2e-7, "hard_swish": 5e-7,
 }  # fmt: skip
 """Largest absolute error, for x < 12, of what is made to round as ONNX Runtime does."""
 
@@ -65,7 +65,9 @@ def test_every_operation_over_its_range(isa: str, op: str) -> None:
     operands = typed(chain, [x, np.roll(x, 777), np.roll(x, 99)][: len(chain.operands)])
     (got,) = _evaluate(isa, chain, operands, 1, x.shape[1])
     with np.errstate(all="ignore"):
-        (want,) = chain.reference([o.astype(np.float64) if o.dtype != bool else o for o in operands])
+        (want,) = chain.reference(
+            [o.astype(np.float64) if o.dtype != bool else o for o in operands]
+        )
     if op == "pow":
         want = np.where(np.abs(want) < 2.5e-38, 0, np.where(np.abs(want) > 3.4e38, np.inf, want))
         got = np.where(np.abs(got) < 2.5e-38, 0, got)
@@ -99,7 +101,9 @@ def test_special_values(isa: str, op: str) -> None:
         np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
 
 
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, -0.5, -1.0, -2.0, 2.0, 3.0, 2.5, -7.0, np.inf])
+@pytest.mark.parametrize(
+    "exponent", [0.0, 0.5, 1.0, -0.5, -1.0, -2.0, 2.0, 3.0, 2.5, -7.0, np.inf]
+)
 def test_powers_with_a_literal_exponent(isa: str, exponent: float) -> None:
     special = [np.nan, -np.inf, np.inf, 0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e-40, -2.5, 7.0]
     x = np.concatenate([np.array(special, np.float32), _grid()[0, ::7]])[None]

@@ -96,6 +96,7 @@ SILU: dict[str, Spelling] = {
     "σ(x)·x": lambda n, x: n("Mul", n("Sigmoid", x), x),
 }
 
+
 def relu6_gate(net: Net, x: str) -> str:
     return net("Clip", net("Add", x, 3.0), 0.0, 6.0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
+from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention import RecogniseAttention

@@ -35,6 +35,11 @@ SPELLED: dict[str, tuple[Write, str]] = {
     "Clip above": (
         lambda n, x: n("Clip", x, "", 0.5), "full|clip(0,-3.4028234663852886e+38,0.5)|1"
     ),
+    "Clip by an operand": (
+        lambda n, x: n("Clip", x, n.input("low"), 0.5), "full,scalar|clip(0,1,0.5)|2"
+    ),
+    "IsInf +": (lambda n, x: n("IsInf", x, detect_negative=0), "full|equal(0,inf)|1"),
+    "IsInf -": (lambda n, x: n("IsInf", x, detect_positive=0), "full|equal(0,-inf)|1"),
     "Clip crossed": (lambda n, x: n("Clip", x, 1.0, -1.0), "full|clip(0,1.0,-1.0)|1"),
     "PRelu by channel": (
         lambda n, x: n("PRelu", x, n.const([0.1, -0.2, 0.3, 0.4])), "full,row|prelu(0,1)|2"
@@ -77,6 +82,7 @@ FEEDS = {
     "x": 2 * normal(2, 5, 4),
     "m": normal(5, 1) > 0,
     "s": normal(5, 1),
+    "low": np.array(-0.25, np.float32),
     "i": np.arange(-3, 4) * 10**12,
     "j": np.arange(-3, 4, dtype=np.int32),
 }
@@ -98,7 +104,9 @@ def test_an_operator_is_its_step(name: str) -> None:
 
 
 EDGES = np.array(
-    [np.nan, -np.inf, np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e30, -1e30], np.float32
+    [np.nan, -np.inf, np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e30, -1e30,
+     1e-40, -1e-40],
+    np.float32,
 )  # fmt: skip
 
 
@@ -128,13 +136,12 @@ def test_clip_before_opset_11_has_attributes() -> None:
 
 
 LEFT: dict[str, Write] = {
-    "bounds that are not constant": lambda n, x: n("Clip", x, n.input("b"), 1.0),
     "a NaN bound": lambda n, x: n("Clip", x, np.float32(np.nan) * np.ones((), np.float32)),
     "a comparison of integers": lambda n, x: n("Equal", n.ids("i", 7), n.ints(2)),
     "a choice of integers": lambda n, x: n(
         "Where", n.input("m", 7, dtype=DType.BOOL), n.ids("i", 7), n.ints(0)
     ),
-    "one sign of infinity": lambda n, x: n("IsInf", x, detect_negative=0),
+    "no sign of infinity": lambda n, x: n("IsInf", x, detect_negative=0, detect_positive=0),
     "a cast to integers": lambda n, x: n("Cast", x, to=7),
     "a cast to float64": lambda n, x: n("Cast", x, to=11),
     "the sum of one": lambda n, x: n("Sum", x),

@@ -32,7 +32,14 @@ TWO_RESULTS = Chain(("full",), (Step("relu", (0,)), Step("neg", (0,))), (1, 2))
 MUL_ADD = Chain(("full", "row", "row"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
 BY_COLUMN = Chain(("full", "col"), (Step("mul", (0, 1)),), (2,))
 ADD = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
-CHAINS = (GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD)
+MASKED = Chain(
+    ("full", "full", "full"),
+    (Step("less", (1, 2)), Step("or", (0, 3)), Step("where", (4, 1, -1.0))),
+    (4, 5),
+    (DType.BOOL, DType.F32, DType.I64),
+)
+KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
+CHAINS = (GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, MASKED, KEPT)
 
 
 def random(*shape: int, seed: int = 0) -> Array:
@@ -199,6 +206,45 @@ def elementwise(
     return Case(f"elementwise_{name}", program, tuple(feeds), (y,))
 
 
+def masked(rows: int = 300, columns: int = 77) -> Case:
+    """Bytes, floats and integers, of which the mask repeats over the rows; two results."""
+    keep = random(columns) > 0
+    x, limit = random(rows, columns, seed=1), np.arange(columns, dtype=np.int64) % 3 - 1
+    views = [
+        strided("input", 0, ("a", columns), (0, 1)),
+        dense("input", 1, "a", columns),
+        strided("input", 2, ("a", columns), (0, 1)),
+        dense("output", 0, "a", columns),
+        dense("output", 1, "a", columns),
+    ]
+    inputs = [
+        spec(columns, dtype=DType.BOOL), spec("a", columns), spec(columns, dtype=DType.I64)
+    ]  # fmt: skip
+    outputs = [spec("a", columns, dtype=DType.BOOL), spec("a", columns)]
+    program = single(Call("elementwise", tuple(views), chain=MASKED), inputs, outputs, a=(1, 0))
+    return Case(
+        "elementwise_masked", program, (keep, x, limit), tuple(MASKED.reference([keep, x, limit]))
+    )
+
+
+def gemm_masked(m: int = 21, n: int = 40, k: int = 16) -> Case:
+    """A product whose columns are kept or replaced."""
+    x, w, keep = random(m, k), random(k, n, seed=1), random(n, seed=2) > 0
+    stored = pack(w)
+    views = (
+        dense("input", 0, "m", k),
+        dense("input", 1, *stored.shape),
+        None,
+        strided("input", 2, ("m", n), (0, 1)),
+        dense("output", 0, "m", n),
+    )
+    inputs = [spec("m", k), spec(*stored.shape), spec(n, dtype=DType.BOOL)]
+    call = Call("gemm", views, ints=(0,), chain=KEPT)
+    program = single(call, inputs, [spec("m", n)], m=(0, 0))
+    x64, w64 = wide(x, w)
+    return Case("gemm_masked", program, (x, stored, keep), (np.where(keep, x64 @ w64, 0.5),))
+
+
 def embedding(ids: Array, seed: int = 0, error: str = "") -> Case:
     """Words, positions (broadcast over the batch) and a token type."""
     batch, length = ids.shape
@@ -309,6 +355,7 @@ def all_cases() -> tuple[Case, ...]:
         gemm_chain(),
         gemm_chain(m=1, n=1, k=3),
         gemm_two_results(),
+        gemm_masked(),
         gemm_then_norm(),
         empty(gemm_then_norm()),
         empty(gemm(4, 20, 8, 0)),
@@ -322,6 +369,7 @@ def all_cases() -> tuple[Case, ...]:
         elementwise("crossed", MUL_ADD, (4, 6, 9), [(4, 6, 9), (4, 1, 1), (1, 6, 1)]),
         elementwise("large", ADD, (3, 70001), [(3, 70001), (3, 70001)]),
         elementwise("batched", ADD, (300, 7, 90), [(300, 7, 90), (1, 7, 90)]),
+        masked(),
         empty(elementwise("none", ADD, (4, 6), [(4, 6), (1, 6)])),
         embedding(ids),
         embedding(ids.astype(np.int32)),

@@ -53,6 +53,11 @@ class Rating:
     win: bool
     alone: Ratio | None = None
 
+    @property
+    def likely(self) -> bool:
+        """True for a win, and for a gain that is not proven but nowhere near a loss."""
+        return self.win or (self.ratio.median > MINIMUM and self.ratio.high >= 1.0)
+
 
 class Racer(Protocol):
     """What a bench needs of a worker."""
@@ -137,11 +142,18 @@ class Bench(AbstractContextManager["Bench"]):
         return ratios
 
     def contest(
-        self, a: Candidate, b: Candidate, key: Key, seconds: float, *, screen: bool
+        self,
+        a: Candidate,
+        b: Candidate,
+        key: Key,
+        seconds: float,
+        *,
+        screen: bool,
+        proven: bool = False,
     ) -> Rating:
         """Rounds of pairs until b's ratio over a is decided, or more could not decide it.
 
-        ``screen`` times the differing nodes alone when the first round leaves it open, and before
+        Where b is ``proven`` faster elsewhere, a likely gain is decision enough.  ``screen`` times the differing nodes alone when the first round leaves it open, and before
         it where there is no time for a round.  Raises WorkerError if either cannot run.
         """
         end, feeds = self.now() + seconds, self.feeds[key[1]]
@@ -157,6 +169,8 @@ class Bench(AbstractContextManager["Bench"]):
                 races.append(worker.race("a", "b", feeds, pairs=pairs, seconds=left))
                 found = ratio(pooled(races))
                 if _decided(found) or self.now() > end:
+                    break
+                if proven and found.median > MINIMUM:
                     break
                 if screen and alone is None and found.median > PLAUSIBLE:
                     alone = own_nodes(*worker.profile_pair("a", "b", feeds, PAIRS))

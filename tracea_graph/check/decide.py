@@ -11,8 +11,10 @@ group, on the whole model, for every thread count and binding:
                win there counts, for the whole model already shows no loss; else more rounds of
                15 pairs, at most 12, as long as they could still decide
 
-A group stays if it wins everywhere.  What remains is raced against the original again, and if
-that is no win everywhere nothing stays.  Groups too small for their share of the budget are
+A group stays if it wins at one thread count and binding and is likely to gain at all others (a
+median above 1.005, no loss): asking for a proof at each of them costs gains of a few percent that
+are real.  What remains is raced against the original again, and if that is no win everywhere
+nothing stays.  Groups too small for their share of the budget are
 judged together as one.
 """
 
@@ -114,11 +116,16 @@ class _Unit:
 
     @property
     def lost(self) -> bool:
-        return any(not rating.win for rating in self.ratings.values())
+        return any(not rating.likely for rating in self.ratings.values())
+
+    @property
+    def proven(self) -> bool:
+        return any(rating.win for rating in self.ratings.values())
 
     def verdicts(self, keys: Sequence[Key]) -> list[Verdict]:
         """One verdict for each group."""
-        kept = bool(self.trouble) or (not self.lost and len(self.ratings) == len(keys))
+        everywhere = len(self.ratings) == len(keys)
+        kept = bool(self.trouble) or (self.proven and not self.lost and everywhere)
         reason = self.trouble or _reason(kept, self.ratings, self.groups)
         ratios = {key: rating.ratio for key, rating in self.ratings.items()}
         return [Verdict(group, kept, reason, ratios) for group in self.groups]
@@ -169,7 +176,7 @@ class _Decider:
                 unit.without = unit.without or self.build(frozenset(g.key for g in unit.groups))
                 seconds = left / (len(contests) - i)
                 unit.ratings[key] = self.bench.contest(
-                    unit.without, self.full, key, seconds, screen=True
+                    unit.without, self.full, key, seconds, screen=True, proven=unit.proven
                 )
             except (WorkerError, BuildError) as error:
                 unit.trouble = f"kept with the whole: without it nothing could be timed ({error})"
@@ -214,7 +221,8 @@ class _Decider:
 def _reason(kept: bool, ratings: Mapping[Key, Rating], unit: Sequence[Group]) -> str:
     """One sentence: the outcome and its numbers, and who was judged along."""
     along = f", judged together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""
-    weak = {key: r for key, r in ratings.items() if not r.win}
+    proven = any(r.win for r in ratings.values())
+    weak = {key: r for key, r in ratings.items() if not (r.likely if proven else r.win)}
     if kept:
         return (
             f"kept: {_numbers({k: r.ratio for k, r in ratings.items()})}{_alone(ratings)}{along}"

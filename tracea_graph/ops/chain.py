@@ -19,7 +19,16 @@ from tracea_graph.ir import Attr, DType
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.elementary import ELEMENTARY, Elementary, Row
 
-__all__ = ["DTYPES", "ELEMENTARY", "MAX_OPERANDS", "MAX_RESULTS", "Chain", "Elementary", "Ref", "Step"]
+__all__ = [
+    "DTYPES",
+    "ELEMENTARY",
+    "MAX_OPERANDS",
+    "MAX_RESULTS",
+    "Chain",
+    "Elementary",
+    "Ref",
+    "Step",
+]
 
 MAX_OPERANDS = 8
 MAX_RESULTS = 2

@@ -24,8 +24,9 @@ class Elementary:
     ``takes`` and ``gives`` name types: ``f`` a number, ``b`` a truth value; ``literals`` says how
     many of the last arguments must be literals.  ``onnx`` lists ``(op, inputs)`` rows; an input is
     ``"a"``, ``"b"``, ``"c"`` (arguments), ``"0"``, ``"1"`` … (an earlier row), a float literal, or
-    an attribute: ``"alpha=b"``, ``"beta=0.5"``, ``"to=9"``.  Opsets below ``since`` use the rows ``older``.
-    ``flops`` is the cost in vector instructions per element vector, for the cost model.
+    an attribute: ``"alpha=b"``, ``"beta=0.5"``, ``"to=9"``.  Opsets below ``since`` use the rows
+    ``older``.  ``flops`` is the cost in vector instructions per element vector, for the cost
+    model.
     """
 
     takes: str
@@ -63,11 +64,13 @@ def _elu(x: Floats, alpha: float) -> Floats:
 
 
 def _celu(x: Floats, alpha: float) -> Floats:
-    return np.maximum(x, 0) + np.minimum(alpha * (np.exp(x / alpha) - 1), 0)
+    below: Floats = np.minimum(alpha * (np.exp(x / alpha) - 1), 0)
+    return np.maximum(x, 0) + below
 
 
 def _clip(x: Floats, low: float, high: float) -> Floats:
-    return np.minimum(np.maximum(x, low), high)
+    clipped: Floats = np.minimum(np.maximum(x, low), high)
+    return clipped
 
 
 _GELU_TANH = math.sqrt(2 / math.pi)
@@ -118,7 +121,7 @@ _ACTIVATIONS = {
     "softplus": _unary("Softplus", _softplus, 28),
     "softsign": _unary("Softsign", lambda x: x / (1 + np.abs(x)), 10),
     "clip": Elementary(
-        "fff", _clip, (("Clip", ("a", "b", "c")),), 2, literals=2, since=11,
+        "fff", _clip, (("Clip", ("a", "b", "c")),), 2, since=11,
         older=(("Clip", ("a", "min=b", "max=c")),),
     ),
     "prelu": Elementary(

@@ -90,25 +90,53 @@ TRACEA_API void tracea_f32_chain_1dcdf53c7e4a91b9__avx512(const tracea_chain_til
   const float* p1 = (const float*)t->in[1];
   const float* p2 = (const float*)t->in[2];
   float* q0 = (float*)t->out[0];
-  vf y0;
   for (int64_t r = 0; r < t->rows; r++) {
     int64_t c = 0;
-    for (; c + W <= t->cols; c += W) {
+    for (; c + 4 * W <= t->cols; c += 4 * W) {
+      vf y0[4];
       apply(
-          load(p0 + c),
-          load(p1 + c),
-          load(p2 + c),
-          y0);
-      store(q0 + c, y0);
+          load(p0 + c + 0 * W),
+          load(p1 + c + 0 * W),
+          load(p2 + c + 0 * W),
+          y0[0]);
+      apply(
+          load(p0 + c + 1 * W),
+          load(p1 + c + 1 * W),
+          load(p2 + c + 1 * W),
+          y0[1]);
+      apply(
+          load(p0 + c + 2 * W),
+          load(p1 + c + 2 * W),
+          load(p2 + c + 2 * W),
+          y0[2]);
+      apply(
+          load(p0 + c + 3 * W),
+          load(p1 + c + 3 * W),
+          load(p2 + c + 3 * W),
+          y0[3]);
+      store(q0 + c + 0 * W, y0[0]);
+      store(q0 + c + 1 * W, y0[1]);
+      store(q0 + c + 2 * W, y0[2]);
+      store(q0 + c + 3 * W, y0[3]);
+    }
+    for (; c + W <= t->cols; c += W) {
+      vf y0[1];
+      apply(
+          load(p0 + c + 0 * W),
+          load(p1 + c + 0 * W),
+          load(p2 + c + 0 * W),
+          y0[0]);
+      store(q0 + c + 0 * W, y0[0]);
     }
     if (c < t->cols) {
       const int64_t n = t->cols - c;
+      vf y0[1];
       apply(
-          load(p0 + c, first(n)),
-          load(p1 + c, first(n)),
-          load(p2 + c, first(n)),
-          y0);
-      store(q0 + c, y0, first(n));
+          load(p0 + c + 0 * W, first(n)),
+          load(p1 + c + 0 * W, first(n)),
+          load(p2 + c + 0 * W, first(n)),
+          y0[0]);
+      store(q0 + c + 0 * W, y0[0], first(n));
     }
     p0 += t->in_stride[0];
     p2 += t->in_stride[2];
