@@ -60,7 +60,7 @@ class Options:
     shapes: tuple[dict[str, int], ...] = ()
     """Symbol bindings to time; empty means the default binding."""
     keep: str = "faster"
-    """``faster``: only rewrites measured faster; ``legal``: every rewrite that passes its checks."""
+    """``faster``: rewrites measured faster; ``legal``: every rewrite that passes its checks."""
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     budget: float = 180.0

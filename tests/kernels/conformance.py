@@ -78,7 +78,8 @@ class AttentionTile(ctypes.Structure):
         ("q", c_void_p), ("q_stride", c_int64), ("k", c_void_p), ("k_stride", c_int64),
         ("v", c_void_p), ("v_stride", c_int64),
         ("mask", c_void_p), ("mask_row", c_int64), ("mask_col", c_int64), ("mask_kind", c_int32),
-        ("zero_rows", c_int32), ("scale", c_float), ("y", c_void_p), ("y_stride", c_int64), ("scratch", c_void_p),
+        ("zero_rows", c_int32), ("scale", c_float), ("y", c_void_p), ("y_stride", c_int64),
+        ("scratch", c_void_p),
     ]  # fmt: skip
 
 

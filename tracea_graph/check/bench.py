@@ -153,8 +153,9 @@ class Bench(AbstractContextManager["Bench"]):
     ) -> Rating:
         """Rounds of pairs until b's ratio over a is decided, or more could not decide it.
 
-        Where b is ``proven`` faster elsewhere, a likely gain is decision enough.  ``screen`` times the differing nodes alone when the first round leaves it open, and before
-        it where there is no time for a round.  Raises WorkerError if either cannot run.
+        Where b is ``proven`` faster elsewhere, a likely gain is decision enough.  ``screen`` times
+        the differing nodes alone when the first round leaves it open, and before it where there is
+        no time for a round.  Raises WorkerError if either cannot run.
         """
         end, feeds = self.now() + seconds, self.feeds[key[1]]
         races: list[Race] = []

@@ -16,6 +16,6 @@ from tracea_graph.onnx_io.reader import load
 from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
-    "DataPool", "Function", "LibraryNeed", "Model", "Written", "files_of", "is_result", "library_need",
-    "load", "write", "write_original",
+    "DataPool", "Function", "LibraryNeed", "Model", "Written", "files_of", "is_result",
+    "library_need", "load", "write", "write_original",
 ]  # fmt: skip
