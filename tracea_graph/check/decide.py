@@ -44,6 +44,9 @@ WHOLE_SHARE, GROUPS_SHARE = 0.2, 0.4
 """Of the budget: for the first race of the whole, and for those that judge single groups."""
 
 
+_BUSY = "other processes keep a core busy: the ratios are less certain"
+
+
 @dataclass(frozen=True)
 class Group:
     """Rewrites that stand or fall together; ``predicted_us`` is the gain the model expects."""
@@ -97,7 +100,7 @@ def decide(
     ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
     in; one that dies is replaced and its candidate loses.  BuildError of the full model is raised.
     """
-    notes = ("other processes keep a core busy: the ratios are less certain",) * busy_cores()
+    notes = (_BUSY,) * (busy_cores() and busy_cores(0.4))
     if not groups or not feeds:
         return Decision(frozenset(), (), {}, None, notes)
     full = build(frozenset())

@@ -51,13 +51,20 @@ class Workshop:
         self._frozen: dict[str, frozenset[str]] = {}
         self._count = 0
         self._drivers: Drivers = {}
+        self._plans: dict[frozenset[str], tuple[Assembly, Trace]] = {}
         self._pool = DataPool(folder / "weights.data")
 
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
         """The assembly without the dropped groups."""
+        if dropped not in self._plans:
+            self._plans[dropped] = self._plan(dropped)
+        assembly, trace = self._plans[dropped]
+        return assembly.tuned(self._drivers), trace
+
+    def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, Trace]:
         frozen = {v: "measured no faster, or wrong" for g in dropped for v in self._frozen[g]}
         graph, trace = self.planner.plan(frozen)
-        assembly = assemble(graph).tuned(self._drivers)
+        assembly = assemble(graph)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)

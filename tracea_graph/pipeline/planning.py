@@ -43,6 +43,7 @@ class Planner:
                 raise UsageError(f"there is no rule {rule!r}; the rules are {every_name}")
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
+        self._known_petty: dict[str, str] = {}
         machine = Machine()
         if options.keep == "faster" and isas:
             machine = measured_machine(options.environment, isas[-1])
@@ -53,7 +54,7 @@ class Planner:
 
         ``frozen`` says why of each.
         """
-        graph = self._graph.copy()
+        graph, frozen = self._graph.copy(), {**self._known_petty, **frozen}
         legal = self._options.keep == "legal"
         limits = Limits(
             frozenset(self._options.only),
@@ -65,7 +66,8 @@ class Planner:
         trace = schedule(graph, self._phases, self.cost, limits)
         petty = {} if legal else self._petty(graph)
         if petty.keys() - frozen.keys():
-            return self.plan({**petty, **frozen})
+            self._known_petty |= petty
+            return self.plan(frozen)
         return graph, trace
 
     def gain(self, graph: TileGraph, region: Region) -> float:
