@@ -24,8 +24,8 @@ __all__ = ["DRIVERS", "lower"]
 DRIVERS: tuple[GemmDriver, ...] = (
     GemmDriver(max_rows=4, prefetch=0),
     GemmDriver(max_rows=32),
-    GemmDriver(max_rows=512),
-    GemmDriver(max_rows=2**31 - 1),
+    GemmDriver(max_rows=512, row_chunk=256),
+    GemmDriver(max_rows=2**31 - 1, row_chunk=256),
 )
 """Blocking per row count where nothing was tuned: the runtime's own choice."""
 

@@ -1,8 +1,8 @@
-// tracea_f32_attention_24x128__avx512
-// tracea_f32_attention_scratch_24x128__avx512
+// tracea_f32_attention_24x256__avx512
+// tracea_f32_attention_scratch_24x256__avx512
 // f32 attention for avx512, from attention.cpp.in
 // Generated, do not edit.
-// Scaled dot-product attention of one head: blocks of 24 queries by 128 keys, softmax kept running
+// Scaled dot-product attention of one head: blocks of 24 queries by 256 keys, softmax kept running
 // from block to block.  K is transposed and V copied into scratch first.
 #include "tracea_kernels.h"
 
@@ -118,7 +118,7 @@ template <int NV>
 INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
   UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
 }
-enum { QB = 24, KB = 128, QB_PADDED = 32 };
+enum { QB = 24, KB = 256, QB_PADDED = 32 };
 constexpr float INF = __builtin_inff(), LOWEST = -3.40282347e38f;
 
 INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
@@ -387,14 +387,14 @@ void query_block(const tracea_attention_tile* t, const Scratch& s, int64_t q, in
 }
 }  // namespace
 
-TRACEA_API void tracea_f32_attention_24x128__avx512(const tracea_attention_tile* t) {
+TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile* t) {
   const Scratch s = layout(t->scratch, t->keys, t->head, t->head_v);
   pack(t, s);
   for (int64_t q = 0; q < t->queries; q += QB)  // whole blocks fill the largest register tiles
     query_block(t, s, q, least(QB, t->queries - q));
 }
 
-TRACEA_API int64_t tracea_f32_attention_scratch_24x128__avx512(int64_t keys, int64_t head, int64_t head_v) {
+TRACEA_API int64_t tracea_f32_attention_scratch_24x256__avx512(int64_t keys, int64_t head, int64_t head_v) {
   const int64_t blocks = 2 * QB * KB + QB * padded(head_v);
   return (padded(keys) * head + keys * padded(head_v) + blocks) * (int64_t)sizeof(float);
 }
