@@ -56,10 +56,11 @@ def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
 
 def test_the_model_knows_what_narrow_tiles_and_idle_threads_cost() -> None:
     case = Case(Problem(768, 768), 128)
+    default = default_of(case)
     by_width = {
         d.tile_panels: modelled_us(case, d, "avx512", 1)
         for d in legal(case, "avx512")
-        if (d.row_chunk, d.panel_group, d.prefetch) == (128, 0, 1)
+        if (d.row_chunk, d.panel_group, d.prefetch) == (default.row_chunk, 0, 1)
     }
     assert by_width[1] > by_width[2] >= by_width[0]
     one_task = GemmDriver(512, panel_group=16)
