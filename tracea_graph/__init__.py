@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from tracea_graph.api import load, optimize, session
 from tracea_graph.config import Options
+from tracea_graph.hardware import Doctor
 from tracea_graph.ttg import TileGraph, TTGBuilder
 from tracea_graph.version import VERSION as __version__
 from tracea_graph.views import Report
 
 __all__ = [
-    "Options",
-    "Report",
-    "TTGBuilder",
-    "TileGraph",
-    "__version__",
-    "load",
-    "optimize",
+    "Doctor", "Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load", "optimize",
     "session",
-]
+]  # fmt: skip
