@@ -55,6 +55,12 @@ class Assembly:
             groups.setdefault(item.group, []).append(item)
         return groups
 
+    def within(self, other: Assembly) -> bool:
+        """True if every group and every chain of this assembly is one of ``other``'s."""
+        return self.groups.keys() <= other.groups.keys() and (
+            self.chains.keys() <= other.chains.keys()
+        )
+
     def weights(self) -> Mapping[str, Weight]:
         """Constants some node reads and no node produces."""
         graph = self.graph

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracea_graph.build import Library, build_library, domain_of, manifest
+from tracea_graph.build import Library, build_library, manifest
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
@@ -94,19 +94,19 @@ class Workshop:
         self, out: Path, assembly: Assembly, trace: Trace, pool: DataPool | None = None
     ) -> Built:
         """Build the library and write the model at ``out``; no library if nothing was fused."""
-        library, library_path, facts, domain = None, None, {}, ""
+        library, library_path, facts = None, None, {}
         types = [t for _, t in sorted(assembly.types.items())]
         chains = [c for _, c in sorted(assembly.chains.items())]
         if types:
             start = time.perf_counter()
             facts = manifest(types, chains, self.isas)
-            domain = domain_of(facts)
             library_path = out.with_suffix(".so")
             library = build_library(
                 types, chains, self.isas, library_path, environment=self.options.environment
             )
             self._spent("build", start)
         start = time.perf_counter()
+        domain = library.domain if library else ""
         nodes = assembly.nodes(domain)
         bodies = [] if self.options.require_library else assembly.functions()
         written = write(

@@ -46,9 +46,11 @@ class Judge:
 
         Raises VerifyError if even the model without any fused region is wrong.
         """
-        if full is None or not self.options.verify:
-            return full
+        if full is None:
+            return None
         self._built[frozenset()] = full
+        if not self.options.verify:
+            return full
         self.verification = self.check(full)
         if self.verification.status == "inconclusive":
             self.reason = self.verification.sentence
@@ -75,8 +77,7 @@ class Judge:
         """
         if not self.options.verify:
             return
-        right = self._right.assembly.groups.keys() if self._right else set()
-        known = kept.assembly.groups.keys() <= right
+        known = self._right is not None and kept.assembly.within(self._right.assembly)
         self.verification = self.check(final, self.isas[-1:] if known else ())
         if self.verification.status != "passed":
             raise VerifyError(f"the written result is wrong: {self.verification.sentence}")
