@@ -6,10 +6,11 @@ nothing else: vector type and functions are part of its text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import jinja2
 
@@ -17,17 +18,45 @@ from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["KERNELS", "Source", "emit", "render", "symbols", "units"]
+__all__ = [
+    "CHAIN", "KERNELS", "KERNEL_OF", "Function", "Source", "emit", "functions", "render",
+    "symbols", "units",
+]  # fmt: skip
 
-KERNELS = ("gemm", "norm", "gather", "attention")
-"""The kernels every library holds; chains come on top."""
 
-_NAMES = {
-    "gemm": ("gemm",),
-    "norm": ("norm_layer", "norm_rms"),
-    "gather": ("gather",),
-    "attention": ("attention", "attention_scratch"),
-}
+@dataclass(frozen=True)
+class Function:
+    """One function a unit exports: the name in its symbol, and its C signature."""
+
+    name: str
+    takes: str
+    gives: str = "void"
+
+
+KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
+    {
+        "gemm": (Function("gemm", "const tracea_gemm_tile*"),),
+        "norm": (
+            Function("norm_layer", "const tracea_norm_tile*"),
+            Function("norm_rms", "const tracea_norm_tile*"),
+        ),
+        "gather": (Function("gather", "const tracea_gather_tile*"),),
+        "attention": (
+            Function("attention", "const tracea_attention_tile*"),
+            Function("attention_scratch", "int64_t, int64_t, int64_t", "int64_t"),
+        ),
+    }
+)
+"""The kernels a library may hold beside its chains, with their functions, in the order of
+``tracea_isa_table``."""
+
+CHAIN = "const tracea_chain_tile*"
+"""What every chain takes."""
+
+KERNEL_OF: Mapping[str, str] = MappingProxyType(
+    {"gemm": "gemm", "norm": "norm", "embedding": "gather", "attention": "attention"}
+)
+"""The kernel a program's call needs; one that is not named here runs on chains alone."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +74,13 @@ def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...
     ``norm``: layer, rms.  ``attention``: the kernel, its scratch size.  Raises KeyError for a
     kernel or level that does not exist.
     """
-    names = (f"chain_{chain.key:016x}",) if chain else _NAMES[kernel]
+    names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]
     return tuple(find(kernel, isa).symbol(name) for name in names)
+
+
+def functions(kernel: str, isa: str) -> list[tuple[str, Function]]:
+    """The functions of one kernel for one level, each with its symbol."""
+    return list(zip(symbols(kernel, isa), KERNELS[kernel], strict=True))
 
 
 def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
@@ -64,14 +98,15 @@ def render(template: str, **parameters: object) -> str:
     return _environment().get_template(template).render(**parameters)
 
 
-def units(chains: Iterable[Chain], isas: Iterable[str]) -> list[Source]:
-    """Every unit of a library that holds the given chains for the given levels."""
+def units(kernels: Iterable[str], chains: Iterable[Chain], isas: Iterable[str]) -> list[Source]:
+    """Every unit of a library that holds these kernels and chains for these levels."""
     unique = sorted({chain.key: chain for chain in chains}.items())
+    wanted = set(kernels)
     return [
         source
         for isa in isas
         for source in (
-            *(emit(kernel, isa) for kernel in KERNELS),
+            *(emit(kernel, isa) for kernel in KERNELS if kernel in wanted),
             *(emit("chain", isa, chain) for _, chain in unique),
         )
     ]

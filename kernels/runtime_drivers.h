@@ -11,15 +11,18 @@ struct KernelDriver {
   const char* name;
   bool (*check)(Signature& call);
   bool (*run)(Run& run, const Call& call, const Box* views);
+  bool (*held)(const tracea_isa_table& isa);  // the library has the kernel; null: needs none
 };
 
 constexpr KernelDriver kDrivers[] = {
     // by opcode - 1
-    {"gemm", check_gemm, run_gemm},
-    {"norm", check_norm, run_norm},
-    {"elementwise", check_elementwise, run_elementwise},
-    {"embedding", check_embedding, run_embedding},
-    {"attention", check_attention, run_attention},
+    {"gemm", check_gemm, run_gemm, [](const tracea_isa_table& t) { return t.gemm != nullptr; }},
+    {"norm", check_norm, run_norm, [](const tracea_isa_table& t) { return t.norm_rms != nullptr; }},
+    {"elementwise", check_elementwise, run_elementwise, nullptr},
+    {"embedding", check_embedding, run_embedding,
+     [](const tracea_isa_table& t) { return t.gather != nullptr; }},
+    {"attention", check_attention, run_attention,
+     [](const tracea_isa_table& t) { return t.attention != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {
@@ -31,10 +34,13 @@ inline bool check_call(Call& call, Fault& fault) {
 inline bool run_call(Run& run, const Program& program, int32_t index, const int64_t* symbols,
                      const Memory* buffers) {
   const Call& call = program.calls[index];
+  const KernelDriver& driver = kDrivers[call.opcode - 1];
+  if (driver.held && !driver.held(*run.host.isa))
+    return run.fault.fail("This library holds no kernel for %s.", driver.name);
   Box views[kMaxViews];
   for (int32_t i = 0; i < call.view_count; ++i)
     if (!place(run, call.views[i], symbols, buffers, index, i, &views[i])) return false;
-  return kDrivers[call.opcode - 1].run(run, call, views) && !run.status;
+  return driver.run(run, call, views) && !run.status;
 }
 
 }  // namespace tracea

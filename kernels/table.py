@@ -28,24 +28,28 @@ class OpType:
 
 
 def table_source(
-    domain: str, types: Sequence[OpType], chains: Iterable[Chain], isas: Iterable[str]
+    domain: str,
+    types: Sequence[OpType],
+    kernels: Iterable[str],
+    chains: Iterable[Chain],
+    isas: Iterable[str],
 ) -> str:
     """The text of ``table.cpp``.
 
-    Types, chains and levels are sorted, so their order does not matter.  Raises GraphError for a
-    domain or name that is not a plain identifier, or two types of one name.
+    Types, kernels, chains and levels are sorted, so their order does not matter.  Raises
+    GraphError for a domain or name that is not a plain identifier, or two types of one name.
     """
-    chosen = set(isas)
+    chosen, held = set(isas), frozenset(kernels)
     levels = [isa.name for isa in ISAS if isa.name in chosen]
     unique = [chain for _, chain in sorted({chain.key: chain for chain in chains}.items())]
     kinds = sorted(types, key=lambda t: t.name)
     _check(domain, kinds)
     parts = [
         '#include "runtime_table.h"\n',
-        _declarations(levels, unique),
+        _declarations(levels, held, unique),
         _chain_types(unique),
         *(_chains_of(level, unique) for level in levels),
-        _levels(levels, len(unique)),
+        _levels(levels, held, len(unique)),
         *(_codes(i, t) for i, t in enumerate(kinds)),
         _types(kinds),
         f'extern "C" const tracea_library tracea_library_table = {{\n'
@@ -65,20 +69,16 @@ def _check(domain: str, types: Sequence[OpType]) -> None:
         raise GraphError(f"Two op types of a library share a name: {', '.join(names)}.")
 
 
-def _declarations(levels: Sequence[str], chains: Sequence[Chain]) -> str:
+def _declarations(levels: Sequence[str], held: frozenset[str], chains: Sequence[Chain]) -> str:
     lines = ['extern "C" {']
     for level in levels:
-        layer, rms = cpu.symbols("norm", level)
-        attention, scratch = cpu.symbols("attention", level)
         lines += [
-            f"void {cpu.symbols('gemm', level)[0]}(const tracea_gemm_tile*);",
-            f"void {layer}(const tracea_norm_tile*);",
-            f"void {rms}(const tracea_norm_tile*);",
-            f"void {cpu.symbols('gather', level)[0]}(const tracea_gather_tile*);",
-            f"void {attention}(const tracea_attention_tile*);",
-            f"int64_t {scratch}(int64_t, int64_t, int64_t);",
+            f"{function.gives} {symbol}({function.takes});"
+            for kernel in cpu.KERNELS
+            if kernel in held
+            for symbol, function in cpu.functions(kernel, level)
         ]
-        lines += [f"void {_chain(level, chain)}(const tracea_chain_tile*);" for chain in chains]
+        lines += [f"void {_chain(level, chain)}({cpu.CHAIN});" for chain in chains]
     return "\n".join([*lines, "}\n"])
 
 
@@ -116,11 +116,16 @@ def _chains_of(level: str, chains: Sequence[Chain]) -> str:
     return _array("tracea_chain_fn", f"chains_{level}", [_chain(level, c) for c in chains])
 
 
-def _levels(levels: Sequence[str], chains: int) -> str:
+def _levels(levels: Sequence[str], held: frozenset[str], chains: int) -> str:
+    """One row a level; null for functions of kernels the library does not hold."""
     rows = []
     for level in levels:
         mr, nv = gemm_tile(level)
-        functions = [name for kernel in cpu.KERNELS for name in cpu.symbols(kernel, level)]
+        functions = [
+            symbol if kernel in held else "nullptr"
+            for kernel in cpu.KERNELS
+            for symbol in cpu.symbols(kernel, level)
+        ]
         rows.append(
             f'    {{"{level}", {mr}, {nv}, {", ".join(functions)},\n'
             f"     {chains}, chain_keys, chains_{level}}}"

@@ -91,7 +91,8 @@ typedef struct {
 typedef void (*tracea_attention_fn)(const tracea_attention_tile*);
 typedef int64_t (*tracea_attention_scratch_fn)(int64_t keys, int64_t head, int64_t head_v);
 
-// Everything one instruction-set level offers; the generated table fills one per level.
+// Everything one instruction-set level offers; the generated table fills one per level, with null
+// for kernels the library does not hold.
 typedef struct {
   const char* isa;             // "scalar", "avx2", "avx512"
   int32_t gemm_mr, gemm_nv;    // largest register tile

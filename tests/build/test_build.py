@@ -25,6 +25,7 @@ ADD = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
 A = OpType("FusedNorm_a1", (DType.F32, DType.F32), (DType.F32,))
 B = OpType("FusedGemm_b2", (DType.F32,) * 3, (DType.F32, DType.F32))
 SCALAR = ("scalar",)
+KERNELS = ("gemm", "norm")
 
 
 @pytest.fixture
@@ -42,20 +43,25 @@ def with_compiler(environment: Environment, folder: Path, script: str) -> Enviro
 
 
 def test_order_changes_nothing(tmp_path: Path) -> None:
-    one = build_library([A, B], [RELU, ADD], ("scalar", "avx2"), tmp_path / "one.so")
-    two = build_library([B, A], [ADD, RELU], ("avx2", "scalar"), tmp_path / "two.so")
+    one = build_library([A, B], KERNELS, [RELU, ADD], ("scalar", "avx2"), tmp_path / "one.so")
+    two = build_library([B, A], KERNELS, [ADD, RELU], ("avx2", "scalar"), tmp_path / "two.so")
     assert one.path.read_bytes() == two.path.read_bytes()
-    assert one.domain == two.domain == domain_of(manifest([A, B], [ADD, RELU], ("scalar", "avx2")))
+    assert (
+        one.domain
+        == two.domain
+        == domain_of(manifest([A, B], KERNELS, [ADD, RELU], ("scalar", "avx2")))
+    )
     assert two.compiled_units == 0
 
 
 def test_the_domain_depends_on_types_chains_and_levels() -> None:
     variants = [
-        manifest([A], [RELU], SCALAR),
-        manifest([A, B], [RELU], SCALAR),
-        manifest([A], [ADD], SCALAR),
-        manifest([A], [RELU], ("scalar", "avx2")),
-        manifest([replace(A, outputs=(DType.I64,))], [RELU], SCALAR),
+        manifest([A], KERNELS, [RELU], SCALAR),
+        manifest([A, B], KERNELS, [RELU], SCALAR),
+        manifest([A], KERNELS[:1], [RELU], SCALAR),
+        manifest([A], KERNELS, [ADD], SCALAR),
+        manifest([A], KERNELS, [RELU], ("scalar", "avx2")),
+        manifest([replace(A, outputs=(DType.I64,))], KERNELS, [RELU], SCALAR),
     ]
     domains = [domain_of(m) for m in variants]
     assert len(set(domains)) == len(domains)
@@ -63,7 +69,7 @@ def test_the_domain_depends_on_types_chains_and_levels() -> None:
 
 
 def test_a_library_exports_one_symbol_and_needs_an_old_libc(tmp_path: Path) -> None:
-    built = build_library([A], [RELU], ("scalar", "avx2", "avx512"), tmp_path / "l.so")
+    built = build_library([A], KERNELS, [RELU], ("scalar", "avx2", "avx512"), tmp_path / "l.so")
     table = subprocess.run(["objdump", "-T", built.path], capture_output=True, text=True).stdout
     exported = [row.split()[-1] for row in table.splitlines() if ".text" in row]
     versions = [tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([0-9.]+)", table)]
@@ -78,11 +84,11 @@ def test_a_library_exports_one_symbol_and_needs_an_old_libc(tmp_path: Path) -> N
 
 
 def test_damaged_objects_are_rebuilt(private: Environment, tmp_path: Path) -> None:
-    first = build_library([A], [], SCALAR, tmp_path / "a.so", environment=private)
+    first = build_library([A], KERNELS, [], SCALAR, tmp_path / "a.so", environment=private)
     objects = [p for p in private.cache.rglob("*") if p.is_file()]
     assert first.compiled_units == len(objects) > 3
     objects[0].write_bytes(objects[0].read_bytes()[:-1])
-    again = build_library([A], [], SCALAR, tmp_path / "b.so", environment=private)
+    again = build_library([A], KERNELS, [], SCALAR, tmp_path / "b.so", environment=private)
     assert again.compiled_units == 1
     assert again.sha256 == first.sha256
 
@@ -137,6 +143,7 @@ def test_a_failing_compiler_is_quoted(private: Environment, tmp_path: Path) -> N
     with pytest.raises(BuildError, match="exit code 3") as caught:
         build_library(
             [A],
+            KERNELS,
             [],
             SCALAR,
             tmp_path / "l.so",
@@ -156,6 +163,7 @@ def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_pa
     with pytest.raises(BuildError, match="took longer than"):
         build_library(
             [A],
+            KERNELS,
             [],
             SCALAR,
             tmp_path / "l.so",
@@ -167,10 +175,13 @@ def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_pa
 
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="scalar, avx2, avx512"):
-        build_library([A], [], ("neon",), tmp_path / "l.so")
+        build_library([A], KERNELS, [], ("neon",), tmp_path / "l.so")
 
 
 def test_the_table_is_as_it_was(golden: Callable[[str, str], None]) -> None:
     from tracea_graph.kernels.table import table_source
 
-    golden("table.cpp", table_source("tracea.0123456789", [B, A], [ADD, RELU], ("avx2", "scalar")))
+    golden(
+        "table.cpp",
+        table_source("tracea.0123456789", [B, A], KERNELS, [ADD, RELU], ("avx2", "scalar")),
+    )

@@ -19,6 +19,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.region import RegionParams, RegionStep
 
 OPSETS = (11, 13, 17, 18, 21)
 
@@ -114,6 +115,18 @@ CASES = {
     ),
     "embedding sum, norm, sum kept": Case(
         EmbeddingParams(2, RMS, keep_sum=True), ((9, 20), ids(2, 5), (9, 20), ids(5), (20,))
+    ),
+    "region": Case(
+        RegionParams(
+            5,
+            (
+                RegionStep(GemmParams(12, 20, bias=True), (0, 1, 2)),
+                RegionStep(NormParams(LAYER, SUM, keep_sum=True), (3, 5, 4, 4), 2),
+                RegionStep(ElementwiseParams(SUM), (6, 7)),
+            ),
+            (8, 6),
+        ),
+        ((2, 5, 12), panels(12, 20), (20,), (2, 5, 20), (20,)),
     ),
     "attention": Case(ATTEND, QKV),
     "attention, additive mask": Case(

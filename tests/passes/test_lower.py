@@ -21,7 +21,9 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.program import Buffer, Program
-from tracea_graph.passes.lower import DRIVERS, lower
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.ttg import Region, TileGraph
 
 Shape = tuple[Extent, ...]
@@ -144,6 +146,18 @@ CASES = {
     ),
     "embedding sum, norm, sum kept": Case(
         EmbeddingParams(2, RMS, True), ((9, 20), BS, (9, 20), BS, (20,)), IDS[:4]
+    ),
+    "region": Case(
+        RegionParams(
+            5,
+            (
+                RegionStep(GemmParams(12, 20, bias=True), (0, 1, 2)),
+                RegionStep(NormParams(LAYER, SUM, keep_sum=True), (3, 5, 4, 4), 2),
+                RegionStep(ElementwiseParams(SUM), (6, 7)),
+            ),
+            (8, 6),
+        ),
+        (X, PANELS, (20,), Y, (20,)),
     ),
     "attention": Case(AttentionParams(**HEADS), QKV),
     "attention, merged": Case(

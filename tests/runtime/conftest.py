@@ -11,6 +11,7 @@ from runtime.support import Case, run_cases
 
 from tracea_graph.build import Library, build_library
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu import KERNELS
 
 ISAS = profile_cpu().isas
 
@@ -24,7 +25,7 @@ def cases() -> dict[str, Case]:
 def library(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> Library:
     types = sorted({case.type for case in cases.values()}, key=lambda t: t.name)
     out = tmp_path_factory.mktemp("library") / "tests.so"
-    return build_library(types, CHAINS, ISAS, out)
+    return build_library(types, KERNELS, CHAINS, ISAS, out)
 
 
 @pytest.fixture(scope="session")

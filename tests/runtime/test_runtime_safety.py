@@ -124,10 +124,16 @@ def test_an_unknown_chain_is_named(library: Library, tmp_path: Path) -> None:
     views = (*(dense("input", i, 4, 4) for i in range(5)), dense("output", 0, 4, 4))
     program = single(Call("elementwise", views, chain=chain), [spec(4, 4)] * 5, [spec(4, 4)])
     case = Case("unknown", program, (np.zeros((4, 4), np.float32),) * 5)
-    other = build_library([case.type], (), ("scalar",), tmp_path / "other.so")
+    other = build_library([case.type], (), (), ("scalar",), tmp_path / "other.so")
     assert f"chain {chain.key:x}, which this library does not hold" in answer(
         case, other, tmp_path
     )
+
+
+def test_a_missing_kernel_is_named(cases: dict[str, Case], tmp_path: Path) -> None:
+    case = cases["gemm_then_norm"]
+    other = build_library([case.type], ("norm",), (), ("scalar",), tmp_path / "other.so")
+    assert "This library holds no kernel for gemm" in answer(case, other, tmp_path)
 
 
 def test_plans_of_another_type_are_refused(
@@ -151,7 +157,7 @@ def test_a_cap_below_every_level_is_an_error(cases: dict[str, Case], tmp_path: P
     if "avx2" not in profile_cpu().isas:
         pytest.skip("this processor has no AVX2")
     types = [cases["gemm_then_norm"].type]
-    only = build_library(types, (), ("avx2",), tmp_path / "only.so")
+    only = build_library(types, ("gemm", "norm"), (), ("avx2",), tmp_path / "only.so")
     job = {"task": "register", "library": str(only.path)}
     assert "holds kernels for avx2 and above, but here only scalar" in run_worker(job, "scalar")
     assert run_worker(job, "avx512") == ""

@@ -13,7 +13,7 @@ from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.passes.lower import DRIVERS
+from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.tuning import Problem, Tuned, Tuner, TuningCache, Workload, tune
 from tracea_graph.tuning.jobs import TYPICAL_ROWS, by_worth, jobs_of
 from tracea_graph.tuning.problem import Case

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -65,10 +65,10 @@ class Library:
 
 
 def manifest(
-    types: Sequence[OpType], chains: Sequence[Chain], isas: Sequence[str]
+    types: Sequence[OpType], kernels: Iterable[str], chains: Sequence[Chain], isas: Sequence[str]
 ) -> dict[str, Any]:
     """What decides the library's domain: sources, flags, types, levels and the tool's version."""
-    units = _units(types, chains, isas, _NO_DOMAIN)
+    units = _units(types, kernels, chains, isas, _NO_DOMAIN)
     ordered = sorted(types, key=lambda t: t.name)
     return {
         "version": VERSION,
@@ -89,6 +89,7 @@ def domain_of(manifest: dict[str, Any]) -> str:
 
 def build_library(
     types: Sequence[OpType],
+    kernels: Iterable[str],
     chains: Sequence[Chain],
     isas: Sequence[str],
     out: Path,
@@ -98,14 +99,17 @@ def build_library(
 ) -> Library:
     """Compile what the cache lacks, link, and rename the library to ``out``.
 
+    It holds the named kernels (see ``kernels.cpu.KERNELS``) and chains, nothing else.
+
     ``seconds`` limits each compiler run.  Raises BuildError without leaving anything at ``out``.
     """
     start = time.perf_counter()
     environment = environment or Environment()
     compiler = find_compiler(environment, seconds)
     cache = ObjectCache(environment.cache / "objects")
-    domain = domain_of(manifest(types, chains, isas))
-    units = _units(types, chains, isas, domain)
+    held = frozenset(kernels)
+    domain = domain_of(manifest(types, held, chains, isas))
+    units = _units(types, held, chains, isas, domain)
     with tempfile.TemporaryDirectory(prefix="tracea-build-") as name:
         folder = Path(name)
         fresh = _compile(partial(_object, compiler, cache, folder, seconds), units)
@@ -125,13 +129,17 @@ def _levels(isas: Sequence[str]) -> list[str]:
 
 
 def _units(
-    types: Sequence[OpType], chains: Sequence[Chain], isas: Sequence[str], domain: str
+    types: Sequence[OpType],
+    kernels: Iterable[str],
+    chains: Sequence[Chain],
+    isas: Sequence[str],
+    domain: str,
 ) -> list[Source]:
     runtime = (_KERNELS / "runtime.cpp").read_text()
     return [
         Source("runtime", runtime, _RUNTIME_FLAGS),
-        Source("table", table.table_source(domain, types, chains, isas), _RUNTIME_FLAGS),
-        *cpu.units(chains, _levels(isas)),
+        Source("table", table.table_source(domain, types, kernels, chains, isas), _RUNTIME_FLAGS),
+        *cpu.units(kernels, chains, _levels(isas)),
     ]
 
 

@@ -11,10 +11,13 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.region import RegionParams
 
 __all__ = ["VOCABULARY", "OpParams"]
 
-OpParams = GemmParams | AttentionParams | NormParams | ElementwiseParams | EmbeddingParams
+OpParams = (
+    GemmParams | AttentionParams | NormParams | ElementwiseParams | EmbeddingParams | RegionParams
+)
 
 VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedGemm", GemmParams),
@@ -22,5 +25,6 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
     ("FusedEmbedding", EmbeddingParams),
+    ("FusedRegion", RegionParams),
 )
 """Word and parameter record of every custom op."""

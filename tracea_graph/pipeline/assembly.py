@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracea_graph.ir import DType, Node, Weight
+from tracea_graph.kernels.cpu import KERNEL_OF
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.table import OpType
 from tracea_graph.onnx_io import Function
@@ -45,6 +46,7 @@ class Assembly:
     graph: TileGraph
     placed: list[Placed] = field(default_factory=list)
     types: dict[str, OpType] = field(default_factory=dict)
+    kernels: set[str] = field(default_factory=set)
     chains: dict[int, Chain] = field(default_factory=dict)
 
     @property
@@ -56,9 +58,11 @@ class Assembly:
         return groups
 
     def within(self, other: Assembly) -> bool:
-        """True if every group and every chain of this assembly is one of ``other``'s."""
-        return self.groups.keys() <= other.groups.keys() and (
-            self.chains.keys() <= other.chains.keys()
+        """True if every group, kernel and chain of this assembly is one of ``other``'s."""
+        return (
+            self.groups.keys() <= other.groups.keys()
+            and self.kernels <= other.kernels
+            and self.chains.keys() <= other.chains.keys()
         )
 
     def weights(self) -> Mapping[str, Weight]:
@@ -122,6 +126,8 @@ def assemble(graph: TileGraph) -> Assembly:
         result.types[type_name] = OpType(type_name, inputs, outputs)
         result.placed.append(Placed(region, type_name, program, body, _group(region, type_name)))
         for call in program.calls:
+            if call.kernel in KERNEL_OF:
+                result.kernels.add(KERNEL_OF[call.kernel])
             if call.chain is not None:
                 result.chains[call.chain.key] = call.chain
     return result

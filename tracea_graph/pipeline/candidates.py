@@ -96,13 +96,19 @@ class Workshop:
         """Build the library and write the model at ``out``; no library if nothing was fused."""
         library, library_path, facts = None, None, {}
         types = [t for _, t in sorted(assembly.types.items())]
+        kernels = sorted(assembly.kernels)
         chains = [c for _, c in sorted(assembly.chains.items())]
         if types:
             start = time.perf_counter()
-            facts = manifest(types, chains, self.isas)
+            facts = manifest(types, kernels, chains, self.isas)
             library_path = out.with_suffix(".so")
             library = build_library(
-                types, chains, self.isas, library_path, environment=self.options.environment
+                types,
+                kernels,
+                chains,
+                self.isas,
+                library_path,
+                environment=self.options.environment,
             )
             self._spent("build", start)
         start = time.perf_counter()
@@ -127,7 +133,7 @@ class Workshop:
     def write_sources(self, assembly: Assembly, folder: Path) -> None:
         """The generated sources of an assembly's library, for people to read."""
         folder.mkdir(parents=True, exist_ok=True)
-        for source in units(assembly.chains.values(), self.isas):
+        for source in units(assembly.kernels, assembly.chains.values(), self.isas):
             (folder / f"{source.symbol}.cpp").write_text(source.text, encoding="utf-8")
 
     def _spent(self, step: str, start: float) -> None:

@@ -48,7 +48,8 @@ class Stages:
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
             return cls(planned, trace, programs)
-        sources = units(assembly.chains.values(), levels_of(options.target))
+        levels = levels_of(options.target)
+        sources = units(assembly.kernels, assembly.chains.values(), levels)
         return cls(planned, trace, programs, tuple(sources))
 
     def to_dict(self) -> dict[str, Any]:

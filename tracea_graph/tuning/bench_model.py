@@ -109,6 +109,7 @@ class Stand(AbstractContextManager["Stand"]):
         types = {t.name: t for t in map(_op_type, found)}
         self.library = build_library(
             list(types.values()),
+            ("gemm",),
             list(chains.values()),
             (isa,),
             folder / "bench.so",

@@ -13,7 +13,7 @@ from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import LAYOUTS
 from tracea_graph.ops.program import Call, GemmDriver, Program
-from tracea_graph.passes.lower import DRIVERS
+from tracea_graph.passes.lower_gemm import DRIVERS
 
 __all__ = [
     "Case", "Drivers", "Problem", "Workload", "problem_of", "problems_of", "row_class",

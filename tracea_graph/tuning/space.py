@@ -14,7 +14,7 @@ from itertools import product
 from tracea_graph.kernels.variants import gemm_tile
 from tracea_graph.ops.gemm import PANEL
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.passes.lower import DRIVERS
+from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.tuning.problem import Case, row_class
 
 __all__ = ["HEROES", "Division", "candidates", "default_of", "divide", "legal", "modelled_us"]

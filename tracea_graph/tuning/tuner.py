@@ -27,7 +27,7 @@ from tracea_graph.hardware import CpuProfile, fingerprint_hash, profile_cpu
 from tracea_graph.kernels import cpu
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.passes.lower import DRIVERS
+from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.cache import Entry, TuningCache
 from tracea_graph.tuning.jobs import by_worth, jobs_of

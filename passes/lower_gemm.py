@@ -1,0 +1,42 @@
+"""Lowering of matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ops.gemm import LAYOUTS, PANEL, GemmParams
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.passes.lower_rows import norm_call, result_and_sum
+from tracea_graph.passes.writer import Shape, Slot, Writer, dense, matrix, over_rows
+
+__all__ = ["DRIVERS", "lower_gemm"]
+
+DRIVERS: tuple[GemmDriver, ...] = (
+    GemmDriver(max_rows=4, prefetch=0),
+    GemmDriver(max_rows=32),
+    GemmDriver(max_rows=512, row_chunk=256),
+    GemmDriver(max_rows=2**31 - 1, row_chunk=256),
+)
+"""Blocking per row count where nothing was tuned: the runtime's own choice."""
+
+
+def lower_gemm(
+    w: Writer, p: GemmParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    x = matrix(operands[0])
+    y, total = result_and_sum(results)
+    panels: Shape = (-(-p.n // PANEL), p.k, PANEL)
+    stored = panels if p.layout == "panels" else operands[1].shape
+    weight = dense(operands[1].buffer, stored)
+    bias = operands[2].view if p.bias else None
+    kinds = p.epilogue.operands[1:] if p.epilogue else ()
+    extras, affine = operands[2 + p.bias :][: len(kinds)], operands[2 + p.bias + len(kinds) :]
+    views = [
+        over_rows(slot, kind, x.dims[0], p.n) for slot, kind in zip(extras, kinds, strict=True)
+    ]
+    w.call(
+        "gemm", x, weight, bias, *views, total,
+        ints=(LAYOUTS.index(p.layout),), chain=p.epilogue, drivers=DRIVERS,
+    )  # fmt: skip
+    if p.norm is not None:
+        norm_call(w, p.norm, total, affine, y)

@@ -1,0 +1,136 @@
+"""Writing a program: its symbols, scratch, calls, and the views calls take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
+from tracea_graph.ops.elementwise import is_clipped
+from tracea_graph.ops.program import Buffer, Call, Program, Temp, View
+
+__all__ = [
+    "Shape", "Slot", "Writer", "broadcast", "dense", "localise", "matrix", "over_rows",
+    "strides_of",
+]  # fmt: skip
+
+Shape = tuple[Extent, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A value of a program: the buffer it fills, its element type and shape."""
+
+    buffer: Buffer
+    spec: TensorSpec
+
+    @property
+    def shape(self) -> Shape:
+        return self.spec.shape or ()
+
+    @property
+    def view(self) -> View:
+        """All of it, as it lies."""
+        return dense(self.buffer, self.shape)
+
+
+@dataclass
+class Writer:
+    """Collects a program: local symbols, temporaries and calls."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    symbols: dict[str, tuple[int, int]]
+    temps: list[tuple[DType, Extent]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+    def operands(self) -> list[Slot]:
+        return [Slot(Buffer("input", i), s) for i, s in enumerate(self.inputs)]
+
+    def results(self) -> list[Slot]:
+        return [Slot(Buffer("output", i), s) for i, s in enumerate(self.outputs)]
+
+    def call(self, kernel: str, *views: View | None, **extra: object) -> None:
+        self.calls.append(Call(kernel, views, **extra))  # type: ignore[arg-type]
+
+    def temp(self, spec: TensorSpec) -> Slot:
+        """Dense scratch."""
+        self.temps.append((spec.dtype or DType.F32, product(spec.shape or ())))
+        return Slot(Buffer("temp", len(self.temps) - 1), spec)
+
+    def done(self) -> Program:
+        used = [
+            [i for i, c in enumerate(self.calls) if _touches(c, Buffer("temp", t))]
+            for t in range(len(self.temps))
+        ]
+        temps = tuple(Temp(d, n, u[0], u[-1]) for (d, n), u in zip(self.temps, used, strict=True))
+        return Program(self.inputs, self.outputs, self.symbols, temps, tuple(self.calls))
+
+
+def _touches(call: Call, buffer: Buffer) -> bool:
+    return any(v is not None and v.buffer == buffer for v in call.views)
+
+
+def localise(
+    specs: Sequence[TensorSpec], broadcasts: bool
+) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
+    """Specs over local symbols ``s0``, ``s1`` …, and where each symbol is bound.
+
+    A dimension the graph knows only as an expression is a symbol like any other.  Where operands
+    broadcast, min(n, …) is n: see :func:`is_clipped`.
+    """
+    names: dict[Extent, str] = {}
+    where: dict[str, tuple[int, int]] = {}
+    symbols = sorted({d for s in specs for d in s.shape or () if isinstance(d, str)})
+    known = symbols if broadcasts else []
+    local = []
+    for i, spec in enumerate(specs):
+        dims: list[Extent] = []
+        for axis, dim in enumerate(spec.shape or ()):
+            dim = next((d for d in known if is_clipped(dim, d)), dim)
+            if not isinstance(dim, int):
+                name = names.setdefault(dim, f"s{len(names)}")
+                where.setdefault(name, (i, axis))
+                dim = name
+            dims.append(dim)
+        local.append(TensorSpec(spec.dtype, tuple(dims)))
+    return tuple(local), where
+
+
+# ---- views -----------------------------------------------------------------------------
+
+
+def strides_of(shape: Shape) -> Shape:
+    """Of a dense tensor, in elements."""
+    strides: list[Extent] = []
+    step: Extent = 1
+    for dim in reversed(shape):
+        strides.insert(0, step)
+        step = combine("mul", step, dim)
+    return tuple(strides)
+
+
+def dense(buffer: Buffer, shape: Shape) -> View:
+    return View(buffer, shape, strides_of(shape))
+
+
+def matrix(slot: Slot) -> View:
+    """A dense tensor as ``[rows, columns]``."""
+    rows, columns = product(slot.shape[:-1]), slot.shape[-1]
+    return View(slot.buffer, (rows, columns), (columns, 1))
+
+
+def over_rows(slot: Slot, kind: str, rows: Extent, columns: Extent) -> View:
+    """An epilogue operand as a ``[rows, columns]`` view; stride 0 where it repeats."""
+    strides: dict[str, Shape] = {"full": (columns, 1), "row": (0, 1), "col": (1, 0)}
+    return View(slot.buffer, (rows, columns), strides.get(kind, (0, 0)))
+
+
+def broadcast(slot: Slot, full: Shape) -> View:
+    """A tensor seen through a larger shape: stride 0 along repeated axes."""
+    shape = slot.shape
+    strides = (0,) * (len(full) - len(shape)) + strides_of(shape)
+    dims = (1,) * (len(full) - len(shape)) + tuple(shape)
+    axes = zip(strides, dims, full, strict=True)
+    steps = tuple(0 if d == 1 and f != 1 else s for s, d, f in axes)
+    return View(slot.buffer, full, steps)

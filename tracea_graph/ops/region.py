@@ -1,0 +1,98 @@
+"""``FusedRegion``: several ops of the vocabulary in one node, values between them inside only.
+
+    v = inputs; for each step: v += step(v[operands]); results are chosen values
+
+What lies between two steps never leaves the program, so it may live in scratch memory, in another
+layout, or in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Node, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+
+if TYPE_CHECKING:
+    from tracea_graph.ops import OpParams
+
+__all__ = ["RegionParams", "RegionStep"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class RegionStep:
+    """One op and the values it reads: inputs of the region first, then every earlier result."""
+
+    params: OpParams
+    operands: tuple[int, ...]
+    results: int = 1
+
+
+@dataclass(frozen=True)
+class RegionParams:
+    """``inputs`` values come in, steps add theirs in order, ``results`` go out.
+
+    A result may be read by later steps too.  Raises ValueError for a step that reads a value not
+    yet computed, and for a result no step computes.
+    """
+
+    inputs: int
+    steps: tuple[RegionStep, ...]
+    results: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        known = self.inputs
+        for step in self.steps:
+            if any(not 0 <= i < known for i in step.operands):
+                raise ValueError("a step reads a value that is not computed before it")
+            known += step.results
+        if any(not self.inputs <= i < known for i in self.results):
+            raise ValueError("a result is computed by no step")
+
+    @property
+    def operands(self) -> int:
+        return self.inputs
+
+    def infer_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Every value: the inputs, then each step's results."""
+        values = list(specs)
+        for step in self.steps:
+            values += step.params.infer([values[i] for i in step.operands])[: step.results]
+        return tuple(values)
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        values = self.infer_all(specs)
+        return tuple(values[i] for i in self.results)
+
+    def reference(self, arrays: Sequence[Any]) -> list[Floats]:
+        values = list(arrays)
+        for step in self.steps:
+            values += step.params.reference([values[i] for i in step.operands])[: step.results]
+        return [values[i] for i in self.results]
+
+    def body(self, opset: int) -> Body:
+        """The steps' bodies one after another."""
+        b = BodyBuilder(self.inputs, opset)
+        values = list(b.inputs)
+        for step in self.steps:
+            values += _splice(b, step.params.body(opset), [values[i] for i in step.operands])
+        return b.done(*(values[i] for i in self.results))
+
+
+def _splice(b: BodyBuilder, body: Body, operands: Sequence[str]) -> list[str]:
+    """Append a body's nodes with its inputs bound; its outputs' names in ``b``."""
+    names = {"": "", **dict(zip(body.inputs, operands, strict=True))}
+    for node in body.nodes:
+        for value in node.outputs:
+            names.setdefault(value, f"t{len(b.nodes)}_{len(names)}" if value else "")
+        reads = tuple(names[v] for v in node.inputs)
+        writes = tuple(names[v] for v in node.outputs)
+        b.nodes.append(Node(node.op, reads, writes, node.attrs, node.domain))
+    return [names[v] for v in body.outputs]
