@@ -12,6 +12,7 @@ from typing import NoReturn
 from tracea_graph.api import STAGES
 from tracea_graph.cli.bench import add_bench
 from tracea_graph.cli.doctor import add_doctor
+from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 
@@ -117,6 +118,8 @@ def tool_parser() -> argparse.ArgumentParser:
     inspect.add_argument("model", type=Path, metavar="MODEL.onnx")
     inspect.add_argument("--fused", action="store_true", help="after the passes, not before")
     add_bench(commands)
+    add_verify(commands)
+    add_strip(commands)
     add_doctor(commands)
     return parser
 

@@ -8,8 +8,9 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -18,6 +19,7 @@ from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser, wants_folder
 from tracea_graph.cli.bench import run_bench
 from tracea_graph.cli.doctor import run_doctor
+from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
 from tracea_graph.pipeline.output import check_file, check_folder, paths_of_all, write_text
@@ -37,6 +39,11 @@ __all__ = ["main", "optimize_main"]
 INTERRUPTED, INTERNAL = 130, 70
 _NARROWEST, _UNLIMITED = 60, 100_000
 
+_PLAIN: Mapping[str, Callable[[argparse.Namespace, Console], int]] = MappingProxyType(
+    {"bench": run_bench, "doctor": run_doctor, "verify": run_verify, "strip": run_strip}
+)
+"""Subcommands that print for themselves."""
+
 
 def optimize_main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``tracea-optimize``; returns the exit code."""
@@ -49,10 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(args: argparse.Namespace) -> int:
-    if args.command == "bench":
-        return run_bench(args, _console())
-    if args.command == "doctor":
-        return run_doctor(args, _console())
+    if args.command in _PLAIN:
+        return _PLAIN[args.command](args, _console())
     return _optimize(args) if args.command == "optimize" else _inspect(args)
 
 
