@@ -66,6 +66,15 @@ class CostModel:
         busy = max(arithmetic, traffic) if overlap else arithmetic + traffic
         return self.machine.node_us + busy
 
+    def bound(self, graph: TileGraph, region: Region) -> str:
+        """What most of the predicted time is: ``compute``, ``memory`` or ``overhead``."""
+        parts = {
+            "compute": self._arithmetic_us(graph, region),
+            "memory": self._traffic_us(graph, region),
+            "overhead": self.machine.node_us,
+        }
+        return max(parts, key=lambda name: parts[name])
+
     # ---- traffic -----------------------------------------------------------------------
 
     def _traffic_us(self, graph: TileGraph, region: Region) -> float:
