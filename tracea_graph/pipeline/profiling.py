@@ -33,7 +33,8 @@ def profile(
     """
     progress(f"reading {path.name}")
     one, calls, model = entrant(path), calls_of(load(path)), load(path, inline=True)
-    label, feed = next(iter(gather_inputs(model, options.inputs).timing.items()))
+    inputs = gather_inputs(model, options.inputs)
+    label, feed = next(iter(inputs.timing.items()))
     threads = (options.threads or (1,))[0]
 
     progress("measuring the machine")
@@ -47,7 +48,7 @@ def profile(
     rows = sorted((_row(n, anatomy, roofs) for n in nodes), key=lambda r: -r.us)
     return Profile(
         path.name, label, threads, tuple(rows), roofs, run_ms, PROFILING_US,
-        busy_note(others), versions(), fingerprint(doctor.cpu),
+        busy_note(others), versions(), fingerprint(doctor.cpu), inputs.notes,
     )  # fmt: skip
 
 

@@ -124,6 +124,7 @@ class Profile:
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def us(self) -> float:
@@ -289,6 +290,7 @@ def summary(profile: Profile) -> Iterator[str]:
         f"{profile.profiling_us:g} µs of profiling were taken off each node's median; a bound "
         f"explains at least {EXPLAINED:.0%} of a node's time, else it is overhead"
     )
+    yield from map(plain, profile.notes)
     yield from (f"warning: {plain(text)}" for text in profile.warnings)
     yield made_with(profile.versions, profile.machine)
 
