@@ -1,14 +1,18 @@
 // Packing: a matrix of any strides into zero-padded panels of 16 columns.
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Rows of B lie together.
+enum { ROWS_AHEAD = 8 };
+
+// Rows of B lie together: short runs of memory, which hardware does not prefetch.
 void pack_rows(const tracea_gemm_pack_tile* t) {
   const int64_t whole = t->columns / PANEL * PANEL;
   for (int64_t k = 0; k < t->k; k++) {
     const float* from = t->from + k * t->row;
     float* to = t->to + k * PANEL;
     int64_t c = 0;
-    for (; c < whole; c += PANEL, to += t->panel)
+    if (W > 1)
+      for (; c < t->columns; c += 16) __builtin_prefetch(from + ROWS_AHEAD * t->row + c, 0, 2);
+    for (c = 0; c < whole; c += PANEL, to += t->panel)
       UNROLL for (int j = 0; j < P; j++) store(to + j * W, load(from + c + j * W));
     if (c < t->columns)
       UNROLL for (int j = 0; j < P; j++)

@@ -7,9 +7,11 @@
 
 namespace tracea {
 
-constexpr int64_t kNearFloats = 160 * 1024;  // of x that stay in a core's own cache with a panel
+constexpr int64_t kNearFloats = 192 * 1024;  // of a column of w that stay in a core's own cache
+constexpr int64_t kBlock = 2048;             // steps of k where they do not
 constexpr int64_t kPackFloats = 64 * 1024;   // of w packed at a time
-constexpr int64_t kThinBlock = 64;           // steps of k between columns of plain rows in place
+constexpr int64_t kThinPack = 256;           // steps of k packed at a time where rows lie apart
+constexpr int64_t kThinBlock = 64;           // and between columns where such rows stay in place
 
 inline Driver choose_driver(const Call& call, int64_t m) {
   Driver driver = {INT32_MAX, 0, 128, 0, m > 4};  // few rows stream at full speed unaided
@@ -42,11 +44,10 @@ inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) 
     while (!driver.tile_panels && tasks(1) < processors && width > 1) --width;
   }
   job.columns = ceil_div(panels, width);
-  divide_k(job, ceil_div(job.m, job.chunks) * job.k > 3 * kNearFloats / 2
-                    ? kNearFloats / ceil_div(job.m, job.chunks)
-                    : job.k);
+  const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
+  divide_k(job, large || job.packs ? kBlock : job.k);
+  if (job.packs && job.w_column == 1) divide_k(job, least(job.k_block, kThinPack));
   int64_t together = job.m >= 64 ? 1 : least(most(job.columns / 4, 1), job.m >= 32 ? 2 : 4);
-  if (job.packs && job.w_column == 1) divide_k(job, least(job.k_block, 256));
   if (job.packs) together = most(1, kPackFloats / (width * TRACEA_PANEL * most(job.k_block, 1)));
   else if (job.w_exact) divide_k(job, kThinBlock), together = 16;
   else if (job.k_blocks > 1) together = 8;

@@ -130,7 +130,15 @@ inline const float* panels_at(const GemmJob& job, const Part& part, int64_t i, i
 
 // The column after `i` in the order of the task, or of the next task of the same rows.
 inline Wanted next_panels(const GemmJob& job, const Part& part, int64_t i, int64_t block) {
-  if (!job.prefetch || job.packs) return {};
+  if (!job.prefetch) return {};
+  if (job.packs) {
+    if (job.k_blocks > 1 || job.w_row != 1 || job.w_column != job.k) return {};
+    const int64_t count = part.last - part.first, next = i + count;  // one column each
+    if (next >= job.columns) return {};
+    const int64_t n0 = first_panel(job, next) * TRACEA_PANEL;
+    const int64_t n1 = least(job.n, first_panel(job, next + 1) * TRACEA_PANEL);
+    return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0};
+  }
   if (++i == part.last && job.k_blocks > 1) i = part.first, ++block;
   if (i >= job.columns || block >= job.k_blocks) return {};
   const int64_t panels = first_panel(job, i + 1) - first_panel(job, i), k0 = block * job.k_block;
