@@ -26,29 +26,32 @@ _SMALL = 1 << 16
 
 @dataclass(frozen=True)
 class Storage:
-    """The value a product reads, its layout, and the weight to add if it is a new one."""
+    """The value a product reads, its layout, the weight to add if it is a new one, and whether
+    the scale is part of it."""
 
     value: str
     layout: str
     weight: Weight | None = None
+    scaled: bool = False
 
 
 def storage_for(
     graph: TileGraph, value: str, transposed: bool, scale: float, plain: bool
-) -> Storage | None:
+) -> Storage:
     """Where a product's matrix ``[K, N]`` (``[N, K]`` if ``transposed``) is to be read from.
 
-    None if it has to stay plain but is scaled, which plain kernels do not do.
+    Leading axes of one do not count.  A matrix that has to stay plain is not scaled.
     """
     weight = graph.weights[value]
     root, turned = _root(graph, value)
     turned ^= transposed
     if plain or (weight.nbytes > _SMALL and _needed_elsewhere(graph, root)):
-        return None if scale != 1.0 else Storage(root, "nk" if turned else "kn")
+        return Storage(root, "nk" if turned else "kn")
     name = f"{root}{'_t' if turned else ''}{f'_{scale!r}' if scale != 1.0 else ''}_panels"
-    n, k = weight.shape if transposed else weight.shape[::-1]
+    n, k = weight.shape[-2:] if transposed else weight.shape[:-3:-1]
     load = _panels(weight.load, transposed, scale)
-    return Storage(name, "panels", Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load))
+    panels = Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load)
+    return Storage(name, "panels", panels, True)
 
 
 def _root(graph: TileGraph, value: str) -> tuple[str, bool]:
@@ -80,6 +83,7 @@ def _panels(load: Callable[[], Array], transposed: bool, scale: float) -> Callab
 
     def packed() -> Array:
         matrix = np.asarray(load(), np.float32)
+        matrix = matrix.reshape(matrix.shape[-2:])
         matrix = matrix.T if transposed else matrix
         return pack_panels(matrix if scale == 1.0 else matrix * np.float32(scale))
 

@@ -111,8 +111,8 @@ def gemm(call: Call, views: list[Any]) -> None:
     panels, k_by_n = call.ints == (0,), call.ints == (1,)
     if panels:
         columns = rest[-1].shape[-1]
-        w = w.transpose(1, 0, 2).reshape(w.shape[1], -1)[:, :columns]
-    acc = x @ (w if panels or k_by_n else w.T) + (0 if bias is None else bias)
+        w = w.swapaxes(-3, -2).reshape(*w.shape[:-3], w.shape[-2], -1)[..., :columns]
+    acc = x @ (w if panels or k_by_n else w.swapaxes(-1, -2)) + (0 if bias is None else bias)
     finish(call.chain, [acc], rest)
 
 

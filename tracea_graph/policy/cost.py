@@ -21,6 +21,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.policy.machine import Machine
 from tracea_graph.ttg import Region, TileGraph
@@ -43,11 +44,11 @@ _LIGHT = 3
 """Vector instructions per element of any other operator."""
 _RANDOM = 0.25
 """Share of the memory's bandwidth that rows fetched here and there get."""
-_FUSED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.7
+_FUSED_PRODUCT, _STRIDED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.8, 0.7
 """Shares of the peak that this package's kernels reach."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
-_OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams)
+_OVERLAPPING = (GemmParams, MatMulParams, AttentionParams, ElementwiseParams)
 """One pass each; norms and look-ups take several passes over a row."""
 _MANY_ROWS = 64
 
@@ -112,6 +113,8 @@ class CostModel:
             norm = 6 if params.norm else 0
             product = self._product(2.0 * count * params.k, _FUSED_PRODUCT)
             return product + self._vector(count * (1 + extra + norm))
+        if isinstance(params, MatMulParams):
+            return self._matmul(graph, region, params)
         if isinstance(params, AttentionParams):
             return self._attention(graph, region, params)
         if isinstance(params, ElementwiseParams):
@@ -133,6 +136,13 @@ class CostModel:
             rows = count / max(1.0, self._value((graph.spec(region.results[0]).shape or (1,))[-1]))
             return self._product(2.0 * count * inner, 0.85 if rows >= _MANY_ROWS else 0.5)
         return self._vector(count * _HEAVY.get(region.op, _LIGHT))
+
+    def _matmul(self, graph: TileGraph, region: Region, params: MatMulParams) -> float:
+        a, _, full = params.shapes([graph.spec(v) for v in region.operands[:2]])
+        count = float(prod(map(self._value, full)))
+        extra = params.epilogue.flops if params.epilogue else 0
+        product = self._product(2.0 * count * self._value(a[-1]), _STRIDED_PRODUCT)
+        return product + self._vector(count * (1 + extra))
 
     def _attention(self, graph: TileGraph, region: Region, p: AttentionParams) -> float:
         shape = graph.spec(region.operands[0]).shape or (1, 1, 1)
