@@ -1,6 +1,4 @@
 // Packing: a matrix of any strides into zero-padded panels of 16 columns.
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 enum { ROWS_AHEAD = 8 };
 
 // Rows of B lie together: short runs of memory, which hardware does not prefetch.

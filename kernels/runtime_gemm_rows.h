@@ -5,8 +5,9 @@
 namespace tracea {
 
 constexpr int64_t kDotRows = 8;         // rows of x up to which this is the way
-constexpr int64_t kDotColumns = 64;     // columns of y per block
-constexpr int64_t kDotFloats = 1 << 16; // weights per task, about
+constexpr int64_t kDotColumns = 512;    // columns of y per block
+constexpr int64_t kDotGrain = 64;       // tasks are multiples of so many columns
+constexpr int64_t kDotFloats = 1 << 17; // weights per task, about
 
 // One task: `per_group` columns of y, all rows, of one product.
 inline void dot_task(void* usr, size_t index) {
@@ -37,9 +38,8 @@ inline void dot_task(void* usr, size_t index) {
 
 inline bool run_dot(Run& run, GemmJob& job) {
   const int64_t wanted = most(1, 4 * run.host.processors / job.items);
-  const int64_t even = ceil_div(ceil_div(job.n, wanted), kDotColumns) * kDotColumns;
-  job.per_group = most(kDotColumns, least(even, kDotFloats / most(job.k, 1)));
-  job.per_group = ceil_div(job.per_group, kDotColumns) * kDotColumns;
+  const int64_t even = ceil_div(job.n, wanted), some = kDotFloats / most(job.k, 1);
+  job.per_group = ceil_div(most(1, least(even, some)), kDotGrain) * kDotGrain;
   job.groups = ceil_div(job.n, job.per_group);
   return run.parallel(job.items * job.groups, dot_task, &job);
 }

@@ -86,7 +86,7 @@ def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
     ``dot_rows``: rows at once where the right operand is read along k.
     """
     params = {"mr": mr, "nv": nv, "dot_rows": dot_rows}
-    functions = frozenset({"transpose"})
+    functions = frozenset({"sums", "transpose"})
     return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", params, functions)
 
 

@@ -20,7 +20,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.chains import kind_of
 from tracea_graph.passes.regions import attribute, fused, is_f32, only_read_by, product_behind
-from tracea_graph.passes.storage import storage_for
+from tracea_graph.passes.storage import storage_for, stored_smaller
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -77,6 +77,8 @@ class LiftGemm:
             return "the left operand's rank is not known to be at least 1"
         if 0 in shape:
             return "the constant matrix is empty"
+        if (source := stored_smaller(graph, region.operands[1])) is not None:
+            return f"{source!r} holds the matrix in fewer bytes"
         return None
 
 

@@ -15,7 +15,7 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.chains import IDENTITY, inline
 from tracea_graph.passes.gemm import constant_matrix, gemm_epilogue
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -52,6 +52,12 @@ class LiftMatMul:
         if not all(r is not None and 1 <= r <= MAX_RANK for r in ranks):
             yield Miss(self.name, region.id, f"the ranks of {a!r} and {b!r} are not both known")
             return
+        for value in (a, b):
+            if operand_producer(graph, value, "DequantizeLinear") is not None:
+                yield Miss(
+                    self.name, region.id, f"{value!r} is quantized: integers serve it better"
+                )
+                return
         yield self._build(graph, region)
 
     def _build(self, graph: TileGraph, region: Region) -> Proposal | Miss:

@@ -17,7 +17,7 @@ from tracea_graph.ops.gemm import PANEL, pack_panels
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Storage", "storage_for"]
+__all__ = ["Storage", "storage_for", "stored_smaller"]
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm")
 _SMALL = 1 << 16
@@ -52,6 +52,16 @@ def storage_for(
     load = _panels(weight.load, transposed, scale)
     panels = Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load)
     return Storage(name, "panels", panels, True)
+
+
+def stored_smaller(graph: TileGraph, value: str) -> str | None:
+    """The smaller constant a matrix is made from, or None: packing it would grow the file."""
+    weight, source = graph.weights[value], value
+    while (region := graph.producer(source)) is not None and region.operands:
+        source = region.operands[0]
+    base = graph.weight(source)
+    small = base is not None and max(base.nbytes, _SMALL) < weight.nbytes
+    return source if small else None
 
 
 def _root(graph: TileGraph, value: str) -> tuple[str, bool]:

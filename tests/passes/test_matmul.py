@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
-from tracea_graph.ir import DType
+from tracea_graph.ir import DType, Weight
 from tracea_graph.passes import gemm, matmul
 
 Dims = tuple[int | str, ...]
@@ -136,7 +137,26 @@ def test_reasons() -> None:
     net = Net()
     wide = [net.input(n, 3, 3, dtype=DType.F64) for n in ("a", "b")]
     open_sizes = net("MatMul", net.input("c", "p", 3), net.input("d", 3, 4))
-    graph = net.graph(net("MatMul", *wide), open_sizes)
+    codes = net.const(np.ones((3, 4)), np.int8)
+    quantized = net("DequantizeLinear", codes, 0.5)
+    third = net("MatMul", net.input("e", "p", 3), quantized)
+    graph = net.graph(net("MatMul", *wide), open_sizes, third)
     trace = schedule_only(graph, gemm.LiftGemm(), matmul.LiftMatMul())
-    assert reasons(trace, "matmul") == {"the operands are not float32"}
-    assert sorted(ops(graph)) == ["FusedMatMul", "MatMul"]
+    assert reasons(trace, "matmul") == {
+        "the operands are not float32",
+        f"{quantized!r} is quantized: integers serve it better",
+    }
+    assert sorted(ops(graph)) == ["DequantizeLinear", "FusedMatMul", "MatMul", "MatMul"]
+
+
+def test_a_matrix_stored_in_fewer_bytes_stays() -> None:
+    net = Net()
+    half = net.const(normal(200, 200), np.float16)
+    wide = net("Cast", half, to=DType.F32.onnx)
+    graph = net.graph(net("MatMul", net.input("x", "seq", 200), wide))
+    graph.weights[wide] = Weight(
+        wide, DType.F32, (200, 200), lambda: net.weights[half].astype(np.float32)
+    )
+    trace = schedule_only(graph, gemm.LiftGemm(), matmul.LiftMatMul())
+    assert reasons(trace, "gemm") == {f"{half!r} holds the matrix in fewer bytes"}
+    assert ops(graph) == ["Cast", "MatMul"]

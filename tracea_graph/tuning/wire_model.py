@@ -27,7 +27,8 @@ class Repeated:
     """A model of ``count`` nodes of one custom operator.
 
     ``inputs`` are the model's inputs (x first, y0 last), ``outputs`` a node's results, of which
-    the first is handed on, ``weight`` the shape of each node's own weights, found one after another in the file ``data``, a page apart.
+    the first is handed on, ``weight`` the shape of each node's own weights, found one after
+    another in the file ``data``, a page apart.
     """
 
     domain: str

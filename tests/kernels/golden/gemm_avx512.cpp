@@ -55,6 +55,16 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+// The sums of four vectors, each in an order of its own.
+INLINE void sums(const vf (&a)[4], float* to) {
+  const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
+  const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
+  const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+  const vf each = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) +
+                  _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
+  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+}
 INLINE vf pairs(vf a, vf b, int high) {
   const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
   return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
@@ -173,26 +183,30 @@ void tile(const tracea_gemm_tile* t) {
   }
 }
 
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 // Products of few rows by a matrix stored [N,K]: vectors run along k, lanes are added at the end.
 // Each output is summed in one order whatever the tile, so results do not depend on it.
-enum { STREAMS = 4, AHEAD = 256 };
+enum { STREAMS = 4, NEAR = 4096 };  // floats
 
-// Columns n, n + gap … of C for all MR rows.  Each of the NR streams goes through neighbouring rows
-// of B in turn: long runs of memory, which is what hardware prefetches.
+// Columns n, n + gap … of C for MR rows from `row` on.  Each of the NR streams goes through
+// neighbouring rows of B in turn: long runs of memory, which is what hardware prefetches.
 template <int MR, int NR>
-INLINE void dot(const tracea_gemm_dot_tile* t, int64_t n, int64_t gap) {
+INLINE void dot(const tracea_gemm_dot_tile* t, int64_t row, int64_t n, int64_t gap) {
   vf c[MR][NR];
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NR; j++) c[i][j] = set1(0.0f);
-  const float* b = t->b + n * t->ldb;
+  constexpr int64_t ahead = MR > 2 ? 1024 : 256;  // floats: memory's latency, at this pace
+  const float *a = t->a + row * t->lda, *b = t->b + n * t->ldb;
+  float* to = t->c + row * t->ldc + n;
   const int64_t lda = t->lda, stream = gap * t->ldb;
   int64_t k = 0;
   for (; k + W <= t->k; k += W) {
     vf x[MR];
-    UNROLL for (int i = 0; i < MR; i++) x[i] = load(t->a + i * lda + k);
+    UNROLL for (int i = 0; i < MR; i++) x[i] = load(a + i * lda + k);
     UNROLL for (int j = 0; j < NR; j++) {
-      const float* row = b + j * stream + k;
-      if (W > 1) __builtin_prefetch(row + AHEAD, 0, 2);
-      const vf y = load(row);
+      const float* from = b + j * stream + k;
+      if (W > 1) __builtin_prefetch(from + ahead, 0, 2);
+      const vf y = load(from);
       UNROLL for (int i = 0; i < MR; i++) c[i][j] = fma(x[i], y, c[i][j]);
     }
   }
@@ -200,24 +214,31 @@ INLINE void dot(const tracea_gemm_dot_tile* t, int64_t n, int64_t gap) {
     const vm rest = first(t->k - k);
     UNROLL for (int j = 0; j < NR; j++) {
       const vf y = load(b + j * stream + k, rest);
-      UNROLL for (int i = 0; i < MR; i++) c[i][j] = fma(load(t->a + i * lda + k, rest), y, c[i][j]);
+      UNROLL for (int i = 0; i < MR; i++) c[i][j] = fma(load(a + i * lda + k, rest), y, c[i][j]);
     }
   }
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NR; j++) {
-    const float sum = reduce_add(c[i][j]);
-    const int64_t column = n + j * gap;
-    t->c[i * t->ldc + column] = t->bias ? sum + t->bias[column] : sum;
+  UNROLL for (int i = 0; i < MR; i++) {
+    vf four[STREAMS];
+    float sum[STREAMS];
+    UNROLL for (int j = 0; j < STREAMS; j++) four[j] = j < NR ? c[i][j % NR] : set1(0.0f);
+    sums(four, sum);
+    UNROLL for (int j = 0; j < NR; j++)
+      to[i * t->ldc + j * gap] = t->bias ? sum[j] + t->bias[n + j * gap] : sum[j];
   }
 }
 
-// Column n of every stream; with no gap the one column n.
+// Columns [first, last) of every stream; with no gap these columns alone.
 template <int MR>
-void dot_rows(const tracea_gemm_dot_tile* t, int64_t n, int64_t gap) {
-  return gap ? dot<MR, STREAMS>(t, n, gap) : dot<MR, 1>(t, n, 0);
+void dot_rows(const tracea_gemm_dot_tile* t, int64_t row, int64_t first, int64_t last,
+              int64_t gap) {
+  constexpr int NR = MR > STREAMS ? STREAMS / 2 : STREAMS;  // all sums stay in registers
+  for (int64_t n = first; n < last; n++) {
+    if (!gap) dot<MR, 1>(t, row, n, 0);
+    else
+      for (int j = 0; j < STREAMS; j += NR) dot<MR, NR>(t, row, n + j * gap, gap);
+  }
 }
 // Packing: a matrix of any strides into zero-padded panels of 16 columns.
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 enum { ROWS_AHEAD = 8 };
 
 // Rows of B lie together: short runs of memory, which hardware does not prefetch.
@@ -325,23 +346,24 @@ TRACEA_API void tracea_f32_gemm_8x48__avx512(const tracea_gemm_tile* t) {
 }
 
 TRACEA_API void tracea_f32_gemm_dot_8x48__avx512(const tracea_gemm_dot_tile* t) {
-  constexpr void (*ROWS[])(const tracea_gemm_dot_tile*, int64_t, int64_t) = {
+  constexpr void (*ROWS[])(const tracea_gemm_dot_tile*, int64_t, int64_t, int64_t, int64_t) = {
       dot_rows<1>,
       dot_rows<2>,
       dot_rows<3>,
       dot_rows<4>,
   };
   const int64_t most = 4, blocks = (t->m + most - 1) / most, gap = t->n / STREAMS;
-  for (int64_t n = 0; n < t->n; n = n + 1 == gap ? gap * STREAMS : n + 1) {
-    int64_t m = 0;
-    for (int64_t b = 0; b < blocks; b++) {
+  // As many columns as stay in L1 for all rows, then the next: B comes from memory once.
+  const int64_t together = NEAR / (STREAMS * t->k + 1) + 1;
+  for (int64_t n = 0; n < t->n;) {
+    const bool streams = n < gap;
+    const int64_t end = streams ? least(gap, n + together) : t->n;
+    for (int64_t b = 0, m = 0; b < blocks; b++) {
       const int64_t rows = t->m / blocks + (b < t->m % blocks);
-      tracea_gemm_dot_tile part = *t;
-      part.a += m * t->lda;
-      part.c += m * t->ldc;
-      ROWS[rows - 1](&part, n, n < gap ? gap : 0);
+      ROWS[rows - 1](t, m, n, end, streams ? gap : 0);
       m += rows;
     }
+    n = streams && end == gap ? gap * STREAMS : end;
   }
 }
 
