@@ -10,6 +10,7 @@ namespace tracea {
 constexpr int64_t kNearFloats = 192 * 1024;  // of a column of w that stay in a core's own cache
 constexpr int64_t kBlock = 2048;             // steps of k where they do not
 constexpr int64_t kPackFloats = 64 * 1024;   // of w packed at a time
+constexpr int64_t kMaxParts = 16;            // results side by side
 constexpr int64_t kThinPack = 256;           // steps of k packed at a time where rows lie apart
 constexpr int64_t kThinBlock = 64;           // and between columns where such rows stay in place
 
@@ -71,7 +72,7 @@ inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
   const int64_t width = (ceil_div(ceil_div(job.n, TRACEA_PANEL), job.columns) * job.per_group) *
                         TRACEA_PANEL;
   job.packed_floats = job.packs ? width * job.k_block : 0;
-  job.sum_row = job.chain && job.k_blocks > 1 ? width : 0;
+  job.sum_row = !in_place(job) && job.k_blocks > 1 ? width : 0;
   const int64_t sums = job.sum_row * ceil_div(job.m, job.chunks);
   Scratch scratch(run);
   if (job.packed_floats + sums > 0 &&
@@ -82,11 +83,15 @@ inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
 
 inline bool check_gemm(Signature& call) {
   const tracea_chain_type* chain = call.chain();
-  const int32_t extra = chain ? chain->operands - 1 : 0, results = chain ? chain->results : 1;
+  if (!call.takes_ints(2) || !call.parameter(0, 0, 2) || !call.parameter(1, 1, kMaxParts))
+    return false;
+  const int32_t parts = static_cast<int32_t>(call.integer(1));
+  const int32_t extra = chain ? chain->operands - 1 : 0, results = chain ? chain->results : parts;
+  if (chain && parts > 1) return call.fail("a chain over several products");
   if (chain &&
       (chain->operands < 1 || chain->kind[0] != TRACEA_FULL || chain->type[0] != ORT_F32))
     return call.fail("a chain that does not begin with the product");
-  if (!call.counts(1, 0, 3 + extra + results) || !call.parameter(0, 0, 2)) return false;
+  if (!call.counts(2, 0, 3 + extra + results)) return false;
   const int32_t rank = call.rank(0), panels = call.integer(0) == 0;
   if (rank < 2 || rank + panels > kMaxRank) return call.fail("operands that are no matrices");
   bool ok = call.reads(0, rank) && call.reads(1, rank + panels) && call.may_read(2, 1);
@@ -101,7 +106,7 @@ inline bool lies_as(const GemmJob& job, const Box& box, uint8_t kind) {
   const bool by_row = kind == TRACEA_FULL || kind == TRACEA_COL;
   const bool by_column = kind == TRACEA_FULL || kind == TRACEA_ROW;
   const int64_t *dims = box.dims + job.outer, *strides = box.strides + job.outer;
-  return dims[0] == job.m && dims[1] == job.n && (by_row || job.m == 1 || strides[0] == 0) &&
+  return dims[0] == job.m && (job.parts > 1 || dims[1] == job.n) && (by_row || job.m == 1 || strides[0] == 0) &&
          (job.n == 1 || strides[1] == by_column);
 }
 
@@ -109,13 +114,16 @@ inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& j
   const Box &x = *job.x, &w = *job.w, &y = job.results[0];
   const int32_t o = job.outer;
   const int64_t layout = call.ints[0], *wide = w.dims + o;
-  job.m = x.dims[o], job.k = x.dims[o + 1], job.n = y.dims[o + 1];
-  bool ok = !job.bias || (job.bias->is(job.n) && (job.n <= 1 || job.bias->strides[0] == 1));
+  job.m = x.dims[o], job.k = x.dims[o + 1];
+  bool sized = true;
+  for (int32_t i = 0; i < job.parts; ++i)
+    sized = sized && !__builtin_add_overflow(job.n, job.results[i].dims[o + 1], &job.n);
+  bool ok = sized && (!job.bias || (job.bias->is(job.n) && (job.n <= 1 || job.bias->strides[0] == 1)));
   if (layout == 0)
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && w.strides[o + 2] == 1;
   else ok = ok && wide[layout == 1 ? 0 : 1] == job.k && wide[layout == 1 ? 1 : 0] == job.n;
-  const int32_t results = job.type ? job.type->results : 1;
+  const int32_t results = job.type ? job.type->results : job.parts;
   for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(job, job.results[i], TRACEA_FULL);
   for (int32_t i = 1; ok && job.type && i < job.type->operands; ++i)
     ok = lies_as(job, job.extra[i - 1], job.type->kind[i]);
@@ -139,6 +147,7 @@ inline bool run_gemm(Run& run, const Call& call, const Box* views) {
   job.bias = views[2].data ? &views[2] : nullptr;
   job.extra = &views[3];
   job.results = job.extra + (job.type ? job.type->operands - 1 : 0);
+  job.parts = static_cast<int32_t>(call.ints[1]);
   job.outer = call.views[0].rank - 2;
   if (!gemm_shapes(run, call, views, job)) return false;
   if (job.items == 0 || job.m == 0 || job.n == 0) return true;

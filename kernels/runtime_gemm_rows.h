@@ -22,15 +22,15 @@ inline void dot_task(void* usr, size_t index) {
   tile.m = job.m, tile.k = job.k;
   tile.a = item.x, tile.lda = job.x_row;
   tile.ldb = job.w_column;
-  tile.ldc = job.chain ? kDotColumns : job.results[0].strides[job.outer];
+  tile.ldc = !in_place(job) ? kDotColumns : job.results[0].strides[job.outer];
   for (int64_t n = first; n < last; n += kDotColumns) {
     tile.n = least(kDotColumns, last - n);
     tile.b = item.w + n * job.w_column;
     tile.bias = job.bias ? job.bias->f32() + n : nullptr;
-    tile.c = job.chain ? block : y + n;
+    tile.c = in_place(job) ? y + n : block;
     job.isa->gemm_dot(&tile);
-    if (job.chain)
-      finish_tile(job, item,
+    if (!in_place(job))
+      finish(job, item,
                   {0, n, static_cast<int32_t>(job.m), static_cast<int32_t>(tile.n)}, block,
                   kDotColumns);
   }

@@ -16,6 +16,7 @@ struct GemmJob {
   tracea_chain_fn chain;
   const tracea_chain_type* type;
   const Box *x, *w, *bias, *extra, *results;  // bias may be null
+  int32_t parts;                              // results side by side; with a chain one
   int32_t outer;                              // leading axes: as many products of their own
   int64_t items, m, n, k;
   int64_t x_row, x_step;   // strides of x between rows and along k
@@ -30,9 +31,10 @@ struct GemmJob {
 
 // The operands of one product.
 struct Item {
+  int64_t index;
   const float *x, *w;
   const char* extra[TRACEA_MAX_OPERANDS];
-  char* result[TRACEA_MAX_RESULTS];
+  char* result[TRACEA_MAX_RESULTS];  // without a chain: the first part
 };
 
 // Where item `at` of a view begins, in elements.
@@ -45,6 +47,7 @@ inline int64_t item_offset(const GemmJob& job, const Box& box, int64_t at) {
 
 inline Item item_of(const GemmJob& job, int64_t at) {
   Item item;
+  item.index = at;
   item.x = job.x->f32() + item_offset(job, *job.x, at);
   item.w = job.w->f32() + item_offset(job, *job.w, at);
   const int32_t operands = job.type ? job.type->operands : 1;
@@ -91,6 +94,31 @@ inline void finish_tile(const GemmJob& job, const Item& item, const GemmTile& at
   }
   job.chain(&tile);
 }
+
+// A finished tile whose columns belong to several results.
+inline void split_tile(const GemmJob& job, int64_t item, const GemmTile& at, const float* c,
+                       int64_t ldc) {
+  int64_t first = 0;
+  for (int32_t i = 0; i < job.parts; ++i) {
+    const Box& box = job.results[i];
+    const int64_t width = box.dims[job.outer + 1], stride = box.strides[job.outer];
+    const int64_t from = most(at.column, first), to = least(at.column + at.columns, first + width);
+    float* y = box.f32() + item_offset(job, box, item) + at.row * stride - first;
+    for (int32_t r = 0; from < to && r < at.rows; ++r)
+      memcpy(y + r * stride + from, c + r * ldc + from - at.column,
+             static_cast<size_t>(to - from) * sizeof(float));
+    first += width;
+  }
+}
+
+// What becomes of a tile that is not finished where it lies.
+inline void finish(const GemmJob& job, const Item& item, const GemmTile& at, const float* c,
+                   int64_t ldc) {
+  if (job.chain) finish_tile(job, item, at, c, ldc);
+  else split_tile(job, item.index, at, c, ldc);
+}
+
+inline bool in_place(const GemmJob& job) { return !job.chain && job.parts == 1; }
 
 // What the kernels are to prefetch during one column: `segments` runs of cache lines.
 struct Wanted {
@@ -157,9 +185,9 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   const Wanted wanted = next_panels(job, part, i, block);
   float* y = reinterpret_cast<float*>(part.item.result[0]);
   const int64_t y_row = job.results[0].strides[job.outer];
-  // Sums between blocks of k: in scratch if a chain follows, else where the result will be.
-  const int64_t ld = job.chain ? job.sum_row : y_row;
-  float* sums = job.chain ? part.sums + n0 - part.panel(job) * TRACEA_PANEL : y + part.row * ld + n0;
+  // Sums between blocks of k: where the result will be, or in scratch if more is to follow.
+  const int64_t ld = in_place(job) ? y_row : job.sum_row;
+  float* sums = !in_place(job) ? part.sums + n0 - part.panel(job) * TRACEA_PANEL : y + part.row * ld + n0;
   tracea_gemm_tile tile = {};
   tile.k = least(job.k_block, job.k - k0);
   tile.lda = job.x_row;
@@ -178,12 +206,12 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     float* sum = sums + (row - part.row) * ld;
     tile.init = !begins ? sum : job.bias ? job.bias->f32() + n0 : nullptr;
     tile.init_stride = begins ? 0 : ld;
-    const bool finishes = ends && job.chain;
+    const bool finishes = ends && !in_place(job);
     tile.c = finishes ? finished : sum;
     tile.ldc = finishes ? tile.nv * TRACEA_PANEL : ld;
     job.isa->gemm(&tile);
     if (finishes)
-      finish_tile(job, part.item, {row, n0, tile.mr, static_cast<int32_t>(columns)}, finished,
+      finish(job, part.item, {row, n0, tile.mr, static_cast<int32_t>(columns)}, finished,
                   tile.ldc);
     row += tile.mr;
   }

@@ -47,5 +47,12 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             ),
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
-        Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+        Phase(
+            "finish",
+            (
+                elementwise.AbsorbPrologue(),
+                elementwise.LiftElementwise(),
+                projections.MergeProducts(),
+            ),
+        ),
     )

@@ -37,7 +37,7 @@ def lower_gemm(
     into = [total] if p.norm else [matrix(slot) for slot in results]
     w.call(
         "gemm", x, weight, bias, *views, *into,
-        ints=(LAYOUTS.index(p.layout),), chain=p.epilogue, drivers=DRIVERS,
+        ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=p.epilogue, drivers=DRIVERS,
     )  # fmt: skip
     if p.norm is not None:
         norm_call(w, p.norm, total, affine, y)

@@ -26,7 +26,7 @@ def lower_matmul(
     views = [broadcast(slot, full) for slot in extras]
     into = [View(slot.buffer, full, strides_of(full)) for slot in results]
     flat = _flat(left, right, [*views, *into])
-    w.call("gemm", *flat[:2], None, *flat[2:], ints=(_KN,), chain=p.epilogue, drivers=DRIVERS)
+    w.call("gemm", *flat[:2], None, *flat[2:], ints=(_KN, 1), chain=p.epilogue, drivers=DRIVERS)
 
 
 def _seen(slot: Slot, perm: Sequence[int], outer: Shape, column: bool) -> View:

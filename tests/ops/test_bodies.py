@@ -82,6 +82,9 @@ CASES = {
     "gemm, column and row operands": Case(
         GemmParams(12, 20, epilogue=MASKED), (X, panels(12, 20), (2, 5, 1), (20,))
     ),
+    "gemm, three parts": Case(
+        GemmParams(12, 40, bias=True, parts=(16, 4, 20)), (X, panels(12, 40), (40,))
+    ),
     "gemm, what it takes up kept": Case(
         GemmParams(12, 20, epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))),
         (X, panels(12, 20)),
@@ -257,6 +260,8 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(0, 4), "no product with K=0"),
         (lambda: GemmParams(4, 4, "blocked"), "layout 'blocked'"),
         (lambda: GemmParams(4, 4, keep_sum=True), "only if there is a norm"),
+        (lambda: GemmParams(4, 4, parts=(1, 2)), "all columns"),
+        (lambda: GemmParams(4, 4, parts=(0, 4)), "1 column or more"),
         (lambda: GemmParams(4, 4, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: MatMulParams((0, 2)), "no permutation"),

@@ -107,6 +107,7 @@ CASES = {
     "gemm, every kind of operand": Case(
         GemmParams(12, 20, epilogue=MIXED), (X, PANELS, (1, 20), (*BS, 1), (1, 1), Y)
     ),
+    "gemm, parts": Case(GemmParams(12, 20, parts=(16, 3, 1)), (X, PANELS)),
     "gemm, two results": Case(GemmParams(12, 20, epilogue=TWICE), (X, PANELS, Y)),
     "matmul": Case(MatMulParams(), (("b", 3, "s", 7), ("b", 3, 7, "t"))),
     "matmul, heads transposed, masked": Case(
@@ -271,6 +272,13 @@ def test_every_output_is_written_and_no_input_is(name: str) -> None:
         for c in program.calls
         if c.chain is not None
         for v in c.views[-len(c.chain.results) :]
+        if v is not None
+    }
+    results |= {
+        v.buffer
+        for c in program.calls
+        if c.kernel == "gemm"
+        for v in c.views[-c.ints[1] :]
         if v is not None
     }
     assert written <= results and not any(b.kind == "input" for b in results)

@@ -72,7 +72,7 @@ def gemm(
         dense("input", 2, n) if bias else None,
         dense("output", 0, "m", n),
     )
-    call = Call("gemm", views, ints=(layout,), drivers=tuple(drivers))
+    call = Call("gemm", views, ints=(layout, 1), drivers=tuple(drivers))
     program = single(call, inputs, [spec("m", n)], m=(0, 0))
     x64, w64, b64 = wide(x, w, b)
     y = x64 @ w64 + (b64 if bias else 0)
@@ -105,7 +105,7 @@ def gemm_chain(m: int = 37, n: int = 72, k: int = 33, layout: int = 0) -> Case:
         spec("m"),
         spec(1),
     ]
-    call = Call("gemm", views, ints=(layout,), chain=GELU_RESIDUAL)
+    call = Call("gemm", views, ints=(layout, 1), chain=GELU_RESIDUAL)
     program = single(call, shapes, [spec("m", n)], m=(0, 0))
     x64, w64, *rest = wide(x, w, b, r, row, col[:, None], one)
     (y,) = GELU_RESIDUAL.reference([x64 @ w64 + rest[0], *rest[1:]])
@@ -147,7 +147,7 @@ def gemm_batched(
         np.ascontiguousarray(a.swapaxes(-1, -2)) if letter in turned else a
         for letter, a in (("x", x), ("w", w), ("m", mask))
     )
-    call = Call("gemm", views, ints=(1,), chain=ADD_ROW)
+    call = Call("gemm", views, ints=(1, 1), chain=ADD_ROW)
     program = single(call, [spec(*f.shape) for f in feeds], [spec(*y.shape)])
     extra = mask.astype(np.float64).reshape(outer[0], *[1] * len(outer), n)
     return Case(f"gemm_batched_{name}", program, feeds, (y + extra,))
@@ -157,10 +157,29 @@ def gemm_two_results(m: int = 9, n: int = 20, k: int = 8) -> Case:
     x, w = random(m, k), random(k, n, seed=1)
     outs = (dense("output", 0, m, n), dense("output", 1, m, n))
     views = (dense("input", 0, m, k), dense("input", 1, k, n), None, *outs)
-    call = Call("gemm", views, ints=(1,), chain=TWO_RESULTS)
+    call = Call("gemm", views, ints=(1, 1), chain=TWO_RESULTS)
     program = single(call, [spec(m, k), spec(k, n)], [spec(m, n), spec(m, n)])
     y = x.astype(np.float64) @ w.astype(np.float64)
     return Case("gemm_two_results", program, (x, w), (np.maximum(y, 0), -y))
+
+
+def gemm_parts(m: int, k: int, layout: int, *widths: int) -> Case:
+    """Several products of one x, whose columns need not fall on panel borders."""
+    n = sum(widths)
+    x, w, b = random(m, k), random(k, n, seed=1), random(n, seed=2)
+    stored = np.ascontiguousarray(w.T) if layout == 2 else pack(w)
+    views = (
+        dense("input", 0, "m", k),
+        dense("input", 1, *stored.shape),
+        dense("input", 2, n),
+        *(dense("output", i, "m", width) for i, width in enumerate(widths)),
+    )
+    call = Call("gemm", views, ints=(layout, len(widths)))
+    inputs = [spec("m", k), spec(*stored.shape), spec(n)]
+    program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
+    x64, w64, b64 = wide(x, w, b)
+    y = np.split(x64 @ w64 + b64, np.cumsum(widths)[:-1], axis=1)
+    return Case(f"gemm_parts_{m}x{k}_layout{layout}", program, (x, stored, b), tuple(y))
 
 
 def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
@@ -175,7 +194,7 @@ def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
                 None,
                 dense("temp", 0, "m", n),
             ),
-            (0,),
+            (0, 1),
         ),
         Call(
             "norm",
@@ -279,7 +298,7 @@ def gemm_masked(m: int = 21, n: int = 40, k: int = 16) -> Case:
         dense("output", 0, "m", n),
     )
     inputs = [spec("m", k), spec(*stored.shape), spec(n, dtype=DType.BOOL)]
-    call = Call("gemm", views, ints=(0,), chain=KEPT)
+    call = Call("gemm", views, ints=(0, 1), chain=KEPT)
     program = single(call, inputs, [spec("m", n)], m=(0, 0))
     x64, w64 = wide(x, w)
     return Case("gemm_masked", program, (x, stored, keep), (np.where(keep, x64 @ w64, 0.5),))
@@ -412,6 +431,9 @@ def all_cases() -> tuple[Case, ...]:
         gemm_chain(),
         gemm_chain(m=1, n=1, k=3),
         gemm_two_results(),
+        gemm_parts(37, 24, 0, 48, 16, 96),
+        gemm_parts(3, 24, 2, 5, 70, 1, 33),
+        gemm_parts(70, 9000, 0, 5, 70, 1, 33),
         gemm_masked(),
         gemm_then_norm(),
         empty(gemm_then_norm()),

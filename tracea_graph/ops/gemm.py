@@ -25,6 +25,7 @@ from tracea_graph.ops.norm import Norm
 __all__ = ["PANEL", "GemmParams", "pack_panels", "unpack_panels"]
 
 PANEL = 16
+MAX_PARTS = 16
 LAYOUTS = ("panels", "kn", "nk")
 """Packed panels; plain ``[K, N]``; plain ``[N, K]``."""
 
@@ -54,7 +55,8 @@ class GemmParams:
     """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta (where present).
 
     Results: y, then s if ``keep_sum`` (a norm whose input others read too); without a norm what
-    the epilogue gives, one or two.
+    the epilogue gives, one or two; or, for a product with neither, columns of it: ``parts`` says
+    how many each result takes.
     """
 
     k: int
@@ -64,10 +66,15 @@ class GemmParams:
     epilogue: Chain | None = None
     norm: Norm | None = None
     keep_sum: bool = False
+    parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if min(self.k, self.n) < 1 or self.layout not in LAYOUTS:
             raise ValueError(f"no product with K={self.k}, N={self.n}, layout {self.layout!r}")
+        if self.parts and (sum(self.parts) != self.n or self.epilogue or self.norm):
+            raise ValueError("parts are all columns of a product that nothing follows")
+        if not len(self.parts) <= MAX_PARTS or any(p < 1 for p in self.parts):
+            raise ValueError(f"a product has 1 to {MAX_PARTS} parts, of 1 column or more")
         if self.keep_sum and self.norm is None:
             raise ValueError("the sum before a norm can be kept only if there is a norm")
         if self.epilogue and self.epilogue.operands[:1] != ("full",):
@@ -97,6 +104,8 @@ class GemmParams:
         shape = specs[0].shape
         if shape is None:
             raise ValueError("the rank of x is unknown")
+        if self.parts:
+            return tuple(TensorSpec(DType.F32, (*shape[:-1], n)) for n in self.parts)
         types: tuple[DType, ...] = (DType.F32,) * (1 + self.keep_sum)
         if self.epilogue and not self.norm:
             types = self.epilogue.result_types
@@ -108,6 +117,8 @@ class GemmParams:
         acc = x @ self._plain(w)
         if bias is not None:
             acc = acc + bias
+        if self.parts:
+            return list(np.split(acc, np.cumsum(self.parts)[:-1], axis=-1))
         done = self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
         if self.norm is None:
             return done
@@ -126,6 +137,10 @@ class GemmParams:
         acc = b("MatMul", x, self._spell_weight(b, w))
         if bias is not None:
             acc = b("Add", acc, bias)
+        if self.parts:
+            ends = [sum(self.parts[: i + 1]) for i in range(len(self.parts))]
+            pairs = zip(ends, self.parts, strict=True)
+            return b.done(*(b.slice_last(acc, end - n, end) for end, n in pairs))
         done = self.epilogue.spell(b, (acc, *extras)) if self.epilogue else [acc]
         if self.norm is None:
             return b.done(*done)

@@ -78,7 +78,7 @@ def bench_program(problem: Problem, drivers: tuple[GemmDriver, ...]) -> Program:
     inputs.append(outputs[0])
     views += (View(Buffer("output", i), ("m", n), (n, 1)) for i in range(len(outputs)))
     layout = LAYOUTS.index(problem.layout)
-    call = Call("gemm", tuple(views), (layout,), chain=problem.epilogue, drivers=drivers)
+    call = Call("gemm", tuple(views), (layout, 1), chain=problem.epilogue, drivers=drivers)
     return Program(tuple(inputs), outputs, {"m": (0, 0)}, (), (call,))
 
 
