@@ -63,6 +63,16 @@ typedef struct {
 } tracea_gemm_pack_tile;
 typedef void (*tracea_gemm_pack_fn)(const tracea_gemm_pack_tile*);
 
+// y = x in bf16, rows of an even number of elements: a zero follows an odd one's last.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  uint16_t* y;
+  int64_t y_stride;
+} tracea_round_tile;
+typedef void (*tracea_round_fn)(const tracea_round_tile*);
+
 // One elementwise chain over rows x cols.  Operand kinds and steps are compiled in:
 // full and row operands advance by one element per column, col and scalar ones do not.
 typedef struct {
@@ -125,6 +135,8 @@ typedef struct {
   tracea_gemm_fn gemm;
   tracea_gemm_dot_fn gemm_dot;
   tracea_gemm_pack_fn gemm_pack;
+  tracea_gemm_fn gemm_bf16, gemm_mixed;  // lanes of a tile are pairs of bf16, k counts pairs
+  tracea_round_fn round_bf16;
   tracea_norm_fn norm_layer, norm_rms;
   tracea_gather_fn gather;
   tracea_attention_fn attention;

@@ -12,17 +12,19 @@ from tracea_graph.passes import (
     projections,
     recognise,
 )
+from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
 
 
-def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
+def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
-    ``plain_weights`` leaves every matrix as the original stores it.
+    ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
+    ``bf16`` or ``bf16-weights``.
     """
-    return (
+    exact = (
         # spellings first: fusing half of one would hide it
         Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
         # products and look-ups become regions that others can join
@@ -56,3 +58,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             ),
         ),
     )
+    if precision == "fp32":
+        return exact
+    # regions are what they will be: only their numbers change
+    return (*exact, Phase("precision", (GemmInBf16(precision),)))

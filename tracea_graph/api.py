@@ -55,7 +55,7 @@ def optimize(
 
     clock.step("preparing inputs")
     inputs = gather_inputs(model, options)
-    isas = levels_of(options.target)
+    isas = levels_of(options.target, options.precision)
 
     files = files_of(model)
     with tempfile.TemporaryDirectory(prefix="tracea-") as scratch, staging(paths, files) as stage:
