@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.ops.gemm import PANEL, GemmParams, pack_pairs, unpack_panels
+from tracea_graph.ops.gemm import BF16_SINCE, PANEL, GemmParams, pack_pairs, unpack_panels
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -40,6 +40,9 @@ class GemmInBf16:
             return
         panels = graph.weight(region.operands[1])
         layout = _LAYOUTS[self.precision]
+        if graph.opset < BF16_SINCE:
+            yield Miss(self.name, region.id, f"opset {graph.opset} has no bf16; 13 is the first")
+            return
         if panels is None:
             yield Miss(self.name, region.id, f"{region.operands[1]!r} is not constant")
             return

@@ -24,8 +24,8 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
 
 __all__ = [
-    "IN_BF16", "PANEL", "GemmParams", "pack_pairs", "pack_panels", "round_bf16", "unpack_pairs",
-    "unpack_panels",
+    "BF16_SINCE", "IN_BF16", "PANEL", "GemmParams", "pack_pairs", "pack_panels",
+    "round_bf16", "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 
 PANEL = 16
@@ -34,6 +34,8 @@ LAYOUTS = ("panels", "kn", "nk", "pairs", "mixed")
 """Packed panels; plain ``[K, N]``; plain ``[N, K]``; panels in bf16, x rounded to bf16 as well;
 panels in bf16, x in float32 (K even)."""
 IN_BF16 = ("pairs", "mixed")
+BF16_SINCE = 13
+"""The opset from which Cast knows bf16."""
 
 Floats = npt.NDArray[np.floating[Any]]
 
