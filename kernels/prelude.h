@@ -18,7 +18,7 @@
 // Everything below is local to this file: no code built for one instruction set may be merged
 // into another's.
 namespace {
-//% include "vec_" ~ vectors_of ~ ".h"
+//% include "vec_" ~ vectors_of | default(isa) ~ ".h"
 //% if needs
 
 //% include "vec_math.h"
