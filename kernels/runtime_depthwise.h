@@ -68,7 +68,6 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   tap.x_row = dilation_h * x.strides[2], tap.x_col = dilation_w * kLanes;
   tap.x_step = stride_w * kLanes;
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;
-  tap.fresh = dilation_h == 1 ? least(stride_h, rows) : 0;
   job.rows = least(y.height, most(1, kDepthwiseTask / (y.width * rows * cols)));
   job.tasks = ceil_div(y.height, job.rows);
   return run.parallel(images * job.blocks * job.tasks, depthwise_task, &job);

@@ -129,7 +129,6 @@ typedef struct {
   const float* add;              // lies like y, or null
   float* y;                      // outputs are 16 floats apart
   float lo, hi;
-  int64_t fresh;                 // kernel rows whose successors, `rows` below, are wanted next
 } tracea_depthwise_tile;
 typedef void (*tracea_depthwise_fn)(const tracea_depthwise_tile*);
 
