@@ -16,7 +16,7 @@ from runtime.support import Case, dense, single, spec
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Buffer, Call, View
+from tracea_graph.ops.program import Buffer, Call, Program, View
 from tracea_graph.ops.winograd import transform
 
 Pair = tuple[int, int]
@@ -35,7 +35,8 @@ GATED = Chain(("full", "col", "row"), (Step("mul", (0, 1)), Step("max", (3, 2)))
 PER_CHANNEL = Chain(("full", "col", "full"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
 ALONG = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
 EPILOGUES = (SILU, RESIDUAL, SCALED, GATED)
-CHAINS = (*EPILOGUES, PER_CHANNEL, ALONG)
+TWICE = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+CHAINS = (*EPILOGUES, PER_CHANNEL, ALONG, TWICE)
 
 
 def label(*words: Any) -> str:
@@ -364,6 +365,23 @@ def turn(
     return Case(name, program, tuple(feeds.arrays), (expected,))
 
 
+def border(channels: int, size: Pair, halo: Halo) -> Case:
+    """An elementwise chain writes the interior, `halo` the border around it."""
+    x = random(2, channels, *size)
+    feeds = Feeds()
+    feeds.add(blocked(x), batched=True)
+    expected = blocked(x + x.astype(np.float64), halo)
+    out: tuple[Extent, ...] = ("n", *expected.shape[1:])
+    source = inside("input", 0, "n", blocks(channels), size, NO_HALO)
+    target = inside("output", 0, "n", blocks(channels), size, halo)
+    calls = (
+        Call("elementwise", (source, source, target), chain=TWICE),
+        Call("halo", (dense("output", 0, *out),), halo),
+    )
+    program = Program(tuple(feeds.specs), (spec(*out),), {"n": (0, 0)}, (), calls)
+    return Case(label("border", channels, size, halo), program, tuple(feeds.arrays), (expected,))
+
+
 def plain(
     channels: int,
     outputs: int,
@@ -507,7 +525,7 @@ def other_cases() -> list[Case]:
             (NO_HALO, (1, 2, 3, 1)),
         )
     ]  # fmt: skip
-    return cases
+    return [*cases, border(24, (5, 6), (1, 2, 3, 0)), border(16, (1, 1), NO_HALO)]
 
 
 def plain_cases() -> list[Case]:
