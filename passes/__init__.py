@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tracea_graph.passes import attention, elementwise, embedding, gemm, projections, recognise
+from tracea_graph.passes import (
+    attention,
+    elementwise,
+    embedding,
+    epilogue,
+    gemm,
+    matmul,
+    projections,
+    recognise,
+)
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
@@ -18,19 +27,32 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
         # products and look-ups become regions that others can join
         Phase(
-            "lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())
+            "lift",
+            (
+                gemm.LiftGemm(plain_weights),
+                matmul.LiftMatMul(),
+                embedding.LiftEmbedding(),
+                gemm.AbsorbBias(),
+            ),
         ),
         Phase(
             "fuse",
             (
                 embedding.MergeEmbeddings(),
                 projections.MergeProjections(),
-                gemm.AbsorbEpilogue(),
+                epilogue.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
                 embedding.AbsorbEmbeddingNorm(),
                 elementwise.MergeElementwise(),
             ),
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
-        Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+        Phase(
+            "finish",
+            (
+                elementwise.AbsorbPrologue(),
+                elementwise.LiftElementwise(),
+                projections.MergeProducts(),
+            ),
+        ),
     )
