@@ -7,16 +7,27 @@ ONNX body.
 from __future__ import annotations
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 
 __all__ = ["VOCABULARY", "OpParams"]
 
 OpParams = (
-    GemmParams | AttentionParams | NormParams | ElementwiseParams | EmbeddingParams | RegionParams
+    GemmParams
+    | AttentionParams
+    | NormParams
+    | ElementwiseParams
+    | EmbeddingParams
+    | ConvParams
+    | PoolParams
+    | MoveParams
+    | RegionParams
 )
 
 VOCABULARY: tuple[tuple[str, type], ...] = (
@@ -25,6 +36,9 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
     ("FusedEmbedding", EmbeddingParams),
+    ("FusedConv", ConvParams),
+    ("FusedPool", PoolParams),
+    ("FusedMove", MoveParams),
     ("FusedRegion", RegionParams),
 )
 """Word and parameter record of every custom op."""

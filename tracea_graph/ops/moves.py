@@ -1,0 +1,98 @@
+"""Steps that compute nothing: index maps between the values of a region.
+
+    concat      parts one after another along an axis
+    channels    x[:, start:stop]
+    repeat      every position ``factors`` times along each spatial axis: nearest, by whole factors
+    transpose   axes in another order
+
+They are steps of a ``FusedRegion`` only: a layout there often makes them free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Extent, TensorSpec, combine
+from tracea_graph.ops.body import Body, BodyBuilder
+
+__all__ = ["MoveParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+KINDS = ("concat", "channels", "repeat", "transpose")
+
+
+@dataclass(frozen=True)
+class MoveParams:
+    """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm."""
+
+    kind: str
+    ints: tuple[int, ...]
+    operands: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or (self.operands != 1 and self.kind != "concat"):
+            raise ValueError(f"no move: {self}")
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Raises ValueError where the parts of a concatenation do not provably fit."""
+        shapes = [s.shape for s in specs if s.shape is not None]
+        if len(shapes) != len(specs):
+            raise ValueError("the rank of an operand is unknown")
+        return (TensorSpec(specs[0].dtype, self._shape(shapes)),)
+
+    def _shape(self, shapes: Sequence[tuple[Extent, ...]]) -> tuple[Extent, ...]:
+        first = shapes[0]
+        if self.kind == "transpose":
+            return tuple(first[a] for a in self.ints)
+        if self.kind == "repeat":
+            pairs = zip(first[2:], self.ints, strict=True)
+            return (*first[:2], *(combine("mul", d, f) for d, f in pairs))
+        if self.kind == "channels":
+            return (first[0], self.ints[1] - self.ints[0], *first[2:])
+        (axis,) = self.ints
+        total: Extent = 0
+        for shape in shapes:
+            if (*shape[:axis], *shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]):
+                raise ValueError("the parts of a concatenation do not provably fit")
+            total = combine("add", total, shape[axis])
+        return (*first[:axis], total, *first[axis + 1 :])
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        x = arrays[0]
+        if self.kind == "transpose":
+            return [x.transpose(self.ints)]
+        if self.kind == "channels":
+            return [x[:, self.ints[0] : self.ints[1]]]
+        if self.kind == "concat":
+            return [np.concatenate(arrays, self.ints[0])]
+        for axis, factor in enumerate(self.ints, 2):
+            x = np.repeat(x, factor, axis)
+        return [x]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        x = b.inputs[0]
+        if self.kind == "transpose":
+            return b.done(b("Transpose", x, perm=self.ints))
+        if self.kind == "channels":
+            return b.done(b.slice_last(x, *self.ints, 1))
+        if self.kind == "concat":
+            return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
+        return b.done(_spell_repeat(b, x, self.ints))
+
+
+def _spell_repeat(b: BodyBuilder, x: str, factors: Sequence[int]) -> str:
+    """Resize asks for its scales as floats; before opset 11 it had another signature."""
+    scales = b("Constant", value=np.asarray((1, 1, *factors), np.float32))
+    if b.opset < 11:
+        return b("Upsample" if b.opset < 10 else "Resize", x, scales, mode="nearest")
+    modes = {"mode": "nearest", "nearest_mode": "floor"}
+    how = "asymmetric"
+    # opset 11 and 12 want the region of interest that only another mode reads
+    roi = "" if b.opset >= 13 else b("Constant", value=np.zeros(0, np.float32))
+    return b("Resize", x, roi, scales, coordinate_transformation_mode=how, **modes)
