@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tracea_graph.passes import attention, elementwise, embedding, gemm, projections, recognise
+from tracea_graph.passes import (
+    attention,
+    conv,
+    elementwise,
+    embedding,
+    gemm,
+    pool,
+    projections,
+    recognise,
+    trunk,
+)
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
@@ -18,7 +28,17 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
         # products and look-ups become regions that others can join
         Phase(
-            "lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())
+            "lift",
+            (
+                gemm.LiftGemm(plain_weights),
+                embedding.LiftEmbedding(),
+                gemm.AbsorbBias(),
+                conv.LiftConv(plain_weights),
+                conv.AbsorbPad(),
+                conv.AbsorbBatchNorm(),
+                pool.LiftPool(),
+                pool.AbsorbFlatten(),
+            ),
         ),
         Phase(
             "fuse",
@@ -27,10 +47,14 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
                 projections.MergeProjections(),
                 gemm.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
+                conv.LiftBatchNorm(),
+                conv.AbsorbConvEpilogue(),
                 embedding.AbsorbEmbeddingNorm(),
                 elementwise.MergeElementwise(),
             ),
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
         Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+        # whole at last: what lies between the steps of one program lies as its kernels like it
+        Phase("connect", (trunk.ConnectTrunk(),)),
     )
