@@ -84,7 +84,7 @@ class LiftConv:
             w, weights[packed.name] = packed.name, packed
         operands = (x, w, *([bias] if bias else []))
         new = fused(self.name, params, operands, region.results, [region])
-        return Proposal(self.name, (region,), (new,), weights=weights)
+        return Proposal(self.name, (region,), (new,), weights=weights, step=True)
 
 
 def _conv_behind(graph: TileGraph, value: str) -> Region | None:
@@ -225,7 +225,7 @@ class LiftBatchNorm:
         chain = Chain(kinds, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
         new = fused(self.name, ElementwiseParams(chain), names, region.results[:1], [region])
         weights = {scale.name: scale, shift.name: shift}
-        yield Proposal(self.name, (region,), (new,), weights=weights)
+        yield Proposal(self.name, (region,), (new,), weights=weights, step=True)
 
 
 # ---- epilogues ---------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class LiftPool:
         found = self._read(graph, region)
         if isinstance(found, PoolParams):
             new = fused(self.name, found, region.operands[:1], region.results[:1], [region])
-            yield Proposal(self.name, (region,), (new,))
+            yield Proposal(self.name, (region,), (new,), step=True)
         elif found:
             yield Miss(self.name, region.id, found)
 

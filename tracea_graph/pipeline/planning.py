@@ -7,7 +7,10 @@ from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import phases
 from tracea_graph.policy import CostModel, Machine, measured_machine
 from tracea_graph.rewrite import Limits, Trace, schedule
@@ -18,7 +21,8 @@ __all__ = ["Planner"]
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 _WORTH_US = 1.0
-"""A lone elementwise region that promises less is not worth a kernel of its own."""
+"""A lone region of these words that promises less is not worth a kernel of its own."""
+_DOUBTFUL = (ElementwiseParams, ConvParams, PoolParams, RegionParams)
 
 
 class Planner:
@@ -82,7 +86,7 @@ class Planner:
         small = [
             r
             for r in graph.regions()
-            if isinstance(r.params, ElementwiseParams) and self.gain(graph, r) < _WORTH_US
+            if isinstance(r.params, _DOUBTFUL) and self.gain(graph, r) < _WORTH_US
         ]
         why = f"it promises less than {_WORTH_US:g} µs"
         return {v: why for r in small for n in r.nodes for v in n.outputs if v}

@@ -16,12 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from tracea_graph.ir import Extent, TensorSpec, evaluate, symbols_of
+from tracea_graph.ir import Extent, TensorSpec, Weight, evaluate, symbols_of
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.region import RegionParams
 from tracea_graph.policy.machine import Machine
 from tracea_graph.ttg import Region, TileGraph
 
@@ -47,9 +52,13 @@ _FUSED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.7
 """Shares of the peak that this package's kernels reach."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
-_OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams)
+_OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams, ConvParams)
 """One pass each; norms and look-ups take several passes over a row."""
 _MANY_ROWS = 64
+_FEW_TAPS = 32
+"""Products per element below which ONNX Runtime's convolution is a depthwise one."""
+_DEPTHWISE, _STEM = 0.35, 0.7
+"""Shares of the peak of convolutions with one channel a filter, and with few."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +70,31 @@ class CostModel:
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
+        if isinstance(region.params, RegionParams):
+            return self._region(graph, region)
+        return self._step(graph, region) + self._reorders(graph, region)
+
+    def _step(self, graph: TileGraph, region: Region) -> float:
+        """µs of a region whose values lie as its kernel likes them."""
         traffic, arithmetic = self._traffic_us(graph, region), self._arithmetic_us(graph, region)
         overlap = isinstance(region.params, _OVERLAPPING) or region.op in _PRODUCTS
         busy = max(arithmetic, traffic) if overlap else arithmetic + traffic
         return self.machine.node_us + busy
+
+    # ---- regions -----------------------------------------------------------------------
+
+    def _region(self, graph: TileGraph, region: Region) -> float:
+        """Its steps as one node, and the reorders at its edges."""
+        inside = _Inside(graph, region)
+        total = sum(self._step(inside, r) - self.machine.node_us for r in inside.steps)
+        edges = {v for r in inside.steps for v in _reordered(r)}
+        moved = [v for v in edges if v in region.operands or v in inside.leaving]
+        copies = sum(self._warm_us(inside.spec(v)) * 3.0 for v in moved)
+        return self.machine.node_us + total + copies
+
+    def _reorders(self, graph: TileGraph, region: Region) -> float:
+        """Bringing values into blocks and back, where a convolution or pool stands alone."""
+        return sum(self._warm_us(graph.spec(v)) * 3.0 for v in _reordered(region))
 
     # ---- traffic -----------------------------------------------------------------------
 
@@ -103,6 +133,15 @@ class CostModel:
             norm = 6 if params.norm else 0
             product = self._product(2.0 * count * params.k, _FUSED_PRODUCT)
             return product + self._vector(count * (1 + extra + norm))
+        if isinstance(params, ConvParams):
+            extra = params.epilogue.flops if params.epilogue else 0
+            product = self._product(2.0 * count * params.taps, _direct(params))
+            return product + self._vector(count * (1 + extra))
+        if isinstance(params, PoolParams):
+            taps = prod(params.window.kernel) if params.window else 1
+            return self._vector(self._count(graph.spec(region.operands[0])) + count * taps)
+        if isinstance(params, MoveParams):
+            return 0.0
         if isinstance(params, AttentionParams):
             return self._attention(graph, region, params)
         if isinstance(params, ElementwiseParams):
@@ -118,7 +157,7 @@ class CostModel:
             return 0.0
         if region.op == "Conv":
             inner = prod(map(self._value, (graph.spec(region.operands[1]).shape or (1, 1))[1:]))
-            return self._product(2.0 * count * inner, 0.85)
+            return self._product(2.0 * count * inner, 0.85 if inner > _FEW_TAPS else 0.2)
         if region.op in ("MatMul", "Gemm"):
             inner = self._value((graph.spec(region.operands[0]).shape or (1,))[-1])
             rows = count / max(1.0, self._value((graph.spec(region.results[0]).shape or (1,))[-1]))
@@ -150,3 +189,55 @@ class CostModel:
     def _value(self, extent: Extent) -> float:
         known = {s: self.bindings.get(s, _UNKNOWN_EXTENT) for s in symbols_of(extent)}
         return float(max(0, evaluate(extent, known)))
+
+
+# ---- regions ---------------------------------------------------------------------------
+
+_WORDS = {kind: word for word, kind in VOCABULARY}
+
+
+class _Inside(TileGraph):
+    """The steps of a region as regions of their own; what lies between them has numbers."""
+
+    def __init__(self, graph: TileGraph, region: Region) -> None:
+        params: RegionParams = region.params
+        self._graph, self.opset = graph, graph.opset
+        names = list(region.operands)
+        found = params.infer_all([graph.spec(v) for v in names])
+        self.steps: list[Region] = []
+        for step in params.steps:
+            made = tuple(f"{region.id}#{len(names) + i}" for i in range(step.results))
+            reads = tuple(names[i] for i in step.operands)
+            word = _WORDS[type(step.params)]
+            self.steps.append(Region(made[0], word, reads, made, (), step.params))
+            names += made
+        self._specs = dict(zip(names, found, strict=True))
+        self.leaving = {names[i] for i in params.results}
+
+    def spec(self, value: str) -> TensorSpec:
+        return self._specs[value]
+
+    def weight(self, value: str) -> Weight | None:
+        return self._graph.weight(value)
+
+
+def _reordered(region: Region) -> tuple[str, ...]:
+    """Values a step wants in blocks, or writes so."""
+    params = region.params
+    if isinstance(params, ConvParams) and params.layout in ("blocked", "depthwise"):
+        return (region.operands[0], region.results[0])
+    if isinstance(params, ConvParams) and params.layout == "stem":
+        return region.results
+    if isinstance(params, PoolParams):
+        return (region.operands[0], *(region.results if params.window else ()))
+    return ()
+
+
+def _direct(params: ConvParams) -> float:
+    """The share of the peak a convolution reaches."""
+    if params.layout == "plain":
+        return 0.1
+    if params.layout == "panels":
+        return 0.5
+    narrow = {"depthwise": _DEPTHWISE, "stem": _STEM}
+    return narrow.get(params.layout, _FUSED_PRODUCT)
