@@ -104,7 +104,7 @@ def run_worker(job: dict[str, Any], isa: str | None = None, seconds: float = 120
 
 
 def run_cases(
-    cases: Sequence[Case], library: Path, domain: str, folder: Path, isa: str
+    cases: Sequence[Case], library: Path, domain: str, folder: Path, isa: str, threads: int = 2
 ) -> dict[str, Any]:
     """Name of a case to its outputs, or to the text of its error."""
     jobs = []
@@ -114,7 +114,8 @@ def run_cases(
         onnx.save(model(case.program, domain), place / "model.onnx")
         np.savez(place / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
         jobs.append(str(place))
-    answers = run_worker({"task": "run", "library": str(library), "jobs": jobs}, isa)
+    job = {"task": "run", "library": str(library), "jobs": jobs, "threads": threads}
+    answers = run_worker(job, isa)
     results: dict[str, Any] = {}
     for case, answer in zip(cases, answers, strict=True):
         if answer is None:
