@@ -55,6 +55,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
         Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+        Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
         Phase("connect", (trunk.ConnectTrunk(),)),
     )

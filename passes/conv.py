@@ -18,6 +18,7 @@ from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.filters import WINOGRAD
 from tracea_graph.passes.chains import IDENTITY, Spelled, inline, kind_of
 from tracea_graph.passes.elementary import read_chain
 from tracea_graph.passes.filters import (
@@ -27,6 +28,7 @@ from tracea_graph.passes.filters import (
     layout_for,
     pack_weight,
     pad_bias,
+    repack,
 )  # fmt: skip
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer, same_shape
 from tracea_graph.passes.windows import read_window
@@ -35,6 +37,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "AbsorbBatchNorm", "AbsorbConvEpilogue", "AbsorbPad", "LiftBatchNorm", "LiftConv",
+    "TransformFilters",
 ]  # fmt: skip
 
 
@@ -275,6 +278,31 @@ class AbsorbConvEpilogue:
         operands = (x, w, *([bias] if bias else []), *names[1:])
         new = fused(self.name, params, operands, region.results, (conv, region))
         return Proposal(self.name, (conv, region), (new,))
+
+
+class TransformFilters:
+    """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
+
+    The error of the first is below, of the second about ten times that of direct summation.
+    Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
+    """
+
+    name = "winograd"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, ConvParams) or params.layout != "blocked":
+            return
+        weight = graph.weight(region.operands[1])
+        if not params.transformable or weight is None:
+            return
+        for layout in WINOGRAD:
+            transformed = repack(weight, params, layout)
+            operands = (region.operands[0], transformed.name, *region.operands[2:])
+            other = dataclasses.replace(params, layout=layout)
+            new = fused(self.name, other, operands, region.results, [region])
+            weights = {transformed.name: transformed}
+            yield Proposal(self.name, (region,), (new,), weights=weights)
 
 
 def channel_kind(spec: TensorSpec, result: TensorSpec) -> str | None:

@@ -23,7 +23,9 @@ from tracea_graph.ops.windows import Window
 from tracea_graph.passes.storage import is_shared
 from tracea_graph.ttg import TileGraph
 
-__all__ = ["Affine", "after_filters", "before_filters", "layout_for", "pad_bias", "pack_weight"]
+__all__ = [
+    "Affine", "after_filters", "before_filters", "layout_for", "pack_weight", "pad_bias", "repack",
+]  # fmt: skip
 
 _STEM = 8
 """Input channels below which a block of 16 would be mostly padding."""
@@ -53,6 +55,16 @@ def pack_weight(weight: Weight, layout: str) -> Weight:
         f"{weight.name}_{layout}", DType.F32, shape,
         lambda: pack_filters(np.asarray(weight.load(), np.float32), layout),
     )  # fmt: skip
+
+
+def repack(weight: Weight, params: ConvParams, layout: str) -> Weight:
+    """Stored weights of a convolution in another layout."""
+
+    def load() -> Array:
+        return pack_filters(unpack_filters(weight.load(), params.layout, params.shape), layout)
+
+    name = weight.name.removesuffix(f"_{params.layout}")
+    return Weight(f"{name}_{layout}", DType.F32, stored_shape(layout, params.shape), load)
 
 
 def pad_bias(weight: Weight) -> Weight:
@@ -156,5 +168,4 @@ def before_filters(
 
 
 def _bias_size(params: ConvParams) -> int:
-    padded = params.layout in ("blocked", "stem", "depthwise")
-    return BLOCK * blocks(params.filters) if padded else params.filters
+    return BLOCK * blocks(params.filters) if params.in_blocks else params.filters

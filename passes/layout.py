@@ -78,7 +78,7 @@ class Layout:
     def _place(self, step: RegionStep, value: int) -> None:
         params = step.params
         if isinstance(params, ConvParams):
-            if params.layout in ("blocked", "stem", "depthwise"):
+            if params.in_blocks:
                 self.blocked.add(value)
         elif isinstance(params, PoolParams):
             if params.window is not None and params.window.rank <= 2:
@@ -140,7 +140,7 @@ class Layout:
 
     def _want(self, step: RegionStep) -> None:
         params = step.params
-        if not isinstance(params, ConvParams) or params.layout not in ("blocked", "depthwise"):
+        if not isinstance(params, ConvParams) or not params.in_blocks or params.layout == "stem":
             return
         root, _ = self.root(step.operands[0])
         wanted = zip(self.halos.get(root, _NONE), halo_of(params.window), strict=True)

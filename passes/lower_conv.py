@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import WINOGRAD
 from tracea_graph.ops.gemm import LAYOUTS
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
@@ -139,6 +140,9 @@ def _blocked(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> 
     else:
         kernel, read = "conv", v.block(x).view(halo_of(window))
         ints = (*steps, p.groups, *last, last_block(p.channels), *home.halo)
+    if p.layout in WINOGRAD:
+        kernel = "winograd"
+        ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
     if p.layout == "depthwise":
         kernel, ints = "depthwise", (*steps, *last, *home.halo)
     weight = View(v.slot(w).buffer, source, strides_of(source))

@@ -93,8 +93,7 @@ def conv(
 ) -> Case:  # fmt: skip
     params = ConvParams(c, o, over, groups, layout, bias, epilogue)
     data: Shape = x or ("n", c, *("h", "w", 5)[: over.rank])
-    blocks = layout in ("blocked", "stem", "depthwise")
-    offsets = (Bias(o) if blocks else (o,),) if bias else ()
+    offsets = (Bias(o) if params.in_blocks else (o,),) if bias else ()
     return Case(params, (data, Filters(params.shape, layout), *offsets, *extra))
 
 
@@ -137,6 +136,8 @@ ALONE = {
         20, 33, window(1), "panels", 1, ("n", 33, 1, 1), (33, 1, 1), (), x=("n", 20, 1, 1),
         epilogue=CLIP_MUL,
     ),
+    "Winograd, 2 x 2": conv(20, 33, window(3, pads=1), "winograd2"),
+    "Winograd, 4 x 4": conv(20, 33, window(3, pads=1), "winograd4", epilogue=RELU),
     "plain": conv(6, 10, window(3, pads=1), "plain", 2),
     "plain, no bias": conv(6, 10, window(3, pads=1), "plain", 2, bias=False),
     "plain over one axis": conv(6, 4, window((3,), 2, pads=1), "plain"),

@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import Extent, TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run"]
@@ -269,6 +270,15 @@ def depthwise(call: Call, views: list[Any]) -> None:
     finish_conv(call, _biased(convolve(inside, plain, steps, count), bias), rest, last)
 
 
+def winograd(call: Call, views: list[Any]) -> None:
+    x, w, bias, *rest = views
+    m, last_out, last_in = call.ints[:3]
+    inside = blocked(x, last_in)
+    o, i = w.shape[1] * 16 - 16 + last_out, inside.shape[1]
+    plain = unpack_filters(w, f"winograd{m}", (o, i, 3, 3))
+    finish_conv(call, _biased(convolve(inside, plain, (1, 1, 1, 1), 1), bias), rest, last_out)
+
+
 def conv_plain(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
     rank = x.ndim - 2
@@ -330,5 +340,6 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "embedding": embedding, "attention": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
         "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
+        "winograd": winograd,
     }
 )  # fmt: skip

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
-from tracea_graph.ops.filters import BLOCK, LAYOUTS, spell_filters, unpack_filters
+from tracea_graph.ops.filters import BLOCK, LAYOUTS, WINOGRAD, spell_filters, unpack_filters
 from tracea_graph.ops.windows import Window, windows_of
 
 __all__ = ["ConvParams"]
@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.floating[Any]]
 class ConvParams:
     """Operands: x, W in its layout, bias, the epilogue's beyond its first (where present).
 
-    The bias of a blocked, stem or depthwise layout is padded with zeros to whole blocks.
+    The bias of a layout in blocks is padded with zeros to whole blocks.
     """
 
     channels: int
@@ -50,6 +50,8 @@ class ConvParams:
             raise ValueError(f"{self.channels} channels do not split into {self.groups} groups")
         if self.layout != "plain" and self.window.rank > 2:
             raise ValueError("only one and two axes are stored in blocks")
+        if self.layout in WINOGRAD and not self.transformable:
+            raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
         if self.epilogue and (
             self.epilogue.operands[:1] != ("full",)
             or len(self.epilogue.results) > 1
@@ -79,7 +81,18 @@ class ConvParams:
     @property
     def padded_bias(self) -> bool:
         """True where the stored bias is longer than the filters are many."""
-        return self.layout in ("blocked", "stem", "depthwise") and self.filters % BLOCK != 0
+        return self.in_blocks and self.filters % BLOCK != 0
+
+    @property
+    def in_blocks(self) -> bool:
+        """True for the layouts whose kernels write blocks."""
+        return self.layout not in ("plain", "panels")
+
+    @property
+    def transformable(self) -> bool:
+        """True for what Winograd's transform can do."""
+        window = Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
+        return self.window == window and self.groups == 1
 
     def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any | None, Sequence[Any]]:
         """Operands by role: x, W, bias or None, extras."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from tracea_graph.ir import Extent, TensorSpec, Weight, evaluate, symbols_of
 from tracea_graph.ops.attention import AttentionParams
@@ -22,6 +23,7 @@ from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.filters import WINOGRAD
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -55,6 +57,8 @@ _HEAD_US = 0.3
 _OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams, ConvParams)
 """One pass each; norms and look-ups take several passes over a row."""
 _MANY_ROWS = 64
+_TRANSFORMED = MappingProxyType({"winograd2": 1.75, "winograd4": 2.6})
+"""The same of Winograd's, counting the products of a direct convolution."""
 _FEW_TAPS = 32
 """Products per element below which ONNX Runtime's convolution is a depthwise one."""
 _DEPTHWISE, _STEM = 0.35, 0.7
@@ -136,6 +140,8 @@ class CostModel:
         if isinstance(params, ConvParams):
             extra = params.epilogue.flops if params.epilogue else 0
             product = self._product(2.0 * count * params.taps, _direct(params))
+            if params.layout in WINOGRAD:
+                product *= self._tiling(graph.spec(region.results[0]), WINOGRAD[params.layout])
             return product + self._vector(count * (1 + extra))
         if isinstance(params, PoolParams):
             taps = prod(params.window.kernel) if params.window else 1
@@ -171,6 +177,11 @@ class CostModel:
         product = self._product(2.0 * scores * (p.head + p.head_v), _ATTENTION_PRODUCT)
         heads = self._value(shape[0]) * p.heads
         return product + self._vector(scores * 10) + heads * _HEAD_US
+
+    def _tiling(self, spec: TensorSpec, m: int) -> float:
+        """How much more than the result its whole tiles are."""
+        sides = [self._value(d) for d in (spec.shape or ())[2:]]
+        return prod(-(-side // m) * m / max(side, 1.0) for side in sides)
 
     def _product(self, flops: float, efficiency: float) -> float:
         return flops / (self.machine.gflops * efficiency) * 1e-3
@@ -224,10 +235,9 @@ class _Inside(TileGraph):
 def _reordered(region: Region) -> tuple[str, ...]:
     """Values a step wants in blocks, or writes so."""
     params = region.params
-    if isinstance(params, ConvParams) and params.layout in ("blocked", "depthwise"):
-        return (region.operands[0], region.results[0])
-    if isinstance(params, ConvParams) and params.layout == "stem":
-        return region.results
+    if isinstance(params, ConvParams):
+        reads = region.operands[:1] if params.layout != "stem" else ()
+        return (*reads, *region.results) if params.in_blocks else ()
     if isinstance(params, PoolParams):
         return (region.operands[0], *(region.results if params.window else ()))
     return ()
@@ -239,5 +249,5 @@ def _direct(params: ConvParams) -> float:
         return 0.1
     if params.layout == "panels":
         return 0.5
-    narrow = {"depthwise": _DEPTHWISE, "stem": _STEM}
-    return narrow.get(params.layout, _FUSED_PRODUCT)
+    shares = {"depthwise": _DEPTHWISE, "stem": _STEM, **_TRANSFORMED}
+    return shares.get(params.layout, _FUSED_PRODUCT)
