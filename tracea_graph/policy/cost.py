@@ -100,6 +100,15 @@ class CostModel:
         """Bringing values into blocks and back, where a convolution or pool stands alone."""
         return sum(self._warm_us(graph.spec(v)) * 3.0 for v in _reordered(region))
 
+    def bound(self, graph: TileGraph, region: Region) -> str:
+        """What most of the predicted time is: ``compute``, ``memory`` or ``overhead``."""
+        parts = {
+            "compute": self._arithmetic_us(graph, region),
+            "memory": self._traffic_us(graph, region),
+            "overhead": self.machine.node_us,
+        }
+        return max(parts, key=lambda name: parts[name])
+
     # ---- traffic -----------------------------------------------------------------------
 
     def _traffic_us(self, graph: TileGraph, region: Region) -> float:
