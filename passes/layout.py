@@ -131,10 +131,16 @@ class Layout:
         """Parts that lie nowhere else yet are written straight into the whole."""
         first = 0
         for part in parts:
-            # a slice of another value stays where it is; an input is copied when it is blocked
-            if part in self.blocked and part not in self.within:
+            # a slice of another value stays where it is, an input is copied when it is blocked,
+            # and a part whose size is not provably that of the whole is copied to see whether
+            if part in self.blocked and part not in self.within and self.fits(part, value):
                 self.within[part] = (value, first)
             first += self.channels(part)
+
+    def fits(self, part: int, whole: int) -> bool:
+        """True if a part is provably of the whole's size but for channels."""
+        a, b = self.specs[part].shape or (), self.specs[whole].shape or ()
+        return a[:1] == b[:1] and a[2:] == b[2:]
 
     # ---- what readers want -------------------------------------------------------------
 

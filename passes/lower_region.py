@@ -18,7 +18,7 @@ from tracea_graph.passes.chains import IDENTITY
 from tracea_graph.passes.layout import Layout
 from tracea_graph.passes.lower_conv import lower_conv, lower_pool
 from tracea_graph.passes.values import Values
-from tracea_graph.passes.writer import Slot, Writer, broadcast, strides_of
+from tracea_graph.passes.writer import Slot, Writer, strides_of
 
 __all__ = ["Lower", "alone", "lower_region"]
 
@@ -174,15 +174,16 @@ def _concat(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
     for value in operands:
         channels = v.layout.channels(value)
         if v.layout.within.get(value) != (result, first):
-            _bring(v, value, home.part(first, channels))
+            _bring(v, value, result, home.part(first, channels))
         first += channels
     v.blocks[result] = home
 
 
-def _bring(v: Values, value: int, place: Blocked) -> None:
-    if value not in v.blocks:
+def _bring(v: Values, value: int, whole: int, place: Blocked) -> None:
+    if value not in v.blocks and v.layout.fits(value, whole):
         v.block_into(value, place)
         return
+    v.block(value)
     _copy(v, v.blocks[value].view(), place.view())
     if any(place.halo):
         v.w.call("halo", place.whole, ints=place.halo)
@@ -193,9 +194,10 @@ def _concat_plain(v: Values, axis: int, operands: Sequence[int], result: int) ->
     strides = strides_of(out.shape)
     offset = _times(strides[axis], 0)
     for value in operands:
-        target = View(out.buffer, v.shape(value), strides, offset)
-        _copy(v, broadcast(v.slot(value), v.shape(value)), target)
-        offset = _sum(offset, _times(strides[axis], v.shape(value)[axis]))
+        size = v.shape(value)[axis]
+        dims = tuple(size if a == axis else d for a, d in enumerate(out.shape))
+        _copy(v, v.slot(value).view, View(out.buffer, dims, strides, offset))
+        offset = _sum(offset, _times(strides[axis], size))
 
 
 def _times(a: Extent, b: Extent) -> Extent:

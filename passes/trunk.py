@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tracea_graph.ir import TensorSpec
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -45,15 +46,20 @@ class ConnectTrunk:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if not isinstance(region.params, _CORE):
             return
-        members = _Neighbourhood(graph).grow(region)
-        if len(members) < 2 or members[0].id != region.id:
-            return
-        if (found := _build(graph, members)) is None:
-            yield Miss(self.name, region.id, "the shapes inside do not provably fit")
-            return
-        params, operands, results = found
-        new = fused(self.name, params, operands, results, members)
-        yield Proposal(self.name, tuple(members), (new,))
+        around = _Neighbourhood(graph)
+        members = around.grow(region)
+        while members and members[0].id == region.id and len(members) > 1:
+            unfit = _first_unfit(graph, members)
+            if unfit is None:
+                params, operands, results = _build(graph, members)
+                new = fused(self.name, params, operands, results, members)
+                yield Proposal(self.name, tuple(members), (new,))
+                return
+            if unfit.id == region.id:
+                return
+            yield Miss(self.name, unfit.id, "its shapes do not provably fit inside a program")
+            around.exclude(unfit)
+            members = around.grow(region)
 
 
 def _steps_of(graph: TileGraph, region: Region) -> Steps | None:
@@ -93,6 +99,10 @@ class _Neighbourhood:
         for i in reversed(range(len(self.order))):
             for r in self.readers[i]:
                 self.below[i] |= self.below[r] | 1 << r
+
+    def exclude(self, region: Region) -> None:
+        """A region that cannot be a step after all."""
+        self.steps[self.rank[region.id]] = None
 
     def grow(self, seed: Region) -> list[Region]:
         """The largest convex set of steps around a region, producers first."""
@@ -148,9 +158,22 @@ class _Neighbourhood:
         return isinstance(region.params, ElementwiseParams) or region.op == "Concat"
 
 
+def _first_unfit(graph: TileGraph, members: Sequence[Region]) -> Region | None:
+    """The first region whose shapes do not follow from those of what is outside."""
+    specs: dict[str, TensorSpec] = {}
+    for region in members:
+        for params, reads, results in _steps_of(graph, region) or ():
+            try:
+                found = params.infer([specs.get(v) or graph.spec(v) for v in reads])
+            except ValueError:
+                return region
+            specs |= zip(results, found, strict=False)
+    return None
+
+
 def _build(
     graph: TileGraph, members: Sequence[Region]
-) -> tuple[RegionParams, tuple[str, ...], tuple[str, ...]] | None:
+) -> tuple[RegionParams, tuple[str, ...], tuple[str, ...]]:
     """The program of some regions, what it reads and what others read of it."""
     steps = [s for r in members for s in _steps_of(graph, r) or ()]
     inside = {v for _, _, results in steps for v in results}
@@ -168,9 +191,8 @@ def _build(
         for v in r.writes
         if graph.is_output(v) or any(u.region.id not in ids for u in graph.uses(v))
     )
-    params = RegionParams(len(operands), tuple(made), tuple(numbers[v] for v in results))
-    try:
-        params.infer([graph.spec(v) for v in operands])
-    except ValueError:
-        return None
-    return params, operands, results
+    return (
+        RegionParams(len(operands), tuple(made), tuple(numbers[v] for v in results)),
+        operands,
+        results,
+    )

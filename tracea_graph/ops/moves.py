@@ -39,7 +39,11 @@ class MoveParams:
             raise ValueError(f"no move: {self}")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError where the parts of a concatenation do not provably fit."""
+        """Raises ValueError where the parts of a concatenation do not fit.
+
+        Parts agree in every other axis, or the original fails: sizes that are not provably equal
+        count as the simplest of them, and whoever copies a part sees to it that they are.
+        """
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
             raise ValueError("the rank of an operand is unknown")
@@ -55,12 +59,13 @@ class MoveParams:
         if self.kind == "channels":
             return (first[0], self.ints[1] - self.ints[0], *first[2:])
         (axis,) = self.ints
+        if len({len(s) for s in shapes}) > 1:
+            raise ValueError("the parts of a concatenation do not fit")
         total: Extent = 0
         for shape in shapes:
-            if (*shape[:axis], *shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]):
-                raise ValueError("the parts of a concatenation do not provably fit")
             total = combine("add", total, shape[axis])
-        return (*first[:axis], total, *first[axis + 1 :])
+        sides = [[s[a] for s in shapes] for a in range(len(first))]
+        return tuple(total if a == axis else _agreed(s) for a, s in enumerate(sides))
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
@@ -84,6 +89,16 @@ class MoveParams:
         if self.kind == "concat":
             return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
         return b.done(_spell_repeat(b, x, self.ints))
+
+
+def _agreed(sizes: Sequence[Extent]) -> Extent:
+    """The simplest of sizes that are equal; a number if there is one.
+
+    Raises ValueError for different numbers.
+    """
+    if len({s for s in sizes if isinstance(s, int)}) > 1:
+        raise ValueError("the parts of a concatenation do not fit")
+    return min(sizes, key=lambda s: (not isinstance(s, int), len(str(s)), str(s)))
 
 
 def _spell_repeat(b: BodyBuilder, x: str, factors: Sequence[int]) -> str:
