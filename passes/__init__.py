@@ -15,7 +15,10 @@ from tracea_graph.passes import (
 )
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["phases"]
+__all__ = ["CONNECT", "phases"]
+
+CONNECT = "connect"
+"""The phase that makes one program of neighbouring regions."""
 
 
 def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
@@ -57,5 +60,5 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
-        Phase("connect", (trunk.ConnectTrunk(),)),
+        Phase(CONNECT, (trunk.ConnectTrunk(),)),
     )

@@ -23,6 +23,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.passes.moves import read_moves
 from tracea_graph.passes.regions import fused, is_f32
+from tracea_graph.passes.writer import localise
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -160,11 +161,14 @@ class _Neighbourhood:
 
 def _first_unfit(graph: TileGraph, members: Sequence[Region]) -> Region | None:
     """The first region whose shapes do not follow from those of what is outside."""
-    specs: dict[str, TensorSpec] = {}
+    outside = sorted({v for r in members for v in r.reads} - {v for r in members for v in r.writes})
+    # as the program will know them: sizes are symbols of its own
+    local, _ = localise([graph.spec(v) for v in outside], True)
+    specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))
     for region in members:
         for params, reads, results in _steps_of(graph, region) or ():
             try:
-                found = params.infer([specs.get(v) or graph.spec(v) for v in reads])
+                found = params.infer([specs[v] for v in reads])
             except ValueError:
                 return region
             specs |= zip(results, found, strict=False)

@@ -11,7 +11,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes import phases
+from tracea_graph.passes import CONNECT, phases
 from tracea_graph.policy import CostModel, Machine, measured_machine
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -53,10 +53,13 @@ class Planner:
             machine = measured_machine(options.environment, isas[-1])
         self.cost = CostModel(machine, bindings)
 
-    def plan(self, frozen: Mapping[str, str] = NOTHING) -> tuple[TileGraph, Trace]:
+    def plan(
+        self, frozen: Mapping[str, str] = NOTHING, apart: bool = False
+    ) -> tuple[TileGraph, Trace]:
         """The scheduled graph and its trace; operators that write a frozen value stay.
 
-        ``frozen`` says why of each.
+        ``frozen`` says why of each.  ``apart`` leaves regions that could be steps of one program
+        as nodes of their own.
         """
         graph, frozen = self._graph.copy(), {**self._known_petty, **frozen}
         legal = self._options.keep == "legal"
@@ -67,8 +70,9 @@ class Planner:
             min_gain_us=float("-inf") if legal else 0.0,
             check=self._options.environment.check,
         )
-        trace = schedule(graph, self._phases, self.cost, limits)
-        petty = {} if legal else self._petty(graph)
+        phases = [p for p in self._phases if not apart or p.name != CONNECT]
+        trace = schedule(graph, phases, self.cost, limits)
+        petty = {} if legal or apart else self._petty(graph)
         if petty.keys() - frozen.keys():
             self._known_petty |= petty
             return self.plan(frozen)
