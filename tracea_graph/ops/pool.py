@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.windows import Window, windows_of
 
@@ -43,9 +43,18 @@ class PoolParams:
         if shape is None or len(shape) < 3:
             raise ValueError("the rank of x is unknown or too low")
         if self.window is not None:
-            return (TensorSpec(DType.F32, (*shape[:2], *self.window.sizes(shape[2:]))),)
+            return (TensorSpec(DType.F32, (*shape[:2], *self._sizes(shape[2:]))),)
         ones = () if self.flat else (1,) * (len(shape) - 2)
         return (TensorSpec(DType.F32, (*shape[:2], *ones)),)
+
+    def _sizes(self, spatial: Sequence[Extent]) -> tuple[Extent, ...]:
+        """As ONNX Runtime counts: a window that sticks out of all there is still counts as one."""
+        assert self.window is not None
+        axes = zip(self.window.sizes(spatial), self.window.spans, self.window.pairs, strict=True)
+        return tuple(
+            size if isinstance(size, int) or sum(pad) >= span - 1 else combine("max", size, 1)
+            for size, span, pad in axes
+        )
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
