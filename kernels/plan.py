@@ -40,9 +40,21 @@ OPCODES = MappingProxyType(
         name: 1 + i
         for i, name in enumerate(
             (
-                "gemm", "norm", "elementwise", "embedding", "attention",
-                "conv", "conv_stem", "depthwise", "winograd",
-                "pool", "pool_all", "block", "unblock", "halo", "conv_plain",
+                "gemm",
+                "norm",
+                "elementwise",
+                "embedding",
+                "attention",
+                "conv",
+                "conv_stem",
+                "depthwise",
+                "winograd",
+                "pool",
+                "pool_all",
+                "block",
+                "unblock",
+                "halo",
+                "conv_plain",
             )
         )
     }

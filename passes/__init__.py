@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.passes import (
     attention,
+    channel_norm,
     conv,
     elementwise,
     embedding,
@@ -28,7 +29,14 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
     """
     return (
         # spellings first: fusing half of one would hide it
-        Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
+        Phase(
+            "recognise",
+            (
+                *map(RulePass, recognise.RULES),
+                attention.RecogniseAttention(),
+                channel_norm.RecogniseChannelNorm(),
+            ),
+        ),
         # products and look-ups become regions that others can join
         Phase(
             "lift",

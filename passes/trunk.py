@@ -151,17 +151,19 @@ class _Neighbourhood:
         return kept
 
     def _worth_ending_with(self, i: int) -> bool:
-        """Chains and concatenations finish what cores began; so does the product that reads a
+        """Chains and concatenations finish what cores began; so does what reads a
         pooled vector.  A move at the end only moves."""
         region = self.order[i]
-        if isinstance(region.params, GemmParams):
+        if isinstance(region.params, (GemmParams, NormParams)):
             return self.graph.spec(region.results[0]).rank == 2
         return isinstance(region.params, ElementwiseParams) or region.op == "Concat"
 
 
 def _first_unfit(graph: TileGraph, members: Sequence[Region]) -> Region | None:
     """The first region whose shapes do not follow from those of what is outside."""
-    outside = sorted({v for r in members for v in r.reads} - {v for r in members for v in r.writes})
+    outside = sorted(
+        {v for r in members for v in r.reads} - {v for r in members for v in r.writes}
+    )
     # as the program will know them: sizes are symbols of its own
     local, _ = localise([graph.spec(v) for v in outside], True)
     specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))

@@ -105,9 +105,7 @@ def convolve(
     return y.reshape(n, o, *y.shape[3:])
 
 
-def inside(
-    kind: str, index: int, n: Extent, block_count: int, size: Pair, halo: Halo
-) -> View:
+def inside(kind: str, index: int, n: Extent, block_count: int, size: Pair, halo: Halo) -> View:
     """The interior of a blocked buffer."""
     (h, w), (top, left, bottom, right) = size, halo
     row = 16 * (left + w + right)
@@ -358,7 +356,9 @@ def turn(
     if back:
         call = Call("unblock", (view, own), (last(channels),))
     else:
-        call = Call("block", (own, dense("output", 0, *(out.shape or ()))), (last(channels), *halo))
+        call = Call(
+            "block", (own, dense("output", 0, *(out.shape or ()))), (last(channels), *halo)
+        )
     program = single(call, feeds.specs, [out], n=(0, 0))
     name = label("unblock" if back else "block", channels, size, nhwc, halo)
     return Case(name, program, tuple(feeds.arrays), (expected,))
@@ -424,9 +424,13 @@ def dense_cases() -> list[Case]:
     counts = (1, 3, 7, 16, 24, 33)
     sizes = [*range(1, 18), 19, 23, 29, 31]
     cases = [conv(33, 40, (1, w)) for w in sizes]  # every tail of a flat line
-    cases += [conv(16, 24, (h, w), (3, 3), pad=same(3), halo=(1, 1, 1, 1))
-              for h, w in ((1, 1), (2, 3), (3, 2), (5, 6), (7, 7), (4, 7), (6, 4), (9, 8), (3, 29))]
-    cases += [conv(i, o, (5, 6), (3, 3), pad=same(3)) for i, o in itertools.product(counts, counts)]
+    cases += [
+        conv(16, 24, (h, w), (3, 3), pad=same(3), halo=(1, 1, 1, 1))
+        for h, w in ((1, 1), (2, 3), (3, 2), (5, 6), (7, 7), (4, 7), (6, 4), (9, 8), (3, 29))
+    ]
+    cases += [
+        conv(i, o, (5, 6), (3, 3), pad=same(3)) for i, o in itertools.product(counts, counts)
+    ]
     cases += [conv(16, 16, (13, 12), (k, k), pad=same(k)) for k in range(1, 12)]
     cases += [
         conv(24, 33, (11, 17), (k, k), (s, s), (d, d), pad=same(k, d), halo=(0, 1, 2, 3))

@@ -43,9 +43,7 @@ WINOGRAD = MappingProxyType({"winograd2": 2, "winograd4": 4})
 _BACK = MappingProxyType(
     {
         2: np.array([[1, 0, 0, 0], [0, 1, -1, 0], [0, 0, 0, 1]], np.float32),
-        4: np.array(
-            [[4, 0, 0, 0, 0, 0], [0, -3, 3, 0, 0, 0], [0, 0, 0, 0, 0, 1]], np.float32
-        ),
+        4: np.array([[4, 0, 0, 0, 0, 0], [0, -3, 3, 0, 0, 0], [0, 0, 0, 0, 0, 1]], np.float32),
     }
 )
 """``back · transform · back'`` gives the 3 x 3 kernel again."""
