@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.passes import (
     attention,
+    batch_norm,
     channel_norm,
     conv,
     elementwise,
@@ -46,7 +47,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
                 gemm.AbsorbBias(),
                 conv.LiftConv(plain_weights),
                 conv.AbsorbPad(),
-                conv.AbsorbBatchNorm(),
+                batch_norm.AbsorbBatchNorm(),
                 pool.LiftPool(),
                 pool.AbsorbFlatten(),
             ),
@@ -58,7 +59,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
                 projections.MergeProjections(),
                 gemm.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
-                conv.LiftBatchNorm(),
+                batch_norm.LiftBatchNorm(),
                 conv.AbsorbConvEpilogue(),
                 embedding.AbsorbEmbeddingNorm(),
                 elementwise.MergeElementwise(),

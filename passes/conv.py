@@ -2,9 +2,6 @@
 
 Conv(x, W, b)                              -> FusedConv
 FusedConv(Pad(x))                          -> FusedConv(x) with more padding
-BatchNormalization(FusedConv(x))           -> FusedConv(x) with other filters and bias
-FusedConv(BatchNormalization(x))           -> the same, where nothing is padded
-BatchNormalization(x)                      -> FusedElementwise(x · scale + shift)
 elementwise(FusedConv(x), a, b …)          -> FusedConv(x, …, epilogue)
 """
 
@@ -15,16 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracea_graph.ir import TensorSpec, Weight
-from tracea_graph.ops.chain import FULL, ROW, SCALAR, Chain, Step
+from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.filters import WINOGRAD
-from tracea_graph.passes.chains import IDENTITY, Spelled, inline, kind_of
+from tracea_graph.passes.chains import IDENTITY, Spelled, inline
 from tracea_graph.passes.elementary import read_chain
 from tracea_graph.passes.filters import (
-    Affine,
-    after_filters,
-    before_filters,
     layout_for,
     pack_weight,
     pad_bias,
@@ -36,14 +29,14 @@ from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "AbsorbBatchNorm", "AbsorbConvEpilogue", "AbsorbPad", "LiftBatchNorm", "LiftConv",
-    "TransformFilters",
+    "AbsorbConvEpilogue", "AbsorbPad", "LiftConv", "TransformFilters", "conv_behind",
+    "only_read_by",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LiftConv:
-    """A convolution with constant filters; ``plain`` keeps all filters as the original has them."""
+    """A convolution with constant filters; ``plain`` keeps them all as the original has them."""
 
     plain: bool = False
     name: str = "conv"
@@ -90,11 +83,11 @@ class LiftConv:
         return Proposal(self.name, (region,), (new,), weights=weights, step=True)
 
 
-def _conv_behind(graph: TileGraph, value: str) -> Region | None:
+def conv_behind(graph: TileGraph, value: str) -> Region | None:
     return operand_producer(graph, value, "FusedConv")
 
 
-def _only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
+def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
     uses = graph.uses(value)
     return not graph.is_output(value) and all(u.region.id == region.id for u in uses)
 
@@ -114,7 +107,7 @@ class AbsorbPad:
         if isinstance(pads, str):
             yield Miss(self.name, region.id, pads)
             return
-        if not _only_read_by(graph, region.operands[0], region):
+        if not only_read_by(graph, region.operands[0], region):
             yield Miss(self.name, region.id, f"{region.operands[0]!r} has other readers")
             return
         window = region.params.window
@@ -142,93 +135,13 @@ def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
         value = constant_number(graph, pad.operands[2])
     if value != 0.0:
         return "the padding is not zero"
-    pads = tuple(given)  # type: ignore[arg-type]
+    pads = tuple(int(v) for v in given) if isinstance(given, tuple) else ()
     rank = len(pads) // 2
+    if rank < 3:
+        return "the padding is not over spatial axes"
     if any((*pads[:2], *pads[rank : rank + 2])) or min(pads) < 0:
         return "batch or channels are padded, or something is cut off"
     return (*pads[2:rank], *pads[rank + 2 :])
-
-
-# ---- batch normalisation -----------------------------------------------------------------
-
-
-def _affine(graph: TileGraph, region: Region) -> Affine | str:
-    """What a BatchNormalization with fixed figures computes; or why it is something else."""
-    if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
-        return "its operands are not float32"
-    figures = [graph.weight(v) for v in region.operands[1:5]]
-    if any(w is None for w in figures):
-        return "its figures are not constant"
-    if attribute(region, "training_mode", 0) or attribute(region, "spatial", 1) != 1:
-        return "it computes its own mean and variance, or works per element"
-    if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
-        return "its mean or variance is read too"
-    epsilon = float(str(attribute(region, "epsilon", 1e-5)))
-    return Affine(*figures, epsilon)  # type: ignore[arg-type]
-
-
-class AbsorbBatchNorm:
-    """A batch normalisation behind a convolution, or before one that pads nothing."""
-
-    name = "conv-batch-norm"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op == "BatchNormalization":
-            conv = _conv_behind(graph, region.operands[0])
-            if conv is not None:
-                yield self._absorb(graph, conv, region, region.operands[0], after=True)
-        elif isinstance(region.params, ConvParams):
-            norm = operand_producer(graph, region.operands[0], "BatchNormalization")
-            if norm is not None:
-                yield self._absorb(graph, region, norm, region.operands[0], after=False)
-
-    def _absorb(
-        self, graph: TileGraph, conv: Region, norm: Region, between: str, after: bool
-    ) -> Proposal | Miss:
-        last = norm if after else conv
-        affine = _affine(graph, norm)
-        if isinstance(affine, str):
-            return Miss(self.name, norm.id, affine)
-        if not _only_read_by(graph, between, last):
-            return Miss(self.name, last.id, f"{between!r} has other readers")
-        params: ConvParams = conv.params
-        if after and params.epilogue is not None:
-            return Miss(self.name, last.id, "something comes between convolution and norm")
-        if not after and params.window.padded:
-            return Miss(self.name, last.id, "the norm's shift would reach into the padding")
-        x, w, bias, extras = params.split(conv.operands)
-        weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
-        if weight is None or (bias and offsets is None):
-            return Miss(self.name, last.id, "the bias is not constant")
-        make = after_filters if after else before_filters
-        new_w, new_bias = make(params, weight, offsets, affine, last.results[0])
-        operands = (x if after else norm.operands[0], new_w.name, new_bias.name, *extras)
-        params = dataclasses.replace(params, bias=True)
-        new = fused(self.name, params, operands, last.results[:1], (conv, norm))
-        weights = {w.name: w for w in (new_w, new_bias)}
-        return Proposal(self.name, (conv, norm), (new,), weights=weights)
-
-
-class LiftBatchNorm:
-    """A batch normalisation no convolution took is a product and a sum per channel."""
-
-    name = "batch-norm"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op != "BatchNormalization":
-            return
-        affine, spec = _affine(graph, region), graph.spec(region.operands[0])
-        if isinstance(affine, str) or spec.rank is None or not 2 <= spec.rank <= 6:
-            reason = affine if isinstance(affine, str) else "the rank of its input is not known"
-            yield Miss(self.name, region.id, reason)
-            return
-        scale, shift = affine.weights(region.results[0], spec.rank - 2)
-        names = (region.operands[0], scale.name, shift.name)
-        kinds = tuple(kind_of(s, spec) for s in (spec, scale.spec, shift.spec))
-        chain = Chain(kinds, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
-        new = fused(self.name, ElementwiseParams(chain), names, region.results[:1], [region])
-        weights = {scale.name: scale, shift.name: shift}
-        yield Proposal(self.name, (region,), (new,), weights=weights, step=True)
 
 
 # ---- epilogues ---------------------------------------------------------------------------
@@ -244,7 +157,7 @@ class AbsorbConvEpilogue:
         if spelled is None or len(region.results) != 1:
             return
         for value in dict.fromkeys(spelled[1]):
-            conv = _conv_behind(graph, value)
+            conv = conv_behind(graph, value)
             if conv is None:
                 continue
             item = self._absorb(graph, region, spelled, value, conv)
@@ -258,7 +171,7 @@ class AbsorbConvEpilogue:
         result = graph.spec(region.results[0])
         if not is_f32(graph, region.results[0], *spelled[1]):
             return Miss(self.name, region.id, "its operands and result are not all float32")
-        if not _only_read_by(graph, value, region):
+        if not only_read_by(graph, value, region):
             return Miss(self.name, region.id, f"the convolution {value!r} has other readers")
         if not same_shape(graph.spec(value), result):
             return Miss(self.name, region.id, "the convolution is broadcast")

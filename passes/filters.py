@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Extent, Weight
 from tracea_graph.ops.conv import ConvParams
@@ -22,6 +24,8 @@ from tracea_graph.ops.filters import (
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.storage import is_shared
 from tracea_graph.ttg import TileGraph
+
+Floats = npt.NDArray[np.floating[Any]]
 
 __all__ = [
     "Affine", "after_filters", "before_filters", "layout_for", "pack_weight", "pad_bias", "repack",
@@ -61,7 +65,8 @@ def repack(weight: Weight, params: ConvParams, layout: str) -> Weight:
     """Stored weights of a convolution in another layout."""
 
     def load() -> Array:
-        return pack_filters(unpack_filters(weight.load(), params.layout, params.shape), layout)
+        stored = np.asarray(weight.load(), np.float32)
+        return pack_filters(unpack_filters(stored, params.layout, params.shape), layout)
 
     name = weight.name.removesuffix(f"_{params.layout}")
     return Weight(f"{name}_{layout}", DType.F32, stored_shape(layout, params.shape), load)
@@ -93,7 +98,7 @@ class Affine:
     def channels(self) -> int:
         return self.gamma.count
 
-    def arrays(self) -> tuple[Array, Array]:
+    def arrays(self) -> tuple[Floats, Floats]:
         gamma, beta, mean, variance = (
             np.asarray(w.load(), np.float64).reshape(-1)
             for w in (self.gamma, self.beta, self.mean, self.variance)
@@ -127,7 +132,7 @@ def after_filters(
 
     def offsets() -> Array:
         scale, shift = affine.arrays()
-        old = 0.0 if bias is None else bias.load()[: params.filters].astype(np.float64)
+        old = _offsets(bias, params)
         return np.pad((shift + old * scale).astype(np.float32), (0, size - params.filters))
 
     return (
@@ -143,13 +148,13 @@ def before_filters(
     shape, size = params.shape, _bias_size(params)
     per_group = params.filters // params.groups
 
-    def by_filter(values: Array) -> Array:
+    def by_filter(values: Floats) -> Floats:
         """``[C]`` as ``[O, I, 1…]``: what each filter's channels are multiplied by."""
         grouped = values.reshape(params.groups, 1, shape[1])
         spread = np.broadcast_to(grouped, (params.groups, per_group, shape[1]))
         return spread.reshape(*shape[:2], *(1,) * (len(shape) - 2))
 
-    def plain() -> Array:
+    def plain() -> Floats:
         return unpack_filters(weight.load().astype(np.float64), params.layout, shape)
 
     def filters() -> Array:
@@ -158,13 +163,20 @@ def before_filters(
 
     def offsets() -> Array:
         shift = (plain() * by_filter(affine.arrays()[1])).reshape(params.filters, -1).sum(1)
-        old = 0.0 if bias is None else bias.load()[: params.filters].astype(np.float64)
+        old = _offsets(bias, params)
         return np.pad((shift + old).astype(np.float32), (0, size - params.filters))
 
     return (
         Weight(f"{name}_filters", DType.F32, weight.shape, filters),
         Weight(f"{name}_bias", DType.F32, (size,), offsets),
     )
+
+
+def _offsets(bias: Weight | None, params: ConvParams) -> Floats:
+    """The bias without its padding; zeros for none."""
+    if bias is None:
+        return np.zeros(params.filters)
+    return bias.load()[: params.filters].astype(np.float64)
 
 
 def _bias_size(params: ConvParams) -> int:

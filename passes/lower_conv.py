@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import WINOGRAD
@@ -14,11 +13,11 @@ from tracea_graph.ops.gemm import LAYOUTS
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
 from tracea_graph.ops.windows import Window
-from tracea_graph.passes.blocked import Blocked, last_block
+from tracea_graph.passes.blocked import last_block
 from tracea_graph.passes.layout import halo_of
 from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.passes.values import Values, four
-from tracea_graph.passes.writer import Slot, Writer, strides_of
+from tracea_graph.passes.writer import Shape, Slot, strides_of
 
 __all__ = ["lower_conv", "lower_pool"]
 
@@ -173,7 +172,7 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
     rows = v.shape(result)[0]
 
     def flat(slot: Slot, columns: int, kind: str = FULL) -> View:
-        strides = {FULL: (columns, 1), ROW: (0, 1)}
+        strides: dict[str, Shape] = {FULL: (columns, 1), ROW: (0, 1)}
         return View(slot.buffer, (rows, columns), strides.get(kind, (0, 0)))
 
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
@@ -230,8 +229,7 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
     if p.window is None:
         slot = v.out(result)
         flat = View(slot.buffer, (source.batch, source.channels), (source.channels, 1))
-        ints = (last_block(source.channels), kind)
-        v.w.call("pool_all", source.view(), flat, ints=ints)
+        v.w.call("pool_all", source.view(), flat, ints=(last_block(source.channels), kind))
         return
     window = _two(p.window)
     home = v.home(result)

@@ -24,7 +24,7 @@ _TURNS = ((0, 2, 3, 1), (0, 3, 1, 2))
 
 
 def read_moves(graph: TileGraph, region: Region) -> Moves | None:
-    """The moves a region of one operator makes of float32 values; None if it does anything else."""
+    """The moves a region of one operator makes of float32 values; None if it does more."""
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or not is_f32(graph, region.operands[0]):
         return None
@@ -121,9 +121,9 @@ def _factors(
     weight = graph.weight(region.operands[at]) if len(region.operands) > at else None
     if given is None and weight is not None and weight.count == len(before):
         given = tuple(float(v) for v in weight.array().reshape(-1))
-    if given is not None:
-        scales = tuple(given)  # type: ignore[arg-type]
-        whole = all(float(s).is_integer() and s >= 1 for s in scales)
+    if isinstance(given, tuple):
+        scales = tuple(float(s) for s in given)
+        whole = all(s.is_integer() and s >= 1 for s in scales)
         return tuple(map(int, scales[2:])) if whole and scales[:2] == (1.0, 1.0) else None
     factors = []
     for a, b in zip(before[2:], after[2:], strict=True):
@@ -139,10 +139,10 @@ def _text(region: Region, name: str, default: str) -> str:
 
 
 def _read_transpose(graph: TileGraph, region: Region) -> Moves | None:
-    perm = attribute(region, "perm", ())
-    if perm not in _TURNS or graph.weight(region.operands[0]) is not None:
+    perm = next((p for p in _TURNS if p == attribute(region, "perm", ())), None)
+    if perm is None or graph.weight(region.operands[0]) is not None:
         return None
-    return ((MoveParams("transpose", perm), region.operands, region.results[0]),)  # type: ignore[arg-type]
+    return ((MoveParams("transpose", perm), region.operands, region.results[0]),)
 
 
 _READERS: Mapping[str, Callable[[TileGraph, Region], Moves | None]] = MappingProxyType(

@@ -38,8 +38,13 @@ class LiftPool:
     def _read(self, graph: TileGraph, region: Region) -> PoolParams | str:
         """The parameters, a reason why there are none, or "" where it is no pooling at all."""
         shape = graph.spec(region.operands[0]).shape
-        if shape is None or len(shape) < 3:
-            return "" if region.op == "ReduceMean" else "the rank of its input is not known"
+        if shape is None or len(shape) not in (3, 4) or not isinstance(shape[1], int):
+            plain = region.op == "ReduceMean"
+            return (
+                ""
+                if plain
+                else "its input is not known to have so many channels and one or two axes"
+            )
         if not is_f32(graph, region.operands[0]):
             return "its input is not float32"
         if region.op == "ReduceMean":

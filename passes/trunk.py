@@ -17,7 +17,6 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -72,10 +71,16 @@ def _steps_of(graph: TileGraph, region: Region) -> Steps | None:
         whole = is_f32(graph, *region.reads, *region.writes)
         ranks = {graph.spec(v).rank for v in region.writes}
         single = len(region.results) == 1 or not isinstance(params, ElementwiseParams)
-        known = None not in ranks and whole and single
+        known = None not in ranks and whole and single and _channels_known(graph, region)
         return ((params, region.operands, region.results),) if known else None
     moves = read_moves(graph, region)
     return None if moves is None else [(p, names, (result,)) for p, names, result in moves]
+
+
+def _channels_known(graph: TileGraph, region: Region) -> bool:
+    """True if what may lie in blocks says how many channels it has."""
+    shapes = [graph.spec(v).shape or () for v in (*region.reads, *region.writes)]
+    return all(isinstance(s[1], int) for s in shapes if len(s) in (3, 4))
 
 
 class _Neighbourhood:

@@ -50,4 +50,4 @@ def _same(window: Window, spatial: Sequence[Extent], auto: str) -> Window | str:
 
 def _ints(region: Region, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     value = attribute(region, name, default)
-    return value if isinstance(value, tuple) and value else default  # type: ignore[return-value]
+    return tuple(int(v) for v in value) if isinstance(value, tuple) and value else default

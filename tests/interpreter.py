@@ -231,7 +231,6 @@ def finish_conv(call: Call, acc: Array, rest: list[Any], last: int) -> None:
         assert (view.strides[4] == 0) == (kind in ("col", "scalar"))
         assert (view.strides[3] == 0 or view.shape[3] == 1) or kind in ("full", "col")
     (result,) = call.chain.reference([made, *extras])
-    top, left, bottom, right = sides
     clear(y, sides)[...] = result
 
 

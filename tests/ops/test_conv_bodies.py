@@ -1,4 +1,4 @@
-"""Bodies of convolutions, pools and moves, run by ONNX Runtime, give what their references give."""
+"""Bodies of convolutions, pools and moves, run by ONNX Runtime, are their references."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes import conv, pool
+from tracea_graph.passes import batch_norm, conv, pool
 
-LIFT = (conv.LiftConv(), conv.AbsorbPad(), conv.AbsorbBatchNorm())
-FUSE = (conv.AbsorbConvEpilogue(), conv.LiftBatchNorm())
+LIFT = (conv.LiftConv(), conv.AbsorbPad(), batch_norm.AbsorbBatchNorm())
+FUSE = (conv.AbsorbConvEpilogue(), batch_norm.LiftBatchNorm())
 FEEDS = {"x": normal(2, 16, 9, 7)}
 
 

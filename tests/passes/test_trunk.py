@@ -88,8 +88,9 @@ def test_split_concat_and_resize() -> None:
     a, b = net.many("Split", 2, y, net.ints(16, 16), axis=1)
     c = conv(net, b, 16)
     joined = net("Concat", a, b, c, x, axis=1)
-    up = net("Resize", conv(net, joined, 16, 64), "", net.const([1, 1, 2, 2]),
-             mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
+    small = conv(net, joined, 16, 64)
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    up = net("Resize", small, "", net.const([1, 1, 2, 2]), mode="nearest", **how)
     graph = net.graph(conv(net, up, 16))
     optimized(graph)
     assert ops(graph) == ["FusedRegion"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runtime.conv_cases import CHAINS, NO_HALO, all_conv_cases, conv, depthwise, pool, stem
+from runtime.conv_cases import CHAINS, all_conv_cases, conv, depthwise, pool, stem
 from runtime.support import Case, run_cases
 
 from tracea_graph.build import Library, build_library

@@ -85,7 +85,8 @@ class MoveParams:
         if self.kind == "transpose":
             return b.done(b("Transpose", x, perm=self.ints))
         if self.kind == "channels":
-            return b.done(b.slice_last(x, *self.ints, 1))
+            start, stop = self.ints
+            return b.done(b.slice_last(x, start, stop, 1))
         if self.kind == "concat":
             return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
         return b.done(_spell_repeat(b, x, self.ints))

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Window:
-    """Kernel, strides and dilations per spatial axis; ``pads`` are all befores, then all afters."""
+    """Kernel, strides and dilations per axis; ``pads`` are all befores, then all afters."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -76,8 +76,10 @@ def slid(size: Extent, slack: int, stride: int) -> Extent:
 
 def plus(size: Extent, number: int) -> Extent:
     """``size + number`` with the numbers of nested sums added up."""
-    if isinstance(size, Expr) and size.op == "add" and isinstance(size.args[1], int):
-        size, number = size.args[0], number + size.args[1]
+    if isinstance(size, Expr) and size.op == "add":
+        inner, more = size.args
+        if isinstance(more, int):
+            size, number = inner, number + more
     if number < 0:
         return combine("sub", size, -number)
     return combine("add", size, number)

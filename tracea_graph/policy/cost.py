@@ -18,8 +18,8 @@ from math import prod
 from types import MappingProxyType
 
 from tracea_graph.ir import Extent, TensorSpec, Weight, evaluate, symbols_of
-from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
