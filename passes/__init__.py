@@ -13,6 +13,7 @@ from tracea_graph.passes import (
     pool,
     projections,
     recognise,
+    transposed,
     trunk,
 )
 from tracea_graph.rewrite import Phase, RulePass
@@ -47,6 +48,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
                 gemm.AbsorbBias(),
                 conv.LiftConv(plain_weights),
                 conv.AbsorbPad(),
+                transposed.LiftTransposed(plain_weights),
                 batch_norm.AbsorbBatchNorm(),
                 pool.LiftPool(),
                 pool.AbsorbFlatten(),

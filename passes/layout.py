@@ -117,6 +117,9 @@ class Layout:
         shape = self.specs[value].shape or ()
         if params.kind == "repeat" and len(shape) == 4 and operands[0] in self.blocked:
             self.blocked.add(value)
+        elif params.kind == "spread" and operands[0] in self.blocked:
+            if self.channels(value) % BLOCK == 0:
+                self.blocked.add(value)
         elif params.kind == "channels" and operands[0] in self.blocked:
             if params.ints[0] % BLOCK == 0:
                 self.blocked.add(value)

@@ -88,6 +88,8 @@ def _lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) 
         _transpose(v, p.ints, operands[0], result)
     elif p.kind == "repeat":
         _repeat(v, p.ints, operands[0], result)
+    elif p.kind == "spread":
+        _spread(v, p.ints[0], operands[0], result)
     elif p.kind == "channels":
         _channels(v, p.ints, operands[0], result)
     else:
@@ -151,6 +153,33 @@ def _grid(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     for size in sizes:
         points = [(*p, i) for p in points for i in range(size)]
     return points
+
+
+def _spread(v: Values, side: int, source: int, result: int) -> None:
+    """One copy per group of channels: every ``side``-th row and column is its own."""
+    if result not in v.layout.blocked:
+        _spread_plain(v, side, source, result)
+        return
+    home, small, big = v.home(result), v.block(source), v.interior(result)
+    channels = v.layout.channels(result)
+    bn, bb, bh, bw, bl = big.strides
+    steps = (bn, bb, _times(bh, side), _times(bw, side), bl)
+    for group in range(side * side):
+        part = small.part(group * channels, channels).view()
+        row, column = divmod(group, side)
+        offset = _sum(big.offset, _times(bh, row), _times(bw, column))
+        _copy(v, part, View(big.buffer, part.dims, steps, offset))
+    _finish(v, home, result)
+
+
+def _spread_plain(v: Values, side: int, source: int, result: int) -> None:
+    slot, out = v.slot(source), v.out(result)
+    n, _, h, w = slot.shape
+    channels = v.layout.channels(result)
+    dims = (n, channels, h, side, w, side)
+    sn, sc, sh, sw = strides_of(slot.shape)
+    strides = (sn, sc, sh, _times(sc, side * channels), sw, _times(sc, channels))
+    _copy(v, View(slot.buffer, dims, strides), View(out.buffer, dims, strides_of(dims)))
 
 
 def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> None:

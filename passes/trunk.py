@@ -17,6 +17,7 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -29,7 +30,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["ConnectTrunk"]
 
 _CORE = (ConvParams, PoolParams)
-_WORDS = (*_CORE, ElementwiseParams, GemmParams, NormParams)
+_WORDS = (*_CORE, ElementwiseParams, GemmParams, NormParams, MoveParams)
 _MAX_OPERANDS, _MAX_STEPS = 240, 200
 """Of one program: what the library accepts, with room for scratch."""
 

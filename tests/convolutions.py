@@ -176,6 +176,7 @@ ALONE = {
     "channels": Case(MoveParams("channels", (3, 9)), (X16,)),
     "repeat": Case(MoveParams("repeat", (2, 3)), (X16,)),
     "repeat over one axis": Case(MoveParams("repeat", (2,)), (("n", 5, "w"),)),
+    "spread": Case(MoveParams("spread", (2,)), (("n", 12, "h", "w"),)),
     "transpose": Case(MoveParams("transpose", (0, 2, 3, 1)), (X16,)),
 }  # fmt: skip
 
@@ -284,6 +285,14 @@ REGIONS = {
             (PoolParams("average", flat=True), (8,)),
             (GemmParams(16, 20, bias=True), (9, 4, 5)),
         ], 10,
+    ),
+    "spread in the middle": region(
+        (X16, filters(64, 16, 1, "blocked"), W16),
+        [
+            (ConvParams(16, 64, window(1), 1, "blocked"), (0, 1)),
+            (MoveParams("spread", (2,)), (3,)),
+            (SAME16, (4, 2)),
+        ], 5,
     ),
     "plain in the middle": region(
         (X16, W16, (16, 4, 3, 3)),

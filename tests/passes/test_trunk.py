@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, evaluate, normal, only, ops, optimized, relative_error
+from graphs import (
+    Net,
+    assert_same,
+    evaluate,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    relative_error,
+)
 from interpreter import run
 
 from tracea_graph.passes.lower import lower
@@ -163,3 +173,25 @@ def test_a_lone_convolution_is_no_trunk() -> None:
     optimized(graph)
     assert ops(graph) == ["FusedConv"]
     check(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("side", [2, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_transposed_convolution_without_overlap(side: int, bias: bool) -> None:
+    net = Net()
+    x = net.input("x", 2, 16, 9, 7)
+    operands = [conv(net, x, 20), net.weight(20, 16, side, side), *([net.weight(16)] * bias)]
+    up = net("ConvTranspose", *operands, strides=[side, side])
+    graph = net.graph(conv(net, net("Relu", up), 16))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("attrs", [{"strides": [1, 1]}, {"strides": [2, 2], "pads": [1, 1, 0, 0]}])
+def test_other_transposed_convolutions_stay(attrs: dict[str, Any]) -> None:
+    net, x = new()
+    graph = net.graph(net("ConvTranspose", x, net.weight(16, 16, 2, 2), **attrs))
+    trace = optimized(graph)
+    assert ops(graph) == ["ConvTranspose"]
+    assert reasons(trace, "conv-transposed") == {"its windows overlap, leave gaps or are cut"}

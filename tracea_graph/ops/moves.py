@@ -4,6 +4,7 @@
     channels    x[:, start:stop]
     repeat      every position ``factors`` times along each spatial axis: nearest, by whole factors
     transpose   axes in another order
+    spread      groups of channels side by side: DepthToSpace, the groups outermost
 
 They are steps of a ``FusedRegion`` only: a layout there often makes them free.
 """
@@ -23,12 +24,13 @@ from tracea_graph.ops.body import Body, BodyBuilder
 __all__ = ["MoveParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
-KINDS = ("concat", "channels", "repeat", "transpose")
+KINDS = ("concat", "channels", "repeat", "transpose", "spread")
 
 
 @dataclass(frozen=True)
 class MoveParams:
-    """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm."""
+    """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
+    spread (side,)."""
 
     kind: str
     ints: tuple[int, ...]
@@ -56,6 +58,8 @@ class MoveParams:
         if self.kind == "repeat":
             pairs = zip(first[2:], self.ints, strict=True)
             return (*first[:2], *(combine("mul", d, f) for d, f in pairs))
+        if self.kind == "spread":
+            return self._spread(first)
         if self.kind == "channels":
             return (first[0], self.ints[1] - self.ints[0], *first[2:])
         (axis,) = self.ints
@@ -67,12 +71,24 @@ class MoveParams:
         sides = [[s[a] for s in shapes] for a in range(len(first))]
         return tuple(total if a == axis else _agreed(s) for a, s in enumerate(sides))
 
+    def _spread(self, shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
+        n, channels, h, w = shape
+        (side,) = self.ints
+        if not isinstance(channels, int) or channels % side**2:
+            raise ValueError(f"{channels} channels do not spread over {side} by {side}")
+        return (n, channels // side**2, combine("mul", h, side), combine("mul", w, side))
+
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
         if self.kind == "transpose":
             return [x.transpose(self.ints)]
         if self.kind == "channels":
             return [x[:, self.ints[0] : self.ints[1]]]
+        if self.kind == "spread":
+            n, c, h, w = x.shape
+            (s,) = self.ints
+            split = x.reshape(n, s, s, c // s**2, h, w).transpose(0, 3, 4, 1, 5, 2)
+            return [split.reshape(n, c // s**2, h * s, w * s)]
         if self.kind == "concat":
             return [np.concatenate(arrays, self.ints[0])]
         for axis, factor in enumerate(self.ints, 2):
@@ -87,6 +103,8 @@ class MoveParams:
         if self.kind == "channels":
             start, stop = self.ints
             return b.done(b.slice_last(x, start, stop, 1))
+        if self.kind == "spread":
+            return b.done(b("DepthToSpace", x, blocksize=self.ints[0]))
         if self.kind == "concat":
             return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
         return b.done(_spell_repeat(b, x, self.ints))

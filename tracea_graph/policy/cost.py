@@ -173,6 +173,9 @@ class CostModel:
         if region.op == "Conv":
             inner = prod(map(self._value, (graph.spec(region.operands[1]).shape or (1, 1))[1:]))
             return self._product(2.0 * count * inner, 0.85 if inner > _FEW_TAPS else 0.2)
+        if region.op == "ConvTranspose":
+            inner = prod(map(self._value, (graph.spec(region.operands[1]).shape or (1, 1))[1:]))
+            return self._product(2.0 * self._count(graph.spec(region.operands[0])) * inner, 0.5)
         if region.op in ("MatMul", "Gemm"):
             inner = self._value((graph.spec(region.operands[0]).shape or (1,))[-1])
             rows = count / max(1.0, self._value((graph.spec(region.results[0]).shape or (1,))[-1]))
