@@ -162,7 +162,8 @@ class _Neighbourhood:
         region = self.order[i]
         if isinstance(region.params, (GemmParams, NormParams)):
             return self.graph.spec(region.results[0]).rank == 2
-        return isinstance(region.params, ElementwiseParams) or region.op == "Concat"
+        done = isinstance(region.params, (ElementwiseParams, MoveParams))
+        return done or region.op == "Concat"
 
 
 def _first_unfit(graph: TileGraph, members: Sequence[Region]) -> Region | None:
