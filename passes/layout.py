@@ -115,7 +115,7 @@ class Layout:
     def _place_move(self, params: MoveParams, operands: Sequence[int], value: int) -> None:
         """Moves keep blocks where channels fall on their borders."""
         shape = self.specs[value].shape or ()
-        if params.kind == "repeat" and len(shape) == 4 and operands[0] in self.blocked:
+        if (params.kind == "repeat" and len(shape) == 4 and operands[0] in self.blocked) or (params.kind == "pad" and operands[0] in self.blocked):
             self.blocked.add(value)
         elif params.kind == "spread" and operands[0] in self.blocked:
             if self.channels(value) % BLOCK == 0:

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops import OpParams
+from tracea_graph.ops.chain import SCALAR, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.sizes import resolve
 from tracea_graph.passes.blocked import Blocked
 from tracea_graph.passes.chains import IDENTITY
 from tracea_graph.passes.layout import Layout
@@ -90,6 +92,8 @@ def _lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) 
         _repeat(v, p.ints, operands[0], result)
     elif p.kind == "spread":
         _spread(v, p.ints[0], operands[0], result)
+    elif p.kind == "pad":
+        _pad(v, p, operands, result)
     elif p.kind == "channels":
         _channels(v, p.ints, operands[0], result)
     else:
@@ -180,6 +184,33 @@ def _spread_plain(v: Values, side: int, source: int, result: int) -> None:
     sn, sc, sh, sw = strides_of(slot.shape)
     strides = (sn, sc, sh, _times(sc, side * channels), sw, _times(sc, channels))
     _copy(v, View(slot.buffer, dims, strides), View(out.buffer, dims, strides_of(dims)))
+
+
+ZERO = Chain((SCALAR,), (Step("less", (0, 0)), Step("number", (1,))), (2,))
+"""Nothing is less than itself."""
+
+
+def _pad(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None:
+    """Zeros everywhere, then what is inside."""
+    top, left, bottom, right = (resolve(s, [v.shape(i) for i in operands]) for s in p.sizes)
+    source, blocked = operands[0], result in v.layout.blocked
+    if blocked:
+        home, small, big = v.home(result), v.block(source).view(), v.interior(result)
+        rows = 2
+    else:
+        small, big, rows = v.slot(source).view, v.out(result).view, len(v.shape(source)) - 2
+    nothing = View(small.buffer, big.dims, (0,) * len(big.dims), small.offset)
+    v.w.call("elementwise", nothing, big, chain=ZERO)
+    dims, froms, tos = list(small.dims), small.offset, big.offset
+    for axis, before, behind in ((rows, top, bottom), (rows + 1, left, right)):
+        cut = [combine("max", combine("sub", 0, pad), 0) for pad in (before, behind)]
+        dims[axis] = combine("sub", combine("sub", dims[axis], cut[0]), cut[1])
+        froms = _sum(froms, _times(small.strides[axis], cut[0]))
+        tos = _sum(tos, _times(big.strides[axis], combine("max", before, 0)))
+    inside = View(small.buffer, tuple(dims), small.strides, froms)
+    _copy(v, inside, View(big.buffer, tuple(dims), big.strides, tos))
+    if blocked:
+        _finish(v, home, result)
 
 
 def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from graphs import normal
 
-from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
@@ -116,6 +116,10 @@ EXP = Chain(("full",), (Step("exp", (0,)),), (1,))
 
 X16: Shape = ("n", 16, "h", "w")
 
+MORE = [Expr("sub", (f"1.{axis}", f"0.{axis}")) for axis in (2, 3)]
+HALVES = [Expr("floordiv", (Expr("max", (d, 0)), 2)) for d in MORE]
+TO_SIZE = (*HALVES, *(Expr("sub", pair) for pair in zip(MORE, HALVES, strict=True)))
+
 ALONE = {
     "3x3": conv(16, 32, window(3, pads=1)),
     "3x3, channels not whole blocks": conv(20, 33, window(3, pads=1)),
@@ -177,6 +181,10 @@ ALONE = {
     "repeat": Case(MoveParams("repeat", (2, 3)), (X16,)),
     "repeat over one axis": Case(MoveParams("repeat", (2,)), (("n", 5, "w"),)),
     "spread": Case(MoveParams("spread", (2,)), (("n", 12, "h", "w"),)),
+    "pad to another's size": Case(
+        MoveParams("pad", (), 2, TO_SIZE), (("n", 5, "h", "w"), ("n", 7, 11, 9))
+    ),
+    "pad and cut": Case(MoveParams("pad", (), 1, (1, -2, -1, 3)), (X16,)),
     "transpose": Case(MoveParams("transpose", (0, 2, 3, 1)), (X16,)),
 }  # fmt: skip
 
@@ -293,6 +301,17 @@ REGIONS = {
             (MoveParams("spread", (2,)), (3,)),
             (SAME16, (4, 2)),
         ], 5,
+    ),
+    "padded to the size of a skip": region(
+        (X16, W16, filters(16, 32, 1, "blocked")),
+        [
+            (SAME16, (0, 1)),
+            (PoolParams("max", window(2, 2)), (3,)),
+            (MoveParams("repeat", (2, 2)), (4,)),
+            (MoveParams("pad", (), 2, TO_SIZE), (5, 3)),
+            (MoveParams("concat", (1,), 2), (3, 6)),
+            (ConvParams(32, 16, window(1), 1, "blocked"), (7, 2)),
+        ], 8,
     ),
     "plain in the middle": region(
         (X16, W16, (16, 4, 3, 3)),

@@ -5,6 +5,7 @@
     repeat      every position ``factors`` times along each spatial axis: nearest, by whole factors
     transpose   axes in another order
     spread      groups of channels side by side: DepthToSpace, the groups outermost
+    pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
 
 They are steps of a ``FusedRegion`` only: a layout there often makes them free.
 """
@@ -18,26 +19,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import Extent, TensorSpec, combine
+from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.sizes import resolve, spell_size
 
 __all__ = ["MoveParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
-KINDS = ("concat", "channels", "repeat", "transpose", "spread")
+KINDS = ("concat", "channels", "repeat", "transpose", "spread", "pad")
 
 
 @dataclass(frozen=True)
 class MoveParams:
     """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
-    spread (side,)."""
+    spread (side,).  ``sizes`` of pad are top, left, bottom, right in terms of the
+    operands (:mod:`tracea_graph.ops.sizes`), all but the first of which give their sizes only.
+    """
 
     kind: str
     ints: tuple[int, ...]
     operands: int = 1
+    sizes: tuple[Extent, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or (self.operands != 1 and self.kind != "concat"):
+        many = self.kind in ("concat", "pad")
+        if self.kind not in KINDS or (self.operands != 1 and not many):
             raise ValueError(f"no move: {self}")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -60,6 +66,10 @@ class MoveParams:
             return (*first[:2], *(combine("mul", d, f) for d, f in pairs))
         if self.kind == "spread":
             return self._spread(first)
+        if self.kind == "pad":
+            top, left, bottom, right = (resolve(s, shapes) for s in self.sizes)
+            n, c, h, w = first
+            return (n, c, _sum(h, top, bottom), _sum(w, left, right))
         if self.kind == "channels":
             return (first[0], self.ints[1] - self.ints[0], *first[2:])
         (axis,) = self.ints
@@ -84,6 +94,8 @@ class MoveParams:
             return [x.transpose(self.ints)]
         if self.kind == "channels":
             return [x[:, self.ints[0] : self.ints[1]]]
+        if self.kind == "pad":
+            return [self._padded(arrays)]
         if self.kind == "spread":
             n, c, h, w = x.shape
             (s,) = self.ints
@@ -95,6 +107,15 @@ class MoveParams:
             x = np.repeat(x, factor, axis)
         return [x]
 
+    def _padded(self, arrays: Sequence[Floats]) -> Floats:
+        shapes = [a.shape for a in arrays]
+        top, left, bottom, right = (evaluate(resolve(s, shapes), {}) for s in self.sizes)
+        x = arrays[0]
+        h, w = x.shape[2:]
+        cut = x[:, :, max(-top, 0) : h - max(-bottom, 0), max(-left, 0) : w - max(-right, 0)]
+        more = ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0)))
+        return np.pad(cut, ((0, 0), (0, 0), *more))
+
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         x = b.inputs[0]
@@ -103,11 +124,22 @@ class MoveParams:
         if self.kind == "channels":
             start, stop = self.ints
             return b.done(b.slice_last(x, start, stop, 1))
+        if self.kind == "pad":
+            top, left, bottom, right = (spell_size(b, s) for s in self.sizes)
+            none = b.ints(0, 0)
+            return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
         if self.kind == "spread":
             return b.done(b("DepthToSpace", x, blocksize=self.ints[0]))
         if self.kind == "concat":
             return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
         return b.done(_spell_repeat(b, x, self.ints))
+
+
+def _sum(*terms: Extent) -> Extent:
+    total: Extent = 0
+    for term in terms:
+        total = combine("add", total, term)
+    return total
 
 
 def _agreed(sizes: Sequence[Extent]) -> Extent:

@@ -9,6 +9,7 @@ from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import CONNECT, phases
@@ -22,7 +23,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 _WORTH_US = 1.0
 """A lone region of these words that promises less is not worth a kernel of its own."""
-_DOUBTFUL = (ElementwiseParams, ConvParams, PoolParams, RegionParams)
+_DOUBTFUL = (ElementwiseParams, ConvParams, PoolParams, MoveParams, RegionParams)
 
 
 class Planner:
