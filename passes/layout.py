@@ -115,16 +115,15 @@ class Layout:
     def _place_move(self, params: MoveParams, operands: Sequence[int], value: int) -> None:
         """Moves keep blocks where channels fall on their borders."""
         shape = self.specs[value].shape or ()
-        if (params.kind == "repeat" and len(shape) == 4 and operands[0] in self.blocked) or (params.kind == "pad" and operands[0] in self.blocked):
-            self.blocked.add(value)
-        elif params.kind == "spread" and operands[0] in self.blocked:
-            if self.channels(value) % BLOCK == 0:
+        kind, inside = params.kind, operands[0] in self.blocked
+        if kind in ("repeat", "pad", "spread") and inside and len(shape) == 4:
+            if kind != "spread" or self.channels(value) % BLOCK == 0:
                 self.blocked.add(value)
-        elif params.kind == "channels" and operands[0] in self.blocked:
+        elif kind == "channels" and inside:
             if params.ints[0] % BLOCK == 0:
                 self.blocked.add(value)
                 self.within[value] = (operands[0], params.ints[0])
-        elif params.kind == "concat" and params.ints == (1,) and len(shape) in (3, 4):
+        elif kind == "concat" and params.ints == (1,) and len(shape) in (3, 4):
             whole = all(self.channels(v) % BLOCK == 0 for v in operands[:-1])
             if whole and any(v in self.blocked for v in operands):
                 self.blocked.add(value)
