@@ -9,7 +9,9 @@ from tracea_graph.passes import (
     conv,
     elementwise,
     embedding,
+    epilogue,
     gemm,
+    matmul,
     padding,
     pool,
     projections,
@@ -45,6 +47,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             "lift",
             (
                 gemm.LiftGemm(plain_weights),
+                matmul.LiftMatMul(),
                 embedding.LiftEmbedding(),
                 gemm.AbsorbBias(),
                 conv.LiftConv(plain_weights),
@@ -60,7 +63,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             (
                 embedding.MergeEmbeddings(),
                 projections.MergeProjections(),
-                gemm.AbsorbEpilogue(),
+                epilogue.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
                 batch_norm.LiftBatchNorm(),
                 conv.AbsorbConvEpilogue(),
@@ -70,7 +73,14 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             ),
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
-        Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+        Phase(
+            "finish",
+            (
+                elementwise.AbsorbPrologue(),
+                elementwise.LiftElementwise(),
+                projections.MergeProducts(),
+            ),
+        ),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
         Phase(CONNECT, (trunk.ConnectTrunk(),)),

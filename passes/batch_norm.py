@@ -14,9 +14,15 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.chains import kind_of
-from tracea_graph.passes.conv import conv_behind, only_read_by
+from tracea_graph.passes.conv import conv_behind
 from tracea_graph.passes.filters import Affine, after_filters, before_filters
-from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
+from tracea_graph.passes.regions import (
+    attribute,
+    fused,
+    is_f32,
+    only_read_by,
+    operand_producer,
+)
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

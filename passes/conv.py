@@ -23,14 +23,20 @@ from tracea_graph.passes.filters import (
     pad_bias,
     repack,
 )  # fmt: skip
-from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer, same_shape
+from tracea_graph.passes.regions import (
+    attribute,
+    fused,
+    is_f32,
+    only_read_by,
+    operand_producer,
+    same_shape,
+)
 from tracea_graph.passes.windows import read_window
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "AbsorbConvEpilogue", "AbsorbPad", "LiftConv", "TransformFilters", "conv_behind",
-    "only_read_by",
 ]  # fmt: skip
 
 
@@ -85,11 +91,6 @@ class LiftConv:
 
 def conv_behind(graph: TileGraph, value: str) -> Region | None:
     return operand_producer(graph, value, "FusedConv")
-
-
-def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
-    uses = graph.uses(value)
-    return not graph.is_output(value) and all(u.region.id == region.id for u in uses)
 
 
 class AbsorbPad:

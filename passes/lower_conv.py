@@ -184,7 +184,7 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
     v.w.call(
         "gemm", flat(v.slot(x), p.channels), v.slot(w).view,
         v.slot(bias).view if bias is not None else None, *views, flat(v.out(result), p.filters),
-        ints=(LAYOUTS.index("panels"),), chain=p.epilogue, drivers=DRIVERS,
+        ints=(LAYOUTS.index("panels"), 1), chain=p.epilogue, drivers=DRIVERS,
     )  # fmt: skip
 
 

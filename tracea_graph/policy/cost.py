@@ -6,29 +6,28 @@
 It ranks proposals and decides what is not worth measuring; what stays is decided by timing.
 A tensor moves at the speed of the memory level it fits in; a written byte counts twice, as its
 cache line is read first.  Constants come from memory: models are larger than caches.
-Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  Weights below are vector
-instructions per element, fitted to ONNX Runtime 1.31 per operator on Zen 5 with AVX-512.
+Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  What is computed stands in
+``efforts``, what ONNX Runtime's own operators take in ``weights``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from types import MappingProxyType
 
-from tracea_graph.ir import Extent, TensorSpec, Weight, evaluate, symbols_of
-from tracea_graph.ops import VOCABULARY
-from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ir import Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.filters import WINOGRAD
-from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.moves import MoveParams
-from tracea_graph.ops.norm import NormParams
-from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.policy.efforts import (
+    EFFORTS,
+    OVERLAPPING,
+    PRODUCTS,
+    SHAPE_ONLY,
+    Effort,
+    original,
+)
+from tracea_graph.policy.inside import Inside, reordered
 from tracea_graph.policy.machine import Machine
 from tracea_graph.ttg import Region, TileGraph
 
@@ -36,33 +35,13 @@ __all__ = ["CostModel"]
 
 _UNKNOWN_EXTENT = 16
 """Assumed for a dimension no binding covers."""
-_SHAPE_ONLY = frozenset(
-    ("Shape", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Constant", "ConstantOfShape",
-     "Flatten")
-)  # fmt: skip
 _PARTS = frozenset(("Slice", "Split"))
 """Operators that read as much as they write."""
-_PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
-_HEAVY = {"Erf": 30, "Tanh": 30, "Sigmoid": 27, "Exp": 15, "Gelu": 33, "Pow": 30, "Div": 12,
-          "Sqrt": 12, "Softmax": 21, "LayerNormalization": 45, "Transpose": 18,
-          "Where": 18}  # fmt: skip
-_LIGHT = 3
-"""Vector instructions per element of any other operator."""
 _RANDOM = 0.25
 """Share of the memory's bandwidth that rows fetched here and there get."""
-_FUSED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.7
-"""Shares of the peak that this package's kernels reach."""
-_HEAD_US = 0.3
-"""What one head of an attention costs beside its arithmetic."""
-_OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams, ConvParams)
-"""One pass each; norms and look-ups take several passes over a row."""
-_MANY_ROWS = 64
-_TRANSFORMED = MappingProxyType({"winograd2": 1.75, "winograd4": 2.6})
-"""The same of Winograd's, counting the products of a direct convolution."""
-_FEW_TAPS = 32
-"""Products per element below which ONNX Runtime's convolution is a depthwise one."""
-_DEPTHWISE, _STEM = 0.35, 0.7
-"""Shares of the peak of convolutions with one channel a filter, and with few."""
+_COPY = 3.0
+"""What a copy moves, in its size: a written byte counts twice."""
+_ABSENT = TensorSpec(None, ())
 
 
 @dataclass(frozen=True)
@@ -81,24 +60,9 @@ class CostModel:
     def _step(self, graph: TileGraph, region: Region) -> float:
         """µs of a region whose values lie as its kernel likes them."""
         traffic, arithmetic = self._traffic_us(graph, region), self._arithmetic_us(graph, region)
-        overlap = isinstance(region.params, _OVERLAPPING) or region.op in _PRODUCTS
+        overlap = isinstance(region.params, OVERLAPPING) or region.op in PRODUCTS
         busy = max(arithmetic, traffic) if overlap else arithmetic + traffic
         return self.machine.node_us + busy
-
-    # ---- regions -----------------------------------------------------------------------
-
-    def _region(self, graph: TileGraph, region: Region) -> float:
-        """Its steps as one node, and the reorders at its edges."""
-        inside = _Inside(graph, region)
-        total = sum(self._step(inside, r) - self.machine.node_us for r in inside.steps)
-        edges = {v for r in inside.steps for v in _reordered(r)}
-        moved = [v for v in edges if v in region.operands or v in inside.leaving]
-        copies = sum(self._warm_us(inside.spec(v)) * 3.0 for v in moved)
-        return self.machine.node_us + total + copies
-
-    def _reorders(self, graph: TileGraph, region: Region) -> float:
-        """Bringing values into blocks and back, where a convolution or pool stands alone."""
-        return sum(self._warm_us(graph.spec(v)) * 3.0 for v in _reordered(region))
 
     def bound(self, graph: TileGraph, region: Region) -> str:
         """What most of the predicted time is: ``compute``, ``memory`` or ``overhead``."""
@@ -109,10 +73,25 @@ class CostModel:
         }
         return max(parts, key=lambda name: parts[name])
 
+    # ---- regions -----------------------------------------------------------------------
+
+    def _region(self, graph: TileGraph, region: Region) -> float:
+        """Its steps as one node, and the reorders at its edges."""
+        inside = Inside(graph, region)
+        total = sum(self._step(inside, r) - self.machine.node_us for r in inside.steps)
+        edges = {v for r in inside.steps for v in reordered(r)}
+        moved = [v for v in edges if v in region.operands or v in inside.leaving]
+        copies = sum(self._warm_us(inside.spec(v)) * _COPY for v in moved)
+        return self.machine.node_us + total + copies
+
+    def _reorders(self, graph: TileGraph, region: Region) -> float:
+        """Bringing values into blocks and back, where a convolution or pool stands alone."""
+        return sum(self._warm_us(graph.spec(v)) * _COPY for v in reordered(region))
+
     # ---- traffic -----------------------------------------------------------------------
 
     def _traffic_us(self, graph: TileGraph, region: Region) -> float:
-        if region.op in _SHAPE_ONLY:
+        if region.op in SHAPE_ONLY:
             return 0.0
         tables = self._gathered(region)
         written = sum(self._warm_us(graph.spec(v)) for v in {*region.writes})
@@ -140,71 +119,44 @@ class CostModel:
     # ---- arithmetic --------------------------------------------------------------------
 
     def _arithmetic_us(self, graph: TileGraph, region: Region) -> float:
-        params, count = region.params, self._count(graph.spec(region.results[0]))
-        if isinstance(params, GemmParams):
-            extra = params.epilogue.flops if params.epilogue else 0
-            norm = 6 if params.norm else 0
-            product = self._product(2.0 * count * params.k, _FUSED_PRODUCT)
-            return product + self._vector(count * (1 + extra + norm))
-        if isinstance(params, ConvParams):
-            extra = params.epilogue.flops if params.epilogue else 0
-            product = self._product(2.0 * count * params.taps, _direct(params))
-            if params.layout in WINOGRAD:
-                product *= self._tiling(graph.spec(region.results[0]), WINOGRAD[params.layout])
-            return product + self._vector(count * (1 + extra))
-        if isinstance(params, PoolParams):
-            taps = prod(params.window.kernel) if params.window else 1
-            return self._vector(self._count(graph.spec(region.operands[0])) + count * taps)
-        if isinstance(params, MoveParams):
-            return 0.0
-        if isinstance(params, AttentionParams):
-            return self._attention(graph, region, params)
-        if isinstance(params, ElementwiseParams):
-            return self._vector(count * params.chain.flops)
-        if isinstance(params, NormParams):
-            return self._vector(count * (6 + (params.prologue.flops if params.prologue else 0)))
-        if isinstance(params, EmbeddingParams):
-            return self._vector(count * (params.tables + (6 if params.norm else 0)))
-        return self._original(graph, region, count)
+        specs = [graph.spec(v) if v else _ABSENT for v in region.operands]
+        results = [graph.spec(v) for v in region.results]
+        effort = self._effort(region, specs, results)
+        products, vectors = effort.product / self.machine.gflops, effort.vector
+        return effort.us + (products + vectors / self.machine.vector_gops) * 1e-3
 
-    def _original(self, graph: TileGraph, region: Region, count: float) -> float:
-        if region.op in _SHAPE_ONLY:
-            return 0.0
-        if region.op == "Conv":
-            inner = prod(map(self._value, (graph.spec(region.operands[1]).shape or (1, 1))[1:]))
-            return self._product(2.0 * count * inner, 0.85 if inner > _FEW_TAPS else 0.2)
-        if region.op == "ConvTranspose":
-            inner = prod(map(self._value, (graph.spec(region.operands[1]).shape or (1, 1))[1:]))
-            return self._product(2.0 * self._count(graph.spec(region.operands[0])) * inner, 0.5)
-        if region.op in ("MatMul", "Gemm"):
-            inner = self._value((graph.spec(region.operands[0]).shape or (1,))[-1])
-            rows = count / max(1.0, self._value((graph.spec(region.results[0]).shape or (1,))[-1]))
-            return self._product(2.0 * count * inner, 0.85 if rows >= _MANY_ROWS else 0.5)
-        return self._vector(count * _HEAVY.get(region.op, _LIGHT))
+    def _effort(
+        self, region: Region, specs: Sequence[TensorSpec], results: Sequence[TensorSpec]
+    ) -> Effort:
+        params, operands = region.params, [self._dims(spec) for spec in specs]
+        if isinstance(params, RegionParams):
+            return self._steps(params, specs)
+        if params is not None and type(params) in EFFORTS:
+            return EFFORTS[type(params)](params, operands, self._dims(results[0]))
+        return original(region.op, region.node.attrs, operands, self._dims(results[0]))
 
-    def _attention(self, graph: TileGraph, region: Region, p: AttentionParams) -> float:
-        shape = graph.spec(region.operands[0]).shape or (1, 1, 1)
-        keys = self._value((graph.spec(region.operands[1]).shape or (1, 1, 1))[1])
-        scores = self._value(shape[0]) * p.heads * self._value(shape[1]) * keys
-        product = self._product(2.0 * scores * (p.head + p.head_v), _ATTENTION_PRODUCT)
-        heads = self._value(shape[0]) * p.heads
-        return product + self._vector(scores * 10) + heads * _HEAD_US
-
-    def _tiling(self, spec: TensorSpec, m: int) -> float:
-        """How much more than the result its whole tiles are."""
-        sides = [self._value(d) for d in (spec.shape or ())[2:]]
-        return prod(-(-side // m) * m / max(side, 1.0) for side in sides)
-
-    def _product(self, flops: float, efficiency: float) -> float:
-        return flops / (self.machine.gflops * efficiency) * 1e-3
-
-    def _vector(self, operations: float) -> float:
-        return operations / self.machine.vector_gops * 1e-3
+    def _steps(self, params: RegionParams, specs: Sequence[TensorSpec]) -> Effort:
+        """All steps of a region of several."""
+        values, total, at = params.infer_all(specs), Effort(), params.inputs
+        for step in params.steps:
+            inner = [values[i] for i in step.operands]
+            if isinstance(step.params, RegionParams):
+                total += self._steps(step.params, inner)
+            else:
+                result = self._dims(values[at])
+                total += EFFORTS[type(step.params)](
+                    step.params, [self._dims(s) for s in inner], result
+                )
+            at += step.results
+        return total
 
     # ---- sizes -------------------------------------------------------------------------
 
+    def _dims(self, spec: TensorSpec) -> tuple[float, ...]:
+        return tuple(self._value(d) for d in spec.shape or ())
+
     def _count(self, spec: TensorSpec) -> float:
-        return float(prod(self._value(d) for d in spec.shape or ()))
+        return float(prod(self._dims(spec)))
 
     def _bytes(self, spec: TensorSpec) -> float:
         return self._count(spec) * (spec.dtype.size if spec.dtype else 4.0)
@@ -212,54 +164,3 @@ class CostModel:
     def _value(self, extent: Extent) -> float:
         known = {s: self.bindings.get(s, _UNKNOWN_EXTENT) for s in symbols_of(extent)}
         return float(max(0, evaluate(extent, known)))
-
-
-# ---- regions ---------------------------------------------------------------------------
-
-_WORDS = {kind: word for word, kind in VOCABULARY}
-
-
-class _Inside(TileGraph):
-    """The steps of a region as regions of their own; what lies between them has numbers."""
-
-    def __init__(self, graph: TileGraph, region: Region) -> None:
-        params: RegionParams = region.params
-        self._graph, self.opset = graph, graph.opset
-        names = list(region.operands)
-        found = params.infer_all([graph.spec(v) for v in names])
-        self.steps: list[Region] = []
-        for step in params.steps:
-            made = tuple(f"{region.id}#{len(names) + i}" for i in range(step.results))
-            reads = tuple(names[i] for i in step.operands)
-            word = _WORDS[type(step.params)]
-            self.steps.append(Region(made[0], word, reads, made, (), step.params))
-            names += made
-        self._specs = dict(zip(names, found, strict=True))
-        self.leaving = {names[i] for i in params.results}
-
-    def spec(self, value: str) -> TensorSpec:
-        return self._specs[value]
-
-    def weight(self, value: str) -> Weight | None:
-        return self._graph.weight(value)
-
-
-def _reordered(region: Region) -> tuple[str, ...]:
-    """Values a step wants in blocks, or writes so."""
-    params = region.params
-    if isinstance(params, ConvParams):
-        reads = region.operands[:1] if params.layout != "stem" else ()
-        return (*reads, *region.results) if params.in_blocks else ()
-    if isinstance(params, PoolParams):
-        return (region.operands[0], *(region.results if params.window else ()))
-    return ()
-
-
-def _direct(params: ConvParams) -> float:
-    """The share of the peak a convolution reaches."""
-    if params.layout == "plain":
-        return 0.1
-    if params.layout == "panels":
-        return 0.5
-    shares = {"depthwise": _DEPTHWISE, "stem": _STEM, **_TRANSFORMED}
-    return shares.get(params.layout, _FUSED_PRODUCT)

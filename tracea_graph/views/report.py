@@ -129,6 +129,7 @@ class Report:
     tried: tuple[TimingRow, ...] = ()
     warnings: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
