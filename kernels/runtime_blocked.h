@@ -99,6 +99,7 @@ struct Finish {
   const tracea_chain_type* type;
   tracea_chain_fn chain;
   bool as_one_row;  // no operand of the chain differs by row or column alone
+  bool needed;      // there is a chain or a halo
   float lo, hi;
 
   const float* add_at(int64_t n, int64_t block, int64_t y, int64_t x) const {
@@ -170,6 +171,8 @@ inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* ou
   ok = ok && (!bias.data || (bias.dims[0] / kLanes == y.dims[1] && bias.dims[0] % kLanes == 0 &&
                              bias.strides[0] == 1));
   ok = ok && (!out->add || lies_blocked(*out->add, TRACEA_FULL, out->canvas));
+  const Halo& halo = out->canvas.halo;
+  out->needed = out->chain || halo.top || halo.left || halo.bottom || halo.right;
   out->as_one_row = true;
   for (int32_t i = 1; ok && i <= extra; ++i) {
     const uint8_t kind = out->type->kind[i];

@@ -25,6 +25,7 @@ struct ConvJob {
   int64_t height, width;               // in outputs; height 1 when lines are joined
   int64_t x_step_row;                  // floats between the inputs of two output rows
   int64_t lines, across, units;        // rows per tile; tiles per line; tile rows
+  int64_t narrow, wider;               // outputs of a tile's line; the first `wider` have one more
   int64_t part;                        // input blocks summed at once
   int64_t columns, per_task, chunks;   // channel groups of nv blocks; of a task; tasks over them
   int64_t bands;                       // tasks over the tiles of one image
@@ -40,23 +41,32 @@ inline ConvColumn column_of(const ConvJob& job, int64_t i) {
   return {group * job.per_group + begin, end - begin, group};
 }
 
-inline void conv_tile(const ConvJob& job, tracea_conv_tile& tile, int64_t n, const ConvColumn& c,
-                      int64_t block, int64_t index) {
-  const int64_t unit = index / job.across, i = index % job.across;
-  const int64_t row = unit * job.lines, col = job.width * i / job.across;
-  const int64_t end = job.width * (i + 1) / job.across;
-  const int64_t* s = job.x->strides;
-  tile.pixels = static_cast<int32_t>(end - col);
-  tile.lines = static_cast<int32_t>(least(job.lines, job.height - row));
-  tile.x = job.x->f32() + n * s[0] + c.group * job.x_group + block * s[1] + row * job.x_step_row +
-           col * tile.x_step;
-  tile.y = job.finish.canvas.at(n, c.first, row, col);
-  tile.add = job.finish.add_at(n, c.first, row, col);
+// Where the tiles of a band are: the widths of a line's tiles differ by one at most.
+struct ConvPlace {
+  int64_t row, col, i;  // i: tile of its line
+
+  ConvPlace(const ConvJob& job, int64_t index)
+      : row(index / job.across * job.lines), i(index % job.across) {
+    col = i * job.narrow + least(i, job.wider);
+  }
+  void next(const ConvJob& job, int64_t pixels) {
+    col += pixels;
+    if (++i == job.across) i = col = 0, row += job.lines;
+  }
+};
+
+inline void conv_tile(const ConvJob& job, tracea_conv_tile& tile, const float* x, int64_t n,
+                      const ConvColumn& c, const ConvPlace& at) {
+  tile.pixels = static_cast<int32_t>(job.narrow + (at.i < job.wider));
+  tile.lines = static_cast<int32_t>(least(job.lines, job.height - at.row));
+  tile.x = x + at.row * job.x_step_row + at.col * tile.x_step;
+  tile.y = job.finish.canvas.at(n, c.first, at.row, at.col);
+  tile.add = job.finish.add_at(n, c.first, at.row, at.col);
   job.conv(&tile);
-  if (tile.part & TRACEA_CONV_STOPS) return;
+  if (!job.finish.needed || tile.part & TRACEA_CONV_STOPS) return;
   for (int64_t b = c.first; b < c.first + c.count; ++b)
-    for (int64_t line = row; line < row + tile.lines; ++line)
-      job.finish.line(n, b, line, col, end - col);
+    for (int64_t line = at.row; line < at.row + tile.lines; ++line)
+      job.finish.line(n, b, line, at.col, tile.pixels);
 }
 
 // Tiles [begin, end) of one channel group.
@@ -80,12 +90,16 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
     const bool more = !last || index + 1 < job.columns;
     tile.prefetch_lines =
         more && begin == 0 ? static_cast<int32_t>(ceil_div(lines, steps * (end - begin))) : 0;
+    const int64_t* s = job.x->strides;
+    const float* x = job.x->f32() + n * s[0] + c.group * job.x_group + block * s[1];
     int64_t asked = 0;
+    ConvPlace at(job, begin);
     for (int64_t t = begin; t < end; ++t) {
       if (asked >= lines) tile.prefetch_lines = 0;
       tile.prefetch = next + asked * kAlign;
       asked += tile.prefetch_lines * steps;
-      conv_tile(job, tile, n, c, block, t);
+      conv_tile(job, tile, x, n, c, at);
+      at.next(job, tile.pixels);
     }
   }
 }
@@ -128,6 +142,7 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h) {
   const int64_t widest = isa.conv_pixels;
   job.lines = job.width <= widest / 2 && job.height > 1 ? 2 : 1;
   job.across = ceil_div(job.width, widest);
+  job.narrow = job.width / job.across, job.wider = job.width % job.across;
   job.units = ceil_div(job.height, job.lines);
   job.columns = job.groups * ceil_div(job.per_group, isa.conv_nv);
   const int64_t panel = tap.w_block * isa.conv_nv * 4, weights = job.blocks * tap.w_panel * 4;

@@ -1,42 +1,26 @@
-"""Convolutions and pooling as programs of one call, and what NumPy makes of them in fp64.
-
-Inputs carry NaN in the lanes past their channels: no kernel may let them spread.  Expected
-results carry NaN where anything is allowed.
-"""
+"""The convolutions and poolings the runtime is tested with."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-from runtime.cases import Array, random, wide
-from runtime.support import Case, dense, single, spec
-
-from tracea_graph.ir import DType, Extent, TensorSpec, combine
-from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Buffer, Call, View
-from tracea_graph.ops.winograd import transform
-
-Pair = tuple[int, int]
-Halo = tuple[int, int, int, int]
-NO_HALO: Halo = (0, 0, 0, 0)
-INF = float("inf")
-
-SILU = Chain(("full",), (Step("silu", (0,)), Step("add", (1, 0.5))), (2,))
-RESIDUAL = Chain(("full", "full"), (Step("add", (0, 1)), Step("gelu", (2,))), (3,))
-SCALED = Chain(
-    ("full", "row", "scalar", "full"),
-    (Step("mul", (0, 1)), Step("add", (4, 2)), Step("sub", (5, 3))),
-    (6,),
+from runtime.blocked import (
+    ALONG,
+    CHAINS,
+    EPILOGUES,
+    GATED,
+    NO_HALO,
+    PER_CHANNEL,
+    RESIDUAL,
+    SCALED,
+    SILU,
+    Halo,
 )
-GATED = Chain(("full", "col", "row"), (Step("mul", (0, 1)), Step("max", (3, 2))), (4,))
-PER_CHANNEL = Chain(("full", "col", "full"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
-ALONG = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
-EPILOGUES = (SILU, RESIDUAL, SCALED, GATED)
-CHAINS = (*EPILOGUES, PER_CHANNEL, ALONG)
+from runtime.conv_calls import conv, depthwise, stem
+from runtime.conv_moves import border, plain, pool, pool_all, turn
+from runtime.support import Case
 
+<<<<<<< HEAD
 
 def label(*words: Any) -> str:
     """A case's name: its parameters, chains by their operands."""
@@ -412,6 +396,11 @@ def plain(
     words = (channels, outputs, size, kernel, stride, dilation, pad, groups, bias)
     name = label("plain", *words, chain)
     return Case(name, program, tuple(feeds.arrays), (np.asarray(y),))
+=======
+__all__ = [
+    "CHAINS", "all_conv_cases", "conv", "depthwise", "plain", "pool", "stem", "turn",
+]  # fmt: skip
+>>>>>>> convk
 
 
 def same(kernel: int, dilation: int = 1) -> Halo:
@@ -507,7 +496,7 @@ def other_cases() -> list[Case]:
             (NO_HALO, (1, 2, 3, 1)),
         )
     ]  # fmt: skip
-    return cases
+    return [*cases, border(24, (5, 6), (1, 2, 3, 0)), border(16, (1, 1), NO_HALO)]
 
 
 def plain_cases() -> list[Case]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from runtime.conv_cases import CHAINS, all_conv_cases, conv, depthwise, pool, stem
-from runtime.support import Case, run_cases
+from runtime.conv_cases import CHAINS, all_conv_cases, conv, depthwise, plain, pool, stem, turn
+from runtime.support import Case, model, mutate, run_cases, run_worker
 
 from tracea_graph.build import Library, build_library
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import KERNELS_OF
+from tracea_graph.kernels.plan import encode
 from tracea_graph.ops.program import Program, View
 
 CASES = {case.name: case for case in all_conv_cases()}
@@ -105,29 +108,52 @@ def changed(case: Case, view: int, ints: dict[int, int] | None = None, **view_ch
     return replace(case, program=program)
 
 
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [
-        (changed(CONV, 0, dims=("n", 3, 7, 9, 16)), "do not fit"),  # too few rows for the kernel
-        (changed(CONV, 0, dims=("n", 3, 9, 9, 16)), "reaches outside its buffer"),
-        (changed(CONV, 0, dims=("n", 2, 8, 9, 16)), "do not fit"),  # blocks of x and w
-        (changed(CONV, 0, strides=(3456, 1152, 144, 8, 1)), "do not fit"),
-        (changed(CONV, 3, dims=("n", 3, 6, 6, 16)), "do not fit"),  # the residual
-        (changed(CONV, 0, ints={7: 8, 9: 8}), "do not fit"),  # a halo larger than the result
-        (changed(CONV, 0, ints={0: 0}), "a parameter out of range"),
-        (changed(CONV, 0, ints={0: 2}), "do not fit"),  # the stride
-        (changed(CONV, 0, ints={4: 2}), "do not fit"),  # groups that do not divide the blocks
-        (changed(CONV, 0, ints={6: 17}), "a parameter out of range"),
-        (changed(CONV, 2, dims=(47,)), "do not fit"),  # the bias
-        (changed(conv(16, 16, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=2), 0, ints={0: 3}), "winograd"),
-        (changed(depthwise(16, (6, 6), (3, 3)), 0, ints={2: 3}), "do not fit"),
-        (changed(pool(0, 16, (6, 6), (3, 3)), 0, ints={0: 3}), "a parameter out of range"),
-        (changed(stem(3, 16, (6, 6), (3, 3)), 0, dims=("n", 2, 6, 6)), "do not fit"),
-    ],
+DO_NOT_FIT = (
+    (changed(CONV, 0, dims=("n", 3, 7, 9, 16)), "do not fit"),  # too few rows for the kernel
+    (changed(CONV, 0, dims=("n", 3, 9, 9, 16)), "reaches outside its buffer"),
+    (changed(CONV, 0, dims=("n", 2, 8, 9, 16)), "do not fit"),  # blocks of x and w
+    (changed(CONV, 0, strides=(3456, 1152, 144, 8, 1)), "do not fit"),
+    (changed(CONV, 3, dims=("n", 3, 6, 6, 16)), "do not fit"),  # the residual
+    (changed(CONV, 0, ints={7: 8, 9: 8}), "do not fit"),  # a halo larger than the result
+    (changed(CONV, 0, ints={0: 0}), "a parameter out of range"),
+    (changed(CONV, 0, ints={0: 2}), "do not fit"),  # the stride
+    (changed(CONV, 0, ints={4: 2}), "do not fit"),  # groups that do not divide the blocks
+    (changed(CONV, 0, ints={6: 17}), "a parameter out of range"),
+    (changed(CONV, 2, dims=(47,)), "do not fit"),  # the bias
+    (changed(conv(16, 16, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=2), 0, ints={0: 3}), "winograd"),
+    (changed(depthwise(16, (6, 6), (3, 3)), 0, ints={2: 3}), "do not fit"),
+    (changed(pool(0, 16, (6, 6), (3, 3)), 0, ints={0: 3}), "a parameter out of range"),
+    (changed(stem(3, 16, (6, 6), (3, 3)), 0, dims=("n", 2, 6, 6)), "do not fit"),
+    (changed(plain(4, 6, (9, 9), (3, 3), (1, 1), (1, 1), (1, 1)), 1, dims=(6, 4, 2, 3)), "fit"),
 )
-def test_calls_that_do_not_fit_are_refused(
-    case: Case, words: str, library: Library, tmp_path: Path
-) -> None:
-    found = run_cases([case], library.path, library.domain, tmp_path, profile_cpu().isas[-1])
-    assert isinstance(found[case.name], str)
-    assert words in found[case.name]
+
+
+def test_calls_that_do_not_fit_are_refused(library: Library, tmp_path: Path) -> None:
+    cases = [replace(case, name=f"{i}") for i, (case, _) in enumerate(DO_NOT_FIT)]
+    found = run_cases(cases, library.path, library.domain, tmp_path, profile_cpu().isas[-1])
+    for i, (_, words) in enumerate(DO_NOT_FIT):
+        assert words in found[f"{i}"], i
+
+
+MUTATED = (
+    CONV,
+    conv(24, 33, (7, 7), (3, 3), pad=(1, 1, 1, 1), m=2, chain=CHAINS[2]),
+    depthwise(33, (7, 7), (3, 3), pad=(1, 1, 1, 1), chain=CHAINS[3], halo=(1, 1, 1, 1)),
+    stem(3, 24, (9, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1)),
+    pool(1, 24, (7, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1), halo=(1, 1, 1, 1)),
+    turn(24, (3, 17), nhwc=False, back=True, halo=(1, 2, 3, 1)),
+    plain(4, 6, (5, 9), (3, 2), (1, 2), (1, 1), (1, 1), groups=2),
+)
+
+
+@pytest.mark.parametrize("case", MUTATED, ids=lambda case: case.name.split("_")[0])
+def test_mutated_plans_never_crash(case: Case, library: Library, tmp_path: Path) -> None:
+    chance, count = random.Random(case.name), 100
+    for i in range(count):
+        plan = mutate(encode(case.program), chance)
+        onnx.save(model(case.program, library.domain, plan), tmp_path / f"{i:03}.onnx")
+    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+    job = {"task": "mutants", "library": str(library.path), "folder": str(tmp_path)}
+    refused, ran = run_worker(job)
+    assert refused + ran == count
+    assert refused > count // 3
