@@ -15,7 +15,7 @@ constexpr int kMaxTemps = 256, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24
 enum Opcode : int32_t {  // as in plan.py
   kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention,
   kConv, kConvStem, kDepthwise, kWinograd,
-  kPool, kPoolAll, kBlock, kUnblock, kHalo, kConvPlain,
+  kPool, kPoolAll, kToBlocked, kToPlain, kHalo, kConvPlain,
 };
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 

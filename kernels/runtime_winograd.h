@@ -4,9 +4,8 @@
 // Where transformed weights outweigh the transformed image, one band takes all of it and the three
 // steps share the threads; otherwise bands are tasks, whose buffers stay in L2.
 #pragma once
-#include <sched.h>
-
 #include "runtime_blocked.h"
+#include "runtime_slots.h"
 
 namespace tracea {
 
@@ -22,9 +21,7 @@ struct WinogradJob {
   int64_t inputs, outputs, last;      // blocks; channels of the last input block
   int64_t across, rows, band_rows, bands, columns;  // tiles per row; tile rows; of a band
   int64_t in_plane, out_plane;        // floats between planes of the two buffers
-  float* buffers;
-  int64_t buffer_size, slots;         // floats per slot
-  int32_t* taken;                     // by slot
+  Slots slots;                        // each with room for both buffers
   int64_t image, band;                // while the steps of one band share the threads
 };
 
@@ -33,9 +30,9 @@ struct WinogradBand {
   float *v, *product;
 };
 
-inline WinogradBand band_of(const WinogradJob& job, int64_t n, int64_t band, int64_t slot) {
+inline WinogradBand band_of(const WinogradJob& job, int64_t n, int64_t band, int slot) {
   const int64_t row = band * job.band_rows, rows = least(job.band_rows, job.rows - row);
-  float* v = job.buffers + slot * job.buffer_size;
+  float* v = reinterpret_cast<float*>(memory_of(job.slots, slot));
   return {n, row, rows, rows * job.across, v, v + job.planes * job.in_plane};
 }
 
@@ -61,7 +58,8 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, in
                               int64_t column) {
   const int64_t first = job.outputs * column / job.columns;
   const int64_t end = job.outputs * (column + 1) / job.columns;
-  const int64_t panel = job.inputs * kLanes * kLanes, pieces = ceil_div(at.tiles, job.isa->conv_pixels);
+  const int64_t panel = job.inputs * kLanes * kLanes;
+  const int64_t pieces = ceil_div(at.tiles, job.isa->conv_pixels);
   tracea_conv_tile tile = {};
   tile.blocks = job.inputs, tile.rows = tile.cols = 1;
   tile.depth = kLanes, tile.last = job.last;
@@ -108,20 +106,17 @@ inline void winograd_after(const WinogradJob& job, const WinogradBand& at, int64
   }
 }
 
-// A whole band, in the first free slot.  There are at least as many slots as processors, so that
-// waiting for one is rare.
+// A whole band, in the first free slot.
 inline void winograd_band_task(void* usr, size_t index) {
-  const WinogradJob& job = *static_cast<const WinogradJob*>(usr);
-  int64_t slot = 0;
-  while (__atomic_exchange_n(&job.taken[slot], 1, __ATOMIC_ACQUIRE))
-    if (++slot == job.slots) slot = 0, sched_yield();
+  WinogradJob& job = *static_cast<WinogradJob*>(usr);
+  const int slot = claim_slot(job.slots);
   const int64_t task = static_cast<int64_t>(index);
   const WinogradBand at = band_of(job, task / job.bands, task % job.bands, slot);
   for (int64_t block = 0; block < job.inputs; ++block) winograd_before(job, at, block);
   for (int64_t plane = 0; plane < job.planes; ++plane)
     for (int64_t c = 0; c < job.columns; ++c) winograd_multiply(job, at, plane, c);
   for (int64_t block = 0; block < job.outputs; ++block) winograd_after(job, at, block);
-  __atomic_store_n(&job.taken[slot], 0, __ATOMIC_RELEASE);
+  release_slot(job.slots, slot);
 }
 
 inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band) {
@@ -181,16 +176,10 @@ inline bool run_winograd(Run& run, const Call& call, const Box* views) {
   const int64_t tiles = job.band_rows * job.across, images = y.box->dims[0];
   job.in_plane = tiles * job.inputs * kLanes + kPlaneGap;
   job.out_plane = tiles * job.outputs * kLanes + kPlaneGap;
-  job.buffer_size = job.planes * (job.in_plane + job.out_plane);
   const int64_t tasks = images * job.bands;
-  job.slots = shared ? 1 : least(tasks, 2 * run.host.processors);
+  const int64_t bytes = job.planes * (job.in_plane + job.out_plane) * 4;
   Scratch scratch(run);
-  const int64_t flags = ceil_div(job.slots, kLanes) * kAlign;
-  char* memory = scratch.take(flags + job.slots * job.buffer_size * 4);
-  if (!memory) return false;
-  memset(memory, 0, static_cast<size_t>(flags));
-  job.taken = reinterpret_cast<int32_t*>(memory);
-  job.buffers = reinterpret_cast<float*>(memory + flags);
+  if (!make_slots(run, scratch, shared ? 1 : tasks, bytes, &job.slots)) return false;
   if (!shared) return run.parallel(tasks, winograd_band_task, &job);
   for (int64_t n = 0; n < images; ++n)
     if (!run_shared_band(run, job, n, 0)) return false;
