@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from tracea_graph.passes import (
     attention,
+    batch_norm,
+    channel_norm,
+    conv,
     elementwise,
     embedding,
     epilogue,
     gemm,
     matmul,
+    padding,
+    pool,
     projections,
     recognise,
+    transposed,
+    trunk,
 )
 from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["phases"]
+__all__ = ["CONNECT", "phases"]
+
+CONNECT = "connect"
+"""The phase that makes one program of neighbouring regions."""
 
 
 def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
@@ -26,7 +36,14 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
     """
     exact = (
         # spellings first: fusing half of one would hide it
-        Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
+        Phase(
+            "recognise",
+            (
+                *map(RulePass, recognise.RULES),
+                attention.RecogniseAttention(),
+                channel_norm.RecogniseChannelNorm(),
+            ),
+        ),
         # products and look-ups become regions that others can join
         Phase(
             "lift",
@@ -35,6 +52,12 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 matmul.LiftMatMul(),
                 embedding.LiftEmbedding(),
                 gemm.AbsorbBias(),
+                conv.LiftConv(plain_weights),
+                conv.AbsorbPad(),
+                transposed.LiftTransposed(plain_weights),
+                batch_norm.AbsorbBatchNorm(),
+                pool.LiftPool(),
+                pool.AbsorbFlatten(),
             ),
         ),
         Phase(
@@ -44,6 +67,9 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 projections.MergeProjections(),
                 epilogue.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
+                batch_norm.LiftBatchNorm(),
+                conv.AbsorbConvEpilogue(),
+                padding.LiftPad(),
                 embedding.AbsorbEmbeddingNorm(),
                 elementwise.MergeElementwise(),
             ),
@@ -57,6 +83,9 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 projections.MergeProducts(),
             ),
         ),
+        Phase("transform", (conv.TransformFilters(),)),
+        # whole at last: what lies between the steps of one program lies as its kernels like it
+        Phase(CONNECT, (trunk.ConnectTrunk(),)),
     )
     if precision == "fp32":
         return exact
