@@ -45,6 +45,14 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("attention", "const tracea_attention_tile*"),
             Function("attention_scratch", "int64_t, int64_t, int64_t", "int64_t"),
         ),
+        "reduce": (
+            Function("reduce_rows", "const tracea_reduce_tile*"),
+            Function("reduce_columns", "const tracea_reduce_tile*"),
+        ),
+        "softmax": (
+            Function("softmax_rows", "const tracea_softmax_tile*"),
+            Function("softmax_columns", "const tracea_softmax_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -54,8 +62,11 @@ CHAIN = "const tracea_chain_tile*"
 """What every chain takes."""
 
 KERNEL_OF: Mapping[str, str] = MappingProxyType(
-    {"gemm": "gemm", "norm": "norm", "embedding": "gather", "attention": "attention"}
-)
+    {
+        "gemm": "gemm", "norm": "norm", "embedding": "gather", "attention": "attention",
+        "reduce": "reduce", "softmax": "softmax",
+    }
+)  # fmt: skip
 """The kernel a program's call needs; one that is not named here runs on chains alone."""
 
 

@@ -3,7 +3,9 @@
 #include "runtime_attention.h"
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
+#include "runtime_reduce.h"
 #include "runtime_rows.h"
+#include "runtime_softmax.h"
 
 namespace tracea {
 
@@ -23,6 +25,10 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gather != nullptr; }},
     {"attention", check_attention, run_attention,
      [](const tracea_isa_table& t) { return t.attention != nullptr; }},
+    {"reduce", check_reduce, run_reduce,
+     [](const tracea_isa_table& t) { return t.reduce_rows != nullptr; }},
+    {"softmax", check_softmax, run_softmax,
+     [](const tracea_isa_table& t) { return t.softmax_rows != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

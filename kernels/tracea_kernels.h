@@ -62,6 +62,35 @@ typedef struct {
 } tracea_norm_tile;
 typedef void (*tracea_norm_fn)(const tracea_norm_tile*);
 
+// Reduces the columns of each row (reduce_rows) or the rows of each column (reduce_columns).  A
+// reduction may take several tiles: each adds to `total` (and `rest`, the error of that sum), one
+// entry per result; the first one begins them, the last one writes y instead.
+enum { TRACEA_SUM, TRACEA_ABSOLUTE_SUM, TRACEA_SQUARE_SUM, TRACEA_MAX, TRACEA_MIN, TRACEA_PRODUCT };
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  float* total;
+  float* rest;
+  float* y;
+  int64_t y_stride;   // of reduce_rows; columns' results lie side by side
+  float divisor;      // of the result: 1, or the number of elements for a mean
+  int32_t kind, first, last;
+} tracea_reduce_tile;
+typedef void (*tracea_reduce_fn)(const tracea_reduce_tile*);
+
+// y = exp(x - m) / sum, m and sum over the columns of each row (softmax_rows) or the rows of each
+// column (softmax_columns); with `log` its logarithm.  y may be x.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  float* y;
+  int64_t y_stride;
+  int32_t log;
+} tracea_softmax_tile;
+typedef void (*tracea_softmax_fn)(const tracea_softmax_tile*);
+
 // y[r] = sum over tables t of row[t][r] (each a pointer to `cols` floats); rows are prefetched ahead.
 typedef struct {
   int64_t rows, cols;
@@ -101,6 +130,8 @@ typedef struct {
   tracea_gather_fn gather;
   tracea_attention_fn attention;
   tracea_attention_scratch_fn attention_scratch;
+  tracea_reduce_fn reduce_rows, reduce_columns;
+  tracea_softmax_fn softmax_rows, softmax_columns;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

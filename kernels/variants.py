@@ -101,6 +101,17 @@ def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Vari
     return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 
+def _reduce(isa: str) -> Variant:
+    functions = frozenset({"nan_max"})
+    return Variant("reduce", isa, "reduce.cpp.in", f"{isa_of(isa).width}", functions=functions)
+
+
+def _softmax(isa: str, rows: int) -> Variant:
+    functions = frozenset({"exp_neg", "mantissa", "log1", "log"})
+    tile = f"{rows}x{isa_of(isa).width}"
+    return Variant("softmax", isa, "softmax.cpp.in", tile, {"rows": rows}, functions)
+
+
 VARIANTS = (
     _gemm("scalar", 4, 1),
     _gemm("avx2", 6, 1),
@@ -114,6 +125,12 @@ VARIANTS = (
     _attention("scalar", (4, 1), (1,)),
     _attention("avx2", (6, 4, 2, 1), (1,)),
     _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),
+    _reduce("scalar"),
+    _reduce("avx2"),
+    _reduce("avx512"),
+    _softmax("scalar", 2),
+    _softmax("avx2", 2),
+    _softmax("avx512", 4),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tracea_graph.passes import attention, elementwise, embedding, gemm, projections, recognise
+from tracea_graph.passes import (
+    attention,
+    elementwise,
+    embedding,
+    gemm,
+    projections,
+    recognise,
+    reductions,
+)
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
@@ -15,10 +23,17 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
     """
     return (
         # spellings first: fusing half of one would hide it
-        Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
+        Phase("recognise", (*map(RulePass, (*recognise.RULES, *reductions.RULES)), attention.RecogniseAttention())),
         # products and look-ups become regions that others can join
         Phase(
-            "lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())
+            "lift",
+            (
+                gemm.LiftGemm(plain_weights),
+                embedding.LiftEmbedding(),
+                gemm.AbsorbBias(),
+                reductions.LiftReduce(),
+                reductions.LiftSoftmax(),
+            ),
         ),
         Phase(
             "fuse",
@@ -32,5 +47,13 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             ),
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
-        Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+        Phase(
+            "finish",
+            (
+                elementwise.AbsorbPrologue(),
+                reductions.AbsorbBefore(),
+                reductions.AbsorbAfter(),
+                elementwise.LiftElementwise(),
+            ),
+        ),
     )

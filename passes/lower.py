@@ -17,16 +17,24 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.program import Program
+from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.lower_attention import lower_attention
 from tracea_graph.passes.lower_gemm import lower_gemm
-from tracea_graph.passes.lower_rows import lower_elementwise, lower_embedding, lower_norm
+from tracea_graph.passes.lower_rows import (
+    lower_elementwise,
+    lower_embedding,
+    lower_norm,
+    lower_reduce,
+    lower_softmax,
+)
 from tracea_graph.passes.writer import Slot, Writer, localise
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["lower"]
 
-_BROADCASTING = (ElementwiseParams, EmbeddingParams)
+_BROADCASTING = (ElementwiseParams, EmbeddingParams, ReduceParams, SoftmaxParams)
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -71,6 +79,8 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ElementwiseParams: lower_elementwise,
         AttentionParams: lower_attention,
         EmbeddingParams: lower_embedding,
+        ReduceParams: lower_reduce,
+        SoftmaxParams: lower_softmax,
         RegionParams: _lower_region,
     }
 )

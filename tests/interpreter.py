@@ -160,9 +160,38 @@ def attention(call: Call, views: list[Any]) -> None:
     y[...] = np.where(lost & bool(zero_rows), 0.0, shares) @ v
 
 
+REDUCTIONS = (
+    np.sum, lambda x, *a, **k: np.abs(x).sum(*a, **k), lambda x, *a, **k: (x * x).sum(*a, **k),
+    lambda x, *a, **k: x.max(*a, initial=-np.inf, **k),
+    lambda x, *a, **k: x.min(*a, initial=np.inf, **k), np.prod,
+)  # fmt: skip
+
+
+def prologue(call: Call, views: list[Any]) -> Any:
+    assert len({v.shape for v in views}) == 1
+    return call.chain.reference(views)[0] if call.chain else views[0]
+
+
+def reduce(call: Call, views: list[Any]) -> None:
+    kind, mean, bits = call.ints
+    x = prologue(call, views[:-1])
+    axes = tuple(i for i in range(x.ndim) if bits >> i & 1)
+    y = REDUCTIONS[kind](x, axes, keepdims=True)
+    assert y.shape == views[-1].shape
+    views[-1][...] = y / np.prod([x.shape[a] for a in axes]) if mean else y
+
+
+def softmax(call: Call, views: list[Any]) -> None:
+    axis, log = call.ints
+    x = prologue(call, views[:-1])
+    d = x - x.max(axis, keepdims=True, initial=-np.inf)
+    total = np.exp(d).sum(axis, keepdims=True)
+    views[-1][...] = d - np.log(total) if log else np.exp(d) / total
+
+
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
         "gemm": gemm, "norm": norm, "elementwise": elementwise,
-        "embedding": embedding, "attention": attention,
+        "embedding": embedding, "attention": attention, "reduce": reduce, "softmax": softmax,
     }
 )  # fmt: skip

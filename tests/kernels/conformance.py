@@ -61,6 +61,25 @@ class NormTile(ctypes.Structure):
     ]  # fmt: skip
 
 
+class ReduceTile(ctypes.Structure):
+    """``tracea_reduce_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
+        ("total", c_void_p), ("rest", c_void_p), ("y", c_void_p), ("y_stride", c_int64),
+        ("divisor", c_float), ("kind", c_int32), ("first", c_int32), ("last", c_int32),
+    ]  # fmt: skip
+
+
+class SoftmaxTile(ctypes.Structure):
+    """``tracea_softmax_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
+        ("y", c_void_p), ("y_stride", c_int64), ("log", c_int32),
+    ]  # fmt: skip
+
+
 class GatherTile(ctypes.Structure):
     """``tracea_gather_tile``."""
 

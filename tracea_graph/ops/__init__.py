@@ -11,12 +11,21 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.softmax import SoftmaxParams
 
 __all__ = ["VOCABULARY", "OpParams"]
 
 OpParams = (
-    GemmParams | AttentionParams | NormParams | ElementwiseParams | EmbeddingParams | RegionParams
+    GemmParams
+    | AttentionParams
+    | NormParams
+    | ElementwiseParams
+    | EmbeddingParams
+    | ReduceParams
+    | SoftmaxParams
+    | RegionParams
 )
 
 VOCABULARY: tuple[tuple[str, type], ...] = (
@@ -25,6 +34,8 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
     ("FusedEmbedding", EmbeddingParams),
+    ("FusedReduce", ReduceParams),
+    ("FusedSoftmax", SoftmaxParams),
     ("FusedRegion", RegionParams),
 )
 """Word and parameter record of every custom op."""

@@ -11,6 +11,8 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -109,6 +111,39 @@ def attention(region: Region, graph: TileGraph) -> RegionModel | None:
     return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", "h"))
 
 
+def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Kept axes are parallel; the epilogue's operands lie over them."""
+    params: ReduceParams = region.params
+    full = params.full([graph.spec(v).shape for v in region.operands])
+    gone = {len(full) + a for a in params.axes}
+    names = tuple(f"d{i}" for i in range(len(full)))
+    axes = tuple(Axis(n, e, i in gone) for i, (n, e) in enumerate(zip(names, full, strict=True)))
+    kept = tuple(n for i, n in enumerate(names) if params.keepdims or i not in gone)
+    parallel = tuple(n for i, n in enumerate(names) if i not in gone)
+    reads = [aligned(graph, v, names) for v in region.operands[: params.data_operands]]
+    reads += [aligned(graph, v, kept) for v in region.operands[params.data_operands :]]
+    writes = [aligned(graph, region.results[0], kept)]
+    work = (
+        Work(names, 1 + _chain_cost(params.prologue)), Work(parallel, _chain_cost(params.epilogue))
+    )  # fmt: skip
+    return model_of(region, IterationSpace(axes), reads, writes, work, parallel)
+
+
+def softmax(region: Region, graph: TileGraph) -> RegionModel | None:
+    """A result needs everything along its axis: that axis is read whole."""
+    params: SoftmaxParams = region.params
+    full = params.full([graph.spec(v).shape for v in region.operands])
+    names, space = axes_named("d", full)
+    place = len(full) + params.axis
+    data = tuple("t" if i == place else n for i, n in enumerate(names))
+    axes = (*space.axes, Axis("t", full[place], True))
+    reads = [aligned(graph, v, data) for v in region.operands]
+    writes = [aligned(graph, region.results[0], names)]
+    work = (Work(names, SOFTMAX_COST), Work(data, _chain_cost(params.prologue)))
+    rows = tuple(n for i, n in enumerate(names) if i != place)
+    return model_of(region, IterationSpace(axes), reads, writes, work, rows)
+
+
 def embedding(region: Region, graph: TileGraph) -> RegionModel | None:
     """Rows of each table, chosen by its ids."""
     params: EmbeddingParams = region.params
@@ -161,6 +196,8 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedElementwise": elementwise,
         "FusedAttention": attention,
         "FusedEmbedding": embedding,
+        "FusedReduce": reduce,
+        "FusedSoftmax": softmax,
     }
 )
 """The words of the vocabulary with a model."""
