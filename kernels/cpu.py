@@ -39,6 +39,8 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "norm": (
             Function("norm_layer", "const tracea_norm_tile*"),
             Function("norm_rms", "const tracea_norm_tile*"),
+            Function("norm_group", "const tracea_norm_tile*"),
+            Function("norm_columns", "const tracea_norm_tile*"),
         ),
         "gather": (Function("gather", "const tracea_gather_tile*"),),
         "attention": (
@@ -64,7 +66,7 @@ CHAIN = "const tracea_chain_tile*"
 KERNEL_OF: Mapping[str, str] = MappingProxyType(
     {
         "gemm": "gemm", "norm": "norm", "embedding": "gather", "attention": "attention",
-        "reduce": "reduce", "softmax": "softmax",
+        "reduce": "reduce", "softmax": "softmax", "channel_norm": "norm",
     }
 )  # fmt: skip
 """The kernel a program's call needs; one that is not named here runs on chains alone."""
@@ -82,7 +84,7 @@ class Source:
 def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...]:
     """The functions one unit exports, in order.
 
-    ``norm``: layer, rms.  ``attention``: the kernel, its scratch size.  Raises KeyError for a
+    ``norm``: layer, rms, group, columns.  ``attention``: the kernel, its scratch size.  Raises KeyError for a
     kernel or level that does not exist.
     """
     names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]

@@ -38,7 +38,7 @@ VERSION = 1
 OPCODES = MappingProxyType(
     {
         "gemm": 1, "norm": 2, "elementwise": 3, "embedding": 4, "attention": 5,
-        "reduce": 6, "softmax": 7,
+        "reduce": 6, "softmax": 7, "channel_norm": 8,
     }
 )  # fmt: skip
 LIMITS = MappingProxyType(

@@ -29,6 +29,8 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.reduce_rows != nullptr; }},
     {"softmax", check_softmax, run_softmax,
      [](const tracea_isa_table& t) { return t.softmax_rows != nullptr; }},
+    {"channel_norm", check_channel_norm, run_channel_norm,
+     [](const tracea_isa_table& t) { return t.norm_group != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

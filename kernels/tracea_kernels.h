@@ -50,6 +50,8 @@ typedef void (*tracea_chain_fn)(const tracea_chain_tile*);
 
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over the last axis (layer), or
 // y = x / sqrt(mean(x*x) + eps) * gamma (rms).  gamma, beta may be null.  y may be x.
+// norm_group: over all of a piece of rows x cols, gamma and beta by row; norm_columns: over the
+// rows of each column, gamma and beta by row.  Both read `layer`: 0 for rms.
 typedef struct {
   int64_t rows, cols;
   const float* x;
@@ -59,6 +61,7 @@ typedef struct {
   float eps;
   float* y;
   int64_t y_stride;
+  int32_t layer;
 } tracea_norm_tile;
 typedef void (*tracea_norm_fn)(const tracea_norm_tile*);
 
@@ -126,7 +129,7 @@ typedef struct {
   const char* isa;             // "scalar", "avx2", "avx512"
   int32_t gemm_mr, gemm_nv;    // largest register tile
   tracea_gemm_fn gemm;
-  tracea_norm_fn norm_layer, norm_rms;
+  tracea_norm_fn norm_layer, norm_rms, norm_group, norm_columns;
   tracea_gather_fn gather;
   tracea_attention_fn attention;
   tracea_attention_scratch_fn attention_scratch;

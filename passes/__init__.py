@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.passes import (
     attention,
+    channel_norms,
     elementwise,
     embedding,
     gemm,
@@ -21,9 +22,10 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
 
     ``plain_weights`` leaves every matrix as the original stores it.
     """
+    spellings = (*recognise.RULES, *channel_norms.RULES, *reductions.RULES)
     return (
         # spellings first: fusing half of one would hide it
-        Phase("recognise", (*map(RulePass, (*recognise.RULES, *reductions.RULES)), attention.RecogniseAttention())),
+        Phase("recognise", (*map(RulePass, spellings), attention.RecogniseAttention())),
         # products and look-ups become regions that others can join
         Phase(
             "lift",
@@ -31,6 +33,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
                 gemm.LiftGemm(plain_weights),
                 embedding.LiftEmbedding(),
                 gemm.AbsorbBias(),
+                channel_norms.LiftBatchNorm(),
                 reductions.LiftReduce(),
                 reductions.LiftSoftmax(),
             ),

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
@@ -23,6 +24,7 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.lower_attention import lower_attention
 from tracea_graph.passes.lower_gemm import lower_gemm
 from tracea_graph.passes.lower_rows import (
+    lower_channel_norm,
     lower_elementwise,
     lower_embedding,
     lower_norm,
@@ -79,6 +81,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ElementwiseParams: lower_elementwise,
         AttentionParams: lower_attention,
         EmbeddingParams: lower_embedding,
+        ChannelNormParams: lower_channel_norm,
         ReduceParams: lower_reduce,
         SoftmaxParams: lower_softmax,
         RegionParams: _lower_region,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, TensorSpec, product
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -25,8 +26,8 @@ from tracea_graph.passes.writer import (
 )
 
 __all__ = [
-    "lower_elementwise", "lower_embedding", "lower_norm", "lower_reduce", "lower_softmax",
-    "norm_call", "result_and_sum",
+    "lower_channel_norm", "lower_elementwise", "lower_embedding", "lower_norm", "lower_reduce",
+    "lower_softmax", "norm_call", "result_and_sum",
 ]  # fmt: skip
 
 
@@ -58,6 +59,20 @@ def lower_norm(
         ]
         w.call("elementwise", *views, total, chain=p.prologue)
     norm_call(w, p.norm, total, affine, y)
+
+
+def lower_channel_norm(
+    w: Writer, p: ChannelNormParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    """Everything as ``[N, C, positions]``, gamma and beta as vectors."""
+    batch, channels, *space = results[0].shape
+    dims: Shape = (batch, channels, product(tuple(space)))
+    x, y = dense(operands[0].buffer, dims), dense(results[0].buffer, dims)
+    affine = [dense(slot.buffer, (channels,)) for slot in operands[1:]]
+    gamma = affine[0] if p.norm.gamma else None
+    beta = affine[-1] if p.norm.beta else None
+    ints = (("layer", "rms").index(p.norm.kind), p.groups)
+    w.call("channel_norm", x, gamma, beta, y, ints=ints, floats=(p.norm.epsilon,))
 
 
 def lower_elementwise(

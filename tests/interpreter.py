@@ -160,6 +160,19 @@ def attention(call: Call, views: list[Any]) -> None:
     y[...] = np.where(lost & bool(zero_rows), 0.0, shares) @ v
 
 
+def channel_norm(call: Call, views: list[Any]) -> None:
+    x, gamma, beta, y = views
+    (kind, groups), (epsilon,) = call.ints, call.floats
+    if not x.size:
+        return
+    lines = x.reshape(x.shape[0], groups, -1) if groups else np.moveaxis(x, 1, -1)
+    centred = lines - lines.mean(-1, keepdims=True) if kind == 0 else lines
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    scaled = scaled.reshape(x.shape) if groups else np.moveaxis(scaled, -1, 1)
+    factor, shift = (1 if gamma is None else gamma[:, None]), (0 if beta is None else beta[:, None])
+    y[...] = scaled * factor + shift
+
+
 REDUCTIONS = (
     np.sum, lambda x, *a, **k: np.abs(x).sum(*a, **k), lambda x, *a, **k: (x * x).sum(*a, **k),
     lambda x, *a, **k: x.max(*a, initial=-np.inf, **k),
@@ -193,5 +206,6 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
         "gemm": gemm, "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "reduce": reduce, "softmax": softmax,
+        "channel_norm": channel_norm,
     }
 )  # fmt: skip

@@ -57,7 +57,7 @@ class NormTile(ctypes.Structure):
     _fields_ = [
         ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
         ("gamma", c_void_p), ("beta", c_void_p), ("eps", c_float),
-        ("y", c_void_p), ("y_stride", c_int64),
+        ("y", c_void_p), ("y_stride", c_int64), ("layer", c_int32),
     ]  # fmt: skip
 
 

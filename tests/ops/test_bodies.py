@@ -15,6 +15,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
@@ -141,6 +142,13 @@ CASES = {
     "softmax of a masked, scaled score": Case(
         SoftmaxParams(-1, False, SCALE_MASK), ((2, 3, 5, 7), (2, 1, 1, 7))
     ),
+    **{
+        f"{norm.kind} norm of {groups} groups": Case(
+            ChannelNormParams(norm, groups, 4), ((2, 6, 3, 5), *[(6,)] * norm.operands)
+        )
+        for norm in (LAYER, RMS, Norm("layer", 1e-5, False, False))
+        for groups in (0, 1, 2, 6)
+    },
     "region": Case(
         RegionParams(
             5,

@@ -16,6 +16,7 @@ from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_o
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
@@ -160,6 +161,12 @@ CASES = {
     ),
     "softmax": Case(SoftmaxParams(-1), (X,)),
     "log-softmax of a sum, middle axis": Case(SoftmaxParams(-2, True, SUM), (X, ("s", 1))),
+    **{
+        f"norm of {groups} groups": Case(
+            ChannelNormParams(LAYER, groups, 4), (("b", 6, "s", 5), (6,), (6, 1, 1))
+        )
+        for groups in (0, 1, 2, 6)
+    },
     "region": Case(
         RegionParams(
             5,

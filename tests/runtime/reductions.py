@@ -82,6 +82,21 @@ def softmax(axis: int, *shapes: Shape, log: bool = False, chain: Chain | None = 
     return _case(name, call, feeds, shapes, d - np.log(total) if log else np.exp(d) / total, full)
 
 
+def channel_norm(kind: int, groups: int, *dims: int, affine: bool = True) -> Case:
+    x, gamma, beta = _random(*dims), _random(dims[1], seed=1), _random(dims[1], seed=2)
+    vectors = [dense("input", i, dims[1]) if affine else None for i in (1, 2)]
+    views = (dense("input", 0, *dims), *vectors, dense("output", 0, *dims))
+    call = Call("channel_norm", views, (kind, groups), (1e-5,))
+    wide = x.astype(np.float64)
+    lines = wide.reshape(dims[0], groups, -1) if groups else np.moveaxis(wide, 1, -1)
+    d = lines if kind else lines - lines.mean(-1, keepdims=True)
+    y = d / np.sqrt((d**2).mean(-1, keepdims=True) + 1e-5)
+    y = y.reshape(dims) if groups else np.moveaxis(y, -1, 1)
+    y = y * gamma[:, None] + beta[:, None] if affine else y
+    name = f"channel_norm_{kind}_{groups}_{'x'.join(map(str, dims))}_{affine}"
+    return _case(name, call, (x, gamma, beta), (dims, dims[1:2], dims[1:2]), y, dims)
+
+
 def reduction_cases() -> tuple[Case, ...]:
     shapes = ((3, 5, 7, 11), (2, 1, 40, 33), (70, 9, 1, 5))
     axes = ((3,), (2,), (0,), (0, 2), (1, 3), (1, 2), (0, 1, 2, 3), (2, 3))
@@ -111,5 +126,10 @@ def reduction_cases() -> tuple[Case, ...]:
         softmax(3, (2, 4, 30, 50), (2, 1, 30, 50), chain=SCALED_SUM),
         softmax(1, (2, 40, 30, 5), (2, 40, 30, 5), chain=SCALED_SUM),
         softmax(3, (2, 4, 30, 50), (2, 1, 1, 1), chain=SCALED_SUM),
+        *(channel_norm(k, g, 2, 12, 37) for k in (0, 1) for g in (0, 1, 3, 12)),
+        channel_norm(0, 4, 3, 8, 9000, affine=False),
+        channel_norm(0, 0, 2, 96, 3100),
+        channel_norm(1, 0, 2, 5000, 33),
+        channel_norm(0, 6, 1, 6, 1),
         softmax(2, (2, 40, 30), (1, 40, 1), log=True, chain=SQUARE_SHIFTED),
     )

@@ -7,6 +7,7 @@ ONNX body.
 from __future__ import annotations
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
@@ -23,6 +24,7 @@ OpParams = (
     | NormParams
     | ElementwiseParams
     | EmbeddingParams
+    | ChannelNormParams
     | ReduceParams
     | SoftmaxParams
     | RegionParams
@@ -34,6 +36,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
     ("FusedEmbedding", EmbeddingParams),
+    ("FusedChannelNorm", ChannelNormParams),
     ("FusedReduce", ReduceParams),
     ("FusedSoftmax", SoftmaxParams),
     ("FusedRegion", RegionParams),

@@ -67,10 +67,6 @@ class BodyBuilder:
             return self(op, x, axes=axes, keepdims=int(keepdims))
         return self(op, x, self.ints(*axes), keepdims=int(keepdims))
 
-    def mean_last(self, x: str) -> str:
-        """The mean over the last axis, kept as an axis of one."""
-        return self.reduce("ReduceMean", x, (-1,))
-
     def done(self, *results: str) -> Body:
         """Close the body with these results as outputs ``o0``, ``o1`` …"""
         outputs = tuple(f"o{i}" for i in range(len(results)))

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
@@ -111,6 +112,26 @@ def attention(region: Region, graph: TileGraph) -> RegionModel | None:
     return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", "h"))
 
 
+def channel_norm(region: Region, graph: TileGraph) -> RegionModel | None:
+    """A result needs its whole group, or every channel at its position."""
+    params: ChannelNormParams = region.params
+    shape = graph.spec(region.results[0]).shape
+    if shape is None:
+        return None
+    names, space = axes_named("d", shape)
+    over = range(1, len(shape)) if params.groups else (1,)
+    data = tuple(f"r{i}" if i in over else n for i, n in enumerate(names))
+    axes = (*space.axes, *(Axis(f"r{i}", shape[i], True) for i in over))
+    vectors = [
+        access(graph, v, (along(names[1]),), (shape[1],)) for v in region.operands[1:]
+    ]  # fmt: skip
+    reads = [aligned(graph, region.operands[0], data), *vectors]
+    writes = [aligned(graph, region.results[0], names)]
+    work = (Work(names, _norm_cost(params.norm)),)
+    rows = tuple(n for i, n in enumerate(names) if i not in over)
+    return model_of(region, IterationSpace(axes), reads, writes, work, rows)
+
+
 def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
     """Kept axes are parallel; the epilogue's operands lie over them."""
     params: ReduceParams = region.params
@@ -196,6 +217,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedElementwise": elementwise,
         "FusedAttention": attention,
         "FusedEmbedding": embedding,
+        "FusedChannelNorm": channel_norm,
         "FusedReduce": reduce,
         "FusedSoftmax": softmax,
     }
