@@ -159,12 +159,12 @@ def guarded(array: Array) -> Array:
 class Output:
     """A ``rows x cols`` result with a row stride, unaligned, between canaries.
 
-    Float32 or bytes.
+    Float32 or integers.
     """
 
     def __init__(self, rows: int, cols: int, gap: int = 3, dtype: Any = np.float32) -> None:
         self.stride = cols + gap
-        self._canary = CANARY if dtype is np.float32 else np.uint8(0xA5)
+        self._canary = CANARY if dtype is np.float32 else dtype(0x5A)
         self._memory = np.full(33 + rows * self.stride + 32, self._canary)
         self._shape = (rows, cols)
         self.view = self._inside(self._memory)
