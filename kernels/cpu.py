@@ -84,8 +84,8 @@ class Source:
 def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...]:
     """The functions one unit exports, in order.
 
-    ``norm``: layer, rms, group, columns.  ``attention``: the kernel, its scratch size.  Raises KeyError for a
-    kernel or level that does not exist.
+    Which ones they are, :data:`KERNELS` says.  Raises KeyError for a kernel or level that does
+    not exist.
     """
     names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]
     return tuple(find(kernel, isa).symbol(name) for name in names)

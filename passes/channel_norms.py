@@ -89,9 +89,9 @@ def _op(m: Match) -> Region:
     region = m.labels["norm"]
     channels = (m.spec("x").shape or ())[1]
     instance = region.op == "InstanceNormalization"
-    groups = channels if instance else attribute(region, "num_groups", 1)
-    epsilon = attribute(region, "epsilon", 1e-5)
-    return _region("channel-norm-op", m, "layer", float(epsilon), int(groups))  # type: ignore[arg-type]
+    groups: Any = channels if instance else attribute(region, "num_groups", 1)
+    epsilon: Any = attribute(region, "epsilon", 1e-5)
+    return _region("channel-norm-op", m, "layer", float(epsilon), int(groups))
 
 
 # ---- group norm as exporters write it --------------------------------------------------

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, product
-from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.norm import Norm, NormParams

@@ -18,6 +18,7 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, broadcast
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.passes.chains import IDENTITY, inline, kind_of
 from tracea_graph.passes.elementary import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
@@ -42,15 +43,12 @@ def axes_of(graph: TileGraph, region: Region) -> tuple[int, ...] | str:
     rank = graph.spec(region.operands[0]).rank
     if rank is None:
         return f"the rank of {region.operands[0]!r} is not known"
-    axes = attribute(region, "axes", None)
-    if axes is None and len(region.operands) > 1 and region.operands[1]:
-        weight = graph.weight(region.operands[1])
-        if weight is None:
-            return f"the axes {region.operands[1]!r} are not constant"
-        axes = tuple(int(a) for a in weight.array().reshape(-1))
+    axes = constant_ints(region, graph, "axes", 1)
+    if axes is None:
+        return f"the axes {region.operands[1]!r} are not constant"
     if not axes:
         axes = () if attribute(region, "noop_with_empty_axes", 0) else tuple(range(rank))
-    return tuple(sorted({a - rank if a >= 0 else a for a in axes}))  # type: ignore[union-attr]
+    return tuple(sorted({a - rank if a >= 0 else a for a in axes}))
 
 
 def _fits(graph: TileGraph, value: str) -> str | None:

@@ -169,7 +169,10 @@ def channel_norm(call: Call, views: list[Any]) -> None:
     centred = lines - lines.mean(-1, keepdims=True) if kind == 0 else lines
     scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
     scaled = scaled.reshape(x.shape) if groups else np.moveaxis(scaled, -1, 1)
-    factor, shift = (1 if gamma is None else gamma[:, None]), (0 if beta is None else beta[:, None])
+    factor, shift = (
+        (1 if gamma is None else gamma[:, None]),
+        (0 if beta is None else beta[:, None]),
+    )
     y[...] = scaled * factor + shift
 
 

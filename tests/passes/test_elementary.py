@@ -75,7 +75,9 @@ SPELLED: dict[str, tuple[Write, str]] = {
     "Cast of int64": (lambda n, x: n("Cast", n.ids("i", 7), to=1), "full:i64||0"),
     "Cast to int64": (lambda n, x: n("Cast", x, to=7), "full|trunc(0)|1:i64"),
     "Cast to int32": (lambda n, x: n("Cast", x, to=6), "full|trunc(0)|1:i32"),
-    "Cast of int64 to bool": (lambda n, x: n("Cast", n.ids("i", 7), to=9), "full:i64|nonzero(0)|1"),
+    "Cast of int64 to bool": (
+        lambda n, x: n("Cast", n.ids("i", 7), to=9), "full:i64|nonzero(0)|1"
+    ),
     "Cast of bool to int64": (
         lambda n, x: n("Cast", n.input("m", "seq", 1, dtype=DType.BOOL), to=7),
         "full:bool|number(0)|1:i64",
@@ -132,7 +134,8 @@ EDGES = np.array(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [n for n, (_, text) in SPELLED.items() if "i64" not in text and "i32" not in text]
+@pytest.mark.parametrize(
+    "name", [n for n, (_, text) in SPELLED.items() if "i64" not in text and "i32" not in text]
 )
 def test_edges_are_those_of_the_runtime(name: str) -> None:
     """NaN, infinities and halves give exactly what ONNX Runtime gives."""

@@ -135,7 +135,9 @@ AROUND: dict[str, tuple[Callable[[Net, str], str], str, str]] = {
         "full|sub(0,1.0);mul(1,0)|2", "full|relu(0)|1",
     ),
     "a gate": (
-        lambda n, x: n("Add", n("Sigmoid", n("GlobalAveragePool", x)), n.input("g", 1, "seq", 1, 1)),
+        lambda n, x: n(
+            "Add", n("Sigmoid", n("GlobalAveragePool", x)), n.input("g", 1, "seq", 1, 1)
+        ),
         "", "full,full|sigmoid(0);add(2,1)|3",
     ),
     "a weighted mean": (

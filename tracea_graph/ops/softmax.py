@@ -1,7 +1,7 @@
 """``FusedSoftmax``: softmax or its logarithm over one axis, with an elementwise prologue.
 
-    s = prologue(a, b, …)                         (the operand itself without a prologue)
-    y = exp(s − max(s)) / sum(exp(s − max(s)))    or the logarithm of that
+s = prologue(a, b, …)                         (the operand itself without a prologue)
+y = exp(s − max(s)) / sum(exp(s − max(s)))    or the logarithm of that
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SoftmaxParams:
         known = [s for s in shapes if s is not None]
         shape = broadcast(known) if len(known) == len(shapes) else None
         if shape is None or len(shape) < -self.axis:
-            raise ValueError("operand shapes do not provably broadcast to something with that axis")
+            raise ValueError("operand shapes do not provably broadcast to what has that axis")
         return shape
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
