@@ -8,7 +8,7 @@
 
 namespace tracea {
 
-constexpr int64_t kBlock = 512;  // results of a task
+constexpr int64_t kResults = 512;  // results of a task
 constexpr int64_t kDepth = 64;   // rows of a tile whose columns are reduced
 constexpr int64_t kFewTasks = 32;
 
@@ -75,7 +75,7 @@ inline void reduce_task(void* usr, size_t index) {
   const int64_t kept = job.down ? job.cols : job.rows;
   const int64_t first = part * job.per_part, last = least(job.steps, first + job.per_part);
   const int64_t end = least(job.outer * job.blocks, (task + 1) * job.chunk);
-  float total[kBlock], rest[kBlock];
+  float total[kResults], rest[kResults];
   for (int64_t block = task * job.chunk; block < end; ++block) {
     const int64_t outer = block / job.blocks, at = block % job.blocks * job.block;
     const int64_t count = least(job.block, kept - at);
@@ -118,8 +118,8 @@ inline void join_parts(const ReduceJob& job) {
 inline void divide_reduction(ReduceJob& job) {
   const int64_t kept = job.down ? job.cols : job.rows, along = job.down ? job.rows : job.cols;
   const int64_t whole = along * job.axes.size(true);  // elements of one result
-  const int64_t widest = job.prologue.type ? kTile / kDepth * 2 : kBlock;
-  job.block = least(kept, job.down ? widest : least(kBlock, most(kGrain / whole, 1)));
+  const int64_t widest = job.prologue.type ? kTile / kDepth * 2 : kResults;
+  job.block = least(kept, job.down ? widest : least(kResults, most(kGrain / whole, 1)));
   job.width = job.down ? job.block : least(job.cols, kTile);
   job.depth = least(job.rows, job.prologue.type ? least(kDepth, kTile / job.block) : kDepth);
   job.blocks = ceil_div(kept, job.block);

@@ -7,7 +7,9 @@ from tracea_graph.passes import (
     channel_norms,
     elementwise,
     embedding,
+    epilogue,
     gemm,
+    matmul,
     projections,
     recognise,
     reductions,
@@ -31,6 +33,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             "lift",
             (
                 gemm.LiftGemm(plain_weights),
+                matmul.LiftMatMul(),
                 embedding.LiftEmbedding(),
                 gemm.AbsorbBias(),
                 channel_norms.LiftBatchNorm(),
@@ -43,7 +46,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
             (
                 embedding.MergeEmbeddings(),
                 projections.MergeProjections(),
-                gemm.AbsorbEpilogue(),
+                epilogue.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
                 embedding.AbsorbEmbeddingNorm(),
                 elementwise.MergeElementwise(),
@@ -57,6 +60,7 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
                 reductions.AbsorbBefore(),
                 reductions.AbsorbAfter(),
                 elementwise.LiftElementwise(),
+                projections.MergeProducts(),
             ),
         ),
     )

@@ -16,6 +16,7 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.program import Program
 from tracea_graph.ops.reduction import ReduceParams
@@ -23,6 +24,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.lower_attention import lower_attention
 from tracea_graph.passes.lower_gemm import lower_gemm
+from tracea_graph.passes.lower_matmul import lower_matmul
 from tracea_graph.passes.lower_rows import (
     lower_channel_norm,
     lower_elementwise,
@@ -77,6 +79,7 @@ Lowering = Callable[[Writer, Any, Sequence[Slot], Sequence[Slot]], None]
 _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
     {
         GemmParams: lower_gemm,
+        MatMulParams: lower_matmul,
         NormParams: lower_norm,
         ElementwiseParams: lower_elementwise,
         AttentionParams: lower_attention,
