@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.chain import Chain, Ref, Step
+from tracea_graph.ops.chain import INTEGERS, Chain, Ref, Step
 
 __all__ = [
     "FLAGS",
@@ -51,6 +51,7 @@ _SPELLING: Mapping[str, Spelling] = MappingProxyType(
         "floor": ("floor({0})", ("round",)),
         "ceil": ("ceil({0})", ("round",)),
         "round": ("round_even({0})", ("round",)),
+        "trunc": ("trunc({0})", ("round",)),
         "sqrt": ("sqrt({0})", ()),
         "reciprocal": ("set1(1.0f) / {0}", ()),
         "exp": ("v_exp({0})", ("exp",)),
@@ -110,6 +111,8 @@ _LOADS: Mapping[DType, tuple[str, str, str]] = MappingProxyType(
         DType.BOOL: ("uint8_t", "load_mask", "set_mask({} != 0)"),
         DType.I32: ("int32_t", "load_int", "set1((float){})"),
         DType.I64: ("int64_t", "load_int", "set1((float){})"),
+        DType.U8: ("uint8_t", "load_int", "set1((float){})"),
+        DType.I8: ("int8_t", "load_int", "set1((float){})"),
     }
 )
 """C type, function that loads a vector, expression that spreads one element."""
@@ -167,7 +170,10 @@ class Result:
 
     def store(self, pointer: str, value: str, tail: bool) -> str:
         """Store a vector; in the tail its first ``n`` lanes."""
-        name, last = ("store_mask", "n") if self.dtype is DType.BOOL else ("store", "first(n)")
+        if self.dtype is DType.F32:
+            name, last = "store", "first(n)"
+        else:
+            name, last = ("store_mask" if self.dtype is DType.BOOL else "store_int"), "n"
         return f"{name}({pointer}, {value}{f', {last}' if tail else ''})"
 
 
@@ -177,7 +183,7 @@ def functions(chain: Chain) -> frozenset[str]:
     types = {*chain.operand_types, *chain.result_types}
     if DType.BOOL in types:
         needs |= {"bytes", "mask"}
-    if types & {DType.I32, DType.I64}:
+    if types & set(INTEGERS):
         needs |= {"ints"}
     return frozenset(needs)
 

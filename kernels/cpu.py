@@ -48,6 +48,8 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "norm": (
             Function("norm_layer", "const tracea_norm_tile*"),
             Function("norm_rms", "const tracea_norm_tile*"),
+            Function("norm_group", "const tracea_norm_tile*"),
+            Function("norm_columns", "const tracea_norm_tile*"),
         ),
         "gather": (Function("gather", "const tracea_gather_tile*"),),
         "attention": (
@@ -65,6 +67,14 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "winograd": (
             Function("winograd_in", "const tracea_winograd_in_tile*"),
             Function("winograd_out", "const tracea_winograd_out_tile*"),
+        ),
+        "reduce": (
+            Function("reduce_rows", "const tracea_reduce_tile*"),
+            Function("reduce_columns", "const tracea_reduce_tile*"),
+        ),
+        "softmax": (
+            Function("softmax_rows", "const tracea_softmax_tile*"),
+            Function("softmax_columns", "const tracea_softmax_tile*"),
         ),
     }
 )
@@ -91,6 +101,9 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "unblock": ("block",),
         "conv_plain": ("conv_plain",),
         "winograd": ("conv", "winograd"),
+        "reduce": ("reduce",),
+        "softmax": ("softmax",),
+        "channel_norm": ("norm",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""
@@ -108,8 +121,8 @@ class Source:
 def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...]:
     """The functions one unit exports, in order.
 
-    ``norm``: layer, rms.  ``attention``: the kernel, its scratch size.  Raises KeyError for a
-    kernel or level that does not exist.
+    Which ones they are, :data:`KERNELS` says.  Raises KeyError for a kernel or level that does
+    not exist.
     """
     names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]
     return tuple(find(kernel, isa).symbol(name) for name in names)

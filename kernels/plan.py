@@ -57,6 +57,9 @@ OPCODES = MappingProxyType(
                 "conv_plain",
                 "gemm_bf16",
                 "round_bf16",
+                "reduce",
+                "softmax",
+                "channel_norm",
             )
         )
     }

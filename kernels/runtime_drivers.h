@@ -9,7 +9,10 @@
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
 #include "runtime_pool.h"
+#include "runtime_reduce.h"
+#include "runtime_round.h"
 #include "runtime_rows.h"
+#include "runtime_softmax.h"
 #include "runtime_winograd.h"
 
 namespace tracea {
@@ -51,6 +54,12 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; }},
     {"round_bf16", check_round, run_round,
      [](const tracea_isa_table& t) { return t.round_bf16 != nullptr; }},
+    {"reduce", check_reduce, run_reduce,
+     [](const tracea_isa_table& t) { return t.reduce_rows != nullptr; }},
+    {"softmax", check_softmax, run_softmax,
+     [](const tracea_isa_table& t) { return t.softmax_rows != nullptr; }},
+    {"channel_norm", check_channel_norm, run_channel_norm,
+     [](const tracea_isa_table& t) { return t.norm_group != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

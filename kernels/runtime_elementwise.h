@@ -127,27 +127,33 @@ inline bool check_elementwise(Signature& call) {
   return ok;
 }
 
-inline bool run_elementwise(Run& run, const Call& call, const Box* views) {
+// The chain over boxes of `rank` axes and equal sizes, operands first.
+inline bool apply_chain(Run& run, int32_t chain, const Box* boxes, int32_t rank) {
   ElementwiseJob job = {};
-  job.type = call.chain_type();
-  job.chain = run.host.isa->chain[call.chain];
-  job.views = call.view_count;
+  job.type = &tracea_chain_types[chain];
+  job.chain = run.host.isa->chain[chain];
+  job.views = job.type->operands + job.type->results;
+  for (int32_t v = 0; v < job.views; ++v) {
+    const int32_t result = v - job.type->operands;
+    job.data[v] = boxes[v].data;
+    job.size[v] = element_size(result < 0 ? job.type->type[v] : job.type->result[result]);
+  }
+  fold_axes(job, boxes, rank);
+  choose_columns(job);
+  choose_rows(job);
+  return run.parallel(divide_work(job), elementwise_task, &job);
+}
+
+inline bool run_elementwise(Run& run, const Call& call, const Box* views) {
   const int32_t rank = call.views[0].rank;
   bool empty = false;
-  for (int32_t v = 0; v < job.views; ++v) {
-    job.data[v] = views[v].data;
-    job.size[v] = element_size(call.views[v].type);
+  for (int32_t v = 0; v < call.view_count; ++v)
     for (int32_t axis = 0; axis < rank; ++axis) {
       if (views[v].dims[axis] != views[0].dims[axis])
         return run.fault.fail("The views of an elementwise call differ in size at axis %d.", axis);
       empty = empty || views[v].dims[axis] == 0;
     }
-  }
-  if (empty) return true;
-  fold_axes(job, views, rank);
-  choose_columns(job);
-  choose_rows(job);
-  return run.parallel(divide_work(job), elementwise_task, &job);
+  return empty || apply_chain(run, call.chain, views, rank);
 }
 
 }  // namespace tracea

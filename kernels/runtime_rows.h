@@ -43,46 +43,74 @@ inline bool run_norm(Run& run, const Call& call, const Box* views) {
   NormJob job = {};
   job.norm = call.ints[0] ? run.host.isa->norm_rms : run.host.isa->norm_layer;
   job.whole = {rows,         cols, x.f32(), x.strides[0], gamma.f32(), beta.f32(),
-               static_cast<float>(call.floats[0]), y.f32(), y.strides[0]};
+               static_cast<float>(call.floats[0]), y.f32(), y.strides[0], 0};
   job.chunk = ceil_div(most(kGrain / cols, 1), 4) * 4;  // kernels take four rows at once
   return run.parallel(ceil_div(rows, job.chunk), norm_task, &job);
 }
 
-// ---- rounding to bf16 ---------------------------------------------------------------------------
+// ---- channel norm ------------------------------------------------------------------------------
 
-struct RoundJob {
-  tracea_round_fn round;
-  tracea_round_tile whole;
-  int64_t chunk;
+struct ChannelNormJob {
+  tracea_norm_fn norm;
+  tracea_norm_tile whole;
+  int64_t groups, blocks, total, chunk;  // of an item; blocks of columns; units in all, a task
+  int64_t x_item, y_item;                // strides between items
 };
 
-inline void round_task(void* usr, size_t index) {
-  const RoundJob& job = *static_cast<const RoundJob*>(usr);
-  const int64_t row = static_cast<int64_t>(index) * job.chunk;
-  tracea_round_tile tile = job.whole;
-  tile.rows = least(job.chunk, tile.rows - row);
-  tile.x += row * tile.x_stride;
-  tile.y += row * tile.y_stride;
-  job.round(&tile);
+inline void channel_norm_task(void* usr, size_t index) {
+  const ChannelNormJob& job = *static_cast<const ChannelNormJob*>(usr);
+  const int64_t first = static_cast<int64_t>(index) * job.chunk;
+  for (int64_t i = first; i < least(job.total, first + job.chunk); ++i) {
+    tracea_norm_tile tile = job.whole;
+    if (job.groups) {
+      const int64_t row = i % job.groups * tile.rows, item = i / job.groups;
+      tile.x += item * job.x_item + row * tile.x_stride;
+      tile.y += item * job.y_item + row * tile.y_stride;
+      if (tile.gamma) tile.gamma += row;
+      if (tile.beta) tile.beta += row;
+    } else {
+      const int64_t width = ceil_div(ceil_div(job.whole.cols, job.blocks), 16) * 16;
+      const int64_t at = least(i % job.blocks * width, tile.cols), item = i / job.blocks;
+      tile.cols = least(width, tile.cols - at);
+      tile.x += item * job.x_item + at;
+      tile.y += item * job.y_item + at;
+    }
+    job.norm(&tile);
+  }
 }
 
-inline bool check_round(Signature& call) {
-  return call.no_chain() && call.counts(0, 0, 2) && call.reads(0, 2) &&
-         call.writes(1, 2, ORT_BF16);
+// ints: 0 layer or 1 rms, groups of an item (0: over the channels at each position).
+inline bool check_channel_norm(Signature& call) {
+  return call.no_chain() && call.counts(2, 1, 4) && call.parameter(0, 0, 1) &&
+         call.parameter(1, 0, INT32_MAX) && call.reads(0, 3) && call.may_read(1, 1) &&
+         call.may_read(2, 1) && call.writes(3, 3);
 }
 
-inline bool run_round(Run& run, const Call&, const Box* views) {
-  const Box &x = views[0], &y = views[1];
-  const int64_t rows = x.dims[0], cols = x.dims[1];
-  if (!y.is(rows, cols + cols % 2) || (cols > 1 && x.strides[1] != 1) ||
-      (cols > 0 && y.strides[1] != 1))
-    return run.fault.fail("The views of a rounding do not fit together.");
-  if (rows == 0 || cols == 0) return true;
-  RoundJob job = {run.host.isa->round_bf16,
-                  {rows, cols, x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data),
-                   y.strides[0]},
-                  most(kGrain / cols, 1)};
-  return run.parallel(ceil_div(rows, job.chunk), round_task, &job);
+inline bool run_channel_norm(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &gamma = views[1], &beta = views[2], &y = views[3];
+  const int64_t items = x.dims[0], channels = x.dims[1], inner = x.dims[2];
+  const int64_t groups = call.ints[1];
+  const auto vector = [&](const Box& v) {
+    return !v.data || (v.is(channels) && (channels <= 1 || v.strides[0] == 1));
+  };
+  const bool whole = !groups || (channels % groups == 0 && x.strides[1] == inner &&
+                                 y.strides[1] == inner);
+  const bool unit = inner <= 1 || (x.strides[2] == 1 && y.strides[2] == 1);
+  if (!unit || !whole || !y.is(items, channels) || y.dims[2] != inner || !vector(gamma) ||
+      !vector(beta))
+    return run.fault.fail("The views of a channel norm do not fit together.");
+  if (items == 0 || channels == 0 || inner == 0) return true;
+  ChannelNormJob job = {};
+  job.norm = groups ? run.host.isa->norm_group : run.host.isa->norm_columns;
+  job.groups = groups;
+  job.blocks = groups ? 1 : ceil_div(inner, most(kGrain / channels / 16, 1) * 16);
+  job.total = items * (groups ? groups : job.blocks);
+  job.chunk = most(kGrain / (channels * inner / (groups ? groups : job.blocks)), 1);
+  job.x_item = x.strides[0], job.y_item = y.strides[0];
+  job.whole = {groups ? channels / groups : channels, inner, x.f32(), x.strides[1], gamma.f32(),
+               beta.f32(), static_cast<float>(call.floats[0]), y.f32(), y.strides[1],
+               call.ints[0] == 0};
+  return run.parallel(ceil_div(job.total, job.chunk), channel_norm_task, &job);
 }
 
 // ---- embedding ---------------------------------------------------------------------------------

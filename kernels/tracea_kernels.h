@@ -86,6 +86,8 @@ typedef void (*tracea_chain_fn)(const tracea_chain_tile*);
 
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over the last axis (layer), or
 // y = x / sqrt(mean(x*x) + eps) * gamma (rms).  gamma, beta may be null.  y may be x.
+// norm_group: over all of a piece of rows x cols, gamma and beta by row; norm_columns: over the
+// rows of each column, gamma and beta by row.  Both read `layer`: 0 for rms.
 typedef struct {
   int64_t rows, cols;
   const float* x;
@@ -95,8 +97,38 @@ typedef struct {
   float eps;
   float* y;
   int64_t y_stride;
+  int32_t layer;
 } tracea_norm_tile;
 typedef void (*tracea_norm_fn)(const tracea_norm_tile*);
+
+// Reduces the columns of each row (reduce_rows) or the rows of each column (reduce_columns).  A
+// reduction may take several tiles: each adds to `total` (and `rest`, the error of that sum), one
+// entry per result; the first one begins them, the last one writes y instead.
+enum { TRACEA_SUM, TRACEA_ABSOLUTE_SUM, TRACEA_SQUARE_SUM, TRACEA_MAX, TRACEA_MIN, TRACEA_PRODUCT };
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  float* total;
+  float* rest;
+  float* y;
+  int64_t y_stride;   // of reduce_rows; columns' results lie side by side
+  float divisor;      // of the result: 1, or the number of elements for a mean
+  int32_t kind, first, last;
+} tracea_reduce_tile;
+typedef void (*tracea_reduce_fn)(const tracea_reduce_tile*);
+
+// y = exp(x - m) / sum, m and sum over the columns of each row (softmax_rows) or the rows of each
+// column (softmax_columns); with `log` its logarithm.  y may be x.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  float* y;
+  int64_t y_stride;
+  int32_t log;
+} tracea_softmax_tile;
+typedef void (*tracea_softmax_fn)(const tracea_softmax_tile*);
 
 // y[r] = sum over tables t of row[t][r] (each a pointer to `cols` floats); rows are prefetched ahead.
 typedef struct {
@@ -242,7 +274,7 @@ typedef struct {
   tracea_gemm_pack_fn gemm_pack;
   tracea_gemm_fn gemm_bf16, gemm_mixed;  // lanes of a tile are pairs of bf16, k counts pairs
   tracea_round_fn round_bf16;
-  tracea_norm_fn norm_layer, norm_rms;
+  tracea_norm_fn norm_layer, norm_rms, norm_group, norm_columns;
   tracea_gather_fn gather;
   tracea_attention_fn attention;
   tracea_attention_scratch_fn attention_scratch;
@@ -253,6 +285,8 @@ typedef struct {
   tracea_conv_plain_fn conv_plain;
   tracea_winograd_in_fn winograd_in;
   tracea_winograd_out_fn winograd_out;
+  tracea_reduce_fn reduce_rows, reduce_columns;
+  tracea_softmax_fn softmax_rows, softmax_columns;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

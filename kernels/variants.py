@@ -151,6 +151,17 @@ def _blocked(isa: str) -> tuple[Variant, ...]:
     )
 
 
+def _reduce(isa: str) -> Variant:
+    functions = frozenset({"nan_max"})
+    return Variant("reduce", isa, "reduce.cpp.in", f"{isa_of(isa).width}", functions=functions)
+
+
+def _softmax(isa: str, rows: int) -> Variant:
+    functions = frozenset({"exp_neg", "mantissa", "log1", "log"})
+    tile = f"{rows}x{isa_of(isa).width}"
+    return Variant("softmax", isa, "softmax.cpp.in", tile, {"rows": rows}, functions)
+
+
 VARIANTS = (
     _gemm("scalar", 4, 1, 2),
     _gemm("avx2", 6, 1, 2),
@@ -177,6 +188,12 @@ VARIANTS = (
     *_blocked("scalar"),
     *_blocked("avx2"),
     *_blocked("avx512"),
+    _reduce("scalar"),
+    _reduce("avx2"),
+    _reduce("avx512"),
+    _softmax("scalar", 2),
+    _softmax("avx2", 2),
+    _softmax("avx512", 4),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),

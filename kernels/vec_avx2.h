@@ -63,6 +63,7 @@ INLINE vf round_even(vf a) {
 }
 INLINE vf floor(vf a) { return _mm256_floor_ps(a); }
 INLINE vf ceil(vf a) { return _mm256_ceil_ps(a); }
+INLINE vf trunc(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
 //% endif
 //% if "mask" in needs
 
@@ -118,6 +119,47 @@ INLINE vf load_int(const int64_t* p, int64_t n) {  // no such instruction before
   return _mm256_load_ps(lanes);
 }
 INLINE vf load_int(const int64_t* p) { return load_int(p, W); }
+INLINE __m128i load_bytes(const void* p, int64_t n) {
+  alignas(16) uint8_t bytes[16] = {};
+  for (int64_t i = 0; i < n; i++) bytes[i] = ((const uint8_t*)p)[i];
+  return _mm_load_si128((const __m128i*)bytes);
+}
+INLINE vf widen(__m128i bytes, uint8_t) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+}
+INLINE vf widen(__m128i bytes, int8_t) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)); }
+template <typename T>
+INLINE vf load_int(const T* p) { return widen(_mm_loadl_epi64((const __m128i*)p), T()); }
+template <typename T>
+INLINE vf load_int(const T* p, int64_t n) { return widen(load_bytes(p, n), T()); }
+
+// Whole numbers within the type's range.
+INLINE void store_int(int32_t* p, vf v) {
+  _mm256_storeu_si256((__m256i*)p, _mm256_cvttps_epi32(v));
+}
+INLINE void store_int(int32_t* p, vf v, int64_t n) {
+  _mm256_maskstore_epi32(p, first(n), _mm256_cvttps_epi32(v));
+}
+INLINE void store_int(int64_t* p, vf v, int64_t n) {
+  alignas(32) float lanes[W];
+  _mm256_store_ps(lanes, v);
+  for (int64_t i = 0; i < n; i++) p[i] = (int64_t)lanes[i];
+}
+INLINE void store_int(int64_t* p, vf v) { store_int(p, v, W); }
+INLINE __m128i narrow(vf v, bool is_signed) {
+  const __m256i wide = _mm256_cvttps_epi32(v);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+  return is_signed ? _mm_packs_epi16(words, words) : _mm_packus_epi16(words, words);
+}
+template <typename T>
+INLINE void store_int(T* p, vf v) { _mm_storel_epi64((__m128i*)p, narrow(v, T(-1) < T(0))); }
+template <typename T>
+INLINE void store_int(T* p, vf v, int64_t n) {
+  alignas(16) T bytes[16];
+  _mm_store_si128((__m128i*)bytes, narrow(v, T(-1) < T(0)));
+  for (int64_t i = 0; i < n; i++) p[i] = bytes[i];
+}
 //% endif
 //% if "double" in needs
 

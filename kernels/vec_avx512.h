@@ -52,6 +52,9 @@ INLINE vf round_even(vf a) {
 }
 INLINE vf floor(vf a) { return _mm512_floor_ps(a); }
 INLINE vf ceil(vf a) { return _mm512_ceil_ps(a); }
+INLINE vf trunc(vf a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+}
 //% endif
 //% if "mask" in needs
 
@@ -97,6 +100,34 @@ INLINE vf load_int(const int64_t* p, int64_t n) {
   return _mm512_insertf32x8(_mm512_castps256_ps512(a), b, 1);
 }
 INLINE vf load_int(const int64_t* p) { return load_int(p, W); }
+INLINE vf load_int(const uint8_t* p, int64_t n) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
+}
+INLINE vf load_int(const uint8_t* p) { return load_int(p, W); }
+INLINE vf load_int(const int8_t* p, int64_t n) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
+}
+INLINE vf load_int(const int8_t* p) { return load_int(p, W); }
+
+// Whole numbers within the type's range.
+INLINE void store_int(int32_t* p, vf v, int64_t n) {
+  _mm512_mask_storeu_epi32(p, first(n), _mm512_cvttps_epi32(v));
+}
+INLINE void store_int(int64_t* p, vf v, int64_t n) {
+  const vm m = first(n);
+  _mm512_mask_storeu_epi64(p, (__mmask8)m, _mm512_cvttps_epi64(_mm512_castps512_ps256(v)));
+  _mm512_mask_storeu_epi64(p + 8, (__mmask8)(m >> 8),
+                           _mm512_cvttps_epi64(_mm512_extractf32x8_ps(v, 1)));
+}
+INLINE void store_int(int8_t* p, vf v, int64_t n) {
+  _mm_mask_storeu_epi8(p, first(n), _mm512_cvtsepi32_epi8(_mm512_cvttps_epi32(v)));
+}
+INLINE void store_int(uint8_t* p, vf v, int64_t n) {
+  const __m512i whole = _mm512_max_epi32(_mm512_cvttps_epi32(v), _mm512_setzero_si512());
+  _mm_mask_storeu_epi8(p, first(n), _mm512_cvtusepi32_epi8(whole));
+}
+template <typename T>
+INLINE void store_int(T* p, vf v) { store_int(p, v, W); }
 //% endif
 //% if "double" in needs
 

@@ -61,6 +61,10 @@ INLINE vf floor(vf a) {
   const vf r = round_even(a);
   return __builtin_copysignf(r > a ? r - 1.0f : r, a);
 }
+INLINE vf trunc(vf a) {
+  const vf r = floor(abs(a));
+  return __builtin_copysignf(r, a);
+}
 INLINE vf ceil(vf a) {
   const vf r = round_even(a);
   return __builtin_copysignf(r < a ? r + 1.0f : r, a);
@@ -87,8 +91,11 @@ INLINE void store_mask(uint8_t* p, vm m) { *p = m; }
 //% endif
 //% if "ints" in needs
 
-INLINE vf load_int(const int32_t* p) { return (float)*p; }
-INLINE vf load_int(const int64_t* p) { return (float)*p; }
+template <typename T>
+INLINE vf load_int(const T* p) { return (float)*p; }
+template <typename T>
+INLINE void store_int(T* p, vf v) { *p = (T)(int64_t)v; }
+INLINE void store_int(int32_t* p, vf v) { *p = (int32_t)v; }
 //% endif
 //% if "double" in needs
 

@@ -6,6 +6,7 @@ from tracea_graph.passes import (
     attention,
     batch_norm,
     channel_norm,
+    channel_norms,
     conv,
     elementwise,
     embedding,
@@ -16,6 +17,7 @@ from tracea_graph.passes import (
     pool,
     projections,
     recognise,
+    reductions,
     transposed,
     trunk,
 )
@@ -60,6 +62,15 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 pool.AbsorbFlatten(),
             ),
         ),
+        # after convolutions: a pool or norm between them is a step of their program
+        Phase(
+            "reduce",
+            (
+                *map(RulePass, (*channel_norms.RULES, *reductions.RULES)),
+                reductions.LiftReduce(),
+                reductions.LiftSoftmax(),
+            ),
+        ),
         Phase(
             "fuse",
             (
@@ -79,6 +90,8 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
             "finish",
             (
                 elementwise.AbsorbPrologue(),
+                reductions.AbsorbBefore(),
+                reductions.AbsorbAfter(),
                 elementwise.LiftElementwise(),
                 projections.MergeProducts(),
             ),

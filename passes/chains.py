@@ -60,7 +60,7 @@ def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
 
     steps = (*_moved(before.steps, place), *_moved(after.steps, move))
     results = tuple(map(move, after.results))
-    return Chain(tuple(kinds), steps, results, tuple(dtypes)), tuple(names)
+    return Chain(tuple(kinds), steps, results, tuple(dtypes), after.stores), tuple(names)
 
 
 def _moved(steps: Sequence[Step], place: Callable[[int], int]) -> Iterator[Step]:

@@ -3,7 +3,8 @@
 Add, Mul, Exp, Floor, HardSwish …                -> the step of that name
 LeakyRelu, Elu, Selu, HardSigmoid, Clip …        -> the step with its attributes as literals
 Sum, Mean, Max, Min of n values                  -> a step for every two
-Greater(a, b), Pow(x, 2), Cast                   -> less(b, a), mul(x, x), the operand's type
+Greater(a, b), Pow(x, 2)                         -> less(b, a), mul(x, x)
+Cast, QuantizeLinear, DequantizeLinear           -> the operand's or result's type, and steps
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.chain import ELEMENTARY, FULL, Chain, Ref, Step
+from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.passes.chains import Spelled, kind_of
 from tracea_graph.passes.regions import attribute
@@ -65,7 +66,8 @@ Maker = Callable[[Sequence[Ref], int], Sequence[Step]]
 def read_chain(graph: TileGraph, region: Region) -> Spelled | None:
     """The chain an elementwise region computes, or None if it is something else.
 
-    Values are float32 or bool; int32 and int64 only where a Cast makes them float32.
+    Values are float32 or bool; integers only at a chain's ends, where Cast, QuantizeLinear and
+    DequantizeLinear make them float32 or are made of it.
     """
     if isinstance(region.params, ElementwiseParams):
         return region.params.chain, region.operands
@@ -206,23 +208,89 @@ def _read_swish(graph: TileGraph, region: Region) -> Spelled | None:
 
 
 def _read_cast(graph: TileGraph, region: Region) -> Spelled | None:
-    """Between float32 and bool; from int32 or int64 to float32."""
+    """Between float32, bool and integers, where float32 lies between the two.
+
+    A cast out of an integer's range has no meaning (ONNX, Cast).
+    """
     value = region.operands[0]
     source, result = graph.spec(value), graph.spec(region.results[0])
-    if (source.dtype, result.dtype) == (DType.BOOL, DType.F32):
-        return _one_step(graph, region, "number", region.operands)
-    if (source.dtype, result.dtype) == (DType.F32, DType.BOOL):
-        return _one_step(graph, region, "nonzero", region.operands)
-    if source.dtype not in (DType.I32, DType.I64) or result.dtype is not DType.F32:
+    first, last = source.dtype or DType.STR, result.dtype or DType.STR
+    step = _CASTS.get((_letter(first), _letter(last)))
+    if step is None:
+        return None
+    if last in (DType.U8, DType.I8) and first is not DType.BOOL:
+        return None  # a number outside their range is wrapped by some runtimes
+    if graph.weight(value) is not None or not _regular([source], result):
+        return None
+    steps = (Step(step, (0,)),) if step else ()
+    return Chain((FULL,), steps, (len(steps),), (first,), (last,)), (value,)
+
+
+_CASTS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("b", "f"): "number", ("b", "i"): "number", ("f", "b"): "nonzero", ("i", "b"): "nonzero",
+        ("f", "i"): "trunc", ("i", "f"): "",
+    }
+)  # fmt: skip
+"""The step of a cast: from a truth value, an integer or a number to another of them."""
+
+
+def _letter(dtype: DType) -> str:
+    return "i" if dtype in INTEGERS else _LETTER.get(dtype, "")
+
+
+_RANGES: Mapping[DType, tuple[float, float]] = MappingProxyType(
+    {DType.U8: (0.0, 255.0), DType.I8: (-128.0, 127.0)}
+)
+
+
+def _quantisation(graph: TileGraph, region: Region) -> tuple[float, float, DType] | None:
+    """Scale, zero point and integer type where each is one constant."""
+    operands = (*region.operands, "", "")[:3]
+    scale = constant_number(graph, operands[1])
+    zero = constant_number(graph, operands[2]) if operands[2] else 0.0
+    wide = graph.spec(operands[1]).dtype is DType.F32
+    dtype = graph.spec(region.operands[0] if region.op[0] == "D" else region.results[0]).dtype
+    if scale is None or zero is None or dtype is None or not wide:
+        return None
+    return scale, zero, dtype
+
+
+def _read_quantise(graph: TileGraph, region: Region) -> Spelled | None:
+    """round(x / scale) + zero, within the type's range; halves go to the even number."""
+    value, found = region.operands[0], _quantisation(graph, region)
+    source, result = graph.spec(value), graph.spec(region.results[0])
+    if found is None or found[2] not in _RANGES or source.dtype is not DType.F32:
         return None
     if graph.weight(value) is not None or not _regular([source], result):
         return None
-    return Chain((FULL,), (), (0,), (source.dtype,)), (value,)
+    if attribute(region, "precision", 0) not in (0, 1) or graph.opset < 11:
+        return None
+    scale, zero, dtype = found
+    steps = (
+        Step("div", (0, scale)), Step("round", (1,)), Step("add", (2, zero)),
+        Step("clip", (3, *_RANGES[dtype])),
+    )  # fmt: skip
+    return Chain((FULL,), steps, (4,), (), (dtype,)), (value,)
+
+
+def _read_dequantise(graph: TileGraph, region: Region) -> Spelled | None:
+    """(x − zero) · scale"""
+    value, found = region.operands[0], _quantisation(graph, region)
+    source, result = graph.spec(value), graph.spec(region.results[0])
+    if found is None or found[2] not in _RANGES or result.dtype is not DType.F32:
+        return None
+    if graph.weight(value) is not None or not _regular([source], result):
+        return None
+    scale, zero, dtype = found
+    steps = (Step("sub", (0, zero)), Step("mul", (1, scale)))
+    return Chain((FULL,), steps, (2,), (dtype,)), (value,)
 
 
 _READERS: Mapping[str, Callable[[TileGraph, Region], Spelled | None]] = MappingProxyType(
     {
         "Pow": _read_power, "Clip": _read_clip, "IsInf": _read_is_inf, "Swish": _read_swish,
-        "Cast": _read_cast,
+        "Cast": _read_cast, "QuantizeLinear": _read_quantise,
+        "DequantizeLinear": _read_dequantise,
     }
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -21,18 +22,27 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import Program
+from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.lower_attention import lower_attention
 from tracea_graph.passes.lower_gemm import lower_gemm
 from tracea_graph.passes.lower_matmul import lower_matmul
 from tracea_graph.passes.lower_region import alone, lower_region
-from tracea_graph.passes.lower_rows import lower_elementwise, lower_embedding, lower_norm
+from tracea_graph.passes.lower_rows import (
+    lower_channel_norm,
+    lower_elementwise,
+    lower_embedding,
+    lower_norm,
+    lower_reduce,
+    lower_softmax,
+)
 from tracea_graph.passes.writer import Slot, Writer, localise
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["lower"]
 
-_BROADCASTING = (ElementwiseParams, EmbeddingParams)
+_BROADCASTING = (ElementwiseParams, EmbeddingParams, ReduceParams, SoftmaxParams)
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -84,6 +94,9 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ConvParams: _lower_alone,
         PoolParams: _lower_alone,
         MoveParams: _lower_alone,
+        ChannelNormParams: lower_channel_norm,
+        ReduceParams: lower_reduce,
+        SoftmaxParams: lower_softmax,
         RegionParams: _lower_region,
     }
 )

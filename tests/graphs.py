@@ -198,7 +198,7 @@ def evaluate(graph: TileGraph, feeds: Mapping[str, Array]) -> list[Array]:
 def _fused(region: Region, operands: Sequence[Array]) -> list[Array]:
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in operands]
     results = (np.asarray(r) for r in region.params.reference(wide))
-    return [r if r.dtype == np.bool_ else r.astype(np.float32) for r in results]
+    return [r.astype(np.float32) if r.dtype.kind == "f" else r for r in results]
 
 
 def _original(region: Region, values: Mapping[str, Array], graph: TileGraph) -> list[Array]:

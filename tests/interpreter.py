@@ -348,6 +348,54 @@ def unblock(call: Call, views: list[Any]) -> None:
     views[1][...] = blocked(views[0], call.ints[0])
 
 
+# ---- reductions --------------------------------------------------------------------------
+
+
+def channel_norm(call: Call, views: list[Any]) -> None:
+    x, gamma, beta, y = views
+    (kind, groups), (epsilon,) = call.ints, call.floats
+    if not x.size:
+        return
+    lines = x.reshape(x.shape[0], groups, -1) if groups else np.moveaxis(x, 1, -1)
+    centred = lines - lines.mean(-1, keepdims=True) if kind == 0 else lines
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    scaled = scaled.reshape(x.shape) if groups else np.moveaxis(scaled, -1, 1)
+    factor, shift = (
+        (1 if gamma is None else gamma[:, None]),
+        (0 if beta is None else beta[:, None]),
+    )
+    y[...] = scaled * factor + shift
+
+
+REDUCTIONS = (
+    np.sum, lambda x, *a, **k: np.abs(x).sum(*a, **k), lambda x, *a, **k: (x * x).sum(*a, **k),
+    lambda x, *a, **k: x.max(*a, initial=-np.inf, **k),
+    lambda x, *a, **k: x.min(*a, initial=np.inf, **k), np.prod,
+)  # fmt: skip
+
+
+def prologue(call: Call, views: list[Any]) -> Any:
+    assert len({v.shape for v in views}) == 1
+    return call.chain.reference(views)[0] if call.chain else views[0]
+
+
+def reduce(call: Call, views: list[Any]) -> None:
+    kind, mean, bits = call.ints
+    x = prologue(call, views[:-1])
+    axes = tuple(i for i in range(x.ndim) if bits >> i & 1)
+    y = REDUCTIONS[kind](x, axes, keepdims=True)
+    assert y.shape == views[-1].shape
+    views[-1][...] = y / np.prod([x.shape[a] for a in axes]) if mean else y
+
+
+def softmax(call: Call, views: list[Any]) -> None:
+    axis, log = call.ints
+    x = prologue(call, views[:-1])
+    d = x - x.max(axis, keepdims=True, initial=-np.inf)
+    total = np.exp(d).sum(axis, keepdims=True)
+    views[-1][...] = d - np.log(total) if log else np.exp(d) / total
+
+
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
         "gemm": gemm, "gemm_bf16": gemm, "round_bf16": round_to_bf16,
@@ -356,5 +404,6 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
         "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd,
+        "reduce": reduce, "softmax": softmax, "channel_norm": channel_norm,
     }
 )  # fmt: skip

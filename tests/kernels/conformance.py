@@ -76,7 +76,26 @@ class NormTile(ctypes.Structure):
     _fields_ = [
         ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
         ("gamma", c_void_p), ("beta", c_void_p), ("eps", c_float),
-        ("y", c_void_p), ("y_stride", c_int64),
+        ("y", c_void_p), ("y_stride", c_int64), ("layer", c_int32),
+    ]  # fmt: skip
+
+
+class ReduceTile(ctypes.Structure):
+    """``tracea_reduce_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
+        ("total", c_void_p), ("rest", c_void_p), ("y", c_void_p), ("y_stride", c_int64),
+        ("divisor", c_float), ("kind", c_int32), ("first", c_int32), ("last", c_int32),
+    ]  # fmt: skip
+
+
+class SoftmaxTile(ctypes.Structure):
+    """``tracea_softmax_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
+        ("y", c_void_p), ("y_stride", c_int64), ("log", c_int32),
     ]  # fmt: skip
 
 
@@ -159,12 +178,12 @@ def guarded(array: Array) -> Array:
 class Output:
     """A ``rows x cols`` result with a row stride, unaligned, between canaries.
 
-    Float32 or bytes.
+    Float32 or integers.
     """
 
     def __init__(self, rows: int, cols: int, gap: int = 3, dtype: Any = np.float32) -> None:
         self.stride = cols + gap
-        self._canary = CANARY if dtype is np.float32 else np.uint8(0xA5)
+        self._canary = CANARY if dtype is np.float32 else dtype(0x5A)
         self._memory = np.full(33 + rows * self.stride + 32, self._canary)
         self._shape = (rows, cols)
         self.view = self._inside(self._memory)

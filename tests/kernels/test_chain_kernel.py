@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from steps import one_step, typed
 
+import tracea_graph.kernels
 from tests.kernels.conformance import Array, ChainTile, Output, close, guarded, kernel
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu import emit, symbols
-from tracea_graph.ops.chain import ELEMENTARY, Chain, Step
+from tracea_graph.ops.chain import ELEMENTARY, INTEGERS, Chain, Step
 
-ULPS = {
-    "exp": 1.5, "log": 1.5, "erf": 6, "tanh": 6, "silu": 3.5, "softplus": 3, "mish": 4.5,
-    "sin": 1.8, "cos": 1.8, "pow": 1.6, "softsign": 1.6, "prelu": 0.51, "leaky_relu": 1.5,
-    "sqrt": 0.51, "reciprocal": 0.51, "div": 0.51, "floor": 0, "ceil": 0, "round": 0, "sign": 0,
-    "clip": 0, "thresholded_relu": 0,
-}  # fmt: skip
+README = Path(tracea_graph.kernels.__file__).with_name("README.md").read_text()
+
+
+def stated(unit: str) -> dict[str, float]:
+    """The bounds of the README's table in that unit, by step."""
+    rows = README.split(f"| step | {unit} |\n|---|---|\n")[1].split("\n\n")[0].splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    return {op: float(bound) for names, bound in cells for op in names.split(", ")}
+
+
+ULPS = stated("ulp")
 """Largest error where the exact result is a normal number, in units of its last place."""
 
-ABSOLUTE = {
-    "sigmoid": 2e-7, "hard_sigmoid": 1e-7, "elu": 1.6e-7, "celu": 2e-7, "hard_swish": 5e-7,
-}  # fmt: skip
+ABSOLUTE = stated("absolute")
 """Largest absolute error, for x < 12, of what is made to round as ONNX Runtime does."""
 
 SIGNED_ZERO = ("floor", "ceil", "round", "sign", "sqrt", "leaky_relu", "softsign")
 """What keeps the sign of a zero as the reference does."""
+
+STORED = {
+    DType.BOOL: np.uint8, DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8,
+    DType.I8: np.int8,
+}  # fmt: skip
 
 SHAPES = {"full": (True, True), "row": (False, True), "col": (True, False), "scalar": (False,) * 2}
 
@@ -41,7 +51,7 @@ def _evaluate(isa: str, chain: Chain, operands: list[Array], rows: int, cols: in
     for i, (x, kind) in enumerate(zip(inputs, chain.operands, strict=True)):
         tile.inputs[i] = x.ctypes.data
         tile.in_stride[i] = x.shape[1] if SHAPES[kind][0] else 0
-    kinds: list[Any] = [np.uint8 if d is DType.BOOL else np.float32 for d in chain.result_types]
+    kinds: list[Any] = [STORED.get(d, np.float32) for d in chain.result_types]
     outs = [Output(rows, cols, gap, kind) for gap, kind in enumerate(kinds)]
     for i, out in enumerate(outs):
         tile.out[i], tile.out_stride[i] = out.address, out.stride
@@ -56,6 +66,29 @@ def _grid() -> Array:
     fine = np.linspace(-10, 10, 60001)
     wide = np.concatenate([np.geomspace(1e-20, 85, 8001), -np.geomspace(1e-20, 85, 8001)])
     return np.concatenate([fine, wide]).astype(np.float32)[None]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.short)
+def test_integers_are_read_and_stored(isa: str, dtype: DType) -> None:
+    """Every tail length; halves to even, and clipped to the type's range."""
+    kind = STORED[dtype]
+    low, high = (0.0, 255.0) if dtype is DType.U8 else (-128.0, 127.0)
+    steps = (Step("mul", (0, 0.5)), Step("add", (2, 1)), Step("round", (3,)))
+    chain = Chain(
+        ("full", "col"), (*steps, Step("clip", (4, low, high))), (5,), (dtype, dtype), (dtype,)
+    )
+    for cols in (1, 5, 8, 15, 16, 17, 33):
+        x = np.arange(3 * cols).reshape(3, cols).astype(kind) * 5
+        column = np.array([[1], [0], [100]], kind)
+        (got,) = _evaluate(isa, chain, [x, column], 3, cols)
+        (want,) = chain.reference([x, column])
+        assert got.dtype == kind
+        np.testing.assert_array_equal(got, want)
+
+
+def test_every_stated_bound_is_of_a_step_and_within_the_target() -> None:
+    assert set(ULPS) | set(ABSOLUTE) <= set(ELEMENTARY)
+    assert max(ULPS.values()) <= 4
 
 
 @pytest.mark.parametrize("op", ELEMENTARY)

@@ -16,6 +16,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import (
@@ -28,13 +29,20 @@ from tracea_graph.ops.gemm import (
 )
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.softmax import SoftmaxParams
 
 OPSETS = (11, 13, 17, 18, 21)
 
 GELU_RESIDUAL = Chain(("full", "full"), (Step("gelu", (0,)), Step("add", (2, 1))), (3,))
 SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 MASKED = Chain(("full", "col", "row"), (Step("mul", (0, 1)), Step("max", (3, 2))), (4,))
+SQUARE_ROWS = Chain(("full", "row"), (Step("mul", (0, 0)), Step("mul", (2, 1))), (3,))
+ROOT_PLUS = Chain(
+    ("full", "full"), (Step("abs", (0,)), Step("sqrt", (2,)), Step("add", (3, 1))), (4,)
+)
+SCALE_MASK = Chain(("full", "full"), (Step("mul", (0, 0.125)), Step("add", (2, 1))), (3,))
 ATTEND_STEPS = (Step("mul", (0, 0.125)), Step("add", (2, 1)))
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
 
@@ -159,6 +167,31 @@ CASES = {
     "embedding sum, norm, sum kept": Case(
         EmbeddingParams(2, RMS, keep_sum=True), ((9, 20), ids(2, 5), (9, 20), ids(5), (20,))
     ),
+    **{
+        f"{kind} over {axes}{'' if keepdims else ', dropped'}": Case(
+            ReduceParams(kind, axes, keepdims), ((2, 5, 3, 4),)
+        )
+        for kind in REDUCTIONS
+        for axes, keepdims in (((-1,), True), ((-3, -1), False), ((-4, -3, -2, -1), True))
+    },
+    "sum of a product, its root plus one": Case(
+        ReduceParams("sum", (-2,), True, SQUARE_ROWS, ROOT_PLUS), ((2, 5, 6), (6,), (2, 1, 6))
+    ),
+    **{
+        f"{'log-' if log else ''}softmax over {axis}": Case(SoftmaxParams(axis, log), ((2, 5, 6),))
+        for log in (False, True)
+        for axis in (-1, -2, -3)
+    },
+    "softmax of a masked, scaled score": Case(
+        SoftmaxParams(-1, False, SCALE_MASK), ((2, 3, 5, 7), (2, 1, 1, 7))
+    ),
+    **{
+        f"{norm.kind} norm of {groups} groups": Case(
+            ChannelNormParams(norm, groups, 4), ((2, 6, 3, 5), *[(6,)] * norm.operands)
+        )
+        for norm in (LAYER, RMS, Norm("layer", 1e-5, False, False))
+        for groups in (0, 1, 2, 6)
+    },
     "region": Case(
         RegionParams(
             5,

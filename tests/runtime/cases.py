@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from runtime.reductions import REDUCED_CHAINS, reduction_cases
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType, Expr
@@ -40,7 +41,9 @@ MASKED = Chain(
     (DType.BOOL, DType.F32, DType.I64),
 )
 KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
-CHAINS = (GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT)
+CHAINS = (
+    GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, *REDUCED_CHAINS
+)  # fmt: skip
 
 
 def random(*shape: int, seed: int = 0) -> Array:
@@ -456,4 +459,5 @@ def all_cases() -> tuple[Case, ...]:
         attention("attention_plain"),
         attention("attention_added", mask="add", shared=4),
         attention("attention_boolean", mask="bool", queries=130, keys=70),
+        *reduction_cases(),
     )

@@ -7,6 +7,7 @@ ONNX body.
 from __future__ import annotations
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -15,7 +16,9 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.softmax import SoftmaxParams
 
 __all__ = ["VOCABULARY", "OpParams"]
 
@@ -26,6 +29,9 @@ OpParams = (
     | NormParams
     | ElementwiseParams
     | EmbeddingParams
+    | ChannelNormParams
+    | ReduceParams
+    | SoftmaxParams
     | ConvParams
     | PoolParams
     | MoveParams
@@ -39,6 +45,9 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
     ("FusedEmbedding", EmbeddingParams),
+    ("FusedChannelNorm", ChannelNormParams),
+    ("FusedReduce", ReduceParams),
+    ("FusedSoftmax", SoftmaxParams),
     ("FusedConv", ConvParams),
     ("FusedPool", PoolParams),
     ("FusedMove", MoveParams),

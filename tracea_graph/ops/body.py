@@ -61,11 +61,11 @@ class BodyBuilder:
             return self("Slice", x, axes=(axis,), starts=(start,), ends=(end,))
         return self("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
 
-    def mean_last(self, x: str) -> str:
-        """The mean over the last axis, kept as an axis of one."""
-        if self.opset < 18:
-            return self("ReduceMean", x, axes=(-1,), keepdims=1)
-        return self("ReduceMean", x, self.ints(-1), keepdims=1)
+    def reduce(self, op: str, x: str, axes: tuple[int, ...], keepdims: bool = True) -> str:
+        """A reduction over axes, which are an attribute or an operand as the opset has it."""
+        if self.opset < (13 if op == "ReduceSum" else 18):
+            return self(op, x, axes=axes, keepdims=int(keepdims))
+        return self(op, x, self.ints(*axes), keepdims=int(keepdims))
 
     def done(self, *results: str) -> Body:
         """Close the body with these results as outputs ``o0``, ``o1`` …"""

@@ -22,6 +22,7 @@ from tracea_graph.ops.elementary import ELEMENTARY, Elementary, Row
 __all__ = [
     "DTYPES",
     "ELEMENTARY",
+    "INTEGERS",
     "MAX_OPERANDS",
     "MAX_RESULTS",
     "Chain",
@@ -38,9 +39,13 @@ KINDS = (FULL, ROW, COL, SCALAR)
 """How an operand lies over the tile: every element; one row repeated (a bias); one column
 repeated (a per-row factor); one number."""
 
-DTYPES = (DType.F32, DType.BOOL, DType.I32, DType.I64)
-"""Element types of operands.  Booleans are truth values; integers become float32 as they are
-read, which is what Cast does."""
+INTEGERS = (DType.I32, DType.I64, DType.U8, DType.I8)
+DTYPES = (DType.F32, DType.BOOL, *INTEGERS)
+"""Element types of operands and results.  Booleans are truth values; integers become float32 as
+they are read, which is what Cast does, and numbers integers as they are stored.  A chain that
+stores integers makes them whole and within their type's range first."""
+
+_NUMPY = {DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8, DType.I8: np.int8}
 
 Ref = int | float
 """An int is operand ``i``, or step ``i - len(operands)``; a float is a literal."""
@@ -67,14 +72,15 @@ class Step:
 class Chain:
     """Operand kinds, steps in order, which values are results, and the operands' element types.
 
-    ``dtypes`` is empty where every operand is float32.  As an epilogue, operand 0 is the
-    accumulator tile.
+    ``dtypes`` is empty where every operand is float32, ``stores`` where every number that is a
+    result is.  As an epilogue, operand 0 is the accumulator tile.
     """
 
     operands: tuple[str, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
     dtypes: tuple[DType, ...] = ()
+    stores: tuple[DType, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.operands) > MAX_OPERANDS or not 1 <= len(self.results) <= MAX_RESULTS:
@@ -91,8 +97,16 @@ class Chain:
         if all(d is DType.F32 for d in self.dtypes):
             object.__setattr__(self, "dtypes", ())  # one spelling for equal chains
         elif len(self.dtypes) != count or not set(self.dtypes) <= set(DTYPES):
-            raise ValueError("an operand is float32, bool, int32 or int64")
+            raise ValueError("an operand is float32, bool or an integer of a known width")
         types = self.types
+        natural = tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
+        if self.stores == natural:
+            object.__setattr__(self, "stores", ())
+        elif self.stores and any(
+            s is not n and (n is DType.BOOL or s not in INTEGERS)
+            for s, n in zip(self.stores, natural, strict=True)
+        ):
+            raise ValueError("only a number is stored as an integer")
         for i, step in enumerate(self.steps):
             found = "".join("f" if isinstance(a, float) else types[a] for a in step.args)
             if found != ELEMENTARY[step.op].takes:
@@ -111,7 +125,9 @@ class Chain:
 
     @property
     def result_types(self) -> tuple[DType, ...]:
-        """The element type of every result: float32 or bool."""
+        """The element type of every result."""
+        if self.stores:
+            return self.stores
         types = self.types
         return tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
 
@@ -121,7 +137,9 @@ class Chain:
         steps = ";".join(f"{s.op}({','.join(_spell(a) for a in s.args)})" for s in self.steps)
         types = [f":{d.short}" if d is not DType.F32 else "" for d in self.operand_types]
         operands = ",".join(k + t for k, t in zip(self.operands, types, strict=True))
-        return f"{operands}|{steps}|{','.join(map(str, self.results))}"
+        stores = [f":{d.short}" for d in self.stores] or [""] * len(self.results)
+        results = ",".join(str(r) + t for r, t in zip(self.results, stores, strict=True))
+        return f"{operands}|{steps}|{results}"
 
     @property
     def key(self) -> int:
@@ -136,14 +154,16 @@ class Chain:
     def reference(self, operands: Sequence[Floats]) -> list[Floats]:
         """Evaluate with NumPy, in the operands' own precision; operands broadcast."""
         values: list[Any] = [
-            np.asarray(v, np.float32) if d in (DType.I32, DType.I64) else v
+            np.asarray(v, np.float32) if d in INTEGERS else v
             for v, d in zip(operands, self.operand_types, strict=True)
         ]
         for step in self.steps:
             args = [a if isinstance(a, float) else values[a] for a in step.args]
             values.append(ELEMENTARY[step.op].numpy(*args))
         shape = np.broadcast_shapes(*(np.shape(v) for v in operands))
-        return [np.broadcast_to(values[r], shape) for r in self.results]
+        results = [np.broadcast_to(values[r], shape) for r in self.results]
+        pairs = zip(results, self.result_types, strict=True)
+        return [v.astype(_NUMPY[d]) if d in INTEGERS else v for v, d in pairs]
 
     def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
         """Write the chain as ONNX nodes on the named operands; return the results' names."""
@@ -155,7 +175,7 @@ class Chain:
             return numbers[value]
 
         names = [
-            b("Cast", v, to=DType.F32.onnx) if d in (DType.I32, DType.I64) else v
+            b("Cast", v, to=DType.F32.onnx) if d in INTEGERS else v
             for v, d in zip(operands, self.operand_types, strict=True)
         ]
         for step in self.steps:
@@ -165,7 +185,8 @@ class Chain:
             for row in rows:
                 written.append(_write(b, row, step, names, written, number))
             names.append(written[-1])
-        return [names[r] for r in self.results]
+        pairs = zip(self.results, self.result_types, strict=True)
+        return [b("Cast", names[r], to=d.onnx) if d in INTEGERS else names[r] for r, d in pairs]
 
 
 def _write(

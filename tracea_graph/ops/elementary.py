@@ -105,6 +105,7 @@ _ARITHMETIC = {
     "floor": _unary("Floor", np.floor, 1),
     "ceil": _unary("Ceil", np.ceil, 1),
     "round": _unary("Round", np.rint, 1, since=11),
+    "trunc": Elementary("f", np.trunc, (("Cast", ("a", "to=7")), ("Cast", ("0", "to=1"))), 1),
     "sqrt": _unary("Sqrt", np.sqrt, 8),
     "reciprocal": _unary("Reciprocal", lambda x: 1 / x, 8),
     "exp": _unary("Exp", np.exp, 10),

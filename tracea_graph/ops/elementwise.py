@@ -13,7 +13,7 @@ from tracea_graph.ir import Expr, Extent, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["MAX_RANK", "ElementwiseParams", "broadcast", "is_clipped"]
+__all__ = ["MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "is_clipped"]
 
 MAX_RANK = 6
 """Axes a kernel loops over."""

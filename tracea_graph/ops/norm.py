@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,16 @@ class Norm:
             y = y * affine[0]
         return y + affine[-1] if self.beta else y
 
-    def spell(self, b: BodyBuilder, x: str, affine: Sequence[str]) -> str:
-        """Write the nodes; one LayerNormalization where the opset has it."""
+    def spell(self, b: BodyBuilder, x: str, affine: Sequence[str], axis: int = -1) -> str:
+        """Write the nodes; one LayerNormalization where the opset has it.
+
+        ``axis`` may be another one where there is neither gamma nor beta.
+        """
         if self.kind == "layer" and b.opset >= 17 and self.gamma:
             return b("LayerNormalization", x, *affine, axis=-1, epsilon=self.epsilon)
-        centred = b("Sub", x, b.mean_last(x)) if self.kind == "layer" else x
-        variance = b.mean_last(b("Pow", centred, b.number(2.0)))
+        mean = partial(b.reduce, "ReduceMean", axes=(axis,))
+        centred = b("Sub", x, mean(x)) if self.kind == "layer" else x
+        variance = mean(b("Pow", centred, b.number(2.0)))
         deviation = b("Sqrt", b("Add", variance, b.number(self.epsilon)))
         y = b("Div", centred, deviation)
         if self.gamma:

@@ -7,11 +7,14 @@ from types import MappingProxyType
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
@@ -144,6 +147,59 @@ def attention(region: Region, graph: TileGraph) -> RegionModel | None:
     return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", "h"))
 
 
+def channel_norm(region: Region, graph: TileGraph) -> RegionModel | None:
+    """A result needs its whole group, or every channel at its position."""
+    params: ChannelNormParams = region.params
+    shape = graph.spec(region.results[0]).shape
+    if shape is None:
+        return None
+    names, space = axes_named("d", shape)
+    over = range(1, len(shape)) if params.groups else (1,)
+    data = tuple(f"r{i}" if i in over else n for i, n in enumerate(names))
+    axes = (*space.axes, *(Axis(f"r{i}", shape[i], True) for i in over))
+    vectors = [
+        access(graph, v, (along(names[1]),), (shape[1],)) for v in region.operands[1:]
+    ]  # fmt: skip
+    reads = [aligned(graph, region.operands[0], data), *vectors]
+    writes = [aligned(graph, region.results[0], names)]
+    work = (Work(names, _norm_cost(params.norm)),)
+    rows = tuple(n for i, n in enumerate(names) if i not in over)
+    return model_of(region, IterationSpace(axes), reads, writes, work, rows)
+
+
+def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Kept axes are parallel; the epilogue's operands lie over them."""
+    params: ReduceParams = region.params
+    full = params.full([graph.spec(v).shape for v in region.operands])
+    gone = {len(full) + a for a in params.axes}
+    names = tuple(f"d{i}" for i in range(len(full)))
+    axes = tuple(Axis(n, e, i in gone) for i, (n, e) in enumerate(zip(names, full, strict=True)))
+    kept = tuple(n for i, n in enumerate(names) if params.keepdims or i not in gone)
+    parallel = tuple(n for i, n in enumerate(names) if i not in gone)
+    reads = [aligned(graph, v, names) for v in region.operands[: params.data_operands]]
+    reads += [aligned(graph, v, kept) for v in region.operands[params.data_operands :]]
+    writes = [aligned(graph, region.results[0], kept)]
+    work = (
+        Work(names, 1 + _chain_cost(params.prologue)), Work(parallel, _chain_cost(params.epilogue))
+    )  # fmt: skip
+    return model_of(region, IterationSpace(axes), reads, writes, work, parallel)
+
+
+def softmax(region: Region, graph: TileGraph) -> RegionModel | None:
+    """A result needs everything along its axis: that axis is read whole."""
+    params: SoftmaxParams = region.params
+    full = params.full([graph.spec(v).shape for v in region.operands])
+    names, space = axes_named("d", full)
+    place = len(full) + params.axis
+    data = tuple("t" if i == place else n for i, n in enumerate(names))
+    axes = (*space.axes, Axis("t", full[place], True))
+    reads = [aligned(graph, v, data) for v in region.operands]
+    writes = [aligned(graph, region.results[0], names)]
+    work = (Work(names, SOFTMAX_COST), Work(data, _chain_cost(params.prologue)))
+    rows = tuple(n for i, n in enumerate(names) if i != place)
+    return model_of(region, IterationSpace(axes), reads, writes, work, rows)
+
+
 def embedding(region: Region, graph: TileGraph) -> RegionModel | None:
     """Rows of each table, chosen by its ids."""
     params: EmbeddingParams = region.params
@@ -197,6 +253,9 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedElementwise": elementwise,
         "FusedAttention": attention,
         "FusedEmbedding": embedding,
+        "FusedChannelNorm": channel_norm,
+        "FusedReduce": reduce,
+        "FusedSoftmax": softmax,
     }
 )
 """The words of the vocabulary with a model."""

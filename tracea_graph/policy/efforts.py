@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -22,6 +23,8 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.policy.weights import Dims, instructions
 
 __all__ = ["EFFORTS", "OVERLAPPING", "PRODUCTS", "SHAPE_ONLY", "Effort", "original"]
@@ -31,7 +34,14 @@ SHAPE_ONLY = frozenset(
      "Flatten")
 )  # fmt: skip
 PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
-OVERLAPPING = (GemmParams, MatMulParams, AttentionParams, ElementwiseParams, ConvParams)
+OVERLAPPING = (
+    GemmParams,
+    MatMulParams,
+    AttentionParams,
+    ElementwiseParams,
+    ConvParams,
+    ReduceParams,
+)
 """One pass each; norms and look-ups take several passes over a row."""
 
 _FUSED_PRODUCT, _STRIDED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.8, 0.7
@@ -118,17 +128,33 @@ def _move(p: MoveParams, operands: Sequence[Dims], result: Dims) -> Effort:
     return Effort()
 
 
+def _channel_norm(p: ChannelNormParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(result) * _NORM)
+
+
+def _reduce(p: ReduceParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    largest = max(map(prod, operands[: p.data_operands]))
+    return Effort(vector=largest * (1 + (p.prologue.flops if p.prologue else 0)))
+
+
+def _softmax(p: SoftmaxParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(result) * (_SOFTMAX + (p.prologue.flops if p.prologue else 0)))
+
+
 EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingProxyType(
     {
         AttentionParams: _attention,
         ConvParams: _conv,
         PoolParams: _pool,
         MoveParams: _move,
+        ChannelNormParams: _channel_norm,
         ElementwiseParams: _elementwise,
         EmbeddingParams: _embedding,
         GemmParams: _gemm,
         MatMulParams: _matmul,
         NormParams: _norm,
+        ReduceParams: _reduce,
+        SoftmaxParams: _softmax,
     }
 )
 

@@ -1,9 +1,12 @@
 // tracea_f32_norm_layer_4x8__avx2
 // tracea_f32_norm_rms_4x8__avx2
+// tracea_f32_norm_group_4x8__avx2
+// tracea_f32_norm_columns_4x8__avx2
 // f32 norm for avx2, from norm.cpp.in
 // Generated, do not edit.
 // Normalisation over the last axis, 4 rows at a time: one row's reduction is a chain of
-// dependent additions, the other rows fill the gaps.
+// dependent additions, the other rows fill the gaps.  Below, over groups of channels, and over the
+// channels at each position.
 #include "tracea_kernels.h"
 
 #ifndef TRACEA_VISIBILITY
@@ -123,8 +126,107 @@ void rows(const tracea_norm_tile* t) {
   for (; r + 4 <= t->rows; r += 4) normalise<4, LAYER>(t, r);
   for (; r < t->rows; r++) normalise<1, LAYER>(t, r);
 }
+
+// The sum of x - center over n values, or with SQUARES of its square; blocks are added in double.
+template <bool SQUARES>
+double total(const float* x, int64_t n, float center) {
+  double sum = 0;
+  for (; n > 0; n -= 4096, x += 4096) {
+    const int64_t some = n < 4096 ? n : 4096;
+    vf part[4];
+    UNROLL for (int h = 0; h < 4; h++) part[h] = set1(0.0f);
+    const auto add = [&](vf& to, vf d) __attribute__((always_inline)) {
+      to = SQUARES ? fma(d, d, to) : to + d;
+    };
+    const vf mid = set1(center);
+    int64_t c = 0;
+    for (; c + 4 * W <= some; c += 4 * W) {
+      UNROLL for (int h = 0; h < 4; h++) add(part[h], load(x + c + h * W) - mid);
+    }
+    for (; c < some; c += W) {
+      const vm m = first(some - c);
+      add(part[0], select(m, load(x + c, m) - mid, set1(0.0f)));
+    }
+    sum += (double)reduce_add((part[0] + part[1]) + (part[2] + part[3]));
+  }
+  return sum;
+}
+
+// One group: `rows` channels of `cols` elements, all in one piece.
+template <bool LAYER>
+void group(const tracea_norm_tile* t) {
+  const int64_t n = t->rows * t->cols;
+  const float mean = LAYER ? (float)(total<false>(t->x, n, 0.0f) / (double)n) : 0.0f;
+  const float var = (float)(total<true>(t->x, n, mean) / (double)n);
+  const float factor = 1.0f / __builtin_sqrtf(var + t->eps);
+  const vf mid = set1(mean);
+  for (int64_t r = 0; r < t->rows; r++) {
+    const vf scale = set1(t->gamma ? t->gamma[r] * factor : factor);
+    const vf shift = set1(t->beta ? t->beta[r] : 0.0f);
+    const float* x = t->x + r * t->cols;
+    float* y = t->y + r * t->cols;
+    int64_t c = 0;
+    for (; c + W <= t->cols; c += W) store(y + c, fma(load(x + c) - mid, scale, shift));
+    if (c < t->cols) {
+      const vm m = first(t->cols - c);
+      store(y + c, fma(load(x + c, m) - mid, scale, shift), m);
+    }
+  }
+}
+
+// V vectors of columns; each is normalised over its rows.
+template <bool LAYER, int V>
+INLINE void some_columns(const tracea_norm_tile* t, int64_t at, vm m) {
+  const auto take = [&](const float* p, int v) __attribute__((always_inline)) {
+    return v + 1 < V ? load(p + v * W) : load(p + v * W, m);
+  };
+  const vf count = set1((float)t->rows), zero = set1(0.0f);
+  vf mean[V], factor[V];
+  UNROLL for (int v = 0; v < V; v++) mean[v] = factor[v] = zero;
+  const float* x = t->x + at;
+  if (LAYER) {
+    for (int64_t r = 0; r < t->rows; r++, x += t->x_stride)
+      UNROLL for (int v = 0; v < V; v++) mean[v] = mean[v] + take(x, v);
+    UNROLL for (int v = 0; v < V; v++) mean[v] = mean[v] / count;
+    x = t->x + at;
+  }
+  for (int64_t r = 0; r < t->rows; r++, x += t->x_stride)
+    UNROLL for (int v = 0; v < V; v++) {
+      const vf d = take(x, v) - mean[v];
+      factor[v] = fma(d, d, factor[v]);
+    }
+  UNROLL for (int v = 0; v < V; v++)
+    factor[v] = set1(1.0f) / sqrt(factor[v] / count + set1(t->eps));
+  x = t->x + at;
+  float* y = t->y + at;
+  for (int64_t r = 0; r < t->rows; r++, x += t->x_stride, y += t->y_stride) {
+    const vf gamma = set1(t->gamma ? t->gamma[r] : 1.0f), beta = set1(t->beta ? t->beta[r] : 0.0f);
+    UNROLL for (int v = 0; v < V; v++) {
+      const vf out = fma((take(x, v) - mean[v]) * factor[v], gamma, beta);
+      if (v + 1 < V) store(y + v * W, out);
+      else store(y + v * W, out, m);
+    }
+  }
+}
+
+template <bool LAYER>
+void columns(const tracea_norm_tile* t) {
+  int64_t c = 0;
+  for (; c + 2 * W <= t->cols; c += 2 * W) some_columns<LAYER, 2>(t, c, first(W));
+  for (; c < t->cols; c += W) some_columns<LAYER, 1>(t, c, first(t->cols - c));
+}
 }  // namespace
 
 TRACEA_API void tracea_f32_norm_layer_4x8__avx2(const tracea_norm_tile* t) { rows<true>(t); }
 
 TRACEA_API void tracea_f32_norm_rms_4x8__avx2(const tracea_norm_tile* t) { rows<false>(t); }
+
+TRACEA_API void tracea_f32_norm_group_4x8__avx2(const tracea_norm_tile* t) {
+  if (t->layer) group<true>(t);
+  else group<false>(t);
+}
+
+TRACEA_API void tracea_f32_norm_columns_4x8__avx2(const tracea_norm_tile* t) {
+  if (t->layer) columns<true>(t);
+  else columns<false>(t);
+}

@@ -1,0 +1,135 @@
+"""Programs of reductions and softmax, for the runtime's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from runtime.support import Case, dense, single, spec, strided
+
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.program import Call, View
+
+__all__ = ["REDUCED_CHAINS", "reduction_cases"]
+
+SQUARE_SHIFTED = Chain(("full", "col"), (Step("sub", (0, 1)), Step("mul", (2, 2))), (3,))
+SCALED_SUM = Chain(("full", "full"), (Step("mul", (0, 0.5)), Step("add", (2, 1))), (3,))
+REDUCED_CHAINS = (SQUARE_SHIFTED, SCALED_SUM)
+
+Shape = Sequence[int]
+KINDS: tuple[Any, ...] = (
+    np.sum, lambda x, *a, **k: np.abs(x).sum(*a, **k), lambda x, *a, **k: (x * x).sum(*a, **k),
+    lambda x, *a, **k: x.max(*a, initial=-np.inf, **k),
+    lambda x, *a, **k: x.min(*a, initial=np.inf, **k), np.prod,
+)  # fmt: skip
+
+
+def _random(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
+    draw = np.random.default_rng([seed, *shape]).standard_normal(shape)
+    return (draw + 0.25).astype(np.float32)
+
+
+def _inputs(shapes: Sequence[Shape]) -> tuple[list[Any], list[View], Any]:
+    """Feeds, their views over the common shape, and that shape."""
+    full = np.broadcast_shapes(*map(tuple, shapes))
+    feeds = [_random(*shape, seed=i) for i, shape in enumerate(shapes)]
+    views = []
+    for i, shape in enumerate(shapes):
+        own = dense("input", i, *shape).strides
+        steps = [0 if a == 1 and b > 1 else s for a, b, s in zip(shape, full, own, strict=True)]
+        views.append(strided("input", i, full, steps))
+    return feeds, views, full
+
+
+def _case(
+    name: str, call: Call, feeds: Sequence[Any], shapes: Sequence[Shape], y: Any, dims: Shape
+) -> Case:
+    program = single(call, [spec(*s) for s in shapes], [spec(*dims)])
+    return Case(name, program, tuple(feeds), (y,))
+
+
+def reduction(
+    kind: int, axes: Sequence[int], *shapes: Shape, mean: bool = False, chain: Chain | None = None
+) -> Case:
+    feeds, views, full = _inputs(shapes)
+    bits = sum(1 << a for a in axes)
+    dims = [1 if a in axes else d for a, d in enumerate(full)]
+    own = dense("output", 0, *dims).strides
+    views.append(strided("output", 0, dims, [0 if a in axes else s for a, s in enumerate(own)]))
+    call = Call("reduce", tuple(views), (kind, int(mean), bits), chain=chain)
+    wide = [f.astype(np.float64) for f in feeds]
+    x = chain.reference(wide)[0] if chain else wide[0]
+    with np.errstate(all="ignore"):
+        y = KINDS[kind](x, tuple(axes), keepdims=True)
+        y = y / np.prod([full[a] for a in axes]) if mean else y
+    sizes = "_".join("x".join(map(str, s)) for s in shapes)
+    name = f"reduce_{kind}{'_mean' if mean else ''}_{sizes}_{''.join(map(str, axes))}"
+    return _case(name, call, feeds, shapes, y, dims)
+
+
+def softmax(axis: int, *shapes: Shape, log: bool = False, chain: Chain | None = None) -> Case:
+    feeds, views, full = _inputs(shapes)
+    views.append(dense("output", 0, *full))
+    call = Call("softmax", tuple(views), (axis, int(log)), chain=chain)
+    wide = [f.astype(np.float64) for f in feeds]
+    x = chain.reference(wide)[0] if chain else wide[0]
+    d = x - x.max(axis, keepdims=True, initial=-np.inf)
+    total = np.exp(d).sum(axis, keepdims=True)
+    sizes = "_".join("x".join(map(str, s)) for s in shapes)
+    name = f"softmax_{sizes}_{axis}{'_log' if log else ''}"
+    return _case(name, call, feeds, shapes, d - np.log(total) if log else np.exp(d) / total, full)
+
+
+def channel_norm(kind: int, groups: int, *dims: int, affine: bool = True) -> Case:
+    x, gamma, beta = _random(*dims), _random(dims[1], seed=1), _random(dims[1], seed=2)
+    vectors = [dense("input", i, dims[1]) if affine else None for i in (1, 2)]
+    views = (dense("input", 0, *dims), *vectors, dense("output", 0, *dims))
+    call = Call("channel_norm", views, (kind, groups), (1e-5,))
+    wide = x.astype(np.float64)
+    lines = wide.reshape(dims[0], groups, -1) if groups else np.moveaxis(wide, 1, -1)
+    d = lines if kind else lines - lines.mean(-1, keepdims=True)
+    y = d / np.sqrt((d**2).mean(-1, keepdims=True) + 1e-5)
+    y = y.reshape(dims) if groups else np.moveaxis(y, -1, 1)
+    y = y * gamma[:, None] + beta[:, None] if affine else y
+    name = f"channel_norm_{kind}_{groups}_{'x'.join(map(str, dims))}_{affine}"
+    return _case(name, call, (x, gamma, beta), (dims, dims[1:2], dims[1:2]), y, dims)
+
+
+def reduction_cases() -> tuple[Case, ...]:
+    shapes = ((3, 5, 7, 11), (2, 1, 40, 33), (70, 9, 1, 5))
+    axes = ((3,), (2,), (0,), (0, 2), (1, 3), (1, 2), (0, 1, 2, 3), (2, 3))
+    image, pixel = (2, 6, 40, 50), (2, 6, 1, 1)
+    return (
+        *(reduction(0, a, s) for s in shapes for a in axes),
+        *(reduction(kind, a, (4, 300, 9)) for kind in range(1, 5) for a in ((1,), (0, 2))),
+        reduction(5, (1,), (4, 12, 9)),
+        reduction(0, (1,), (3, 0, 4)),
+        reduction(3, (1,), (3, 0, 4)),
+        reduction(0, (1,), (0, 5, 4)),
+        *(reduction(0, a, (700, 901), mean=True) for a in ((0,), (1,), (0, 1))),
+        reduction(4, (0, 1), (700, 901)),
+        reduction(0, (0,), (9000, 70)),
+        reduction(0, (0, 2), (3, 600, 3000)),
+        # with a chain: along it, across it, against how it was compiled
+        reduction(0, (2, 3), image, pixel, chain=SQUARE_SHIFTED),
+        reduction(0, (0, 1), image, pixel, chain=SQUARE_SHIFTED),
+        reduction(0, (0, 2, 3), image, (1, 6, 1, 1), mean=True, chain=SQUARE_SHIFTED),
+        reduction(3, (1,), (5, 90, 300), (5, 1, 300), chain=SCALED_SUM),
+        reduction(0, (1, 2), (5, 90, 300), (1, 90, 1), chain=SCALED_SUM),
+        reduction(0, (0,), (800, 700), (800, 700), chain=SCALED_SUM),
+        *(softmax(a, s) for s in ((3, 5, 7, 33), (1, 40, 1, 9)) for a in range(4)),
+        softmax(1, (3, 300, 700), log=True),
+        softmax(2, (30, 30, 300), log=True),
+        softmax(1, (2, 0, 5)),
+        softmax(3, (2, 4, 30, 50), (2, 1, 30, 50), chain=SCALED_SUM),
+        softmax(1, (2, 40, 30, 5), (2, 40, 30, 5), chain=SCALED_SUM),
+        softmax(3, (2, 4, 30, 50), (2, 1, 1, 1), chain=SCALED_SUM),
+        *(channel_norm(k, g, 2, 12, 37) for k in (0, 1) for g in (0, 1, 3, 12)),
+        channel_norm(0, 4, 3, 8, 9000, affine=False),
+        channel_norm(0, 0, 2, 96, 3100),
+        channel_norm(1, 0, 2, 5000, 33),
+        channel_norm(0, 6, 1, 6, 1),
+        softmax(2, (2, 40, 30), (1, 40, 1), log=True, chain=SQUARE_SHIFTED),
+    )

@@ -1,0 +1,75 @@
+"""``FusedChannelNorm``: normalisation of ``[N, C, …]`` with a weight per channel.
+
+    groups = G > 0:  over the C/G channels of a group and every position   (G = C: instance norm)
+    groups = 0:      over the channels at each position
+
+Sources: Wu & He 2018 (group), Ulyanov et al. 2016 (instance), Liu et al. 2022 (over channels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.norm import Norm
+
+__all__ = ["ChannelNormParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class ChannelNormParams:
+    """Operands: x of ``rank`` axes, then gamma and beta where present, of C elements each."""
+
+    norm: Norm
+    groups: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        if self.groups < 0 or self.rank < 2:
+            raise ValueError(f"no normalisation in {self.groups} groups of rank {self.rank}")
+
+    @property
+    def operands(self) -> int:
+        return 1 + self.norm.operands
+
+    @property
+    def _bare(self) -> Norm:
+        return replace(self.norm, gamma=False, beta=False)
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(DType.F32, specs[0].shape),)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        x, *affine = arrays
+        if not x.size:
+            return [x]
+        if self.groups:
+            y = self._bare.reference(x.reshape(x.shape[0], self.groups, -1), ()).reshape(x.shape)
+        else:
+            y = np.moveaxis(self._bare.reference(np.moveaxis(x, 1, -1), ()), -1, 1)
+        by_channel = [a.reshape(-1, *[1] * (self.rank - 2)) for a in affine]
+        if self.norm.gamma:
+            y = y * by_channel[0]
+        return [y + by_channel[-1] if self.norm.beta else y]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        x, *affine = b.inputs
+        if self.groups:
+            flat = b("Reshape", x, b.ints(0, self.groups, -1))
+            y = b("Reshape", self._bare.spell(b, flat, ()), b("Shape", x))
+        else:
+            y = self._bare.spell(b, x, (), 1 - self.rank)
+        shape = b.ints(-1, *[1] * (self.rank - 2))
+        by_channel = [b("Reshape", a, shape) for a in affine]
+        if self.norm.gamma:
+            y = b("Mul", y, by_channel[0])
+        return b.done(b("Add", y, by_channel[-1]) if self.norm.beta else y)

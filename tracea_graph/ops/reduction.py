@@ -1,0 +1,123 @@
+"""``FusedReduce``: a reduction over any axes, with elementwise chains before and after.
+
+    s = prologue(a, b, …)          (the operand itself without a prologue)
+    r = reduce(s) over the axes
+    y = epilogue(r, c, d, …)       (r itself without an epilogue)
+
+L2 is ``sum_square`` followed by Sqrt, LogSum ``sum`` followed by Log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.elementwise import Shape, broadcast
+
+__all__ = ["REDUCTIONS", "ReduceParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def _log_sum_exp(x: Floats, axis: tuple[int, ...], keepdims: bool) -> Floats:
+    most = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    most = np.where(np.isfinite(most), most, 0)
+    with np.errstate(divide="ignore"):
+        y = most + np.log(np.sum(np.exp(x - most), axis=axis, keepdims=True))
+    return y if keepdims else np.asarray(np.squeeze(y, axis))
+
+
+def _with_start(numpy: Callable[..., Any], start: float) -> Callable[..., Any]:
+    def reduce(x: Floats, axis: tuple[int, ...], keepdims: bool) -> Any:
+        return numpy(x, axis=axis, keepdims=keepdims, initial=start)
+
+    return reduce
+
+
+REDUCTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "sum": ("ReduceSum", np.sum),
+        "mean": ("ReduceMean", np.mean),
+        "max": ("ReduceMax", _with_start(np.max, -np.inf)),
+        "min": ("ReduceMin", _with_start(np.min, np.inf)),
+        "prod": ("ReduceProd", np.prod),
+        "l1": ("ReduceL1", lambda x, axis, keepdims: np.abs(x).sum(axis, keepdims=keepdims)),
+        "sum_square": (
+            "ReduceSumSquare", lambda x, axis, keepdims: np.sum(x * x, axis, keepdims=keepdims)
+        ),
+        "log_sum_exp": ("ReduceLogSumExp", _log_sum_exp),
+    }
+)  # fmt: skip
+"""ONNX operator and NumPy meaning of every kind."""
+
+
+@dataclass(frozen=True)
+class ReduceParams:
+    """Operands: the prologue's (or x), then what the epilogue reads beside the reduced value.
+
+    ``axes`` count from the end and ascend: −1 is the last axis of the broadcast operands.
+    """
+
+    kind: str
+    axes: tuple[int, ...]
+    keepdims: bool = True
+    prologue: Chain | None = None
+    epilogue: Chain | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in REDUCTIONS:
+            raise ValueError(f"no reduction of kind {self.kind!r}")
+        if not self.axes or tuple(sorted(set(self.axes))) != self.axes or self.axes[-1] >= 0:
+            raise ValueError("axes count from the end and ascend")
+        for chain in filter(None, (self.prologue, self.epilogue)):
+            if chain.result_types != (DType.F32,):
+                raise ValueError("a chain around a reduction has one float32 result")
+
+    @property
+    def data_operands(self) -> int:
+        return len(self.prologue.operands) if self.prologue else 1
+
+    @property
+    def operands(self) -> int:
+        extras = len(self.epilogue.operands) - 1 if self.epilogue else 0
+        return self.data_operands + extras
+
+    def full(self, shapes: Sequence[Shape | None]) -> Shape:
+        """The shape that is reduced.  Raises ValueError if symbols leave it open."""
+        data = [s for s in shapes[: self.data_operands] if s is not None]
+        shape = broadcast(data) if len(data) == self.data_operands else None
+        if shape is None or len(shape) < -self.axes[0]:
+            raise ValueError("operand shapes do not provably broadcast to something to reduce")
+        return shape
+
+    def reduced(self, full: Shape) -> Shape:
+        """What the axes leave of a shape."""
+        gone = {len(full) + a for a in self.axes}
+        if self.keepdims:
+            return tuple(1 if i in gone else d for i, d in enumerate(full))
+        return tuple(d for i, d in enumerate(full) if i not in gone)
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """One float32 result.  Raises ValueError if symbols leave the shape open."""
+        return (TensorSpec(DType.F32, self.reduced(self.full([s.shape for s in specs]))),)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        data, extras = arrays[: self.data_operands], arrays[self.data_operands :]
+        x = self.prologue.reference(data)[0] if self.prologue else data[0]
+        y = np.asarray(REDUCTIONS[self.kind][1](x, axis=self.axes, keepdims=self.keepdims))
+        return self.epilogue.reference([y, *extras]) if self.epilogue else [y]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        data, extras = b.inputs[: self.data_operands], b.inputs[self.data_operands :]
+        x = self.prologue.spell(b, data)[0] if self.prologue else data[0]
+        y = b.reduce(REDUCTIONS[self.kind][0], x, self.axes, self.keepdims)
+        return b.done(self.epilogue.spell(b, [y, *extras])[0] if self.epilogue else y)

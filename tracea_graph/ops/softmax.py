@@ -1,0 +1,73 @@
+"""``FusedSoftmax``: softmax or its logarithm over one axis, with an elementwise prologue.
+
+s = prologue(a, b, …)                         (the operand itself without a prologue)
+y = exp(s − max(s)) / sum(exp(s − max(s)))    or the logarithm of that
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.elementwise import Shape, broadcast
+
+__all__ = ["SoftmaxParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class SoftmaxParams:
+    """Operands are the prologue's, or x; ``axis`` counts from the end."""
+
+    axis: int
+    log: bool = False
+    prologue: Chain | None = None
+
+    def __post_init__(self) -> None:
+        if self.axis >= 0:
+            raise ValueError("the axis counts from the end")
+        if self.prologue and self.prologue.result_types != (DType.F32,):
+            raise ValueError("a prologue has one float32 result")
+
+    @property
+    def operands(self) -> int:
+        return len(self.prologue.operands) if self.prologue else 1
+
+    def full(self, shapes: Sequence[Shape | None]) -> Shape:
+        """The result's shape.  Raises ValueError if symbols leave it open."""
+        known = [s for s in shapes if s is not None]
+        shape = broadcast(known) if len(known) == len(shapes) else None
+        if shape is None or len(shape) < -self.axis:
+            raise ValueError("operand shapes do not provably broadcast to what has that axis")
+        return shape
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(DType.F32, self.full([s.shape for s in specs])),)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        x = self.prologue.reference(arrays)[0] if self.prologue else arrays[0]
+        if not x.size:
+            return [x]
+        with np.errstate(invalid="ignore"):
+            d = x - x.max(self.axis, keepdims=True)
+        total = np.exp(d).sum(self.axis, keepdims=True)
+        return [d - np.log(total) if self.log else np.exp(d) / total]
+
+    def body(self, opset: int) -> Body:
+        """One operator, except over a middle axis before opset 13, which flattened the tensor."""
+        b = BodyBuilder(self.operands, opset)
+        x = self.prologue.spell(b, b.inputs)[0] if self.prologue else b.inputs[0]
+        if opset >= 13 or self.axis == -1:
+            return b.done(b("LogSoftmax" if self.log else "Softmax", x, axis=self.axis))
+        d = b("Sub", x, b.reduce("ReduceMax", x, (self.axis,)))
+        e = b("Exp", d)
+        total = b.reduce("ReduceSum", e, (self.axis,))
+        return b.done(b("Sub", d, b("Log", total)) if self.log else b("Div", e, total))
