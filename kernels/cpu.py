@@ -17,9 +17,10 @@ import jinja2
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.program import Call
 
 __all__ = [
-    "CHAIN", "KERNELS", "KERNEL_OF", "Function", "Source", "emit", "functions", "render",
+    "CHAIN", "KERNELS", "Function", "Source", "emit", "functions", "kernels_of", "render",
     "symbols", "units",
 ]  # fmt: skip
 
@@ -45,6 +46,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("attention", "const tracea_attention_tile*"),
             Function("attention_scratch", "int64_t, int64_t, int64_t", "int64_t"),
         ),
+        "copy": (Function("copy", "const tracea_copy_tile*"),),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -53,10 +55,13 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
 CHAIN = "const tracea_chain_tile*"
 """What every chain takes."""
 
-KERNEL_OF: Mapping[str, str] = MappingProxyType(
-    {"gemm": "gemm", "norm": "norm", "embedding": "gather", "attention": "attention"}
-)
-"""The kernel a program's call needs; one that is not named here runs on chains alone."""
+_KERNEL_OF: Mapping[str, str] = MappingProxyType(
+    {
+        "gemm": "gemm", "norm": "norm", "embedding": "gather", "attention": "attention",
+        "copy": "copy",
+    }
+)  # fmt: skip
+"""The kernel a program's call always needs; one that is not named here runs on chains alone."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,17 @@ def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...
 def functions(kernel: str, isa: str) -> list[tuple[str, Function]]:
     """The functions of one kernel for one level, each with its symbol."""
     return list(zip(symbols(kernel, isa), KERNELS[kernel], strict=True))
+
+
+def kernels_of(call: Call) -> set[str]:
+    """The kernels a program's call needs beside its chain.
+
+    An elementwise call copies operands that do not lie along its columns.
+    """
+    if call.kernel != "elementwise":
+        return {_KERNEL_OF[call.kernel]}
+    inner = [v.strides[-1] for v in call.views if v is not None and v.dims and v.dims[-1] != 1]
+    return set() if all(s in (0, 1) for s in inner) else {"copy"}
 
 
 def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:

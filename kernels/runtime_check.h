@@ -45,6 +45,7 @@ class Signature {
   const tracea_chain_type* chain() const { return call_.chain_type(); }
   int64_t integer(int32_t i) const { return call_.ints[i]; }
   int32_t rank(int32_t i) const { return call_.views[i].rank; }
+  int32_t type(int32_t i) const { return call_.views[i].type; }
   int32_t views() const { return call_.view_count; }
   bool takes_ints(int32_t count) {
     return call_.int_count == count || fail("the wrong number of parameters");

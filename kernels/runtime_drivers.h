@@ -1,6 +1,7 @@
 // Which driver runs which opcode.
 #pragma once
 #include "runtime_attention.h"
+#include "runtime_copy.h"
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
 #include "runtime_rows.h"
@@ -23,6 +24,7 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gather != nullptr; }},
     {"attention", check_attention, run_attention,
      [](const tracea_isa_table& t) { return t.attention != nullptr; }},
+    {"copy", check_copy, run_copy, [](const tracea_isa_table& t) { return t.copy != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

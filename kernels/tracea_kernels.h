@@ -91,6 +91,17 @@ typedef struct {
 typedef void (*tracea_attention_fn)(const tracea_attention_tile*);
 typedef int64_t (*tracea_attention_scratch_fn)(int64_t keys, int64_t head, int64_t head_v);
 
+// y = x for a matrix of elements of `size` bytes (1, 2, 4 or 8), both at any strides.
+typedef struct {
+  int64_t rows, cols;
+  const void* x;
+  int64_t x_row, x_col;
+  void* y;
+  int64_t y_row, y_col;
+  int32_t size;
+} tracea_copy_tile;
+typedef void (*tracea_copy_fn)(const tracea_copy_tile*);
+
 // Everything one instruction-set level offers; the generated table fills one per level, with null
 // for kernels the library does not hold.
 typedef struct {
@@ -101,6 +112,7 @@ typedef struct {
   tracea_gather_fn gather;
   tracea_attention_fn attention;
   tracea_attention_scratch_fn attention_scratch;
+  tracea_copy_fn copy;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tracea_graph.passes import attention, elementwise, embedding, gemm, projections, recognise
+from tracea_graph.passes import (
+    attention,
+    elementwise,
+    embedding,
+    gemm,
+    movement,
+    projections,
+    recognise,
+)
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
@@ -33,4 +41,24 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
         Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+        # what is left of the movement between all these; a concatenation goes to its reader,
+        # where it need not be made, before it takes what writes its parts
+        Phase(
+            "move",
+            (
+                movement.AbsorbView(),
+                movement.AbsorbReshape(),
+                movement.LiftConcat(),
+                movement.PushConcat(),
+            ),
+        ),
+        Phase(
+            "place",
+            (
+                movement.AbsorbPart(),
+                movement.AbsorbView(),
+                movement.AbsorbReshape(),
+                movement.LiftMove(),
+            ),
+        ),
     )

@@ -68,7 +68,8 @@ def read_chain(graph: TileGraph, region: Region) -> Spelled | None:
     Values are float32 or bool; int32 and int64 only where a Cast makes them float32.
     """
     if isinstance(region.params, ElementwiseParams):
-        return region.params.chain, region.operands
+        plain = not (region.params.maps or region.params.target)
+        return (region.params.chain, region.operands) if plain else None
     if region.fused or not region.operands:
         return None
     if (step := _PLAIN.get(region.op)) is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
@@ -19,14 +20,15 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.program import Program
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.lower_attention import lower_attention
+from tracea_graph.passes.lower_elementwise import lower_concat, lower_elementwise
 from tracea_graph.passes.lower_gemm import lower_gemm
-from tracea_graph.passes.lower_rows import lower_elementwise, lower_embedding, lower_norm
+from tracea_graph.passes.lower_rows import lower_embedding, lower_norm
 from tracea_graph.passes.writer import Slot, Writer, localise
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["lower"]
 
-_BROADCASTING = (ElementwiseParams, EmbeddingParams)
+_BROADCASTING = (ElementwiseParams, ConcatParams, EmbeddingParams)
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -69,6 +71,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         GemmParams: lower_gemm,
         NormParams: lower_norm,
         ElementwiseParams: lower_elementwise,
+        ConcatParams: lower_concat,
         AttentionParams: lower_attention,
         EmbeddingParams: lower_embedding,
         RegionParams: _lower_region,

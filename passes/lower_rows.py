@@ -1,19 +1,16 @@
-"""Lowering of what works row by row or element by element."""
+"""Lowering of what works row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.chain import COL, FULL, Chain
-from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.program import View
-from tracea_graph.passes.writer import Shape, Slot, Writer, broadcast, dense, matrix, over_rows
+from tracea_graph.passes.writer import Slot, Writer, broadcast, dense, matrix, over_rows
 
-__all__ = ["lower_elementwise", "lower_embedding", "lower_norm", "norm_call", "result_and_sum"]
+__all__ = ["lower_embedding", "lower_norm", "norm_call", "result_and_sum"]
 
 
 def norm_call(w: Writer, norm: Norm, x: View, affine: Sequence[Slot], y: View) -> None:
@@ -44,24 +41,6 @@ def lower_norm(
         ]
         w.call("elementwise", *views, total, chain=p.prologue)
     norm_call(w, p.norm, total, affine, y)
-
-
-def lower_elementwise(
-    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[Slot]
-) -> None:
-    full = results[0].shape
-    chain = _columns_of(p.chain, [s.shape for s in operands], full)
-    views = [broadcast(slot, full) for slot in operands]
-    w.call("elementwise", *views, *(slot.view for slot in results), chain=chain)
-
-
-def _columns_of(chain: Chain, shapes: Sequence[Shape], full: Shape) -> Chain:
-    """The chain with two kinds only: an operand moves along the last axis, or it does not.
-
-    The runtime merges axes as the actual sizes allow, so finer kinds would promise too much.
-    """
-    kinds = tuple(FULL if s and s[-1] == full[-1] else COL for s in shapes)
-    return replace(chain, operands=kinds)
 
 
 def lower_embedding(

@@ -7,6 +7,7 @@ ONNX body.
 from __future__ import annotations
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
@@ -16,7 +17,13 @@ from tracea_graph.ops.region import RegionParams
 __all__ = ["VOCABULARY", "OpParams"]
 
 OpParams = (
-    GemmParams | AttentionParams | NormParams | ElementwiseParams | EmbeddingParams | RegionParams
+    GemmParams
+    | AttentionParams
+    | NormParams
+    | ElementwiseParams
+    | ConcatParams
+    | EmbeddingParams
+    | RegionParams
 )
 
 VOCABULARY: tuple[tuple[str, type], ...] = (
@@ -24,6 +31,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedAttention", AttentionParams),
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
+    ("FusedConcat", ConcatParams),
     ("FusedEmbedding", EmbeddingParams),
     ("FusedRegion", RegionParams),
 )

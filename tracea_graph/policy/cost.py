@@ -18,6 +18,7 @@ from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
@@ -47,9 +48,11 @@ _FUSED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.7
 """Shares of the peak that this package's kernels reach."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
-_OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams)
+_OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams, ConcatParams)
 """One pass each; norms and look-ups take several passes over a row."""
 _MANY_ROWS = 64
+_STAGING = 2
+"""Vector instructions per element vector that is copied on its way."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class CostModel:
             return 0.0
         tables = self._gathered(region)
         written = sum(self._warm_us(graph.spec(v)) for v in {*region.writes})
+        if isinstance(region.params, ElementwiseParams | ConcatParams):
+            return self._seen_us(graph, region) + 2.0 * written
         if region.op in _PARTS:
             return written + 2.0 * written
         whole = {v for v in region.reads if v not in tables}
@@ -82,6 +87,22 @@ class CostModel:
         cold = sum(self._bytes(graph.spec(v)) for v in constant) + rows / _RANDOM
         read = sum(self._warm_us(graph.spec(v)) for v in whole - constant)
         return read + 2.0 * written + cold / self.machine.dram_gbytes * 1e-3
+
+    def _seen_us(self, graph: TileGraph, region: Region) -> float:
+        """Reading operands through maps: of each at most all of it, wherever it is read from."""
+        bytes_of = dict.fromkeys(region.operands, 0.0)
+        specs = [graph.spec(v) for v in region.operands]
+        for i, at in seen_layouts(region.params, specs):
+            item = specs[i].dtype.size if specs[i].dtype else 4.0
+            bytes_of[region.operands[i]] += self._count(TensorSpec(None, at.dims)) * item
+        total = 0.0
+        for value, size in bytes_of.items():
+            spec = graph.spec(value)
+            size = min(size, self._bytes(spec))
+            constant = graph.weight(value) is not None
+            speed = self.machine.dram_gbytes if constant else self.machine.gbytes(self._bytes(spec))
+            total += size / speed * 1e-3
+        return total
 
     def _warm_us(self, spec: TensorSpec) -> float:
         """Reading what another operator has just written."""
@@ -105,13 +126,21 @@ class CostModel:
             return product + self._vector(count * (1 + extra + norm))
         if isinstance(params, AttentionParams):
             return self._attention(graph, region, params)
-        if isinstance(params, ElementwiseParams):
-            return self._vector(count * params.chain.flops)
+        if isinstance(params, ElementwiseParams | ConcatParams):
+            return self._vector(count * max(params.flops, 1) + self._staged(graph, region))
         if isinstance(params, NormParams):
             return self._vector(count * (6 + (params.prologue.flops if params.prologue else 0)))
         if isinstance(params, EmbeddingParams):
             return self._vector(count * (params.tables + (6 if params.norm else 0)))
         return self._original(graph, region, count)
+
+    def _staged(self, graph: TileGraph, region: Region) -> float:
+        """Vector instructions to bring together what does not lie along the columns."""
+        return sum(
+            _STAGING * self._count(TensorSpec(None, at.dims))
+            for _, at in seen_layouts(region.params, [graph.spec(v) for v in region.operands])
+            if at.dims and at.dims[-1] != 1 and at.strides[-1] not in (0, 1)
+        )
 
     def _original(self, graph: TileGraph, region: Region, count: float) -> float:
         if region.op in _SHAPE_ONLY:
