@@ -59,10 +59,12 @@ def check_views(program: Program, symbols: Bindings) -> None:
     for call in program.calls:
         for view in filter(None, call.views):
             dims, strides = numbers(view.dims, symbols), numbers(view.strides, symbols)
-            assert len(dims) == len(strides) and min((*dims, *strides), default=0) >= 0
+            assert len(dims) == len(strides) and min(dims, default=0) >= 0
             if prod(dims):
-                first = evaluate(view.offset, symbols)
-                last = first + sum((d - 1) * s for d, s in zip(dims, strides, strict=True))
+                spans = [(d - 1) * s for d, s in zip(dims, strides, strict=True)]
+                start = evaluate(view.offset, symbols)
+                first = start + sum(s for s in spans if s < 0)
+                last = start + sum(s for s in spans if s > 0)
                 assert 0 <= first <= last < room[view.buffer], (call.kernel, view)
 
 
@@ -98,9 +100,11 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
 
 
 def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Array:
-    flat = memory[view.buffer][evaluate(view.offset, symbols) :]
+    dims, flat = numbers(view.dims, symbols), memory[view.buffer]
+    if prod(dims):
+        flat = flat[evaluate(view.offset, symbols) :]
     steps = [s * flat.itemsize for s in numbers(view.strides, symbols)]
-    return as_strided(flat, numbers(view.dims, symbols), steps)
+    return as_strided(flat, dims, steps)
 
 
 # ---- one function per kernel -------------------------------------------------------------
@@ -138,6 +142,12 @@ def elementwise(call: Call, views: list[Any]) -> None:
     finish(call.chain, [], views)
 
 
+def copy(call: Call, views: list[Any]) -> None:
+    x, y = views
+    assert call.chain is None and x.shape == y.shape
+    y[...] = x
+
+
 def embedding(call: Call, views: list[Any]) -> None:
     tables, kind = call.ints
     assert all(v.dtype == (np.int32 if kind == 6 else np.int64) for v in views[tables:-1])
@@ -163,6 +173,6 @@ def attention(call: Call, views: list[Any]) -> None:
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
         "gemm": gemm, "norm": norm, "elementwise": elementwise,
-        "embedding": embedding, "attention": attention,
+        "embedding": embedding, "attention": attention, "copy": copy,
     }
 )  # fmt: skip

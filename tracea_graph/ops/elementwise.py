@@ -103,7 +103,7 @@ class ElementwiseParams:
         """The broadcast shape, once per result.  Raises ValueError if symbols leave it open."""
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
-            raise ValueError("an operand's rank is not known")
+            raise ValueError("operand shapes do not provably broadcast")
         shape = self.common(shapes)
         shape = resolve_target(shape, self.target) if self.target else shape
         return tuple(TensorSpec(dtype, shape) for dtype in self.chain.result_types)

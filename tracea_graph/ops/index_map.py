@@ -173,9 +173,7 @@ def _expand(at: Layout, target: Ints) -> Layout:
 def _slice(at: Layout, ints: Ints) -> Layout:
     axis, start, end, step = ints
     dim, stride = at.dims[axis], at.strides[axis]
-    top: Extent = dim if step > 0 else combine("sub", dim, 1)
-    low = 0 if step > 0 else -1
-    first, last = _clamped(start, dim, max(low, 0), top), _clamped(end, dim, low, top)
+    first, last = _ends(dim, start, end, step)
     span = _minus(last, first) if step > 0 else _minus(first, last)
     count = _at_least_zero(combine("ceildiv", span, abs(step)), step, start, end)
     offset = _plus(at.offset, combine("mul", stride, first) if first != 0 else 0)
@@ -184,18 +182,26 @@ def _slice(at: Layout, ints: Ints) -> Layout:
     return Layout(tuple(dims), tuple(strides), offset)
 
 
+def _ends(dim: Extent, start: int, end: int, step: int) -> tuple[Extent, Extent]:
+    """First index, and the one at which to stop; of an empty axis they are equal."""
+    if step > 0:
+        return _clamped(start, dim, 0, dim), _clamped(end, dim, 0, dim)
+    top = combine("sub", dim, 1)
+    return _clamped(start, dim, 0, top), _clamped(end, dim, -1, top)
+
+
 def _clamped(place: int, dim: Extent, low: int, top: Extent) -> Extent:
-    """An end of a slice by ONNX's rules: negative counts from the end, then into low … top."""
-    if isinstance(dim, int):
-        assert isinstance(top, int)
-        return min(max(place + dim if place < 0 else place, low), max(top, low))
-    if place >= HUGE:
+    """min(max(place, low), top) as ONNX clamps, a negative place counted from the end."""
+    if isinstance(dim, int) and isinstance(top, int):
+        return min(max(place + dim if place < 0 else place, low), top)
+    if place >= HUGE or (place == -1 and top != dim):
         return top
-    if place <= -HUGE:
-        return low
-    if place < 0:
-        return combine("max", combine("add", dim, place), low)
-    return place if place == low else combine("min", place, top)
+    if place <= -HUGE or place == low == 0:
+        return low if top == dim or low < 0 else combine("min", low, top)
+    if place > 0 or (place == 0 and low < 0):
+        return combine("min", place, top)
+    counted = combine("max", combine("add", dim, place), low)
+    return counted if top == dim else combine("min", counted, top)
 
 
 def _minus(a: Extent, b: Extent) -> Extent:
@@ -221,7 +227,9 @@ def _at_least_zero(count: Extent, step: int, start: int, end: int) -> Extent:
 
 def _numpy_slice(x: Array, ints: Ints) -> Array:
     axis, start, end, step = ints
-    return x[(slice(None),) * axis + (slice(start, end, step),)]
+    first, last = _ends(x.shape[axis], start, end, step)
+    assert isinstance(last, int)
+    return x[(slice(None),) * axis + (slice(first, None if last < 0 else last, step),)]
 
 
 def _spell_slice(b: BodyBuilder, value: str, ints: Ints) -> str:
