@@ -10,6 +10,7 @@ from tracea_graph.passes import (
     movement,
     projections,
     recognise,
+    rotary,
 )
 from tracea_graph.rewrite import Phase, RulePass
 
@@ -23,7 +24,10 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
     """
     return (
         # spellings first: fusing half of one would hide it
-        Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
+        Phase(
+            "recognise",
+            (*map(RulePass, recognise.RULES), attention.RecogniseAttention(), rotary.LiftRotary()),
+        ),
         # products and look-ups become regions that others can join
         Phase(
             "lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())

@@ -162,9 +162,7 @@ class _Piece:
 
 def _pieces(region: Region) -> list[_Piece]:
     params: ConcatParams = region.params
-    return [
-        _Piece(p.params, tuple(region.operands[i] for i in p.operands)) for p in params.parts
-    ]
+    return [_Piece(p.params, tuple(region.operands[i] for i in p.operands)) for p in params.parts]
 
 
 def _assembled(

@@ -17,7 +17,6 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["read_move", "through"]
 
 Shape = tuple[Extent, ...]
-_SMALL_INT = 2**31
 
 
 def read_move(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
@@ -120,14 +119,19 @@ def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) ->
     return [Move("select", (axis, index))]
 
 
-_READERS: Mapping[str, Callable[[TileGraph, Region, str, Shape, Shape], Moves]] = (
-    MappingProxyType(
-        {
-            "Transpose": _transpose, "Reshape": _reshape, "Flatten": _reshape,
-            "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Slice": _slice, "Split": _split,
-            "Expand": _expand, "Gather": _gather,
-        }
-    )  # fmt: skip
+Reader = Callable[[TileGraph, Region, str, Shape, Shape], Moves]
+_READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "Transpose": _transpose,
+        "Reshape": _reshape,
+        "Flatten": _reshape,
+        "Squeeze": _squeeze,
+        "Unsqueeze": _unsqueeze,
+        "Slice": _slice,
+        "Split": _split,
+        "Expand": _expand,
+        "Gather": _gather,
+    }
 )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
+from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.ops.elementwise import is_clipped
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.program import Buffer, Call, Program, Temp, View
 
 __all__ = [
-    "Shape", "Slot", "Writer", "broadcast", "dense", "localise", "matrix", "over_rows", "stretched",
+    "Shape", "Slot", "Writer", "broadcast", "dense", "localise", "matrix", "over_rows",
+    "stretched",
 ]  # fmt: skip
 
 Shape = tuple[Extent, ...]

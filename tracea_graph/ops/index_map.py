@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -309,7 +310,7 @@ def _reshape(at: Layout, target: Ints) -> Layout:
                 b.append(new.pop(0))
             else:
                 raise ValueError("a Reshape splits and merges at once")
-        if not all(_follows(at, i, j) for i, j in zip(a, a[1:], strict=False)):
+        if not all(_follows(at, i, j) for i, j in pairwise(a)):
             raise ValueError("the axes a Reshape merges do not lie at one stride")
         step = at.strides[a[-1]]
         for j in reversed(b):

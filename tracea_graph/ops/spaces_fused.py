@@ -10,8 +10,8 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.spaces_maps import concat, elementwise
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
+from tracea_graph.ops.spaces_maps import concat, elementwise
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import Axis, Dim, IterationSpace, along, whole

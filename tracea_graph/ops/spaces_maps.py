@@ -103,8 +103,7 @@ def _seen(
         stages.append(IndexMap((move,)).shape(stages[-1]))
     seen = stages.pop()
     at = [
-        _Index() if e == 1 else i
-        for i, e in zip(here[len(here) - len(seen) :], seen, strict=True)
+        _Index() if e == 1 else i for i, e in zip(here[len(here) - len(seen) :], seen, strict=True)
     ]
     for move, before in zip(reversed(index_map.moves), reversed(stages), strict=True):
         at = _before(move, before, at)
@@ -149,4 +148,3 @@ def _unshaped(before: Shape, after: Shape, at: Sequence[_Index]) -> list[_Index]
             left[axis] = left[axis].plus(at[j].scaled(step))
             step = combine("mul", step, after[j])
     return left
-

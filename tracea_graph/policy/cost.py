@@ -93,15 +93,15 @@ class CostModel:
         bytes_of = dict.fromkeys(region.operands, 0.0)
         specs = [graph.spec(v) for v in region.operands]
         for i, at in seen_layouts(region.params, specs):
-            item = specs[i].dtype.size if specs[i].dtype else 4.0
-            bytes_of[region.operands[i]] += self._count(TensorSpec(None, at.dims)) * item
+            seen = TensorSpec(specs[i].dtype, at.dims)
+            bytes_of[region.operands[i]] += self._bytes(seen)
         total = 0.0
         for value, size in bytes_of.items():
-            spec = graph.spec(value)
-            size = min(size, self._bytes(spec))
-            constant = graph.weight(value) is not None
-            speed = self.machine.dram_gbytes if constant else self.machine.gbytes(self._bytes(spec))
-            total += size / speed * 1e-3
+            whole = self._bytes(graph.spec(value))
+            speed = self.machine.gbytes(whole)
+            if graph.weight(value) is not None:
+                speed = self.machine.dram_gbytes
+            total += min(size, whole) / speed * 1e-3
         return total
 
     def _warm_us(self, spec: TensorSpec) -> float:
