@@ -160,9 +160,8 @@ class _Piece:
     names: tuple[str, ...]
 
 
-def _pieces(region: Region) -> list[_Piece]:
-    params: ConcatParams = region.params
-    return [_Piece(p.params, tuple(region.operands[i] for i in p.operands)) for p in params.parts]
+def _pieces(params: ConcatParams, names: Sequence[str]) -> list[_Piece]:
+    return [_Piece(p.params, tuple(names[i] for i in p.operands)) for p in params.parts]
 
 
 def _assembled(
@@ -211,27 +210,35 @@ class AbsorbPart:
             if first is None or len(first.writes) == 0:
                 continue
             alone = len(first.results) == 1 and _only_read_by(graph, value, region)
-            pieces = [self._absorbed(graph, p, value, first, alone) for p in _pieces(region)]
-            if reason := next((p for p in pieces if isinstance(p, str)), None):
-                yield Miss(self.name, region.id, reason)
+            whole = _Piece(region.params, region.operands)
+            made = self._absorbed(graph, whole, value, first, alone)
+            if isinstance(made, str):
+                yield Miss(self.name, region.id, made)
                 continue
-            known = [p for p in pieces if isinstance(p, _Piece)]
-            params, names = _assembled(region.params.axis, known, region.params.target)
-            if (params, names) == (region.params, region.operands):
+            if made == whole:
                 continue
-            if not fits(graph, params, names, wanted):
+            if not fits(graph, made.params, made.names, wanted):
                 yield Miss(self.name, region.id, f"no strides describe how it reads {value!r}")
                 continue
             covered = (first, region) if alone else (region,)
-            new = fused(self.name, params, names, region.results, covered)
+            new = fused(self.name, made.params, made.names, region.results, covered)
             yield Proposal(self.name, covered, (new,))
 
     def _absorbed(
         self, graph: TileGraph, piece: _Piece, value: str, first: Region, alone: bool
     ) -> _Piece | str:
         """The piece with ``value`` computed in it; unchanged, or why not."""
-        if value not in piece.names or not isinstance(piece.params, ElementwiseParams):
+        if value not in piece.names:
             return piece
+        if isinstance(piece.params, ConcatParams):
+            inside = [
+                self._absorbed(graph, p, value, first, alone)
+                for p in _pieces(piece.params, piece.names)
+            ]
+            if reason := next((p for p in inside if isinstance(p, str)), None):
+                return reason
+            known = [p for p in inside if isinstance(p, _Piece)]
+            return _Piece(*_assembled(piece.params.axis, known, piece.params.target))
         plain = piece.params == ElementwiseParams(IDENTITY)
         if isinstance(first.params, ConcatParams):
             if plain and alone and not first.params.target:
@@ -279,8 +286,9 @@ class PushConcat:
         if not alone and inner.flops > _CHEAP:
             return f"{value!r} has other readers"
         shapes = inner.shapes([graph.spec(n).shape or () for n in first.operands])
-        pieces, start = [], 0
-        for i, (piece, shape) in enumerate(zip(_pieces(first), shapes, strict=True)):
+        parts, start = _pieces(inner, first.operands), 0
+        pieces: list[_Piece] = []
+        for i, (piece, shape) in enumerate(zip(parts, shapes, strict=True)):
             size, last = shape[inner.axis], i + 1 == len(shapes)
             if not isinstance(piece.params, ElementwiseParams) or not (
                 isinstance(size, int) or last

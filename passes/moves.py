@@ -114,9 +114,8 @@ def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) ->
         return None
     axis = int(attribute(region, "axis", 0)) % len(x)  # type: ignore[call-overload]
     index = int(weight.array().reshape(()))
-    if weight.shape:
-        return [Move("slice", (axis, index, HUGE if index == -1 else index + 1, 1))]
-    return [Move("select", (axis, index))]
+    kept = [Move("unsqueeze", (axis,))] if weight.shape else []
+    return [Move("select", (axis, index)), *kept]
 
 
 Reader = Callable[[TileGraph, Region, str, Shape, Shape], Moves]
