@@ -83,7 +83,8 @@ inline int64_t divide_copy(CopyJob& job) {
   job.outer = 1;
   for (int32_t axis = 0; axis < job.rank; ++axis) job.outer *= job.dims[axis];
   // Chunks are whole blocks of sixteen both ways.
-  job.col_chunk = tile.cols > 2 * kGrain / 16 ? kGrain / 16 : tile.cols;
+  const int64_t most_cols = tile.x_col == 1 && tile.y_col == 1 ? kGrain : kGrain / 16;
+  job.col_chunk = tile.cols > 2 * most_cols ? most_cols : tile.cols;
   job.row_chunk = least(tile.rows, ceil_div(most(kGrain / job.col_chunk, 1), 16) * 16);
   const bool whole = job.row_chunk == tile.rows && job.col_chunk == tile.cols;
   job.outer_chunk = whole ? most(kGrain / (tile.rows * tile.cols), 1) : 1;

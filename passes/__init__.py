@@ -11,6 +11,7 @@ from tracea_graph.passes import (
     projections,
     recognise,
     rotary,
+    sharing,
 )
 from tracea_graph.rewrite import Phase, RulePass
 
@@ -65,4 +66,6 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
                 movement.LiftMove(),
             ),
         ),
+        # when nobody can take anything in any more: what is read twice is read once
+        Phase("share", (sharing.ShareRead(),)),
     )

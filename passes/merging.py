@@ -12,10 +12,11 @@ from tracea_graph.ops.elementwise import IDENTITY, MAX_RANK, ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.passes.elementary import read_chain
 from tracea_graph.passes.moves import read_move, through
+from tracea_graph.passes.rearranging import read_rearrangement
 from tracea_graph.passes.writer import localise
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Operation", "fits", "merge", "read_operation", "sliced"]
+__all__ = ["Operation", "fits", "merge", "read_operation", "side_by_side", "sliced"]
 
 Shape = tuple[Extent, ...]
 
@@ -40,10 +41,12 @@ def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | 
         return Operation(ElementwiseParams(spelled[0]), spelled[1])
     if graph.spec(value).dtype is not DType.F32:
         return None
-    index_map = read_move(graph, region, value)
-    if index_map is None:
-        return None
-    return Operation(ElementwiseParams(IDENTITY, (index_map,)), region.operands[:1])
+    if (index_map := read_move(graph, region, value)) is not None:
+        return Operation(ElementwiseParams(IDENTITY, (index_map,)), region.operands[:1])
+    if (found := read_rearrangement(graph, region)) is not None:
+        index_map, target = found
+        return Operation(ElementwiseParams(IDENTITY, (index_map,), target), region.operands[:1])
+    return None
 
 
 @dataclass
@@ -113,6 +116,24 @@ def merge(graph: TileGraph, outer: Operation, value: str, inner: Operation) -> O
     values = builder.run(outer.params.chain, values)
     results = [values[r] for r in outer.params.chain.results]
     return builder.operation(results, outer.params.target)
+
+
+def side_by_side(graph: TileGraph, first: Region, second: Region) -> Operation | None:
+    """Both regions' results from one chain; the second may read the first's result.
+
+    None if that would have too many operands.
+    """
+    builder, made = _Builder(), ""
+    results: list[str] = []
+    for region in (first, second):
+        op = Operation(region.params, region.operands)
+        values = [
+            made if name == first.results[0] else builder.operand(name, seen, dtype)
+            for name, seen, dtype in _operands(op)
+        ]
+        made = builder.run(op.params.chain, values)[op.params.chain.results[0]]
+        results.append(made)
+    return builder.operation(results, ())
 
 
 def _operands(op: Operation) -> Iterator[tuple[str, IndexMap, DType]]:

@@ -13,7 +13,7 @@ from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.rewrite import Trace
-from tracea_graph.ttg import TileGraph
+from tracea_graph.ttg import Region, TileGraph
 
 HEADS, SIZE = 3, 8
 FEEDS = {"x": normal(2, 5, 24), "y": normal(2, 3, 5, 8, seed=1)}
@@ -32,6 +32,12 @@ def heads(net: Net, x: str) -> str:
 
 def cut(net: Net, x: str, start: int, end: int, axis: int = -1, step: int = 1) -> str:
     return net("Slice", x, net.ints(start), net.ints(end), net.ints(axis), net.ints(step))
+
+
+def only_producer(graph: TileGraph, value: str) -> Region:
+    region = graph.producer(value)
+    assert region is not None
+    return region
 
 
 def check(net: Net, *outputs: str, feeds: dict[str, Any] = FEEDS) -> tuple[TileGraph, Trace]:
@@ -134,7 +140,8 @@ def test_a_costly_value_with_other_readers_is_computed_once() -> None:
     e = net("Exp", x, name="e")
     graph, trace = check(net, net("Transpose", e, perm=[0, 2, 1]), net("Neg", e))
     assert "'e' has other readers" in reasons(trace, "absorb-view")
-    assert len(ops(graph)) == 3
+    assert ops(graph) == ["FusedElementwise"] * 2
+    assert len(only_producer(graph, "e").results) == 2
 
 
 def test_a_view_that_is_an_output_stays() -> None:
@@ -289,3 +296,60 @@ def test_integers_are_not_concatenated() -> None:
     graph = net.graph(net("Concat", net.ids("i", 4), net.ids("j", 5), axis=0))
     optimized(graph)
     assert ops(graph) == ["Concat"]
+
+
+# ---- movement that ends in merging axes -----------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_depth_to_space(mode: str) -> None:
+    net = Net()
+    y = net("DepthToSpace", net.input("x", "batch", 12, 3, 5), blocksize=2, mode=mode)
+    graph, _ = check(net, net("Relu", y), feeds={"x": normal(2, 12, 3, 5)})
+    assert set(ops(graph)) == {"FusedElementwise"}
+
+
+def test_space_to_depth() -> None:
+    net = Net()
+    y = net("SpaceToDepth", net.input("x", "batch", 3, 4, 6), blocksize=2)
+    graph, _ = check(net, y, feeds={"x": normal(2, 3, 4, 6)})
+    assert ops(graph) == ["FusedElementwise"]
+
+
+@pytest.mark.parametrize("repeats", [(1, 2, 3), (2, 1, 1), (1, 1, 4), (3, 3, 3)])
+def test_tile(repeats: tuple[int, ...]) -> None:
+    net = Net()
+    graph, _ = check(net, net("Tile", net.input("x", 2, 5, 4), net.ints(*repeats)),
+                     feeds={"x": normal(2, 5, 4)})  # fmt: skip
+    assert ops(graph) == ["FusedElementwise"]
+
+
+@pytest.mark.parametrize(
+    ("how", "rounded"), [("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")]
+)
+def test_resize_by_whole_numbers(how: str, rounded: str) -> None:
+    net = Net()
+    x = net.input("x", 2, 3, 5, 4)
+    scales = net.const([1, 1, 2, 3])
+    attrs = {"mode": "nearest", "coordinate_transformation_mode": how, "nearest_mode": rounded}
+    y = net("Resize", x, "", scales, **attrs)
+    graph, _ = check(net, y, feeds={"x": normal(2, 3, 5, 4)})
+    assert ops(graph) == ["FusedElementwise"]
+
+
+@pytest.mark.parametrize(
+    ("scales", "attrs"),
+    [
+        ((1, 1, 1.5, 2), {}),
+        ((1, 1, 2, 2), {"nearest_mode": "ceil"}),
+        ((1, 1, 2, 2), {"mode": "linear"}),
+        ((1, 1, 2, 2), {"coordinate_transformation_mode": "align_corners"}),
+    ],
+)
+def test_other_resizing_stays(scales: tuple[float, ...], attrs: dict[str, str]) -> None:
+    net = Net()
+    x = net.input("x", "batch", 3, 4, 4)
+    graph, _ = check(
+        net, net("Resize", x, "", net.const(scales), **attrs), feeds={"x": normal(2, 3, 4, 4)}
+    )
+    assert ops(graph) == ["Resize"]

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes import phases
 from tracea_graph.policy import CostModel, Machine, measured_machine
@@ -82,7 +83,8 @@ class Planner:
         small = [
             r
             for r in graph.regions()
-            if isinstance(r.params, ElementwiseParams) and self.gain(graph, r) < _WORTH_US
+            if isinstance(r.params, ElementwiseParams | ConcatParams)
+            and self.gain(graph, r) < _WORTH_US
         ]
         why = f"it promises less than {_WORTH_US:g} µs"
         return {v: why for r in small for n in r.nodes for v in n.outputs if v}

@@ -351,7 +351,7 @@ class TileGraph:
 
     def _on_cycle(self, region: Region) -> bool:
         sources = {self._source(value) for value in region.reads}
-        return not sources.isdisjoint(nx.descendants(self.nx, region.id))
+        return not sources.isdisjoint({region.id, *nx.descendants(self.nx, region.id)})
 
 
 def _region_of(node: Node, index: int) -> Region:

@@ -139,8 +139,11 @@ void move_any(const T* x, T* y, int64_t rows, int64_t cols, const Strides& s) {
   else move<T, 0, 0>(x, y, rows, cols, s);
 }
 
+enum { LONG = 1024 };  // floats from which memcpy knows best
+
 // Rows of floats: too short, often, for a call of memcpy.
 INLINE void move_rows(const float* x, float* y, int64_t rows, int64_t cols, const Strides& s) {
+  if (cols >= LONG) return move_any(x, y, rows, cols, s);
   for (int64_t r = 0; r < rows; r++, x += s.x_row, y += s.y_row) {
     int64_t c = 0;
     for (; c + W <= cols; c += W) store(y + c, load(x + c));
