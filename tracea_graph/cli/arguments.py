@@ -12,6 +12,8 @@ from typing import NoReturn
 from tracea_graph.api import STAGES
 from tracea_graph.cli.bench import add_bench
 from tracea_graph.cli.doctor import add_doctor
+from tracea_graph.cli.inspect import add_explain, add_inspect
+from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 
@@ -113,10 +115,11 @@ def tool_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     optimize = commands.add_parser("optimize", help="write a faster model")
     _add_optimize(optimize)
-    inspect = commands.add_parser("inspect", help="show a model's region graph")
-    inspect.add_argument("model", type=Path, metavar="MODEL.onnx")
-    inspect.add_argument("--fused", action="store_true", help="after the passes, not before")
+    add_inspect(commands)
+    add_explain(commands)
     add_bench(commands)
+    add_verify(commands)
+    add_strip(commands)
     add_doctor(commands)
     return parser
 

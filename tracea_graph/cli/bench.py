@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,14 @@ from rich.console import Console
 
 from tracea_graph.build.cache import write_whole
 from tracea_graph.check.peers import PEERS
+from tracea_graph.cli import values
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.bench import BenchOptions, bench
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.pipeline.profiling import profile
 from tracea_graph.views.bench import render_bench
-from tracea_graph.views.profiling import Profile, render_profile
+from tracea_graph.views.profile_table import render_profile
+from tracea_graph.views.profiling import Profile
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
 
 __all__ = ["add_bench", "run_bench"]
@@ -52,21 +53,23 @@ def add_bench(commands: Any) -> None:
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("measuring")
     group.add_argument(
-        "--threads", type=_threads, default=(), metavar="N[,M]",
+        "--threads", type=values.threads, default=(), metavar="N[,M]",
         help="thread counts (default: 1 and all; profile: 1)",
     )  # fmt: skip
     group.add_argument(
-        "--shape", type=_shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
+        "--shape", type=values.shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
         help="sizes of symbolic dimensions; may be repeated",
     )  # fmt: skip
     group.add_argument("--data", type=Path, metavar="FILE.npz", help="real inputs")
-    group.add_argument("--pairs", type=_count, default=50, metavar="N", help="rounds (default 50)")
+    group.add_argument(
+        "--pairs", type=values.count, default=50, metavar="N", help="rounds (default 50)"
+    )
     group.add_argument(
         "--seconds", type=float, default=20.0, metavar="S",
         help="longest time of one race (default 20)",
     )  # fmt: skip
     group.add_argument(
-        "--peers", type=_words, metavar="NAME[,NAME]",
+        "--peers", type=values.words, metavar="NAME[,NAME]",
         help=f"runtimes beside ONNX Runtime: {', '.join(p.name for p in PEERS)}, or {_ALWAYS} for "
         "none (default: all installed)",
     )  # fmt: skip
@@ -133,28 +136,3 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 def _show(console: Console, what: Any) -> None:
     console.print(what, markup=False, soft_wrap=isinstance(what, str))
-
-
-# ---- arguments -------------------------------------------------------------------------
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return int(text)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, text.split(",")))
-
-
-def _threads(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(map(_count, text.split(","))))
-
-
-def _shape(text: str) -> dict[str, int]:
-    pairs = (part.rpartition("=") for part in text.split(","))
-    sizes = {name: _count(size) for name, _, size in pairs}
-    if "" in sizes:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N[,NAME=N]")
-    return sizes

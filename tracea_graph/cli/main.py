@@ -8,23 +8,26 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser, wants_folder
 from tracea_graph.cli.bench import run_bench
 from tracea_graph.cli.doctor import run_doctor
+from tracea_graph.cli.inspect import run_explain, run_inspect
+from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
 from tracea_graph.pipeline.output import check_file, check_folder, paths_of_all, write_text
 from tracea_graph.views import (
     Report,
     plain,
-    render_graph,
     render_report,
     render_rules,
     render_stages,
@@ -36,6 +39,18 @@ __all__ = ["main", "optimize_main"]
 
 INTERRUPTED, INTERNAL = 130, 70
 _NARROWEST, _UNLIMITED = 60, 100_000
+
+_PLAIN: Mapping[str, Callable[[argparse.Namespace, Console], int]] = MappingProxyType(
+    {
+        "inspect": run_inspect,
+        "explain": run_explain,
+        "bench": run_bench,
+        "verify": run_verify,
+        "strip": run_strip,
+        "doctor": run_doctor,
+    }
+)
+"""Subcommands that print for themselves."""
 
 
 def optimize_main(argv: Sequence[str] | None = None) -> int:
@@ -49,11 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(args: argparse.Namespace) -> int:
-    if args.command == "bench":
-        return run_bench(args, _console())
-    if args.command == "doctor":
-        return run_doctor(args, _console())
-    return _optimize(args) if args.command == "optimize" else _inspect(args)
+    if args.command in _PLAIN:
+        return _PLAIN[args.command](args, _console())
+    return _optimize(args)
 
 
 # ---- errors ----------------------------------------------------------------------------
@@ -125,7 +138,7 @@ def _optimize(args: argparse.Namespace) -> int:
             codes.append(_failed(error, args.verbose, model if len(args.models) > 1 else None))
             continue
         if not args.json:
-            _show(render_report(reports[-1], args.verbose), args.quiet)
+            _console(quiet=args.quiet).print(render_report(reports[-1], args.verbose))
     _finish(reports, args)
     return codes[0] if codes else 0
 
@@ -155,31 +168,13 @@ def _show_stages(args: argparse.Namespace, options: Options, until: str) -> int:
         if args.json:
             shown.append(made.to_dict())
             continue
-        _show(render_stages(made.graph, made.programs, made.sources), args.quiet)
+        _console(quiet=args.quiet).print(render_stages(made.graph, made.programs, made.sources))
         if args.verbose and until != "import":
-            _show(render_rules(rule_rows(made.trace)), args.quiet)
+            _console(quiet=args.quiet).print(render_rules(rule_rows(made.trace)))
     if args.json:
         json.dump(shown if len(args.models) > 1 else shown[0], sys.stdout, indent=1)
         sys.stdout.write("\n")
     return 0
-
-
-def _inspect(args: argparse.Namespace) -> int:
-    graph = api.load(args.model, fused=args.fused)
-    _show(render_graph(graph))
-    return 0
-
-
-def _show(view: RenderableType, quiet: bool = False) -> None:
-    """Print on stdout; for a file or a program lines end where their text does."""
-    console = _console(quiet=quiet)
-    if console.is_terminal:
-        console.print(view)
-    elif not quiet:
-        with console.capture() as capture:
-            console.print(view)
-        lines = capture.get().splitlines()
-        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines))
 
 
 class _Console(Console):
@@ -187,6 +182,15 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """For a file or a program lines end where their text does."""
+        if self.is_terminal or self.quiet:
+            super().print(*objects, **settings)
+            return
+        with self.capture() as capture:
+            super().print(*objects, **settings)
+        self.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def _console(stderr: bool = False, quiet: bool = False) -> Console:

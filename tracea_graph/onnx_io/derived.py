@@ -1,12 +1,14 @@
 """Weights behind a node: their values are known, although the node stays in the graph.
 
-    Transpose(weight), Reshape(weight) …, ConstantOfShape([…])   ->   a lazily computed weight
+    Transpose(weight), Reshape(weight), Slice(weight) …, ConstantOfShape([…])
+        ->   a lazily computed weight
 
 A pass that consumes such a weight leaves the node without readers, and pruning takes it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +25,9 @@ __all__ = ["derive_weights"]
 
 RESHAPING = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity"})
 
+_FAR = 1 << 30
+"""Bounds beyond it mean the border of the axis."""
+
 NUMERIC = frozenset({
     DType.F16, DType.BF16, DType.F32, DType.F64, DType.I8, DType.I16, DType.I32, DType.I64,
     DType.U8, DType.U16, DType.U32, DType.U64, DType.BOOL,
@@ -31,13 +36,14 @@ NUMERIC = frozenset({
 
 def derive_weights(draft: Draft) -> None:
     """Enter every weight that a node derives from constants into ``draft.weights``."""
+    readers = Counter(v for call in draft.calls() for v in call.proto.input)
     for call in draft.calls():
-        weight = _derived(call, draft)
+        weight = _derived(call, draft, readers)
         if weight is not None:
             draft.weights[weight.name] = weight
 
 
-def _derived(call: Call, draft: Draft) -> Weight | None:
+def _derived(call: Call, draft: Draft, readers: Counter[str]) -> Weight | None:
     inputs, outputs = call.proto.input, call.proto.output
     spec = draft.facts.specs.get(outputs[0]) if outputs else None
     if spec is None or spec.dtype not in NUMERIC or not _static(spec):
@@ -59,7 +65,26 @@ def _derived(call: Call, draft: Draft) -> Weight | None:
     if call.op == "Cast":
         kind = numpy_dtype(spec.dtype)
         return Weight(outputs[0], spec.dtype, shape, lambda: _cast(base.array(), kind))
+    if call.op == "Slice" and readers[base.name] == 1:  # else its parts could outgrow it
+        parts = _slices(call, draft, len(base.shape))
+        return Weight(outputs[0], spec.dtype, shape, lambda: base.array()[parts])
     return None
+
+
+def _slices(call: Call, draft: Draft, rank: int) -> tuple[slice, ...]:
+    """What a Slice with constant bounds takes, for NumPy."""
+    names = ("starts", "ends", "axes", "steps")
+    given = {n: attribute(call.proto, n) for n in names}
+    for name, value in zip(names, call.proto.input[1:], strict=False):
+        given[name] = draft.weights[value].array().tolist() if value else None
+    starts, ends = given["starts"], given["ends"]
+    axes = given["axes"] if given["axes"] is not None else range(len(starts))
+    steps = given["steps"] if given["steps"] is not None else [1] * len(starts)
+    parts = [slice(None)] * rank
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        backwards_to_the_end = step < 0 and end < -_FAR
+        parts[axis] = slice(start, None if backwards_to_the_end else end, step)
+    return tuple(parts)
 
 
 def _filled(call: Call, dtype: DType, shape: tuple[int, ...]) -> Weight:

@@ -93,6 +93,10 @@ class Anatomy:
         read = {v for r in self.graph.regions() for v in r.reads if v in self.graph.weights}
         return float(sum(self.graph.weights[v].nbytes for v in read))
 
+    def is_constant(self, value: str) -> bool:
+        """True for what does not depend on the inputs."""
+        return value in self._constant
+
     def of(self, name: str, op: str) -> Work | None:
         """What a node does; None for one the model does not know or whose sizes are unknown.
 

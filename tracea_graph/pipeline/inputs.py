@@ -36,6 +36,11 @@ class Inputs:
     def labels(self) -> tuple[str, ...]:
         return tuple(self.timing)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why sizes to time are not the usual ones."""
+        return tuple(dict.fromkeys(note for one in self.timed for note in one.notes))
+
 
 def gather_inputs(model: Model, options: Options) -> Inputs:
     """Feeds for a model.  Raises UsageError for data or shapes that do not fit it."""

@@ -122,6 +122,7 @@ class Reporter:
             tried=() if kept else timings,
             warnings=self._warnings(judge),
             bindings=self.inputs.labels,
+            notes=self.inputs.notes,
             rejected=dict(check.rejected) if check else {},
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),

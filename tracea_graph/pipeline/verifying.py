@@ -1,0 +1,62 @@
+"""Any two models side by side: does the second compute what the first does?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tracea_graph.check.distance import Elementwise, choices
+from tracea_graph.check.verify import compare, reference
+from tracea_graph.config import TOLERANCE, Options
+from tracea_graph.errors import UsageError
+from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.views.verify import Comparison
+
+__all__ = ["verify_models"]
+
+
+def verify_models(
+    original: Path,
+    candidate: Path,
+    options: Options,
+    library: Path | None = None,
+    tolerances: Mapping[str, float] | None = None,
+) -> Comparison:
+    """Run both on the same inputs and compare every output.
+
+    ``library`` defaults to the one beside ``candidate``; ``tolerances`` (shares of ``max|y|``) go
+    by output name and beat the options'.  Raises ModelError for what is no model, UsageError for
+    an output that does not exist.
+    """
+    model, other = load(original, inline=True), load(candidate)
+    outputs = [p.name for p in model.skeleton.graph.output]
+    for name in tolerances or {}:
+        if name not in outputs:
+            raise UsageError(
+                f"{original.name} has no output {name!r}; it has {', '.join(outputs)}"
+            )
+    beside = candidate.with_suffix(".so")
+    if library is None and calls_of(other) and beside.is_file():
+        library = beside
+    if library is not None and not library.is_file():
+        raise UsageError(f"there is no library {library}")
+    feeds = gather_inputs(model, options).verification
+    chosen = dict(choices(model.graph))
+    by_element = options.rtol is not None or options.atol is not None
+    found = compare(
+        reference(original, feeds, choices=chosen),
+        candidate,
+        library,
+        feeds,
+        tolerance=TOLERANCE.exact if options.max_error is None else options.max_error,
+        tolerances=tolerances or {},
+        elementwise=Elementwise(options.rtol or 0.0, options.atol or 0.0) if by_element else None,
+        choices=chosen,
+        threads=max(options.thread_counts),
+    )
+    calls, nodes = len(calls_of(other)), len(other.skeleton.graph.node)
+    return Comparison(
+        str(original), str(candidate), str(library or ""), found, calls if library else 0, nodes
+    )
