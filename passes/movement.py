@@ -56,6 +56,35 @@ def _same_size(graph: TileGraph, outer: Operation, value: str) -> bool:
     return len(maps) == 1 and seen == outer.common(graph)
 
 
+def _left_to_products(graph: TileGraph, move: Region) -> bool:
+    """True if what a transposition gives reaches nothing but products, scaled perhaps.
+
+    ONNX Runtime lets its MatMul read a transposed matrix in place, also behind a scale.
+    """
+    perm = attribute(move, "perm", ())
+    rank = len(perm) if isinstance(perm, tuple) else 0
+    if move.op != "Transpose" or rank < 2:
+        return False
+    swapped = perm == (*range(rank - 2), rank - 1, rank - 2)
+    return swapped and _reaches_products(graph, move.results[0])
+
+
+def _reaches_products(graph: TileGraph, value: str, further: bool = True) -> bool:
+    readers = [u.region for u in graph.uses(value)]
+    return bool(readers) and all(
+        r.op == "MatMul"
+        or (
+            further
+            and r.op == "FusedElementwise"
+            and _reaches_products(graph, r.results[0], False)
+        )
+        for r in readers
+    )
+
+
+_PRODUCT_READS_IT = "ONNX Runtime's product reads it transposed"
+
+
 class AbsorbView:
     """An elementwise op reads a moved or cheaply computed value where it lies."""
 
@@ -70,6 +99,9 @@ class AbsorbView:
             first = graph.producer(value)
             inner = read_operation(graph, first, value) if first is not None else None
             if first is None or inner is None:
+                continue
+            if _left_to_products(graph, first):
+                yield Miss(self.name, region.id, _PRODUCT_READS_IT)
                 continue
             alone = len(first.results) == 1 and _only_read_by(graph, value, region)
             if region.op in _FREE and (first.op in _FREE or not alone):
@@ -141,6 +173,9 @@ class LiftMove:
             return
         op = read_operation(graph, region, region.results[0])
         if op is None or not op.params.moves_only:
+            return
+        if _left_to_products(graph, region):
+            yield Miss(self.name, region.id, _PRODUCT_READS_IT)
             return
         if not fits(graph, op.params, op.names, [graph.spec(region.results[0])]):
             yield Miss(self.name, region.id, "symbols leave the shape of its result open")

@@ -177,6 +177,23 @@ def test_integers_are_not_moved() -> None:
     assert ops(graph) == ["Transpose"]
 
 
+def test_products_read_transposed_operands_themselves() -> None:
+    net, x = new()
+    k = net("Transpose", net.input("y", "batch", "seq", 24), perm=[0, 2, 1])
+    graph, trace = check(net, net("MatMul", x, k), feeds=FEEDS | {"y": normal(2, 5, 24)})
+    assert ops(graph) == ["Transpose", "MatMul"]
+    assert reasons(trace, "movement") == {"ONNX Runtime's product reads it transposed"}
+
+
+def test_products_read_transposed_operands_behind_a_scale() -> None:
+    net, x = new()
+    k = net("Transpose", net.input("y", "batch", "seq", 24), perm=[0, 2, 1])
+    graph, _ = check(
+        net, net("MatMul", x, net("Mul", k, 0.5)), feeds=FEEDS | {"y": normal(2, 5, 24)}
+    )
+    assert ops(graph)[0] == "Transpose"
+
+
 # ---- concatenations ------------------------------------------------------------------------
 
 
