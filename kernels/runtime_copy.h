@@ -82,8 +82,10 @@ inline int64_t divide_copy(CopyJob& job) {
   if (row >= 0) take_axis(job, row, &tile.rows, &tile.x_row, &tile.y_row);
   job.outer = 1;
   for (int32_t axis = 0; axis < job.rank; ++axis) job.outer *= job.dims[axis];
-  // Chunks are whole blocks of sixteen both ways.
-  const int64_t most_cols = tile.x_col == 1 && tile.y_col == 1 ? kGrain : kGrain / 16;
+  // Chunks are whole blocks of sixteen both ways; turned ones nearly square, so that few pages
+  // are in use at once.
+  const bool along = tile.x_col == 1 && tile.y_col == 1, turned = !along && tile.x_row == 1;
+  const int64_t most_cols = along ? kGrain : turned ? 128 : kGrain / 16;
   job.col_chunk = tile.cols > 2 * most_cols ? most_cols : tile.cols;
   job.row_chunk = least(tile.rows, ceil_div(most(kGrain / job.col_chunk, 1), 16) * 16);
   const bool whole = job.row_chunk == tile.rows && job.col_chunk == tile.cols;
