@@ -36,7 +36,11 @@ class Function:
 
 KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
     {
-        "gemm": (Function("gemm", "const tracea_gemm_tile*"),),
+        "gemm": (
+            Function("gemm", "const tracea_gemm_tile*"),
+            Function("gemm_dot", "const tracea_gemm_dot_tile*"),
+            Function("gemm_pack", "const tracea_gemm_pack_tile*"),
+        ),
         "norm": (
             Function("norm_layer", "const tracea_norm_tile*"),
             Function("norm_rms", "const tracea_norm_tile*"),

@@ -1,14 +1,11 @@
 // The attention driver: a task is some query rows of one (batch, head).
 #pragma once
-#include <sched.h>
-
 #include "runtime_check.h"
-#include "runtime_run.h"
+#include "runtime_slots.h"
 
 namespace tracea {
 
 constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the keys too often
-constexpr int64_t kMaxSlots = 64;
 
 struct AttentionJob {
   tracea_attention_fn attention;
@@ -17,23 +14,8 @@ struct AttentionJob {
   int64_t mask_size;  // bytes per element
   float scale;
   int64_t heads, shared, chunks;  // query heads; query heads per key head; tasks per head
-  char* scratch;
-  int64_t slot_bytes;
-  uint64_t free_slots;  // one bit each, claimed by the running tasks
+  Slots slots;
 };
-
-inline int claim_slot(uint64_t* free_slots) {
-  for (;;) {
-    uint64_t seen = __atomic_load_n(free_slots, __ATOMIC_RELAXED);
-    while (seen) {
-      const uint64_t lowest = seen & (~seen + 1);
-      if (__atomic_compare_exchange_n(free_slots, &seen, seen ^ lowest, true, __ATOMIC_ACQUIRE,
-                                      __ATOMIC_RELAXED))
-        return __builtin_ctzll(lowest);
-    }
-    sched_yield();  // more threads than processors
-  }
-}
 
 inline void attention_task(void* usr, size_t index) {
   AttentionJob& job = *static_cast<AttentionJob*>(usr);
@@ -44,7 +26,7 @@ inline void attention_task(void* usr, size_t index) {
   const auto at = [&](const Box& box, int64_t head, int64_t row) {
     return b * box.strides[0] + head * box.strides[1] + row * box.strides[2];
   };
-  const int slot = claim_slot(&job.free_slots);
+  const int slot = claim_slot(job.slots);
   tracea_attention_tile tile = {};
   tile.queries = last - first;
   tile.keys = job.k->dims[2];
@@ -62,9 +44,9 @@ inline void attention_task(void* usr, size_t index) {
   tile.zero_rows = job.zero_rows;
   tile.scale = job.scale;
   tile.y = job.y->f32() + at(*job.y, h, first), tile.y_stride = job.y->strides[2];
-  tile.scratch = job.scratch + slot * job.slot_bytes;
+  tile.scratch = memory_of(job.slots, slot);
   job.attention(&tile);
-  __atomic_fetch_or(&job.free_slots, uint64_t{1} << slot, __ATOMIC_RELEASE);
+  release_slot(job.slots, slot);
 }
 
 inline bool check_attention(Signature& call) {
@@ -116,15 +98,10 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   const int64_t all = q.dims[0] * q.dims[1], wanted = most(8, host.processors);
   job.chunks = most(1, least(ceil_div(q.dims[2], kQueryChunk), wanted / all));
   const int64_t tasks = all * job.chunks;
-  const int64_t slots = least(least(tasks, kMaxSlots), most(host.processors, 1));
-  job.slot_bytes = host.isa->attention_scratch(views[1].dims[2], q.dims[3], views[2].dims[3]);
-  job.slot_bytes = ceil_div(job.slot_bytes, kAlign) * kAlign;
-  job.free_slots = slots == kMaxSlots ? ~uint64_t{0} : (uint64_t{1} << slots) - 1;
-  int64_t bytes;
-  if (__builtin_mul_overflow(slots, job.slot_bytes, &bytes)) bytes = -1;
+  const int64_t bytes = host.isa->attention_scratch(views[1].dims[2], q.dims[3], views[2].dims[3]);
   Scratch scratch(run);
-  job.scratch = scratch.take(bytes);
-  return job.scratch && run.parallel(tasks, attention_task, &job);
+  return make_slots(run, scratch, tasks, bytes, &job.slots) &&
+         run.parallel(tasks, attention_task, &job);
 }
 
 }  // namespace tracea

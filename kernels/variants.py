@@ -80,9 +80,14 @@ class Variant:
         return f"tracea_{self.dtype}_{name}{tile}__{self.isa}"
 
 
-def _gemm(isa: str, mr: int, nv: int) -> Variant:
-    """A product on tiles up to ``mr`` rows by ``nv`` panels; all accumulators fit registers."""
-    return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", {"mr": mr, "nv": nv})
+def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
+    """A product on tiles up to ``mr`` rows by ``nv`` panels; all accumulators fit registers.
+
+    ``dot_rows``: rows at once where the right operand is read along k.
+    """
+    params = {"mr": mr, "nv": nv, "dot_rows": dot_rows}
+    functions = frozenset({"sums", "transpose"})
+    return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", params, functions)
 
 
 def _norm(isa: str, rows: int) -> Variant:
@@ -107,9 +112,9 @@ def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Vari
 
 
 VARIANTS = (
-    _gemm("scalar", 4, 1),
-    _gemm("avx2", 6, 1),
-    _gemm("avx512", 8, 3),
+    _gemm("scalar", 4, 1, 2),
+    _gemm("avx2", 6, 1, 2),
+    _gemm("avx512", 8, 3, 4),
     _norm("scalar", 4),
     _norm("avx2", 4),
     _norm("avx512", 4),

@@ -46,6 +46,16 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((to_int(n) + 126) << 23);
   return half + half;
 }
+//% if "sums" in needs
+
+// The sums of four vectors, each in an order of its own.
+INLINE void sums(const vf (&a)[4], float* to) {
+  const vf ab = _mm256_unpacklo_ps(a[0], a[1]) + _mm256_unpackhi_ps(a[0], a[1]);
+  const vf cd = _mm256_unpacklo_ps(a[2], a[3]) + _mm256_unpackhi_ps(a[2], a[3]);
+  const vf each = _mm256_shuffle_ps(ab, cd, 0x44) + _mm256_shuffle_ps(ab, cd, 0xee);
+  _mm_storeu_ps(to, _mm256_castps256_ps128(each) + _mm256_extractf128_ps(each, 1));
+}
+//% endif
 //% if "round" in needs
 
 INLINE vf round_even(vf a) {

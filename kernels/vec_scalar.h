@@ -44,6 +44,12 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((to_int(n) + 126) << 23);
   return half + half;
 }
+//% if "sums" in needs
+
+INLINE void sums(const vf (&a)[4], float* to) {
+  for (int i = 0; i < 4; i++) to[i] = a[i];
+}
+//% endif
 //% if "round" in needs
 
 // Below 2^23 the sum with 2^23 has no fraction; the sign is kept, also of zero.

@@ -6,7 +6,9 @@ from tracea_graph.passes import (
     attention,
     elementwise,
     embedding,
+    epilogue,
     gemm,
+    matmul,
     movement,
     projections,
     recognise,
@@ -31,41 +33,60 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         ),
         # products and look-ups become regions that others can join
         Phase(
-            "lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())
+            "lift",
+            (
+                gemm.LiftGemm(plain_weights),
+                matmul.LiftMatMul(),
+                embedding.LiftEmbedding(),
+                gemm.AbsorbBias(),
+            ),
         ),
         Phase(
             "fuse",
             (
                 embedding.MergeEmbeddings(),
                 projections.MergeProjections(),
-                gemm.AbsorbEpilogue(),
+                epilogue.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
                 embedding.AbsorbEmbeddingNorm(),
                 elementwise.MergeElementwise(),
             ),
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
-        Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
-        # what is left of the movement between all these; a concatenation goes to its reader,
-        # where it need not be made, before it takes what writes its parts
         Phase(
-            "move",
+            "finish",
             (
-                movement.AbsorbView(),
-                movement.AbsorbReshape(),
-                movement.LiftConcat(),
-                movement.PushConcat(),
+                elementwise.AbsorbPrologue(),
+                elementwise.LiftElementwise(),
+                projections.MergeProducts(),
             ),
         ),
-        Phase(
-            "place",
-            (
-                movement.AbsorbPart(),
-                movement.AbsorbView(),
-                movement.AbsorbReshape(),
-                movement.LiftMove(),
-            ),
-        ),
-        # when nobody can take anything in any more: what is read twice is read once
-        Phase("share", (sharing.ShareRead(),)),
+        *_MOVEMENT,
     )
+
+
+_MOVEMENT = (
+    # what is left of the movement between all these; a concatenation goes to its reader,
+    # where it need not be made, before it takes what writes its parts
+    Phase(
+        "move",
+        (
+            movement.AbsorbView(),
+            movement.AbsorbReshape(),
+            movement.LiftConcat(),
+            movement.PushConcat(),
+        ),
+    ),
+    Phase(
+        "place",
+        (
+            movement.AbsorbPart(),
+            movement.AbsorbView(),
+            movement.AbsorbReshape(),
+            movement.LiftMove(),
+        ),
+    ),
+    # when nobody can take anything in any more: what is read twice is read once
+    Phase("share", (sharing.ShareRead(),)),
+)
+"""Data movement, after everything that recognises more than movement."""

@@ -34,9 +34,10 @@ def lower_gemm(
     views = [
         over_rows(slot, kind, x.dims[0], p.n) for slot, kind in zip(extras, kinds, strict=True)
     ]
+    into = [total] if p.norm else [matrix(slot) for slot in results]
     w.call(
-        "gemm", x, weight, bias, *views, total,
-        ints=(LAYOUTS.index(p.layout),), chain=p.epilogue, drivers=DRIVERS,
+        "gemm", x, weight, bias, *views, *into,
+        ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=p.epilogue, drivers=DRIVERS,
     )  # fmt: skip
     if p.norm is not None:
         norm_call(w, p.norm, total, affine, y)

@@ -112,11 +112,17 @@ def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Ar
 
 def gemm(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
-    panels, k_by_n = call.ints == (0,), call.ints == (1,)
+    layout, parts = call.ints
+    panels, k_by_n = layout == 0, layout == 1
     if panels:
-        columns = rest[-1].shape[-1]
-        w = w.transpose(1, 0, 2).reshape(w.shape[1], -1)[:, :columns]
-    acc = x @ (w if panels or k_by_n else w.T) + (0 if bias is None else bias)
+        columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
+        w = w.swapaxes(-3, -2).reshape(*w.shape[:-3], w.shape[-2], -1)[..., :columns]
+    acc = x @ (w if panels or k_by_n else w.swapaxes(-1, -2)) + (0 if bias is None else bias)
+    if parts > 1:
+        ends = np.cumsum([y.shape[-1] for y in rest])
+        for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
+            y[...] = part
+        return
     finish(call.chain, [acc], rest)
 
 

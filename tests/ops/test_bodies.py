@@ -20,6 +20,7 @@ from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 
@@ -31,6 +32,7 @@ MASKED = Chain(("full", "col", "row"), (Step("mul", (0, 1)), Step("max", (3, 2))
 HEADS = IndexMap((Move("reshape", (0, 0, 3, 4)), Move("transpose", (0, 2, 1, 3))))
 FRONT = IndexMap((Move("slice", (3, 0, 2, 1)),))
 LOW = IndexMap((Move("slice", (1, 0, 2, 1)),))
+ATTEND_STEPS = (Step("mul", (0, 0.125)), Step("add", (2, 1)))
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
 
 
@@ -85,6 +87,13 @@ CASES = {
     "gemm, column and row operands": Case(
         GemmParams(12, 20, epilogue=MASKED), (X, panels(12, 20), (2, 5, 1), (20,))
     ),
+    "gemm, three parts": Case(
+        GemmParams(12, 40, bias=True, parts=(16, 4, 20)), (X, panels(12, 40), (40,))
+    ),
+    "gemm, what it takes up kept": Case(
+        GemmParams(12, 20, epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))),
+        (X, panels(12, 20)),
+    ),
     "gemm, layer norm": Case(
         GemmParams(12, 20, bias=True, norm=LAYER), (X, panels(12, 20), (20,), (20,), (20,))
     ),
@@ -93,6 +102,22 @@ CASES = {
         (X, panels(12, 20), (20,), (2, 5, 20), (20,), (20,)),
     ),
     "gemm, rms norm": Case(GemmParams(12, 20, norm=RMS), (X, panels(12, 20), (20,))),
+    "matmul": Case(MatMulParams(), ((2, 3, 5, 7), (2, 3, 7, 4))),
+    "matmul, broadcast": Case(MatMulParams(), ((3, 5, 7), (2, 1, 7, 4))),
+    "matmul, transposed": Case(
+        MatMulParams((0, 2, 1, 3), (0, 2, 3, 1)), ((2, 5, 3, 7), (2, 4, 3, 7))
+    ),
+    "matmul, scaled and masked": Case(
+        MatMulParams((1, 0), (), Chain(("full", "row"), ATTEND_STEPS, (3,))),
+        ((7, 5), (2, 7, 4), (2, 1, 4)),
+    ),
+    "matmul, two results": Case(
+        MatMulParams(epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))), ((5, 7), (7, 4))
+    ),
+    "matmul, vectors": Case(MatMulParams(), ((7,), (7,))),
+    "matmul, a vector on the left": Case(MatMulParams(), ((7,), (2, 7, 4))),
+    "matmul, a vector on the right": Case(MatMulParams(), ((2, 5, 7), (7,))),
+    "matmul, no rows": Case(MatMulParams(), ((2, 0, 7), (2, 7, 4))),
     "layer norm": Case(NormParams(LAYER), (X, (12,), (12,))),
     "layer norm without beta": Case(NormParams(Norm("layer", 1e-5, beta=False)), (X, (12,))),
     "layer norm, bare": Case(NormParams(Norm("layer", 1e-12, False, False)), (X,)),
@@ -241,6 +266,12 @@ OPEN = TensorSpec(DType.F32, None)
     ("params", "specs", "reason"),
     [
         (GemmParams(4, 4), [OPEN, OPEN], "rank of x is unknown"),
+        (MatMulParams(), [OPEN, OPEN], "rank of an operand is unknown"),
+        (
+            MatMulParams(),
+            [TensorSpec(DType.F32, ("a", "k")), TensorSpec(DType.F32, ("j", 4))],
+            "do not provably fit",
+        ),
         (ATTEND, [OPEN] * 3, "not a rank-3 tensor"),
         (ATTEND, [TensorSpec(DType.F32, (1, 2, 3, 4))] * 3, "not a rank-3 tensor"),
         (EmbeddingParams(1), [OPEN, OPEN], "do not provably broadcast"),
@@ -269,8 +300,12 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(0, 4), "no product with K=0"),
         (lambda: GemmParams(4, 4, "blocked"), "layout 'blocked'"),
         (lambda: GemmParams(4, 4, keep_sum=True), "only if there is a norm"),
-        (lambda: GemmParams(4, 4, epilogue=TWO), "one result"),
+        (lambda: GemmParams(4, 4, parts=(1, 2)), "all columns"),
+        (lambda: GemmParams(4, 4, parts=(0, 4)), "1 column or more"),
+        (lambda: GemmParams(4, 4, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
+        (lambda: MatMulParams((0, 2)), "no permutation"),
+        (lambda: MatMulParams(epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: NormParams(LAYER, TWO), "one result"),
         (lambda: NormParams(LAYER, Chain(("row",), (), (0,))), "a full operand"),
         (lambda: Norm("batch", 1e-5), "kind 'batch'"),

@@ -21,6 +21,7 @@ from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.program import Buffer, Program
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -72,6 +73,7 @@ ROTARY = ConcatParams(
         for a in (0, 2)
     ),
 )
+MASKED = Chain(("full", "row", "full"), (Step("add", (0, 1)), Step("mul", (3, 2))), (4,))
 
 BS: Shape = ("b", "s")
 X: Shape = (*BS, 12)
@@ -137,6 +139,25 @@ CASES = {
     "gemm, every kind of operand": Case(
         GemmParams(12, 20, epilogue=MIXED), (X, PANELS, (1, 20), (*BS, 1), (1, 1), Y)
     ),
+    "gemm, parts": Case(GemmParams(12, 20, parts=(16, 3, 1)), (X, PANELS)),
+    "gemm, two results": Case(GemmParams(12, 20, epilogue=TWICE), (X, PANELS, Y)),
+    "matmul": Case(MatMulParams(), (("b", 3, "s", 7), ("b", 3, 7, "t"))),
+    "matmul, heads transposed, masked": Case(
+        MatMulParams((0, 2, 1, 3), (0, 2, 3, 1), MASKED),
+        (("b", "s", 3, 7), ("b", "t", 3, 7), ("b", 1, 1, "t"), ("b", 1, "s", "t")),
+    ),
+    "matmul, one matrix for all": Case(MatMulParams(), ((*BS, 7), (7, "t"))),
+    "matmul, one matrix, its result scaled by rows": Case(
+        MatMulParams(epilogue=MASKED), ((*BS, 7), (7, 4), (1, 4), (*BS, 4))
+    ),
+    "matmul, one matrix, a table over positions": Case(
+        MatMulParams(epilogue=SUM), ((*BS, 7), (7, 4), ("s", 4))
+    ),
+    "matmul, constant on the left": Case(MatMulParams((1, 0)), ((7, 9), ("b", 7, "s"))),
+    "matmul, broadcast": Case(MatMulParams(), ((3, 5, 7), ("b", 1, 7, 4))),
+    "matmul, vectors": Case(MatMulParams(), (("t",), ("t",))),
+    "matmul, a vector on the left": Case(MatMulParams(), (("t",), ("b", "t", 4))),
+    "matmul, a vector on the right": Case(MatMulParams(), (("b", 5, "t"), ("t",))),
     "gemm, norm": Case(GemmParams(12, 20, norm=LAYER), (X, PANELS, (20,), (20,))),
     "gemm, residual, norm": Case(
         GemmParams(12, 20, bias=True, epilogue=SUM, norm=RMS), (X, PANELS, (20,), Y, (20,))
@@ -331,6 +352,13 @@ def test_every_output_is_written_and_no_input_is(name: str) -> None:
         for v in c.views[-len(c.chain.results) :]
         if v is not None
     }
+    results |= {
+        v.buffer
+        for c in program.calls
+        if c.kernel == "gemm"
+        for v in c.views[-c.ints[1] :]
+        if v is not None
+    }
     assert written <= results and not any(b.kind == "input" for b in results)
 
 
@@ -374,7 +402,7 @@ def test_kernels_require_unit_strides_where_they_say() -> None:
         for call in case.program.calls:
             steps = [v.strides[-1] if v and v.strides else 1 for v in call.views]
             if call.kernel == "gemm":
-                assert steps[0] == steps[-1] == 1
+                assert steps[-1] == 1
             if call.kernel == "attention":
                 assert steps[0] == steps[1] == steps[2] == steps[4] == 1 and steps[3] in (0, 1)
 

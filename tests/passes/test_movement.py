@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons
+from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.passes.elementwise import LiftElementwise
+from tracea_graph.passes.movement import AbsorbView, LiftMove
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import Region, TileGraph
 
@@ -180,7 +182,8 @@ def test_integers_are_not_moved() -> None:
 def test_products_read_transposed_operands_themselves() -> None:
     net, x = new()
     k = net("Transpose", net.input("y", "batch", "seq", 24), perm=[0, 2, 1])
-    graph, trace = check(net, net("MatMul", x, k), feeds=FEEDS | {"y": normal(2, 5, 24)})
+    graph = net.graph(net("MatMul", x, k))
+    trace = schedule_only(graph, LiftMove())
     assert ops(graph) == ["Transpose", "MatMul"]
     assert reasons(trace, "movement") == {"ONNX Runtime's product reads it transposed"}
 
@@ -188,10 +191,11 @@ def test_products_read_transposed_operands_themselves() -> None:
 def test_products_read_transposed_operands_behind_a_scale() -> None:
     net, x = new()
     k = net("Transpose", net.input("y", "batch", "seq", 24), perm=[0, 2, 1])
-    graph, _ = check(
-        net, net("MatMul", x, net("Mul", k, 0.5)), feeds=FEEDS | {"y": normal(2, 5, 24)}
-    )
-    assert ops(graph)[0] == "Transpose"
+    graph = net.graph(net("MatMul", x, net("Mul", k, 0.5)))
+    schedule_only(graph, LiftElementwise())
+    trace = schedule_only(graph, LiftMove(), AbsorbView())
+    assert ops(graph) == ["Transpose", "FusedElementwise", "MatMul"]
+    assert reasons(trace, "absorb-view") == {"ONNX Runtime's product reads it transposed"}
 
 
 # ---- concatenations ------------------------------------------------------------------------

@@ -64,7 +64,10 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", default=[], metavar="NAME=N[,NAME=N]",
         help="sizes of symbolic dimensions to time with; may be repeated",
     )  # fmt: skip
-    add("--data", type=Path, metavar="FILE.npz", help="real inputs to verify and time with")
+    add(
+        "--data", type=Path, metavar="FILE.npz",
+        help="real inputs to verify and time with; or a folder with a NAME.npz for NAME.onnx",
+    )  # fmt: skip
     add(
         "--budget", type=float, default=Options.budget, metavar="SECONDS",
         help="longest time to measure",

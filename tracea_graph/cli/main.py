@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +24,7 @@ from tracea_graph.cli.inspect import run_explain, run_inspect
 from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
-from tracea_graph.pipeline.output import check_file, check_folder, paths_of_all, write_text
+from tracea_graph.pipeline.output import check_file, check_folder, write_text
 from tracea_graph.views import (
     Report,
     plain,
@@ -98,17 +98,18 @@ def _guarded(
 
 def _failed(error: Exception, verbose: int, model: Path | None = None) -> int:
     """Say what went wrong, with which ``model`` where there are several; return the exit code."""
+    about = f"error: {model}: " if model else "error: "
     if isinstance(error, TraceaError):
-        _complain(f"error: {model}: {error}" if model else f"error: {error}")
+        _complain(f"{about}{error}")
         if verbose and isinstance(error, BuildError) and error.command:
             sys.stderr.write(f"{error.command}\n{error.stderr}\n")
         return error.exit_code
     if isinstance(error, MemoryError):
-        _complain("error: there is not enough memory for this model")
+        _complain(f"{about}there is not enough memory for this model")
         return INTERNAL
     if verbose:
         traceback.print_exception(error)
-    _complain(f"error: {type(error).__name__}: {error} (a bug; -v shows where)")
+    _complain(f"{about}{type(error).__name__}: {error} (a bug; -v shows where)")
     return INTERNAL
 
 
@@ -125,30 +126,39 @@ def _optimize(args: argparse.Namespace) -> int:
     options, folder = options_of(args), wants_folder(args)
     if options.until is not None:
         return _show_stages(args, options, options.until)
-    paths_of_all(args.models, options.output, folder)
     if args.report is not None:
         check_file(args.report, "--report", args.models)
     if args.keep_sources is not None:
         check_folder(args.keep_sources, "--keep-sources")
     reports, codes = list[Report](), list[int]()
-    for model in args.models:
-        try:
-            reports.append(_one(model, options, folder, args))
-        except TraceaError as error:
-            codes.append(_failed(error, args.verbose, model if len(args.models) > 1 else None))
+    for outcome in _outcomes(options, folder, args):
+        if outcome.report is None:
+            error = outcome.error or AssertionError("an outcome has a report or an error")
+            model = outcome.source if len(args.models) > 1 else None
+            codes.append(_failed(error, args.verbose, model))
             continue
+        reports.append(outcome.report)
         if not args.json:
             _console(quiet=args.quiet).print(render_report(reports[-1], args.verbose))
     _finish(reports, args)
     return codes[0] if codes else 0
 
 
-def _one(model: Path, options: Options, folder: bool, args: argparse.Namespace) -> Report:
+def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Iterator[api.Outcome]:
+    """Every model's outcome; the step under way is shown while there is none to print."""
     progress = _console(stderr=True, quiet=args.quiet or args.json)
-    with progress.status(f"reading {escape(plain(model.name))}") as status:
-        return api.optimize(
-            model, options, lambda step: status.update(escape(plain(step))), folder=folder
-        )
+    status = progress.status(f"reading {escape(plain(args.models[0].name))}")
+
+    def hear(step: str) -> None:
+        status.update(escape(plain(step)))
+
+    outcomes = api.optimize_many(args.models, options, hear, folder=folder)
+    while True:
+        with status:
+            outcome = next(outcomes, None)
+        if outcome is None:
+            return
+        yield outcome
 
 
 def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:

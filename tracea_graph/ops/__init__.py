@@ -11,6 +11,7 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams
 
@@ -18,6 +19,7 @@ __all__ = ["VOCABULARY", "OpParams"]
 
 OpParams = (
     GemmParams
+    | MatMulParams
     | AttentionParams
     | NormParams
     | ElementwiseParams
@@ -28,6 +30,7 @@ OpParams = (
 
 VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedGemm", GemmParams),
+    ("FusedMatMul", MatMulParams),
     ("FusedAttention", AttentionParams),
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),

@@ -25,6 +25,7 @@ from tracea_graph.ops.norm import Norm
 __all__ = ["PANEL", "GemmParams", "pack_panels", "unpack_panels"]
 
 PANEL = 16
+MAX_PARTS = 16
 LAYOUTS = ("panels", "kn", "nk")
 """Packed panels; plain ``[K, N]``; plain ``[N, K]``."""
 
@@ -53,7 +54,9 @@ def unpack_panels(panels: Floats, n: int) -> Floats:
 class GemmParams:
     """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta (where present).
 
-    Results: y, then s if ``keep_sum`` (a norm whose input others read too).
+    Results: y, then s if ``keep_sum`` (a norm whose input others read too); without a norm what
+    the epilogue gives, one or two; or, for a product with neither, columns of it: ``parts`` says
+    how many each result takes.
     """
 
     k: int
@@ -63,16 +66,21 @@ class GemmParams:
     epilogue: Chain | None = None
     norm: Norm | None = None
     keep_sum: bool = False
+    parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if min(self.k, self.n) < 1 or self.layout not in LAYOUTS:
             raise ValueError(f"no product with K={self.k}, N={self.n}, layout {self.layout!r}")
+        if self.parts and (sum(self.parts) != self.n or self.epilogue or self.norm):
+            raise ValueError("parts are all columns of a product that nothing follows")
+        if not len(self.parts) <= MAX_PARTS or any(p < 1 for p in self.parts):
+            raise ValueError(f"a product has 1 to {MAX_PARTS} parts, of 1 column or more")
         if self.keep_sum and self.norm is None:
             raise ValueError("the sum before a norm can be kept only if there is a norm")
-        if self.epilogue and (
-            self.epilogue.operands[:1] != ("full",) or len(self.epilogue.results) > 1
-        ):
-            raise ValueError("an epilogue starts from the full accumulator and has one result")
+        if self.epilogue and self.epilogue.operands[:1] != ("full",):
+            raise ValueError("an epilogue starts from the full accumulator")
+        if self.epilogue and self.norm and self.epilogue.result_types != (DType.F32,):
+            raise ValueError("an epilogue before a norm has one result, in float32")
 
     @property
     def extras(self) -> int:
@@ -96,8 +104,12 @@ class GemmParams:
         shape = specs[0].shape
         if shape is None:
             raise ValueError("the rank of x is unknown")
-        spec = TensorSpec(DType.F32, (*shape[:-1], self.n))
-        return (spec, spec) if self.keep_sum else (spec,)
+        if self.parts:
+            return tuple(TensorSpec(DType.F32, (*shape[:-1], n)) for n in self.parts)
+        types: tuple[DType, ...] = (DType.F32,) * (1 + self.keep_sum)
+        if self.epilogue and not self.norm:
+            types = self.epilogue.result_types
+        return tuple(TensorSpec(dtype, (*shape[:-1], self.n)) for dtype in types)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision; W in this op's layout."""
@@ -105,9 +117,12 @@ class GemmParams:
         acc = x @ self._plain(w)
         if bias is not None:
             acc = acc + bias
-        total = self.epilogue.reference([acc, *extras])[0] if self.epilogue else acc
+        if self.parts:
+            return list(np.split(acc, np.cumsum(self.parts)[:-1], axis=-1))
+        done = self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
         if self.norm is None:
-            return [total]
+            return done
+        total = done[0]
         y = self.norm.reference(total, affine)
         return [y, total] if self.keep_sum else [y]
 
@@ -122,9 +137,14 @@ class GemmParams:
         acc = b("MatMul", x, self._spell_weight(b, w))
         if bias is not None:
             acc = b("Add", acc, bias)
-        total = self.epilogue.spell(b, (acc, *extras))[0] if self.epilogue else acc
+        if self.parts:
+            ends = [sum(self.parts[: i + 1]) for i in range(len(self.parts))]
+            pairs = zip(ends, self.parts, strict=True)
+            return b.done(*(b.slice_last(acc, end - n, end) for end, n in pairs))
+        done = self.epilogue.spell(b, (acc, *extras)) if self.epilogue else [acc]
         if self.norm is None:
-            return b.done(total)
+            return b.done(*done)
+        total = done[0]
         y = self.norm.spell(b, total, affine)
         return b.done(*((y, total) if self.keep_sum else (y,)))
 

@@ -20,7 +20,6 @@ import numpy as np
 
 from tracea_graph.errors import GraphError
 from tracea_graph.onnx_io.inlining import Call, caller_of
-from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.space import number
 
@@ -74,7 +73,6 @@ class Anatomy:
 
     def __init__(self, graph: TileGraph, calls: Sequence[Call], sizes: Mapping[str, int]) -> None:
         self.graph, self.sizes = graph, sizes
-        graph.describe = space_of
         self.calls = {call.name: call for call in calls}
         self._constant = self._constants()
         self._groups: dict[str, list[Region]] = {}

@@ -11,7 +11,6 @@ from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import Source, units
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.program import Program
-from tracea_graph.ops.spaces import space_of
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of
@@ -46,7 +45,6 @@ class Stages:
         """Run the pipeline up to and including ``until``; nothing is written."""
         model = load(path)
         graph = model.graph
-        graph.describe = space_of
         graph.bindings = bindings(graph, options.shapes, model.inputs)[0][0].symbols
         planner = Planner(graph, options, graph.bindings)
         appraise_by(planner.cost, graph)
