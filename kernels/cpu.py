@@ -20,7 +20,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Call
 
 __all__ = [
-    "CHAIN", "KERNELS", "Function", "Source", "emit", "functions", "kernels_of", "render",
+    "CHAIN", "KERNELS", "KERNELS_OF", "Function", "Source", "emit", "functions", "kernels_of", "render",
     "symbols", "units",
 ]  # fmt: skip
 
@@ -41,6 +41,11 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("gemm_dot", "const tracea_gemm_dot_tile*"),
             Function("gemm_pack", "const tracea_gemm_pack_tile*"),
         ),
+        "gemm_bf16": (
+            Function("gemm_bf16", "const tracea_gemm_tile*"),
+            Function("gemm_mixed", "const tracea_gemm_tile*"),
+            Function("round_bf16", "const tracea_round_tile*"),
+        ),
         "norm": (
             Function("norm_layer", "const tracea_norm_tile*"),
             Function("norm_rms", "const tracea_norm_tile*"),
@@ -49,6 +54,18 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "attention": (
             Function("attention", "const tracea_attention_tile*"),
             Function("attention_scratch", "int64_t, int64_t, int64_t", "int64_t"),
+        ),
+        "conv": (Function("conv", "const tracea_conv_tile*"),),
+        "depthwise": (Function("depthwise", "const tracea_depthwise_tile*"),),
+        "pool": (Function("pool", "const tracea_pool_tile*"),),
+        "block": (
+            Function("block", "const tracea_block_tile*"),
+            Function("unblock", "const tracea_block_tile*"),
+        ),
+        "conv_plain": (Function("conv_plain", "const tracea_conv_plain_tile*"),),
+        "winograd": (
+            Function("winograd_in", "const tracea_winograd_in_tile*"),
+            Function("winograd_out", "const tracea_winograd_out_tile*"),
         ),
         "copy": (Function("copy", "const tracea_copy_tile*"),),
     }
@@ -59,13 +76,27 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
 CHAIN = "const tracea_chain_tile*"
 """What every chain takes."""
 
-_KERNEL_OF: Mapping[str, str] = MappingProxyType(
+KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "gemm": "gemm", "norm": "norm", "embedding": "gather", "attention": "attention",
-        "copy": "copy",
+        "gemm": ("gemm",),
+        "gemm_bf16": ("gemm_bf16",),
+        "round_bf16": ("gemm_bf16",),
+        "norm": ("norm",),
+        "embedding": ("gather",),
+        "attention": ("attention",),
+        "conv": ("conv",),
+        "conv_stem": ("conv",),
+        "depthwise": ("depthwise",),
+        "pool": ("pool",),
+        "pool_all": ("pool",),
+        "block": ("block",),
+        "unblock": ("block",),
+        "conv_plain": ("conv_plain",),
+        "winograd": ("conv", "winograd"),
+        "copy": ("copy",),
     }
-)  # fmt: skip
-"""The kernel a program's call always needs; one that is not named here runs on chains alone."""
+)
+"""The kernels a program's call needs; one that is not named here needs none but chains."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +129,7 @@ def kernels_of(call: Call) -> set[str]:
     An elementwise call copies operands that do not lie along its columns.
     """
     if call.kernel != "elementwise":
-        return {_KERNEL_OF[call.kernel]}
+        return set(KERNELS_OF.get(call.kernel, ()))
     inner = [v.strides[-1] for v in call.views if v is not None and v.dims and v.dims[-1] != 1]
     return set() if all(s in (0, 1) for s in inner) else {"copy"}
 
@@ -107,9 +138,15 @@ def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
     """Render one unit.  ``kernel`` is one of :data:`KERNELS`, or ``"chain"`` with a chain."""
     variant = find(kernel, isa)
     exported = symbols(kernel, isa, chain)
-    body = render(variant.template, isa=isa, symbols=exported, **_parameters(variant, chain))
+    body = render(
+        variant.template,
+        isa=variant.isa,
+        vectors_of=isa_of(variant.isa).base or variant.isa,
+        symbols=exported,
+        **_parameters(variant, chain),
+    )
     header = "\n".join(f"// {line}" for line in _header(variant, exported))
-    flags = (*COMMON_FLAGS, *isa_of(isa).flags, *(chain_source.FLAGS if chain else ()))
+    flags = (*COMMON_FLAGS, *isa_of(variant.isa).flags, *(chain_source.FLAGS if chain else ()))
     return Source(exported[0], f"{header}\n{body}", flags)
 
 
@@ -122,14 +159,15 @@ def units(kernels: Iterable[str], chains: Iterable[Chain], isas: Iterable[str]) 
     """Every unit of a library that holds these kernels and chains for these levels."""
     unique = sorted({chain.key: chain for chain in chains}.items())
     wanted = set(kernels)
-    return [
+    sources = (
         source
         for isa in isas
         for source in (
             *(emit(kernel, isa) for kernel in KERNELS if kernel in wanted),
             *(emit("chain", isa, chain) for _, chain in unique),
         )
-    ]
+    )
+    return list({source.symbol: source for source in sources}.values())
 
 
 def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:

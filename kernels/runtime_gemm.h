@@ -14,6 +14,8 @@ constexpr int64_t kMaxParts = 16;            // results side by side
 constexpr int64_t kThinPack = 256;           // steps of k packed at a time where rows lie apart
 constexpr int64_t kThinBlock = 64;           // and between columns where such rows stay in place
 
+enum WeightLayout : int64_t { kPanels, kPlain, kTurned, kPairPanels, kMixedPanels };
+
 inline Driver choose_driver(const Call& call, int64_t m) {
   Driver driver = {INT32_MAX, 0, 128, 0, m > 4};  // few rows stream at full speed unaided
   for (int32_t i = 0; i < call.driver_count; ++i) {
@@ -81,9 +83,9 @@ inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
   return run.parallel(tasks, gemm_task, &job);
 }
 
-inline bool check_gemm(Signature& call) {
+inline bool check_gemm_of(Signature& call, int64_t lowest, int64_t highest) {
   const tracea_chain_type* chain = call.chain();
-  if (!call.takes_ints(2) || !call.parameter(0, 0, 2) || !call.parameter(1, 1, kMaxParts))
+  if (!call.takes_ints(2) || !call.parameter(0, lowest, highest) || !call.parameter(1, 1, kMaxParts))
     return false;
   const int32_t parts = static_cast<int32_t>(call.integer(1));
   const int32_t extra = chain ? chain->operands - 1 : 0, results = chain ? chain->results : parts;
@@ -92,13 +94,21 @@ inline bool check_gemm(Signature& call) {
       (chain->operands < 1 || chain->kind[0] != TRACEA_FULL || chain->type[0] != ORT_F32))
     return call.fail("a chain that does not begin with the product");
   if (!call.counts(2, 0, 3 + extra + results)) return false;
-  const int32_t rank = call.rank(0), panels = call.integer(0) == 0;
-  if (rank < 2 || rank + panels > kMaxRank) return call.fail("operands that are no matrices");
-  bool ok = call.reads(0, rank) && call.reads(1, rank + panels) && call.may_read(2, 1);
+  const int64_t layout = call.integer(0);
+  const int32_t rank = call.rank(0), panels = layout == kPanels ? 1 : layout >= kPairPanels ? 2 : 0;
+  if (rank < 2 || rank + panels > kMaxRank || (panels == 2 && rank > 2))
+    return call.fail("operands that are no matrices");
+  bool ok = call.reads(0, rank, layout == kPairPanels ? ORT_BF16 : ORT_F32) &&
+            call.reads(1, rank + panels, panels == 2 ? ORT_BF16 : ORT_F32) && call.may_read(2, 1);
   for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(3 + i, rank, chain->type[i + 1]);
   for (int32_t i = 0; i < results; ++i)
     ok = ok && call.writes(3 + extra + i, rank, chain ? chain->result[i] : ORT_F32);
   return ok;
+}
+
+inline bool check_gemm(Signature& call) { return check_gemm_of(call, kPanels, kTurned); }
+inline bool check_gemm_bf16(Signature& call) {
+  return check_gemm_of(call, kPairPanels, kMixedPanels);
 }
 
 // Whether an [..., M, N] operand lies as its kind says; then the chain stays inside the view.
@@ -119,10 +129,15 @@ inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& j
   for (int32_t i = 0; i < job.parts; ++i)
     sized = sized && !__builtin_add_overflow(job.n, job.results[i].dims[o + 1], &job.n);
   bool ok = sized && (!job.bias || (job.bias->is(job.n) && (job.n <= 1 || job.bias->strides[0] == 1)));
-  if (layout == 0)
+  if (layout == kPanels)
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && w.strides[o + 2] == 1;
-  else ok = ok && wide[layout == 1 ? 0 : 1] == job.k && wide[layout == 1 ? 1 : 0] == job.n;
+  else if (layout >= kPairPanels)  // x and w as lanes of two elements
+    ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && 2 * wide[1] == job.k &&
+         wide[2] == TRACEA_PANEL && wide[3] == 2 && w.strides[2] == 2 && w.strides[3] == 1 &&
+         w.strides[1] == 2 * TRACEA_PANEL && w.strides[0] % 2 == 0 && x.strides[1] == 1 &&
+         (layout == kMixedPanels || x.strides[0] % 2 == 0);
+  else ok = ok && wide[layout == kPlain ? 0 : 1] == job.k && wide[layout == kPlain ? 1 : 0] == job.n;
   const int32_t results = job.type ? job.type->results : job.parts;
   for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(job, job.results[i], TRACEA_FULL);
   for (int32_t i = 1; ok && job.type && i < job.type->operands; ++i)
@@ -154,11 +169,17 @@ inline bool run_gemm(Run& run, const Call& call, const Box* views) {
   const int64_t *x = job.x->strides + job.outer, *w = job.w->strides + job.outer;
   const int64_t layout = call.ints[0];
   job.x_row = x[0], job.x_step = x[1];
-  if (layout == 0) {
+  job.kernel = job.isa->gemm;
+  if (layout == kPanels) {
     job.w_panel = w[0], job.w_row = w[1], job.w_column = 1;
+  } else if (layout >= kPairPanels) {
+    job.kernel = layout == kPairPanels ? job.isa->gemm_bf16 : job.isa->gemm_mixed;
+    if (layout == kPairPanels) job.x_row /= 2;
+    else job.x_step = 2;
+    job.k /= 2, job.w_panel = w[0] / 2, job.w_row = TRACEA_PANEL, job.w_column = 1;
   } else {
     job.w_panel = TRACEA_PANEL;
-    job.w_row = w[layout == 1 ? 0 : 1], job.w_column = w[layout == 1 ? 1 : 0];
+    job.w_row = w[layout == kPlain ? 0 : 1], job.w_column = w[layout == kPlain ? 1 : 0];
     const bool along = job.k <= 1 || (job.w_row == 1 && job.x_step == 1);
     if (along && job.m <= kDotRows) return run_dot(run, job);
     job.w_exact = (job.n == 1 || job.w_column == 1) && job.m <= kDotRows;

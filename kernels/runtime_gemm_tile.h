@@ -13,6 +13,7 @@ constexpr int kMaxTile = 32 * 64;  // floats of the largest register tile
 
 struct GemmJob {
   const tracea_isa_table* isa;
+  tracea_gemm_fn kernel;
   tracea_chain_fn chain;
   const tracea_chain_type* type;
   const Box *x, *w, *bias, *extra, *results;  // bias may be null
@@ -209,7 +210,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     const bool finishes = ends && !in_place(job);
     tile.c = finishes ? finished : sum;
     tile.ldc = finishes ? tile.nv * TRACEA_PANEL : ld;
-    job.isa->gemm(&tile);
+    job.kernel(&tile);
     if (finishes)
       finish(job, part.item, {row, n0, tile.mr, static_cast<int32_t>(columns)}, finished,
                   tile.ldc);

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["ISAS", "VARIANTS", "Isa", "Variant", "find", "gemm_tile", "isa_of"]
+__all__ = [
+    "BF16_ISAS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "conv_tile", "find", "gemm_tile",
+    "isa_of",
+]  # fmt: skip
 
 PANEL = 16
 """Columns of one packed weight panel (``TRACEA_PANEL``)."""
@@ -27,32 +30,44 @@ result must not depend on how the compiler arranged one tile shape."""
 
 _AVX2 = ("-mavx2", "-mfma")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
+_AVX512_FEATURES = ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
 
 
 @dataclass(frozen=True)
 class Isa:
     """One instruction-set level: its name, float32 lanes per vector, CPU features and flags.
 
-    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.
+    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` shares that
+    level's vectors and, where it has none of its own, its kernels.
     """
 
     name: str
     width: int
     features: tuple[str, ...]
     flags: tuple[str, ...]
+    base: str = ""
 
 
 ISAS = (
     Isa("scalar", 1, (), ()),
     Isa("avx2", 8, ("avx2", "fma"), _AVX2),
-    Isa("avx512", 16, ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl"), _AVX512),
+    Isa("avx512", 16, _AVX512_FEATURES, _AVX512),
 )
 """Lowest first, the order of the library's table."""
+
+BF16_ISAS = (
+    Isa(
+        "avx512bf16", 16, (*_AVX512_FEATURES, "avx512_bf16"), (*_AVX512, "-mavx512bf16"), "avx512"
+    ),
+)
+"""Levels above those that only kernels in bf16 gain from."""
+
+LEVELS = (*ISAS, *BF16_ISAS)
 
 
 def isa_of(name: str) -> Isa:
     """The level called ``name``.  Raises KeyError for an unknown one."""
-    return {isa.name: isa for isa in ISAS}[name]
+    return {isa.name: isa for isa in LEVELS}[name]
 
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -90,6 +105,14 @@ def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
     return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", params, functions)
 
 
+def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
+    """The same on pairs of bf16, right operand packed; the left one in bf16 or float32."""
+    params = {"mr": mr, "nv": nv}
+    functions = frozenset({"pairs"})
+    tile = f"{mr}x{nv * PANEL}"
+    return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
+
+
 def _norm(isa: str, rows: int) -> Variant:
     tile = f"{rows}x{isa_of(isa).width}"
     return Variant("norm", isa, "norm.cpp.in", tile, {"rows": rows})
@@ -111,10 +134,36 @@ def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Vari
     return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 
+def _conv(isa: str, pixels: int, nv: int) -> Variant:
+    """A convolution on tiles up to ``pixels`` (even) outputs by ``nv`` channel blocks."""
+    params = {"pixels": pixels, "nv": nv}
+    return Variant("conv", isa, "conv.cpp.in", f"{pixels}x{nv * PANEL}", params)
+
+
+def _depthwise(isa: str, *widths: int) -> Variant:
+    """Lines in pieces of one of ``widths`` outputs: largest first, ending in 1."""
+    return Variant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", {"widths": widths})
+
+
+def _blocked(isa: str) -> tuple[Variant, ...]:
+    """What only moves or joins blocked values, and the convolution of plain ones."""
+    turn = frozenset({"transpose"} if isa != "scalar" else ())
+    return (
+        Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4}),
+        Variant("block", isa, "block.cpp.in", "", functions=turn),
+        Variant("conv_plain", isa, "conv_plain.cpp.in", "4", {"vectors": 2}),
+        Variant("winograd", isa, "winograd.cpp.in", ""),
+    )
+
+
 VARIANTS = (
     _gemm("scalar", 4, 1, 2),
     _gemm("avx2", 6, 1, 2),
     _gemm("avx512", 8, 3, 4),
+    _gemm_bf16("scalar", 4, 1),
+    _gemm_bf16("avx2", 6, 1),
+    _gemm_bf16("avx512", 8, 3),
+    _gemm_bf16("avx512bf16", 8, 3),
     _norm("scalar", 4),
     _norm("avx2", 4),
     _norm("avx512", 4),
@@ -127,6 +176,15 @@ VARIANTS = (
     _attention("scalar", (4, 1), (1,)),
     _attention("avx2", (6, 4, 2, 1), (1,)),
     _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),
+    _conv("scalar", 2, 1),
+    _conv("avx2", 6, 1),
+    _conv("avx512", 14, 2),
+    _depthwise("scalar", 4, 1),
+    _depthwise("avx2", 7, 4, 1),
+    _depthwise("avx512", 14, 7, 4, 1),
+    *_blocked("scalar"),
+    *_blocked("avx2"),
+    *_blocked("avx512"),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),
@@ -134,12 +192,25 @@ VARIANTS = (
 
 
 def find(op: str, isa: str) -> Variant:
-    """The variant of ``op`` for the level ``isa``.  Raises KeyError when there is none."""
-    return {(v.op, v.isa): v for v in VARIANTS}[op, isa]
+    """The variant of ``op`` for the level ``isa``, or for its base if it has none of its own.
+
+    Raises KeyError when there is none.
+    """
+    known = {(v.op, v.isa): v for v in VARIANTS}
+    base = isa_of(isa).base
+    return known[op, isa] if (op, isa) in known or not base else known[op, base]
 
 
 def gemm_tile(isa: str) -> tuple[int, int]:
     """Rows and 16-wide panels of the level's largest register tile."""
-    tile = find("gemm", isa).tile
-    rows, columns = tile.split("x")
+    return _tile("gemm", isa)
+
+
+def conv_tile(isa: str) -> tuple[int, int]:
+    """Outputs and 16-wide channel blocks of the level's largest convolution tile."""
+    return _tile("conv", isa)
+
+
+def _tile(op: str, isa: str) -> tuple[int, int]:
+    rows, columns = find(op, isa).tile.split("x")
     return int(rows), int(columns) // PANEL

@@ -136,6 +136,18 @@ INLINE vf minus_turns(vf x, vf n) {
   return fma(n, set1(0x1.ee59dap-50f), fma(n, set1(0x1.777a5cp-25f), x));
 }
 //% endif
+//% if "pairs" in needs
+
+// A lane holds two bf16, the first in its lower half; each half as a float.
+INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
+INLINE vf upper(vf a) { return from_bits(bits(a) & (int32_t)0xffff0000); }
+INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
+  uint32_t u;
+  __builtin_memcpy(&u, &x, sizeof u);
+  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+//% endif
 //% if "turn" in needs or "transpose" in needs
 
 // Eight rows become eight columns.

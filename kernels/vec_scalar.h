@@ -111,6 +111,17 @@ INLINE vf minus_turns(vf x, vf n) {
 // dst[0][0] = src[0][0]: a block of one.
 INLINE void turn(const float* src, int64_t, int64_t, int64_t, float* dst, int64_t) { *dst = *src; }
 //% endif
+//% if "pairs" in needs
+
+// A lane holds two bf16, the first in its lower half; each half as a float.
+INLINE vf lower(vf a) { return from_bits((vi)((uint32_t)bits(a) << 16)); }
+INLINE vf upper(vf a) { return from_bits(bits(a) & (vi)0xffff0000); }
+INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
+  const uint32_t u = (uint32_t)bits(x);
+  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+//% endif
 //% if "transpose" in needs
 
 // dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.

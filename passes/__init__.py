@@ -15,17 +15,19 @@ from tracea_graph.passes import (
     rotary,
     sharing,
 )
+from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
 
 
-def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
+def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
-    ``plain_weights`` leaves every matrix as the original stores it.
+    ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
+    ``bf16`` or ``bf16-weights``.
     """
-    return (
+    exact = (
         # spellings first: fusing half of one would hide it
         Phase(
             "recognise",
@@ -63,6 +65,10 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         ),
         *_MOVEMENT,
     )
+    if precision == "fp32":
+        return exact
+    # regions are what they will be: only their numbers change
+    return (*exact, Phase("precision", (GemmInBf16(precision),)))
 
 
 _MOVEMENT = (

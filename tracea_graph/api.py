@@ -93,7 +93,7 @@ def _together(
     work: Sequence[tuple[Path, Paths]], options: Options, progress: Progress
 ) -> Iterator[Outcome]:
     """Optimize models that share what they can: every one is planned, then each is finished."""
-    foundry = Foundry(levels_of(options.target), options.environment)
+    foundry = Foundry(levels_of(options.target, options.precision), options.environment)
     with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
         runs = [

@@ -18,7 +18,14 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
+from tracea_graph.ops.gemm import (
+    BF16_SINCE,
+    PANEL,
+    GemmParams,
+    pack_pairs,
+    pack_panels,
+    unpack_panels,
+)
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -54,6 +61,10 @@ def panels(k: int, n: int) -> np.ndarray:
     return pack_panels(normal(k, n, seed=99))
 
 
+def pairs(k: int, n: int) -> np.ndarray:
+    return pack_pairs(normal(k, n, seed=99))
+
+
 def ids(*shape: int, dtype: Any = np.int64, low: int = 0, high: int = 9) -> np.ndarray:
     return np.random.default_rng(3).integers(low, high, shape, dtype)
 
@@ -74,6 +85,12 @@ ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
 
 CASES = {
     "gemm": Case(GemmParams(12, 32), (X, panels(12, 32))),
+    "gemm, panels in bf16": Case(
+        GemmParams(12, 21, "mixed", bias=True), (X, pairs(12, 21), (21,))
+    ),
+    "gemm, all in bf16, K odd": Case(
+        GemmParams(11, 16, "pairs"), ((2, 5, 11), pairs(11, 16)), 1e-2
+    ),
     "gemm, N not whole panels": Case(GemmParams(12, 21), (X, panels(12, 21))),
     "gemm, one column": Case(GemmParams(12, 1, bias=True), ((3, 12), panels(12, 1), (1,))),
     "gemm [K,N]": Case(GemmParams(12, 21, "kn", bias=True), (X, (12, 21), (21,))),
@@ -216,8 +233,17 @@ def wide(a: np.ndarray) -> np.ndarray:
     return a.astype(np.float64) if a.dtype == np.float32 else a
 
 
-@pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("name", CASES)
+def pairs_of_name_and_opset() -> list[tuple[str, int]]:
+    """Every case at every opset that has its types."""
+    return [
+        (name, opset)
+        for name, case in CASES.items()
+        for opset in OPSETS
+        if opset >= BF16_SINCE or not any(a.dtype.name == "bfloat16" for a in case.arrays())
+    ]
+
+
+@pytest.mark.parametrize(("name", "opset"), pairs_of_name_and_opset())
 def test_the_body_computes_the_reference(name: str, opset: int) -> None:
     case = CASES[name]
     arrays = case.arrays()
@@ -235,9 +261,9 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     case = CASES[name]
     arrays = case.arrays()
     assert case.params.operands == len(arrays)
-    kinds = {np.dtype(np.float32): DType.F32, np.dtype(np.int64): DType.I64,
-             np.dtype(np.int32): DType.I32, np.dtype(bool): DType.BOOL}  # fmt: skip
-    specs = case.params.infer([TensorSpec(kinds[a.dtype], a.shape) for a in arrays])
+    kinds = {"float32": DType.F32, "bfloat16": DType.BF16, "int64": DType.I64,
+             "int32": DType.I32, "bool": DType.BOOL}  # fmt: skip
+    specs = case.params.infer([TensorSpec(kinds[a.dtype.name], a.shape) for a in arrays])
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]
     assert all(s.dtype is DType.F32 for s in specs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from graphs import normal, relative_error
@@ -30,7 +31,7 @@ from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.ttg import Region, TileGraph
 
 Shape = tuple[Extent, ...]
-F32, I64, I32, BOOL = DType.F32, DType.I64, DType.I32, DType.BOOL
+F32, I64, I32, BOOL, BF16 = DType.F32, DType.I64, DType.I32, DType.BOOL, DType.BF16
 KINDS = {F32: np.float32, I64: np.int64, I32: np.int32, BOOL: np.bool_}
 
 
@@ -115,6 +116,8 @@ class Case:
             shape = tuple(evaluate(d, symbols) for d in spec.shape)
             if spec.dtype is F32:
                 result.append(normal(*shape, seed=i))
+            elif spec.dtype is BF16:
+                result.append(normal(*shape, seed=i).astype(ml_dtypes.bfloat16))
             elif spec.dtype is BOOL:
                 result.append(normal(*shape, seed=i) > -0.5)
             else:
@@ -132,6 +135,12 @@ IDS = (F32, I64, F32, I64, F32, I64)
 
 CASES = {
     "gemm": Case(GemmParams(12, 20), (X, PANELS)),
+    "gemm, panels in bf16": Case(
+        GemmParams(12, 20, "mixed", True), (X, (2, 6, 16, 2), (20,)), (F32, BF16)
+    ),
+    "gemm, all in bf16, K odd": Case(
+        GemmParams(11, 20, "pairs", epilogue=RELU), ((*BS, 11), (2, 6, 16, 2)), (F32, BF16)
+    ),
     "gemm, one row": Case(GemmParams(12, 20), ((1, 12), PANELS)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, "kn", True), (X, (12, 20), (20,))),
     "gemm [N,K], bias": Case(GemmParams(12, 20, "nk", True), (X, (20, 12), (20,))),

@@ -28,7 +28,7 @@ from tracea_graph.errors import BuildError
 from tracea_graph.kernels import cpu, table
 from tracea_graph.kernels.cpu import Source
 from tracea_graph.kernels.table import OpType
-from tracea_graph.kernels.variants import COMMON_FLAGS, ISAS
+from tracea_graph.kernels.variants import COMMON_FLAGS, LEVELS
 from tracea_graph.ops.chain import Chain
 from tracea_graph.version import VERSION
 
@@ -135,7 +135,7 @@ def build_library(
 
 def _levels(isas: Sequence[str]) -> list[str]:
     """The named levels, lowest first."""
-    known = [isa.name for isa in ISAS]
+    known = [isa.name for isa in LEVELS]
     if not isas or not set(isas) <= set(known):
         raise BuildError(f"Libraries are built for {', '.join(known)}, not for {list(isas)}.")
     return [name for name in known if name in isas]

@@ -20,6 +20,7 @@ from tracea_graph.errors import UsageError
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
 
 _MOST_THREADS = 1024
+PRECISIONS = ("fp32", "bf16", "bf16-weights")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,6 +85,10 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add(
         "--keep", choices=("faster", "legal"), default="faster",
         help="faster: what was measured faster; legal: all that passes its checks, nothing timed",
+    )  # fmt: skip
+    add(
+        "--precision", choices=PRECISIONS, default="fp32",
+        help="bf16: products in bf16 with sums in fp32; bf16-weights: their weights only",
     )  # fmt: skip
     add("--only", action="append", default=[], metavar="RULE", help="use this rule; repeatable")
     add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
@@ -168,6 +173,7 @@ def options_of(args: argparse.Namespace) -> Options:
         keep_sources=args.keep_sources,
         cache=args.cache,
         seed=args.seed,
+        precision=args.precision,
     )
 
 

@@ -11,6 +11,7 @@ from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
+from tracea_graph.passes.precision import LOWERING
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Planner
@@ -39,7 +40,8 @@ class Workshop:
     """Plans, builds and writes candidates of one model into a scratch folder.
 
     A group of rewrites is dropped by freezing the operators it covers and planning afresh, so
-    what is left is exactly what the passes would do without it.
+    what is left is exactly what the passes would do without it.  One that only lowers precision
+    is dropped by barring the rule that does: its exact form is what it is judged against.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Workshop:
         self.foundry, self.folder = foundry, folder
         self.seconds: dict[str, float] = {}
         self._frozen: dict[str, frozenset[str]] = {}
+        self._rules: dict[str, str] = {}
         self._count = 0
         self._drivers: Drivers = {}
         self._plans: dict[frozenset[str], tuple[Assembly, Trace]] = {}
@@ -62,12 +65,20 @@ class Workshop:
         return assembly.tuned(self._drivers), trace
 
     def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, Trace]:
-        frozen = {v: "measured no faster, or wrong" for g in dropped for v in self._frozen[g]}
-        graph, trace = self.planner.plan(frozen)
+        why = "measured no faster, or wrong"
+        frozen = {v: why for g in dropped - self._rules.keys() for v in self._frozen[g]}
+        barred: dict[str, dict[str, str]] = {}
+        for group in dropped & self._rules.keys():
+            barred.setdefault(self._rules[group], {}).update(
+                dict.fromkeys(self._frozen[group], why)
+            )
+        graph, trace = self.planner.plan(frozen, barred)
         assembly = assemble(graph)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
+            if items[0].region.rule in LOWERING:
+                self._rules[group] = items[0].region.rule
         return assembly, trace
 
     def tune(self, bindings: Sequence[Mapping[str, int]]) -> None:

@@ -13,7 +13,7 @@ from tracea_graph.check.decide import Candidate, Decision, Group, decide
 from tracea_graph.check.distance import Choice, Elementwise, choices
 from tracea_graph.check.verify import Reference, Verification, bisect, compare, reference
 from tracea_graph.check.worker import Worker
-from tracea_graph.config import TOLERANCE, Options
+from tracea_graph.config import Options
 from tracea_graph.errors import VerifyError
 from tracea_graph.onnx_io import Model
 from tracea_graph.pipeline.candidates import Built, Workshop
@@ -141,7 +141,7 @@ class Judge:
         return None if rtol is None and atol is None else Elementwise(rtol or 0.0, atol or 0.0)
 
     def _tolerance(self) -> float:
-        return TOLERANCE.exact if self.options.max_error is None else self.options.max_error
+        return self.options.tolerance
 
     def _blame(self, full: Built) -> frozenset[str]:
         groups = tuple(full.assembly.groups)

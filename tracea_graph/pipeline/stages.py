@@ -58,7 +58,7 @@ class Stages:
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
             return cls(planned, trace, programs)
-        levels = levels_of(options.target)
+        levels = levels_of(options.target, options.precision)
         sources = units(assembly.kernels, assembly.chains.values(), levels)
         return cls(planned, trace, programs, tuple(sources))
 

@@ -135,12 +135,14 @@ class Trace:
 class Limits:
     """What the caller allows: rules, and the least gain in µs.
 
-    ``frozen`` maps values whose operators stay as they are to the reason.
+    ``frozen`` maps values whose operators stay as they are to the reason; ``barred`` does so for
+    single rules.
     """
 
     only: frozenset[str] = frozenset()
     skip: frozenset[str] = frozenset()
     frozen: Mapping[str, str] = field(default_factory=dict)
+    barred: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     min_gain_us: float = 0.0
     check: bool = False
 
@@ -248,9 +250,10 @@ class _Run:
         if gone := [r.id for r in proposal.old if self.graph.region(r.id) is not r]:
             taker = next((self.took[name] for name in gone if name in self.took), "another rule")
             return "superseded", f"{taker} took part of it first"
-        written = (v for r in proposal.old for n in r.nodes for v in n.outputs)
-        if frozen := next((v for v in written if v in self.limits.frozen), None):
-            return "rejected", self.limits.frozen[frozen]
+        written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
+        for kept in (self.limits.frozen, self.limits.barred.get(proposal.rule, {})):
+            if found := next((v for v in written if v in kept), None):
+                return "rejected", kept[found]
         if gain < self.limits.min_gain_us:
             return "rejected", "no gain predicted"
         return None

@@ -12,6 +12,7 @@
 #endif
 #define TRACEA_API extern "C" __attribute__((visibility(TRACEA_VISIBILITY)))
 #define INLINE static inline __attribute__((always_inline, unused))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 #if defined(__GNUC__) && !defined(__clang__)
 // gcc 12 finds fault with the deliberately undefined operands in its own header.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -120,6 +121,7 @@ template <int NV>
 INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
   UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
 }
+// The register tile of a product whose operands are read step by step of k.
 // Steps of k between two looks at the prefetch queue; with four, gcc runs out of registers.
 enum { CHUNK = 2 };
 
@@ -140,8 +142,17 @@ INLINE void advance(Prefetch& p) {
     __builtin_prefetch(p.line, 0, 2);
 }
 
+// A step of k in float32.
+struct Plain {
+  template <int MR, int NV>
+  static INLINE_MEMBER void run(vf (&c)[MR][NV * P], const float* a, int64_t lda,
+                                const vf (&b)[NV * P]) {
+    step<MR, NV>(c, a, lda, b);
+  }
+};
+
 // EXACT: the one panel's columns past `last` may not be read.
-template <int MR, int NV, bool EXACT>
+template <int MR, int NV, bool EXACT, class STEP>
 void tile(const tracea_gemm_tile* t) {
   vf c[MR][NV * P], b[NV * P];
   vm edge[P];
@@ -161,7 +172,7 @@ void tile(const tracea_gemm_tile* t) {
     } else {
       load_row<NV>(b, row, panel);
     }
-    step<MR, NV>(c, a, lda, b);
+    STEP::template run<MR, NV>(c, a, lda, b);
     a += step_a;
     row += stride;
   };
@@ -182,7 +193,6 @@ void tile(const tracea_gemm_tile* t) {
       store(to, c[i][j], edge[j % P]);
   }
 }
-
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Products of few rows by a matrix stored [N,K]: vectors run along k, lanes are added at the end.
@@ -278,55 +288,55 @@ void pack_any(const tracea_gemm_pack_tile* t) {
 }
 constexpr tracea_gemm_fn TILE[8][3] = {
     {
-        tile<1, 1, false>,
-        tile<1, 2, false>,
-        tile<1, 3, false>,
+        tile<1, 1, false, Plain>,
+        tile<1, 2, false, Plain>,
+        tile<1, 3, false, Plain>,
     },
     {
-        tile<2, 1, false>,
-        tile<2, 2, false>,
-        tile<2, 3, false>,
+        tile<2, 1, false, Plain>,
+        tile<2, 2, false, Plain>,
+        tile<2, 3, false, Plain>,
     },
     {
-        tile<3, 1, false>,
-        tile<3, 2, false>,
-        tile<3, 3, false>,
+        tile<3, 1, false, Plain>,
+        tile<3, 2, false, Plain>,
+        tile<3, 3, false, Plain>,
     },
     {
-        tile<4, 1, false>,
-        tile<4, 2, false>,
-        tile<4, 3, false>,
+        tile<4, 1, false, Plain>,
+        tile<4, 2, false, Plain>,
+        tile<4, 3, false, Plain>,
     },
     {
-        tile<5, 1, false>,
-        tile<5, 2, false>,
-        tile<5, 3, false>,
+        tile<5, 1, false, Plain>,
+        tile<5, 2, false, Plain>,
+        tile<5, 3, false, Plain>,
     },
     {
-        tile<6, 1, false>,
-        tile<6, 2, false>,
-        tile<6, 3, false>,
+        tile<6, 1, false, Plain>,
+        tile<6, 2, false, Plain>,
+        tile<6, 3, false, Plain>,
     },
     {
-        tile<7, 1, false>,
-        tile<7, 2, false>,
-        tile<7, 3, false>,
+        tile<7, 1, false, Plain>,
+        tile<7, 2, false, Plain>,
+        tile<7, 3, false, Plain>,
     },
     {
-        tile<8, 1, false>,
-        tile<8, 2, false>,
-        tile<8, 3, false>,
+        tile<8, 1, false, Plain>,
+        tile<8, 2, false, Plain>,
+        tile<8, 3, false, Plain>,
     },
 };
 constexpr tracea_gemm_fn EXACT_TILE[8] = {
-    tile<1, 1, true>,
-    tile<2, 1, true>,
-    tile<3, 1, true>,
-    tile<4, 1, true>,
-    tile<5, 1, true>,
-    tile<6, 1, true>,
-    tile<7, 1, true>,
-    tile<8, 1, true>,
+    tile<1, 1, true, Plain>,
+    tile<2, 1, true, Plain>,
+    tile<3, 1, true, Plain>,
+    tile<4, 1, true, Plain>,
+    tile<5, 1, true, Plain>,
+    tile<6, 1, true, Plain>,
+    tile<7, 1, true, Plain>,
+    tile<8, 1, true, Plain>,
 };
 }  // namespace
 
