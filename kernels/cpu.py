@@ -20,8 +20,8 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Call
 
 __all__ = [
-    "CHAIN", "KERNELS", "KERNELS_OF", "Function", "Source", "emit", "functions", "kernels_of", "render",
-    "symbols", "units",
+    "CHAIN", "KERNELS", "KERNELS_OF", "Function", "Source", "emit", "functions", "kernels_of",
+    "render", "symbols", "units",
 ]  # fmt: skip
 
 
