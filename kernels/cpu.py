@@ -17,10 +17,11 @@ import jinja2
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.program import Call
 
 __all__ = [
-    "CHAIN", "KERNELS", "KERNELS_OF", "Function", "Source", "emit", "functions", "render",
-    "symbols", "units",
+    "CHAIN", "KERNELS", "KERNELS_OF", "Function", "Source", "emit", "functions", "kernels_of",
+    "render", "symbols", "units",
 ]  # fmt: skip
 
 
@@ -76,6 +77,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("softmax_rows", "const tracea_softmax_tile*"),
             Function("softmax_columns", "const tracea_softmax_tile*"),
         ),
+        "copy": (Function("copy", "const tracea_copy_tile*"),),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -104,6 +106,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "reduce": ("reduce",),
         "softmax": ("softmax",),
         "channel_norm": ("norm",),
+        "copy": ("copy",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""
@@ -131,6 +134,17 @@ def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...
 def functions(kernel: str, isa: str) -> list[tuple[str, Function]]:
     """The functions of one kernel for one level, each with its symbol."""
     return list(zip(symbols(kernel, isa), KERNELS[kernel], strict=True))
+
+
+def kernels_of(call: Call) -> set[str]:
+    """The kernels a program's call needs beside its chain.
+
+    An elementwise call copies operands that do not lie along its columns.
+    """
+    if call.kernel != "elementwise":
+        return set(KERNELS_OF.get(call.kernel, ()))
+    inner = [v.strides[-1] for v in call.views if v is not None and v.dims and v.dims[-1] != 1]
+    return set() if all(s in (0, 1) for s in inner) else {"copy"}
 
 
 def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:

@@ -60,6 +60,7 @@ OPCODES = MappingProxyType(
                 "reduce",
                 "softmax",
                 "channel_norm",
+                "copy",
             )
         )
     }

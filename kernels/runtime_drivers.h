@@ -6,6 +6,7 @@
 #include "runtime_conv_plain.h"
 #include "runtime_conv_stem.h"
 #include "runtime_depthwise.h"
+#include "runtime_copy.h"
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
 #include "runtime_pool.h"
@@ -60,6 +61,7 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.softmax_rows != nullptr; }},
     {"channel_norm", check_channel_norm, run_channel_norm,
      [](const tracea_isa_table& t) { return t.norm_group != nullptr; }},
+    {"copy", check_copy, run_copy, [](const tracea_isa_table& t) { return t.copy != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

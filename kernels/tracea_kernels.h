@@ -263,6 +263,17 @@ typedef struct {
 } tracea_winograd_out_tile;
 typedef void (*tracea_winograd_out_fn)(const tracea_winograd_out_tile*);
 
+// y = x for a matrix of elements of `size` bytes (1, 2, 4 or 8), both at any strides.
+typedef struct {
+  int64_t rows, cols;
+  const void* x;
+  int64_t x_row, x_col;
+  void* y;
+  int64_t y_row, y_col;
+  int32_t size;
+} tracea_copy_tile;
+typedef void (*tracea_copy_fn)(const tracea_copy_tile*);
+
 // Everything one instruction-set level offers; the generated table fills one per level, with null
 // for kernels the library does not hold.
 typedef struct {
@@ -287,6 +298,7 @@ typedef struct {
   tracea_winograd_out_fn winograd_out;
   tracea_reduce_fn reduce_rows, reduce_columns;
   tracea_softmax_fn softmax_rows, softmax_columns;
+  tracea_copy_fn copy;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

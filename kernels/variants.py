@@ -122,6 +122,11 @@ def _gather(isa: str) -> Variant:
     return Variant("gather", isa, "gather.cpp.in", f"1x{isa_of(isa).width}")
 
 
+def _copy(isa: str) -> Variant:
+    width = isa_of(isa).width
+    return Variant("copy", isa, "copy.cpp.in", f"{width}x{width}", functions=frozenset({"turn"}))
+
+
 def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
     """Register tiles of ``rows`` by ``panels``, each largest first and ending in 1."""
     params = {"query_block": 24, "key_block": 256, "rows": rows, "panels": panels}
@@ -176,6 +181,9 @@ VARIANTS = (
     _gather("scalar"),
     _gather("avx2"),
     _gather("avx512"),
+    _copy("scalar"),
+    _copy("avx2"),
+    _copy("avx512"),
     _attention("scalar", (4, 1), (1,)),
     _attention("avx2", (6, 4, 2, 1), (1,)),
     _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),

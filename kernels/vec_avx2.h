@@ -190,13 +190,11 @@ INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
   return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 //% endif
-//% if "transpose" in needs
+//% if "turn" in needs or "transpose" in needs
 
-// One 8 x 8 block of transpose(): rows outside `rows` are zero, columns outside `cols` not written.
-INLINE void transpose8(const float* src, int64_t stride, int rows, int cols, float* dst) {
-  const vm m = first(cols);
-  vf a[8], b[8];
-  UNROLL for (int r = 0; r < 8; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
+// Eight rows become eight columns.
+INLINE void turn_block(vf* a) {
+  vf b[8];
   UNROLL for (int r = 0; r < 8; r += 2) {
     b[r] = _mm256_unpacklo_ps(a[r], a[r + 1]);
     b[r + 1] = _mm256_unpackhi_ps(a[r], a[r + 1]);
@@ -206,9 +204,39 @@ INLINE void transpose8(const float* src, int64_t stride, int rows, int cols, flo
     a[r + 2 * h + 1] = _mm256_shuffle_ps(b[r + h], b[r + 2 + h], 0xee);
   }
   UNROLL for (int c = 0; c < 4; c++) {
-    if (c < cols) store(dst + c * 16, _mm256_permute2f128_ps(a[c], a[c + 4], 0x20));
-    if (c + 4 < cols) store(dst + (c + 4) * 16, _mm256_permute2f128_ps(a[c], a[c + 4], 0x31));
+    const vf left = a[c], right = a[c + 4];
+    a[c] = _mm256_permute2f128_ps(left, right, 0x20);
+    a[c + 4] = _mm256_permute2f128_ps(left, right, 0x31);
   }
+}
+//% endif
+//% if "turn" in needs
+
+// dst[c][r] = src[r][c], r < rows, c < cols; of either at most W count.
+INLINE void turn(const float* src, int64_t stride, int64_t rows, int64_t cols, float* dst,
+                 int64_t dst_stride) {
+  vf a[8];
+  if (rows >= 8 && cols >= 8) {
+    UNROLL for (int r = 0; r < 8; r++) a[r] = load(src + r * stride);
+    turn_block(a);
+    UNROLL for (int c = 0; c < 8; c++) store(dst + c * dst_stride, a[c]);
+    return;
+  }
+  const vm in = first(cols), out = first(rows);
+  UNROLL for (int r = 0; r < 8; r++) a[r] = r < rows ? load(src + r * stride, in) : set1(0.0f);
+  turn_block(a);
+  UNROLL for (int c = 0; c < 8; c++) if (c < cols) store(dst + c * dst_stride, a[c], out);
+}
+//% endif
+//% if "transpose" in needs
+
+// One 8 x 8 block of transpose(): rows outside `rows` are zero, columns outside `cols` not written.
+INLINE void transpose8(const float* src, int64_t stride, int rows, int cols, float* dst) {
+  const vm m = first(cols);
+  vf a[8];
+  UNROLL for (int r = 0; r < 8; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
+  turn_block(a);
+  UNROLL for (int c = 0; c < 8; c++) if (c < cols) store(dst + c * 16, a[c]);
 }
 
 // dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.

@@ -113,6 +113,11 @@ INLINE vf minus_turns(vf x, vf n) {
   return (vf)((x - n * 0x1.921fb54p+0) - n * 0x1.10b4611a62633p-30);
 }
 //% endif
+//% if "turn" in needs
+
+// dst[0][0] = src[0][0]: a block of one.
+INLINE void turn(const float* src, int64_t, int64_t, int64_t, float* dst, int64_t) { *dst = *src; }
+//% endif
 //% if "pairs" in needs
 
 // A lane holds two bf16, the first in its lower half; each half as a float.

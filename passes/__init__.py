@@ -13,11 +13,14 @@ from tracea_graph.passes import (
     epilogue,
     gemm,
     matmul,
+    movement,
     padding,
     pool,
     projections,
     recognise,
     reductions,
+    rotary,
+    sharing,
     transposed,
     trunk,
 )
@@ -44,6 +47,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 *map(RulePass, recognise.RULES),
                 attention.RecogniseAttention(),
                 channel_norm.RecogniseChannelNorm(),
+                rotary.LiftRotary(),
             ),
         ),
         # products and look-ups become regions that others can join
@@ -99,8 +103,36 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
         Phase(CONNECT, (trunk.ConnectTrunk(),)),
+        *_MOVEMENT,
     )
     if precision == "fp32":
         return exact
     # regions are what they will be: only their numbers change
     return (*exact, Phase("precision", (GemmInBf16(precision),)))
+
+
+_MOVEMENT = (
+    # what is left of the movement between all these; a concatenation goes to its reader,
+    # where it need not be made, before it takes what writes its parts
+    Phase(
+        "move",
+        (
+            movement.AbsorbView(),
+            movement.AbsorbReshape(),
+            movement.LiftConcat(),
+            movement.PushConcat(),
+        ),
+    ),
+    Phase(
+        "place",
+        (
+            movement.AbsorbPart(),
+            movement.AbsorbView(),
+            movement.AbsorbReshape(),
+            movement.LiftMove(),
+        ),
+    ),
+    # when nobody can take anything in any more: what is read twice is read once
+    Phase("share", (sharing.ShareRead(),)),
+)
+"""Data movement, after everything that recognises more than movement."""

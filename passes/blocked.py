@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.ops.filters import BLOCK, blocks
+from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.program import Buffer, View
 from tracea_graph.ops.windows import plus
-from tracea_graph.passes.writer import Shape, Slot, strides_of
+from tracea_graph.passes.writer import Shape, Slot
 
 __all__ = ["Blocked", "Halo", "last_block", "per_channel", "spatial", "through_blocks"]
 
@@ -68,7 +69,7 @@ class Blocked:
 
     def view(self, pads: Halo = (0, 0, 0, 0)) -> View:
         """The value and so much of its halo."""
-        strides = strides_of(self.shape)
+        strides = dense_strides(self.shape)
         dims = (
             self.batch, blocks(self.channels), plus(self.height, pads[0] + pads[2]),
             plus(self.width, pads[1] + pads[3]), BLOCK,

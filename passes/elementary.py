@@ -70,7 +70,8 @@ def read_chain(graph: TileGraph, region: Region) -> Spelled | None:
     DequantizeLinear make them float32 or are made of it.
     """
     if isinstance(region.params, ElementwiseParams):
-        return region.params.chain, region.operands
+        plain = not (region.params.maps or region.params.target)
+        return (region.params.chain, region.operands) if plain else None
     if region.fused or not region.operands:
         return None
     if (step := _PLAIN.get(region.op)) is not None:

@@ -13,6 +13,7 @@ from typing import Any
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -26,23 +27,22 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.lower_attention import lower_attention
+from tracea_graph.passes.lower_elementwise import lower_concat, lower_elementwise
 from tracea_graph.passes.lower_gemm import lower_gemm
 from tracea_graph.passes.lower_matmul import lower_matmul
-from tracea_graph.passes.lower_region import alone, lower_region
-from tracea_graph.passes.lower_rows import (
+from tracea_graph.passes.lower_reduce import (
     lower_channel_norm,
-    lower_elementwise,
-    lower_embedding,
-    lower_norm,
     lower_reduce,
     lower_softmax,
 )
+from tracea_graph.passes.lower_region import alone, lower_region
+from tracea_graph.passes.lower_rows import lower_embedding, lower_norm
 from tracea_graph.passes.writer import Slot, Writer, localise
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["lower"]
 
-_BROADCASTING = (ElementwiseParams, EmbeddingParams, ReduceParams, SoftmaxParams)
+_BROADCASTING = (ElementwiseParams, ConcatParams, EmbeddingParams, ReduceParams, SoftmaxParams)
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -89,6 +89,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         MatMulParams: lower_matmul,
         NormParams: lower_norm,
         ElementwiseParams: lower_elementwise,
+        ConcatParams: lower_concat,
         AttentionParams: lower_attention,
         EmbeddingParams: lower_embedding,
         ConvParams: _lower_alone,

@@ -10,6 +10,7 @@ from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import WINOGRAD
 from tracea_graph.ops.gemm import LAYOUTS
+from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
 from tracea_graph.ops.windows import Window
@@ -17,7 +18,7 @@ from tracea_graph.passes.blocked import last_block
 from tracea_graph.passes.layout import halo_of
 from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.passes.values import Values, four
-from tracea_graph.passes.writer import Shape, Slot, strides_of
+from tracea_graph.passes.writer import Shape, Slot
 
 __all__ = ["lower_conv", "lower_pool"]
 
@@ -144,7 +145,7 @@ def _blocked(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> 
         ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
     if p.layout == "depthwise":
         kernel, ints = "depthwise", (*steps, *last, *home.halo)
-    weight = View(v.slot(w).buffer, source, strides_of(source))
+    weight = View(v.slot(w).buffer, source, dense_strides(source))
     v.w.call(
         kernel, read, weight, v.slot(bias).view if bias is not None else None, add, *views,
         home.whole, ints=ints, floats=(finish.low, finish.high), chain=finish.chain,
@@ -214,7 +215,7 @@ def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
     if shape == full:
         return slot.view, FULL
     wide = (*(1,) * (len(full) - len(shape)), *shape)
-    pairs = zip(wide, strides_of(wide), strict=True)
+    pairs = zip(wide, dense_strides(wide), strict=True)
     strides = tuple(0 if d == 1 else s for d, s in pairs)
     return View(slot.buffer, full, strides), COL
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import combine, product
+from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.matmul import MatMulParams, permuted
 from tracea_graph.ops.program import View
 from tracea_graph.passes.lower_gemm import DRIVERS
-from tracea_graph.passes.writer import Shape, Slot, Writer, broadcast, strides_of
+from tracea_graph.passes.writer import Shape, Slot, Writer, broadcast
 
 __all__ = ["lower_matmul"]
 
@@ -24,7 +25,7 @@ def lower_matmul(
     left = _seen(a, p.a_perm, full[:-2], column=False)
     right = _seen(b, p.b_perm, full[:-2], column=True)
     views = [broadcast(slot, full) for slot in extras]
-    into = [View(slot.buffer, full, strides_of(full)) for slot in results]
+    into = [View(slot.buffer, full, dense_strides(full)) for slot in results]
     flat = _flat(left, right, [*views, *into])
     w.call("gemm", *flat[:2], None, *flat[2:], ints=(_KN, 1), chain=p.epilogue, drivers=DRIVERS)
 
@@ -34,7 +35,7 @@ def _seen(slot: Slot, perm: Sequence[int], outer: Shape, column: bool) -> View:
 
     A vector is a row, or a column on the right.
     """
-    dims, strides = permuted(slot.shape, perm), permuted(strides_of(slot.shape), perm)
+    dims, strides = permuted(slot.shape, perm), permuted(dense_strides(slot.shape), perm)
     if len(dims) == 1:
         dims, strides = ((*dims, 1), (*strides, 0)) if column else ((1, *dims), (0, *strides))
     own, steps = dims[:-2], strides[:-2]

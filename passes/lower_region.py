@@ -10,6 +10,7 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import SCALAR, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
@@ -20,7 +21,7 @@ from tracea_graph.passes.chains import IDENTITY
 from tracea_graph.passes.layout import Layout
 from tracea_graph.passes.lower_conv import lower_conv, lower_pool
 from tracea_graph.passes.values import Values
-from tracea_graph.passes.writer import Slot, Writer, strides_of
+from tracea_graph.passes.writer import Slot, Writer
 
 __all__ = ["Lower", "alone", "lower_region"]
 
@@ -142,8 +143,8 @@ def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None
 def _repeat_plain(v: Values, factors: Sequence[int], source: int, result: int) -> None:
     """``[N, C, D…]`` as ``[N·C, D, factor…]``: one copy per position within the outer factors."""
     shape, big = v.shape(source), v.out(result)
-    inner, small = strides_of(shape), v.slot(source)
-    outer = strides_of(big.shape)
+    inner, small = dense_strides(shape), v.slot(source)
+    outer = dense_strides(big.shape)
     last = factors[-1]
     dims = (*shape, last)
     wide = (*outer[:2], *(_times(s, f) for s, f in zip(outer[2:], factors, strict=True)), 1)
@@ -181,9 +182,9 @@ def _spread_plain(v: Values, side: int, source: int, result: int) -> None:
     n, _, h, w = slot.shape
     channels = v.layout.channels(result)
     dims = (n, channels, h, side, w, side)
-    sn, sc, sh, sw = strides_of(slot.shape)
+    sn, sc, sh, sw = dense_strides(slot.shape)
     strides = (sn, sc, sh, _times(sc, side * channels), sw, _times(sc, channels))
-    _copy(v, View(slot.buffer, dims, strides), View(out.buffer, dims, strides_of(dims)))
+    _copy(v, View(slot.buffer, dims, strides), View(out.buffer, dims, dense_strides(dims)))
 
 
 ZERO = Chain((SCALAR,), (Step("less", (0, 0)), Step("number", (1,))), (2,))
@@ -219,7 +220,7 @@ def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> Non
         v.blocks[result] = v.block(source).part(bounds[0], bounds[1] - bounds[0])
         return
     slot, out = v.slot(source), v.out(result)
-    strides = strides_of(slot.shape)
+    strides = dense_strides(slot.shape)
     part = View(slot.buffer, out.shape, strides, _times(strides[1], bounds[0]))
     _copy(v, part, out.view)
 
@@ -251,7 +252,7 @@ def _bring(v: Values, value: int, whole: int, place: Blocked) -> None:
 
 def _concat_plain(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
     out = v.out(result)
-    strides = strides_of(out.shape)
+    strides = dense_strides(out.shape)
     offset = _times(strides[axis], 0)
     for value in operands:
         size = v.shape(value)[axis]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.filters import BLOCK, blocks
+from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.program import Buffer, View
 from tracea_graph.passes.blocked import (
     Blocked,
@@ -21,7 +22,7 @@ from tracea_graph.passes.blocked import (
     through_blocks,
 )  # fmt: skip
 from tracea_graph.passes.layout import Layout
-from tracea_graph.passes.writer import Shape, Slot, Writer, strides_of
+from tracea_graph.passes.writer import Shape, Slot, Writer
 
 __all__ = ["Values", "four"]
 
@@ -67,7 +68,7 @@ class Values:
         """A blocked value ``[N, C, H, W]`` as a dense tensor with its axes in another order."""
         shape = tuple(self.shape(value)[a] for a in order)
         slot = self.w.temp(TensorSpec(DType.F32, shape))
-        strides = strides_of(shape)
+        strides = dense_strides(shape)
         back = tuple(strides[order.index(axis)] for axis in range(len(order)))
         self._unblock(value, View(slot.buffer, self.shape(value), back))
         return slot
@@ -103,8 +104,10 @@ class Values:
         slot, shape = self.slot(value), self.shape(value)
         if kind == "scalar":
             return View(slot.buffer, target.dims, (0,) * 5)
-        height, width = strides_of((1, *shape))[-2:]
-        batch = 0 if len(shape) < len(self.shape(full)) or shape[0] == 1 else strides_of(shape)[0]
+        height, width = dense_strides((1, *shape))[-2:]
+        batch = (
+            0 if len(shape) < len(self.shape(full)) or shape[0] == 1 else dense_strides(shape)[0]
+        )
         return View(slot.buffer, target.dims, (batch, 0, height, width, 0))
 
     def _rows(self, value: int, full: int, target: View) -> View:

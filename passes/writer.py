@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
+from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.ops.elementwise import is_clipped
+from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.program import Buffer, Call, Program, Temp, View
 
 __all__ = [
     "Shape", "Slot", "Writer", "broadcast", "dense", "localise", "matrix", "over_rows",
-    "strides_of",
+    "stretched",
 ]  # fmt: skip
 
 Shape = tuple[Extent, ...]
@@ -100,18 +101,8 @@ def localise(
 # ---- views -----------------------------------------------------------------------------
 
 
-def strides_of(shape: Shape) -> Shape:
-    """Of a dense tensor, in elements."""
-    strides: list[Extent] = []
-    step: Extent = 1
-    for dim in reversed(shape):
-        strides.insert(0, step)
-        step = combine("mul", step, dim)
-    return tuple(strides)
-
-
 def dense(buffer: Buffer, shape: Shape) -> View:
-    return View(buffer, shape, strides_of(shape))
+    return View(buffer, shape, dense_strides(shape))
 
 
 def matrix(slot: Slot) -> View:
@@ -128,9 +119,13 @@ def over_rows(slot: Slot, kind: str, rows: Extent, columns: Extent) -> View:
 
 def broadcast(slot: Slot, full: Shape) -> View:
     """A tensor seen through a larger shape: stride 0 along repeated axes."""
-    shape = slot.shape
-    strides = (0,) * (len(full) - len(shape)) + strides_of(shape)
-    dims = (1,) * (len(full) - len(shape)) + tuple(shape)
+    return stretched(slot.view, full)
+
+
+def stretched(view: View, full: Shape) -> View:
+    """A view seen through a larger shape: stride 0 along repeated axes."""
+    extra = len(full) - len(view.dims)
+    strides, dims = (0,) * extra + view.strides, (1,) * extra + view.dims
     axes = zip(strides, dims, full, strict=True)
     steps = tuple(0 if d == 1 and f != 1 else s for s, d, f in axes)
-    return View(slot.buffer, full, steps)
+    return View(view.buffer, full, steps, view.offset)

@@ -61,10 +61,12 @@ def check_views(program: Program, symbols: Bindings) -> None:
     for call in program.calls:
         for view in filter(None, call.views):
             dims, strides = numbers(view.dims, symbols), numbers(view.strides, symbols)
-            assert len(dims) == len(strides) and min((*dims, *strides), default=0) >= 0
+            assert len(dims) == len(strides) and min(dims, default=0) >= 0
             if prod(dims):
-                first = evaluate(view.offset, symbols)
-                last = first + sum((d - 1) * s for d, s in zip(dims, strides, strict=True))
+                spans = [(d - 1) * s for d, s in zip(dims, strides, strict=True)]
+                start = evaluate(view.offset, symbols)
+                first = start + sum(s for s in spans if s < 0)
+                last = start + sum(s for s in spans if s > 0)
                 assert 0 <= first <= last < room[view.buffer], (call.kernel, view)
 
 
@@ -100,9 +102,11 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
 
 
 def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Array:
-    flat = memory[view.buffer][evaluate(view.offset, symbols) :]
+    dims, flat = numbers(view.dims, symbols), memory[view.buffer]
+    if prod(dims):
+        flat = flat[evaluate(view.offset, symbols) :]
     steps = [s * flat.itemsize for s in numbers(view.strides, symbols)]
-    return as_strided(flat, numbers(view.dims, symbols), steps)
+    return as_strided(flat, dims, steps)
 
 
 # ---- one function per kernel -------------------------------------------------------------
@@ -152,6 +156,12 @@ def elementwise(call: Call, views: list[Any]) -> None:
     assert call.chain is not None
     assert len({v.shape for v in views}) == 1 and views[0].ndim <= 6
     finish(call.chain, [], views)
+
+
+def copy(call: Call, views: list[Any]) -> None:
+    x, y = views
+    assert call.chain is None and x.shape == y.shape
+    y[...] = x
 
 
 def embedding(call: Call, views: list[Any]) -> None:
@@ -405,5 +415,6 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd,
         "reduce": reduce, "softmax": softmax, "channel_norm": channel_norm,
+        "copy": copy,
     }
 )  # fmt: skip

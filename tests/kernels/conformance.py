@@ -108,6 +108,16 @@ class GatherTile(ctypes.Structure):
     ]  # fmt: skip
 
 
+class CopyTile(ctypes.Structure):
+    """``tracea_copy_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_row", c_int64),
+        ("x_col", c_int64), ("y", c_void_p), ("y_row", c_int64), ("y_col", c_int64),
+        ("size", c_int32),
+    ]  # fmt: skip
+
+
 class AttentionTile(ctypes.Structure):
     """``tracea_attention_tile``."""
 

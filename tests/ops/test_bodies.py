@@ -17,7 +17,8 @@ from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
-from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import (
     BF16_SINCE,
@@ -27,6 +28,7 @@ from tracea_graph.ops.gemm import (
     pack_panels,
     unpack_panels,
 )
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
@@ -43,6 +45,9 @@ ROOT_PLUS = Chain(
     ("full", "full"), (Step("abs", (0,)), Step("sqrt", (2,)), Step("add", (3, 1))), (4,)
 )
 SCALE_MASK = Chain(("full", "full"), (Step("mul", (0, 0.125)), Step("add", (2, 1))), (3,))
+HEADS = IndexMap((Move("reshape", (0, 0, 3, 4)), Move("transpose", (0, 2, 1, 3))))
+FRONT = IndexMap((Move("slice", (3, 0, 2, 1)),))
+LOW = IndexMap((Move("slice", (1, 0, 2, 1)),))
 ATTEND_STEPS = (Step("mul", (0, 0.125)), Step("add", (2, 1)))
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
 
@@ -155,6 +160,31 @@ CASES = {
     ),
     "elementwise, two results": Case(
         ElementwiseParams(Chain(("full",), (Step("tanh", (0,)), Step("neg", (1,))), (1, 2))), (X,)
+    ),
+    "elementwise through maps": Case(
+        ElementwiseParams(SUM, (HEADS, IndexMap((Move("slice", (2, -1, -HUGE, -1)),)))),
+        (X, (2, 3, 5, 4)),
+    ),
+    "copy, reshaped": Case(ElementwiseParams(IDENTITY, (HEADS,), (0, -1, 2)), (X,)),
+    "concat": Case(
+        ConcatParams(
+            2,
+            (
+                Part(ElementwiseParams(IDENTITY), (0,)),
+                Part(
+                    ConcatParams(
+                        3,
+                        (
+                            Part(ElementwiseParams(SUM, (FRONT, LOW)), (1, 0)),
+                            Part(ElementwiseParams(IDENTITY, (FRONT,)), (1,)),
+                        ),
+                    ),
+                    (2, 1),
+                ),
+            ),
+            (0, 0, 32),
+        ),
+        ((2, 3, 5, 4), (2, 3, 3, 4), (3, 4)),
     ),
     "embedding": Case(EmbeddingParams(1), ((9, 20), ids(2, 5))),
     "embedding, int32 ids": Case(EmbeddingParams(1), ((9, 20), ids(2, 5, dtype=np.int32))),
@@ -287,6 +317,9 @@ def test_symbols_pass_through_inference() -> None:
     assert EmbeddingParams(1).infer([table, known])[0].shape == ("b", "s", 20)
 
 
+BESIDE = ConcatParams(
+    1, (Part(ElementwiseParams(IDENTITY), (0,)), Part(ElementwiseParams(IDENTITY), (1,)))
+)
 OPEN = TensorSpec(DType.F32, None)
 
 
@@ -303,6 +336,13 @@ OPEN = TensorSpec(DType.F32, None)
         (ATTEND, [OPEN] * 3, "not a rank-3 tensor"),
         (ATTEND, [TensorSpec(DType.F32, (1, 2, 3, 4))] * 3, "not a rank-3 tensor"),
         (EmbeddingParams(1), [OPEN, OPEN], "do not provably broadcast"),
+        (ElementwiseParams(IDENTITY), [OPEN], "do not provably broadcast"),
+        (BESIDE, [OPEN, OPEN], "rank is not known"),
+        (
+            BESIDE,
+            [TensorSpec(DType.F32, ("a", 4)), TensorSpec(DType.F32, ("b", 4))],
+            "do not provably fit",
+        ),
     ],
 )
 def test_shapes_nobody_can_know_are_refused(
@@ -332,6 +372,12 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: Norm("batch", 1e-5), "kind 'batch'"),
         (lambda: Norm("layer", float("nan")), "ε = nan"),
         (lambda: EmbeddingParams(0), "1 to 4 tables"),
+        (lambda: ElementwiseParams(SUM, (HEADS,)), "one map per operand"),
+        (lambda: ConcatParams(0, ()), "1 to 16 parts"),
+        (lambda: ConcatParams(0, (Part(ElementwiseParams(SUM), (0, 2)),)), "each of its operands"),
+        (lambda: ConcatParams(0, (Part(ElementwiseParams(SUM), (0,)),)), "as many operands"),
+        (lambda: ConcatParams(0, (Part(ElementwiseParams(IDENTITY, (), (-1,)), (0,)),)), "keeps"),
+        (lambda: ConcatParams(0, (Part(ElementwiseParams(TWO), (0,)),)), "one result each"),
         (lambda: EmbeddingParams(5), "1 to 4 tables"),
         (lambda: EmbeddingParams(1, keep_sum=True), "only if there is a norm"),
         (lambda: AttentionParams(0, 3, 4, 1.0), "0 heads"),

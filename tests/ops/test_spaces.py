@@ -19,9 +19,11 @@ from onnx.reference import ReferenceEvaluator
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand
@@ -88,6 +90,14 @@ def _model(case: Case, arrays: Sequence[Array], results: Sequence[Array]) -> Reg
 
 BIAS_RELU = Chain(("full", "row", "full"), (Step("add", (0, 1)), Step("mul", (3, 2))), (4,))
 SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+
+
+def map_of(op: str, *ints: int) -> IndexMap:
+    return IndexMap((Move(op, ints),))
+
+
+HEAD_MAP = IndexMap((Move("reshape", (0, 0, 3, 4)), Move("transpose", (0, 2, 1, 3))))
+LAST_TWICE = map_of("slice", 0, 2, 3, 1)
 IDS = np.array([[1, 0, 4], [2, 2, 3]])
 HEADS = AttentionParams(2, 3, 4, 0.5, "add", (0, 6, 0), (12, 12, 8))
 
@@ -140,6 +150,23 @@ CASES = (
     Case("FusedNorm", ((2, 4), (2, 4), (4,), (4,)), results=2, params=NormParams(
         Norm("layer", 1e-5), SUM, keep_sum=True)),
     Case("FusedElementwise", ((2, 3, 4), (4,), (2, 1, 4)), params=ElementwiseParams(BIAS_RELU)),
+    Case("FusedElementwise", ((2, 3, 12), (3, 4)), params=ElementwiseParams(
+        SUM, (HEAD_MAP, LAST_TWICE))),
+    Case("FusedElementwise", ((2, 3, 5, 4),), params=ElementwiseParams(
+        IDENTITY, (map_of("transpose", 0, 2, 1, 3),), (0, 0, 0, 2, 2))),
+    Case("FusedElementwise", ((6, 5), (6, 1)), params=ElementwiseParams(
+        SUM, (map_of("slice", 0, -1, -HUGE, -2), map_of("slice", 0, 1, 6, 2)))),
+    Case("FusedElementwise", ((2, 6), (3,)), params=ElementwiseParams(
+        SUM, (map_of("unsqueeze", 1).then(Move("expand", (1, 3, 1)), Move("select", (2, -2))),
+              IndexMap()))),
+    Case("FusedConcat", ((2, 3), (2, 4)), params=ConcatParams(1, (
+        Part(ElementwiseParams(IDENTITY), (0,)), Part(ElementwiseParams(IDENTITY), (1,))))),
+    Case("FusedConcat", ((2, 4), (4, 2)), tight=False, params=ConcatParams(0, (
+        Part(ConcatParams(1, tuple(
+            Part(ElementwiseParams(IDENTITY, (map_of("slice", 1, a, a + 2, 1),)), (0,))
+            for a in (2, 0))), (0,)),
+        Part(ElementwiseParams(SUM, (map_of("transpose", 1, 0), IndexMap())), (1, 0)),
+    ))),
     Case("FusedAttention", ((2, 3, 12), (2, 5, 12), (2, 5, 8), (2, 1, 1, 5)), params=HEADS),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),
@@ -326,3 +353,12 @@ def test_softmax_before_opset_13_flattens() -> None:
     graph.opset = 11
     model = space_of(region, graph)
     assert model is not None and model.rows == ("d0",)
+
+
+def test_merged_results_are_opaque() -> None:
+    """The tiles of merged axes are no boxes of the result."""
+    heads = map_of("transpose", 0, 2, 1, 3)
+    case = Case("FusedElementwise", ((2, 3, 5, 4),), params=ElementwiseParams(
+        IDENTITY, (heads,), (0, 0, 12)))  # fmt: skip
+    arrays = _arrays(case)
+    assert _model(case, arrays, _runner(case, arrays)(arrays)) is None

@@ -19,9 +19,11 @@ from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
-from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.program import Buffer, Program
@@ -36,6 +38,11 @@ Shape = tuple[Extent, ...]
 F32, I64, I32, BOOL, BF16 = DType.F32, DType.I64, DType.I32, DType.BOOL, DType.BF16
 KINDS = {F32: np.float32, I64: np.int64, I32: np.int32, BOOL: np.bool_}
 
+
+def map_of(*moves: tuple[str, tuple[int, ...]]) -> IndexMap:
+    return IndexMap(tuple(Move(*m) for m in moves))
+
+
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
 MIXED = Chain(
@@ -46,6 +53,31 @@ MIXED = Chain(
 SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 TWICE = Chain(("full", "full"), (Step("mul", (0, 1)), Step("exp", (0,))), (2, 3))
 
+LAST = map_of(("unsqueeze", (3,)))
+HEAD_SPLIT = map_of(("reshape", (0, 0, 3, 4)), ("transpose", (0, 2, 1, 3)))
+FRONT, BACK = map_of(("slice", (2, 0, 6, 1))), map_of(("slice", (2, 6, HUGE, 1)))
+ROTATED = Chain(
+    ("full",) * 4, (Step("mul", (0, 2)), Step("mul", (1, 3)), Step("sub", (4, 5))), (6,)
+)
+HALVES = tuple(map_of(("slice", (2, a, a + 2, 1))) for a in (0, 2))
+ROTARY = ConcatParams(
+    3,
+    tuple(
+        Part(
+            ElementwiseParams(
+                ROTATED,
+                (
+                    HEAD_SPLIT.then(Move("slice", (3, a, a + 2, 1))),
+                    HEAD_SPLIT.then(Move("slice", (3, 2 - a, 4 - a, 1))),
+                    HALVES[a // 2],
+                    HALVES[a // 2],
+                ),
+            ),
+            (0, 0, 1, 2),
+        )
+        for a in (0, 2)
+    ),
+)
 MASKED = Chain(("full", "row", "full"), (Step("add", (0, 1)), Step("mul", (3, 2))), (4,))
 
 BS: Shape = ("b", "s")
@@ -168,6 +200,52 @@ CASES = {
     "elementwise, lower rank": Case(ElementwiseParams(SUM), ((12,), X)),
     "elementwise, clipped": Case(ElementwiseParams(SUM), (X, (1, CLIPPED, 12))),
     "elementwise, two results": Case(ElementwiseParams(TWICE), (X, ("s", 1))),
+    "elementwise through maps": Case(
+        ElementwiseParams(SUM, (HEAD_SPLIT, IndexMap())), (("b", "s", 12), ("b", 3, "s", 4))
+    ),
+    "elementwise through slices": Case(
+        ElementwiseParams(SUM, (FRONT, BACK)), (("b", "s", 12), ("b", "s", 12))
+    ),
+    "copy": Case(ElementwiseParams(IDENTITY, (HEAD_SPLIT,)), (X,)),
+    "copy, merged heads": Case(
+        ElementwiseParams(IDENTITY, (map_of(("transpose", (0, 2, 1, 3))),), (0, 0, 12)),
+        (("b", 3, "s", 4),),
+    ),
+    "copy, reversed": Case(
+        ElementwiseParams(IDENTITY, (map_of(("slice", (1, -1, -HUGE, -1))),)), (X,)
+    ),
+    "copy, a stretch of a symbol": Case(
+        ElementwiseParams(
+            IDENTITY, (map_of(("slice", (1, 2, 4, 1)), ("slice", (0, -3, HUGE, 2))),)
+        ),
+        (X,),
+    ),
+    "concat of what was and is": Case(
+        ConcatParams(
+            2,
+            (
+                Part(ElementwiseParams(IDENTITY), (0,)),
+                Part(ElementwiseParams(SUM, (HEAD_SPLIT, IndexMap())), (1, 2)),
+            ),
+        ),
+        (("b", 3, "t", 4), X, ("b", 1, "s", 1)),
+    ),
+    "rotary": Case(ROTARY, (X, (1, "s", 4), (1, "s", 4))),
+    "rotary behind what was": Case(
+        ConcatParams(2, (Part(ElementwiseParams(IDENTITY), (3,)), Part(ROTARY, (0, 1, 2)))),
+        (X, (1, "s", 4), (1, "s", 4), ("b", 3, "t", 4)),
+    ),
+    "concat, interleaved": Case(
+        ConcatParams(
+            3,
+            (
+                Part(ElementwiseParams(RELU, (LAST,)), (0,)),
+                Part(ElementwiseParams(SUM, (LAST, map_of(("unsqueeze", (2,))))), (0, 1)),
+            ),
+            (0, 0, 24),
+        ),
+        (X, ("s", 12)),
+    ),
     "embedding": Case(EmbeddingParams(1), ((9, 20), BS), IDS),
     "embedding, int32": Case(EmbeddingParams(1), ((9, 20), BS), (F32, I32)),
     "embedding sum": Case(

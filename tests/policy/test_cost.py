@@ -230,3 +230,31 @@ def test_a_region_of_several_steps_computes_what_its_steps_do() -> None:
         return slow - CostModel(replace(MACHINE, gflops=1e9), {})(graph, one)
 
     assert arithmetic(region) == pytest.approx(2 * arithmetic(step)) != 0
+
+
+# ---- views -----------------------------------------------------------------------------
+
+
+def fused_cost(net: Net, *outputs: str) -> float:
+    graph = net.graph(*outputs)
+    optimized(graph)
+    return cost(graph)
+
+
+def test_a_slice_costs_the_part_it_reads() -> None:
+    def of(end: int) -> float:
+        net = Net()
+        x = net.input("x", 64, "seq", 256)
+        part = net("Slice", x, net.ints(0), net.ints(end), net.ints(0))
+        return fused_cost(net, net("Relu", part))
+
+    assert of(8) < of(32) < of(64)
+
+
+def test_an_operand_read_across_its_columns_costs_more() -> None:
+    def of(perm: list[int]) -> float:
+        net = Net()
+        x = net.input("x", 64, 64, 64)
+        return fused_cost(net, net("Tanh", net("Transpose", x, perm=perm)))
+
+    assert of([1, 0, 2]) < of([0, 2, 1])

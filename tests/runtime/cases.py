@@ -32,6 +32,7 @@ GELU_RESIDUAL = Chain(
 TWO_RESULTS = Chain(("full",), (Step("relu", (0,)), Step("neg", (0,))), (1, 2))
 MUL_ADD = Chain(("full", "row", "row"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
 BY_COLUMN = Chain(("full", "col"), (Step("mul", (0, 1)),), (2,))
+IDENTITY = Chain(("full",), (), (0,))
 ADD = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 ADD_ROW = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
 MASKED = Chain(
@@ -268,6 +269,48 @@ def elementwise(
     return Case(f"elementwise_{name}", program, tuple(feeds), (y,))
 
 
+def staged(name: str, chain: Chain, dims: Sequence[int], *axes: Sequence[int]) -> Case:
+    """A chain over operands, then a result, that lie as if ``dims`` were permuted.
+
+    An axis of −1 − i is axis i counted in twos.
+    """
+    feeds, views, seen = [], [], []
+    for i, order in enumerate(axes):
+        plain = [a if a >= 0 else -1 - a for a in order]
+        shape = [dims[p] * (1 if a >= 0 else 2) for a, p in zip(order, plain, strict=True)]
+        own = dense("input", i, *shape).strides
+        steps = {
+            p: (1 if a >= 0 else 2) * int(s) for a, p, s in zip(order, plain, own, strict=True)
+        }  # type: ignore[arg-type]
+        kind, index = ("input", i) if i + 1 < len(axes) else ("output", 0)
+        views.append(strided(kind, index, dims, [steps[a] for a in range(len(dims))]))
+        stored = random(*shape, seed=i)
+        cut = stored[tuple(slice(None, None, 1 if a >= 0 else 2) for a in order)]
+        feeds.append(stored)
+        seen.append(cut.transpose([plain.index(a) for a in range(len(dims))]))
+    *inputs, output = [spec(*f.shape) for f in feeds]
+    kernel = (
+        Call("elementwise", tuple(views), chain=chain)
+        if chain.steps
+        else Call("copy", tuple(views))
+    )
+    (y,) = chain.reference(wide(*seen[:-1]))
+    order = [a if a >= 0 else -1 - a for a in axes[-1]]
+    return Case(name, single(kernel, inputs, [output]), tuple(feeds[:-1]), (y.transpose(order),))
+
+
+def copied_bytes(dtype: DType, kind: Any) -> Case:
+    """Elements of another size, transposed; symbols for the dims."""
+    x = random(70, 45, seed=3) * 50
+    x = (x > 0) if kind is np.bool_ else x.astype(kind)
+    views = (strided("input", 0, ("b", "a"), (1, "b")), dense("output", 0, "b", "a"))
+    program = single(
+        Call("copy", views), [spec("a", "b", dtype=dtype)], [spec("b", "a", dtype=dtype)],
+        a=(0, 0), b=(0, 1),
+    )  # fmt: skip
+    return Case(f"copy_{dtype.short}", program, (x,), (x.T,))
+
+
 def masked(rows: int = 300, columns: int = 77) -> Case:
     """Bytes, floats and integers, of which the mask repeats over the rows; two results."""
     keep = random(columns) > 0
@@ -451,6 +494,20 @@ def all_cases() -> tuple[Case, ...]:
         elementwise("crossed", MUL_ADD, (4, 6, 9), [(4, 6, 9), (4, 1, 1), (1, 6, 1)]),
         elementwise("large", ADD, (3, 70001), [(3, 70001), (3, 70001)]),
         elementwise("batched", ADD, (300, 7, 90), [(300, 7, 90), (1, 7, 90)]),
+        staged("copy_turned", IDENTITY, (300, 70), (1, 0), (0, 1)),
+        staged("copy_heads", IDENTITY, (2, 5, 33, 24), (0, 2, 1, 3), (0, 1, 2, 3)),
+        staged("copy_channels", IDENTITY, (2, 7, 9, 130), (0, 2, 3, 1), (0, 1, 2, 3)),
+        staged("copy_halves", IDENTITY, (5, 33, 40), (0, 1, -3), (0, 1, 2)),
+        staged("copy_large", IDENTITY, (3, 40000), (0, 1), (0, 1)),
+        staged("copy_large_turned", IDENTITY, (3000, 50), (1, 0), (0, 1)),
+        copied_bytes(DType.BOOL, np.bool_),
+        copied_bytes(DType.I64, np.int64),
+        copied_bytes(DType.I32, np.int32),
+        staged("staged_turned", ADD, (300, 70), (1, 0), (0, 1), (0, 1)),
+        staged("staged_channels", ADD, (2, 30, 9, 13), (0, 2, 3, 1), (0, 1, 2, 3), (0, 1, 2, 3)),
+        staged("staged_all", ADD, (3, 50, 70), (2, 0, 1), (1, 2, 0), (0, 1, 2)),
+        staged("staged_halves", ADD, (7, 50), (0, -2), (0, 1), (0, 1)),
+        staged("staged_wide", ADD, (2, 5000), (1, 0), (0, 1), (0, 1)),
         masked(),
         empty(elementwise("none", ADD, (4, 6), [(4, 6), (1, 6)])),
         embedding(ids),

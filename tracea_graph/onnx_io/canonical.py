@@ -15,6 +15,7 @@ import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 
 from tracea_graph.onnx_io.draft import Call, Draft
+from tracea_graph.onnx_io.duplicates import share_duplicates
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
 from tracea_graph.onnx_io.sizes import settle_reshapes, share_sizes
@@ -175,6 +176,7 @@ STEPS: tuple[Step, ...] = (
     lift_constants,  # first: everything below asks which inputs are weights
     drop_dead,
     fold_constants,  # before identities: a folded size may show that a Reshape does nothing
+    share_duplicates,
     share_sizes,
     settle_reshapes,
     remove_identities,

@@ -107,11 +107,13 @@ class Draft:
 
     def bypass(self, call: Call, value: str) -> None:
         """Let every reader of the node's first output read ``value`` instead; drop the node."""
-        old, new = call.handle.outputs[0], self.tensors[value]
-        for reader in list(old.outputs):
-            for i, tensor in enumerate(reader.inputs):
-                if tensor is old:
-                    reader.inputs[i] = new
+        _redirect(call.handle.outputs[0], self.tensors[value])
+        self.remove(call)
+
+    def share(self, call: Call, earlier: Call) -> None:
+        """Let every reader of the node's outputs read those of an equal node; drop the node."""
+        for old, new in zip(call.handle.outputs, earlier.handle.outputs, strict=True):
+            _redirect(old, new)
         self.remove(call)
 
     def hand_over(self, call: Call, value: str) -> None:
@@ -121,10 +123,7 @@ class Draft:
         self.remove(call)
         place = next(i for i, tensor in enumerate(producer.outputs) if tensor is old)
         producer.outputs[place] = new
-        for reader in list(old.outputs):
-            for i, tensor in enumerate(reader.inputs):
-                if tensor is old:
-                    reader.inputs[i] = new
+        _redirect(old, new)
 
     def feed(self, call: Call, operand: int, numbers: Sequence[int]) -> None:
         """Let an operand of a node be an int64 vector, a new weight."""
@@ -163,6 +162,14 @@ class Draft:
             )
             for c in self.calls()
         ]
+
+
+def _redirect(old: gs.Variable, new: gs.Variable) -> None:
+    """Let every reader of one tensor read another."""
+    for reader in list(old.outputs):
+        for i, tensor in enumerate(reader.inputs):
+            if tensor is old:
+                reader.inputs[i] = new
 
 
 def _shell(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -28,6 +29,7 @@ OpParams = (
     | AttentionParams
     | NormParams
     | ElementwiseParams
+    | ConcatParams
     | EmbeddingParams
     | ChannelNormParams
     | ReduceParams
@@ -44,6 +46,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedAttention", AttentionParams),
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
+    ("FusedConcat", ConcatParams),
     ("FusedEmbedding", EmbeddingParams),
     ("FusedChannelNorm", ChannelNormParams),
     ("FusedReduce", ReduceParams),

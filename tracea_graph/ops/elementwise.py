@@ -1,4 +1,4 @@
-"""``FusedElementwise``: one chain over broadcast operands of any rank."""
+"""``FusedElementwise``: one chain over broadcast operands of any rank, each read through a map."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import Expr, Extent, TensorSpec
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import FULL, Chain
+from tracea_graph.ops.index_map import IndexMap, Move, resolve_target
 
-__all__ = ["MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "is_clipped"]
+__all__ = [
+    "IDENTITY", "MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "is_clipped",
+]  # fmt: skip
 
 MAX_RANK = 6
 """Axes a kernel loops over."""
+
+IDENTITY = Chain((FULL,), (), (0,))
+"""Computes nothing: with a map, data movement alone."""
 
 Floats = npt.NDArray[np.floating[Any]]
 Shape = tuple[Extent, ...]
@@ -48,25 +54,74 @@ def is_clipped(dim: Extent, other: Extent) -> bool:
 
 @dataclass(frozen=True)
 class ElementwiseParams:
-    """Operands and results are the chain's; kinds describe the innermost two loops."""
+    """Operands and results are the chain's; kinds describe the innermost two loops.
+
+    ``maps`` say how each operand is seen (none: as it is stored); ``target`` reshapes the results,
+    as ONNX's Reshape spells it (empty: they keep the operands' common shape).
+    """
 
     chain: Chain
+    maps: tuple[IndexMap, ...] = ()
+    target: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not any(self.maps):
+            object.__setattr__(self, "maps", ())  # one spelling for equal ops
+        elif len(self.maps) != self.operands:
+            raise ValueError("an elementwise op has one map per operand")
 
     @property
     def operands(self) -> int:
         return len(self.chain.operands)
 
+    @property
+    def result_types(self) -> tuple[DType, ...]:
+        return self.chain.result_types
+
+    @property
+    def flops(self) -> float:
+        """Vector instructions per element vector."""
+        return self.chain.flops
+
+    @property
+    def moves_only(self) -> bool:
+        """True if nothing is computed: results are operands, as they are."""
+        return self.chain == IDENTITY
+
+    @property
+    def views(self) -> tuple[IndexMap, ...]:
+        """The map of every operand."""
+        return self.maps or (IndexMap(),) * self.operands
+
+    def common(self, shapes: Sequence[Shape]) -> Shape:
+        """The shape looped over.  Raises ValueError if symbols leave it open."""
+        seen = [m.shape(s) for m, s in zip(self.views, shapes, strict=True)]
+        shape = broadcast(seen)
+        if shape is None:
+            raise ValueError("operand shapes do not provably broadcast")
+        return shape
+
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """The broadcast shape, once per result.  Raises ValueError if symbols leave it open."""
         shapes = [s.shape for s in specs if s.shape is not None]
-        shape = broadcast(shapes) if len(shapes) == len(specs) else None
-        if shape is None:
+        if len(shapes) != len(specs):
             raise ValueError("operand shapes do not provably broadcast")
+        shape = self.common(shapes)
+        shape = resolve_target(shape, self.target) if self.target else shape
         return tuple(TensorSpec(dtype, shape) for dtype in self.chain.result_types)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
-        return self.chain.reference(arrays)
+        seen = [m.reference(a) for m, a in zip(self.views, arrays, strict=True)]
+        results = self.chain.reference(seen)
+        reshaped = IndexMap((Move("reshape", self.target),) if self.target else ())
+        return [reshaped.reference(y) for y in results]
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        return b.done(*self.chain.spell(b, b.inputs))
+        return b.done(*self.spell(b, b.inputs))
+
+    def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
+        """Write maps and chain as ONNX nodes on the named operands; the results' names."""
+        seen = [m.spell(b, v) for m, v in zip(self.views, operands, strict=True)]
+        results = self.chain.spell(b, seen)
+        return [b("Reshape", y, b.ints(*self.target)) for y in results] if self.target else results

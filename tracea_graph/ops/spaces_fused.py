@@ -8,7 +8,6 @@ from types import MappingProxyType
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.channel_norm import ChannelNormParams
-from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -16,6 +15,7 @@ from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
+from tracea_graph.ops.spaces_maps import concat, elementwise
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
@@ -103,19 +103,6 @@ def norm(region: Region, graph: TileGraph) -> RegionModel | None:
     writes = [aligned(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)]
     work = (Work(data, _chain_cost(params.prologue)), Work(out, _norm_cost(params.norm)))
     return model_of(region, IterationSpace(axes), reads, writes, work, rows)
-
-
-def elementwise(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Broadcast operands; a point per element of the result."""
-    params: ElementwiseParams = region.params
-    shape = graph.spec(region.results[0]).shape
-    if shape is None:
-        return None
-    names, space = axes_named("d", shape)
-    reads = [aligned(graph, v, names) for v in region.operands]
-    writes = [aligned(graph, v, names) for v in region.writes]
-    work = (Work(names, params.chain.flops),)
-    return model_of(region, space, reads, writes, work, names[:-1], names[-1:])
 
 
 def attention(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -251,6 +238,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedMatMul": matmul,
         "FusedNorm": norm,
         "FusedElementwise": elementwise,
+        "FusedConcat": concat,
         "FusedAttention": attention,
         "FusedEmbedding": embedding,
         "FusedChannelNorm": channel_norm,

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.moves import MoveParams
@@ -25,7 +26,7 @@ NO_BARS: Barred = MappingProxyType({})
 
 _WORTH_US = 1.0
 """A lone region of these words that promises less is not worth a kernel of its own."""
-_DOUBTFUL = (ElementwiseParams, ConvParams, PoolParams, MoveParams, RegionParams)
+_DOUBTFUL = (ElementwiseParams, ConcatParams, ConvParams, PoolParams, MoveParams, RegionParams)
 
 
 class Planner:

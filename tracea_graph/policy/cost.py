@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, evaluate, symbols_of
+from tracea_graph.ops.concat import ConcatParams, seen_layouts
+from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.policy.efforts import (
@@ -42,6 +44,8 @@ _RANDOM = 0.25
 _COPY = 3.0
 """What a copy moves, in its size: a written byte counts twice."""
 _ABSENT = TensorSpec(None, ())
+_STAGING = 2
+"""Vector instructions per element that is copied on its way into a chain."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class CostModel:
             return 0.0
         tables = self._gathered(region)
         written = sum(self._warm_us(graph.spec(v)) for v in {*region.writes})
+        if isinstance(region.params, ElementwiseParams | ConcatParams):
+            return self._seen_us(graph, region) + 2.0 * written
         if region.op in _PARTS:
             return written + 2.0 * written
         whole = {v for v in region.reads if v not in tables}
@@ -104,6 +110,21 @@ class CostModel:
         cold = sum(self._bytes(graph.spec(v)) for v in constant) + rows / _RANDOM
         read = sum(self._warm_us(graph.spec(v)) for v in whole - constant)
         return read + 2.0 * written + cold / self.machine.dram_gbytes * 1e-3
+
+    def _seen_us(self, graph: TileGraph, region: Region) -> float:
+        """Reading operands through maps: of each at most all of it, wherever it is read from."""
+        bytes_of = dict.fromkeys(region.operands, 0.0)
+        specs = [graph.spec(v) for v in region.operands]
+        for i, at in seen_layouts(region.params, specs):
+            bytes_of[region.operands[i]] += self._bytes(TensorSpec(specs[i].dtype, at.dims))
+        total = 0.0
+        for value, size in bytes_of.items():
+            whole = self._bytes(graph.spec(value))
+            speed = self.machine.gbytes(whole)
+            if graph.weight(value) is not None:
+                speed = self.machine.dram_gbytes
+            total += min(size, whole) / speed * 1e-3
+        return total
 
     def _warm_us(self, spec: TensorSpec) -> float:
         """Reading what another operator has just written."""
@@ -123,7 +144,19 @@ class CostModel:
         results = [graph.spec(v) for v in region.results]
         effort = self._effort(region, specs, results)
         products, vectors = effort.product / self.machine.gflops, effort.vector
+        if isinstance(region.params, ElementwiseParams | ConcatParams):
+            vectors += self._staged(region.params, specs)
         return effort.us + (products + vectors / self.machine.vector_gops) * 1e-3
+
+    def _staged(
+        self, params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
+    ) -> float:
+        """Vector instructions to bring together what does not lie along the columns."""
+        return sum(
+            _STAGING * self._count(TensorSpec(None, at.dims))
+            for _, at in seen_layouts(params, specs)
+            if at.dims and at.dims[-1] != 1 and at.strides[-1] not in (0, 1)
+        )
 
     def _effort(
         self, region: Region, specs: Sequence[TensorSpec], results: Sequence[TensorSpec]

@@ -14,6 +14,7 @@ from typing import Any
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
@@ -39,6 +40,7 @@ OVERLAPPING = (
     MatMulParams,
     AttentionParams,
     ElementwiseParams,
+    ConcatParams,
     ConvParams,
     ReduceParams,
 )
@@ -97,8 +99,10 @@ def _attention(p: AttentionParams, operands: Sequence[Dims], result: Dims) -> Ef
     return Effort(product, scores * _SOFTMAX, heads * _HEAD_US)
 
 
-def _elementwise(p: ElementwiseParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort(vector=prod(result) * p.chain.flops)
+def _elementwise(
+    p: ElementwiseParams | ConcatParams, operands: Sequence[Dims], result: Dims
+) -> Effort:
+    return Effort(vector=prod(result) * max(p.flops, 1))
 
 
 def _norm(p: NormParams, operands: Sequence[Dims], result: Dims) -> Effort:
@@ -148,6 +152,7 @@ EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingP
         PoolParams: _pool,
         MoveParams: _move,
         ChannelNormParams: _channel_norm,
+        ConcatParams: _elementwise,
         ElementwiseParams: _elementwise,
         EmbeddingParams: _embedding,
         GemmParams: _gemm,

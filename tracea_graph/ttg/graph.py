@@ -367,7 +367,7 @@ class TileGraph:
 
     def _on_cycle(self, region: Region) -> bool:
         sources = {self._source(value) for value in region.reads}
-        return not sources.isdisjoint(nx.descendants(self.nx, region.id))
+        return not sources.isdisjoint({region.id, *nx.descendants(self.nx, region.id)})
 
 
 Describe = Callable[[Region, TileGraph], RegionModel | None]

@@ -1,0 +1,82 @@
+"""Lowering of what works element by element: chains, data movement, and both side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.ops.chain import COL, FULL, Chain
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.index_map import IndexMap, Layout
+from tracea_graph.ops.program import View
+from tracea_graph.passes.writer import Shape, Slot, Writer, dense, stretched
+
+__all__ = ["chain_call", "columns_of", "lower_concat", "lower_elementwise"]
+
+
+def lower_elementwise(
+    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    full = p.common([s.shape for s in operands])
+    _write_chain(w, p, operands, [dense(slot.buffer, full) for slot in results])
+
+
+def lower_concat(
+    w: Writer, p: ConcatParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    full = p.common([s.shape for s in operands])
+    _write_parts(w, p, operands, dense(results[0].buffer, full))
+
+
+def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+    """A chain over slots that broadcast to the results' shape."""
+    _write_chain(w, ElementwiseParams(chain), operands, [slot.view for slot in results])
+
+
+def _write_chain(
+    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[View]
+) -> None:
+    """One call; a chain that computes nothing is a copy."""
+    full = results[0].dims
+    seen = [_through(m, slot) for m, slot in zip(p.views, operands, strict=True)]
+    views = [stretched(v, full) for v in seen]
+    if p.moves_only:
+        w.call("copy", *views, *results)
+        return
+    w.call("elementwise", *views, *results, chain=columns_of(p.chain, seen, full))
+
+
+def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Slot], y: View) -> None:
+    """Every part into its stretch of ``y``."""
+    start: Extent = 0
+    shapes = p.shapes([s.shape for s in operands])
+    for part, shape in zip(p.parts, shapes, strict=True):
+        shift = combine("mul", y.strides[p.axis], start)
+        place = View(y.buffer, shape, y.strides, combine("add", y.offset, shift))
+        slots = [operands[i] for i in part.operands]
+        if isinstance(part.params, ConcatParams):
+            _write_parts(w, part.params, slots, place)
+        else:
+            _write_chain(w, part.params, slots, [place])
+        start = combine("add", start, shape[p.axis])
+
+
+def _through(index_map: IndexMap, slot: Slot) -> View:
+    """A stored tensor as a chain sees it."""
+    at = index_map.layout(Layout.dense(slot.shape))
+    return View(slot.buffer, at.dims, at.strides, at.offset)
+
+
+def columns_of(chain: Chain, views: Sequence[View], full: Shape) -> Chain:
+    """The chain with two kinds only: an operand moves along the last axis, or it does not.
+
+    The runtime merges axes as the actual sizes allow, so finer kinds would promise too much.
+    """
+    kinds = tuple(FULL if _moves(v, full) else COL for v in views)
+    return replace(chain, operands=kinds)
+
+
+def _moves(view: View, full: Shape) -> bool:
+    return bool(view.dims) and view.dims[-1] == full[-1] and view.strides[-1] != 0

@@ -1,0 +1,153 @@
+"""RotaryEmbedding (opset 23, and com.microsoft's) as a concatenation of its rotated parts.
+
+    x1, x2 = halves of x (or its even and odd columns)
+    y = [x1·cos − x2·sin, x2·cos + x1·sin, what is not rotated]
+
+Source: Su et al., "RoFormer" (2021); the operators' own specifications.  The spelled-out forms
+need no rule of their own: they are a Concat between elementwise operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracea_graph.ir import Node, TensorSpec
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["LiftRotary"]
+
+_FIRST = Chain((FULL,) * 4, (Step("mul", (0, 2)), Step("mul", (1, 3)), Step("sub", (4, 5))), (6,))
+_SECOND = Chain((FULL,) * 4, (Step("mul", (1, 2)), Step("mul", (0, 3)), Step("add", (4, 5))), (6,))
+"""Over x1, x2, cos, sin."""
+
+
+@dataclass(frozen=True)
+class _Rotary:
+    """The operator's operands by role, and its attributes."""
+
+    x: str
+    cos: str
+    sin: str
+    ids: str
+    size: int
+    rotated: int
+    interleaved: bool
+    split: IndexMap
+    """From x to four axes, the last of them a head's columns."""
+    table: IndexMap
+    """From cos and sin to the same four axes."""
+    merged: int
+    """Columns of the result where its heads are merged, else 0."""
+
+
+class LiftRotary:
+    """The operator as arithmetic on views of its operands."""
+
+    name = "rotary"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.fused or region.op not in ("RotaryEmbedding", "com.microsoft::RotaryEmbedding"):
+            return
+        found = _read(graph, region)
+        if isinstance(found, str):
+            yield Miss(self.name, region.id, found)
+            return
+        tables, extra, specs = _gathered(graph, region, found)
+        params, names = _params(found), (found.x, *tables)
+        known = {**{v: graph.spec(v) for v in names}, **specs}
+        try:
+            made = params.infer([known[v] for v in names])
+        except ValueError as error:
+            yield Miss(self.name, region.id, str(error))
+            return
+        if made != (graph.spec(region.results[0]),):
+            yield Miss(self.name, region.id, "the shape of its result is not provably x's")
+            return
+        new = fused(self.name, params, names, region.results, [region])
+        yield Proposal(self.name, (region,), (new, *extra), specs)
+
+
+def _read(graph: TileGraph, region: Region) -> _Rotary | str:
+    """The operator in numbers, or why not."""
+    own = region.op != "RotaryEmbedding"
+    if len(region.operands) < 3 or (own and len(region.operands) < 4):
+        return "an operand is missing"
+    x, *rest = region.operands
+    ids, cos, sin = rest[:3] if own else (rest[2] if len(rest) > 2 else "", *rest[:2])
+    shape, table = graph.spec(x).shape, graph.spec(cos).shape
+    if shape is None or table is None or not is_f32(graph, x, cos, sin):
+        return "its operands are not float32 tensors of known rank"
+    if own and (
+        attribute(region, "scale", 1.0) != 1.0 or attribute(region, "is_packed_batching", 0)
+    ):
+        return "it scales, or packs its batches"
+    if ids and graph.spec(ids).rank != 2:
+        return "its position ids are no matrix"
+    if len(table) != (2 if ids else 3) or graph.spec(sin).shape != table:
+        return "its tables are not shaped alike"
+    half = table[-1]
+    heads = int(attribute(region, "num_heads", 0))  # type: ignore[call-overload]
+    columns = shape[-1]
+    if len(shape) == 3 and heads and isinstance(columns, int):
+        size = columns // heads
+        split = IndexMap((Move("reshape", (0, 0, heads, size)),))
+    elif len(shape) == 4 and isinstance(columns, int):
+        size, split = columns, IndexMap()
+    else:
+        return "the number or size of its heads is not known"
+    rotated = int(attribute(region, "rotary_embedding_dim", 0)) or size  # type: ignore[call-overload]
+    interleaved = attribute(region, "interleaved", 0) == 1
+    if half != rotated // 2 or rotated % 2 or (interleaved and rotated != size):
+        return "it rotates only a part of interleaved columns, or its tables have another size"
+    axis = IndexMap((Move("unsqueeze", (1 if len(shape) == 4 else 2,)),))
+    merged = columns if len(shape) == 3 else 0
+    return _Rotary(x, cos, sin, ids, size, rotated, interleaved, split, axis, merged)
+
+
+def _gathered(
+    graph: TileGraph, region: Region, found: _Rotary
+) -> tuple[tuple[str, str], tuple[Region, ...], dict[str, TensorSpec]]:
+    """The tables' rows for every position, and the look-ups that fetch them."""
+    if not found.ids:
+        return (found.cos, found.sin), (), {}
+    rows = graph.spec(found.ids).shape or ()
+    names: list[str] = []
+    regions: list[Region] = []
+    specs: dict[str, TensorSpec] = {}
+    for table in (found.cos, found.sin):
+        name = f"{region.results[0]}_{len(names)}_rows"
+        node = Node("Gather", (table, found.ids), (name,), {"axis": 0})
+        regions.append(Region(f"gather:{name}", "Gather", node.inputs, node.outputs, (node,)))
+        specs[name] = TensorSpec(
+            graph.spec(table).dtype, (*rows, (graph.spec(table).shape or ())[-1])
+        )
+        names.append(name)
+    return (names[0], names[1]), tuple(regions), specs
+
+
+def _params(found: _Rotary) -> ConcatParams:
+    half = found.rotated // 2
+    if found.interleaved:
+        cuts = [Move("slice", (3, start, HUGE, 2)) for start in (0, 1)]
+        last: tuple[Move, ...] = (Move("unsqueeze", (4,)),)
+        target: tuple[int, ...] = (0, 0, found.merged) if found.merged else (0, 0, 0, found.size)
+    else:
+        cuts = [Move("slice", (3, start, start + half, 1)) for start in (0, half)]
+        last, target = (), (0, 0, found.merged) if found.merged else ()
+    halves = [found.split.then(cut, *last) for cut in cuts]
+    table = found.table.then(*last)
+    parts = [
+        Part(ElementwiseParams(chain, (*halves, table, table)), (0, 0, 1, 2))
+        for chain in (_FIRST, _SECOND)
+    ]
+    if found.rotated < found.size:
+        rest = found.split.then(Move("slice", (3, found.rotated, HUGE, 1)))
+        parts.append(Part(ElementwiseParams(IDENTITY, (rest,)), (0,)))
+    return ConcatParams(4 if found.interleaved else 3, tuple(parts), target)

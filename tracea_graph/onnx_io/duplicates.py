@@ -1,0 +1,56 @@
+"""Share what is computed twice: equal operators with equal attributes on equal operands.
+
+    Cos(Gather(t, i)), Cos(Gather(t, i))   ->   one of them, read twice
+
+Random operators draw anew each time, and subgraphs may hold some: neither is ever shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from tracea_graph.onnx_io.draft import Call, Draft
+from tracea_graph.onnx_io.nodes import has_subgraph
+
+__all__ = ["share_duplicates"]
+
+RANDOM = frozenset({
+    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike",
+})  # fmt: skip
+
+SMALL = 4096
+"""Bytes up to which constants are compared by content; larger ones by name."""
+
+
+def share_duplicates(draft: Draft) -> int:
+    """Operators computed before are read from where they were computed first."""
+    first: dict[Hashable, Call] = {}
+    fixed = draft.captured() | draft.kept
+    shared = 0
+    for call in draft.calls():
+        if (key := _content(call, draft)) is None:
+            continue
+        earlier = first.setdefault(key, call)
+        if earlier is not call and fixed.isdisjoint(call.proto.output):
+            draft.share(call, earlier)
+            shared += 1
+    return shared
+
+
+def _content(call: Call, draft: Draft) -> Hashable | None:
+    """What the node computes; None if it may differ from run to run, or is not ONNX's own."""
+    proto = call.proto
+    if proto.domain not in ("", "ai.onnx") or proto.op_type in RANDOM or has_subgraph(proto):
+        return None
+    attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in proto.attribute)
+    operands = tuple(_operand(name, draft) for name in proto.input)
+    present = tuple(bool(name) for name in proto.output)
+    return proto.op_type, operands, tuple(attributes), present
+
+
+def _operand(name: str, draft: Draft) -> Hashable:
+    weight = draft.weights.get(name)
+    if weight is None or weight.nbytes > SMALL or name in draft.kept:
+        return name
+    return weight.dtype, weight.shape, weight.digest

@@ -1,0 +1,128 @@
+"""``FusedConcat``: parts computed side by side along an axis, each written where it belongs.
+
+y = concat(part_0(x …), part_1(x …), …; axis)
+
+A part is an elementwise op or again a concatenation.  Rotary embedding is one of these: its two
+halves read the same q, k and tables through different slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.index_map import IndexMap, Layout, Move, resolve_target
+
+__all__ = ["MAX_PARTS", "ConcatParams", "Part", "seen_layouts"]
+
+MAX_PARTS = 16
+
+Floats = npt.NDArray[np.floating[Any]]
+Shape = tuple[Extent, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stretch of the axis, and which operands of the whole it reads."""
+
+    params: ElementwiseParams | ConcatParams
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ConcatParams:
+    """``axis`` counts from the front; ``target`` reshapes the result (empty: it does not).
+
+    Raises ValueError for no or too many parts, a part of several results or element types that
+    differ, and an operand no part reads.
+    """
+
+    axis: int
+    parts: tuple[Part, ...]
+    target: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.parts) <= MAX_PARTS:
+            raise ValueError(f"a concatenation has 1 to {MAX_PARTS} parts")
+        read = {i for part in self.parts for i in part.operands}
+        if read != set(range(len(read))):
+            raise ValueError("a concatenation reads each of its operands")
+        if any(p.params.operands != len(p.operands) for p in self.parts):
+            raise ValueError("a part reads as many operands as its op takes")
+        if any(p.params.target for p in self.parts):
+            raise ValueError("a part keeps its shape")
+        kinds = {p.params.result_types for p in self.parts}
+        if len(kinds) != 1 or len(next(iter(kinds))) != 1:
+            raise ValueError("the parts have one result each, all of one element type")
+
+    @property
+    def operands(self) -> int:
+        return 1 + max(i for part in self.parts for i in part.operands)
+
+    @property
+    def result_types(self) -> tuple[DType, ...]:
+        return self.parts[0].params.result_types
+
+    @property
+    def flops(self) -> float:
+        """Vector instructions per element vector of the result, its parts being equal."""
+        return sum(p.params.flops for p in self.parts) / len(self.parts)
+
+    def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        """The shape of every part.  Raises ValueError if they do not provably fit together."""
+        found = [p.params.common([shapes[i] for i in p.operands]) for p in self.parts]
+        around = {(len(s), s[: self.axis], s[self.axis + 1 :]) for s in found}
+        if len(around) != 1 or self.axis >= len(found[0]):
+            raise ValueError("the parts do not provably fit together")
+        return found
+
+    def common(self, shapes: Sequence[Shape]) -> Shape:
+        """The parts' shapes put together, before ``target``."""
+        found = self.shapes(shapes)
+        total: Extent = 0
+        for shape in found:
+            total = combine("add", total, shape[self.axis])
+        return (*found[0][: self.axis], total, *found[0][self.axis + 1 :])
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        shapes = [s.shape for s in specs if s.shape is not None]
+        if len(shapes) != len(specs):
+            raise ValueError("an operand's rank is not known")
+        shape = self.common(shapes)
+        shape = resolve_target(shape, self.target) if self.target else shape
+        return (TensorSpec(self.result_types[0], shape),)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        parts = [p.params.reference([arrays[i] for i in p.operands])[0] for p in self.parts]
+        reshaped = IndexMap((Move("reshape", self.target),) if self.target else ())
+        return [reshaped.reference(np.concatenate(parts, self.axis))]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        return b.done(*self.spell(b, b.inputs))
+
+    def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
+        """Write the parts and the Concat on the named operands; the result's name."""
+        parts = [p.params.spell(b, [operands[i] for i in p.operands])[0] for p in self.parts]
+        y = b("Concat", *parts, axis=self.axis)
+        return [b("Reshape", y, b.ints(*self.target)) if self.target else y]
+
+
+def seen_layouts(
+    params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
+) -> Iterator[tuple[int, Layout]]:
+    """Every way an operand is read: its number, and the view of it."""
+    if isinstance(params, ElementwiseParams):
+        for i, (index_map, spec) in enumerate(zip(params.views, specs, strict=True)):
+            yield i, index_map.layout(Layout.dense(spec.shape or ()))
+        return
+    for part in params.parts:
+        for i, layout in seen_layouts(part.params, [specs[i] for i in part.operands]):
+            yield part.operands[i], layout

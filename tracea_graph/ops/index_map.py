@@ -1,0 +1,360 @@
+"""Index maps: reading a tensor through transpositions, slices and the like, without moving it.
+
+A map is a short list of moves.  Each move is an ONNX operator (the body), a NumPy expression (the
+reference) and arithmetic on dims, strides and offset (the lowering), so that the three cannot
+drift apart unnoticed: tests compare them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Expr, Extent, combine, product
+from tracea_graph.ops.body import BodyBuilder
+
+__all__ = ["HUGE", "IndexMap", "Layout", "Move", "dense_strides", "resolve_target"]
+
+HUGE = 2**31 - 1
+"""Beyond every index: a slice that ends here ends with its axis."""
+
+Array = npt.NDArray[Any]
+Shape = tuple[Extent, ...]
+Factors = tuple[int, Counter[Extent]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a view lies in its buffer; strides and offset count elements."""
+
+    dims: Shape
+    strides: Shape
+    offset: Extent = 0
+
+    @classmethod
+    def dense(cls, shape: Shape) -> Layout:
+        return cls(tuple(shape), dense_strides(shape))
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of a map.
+
+    ===========  ===============================================================================
+    op           ints
+    ===========  ===============================================================================
+    transpose    the permutation
+    reshape      the target: 0 copies the dimension of that index, at most one −1 is the rest
+    slice        axis, start, end, step, as ONNX counts them (negative from the end, clamped)
+    select       axis, index: that axis goes
+    squeeze      axes
+    unsqueeze    axes of the result
+    expand       the target, of the same rank; 1 keeps the dimension
+    ===========  ===============================================================================
+
+    Axes are not negative.
+    """
+
+    op: str
+    ints: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.op not in _MOVES:
+            raise ValueError(f"there is no move {self.op!r}")
+
+
+@dataclass(frozen=True)
+class IndexMap:
+    """Moves in order, from the stored tensor to what a chain sees."""
+
+    moves: tuple[Move, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.moves)
+
+    def then(self, *moves: Move) -> IndexMap:
+        """This map followed by further moves; neighbours that undo each other go."""
+        done = list(self.moves)
+        for move in moves:
+            if done and move.op == done[-1].op == "transpose":
+                first = done.pop().ints
+                move = Move("transpose", tuple(first[i] for i in move.ints))
+                if move.ints == tuple(range(len(move.ints))):
+                    continue
+            done.append(move)
+        return IndexMap(tuple(done))
+
+    def layout(self, start: Layout) -> Layout:
+        """Where the view lies.  Raises ValueError if no strides say it."""
+        for move in self.moves:
+            start = _MOVES[move.op].layout(start, move.ints)
+        return start
+
+    def shape(self, shape: Shape) -> Shape:
+        """The view's dimensions.  Raises ValueError as :meth:`layout` does."""
+        return self.layout(Layout.dense(shape)).dims if self.moves else tuple(shape)
+
+    def reference(self, array: Array) -> Array:
+        for move in self.moves:
+            array = _MOVES[move.op].numpy(array, move.ints)
+        return array
+
+    def spell(self, b: BodyBuilder, value: str) -> str:
+        """Write the moves as ONNX nodes; the name of the view."""
+        for move in self.moves:
+            value = _MOVES[move.op].spell(b, value, move.ints)
+        return value
+
+
+def dense_strides(shape: Shape) -> Shape:
+    """Of a dense tensor, in elements."""
+    strides: list[Extent] = []
+    step: Extent = 1
+    for dim in reversed(shape):
+        strides.insert(0, step)
+        step = combine("mul", step, dim)
+    return tuple(strides)
+
+
+# ---- transpose, squeeze, unsqueeze, expand ---------------------------------------------
+
+
+Ints = tuple[int, ...]
+
+
+def _transpose(at: Layout, perm: Ints) -> Layout:
+    if sorted(perm) != list(range(len(at.dims))):
+        raise ValueError(f"{perm} does not permute {len(at.dims)} axes")
+    return Layout(tuple(at.dims[i] for i in perm), tuple(at.strides[i] for i in perm), at.offset)
+
+
+def _squeeze(at: Layout, axes: Ints) -> Layout:
+    if any(at.dims[i] != 1 for i in axes):
+        raise ValueError("a squeezed axis is not one")
+    kept = [i for i in range(len(at.dims)) if i not in axes]
+    return Layout(tuple(at.dims[i] for i in kept), tuple(at.strides[i] for i in kept), at.offset)
+
+
+def _unsqueeze(at: Layout, axes: Ints) -> Layout:
+    dims, strides = list(at.dims), list(at.strides)
+    for axis in sorted(axes):
+        dims.insert(axis, 1)
+        strides.insert(axis, 0)
+    return Layout(tuple(dims), tuple(strides), at.offset)
+
+
+def _spell_axes(op: str) -> Callable[[BodyBuilder, str, Ints], str]:
+    def spell(b: BodyBuilder, value: str, axes: Ints) -> str:
+        return b(op, value, axes=axes) if b.opset < 13 else b(op, value, b.ints(*axes))
+
+    return spell
+
+
+def _expand(at: Layout, target: Ints) -> Layout:
+    if len(target) != len(at.dims):
+        raise ValueError("an expanded view keeps its rank")
+    repeated = [t != 1 and d == 1 for t, d in zip(target, at.dims, strict=True)]
+    if any(t not in (1, d) and d != 1 for t, d in zip(target, at.dims, strict=True)):
+        raise ValueError("an expanded axis is not one")
+    dims = tuple(t if r else d for t, d, r in zip(target, at.dims, repeated, strict=True))
+    strides = tuple(0 if r else s for s, r in zip(at.strides, repeated, strict=True))
+    return Layout(dims, strides, at.offset)
+
+
+# ---- slices ----------------------------------------------------------------------------
+
+
+def _slice(at: Layout, ints: Ints) -> Layout:
+    axis, start, end, step = ints
+    dim, stride = at.dims[axis], at.strides[axis]
+    first, last = _ends(dim, start, end, step)
+    span = _minus(last, first) if step > 0 else _minus(first, last)
+    count = _at_least_zero(combine("ceildiv", span, abs(step)), step, start, end)
+    offset = _plus(at.offset, combine("mul", stride, first) if first != 0 else 0)
+    dims, strides = list(at.dims), list(at.strides)
+    dims[axis], strides[axis] = count, combine("mul", stride, step)
+    return Layout(tuple(dims), tuple(strides), offset)
+
+
+def _ends(dim: Extent, start: int, end: int, step: int) -> tuple[Extent, Extent]:
+    """First index, and the one at which to stop; of an empty axis they are equal."""
+    if step > 0:
+        return _clamped(start, dim, 0, dim), _clamped(end, dim, 0, dim)
+    top = combine("sub", dim, 1)
+    return _clamped(start, dim, 0, top), _clamped(end, dim, -1, top)
+
+
+def _clamped(place: int, dim: Extent, low: int, top: Extent) -> Extent:
+    """min(max(place, low), top) as ONNX clamps, a negative place counted from the end."""
+    if isinstance(dim, int) and isinstance(top, int):
+        return min(max(place + dim if place < 0 else place, low), top)
+    if place >= HUGE or (place == -1 and top != dim):
+        return top
+    if place <= -HUGE or place == low == 0:
+        return low if top == dim or low < 0 else combine("min", low, top)
+    if place > 0 or (place == 0 and low < 0):
+        return combine("min", place, top)
+    counted = combine("max", combine("add", dim, place), low)
+    return counted if top == dim else combine("min", counted, top)
+
+
+def _minus(a: Extent, b: Extent) -> Extent:
+    """a − b, with (x − c) − d and x − x folded."""
+    if a == b:
+        return 0
+    if b == -1 and isinstance(a, Expr) and a.op == "sub" and a.args[1] == 1:
+        return a.args[0]
+    return combine("sub", a, b)
+
+
+def _plus(a: Extent, b: Extent) -> Extent:
+    return combine("add", a, b)
+
+
+def _at_least_zero(count: Extent, step: int, start: int, end: int) -> Extent:
+    if isinstance(count, int):
+        return max(count, 0)
+    never_negative = step > 0 and start == 0
+    never_negative |= step < 0 and end <= -HUGE
+    return count if never_negative else combine("max", count, 0)
+
+
+def _numpy_slice(x: Array, ints: Ints) -> Array:
+    axis, start, end, step = ints
+    first, last = _ends(x.shape[axis], start, end, step)
+    assert isinstance(last, int)
+    return x[(slice(None),) * axis + (slice(first, None if last < 0 else last, step),)]
+
+
+def _spell_slice(b: BodyBuilder, value: str, ints: Ints) -> str:
+    axis, start, end, step = ints
+    if step == 1:
+        return b.slice_last(value, start, end, axis)
+    return b("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
+
+
+def _select(at: Layout, ints: Ints) -> Layout:
+    axis, index = ints
+    dim = at.dims[axis]
+    place: Extent = combine("add", dim, index) if index < 0 else index
+    if isinstance(dim, int) and not -dim <= index < dim:
+        raise ValueError("the index is outside its axis")
+    offset = _plus(at.offset, combine("mul", at.strides[axis], place))
+    kept = [i for i in range(len(at.dims)) if i != axis]
+    return Layout(tuple(at.dims[i] for i in kept), tuple(at.strides[i] for i in kept), offset)
+
+
+def _spell_select(b: BodyBuilder, value: str, ints: Ints) -> str:
+    axis, index = ints
+    return b("Gather", value, b("Constant", value=np.asarray(index, np.int64)), axis=axis)
+
+
+# ---- reshapes --------------------------------------------------------------------------
+
+
+def resolve_target(shape: Shape, target: Ints) -> Shape:
+    """The dimensions a Reshape gives.  Raises ValueError if symbols leave the −1 open."""
+    dims: list[Extent] = []
+    for i, t in enumerate(target):
+        if t == 0 and i >= len(shape):
+            raise ValueError("a Reshape copies a dimension that is not there")
+        dims.append(shape[i] if t == 0 else t)
+    if -1 in target:
+        hole = target.index(-1)
+        dims[hole] = _quotient(_factors(shape), _factors([d for d in dims if d != -1]))
+    return tuple(dims)
+
+
+def _factors(extents: Sequence[Extent]) -> Factors:
+    """A product as a number times symbols (other arithmetic counts as a symbol)."""
+    number, symbols = 1, Counter[Extent]()
+    stack = list(extents)
+    while stack:
+        extent = stack.pop()
+        if isinstance(extent, int):
+            number *= extent
+        elif isinstance(extent, Expr) and extent.op == "mul":
+            stack += extent.args
+        else:
+            symbols[extent] += 1
+    return number, symbols
+
+
+def _quotient(a: Factors, b: Factors) -> Extent:
+    """a / b.  Raises ValueError unless it is provably exact."""
+    if b[0] == 0 or a[0] % b[0] or not b[1] <= a[1]:
+        raise ValueError("symbols leave a dimension open")
+    rest = tuple((a[1] - b[1]).elements())
+    return combine("mul", product(rest), a[0] // b[0])
+
+
+def _reshape(at: Layout, target: Ints) -> Layout:
+    """Axes split and merge where the elements of each group lie at one stride."""
+    dims = resolve_target(at.dims, target)
+    strides: list[Extent] = [0] * len(dims)
+    old = [i for i, d in enumerate(at.dims) if d != 1]
+    new = [i for i, d in enumerate(dims) if d != 1]
+    while old and new:
+        a, b = [old.pop(0)], [new.pop(0)]
+        while (p := _factors([at.dims[i] for i in a])) != (q := _factors([dims[i] for i in b])):
+            if _divides(p, q) and old:
+                a.append(old.pop(0))
+            elif _divides(q, p) and new:
+                b.append(new.pop(0))
+            else:
+                raise ValueError("a Reshape splits and merges at once")
+        if not all(_follows(at, i, j) for i, j in pairwise(a)):
+            raise ValueError("the axes a Reshape merges do not lie at one stride")
+        step = at.strides[a[-1]]
+        for j in reversed(b):
+            strides[j] = step
+            step = combine("mul", step, dims[j])
+    if old or new:
+        raise ValueError("a Reshape changes the number of elements")
+    return Layout(dims, tuple(strides), at.offset)
+
+
+def _divides(p: Factors, q: Factors) -> bool:
+    return p[0] > 0 and q[0] % p[0] == 0 and p[1] <= q[1]
+
+
+def _follows(at: Layout, i: int, j: int) -> bool:
+    """True if one step of axis i is a walk through all of axis j."""
+    return _factors([at.strides[i]]) == _factors([at.dims[j], at.strides[j]])
+
+
+def _numpy_reshape(x: Array, target: Ints) -> Array:
+    return x.reshape([x.shape[i] if t == 0 else t for i, t in enumerate(target)])
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What one kind of move means: on a layout, on an array, in ONNX."""
+
+    layout: Callable[[Layout, Ints], Layout]
+    numpy: Callable[[Array, Ints], Array]
+    spell: Callable[[BodyBuilder, str, Ints], str]
+
+
+_MOVES: Mapping[str, _Kind] = MappingProxyType(
+    {
+        "transpose": _Kind(_transpose, np.transpose, lambda b, v, p: b("Transpose", v, perm=p)),
+        "reshape": _Kind(_reshape, _numpy_reshape, lambda b, v, t: b("Reshape", v, b.ints(*t))),
+        "slice": _Kind(_slice, _numpy_slice, _spell_slice),
+        "select": _Kind(_select, lambda x, i: np.take(x, i[1], i[0]), _spell_select),
+        "squeeze": _Kind(_squeeze, np.squeeze, _spell_axes("Squeeze")),
+        "unsqueeze": _Kind(_unsqueeze, np.expand_dims, _spell_axes("Unsqueeze")),
+        "expand": _Kind(
+            _expand,
+            lambda x, t: np.broadcast_to(x, np.broadcast_shapes(x.shape, t)),
+            lambda b, v, t: b("Expand", v, b.ints(*t)),
+        ),
+    }
+)
