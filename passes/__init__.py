@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tracea_graph.passes import attention, elementwise, embedding, gemm, projections, recognise
+from tracea_graph.passes import (
+    attention,
+    attention_nodes,
+    elementwise,
+    embedding,
+    gemm,
+    projections,
+    recognise,
+)
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
@@ -15,7 +23,14 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
     """
     return (
         # spellings first: fusing half of one would hide it
-        Phase("recognise", (*map(RulePass, recognise.RULES), attention.RecogniseAttention())),
+        Phase(
+            "recognise",
+            (
+                *map(RulePass, recognise.RULES),
+                attention.RecogniseAttention(),
+                attention_nodes.LiftAttention(),
+            ),
+        ),
         # products and look-ups become regions that others can join
         Phase(
             "lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())

@@ -86,7 +86,8 @@ def attention_params(
         raise Unfit("q, k and v have different heads")
     if k.heads * k.shared != q.heads and not k.heads == 1 == k.shared:
         raise Unfit("q, k and v have different heads")
-    if not is_f32(graph, q.value, k.value, v.value):
+    known = [o.value for o in qkv if o.value in graph.specs or graph.weight(o.value)]
+    if not is_f32(graph, *known):
         raise Unfit("q, k and v are not float32")
     agree = where_equal(k.length, v.length) and where_equal(k.batch, v.batch)
     if not agree or not where_equal(q.batch, k.batch):

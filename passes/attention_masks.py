@@ -99,6 +99,10 @@ class Masks:
         else:
             self.steps.append(_unexpanded(self.graph, term.value))
 
+    def order(self, causal: str) -> None:
+        """Keys are seen in this order, others score −∞."""
+        self.steps.append(_Drop((), causal, -inf, False))
+
     def _sum_as_drop(self, value: str) -> _Drop | None:
         """A mask of zeros and one absorbing number, by its condition."""
         fill = dropped_number(self.graph, value)

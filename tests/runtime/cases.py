@@ -314,7 +314,7 @@ def attention(
         mask_view,
         heads_view(0, "output", heads, "s", dv),
     )
-    call = Call("attention", views, (code, 0), (0.25,))
+    call = Call("attention", views, (code, 0, 0), (0.25, -np.inf, 0.0))
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
     q64, k64, v64 = (
         a.reshape(batch, a.shape[1], -1, w).transpose(0, 2, 1, 3)
