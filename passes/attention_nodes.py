@@ -115,7 +115,11 @@ class LiftAttention:
     ) -> Proposal:
         if any(o.scale != 1.0 for o in qkv[2:]):
             raise Unfit("v is scaled")
-        scale *= qkv[0].scale * qkv[1].scale
+        q, *kv = qkv
+        if q.heads % kv[0].heads == 0:  # the operator repeats heads itself
+            kv = [dataclasses.replace(o, shared=q.heads // o.heads) for o in kv]
+        qkv = (q, kv[0], kv[1])
+        scale *= q.scale * kv[0].scale
         masking = masks.done()
         for tail in ends:
             params = attention_params(
