@@ -136,9 +136,7 @@ class Masks:
             return _Drop((whole,), drop.causal, fill, selects)
         return drop
 
-    def _conditions(
-        self, parts: Sequence[Band | str], fill: float, selects: bool
-    ) -> _Drop | None:
+    def _conditions(self, parts: Sequence[Band | str], fill: float, selects: bool) -> _Drop | None:
         """None if a band is not causality as the kernels know it."""
         orders = {self._order(p.reach) for p in parts if isinstance(p, Band)}
         if len(orders) > 1 or "" in orders:
@@ -257,13 +255,12 @@ def _is_cut(have: Extent, need: Extent) -> bool:
     Were they not, the mask would be smaller than the scores, and the original would fail; a mask
     cut to a single key is refused by the runtime.
     """
-    cut = isinstance(have, Expr) and have.op == "min"
-    return cut and any(where_equal(a, need) for a in have.args)  # type: ignore[union-attr]
+    if not isinstance(have, Expr) or have.op != "min":
+        return False
+    return any(where_equal(a, need) for a in have.args)
 
 
 def _unexpanded(graph: TileGraph, value: str) -> str:
     """What an Expand repeats: kernels broadcast the mask themselves."""
     region = operand_producer(graph, value, "Expand")
     return value if region is None else region.operands[0]
-
-

@@ -19,7 +19,7 @@ from tracea_graph.passes.attention import attention_params, attention_proposal
 from tracea_graph.passes.attention_masks import Masks, Term
 from tracea_graph.passes.attention_operands import Operand, heads_behind, rows_of
 from tracea_graph.passes.attention_tail import Tail, tails
-from tracea_graph.passes.attention_walk import Unfit, Walk
+from tracea_graph.passes.attention_walk import Unfit, Walk, number
 from tracea_graph.passes.regions import attribute, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -58,7 +58,7 @@ class LiftAttention:
         if results[3] and (graph.uses(results[3]) or graph.is_output(results[3])):
             raise Unfit("the scores themselves are read too")
         flat = graph.spec(inputs[0]).rank == 3
-        counts = [int(attribute(node, f"{x}_num_heads", 0)) for x in ("q", "kv", "kv")]  # type: ignore[call-overload]  # fmt: skip
+        counts = [int(number(node, f"{x}_num_heads")) for x in ("q", "kv", "kv")]
         if flat and 0 in counts:
             raise Unfit("the number of heads is not given")
         if any(inputs[4:6]) and (flat or not all(inputs[4:6])):
@@ -79,9 +79,9 @@ class LiftAttention:
         if inputs[3]:
             boolean = graph.spec(inputs[3]).dtype is DType.BOOL
             masks.take(Term(inputs[3], -inf) if boolean else Term(inputs[3]))
-        scale = float(attribute(node, "scale", 0.0)) or 1 / sqrt(q.size)  # type: ignore[arg-type]
+        scale = number(node, "scale") or 1 / sqrt(q.size)
         ends = [Tail("rows", results[0], ())] if flat else tails(graph, results[0])
-        cap = float(attribute(node, "softcap", 0.0))  # type: ignore[arg-type]
+        cap = number(node, "softcap")
         others = tuple(v for v in results[1:3] if v)
         return self._proposal(walk, (q, k, v), masks, ends, scale, cap, others)
 
@@ -94,12 +94,14 @@ class LiftAttention:
             raise Unfit("it keeps a cache or an order")
         if not all(inputs[:3]) or any(graph.spec(v).rank != 3 for v in inputs[:3]):
             raise Unfit("q, k and v are packed in one tensor")
-        heads = int(attribute(node, "num_heads", 0))  # type: ignore[call-overload]
+        heads = int(number(node, "num_heads"))
+        if heads < 1:
+            raise Unfit("the number of heads is not given")
         q, k, v = (rows_of(graph, value, heads) for value in inputs[:3])
         masks = Masks(graph, (q.batch, q.heads, q.length, k.length), node.results[0])
         if inputs[5]:
             masks.take(Term(inputs[5]))
-        scale = float(attribute(node, "scale", 0.0)) or 1 / sqrt(q.size)  # type: ignore[arg-type]
+        scale = number(node, "scale") or 1 / sqrt(q.size)
         ends = [Tail("rows", node.results[0], ())]
         return self._proposal(Walk(graph, [node]), (q, k, v), masks, ends, scale)
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent
-from tracea_graph.passes.attention_walk import Unfit, dims, unscale
+from tracea_graph.passes.attention_walk import Unfit, dims, number, unscale
 from tracea_graph.passes.extents import constant_ints, tail_agrees, tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, operand_producer
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg import TileGraph
 
 __all__ = ["Operand", "heads_behind", "rows_of"]
 
@@ -26,8 +26,8 @@ _SPLIT = (0, 2, 1, 3)
 _SPLIT_KEYS = (0, 2, 3, 1)
 _SWAP = (0, 1, 3, 2)
 _SWAP_MATRICES = (0, 2, 1)
-_THREE = {(2, 0, 3, 1, 4): 2, (0, 2, 3, 1, 4): 2}
-"""Permutations of [B,S,3,H,D] that bring the three to the front or behind the batch."""
+_THREE = {0: (2, 0, 3, 1, 4), 1: (0, 2, 3, 1, 4)}
+"""Permutations of [B,S,3,H,D] that bring the three to this axis."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ def _columns(graph: TileGraph, value: str) -> tuple[str, int]:
             return value, 0
         before = region.results[: region.results.index(value)]
         sizes = [(graph.spec(v).shape or (None,))[-1] for v in before]
-        return (source, sum(map(int, sizes))) if all(isinstance(s, int) for s in sizes) else (value, 0)  # type: ignore[arg-type]  # fmt: skip
+        known = [s for s in sizes if isinstance(s, int)]
+        return (source, sum(known)) if len(known) == len(sizes) else (value, 0)
     if rank is None or len(region.operands) < 4:
         return value, 0
     start, axes = (constant_ints(graph, region.operands[i]) for i in (1, 3))
@@ -141,17 +142,19 @@ def _selected(graph: TileGraph, value: str, turned: bool) -> Operand | None:
         return None
     perm = attribute(turn, "perm", ())
     before, stacked = (graph.spec(v).shape for v in (reshape.operands[0], turn.operands[0]))
-    if perm not in _THREE or not before or not stacked or len(before) != 3 or len(stacked) != 5:
+    if chosen[1] not in _THREE or before is None or stacked is None:
         return None
-    count, heads, size = stacked[2:]
-    if perm.index(2) != chosen[1] or not all(isinstance(d, int) for d in (count, heads, size)):  # type: ignore[attr-defined]  # fmt: skip
+    if len(before) != 3 or len(stacked) != 5:
         return None
-    if before[2] != count * heads * size or not tail_agrees(before[:2], stacked[:2], 2):  # type: ignore[operator]  # fmt: skip
+    sizes = [d for d in stacked[2:] if isinstance(d, int)]
+    if len(sizes) < 3 or perm != _THREE[chosen[1]] or not tail_agrees(before[:2], stacked[:2], 2):
         return None
-    offset, width = chosen[2] * heads * size, count * heads * size  # type: ignore[operator]
-    return Operand(
-        reshape.operands[0], "rows", before[0], before[1], heads, size, offset, width  # type: ignore[arg-type]
-    )  # fmt: skip
+    count, heads, size = sizes
+    width = count * heads * size
+    if before[2] != width:
+        return None
+    offset = chosen[2] * heads * size
+    return Operand(reshape.operands[0], "rows", *before[:2], heads, size, offset, width)
 
 
 def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
@@ -163,8 +166,8 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
         index = constant_ints(graph, region.operands[1])
         if index is None or len(index) != 1 or graph.spec(region.operands[1]).rank != 0:
             return None
-        axis = attribute(region, "axis", 0)
-        return (region.operands[0], axis, index[0]) if index[0] >= 0 else None  # type: ignore[return-value]  # fmt: skip
+        axis = int(number(region, "axis"))
+        return (region.operands[0], axis, index[0]) if index[0] >= 0 else None
     if region.op == "Squeeze":
         part = operand_producer(graph, region.operands[0], "Split")
         axes = tuple_axes(graph, value)
@@ -234,7 +237,9 @@ def _repeated(graph: TileGraph, value: str) -> tuple[str, int] | None:
         return None
     narrow = graph.spec(repeat.operands[0]).shape
     lifted = graph.producer(repeat.operands[0])
-    if narrow is None or len(narrow) != 5 or lifted is None or lifted.op not in ("Unsqueeze", "Reshape"):  # fmt: skip
+    if narrow is None or len(narrow) != 5 or lifted is None:
+        return None
+    if lifted.op not in ("Unsqueeze", "Reshape"):
         return None
     source = graph.spec(lifted.operands[0]).shape
     groups, times = wide[1:3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracea_graph.ir import product
 from tracea_graph.passes.attention_operands import Operand, heads_behind
 from tracea_graph.passes.attention_walk import Unfit, Walk, reader, readers
 from tracea_graph.passes.extents import tail_agrees, where_equal
@@ -85,7 +86,11 @@ def tails(graph: TileGraph, result: str) -> list[Tail]:
     after = graph.spec(last.results[0]).shape if last else None
     if last is None or before is None or after is None or len(after) != 3:
         return ends
-    size = before[2] * before[3] if all(isinstance(d, int) for d in before[2:]) else None  # type: ignore[operator]  # fmt: skip
-    if size == after[2] and all(map(where_equal, before[:2], after[:2])):
+    merged = product(before[2:])
+    if (
+        merged == after[2]
+        and isinstance(merged, int)
+        and all(map(where_equal, before[:2], after[:2]))
+    ):
         ends.insert(0, Tail("rows", last.results[0], (turn, last)))
     return ends

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import Extent
-from tracea_graph.passes.regions import operand_producer
+from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Unfit", "Walk", "check_interior", "dims", "reader", "readers", "unscale"]
+__all__ = ["Unfit", "Walk", "check_interior", "dims", "number", "reader", "readers", "unscale"]
 
 
 class Unfit(Exception):
@@ -79,6 +79,12 @@ def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequenc
                 raise Unfit(f"the result {value!r} of {region.op} is a graph output")
             if any(u.region.id not in inside for u in graph.uses(value)):
                 raise Unfit(f"the result {value!r} of {region.op} has other readers")
+
+
+def number(region: Region, name: str, default: float = 0.0) -> float:
+    """A numeric attribute of an original operator."""
+    value = attribute(region, name, default)
+    return float(value) if isinstance(value, (int, float)) else default
 
 
 def dims(shape: tuple[Extent, ...]) -> str:

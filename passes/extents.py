@@ -32,8 +32,8 @@ def _polynomial(extent: Extent) -> Polynomial:
     result: Polynomial = Counter(a)
     if extent.op == "mul":
         result = Counter()
-        for (x, n) in a.items():
-            for (y, m) in b.items():
+        for x, n in a.items():
+            for y, m in b.items():
                 result[tuple(sorted((*x, *y)))] += n * m
         return _trimmed(result)
     for y, m in b.items():
@@ -60,14 +60,14 @@ def constant_ints(graph: TileGraph, value: str) -> tuple[int, ...] | None:
     return tuple(int(v) for v in weight.array().reshape(-1))
 
 
-def tuple_axes(graph: TileGraph, region_value: str, name: str = "axes") -> tuple[int, ...] | None:
-    """The axes of the Unsqueeze, Squeeze or reduction that writes a value: attribute or operand."""
-    region = graph.producer(region_value)
+def tuple_axes(graph: TileGraph, value: str) -> tuple[int, ...] | None:
+    """The axes of the Unsqueeze or Squeeze that writes a value, by attribute or operand."""
+    region = graph.producer(value)
     if region is None:
         return None
-    axes = attribute(region, name, None)
-    if axes is not None:
-        return tuple(axes)  # type: ignore[arg-type]
+    axes = attribute(region, "axes", None)
+    if isinstance(axes, tuple):
+        return tuple(int(a) for a in axes)
     return constant_ints(graph, region.operands[1]) if len(region.operands) > 1 else None
 
 
@@ -102,4 +102,4 @@ def _sizes(graph: TileGraph, value: str) -> tuple[Extent, ...] | None:
     if shape is None:
         return None
     start, end = attribute(region, "start", 0), attribute(region, "end", len(shape))
-    return shape[start:end]  # type: ignore[misc]
+    return shape[start:end] if isinstance(start, int) and isinstance(end, int) else None

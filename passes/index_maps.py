@@ -33,7 +33,12 @@ __all__ = ["Affine", "Band", "affine", "conjunction", "dropped_number", "drops"]
 _MAX_DEPTH = 16
 _MAX_TRIANGLE = 1 << 24
 """Elements of a constant that are still worth comparing with a triangle."""
-_COMPARISONS = {"LessOrEqual": (1, 0), "Less": (1, 1), "GreaterOrEqual": (-1, 0), "Greater": (-1, 1)}
+_COMPARISONS = {
+    "LessOrEqual": (1, 0),
+    "Less": (1, 1),
+    "GreaterOrEqual": (-1, 0),
+    "Greater": (-1, 1),
+}
 _MOVERS = ("Expand", "Unsqueeze", "Identity", "Slice", "Reshape")
 _NEGATED = {"LessOrEqual": "Greater", "Less": "GreaterOrEqual", "GreaterOrEqual": "Less",
             "Greater": "LessOrEqual"}  # fmt: skip
@@ -286,6 +291,6 @@ def _constant_mask(graph: TileGraph, value: str, negated: bool) -> list[Band | s
     if array.ndim >= 2 and all(d == 1 for d in array.shape[:-2]):
         plane = array.reshape(array.shape[-2:])
         reach = int(plane[0].sum()) - 1
-        if np.array_equal(plane, np.tri(*plane.shape, reach, dtype=bool)):
+        if np.array_equal(plane, np.tri(plane.shape[0], plane.shape[1], reach, dtype=bool)):
             return [Band(reach)]
     return None if negated else [value]

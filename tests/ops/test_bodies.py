@@ -173,7 +173,9 @@ CASES = {
         )
         for order in ("top", "bottom")
         for mask, operands in (
-            ("none", ()), ("add", (additive(2, 1, 1, 7),)), ("bool", (keep(2, 1, 5, 7),)),
+            ("none", ()),
+            ("add", (additive(2, 1, 1, 7),)),
+            ("bool", (keep(2, 1, 5, 7),)),
         )
     },
     "attention, no queries": Case(ATTEND, ((2, 0, 6), (2, 7, 6), (2, 7, 8))),

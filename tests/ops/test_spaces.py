@@ -90,6 +90,9 @@ BIAS_RELU = Chain(("full", "row", "full"), (Step("add", (0, 1)), Step("mul", (3,
 SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 IDS = np.array([[1, 0, 4], [2, 2, 3]])
 HEADS = AttentionParams(2, 3, 4, 0.5, "add", (0, 6, 0), (12, 12, 8))
+GROUPED = AttentionParams(
+    4, 3, 4, 0.5, "add", kv_heads=2, layouts=("heads", "turned", "split", "heads")
+)
 
 CASES = (
     Case("MatMul", ((5, 4), (4, 6))),
@@ -141,6 +144,8 @@ CASES = (
         Norm("layer", 1e-5), SUM, keep_sum=True)),
     Case("FusedElementwise", ((2, 3, 4), (4,), (2, 1, 4)), params=ElementwiseParams(BIAS_RELU)),
     Case("FusedAttention", ((2, 3, 12), (2, 5, 12), (2, 5, 8), (2, 1, 1, 5)), params=HEADS),
+    Case("FusedAttention", ((2, 4, 3, 3), (2, 2, 3, 5), (2, 5, 2, 4), (2, 4, 1, 5)),
+         params=GROUPED),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),
     Case("FusedEmbedding", ((5, 4), IDS, (4,), (4,)), tight=False, params=EmbeddingParams(

@@ -319,7 +319,8 @@ GUARDED = {
 }
 MISSES = {
     "masked, then scaled": (
-        replace(PLAIN, mask=scaled_after), "the scores are masked before they are scaled",
+        replace(PLAIN, mask=scaled_after),
+        "the scores are masked before they are scaled",
     ),
     "replaced where another mask was added": (
         replace(PLAIN, mask=replaced_after),

@@ -25,7 +25,13 @@ def attention(net: Net, mask: Masking, past: bool = False) -> str:
     k, v = (net.input(x, "batch", H, "seq", D) for x in "kv")
     if past:
         k, v = (
-            net("Concat", net.input(f"past_{x}", "batch", H, "past", D), x, axis=-2, name=f"all_{x}")
+            net(
+                "Concat",
+                net.input(f"past_{x}", "batch", H, "past", D),
+                x,
+                axis=-2,
+                name=f"all_{x}",
+            )
             for x in (k, v)
         )
     scores = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]), name="scores")

@@ -195,9 +195,7 @@ def lifted(net: Net, outputs: tuple[str, ...]) -> tuple[TileGraph, Any]:
 FLAT = {"q_num_heads": H, "kv_num_heads": 2}
 
 
-@pytest.mark.parametrize(
-    "attrs", [{}, {"is_causal": 1}, {"scale": 0.3, "softcap": 2.0}], ids=str
-)
+@pytest.mark.parametrize("attrs", [{}, {"is_causal": 1}, {"scale": 0.3, "softcap": 2.0}], ids=str)
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("mask", ["", "float", "bool"])
 def test_the_attention_operator(attrs: dict[str, Any], flat: bool, mask: str) -> None:

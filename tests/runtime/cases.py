@@ -333,7 +333,10 @@ def attention(
 
 
 def attention_op(
-    name: str, params: AttentionParams, shapes: Sequence[tuple[int | str, ...]], symbols: Mapping[str, int]
+    name: str,
+    params: AttentionParams,
+    shapes: Sequence[tuple[int | str, ...]],
+    symbols: Mapping[str, int],
 ) -> Case:
     """The program the passes write for one attention; a fourth operand is an additive mask."""
     specs = [spec(*shape) for shape in shapes]
@@ -363,7 +366,9 @@ def attention_ops() -> tuple[Case, ...]:
         ),
         *(
             attention_op(
-                f"attention_ordered_{s}_of_{t}", ordered, (*rows, ("b", 1, 1, "t")),
+                f"attention_ordered_{s}_of_{t}",
+                ordered,
+                (*rows, ("b", 1, 1, "t")),
                 {"b": 1, "s": s, "t": t},
             )
             for s, t in ((150, 150), (60, 400), (1, 300), (4, 60))

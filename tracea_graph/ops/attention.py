@@ -7,8 +7,8 @@
     y = softmax(s) v
 
 Each of q, k, v and y lies in one of four layouts.  In ``rows``, a tensor may hold more columns
-than are read: q, k and v may be column ranges of one tensor (a merged projection).  Source:
-Vaswani et al. 2017; computed in key blocks as in Dao et al. 2022; shared keys: Ainslie et al. 2023.
+than are read: q, k and v may be column ranges of one tensor (a merged projection).  Sources:
+Vaswani et al. 2017; key blocks: Dao et al. 2022; shared keys: Ainslie et al. 2023.
 """
 
 from __future__ import annotations

@@ -126,11 +126,15 @@ class CostModel:
         return self._vector(count * _HEAVY.get(region.op, _LIGHT))
 
     def _attention(self, graph: TileGraph, region: Region, p: AttentionParams) -> float:
-        shape = graph.spec(region.operands[0]).shape or (1, 1, 1)
-        keys = self._value((graph.spec(region.operands[1]).shape or (1, 1, 1))[1])
-        scores = self._value(shape[0]) * p.heads * self._value(shape[1]) * keys
+        try:
+            extents = [p.extents(i, graph.spec(v)) for i, v in enumerate(region.operands[:2])]
+        except ValueError:
+            return 0.0
+        (batch, queries), (_, keys) = [tuple(map(self._value, e)) for e in extents]
+        heads = batch * p.heads
+        seen = keys if p.causal == "none" else max(1.0, keys - (min(queries, keys) - 1) / 2)
+        scores = heads * queries * seen
         product = self._product(2.0 * scores * (p.head + p.head_v), _ATTENTION_PRODUCT)
-        heads = self._value(shape[0]) * p.heads
         return product + self._vector(scores * 10) + heads * _HEAD_US
 
     def _product(self, flops: float, efficiency: float) -> float:
