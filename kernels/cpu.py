@@ -35,7 +35,16 @@ class Function:
 
 KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
     {
-        "gemm": (Function("gemm", "const tracea_gemm_tile*"),),
+        "gemm": (
+            Function("gemm", "const tracea_gemm_tile*"),
+            Function("gemm_dot", "const tracea_gemm_dot_tile*"),
+            Function("gemm_pack", "const tracea_gemm_pack_tile*"),
+        ),
+        "gemm_bf16": (
+            Function("gemm_bf16", "const tracea_gemm_tile*"),
+            Function("gemm_mixed", "const tracea_gemm_tile*"),
+            Function("round_bf16", "const tracea_round_tile*"),
+        ),
         "norm": (
             Function("norm_layer", "const tracea_norm_tile*"),
             Function("norm_rms", "const tracea_norm_tile*"),
@@ -54,7 +63,14 @@ CHAIN = "const tracea_chain_tile*"
 """What every chain takes."""
 
 KERNEL_OF: Mapping[str, str] = MappingProxyType(
-    {"gemm": "gemm", "norm": "norm", "embedding": "gather", "attention": "attention"}
+    {
+        "gemm": "gemm",
+        "gemm_bf16": "gemm_bf16",
+        "round_bf16": "gemm_bf16",
+        "norm": "norm",
+        "embedding": "gather",
+        "attention": "attention",
+    }
 )
 """The kernel a program's call needs; one that is not named here runs on chains alone."""
 
@@ -87,9 +103,15 @@ def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
     """Render one unit.  ``kernel`` is one of :data:`KERNELS`, or ``"chain"`` with a chain."""
     variant = find(kernel, isa)
     exported = symbols(kernel, isa, chain)
-    body = render(variant.template, isa=isa, symbols=exported, **_parameters(variant, chain))
+    body = render(
+        variant.template,
+        isa=variant.isa,
+        vectors_of=isa_of(variant.isa).base or variant.isa,
+        symbols=exported,
+        **_parameters(variant, chain),
+    )
     header = "\n".join(f"// {line}" for line in _header(variant, exported))
-    flags = (*COMMON_FLAGS, *isa_of(isa).flags, *(chain_source.FLAGS if chain else ()))
+    flags = (*COMMON_FLAGS, *isa_of(variant.isa).flags, *(chain_source.FLAGS if chain else ()))
     return Source(exported[0], f"{header}\n{body}", flags)
 
 
@@ -102,14 +124,15 @@ def units(kernels: Iterable[str], chains: Iterable[Chain], isas: Iterable[str]) 
     """Every unit of a library that holds these kernels and chains for these levels."""
     unique = sorted({chain.key: chain for chain in chains}.items())
     wanted = set(kernels)
-    return [
+    sources = (
         source
         for isa in isas
         for source in (
             *(emit(kernel, isa) for kernel in KERNELS if kernel in wanted),
             *(emit("chain", isa, chain) for _, chain in unique),
         )
-    ]
+    )
+    return list({source.symbol: source for source in sources}.values())
 
 
 def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:

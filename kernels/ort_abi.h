@@ -24,7 +24,7 @@ struct OrtApiBase {
 };
 
 enum OrtCode : int { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };
-enum OrtElement : int { ORT_F32 = 1, ORT_I32 = 6, ORT_I64 = 7, ORT_BOOL = 9 };
+enum OrtElement : int { ORT_F32 = 1, ORT_I32 = 6, ORT_I64 = 7, ORT_BOOL = 9, ORT_BF16 = 16 };
 constexpr int kOrtRequired = 0;       // OrtCustomOpInputOutputCharacteristic
 constexpr int kOrtMemDefault = 0;     // OrtMemType
 constexpr int kOrtAllocatorArena = 1;  // OrtAllocatorType
@@ -82,6 +82,7 @@ ORT_SLOT(28, AddCustomOpDomain, S, OrtSessionOptions*, OrtCustomOpDomain*)
 ORT_SLOT(101, ReleaseCustomOpDomain, void, OrtCustomOpDomain*)
 ORT_SLOT(163, KernelInfoGetAttributeArray_int64, S, const OrtKernelInfo*, const char* name,
          int64_t* out, size_t* count)
+ORT_SLOT(244, KernelInfo_GetNodeName, S, const OrtKernelInfo*, char* out, size_t* size)
 ORT_SLOT(90, KernelContext_GetInput, S, const OrtKernelContext*, size_t, const OrtValue**)
 ORT_SLOT(91, KernelContext_GetOutput, S, OrtKernelContext*, size_t, const int64_t* dims,
          size_t rank, OrtValue**)

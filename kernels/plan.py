@@ -36,7 +36,15 @@ MAGIC = 0x6165_6361_7274
 VERSION = 1
 
 OPCODES = MappingProxyType(
-    {"gemm": 1, "norm": 2, "elementwise": 3, "embedding": 4, "attention": 5}
+    {
+        "gemm": 1,
+        "norm": 2,
+        "elementwise": 3,
+        "embedding": 4,
+        "attention": 5,
+        "gemm_bf16": 6,
+        "round_bf16": 7,
+    }
 )
 LIMITS = MappingProxyType(
     {

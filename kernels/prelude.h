@@ -5,6 +5,7 @@
 #endif
 #define TRACEA_API extern "C" __attribute__((visibility(TRACEA_VISIBILITY)))
 #define INLINE static inline __attribute__((always_inline, unused))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 //% if isa != "scalar"
 #if defined(__GNUC__) && !defined(__clang__)
 // gcc 12 finds fault with the deliberately undefined operands in its own header.
@@ -17,7 +18,7 @@
 // Everything below is local to this file: no code built for one instruction set may be merged
 // into another's.
 namespace {
-//% include "vec_" ~ isa ~ ".h"
+//% include "vec_" ~ vectors_of | default(isa) ~ ".h"
 //% if needs
 
 //% include "vec_math.h"

@@ -25,6 +25,7 @@ struct State {
   Op* ops;
   OrtCustomOpDomain* domain;
   bool dims_by_reference, ready, locked;
+  int trace;
 };
 State state;
 
@@ -49,6 +50,19 @@ bool decode(const tracea_op_type& type, const int64_t* words, size_t count, Node
             Fault& fault) {
   return Reader(words, static_cast<int64_t>(count), &node->program, &fault).program() &&
          matches(type, node->program, fault);
+}
+
+// The node's name, fit for one line; "?" where it is too long.
+OrtStatus* name_node(const OrtApi* api, const OrtKernelInfo* info, char* label) {
+  size_t size = 0;
+  OrtStatus* status = ort::KernelInfo_GetNodeName(api, info, static_cast<char*>(nullptr), &size);
+  if (!status && size < kMaxLabel)
+    status = ort::KernelInfo_GetNodeName(api, info, label, &size);
+  else if (!status)
+    strcpy(label, "?");
+  for (char* c = label; *c; ++c)
+    if (*c >= 0 && *c < ' ') *c = '?';
+  return status;
 }
 
 void destroy(void* kernel) {
@@ -79,7 +93,9 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
   if (!fault.set && !status) {
     const int32_t processors = static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
     node->type = type.name;
-    node->host = {api, memory, state.isa, processors, state.dims_by_reference};
+    node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
+                  node->label};
+    if (state.trace != kNoTrace) status = name_node(api, info, node->label);
     decode(type, words, count, node, fault);
   }
   free(words);
@@ -150,6 +166,8 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Fault& fault) {
   const tracea_library& library = tracea_library_table;
   const tracea_isa_table* isa = choose_isa(library, fault);
   if (!isa || !chains_agree(*isa, fault)) return nullptr;
+  const int trace = open_trace(fault);
+  if (fault.set) return nullptr;
   const size_t types = static_cast<size_t>(library.types);
   Op* ops = static_cast<Op*>(calloc(types + 1, sizeof(Op)));
   if (!ops) return fault.fail("There is no memory for the op types."), nullptr;
@@ -164,7 +182,8 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Fault& fault) {
     free(ops);
     return status;
   }
-  state = {api, isa, ops, domain, minor_of(version) >= kDimsByReferenceSince, true, true};
+  state = {api, isa, ops, domain, minor_of(version) >= kDimsByReferenceSince, true, true,
+           trace};
   return nullptr;
 }
 

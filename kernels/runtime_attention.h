@@ -1,40 +1,22 @@
 // The attention driver: a task is some query rows of the heads that share keys, or of some of them.
 #pragma once
-#include <sched.h>
-
 #include "runtime_check.h"
-#include "runtime_run.h"
+#include "runtime_slots.h"
 
 namespace tracea {
 
 constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the keys too often
-constexpr int64_t kMaxSlots = 64;
 constexpr int64_t kFewQueries = 4;  // rows for which packing the keys would cost more than it saves
 constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
 
 struct AttentionJob {
   tracea_attention_fn attention;
   const Box *q, *k, *v, *mask, *y;
-  tracea_attention_tile common;       // what all tasks share
-  int64_t mask_size;                  // bytes per element
-  int64_t groups, parts, chunks;      // key heads; tasks per key head; tasks per heads' queries
-  char* scratch;
-  int64_t slot_bytes;
-  uint64_t free_slots;  // one bit each, claimed by the running tasks
+  tracea_attention_tile common;   // what all tasks share
+  int64_t mask_size;              // bytes per element
+  int64_t groups, parts, chunks;  // key heads; tasks per key head; tasks per heads' queries
+  Slots slots;
 };
-
-inline int claim_slot(uint64_t* free_slots) {
-  for (;;) {
-    uint64_t seen = __atomic_load_n(free_slots, __ATOMIC_RELAXED);
-    while (seen) {
-      const uint64_t lowest = seen & (~seen + 1);
-      if (__atomic_compare_exchange_n(free_slots, &seen, seen ^ lowest, true, __ATOMIC_ACQUIRE,
-                                      __ATOMIC_RELAXED))
-        return __builtin_ctzll(lowest);
-    }
-    sched_yield();  // more threads than processors
-  }
-}
 
 inline void attention_task(void* usr, size_t index) {
   AttentionJob& job = *static_cast<AttentionJob*>(usr);
@@ -47,7 +29,7 @@ inline void attention_task(void* usr, size_t index) {
   const auto at = [&](const Box& box, int64_t h, int64_t row) {
     return b * box.strides[0] + h * box.strides[1] + row * box.strides[2];
   };
-  const int slot = claim_slot(&job.free_slots);
+  const int slot = claim_slot(job.slots);
   tracea_attention_tile tile = job.common;
   tile.queries = last - first;
   tile.heads = g * shared + shared * (part + 1) / job.parts - head;
@@ -61,9 +43,9 @@ inline void attention_task(void* usr, size_t index) {
     tile.queries = tile.heads, tile.heads = 1, tile.seen_step = 0;
     tile.q_stride = tile.q_head, tile.y_stride = tile.y_head, tile.mask_row = tile.mask_head;
   }
-  tile.scratch = job.scratch + slot * job.slot_bytes;
+  tile.scratch = memory_of(job.slots, slot);
   job.attention(&tile);
-  __atomic_fetch_or(&job.free_slots, uint64_t{1} << slot, __ATOMIC_RELEASE);
+  release_slot(job.slots, slot);
 }
 
 inline bool check_attention(Signature& call) {
@@ -141,15 +123,10 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   job.parts = most(1, least(shared, host.processors / (all * job.chunks)));
   job.common.direct = queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
   const int64_t tasks = all * job.parts * job.chunks;
-  const int64_t slots = least(least(tasks, kMaxSlots), most(host.processors, 1));
-  job.slot_bytes = host.isa->attention_scratch(keys, q.dims[3], views[2].dims[3]);
-  job.slot_bytes = ceil_div(job.slot_bytes, kAlign) * kAlign;
-  job.free_slots = slots == kMaxSlots ? ~uint64_t{0} : (uint64_t{1} << slots) - 1;
-  int64_t bytes;
-  if (__builtin_mul_overflow(slots, job.slot_bytes, &bytes)) bytes = -1;
+  const int64_t bytes = host.isa->attention_scratch(keys, q.dims[3], views[2].dims[3]);
   Scratch scratch(run);
-  job.scratch = scratch.take(bytes);
-  return job.scratch && run.parallel(tasks, attention_task, &job);
+  return make_slots(run, scratch, tasks, bytes, &job.slots) &&
+         run.parallel(tasks, attention_task, &job);
 }
 
 }  // namespace tracea

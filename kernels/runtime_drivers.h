@@ -23,6 +23,10 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gather != nullptr; }},
     {"attention", check_attention, run_attention,
      [](const tracea_isa_table& t) { return t.attention != nullptr; }},
+    {"gemm_bf16", check_gemm_bf16, run_gemm,
+     [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; }},
+    {"round_bf16", check_round, run_round,
+     [](const tracea_isa_table& t) { return t.round_bf16 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -1,68 +1,47 @@
-// Tasks of a GEMM over plain [N,K] weights, in place.
-//
-// The product is computed transposed: rows of w against panels of packed x.  Each result block is
-// turned over in L1, where bias and chain are applied.
+// Tasks of a GEMM of few rows over weights stored [N,K], in place: they are read once, as they lie.
 #pragma once
 #include "runtime_gemm_tile.h"
-#include "runtime_pack.h"
 
 namespace tracea {
 
-constexpr int64_t kRowGroup = 32;  // rows of w per block: columns of y
-constexpr int64_t kMaxColumns = kMaxTile / kRowGroup;  // rows of y per block
+constexpr int64_t kDotRows = 8;         // rows of x up to which this is the way
+constexpr int64_t kDotColumns = 512;    // columns of y per block
+constexpr int64_t kDotGrain = 64;       // tasks are multiples of so many columns
+constexpr int64_t kDotFloats = 1 << 17; // weights per task, about
 
-inline void turn_block(const GemmJob& job, const GemmTile& at, const float* block, int64_t ld) {
-  alignas(64) float turned[kMaxColumns * kRowGroup];
-  transpose(block, ld, turned, kRowGroup, at.columns, at.rows);
-  const float* bias = job.bias ? job.bias->f32() + at.column : nullptr;
-  for (int64_t r = 0; bias && r < at.rows; ++r)
-    for (int32_t c = 0; c < at.columns; ++c) turned[r * kRowGroup + c] += bias[c];
-  if (job.chain) return finish_tile(job, at, turned, kRowGroup);
-  const Box& y = job.results[0];
-  for (int64_t r = 0; r < at.rows; ++r)
-    memcpy(y.f32() + (at.row + r) * y.strides[0] + at.column, turned + r * kRowGroup,
-           static_cast<size_t>(at.columns) * sizeof(float));
-}
-
-// One task: `per_group` groups of weight rows against all of x (packed at w; w_row is w's stride).
-inline void by_rows_task(void* usr, size_t index) {
+// One task: `per_group` columns of y, all rows, of one product.
+inline void dot_task(void* usr, size_t index) {
   const GemmJob& job = *static_cast<const GemmJob*>(usr);
-  alignas(64) float block[kMaxTile];
-  const int64_t first = static_cast<int64_t>(index) * job.per_group * kRowGroup;
-  const int64_t last = least(job.n, first + job.per_group * kRowGroup);
-  const int64_t width = least(job.isa->gemm_nv, kMaxColumns / TRACEA_PANEL) * TRACEA_PANEL;
-  for (int64_t n = first; n < last; n += kRowGroup)
-    for (int64_t m = 0; m < job.m; m += width) {
-      const int64_t rows = least(width, job.m - m), columns = least(kRowGroup, last - n);
-      tracea_gemm_tile tile = {};
-      tile.k = job.k;
-      tile.lda = job.w_row;
-      tile.b = job.packed_x + m * job.k;
-      tile.b_panel = job.k * TRACEA_PANEL;
-      tile.b_row = TRACEA_PANEL;
-      tile.nv = static_cast<int32_t>(ceil_div(rows, TRACEA_PANEL));
-      tile.last = static_cast<int32_t>(rows - (tile.nv - 1) * TRACEA_PANEL);
-      tile.ldc = width;
-      const int64_t blocks = ceil_div(columns, job.isa->gemm_mr);
-      for (int64_t b = 0, c = 0; b < blocks; ++b, c += tile.mr) {
-        tile.mr = static_cast<int32_t>(columns / blocks + (b < columns % blocks));
-        tile.a = job.w + (n + c) * job.w_row;
-        tile.c = block + c * width;
-        job.isa->gemm(&tile);
-      }
-      turn_block(job, {m, n, static_cast<int32_t>(rows), static_cast<int32_t>(columns)}, block,
-                 width);
-    }
+  alignas(64) float block[kDotRows * kDotColumns];
+  const int64_t task = static_cast<int64_t>(index);
+  const Item item = item_of(job, task / job.groups);
+  const int64_t first = task % job.groups * job.per_group;
+  const int64_t last = least(job.n, first + job.per_group);
+  float* y = reinterpret_cast<float*>(item.result[0]);
+  tracea_gemm_dot_tile tile;
+  tile.m = job.m, tile.k = job.k;
+  tile.a = item.x, tile.lda = job.x_row;
+  tile.ldb = job.w_column;
+  tile.ldc = !in_place(job) ? kDotColumns : job.results[0].strides[job.outer];
+  for (int64_t n = first; n < last; n += kDotColumns) {
+    tile.n = least(kDotColumns, last - n);
+    tile.b = item.w + n * job.w_column;
+    tile.bias = job.bias ? job.bias->f32() + n : nullptr;
+    tile.c = in_place(job) ? y + n : block;
+    job.isa->gemm_dot(&tile);
+    if (!in_place(job))
+      finish(job, item,
+                  {0, n, static_cast<int32_t>(job.m), static_cast<int32_t>(tile.n)}, block,
+                  kDotColumns);
+  }
 }
 
-inline bool run_by_rows(Run& run, GemmJob& job, int64_t w_row) {
-  Scratch scratch(run);
-  job.packed_x = pack(run, scratch, {job.x->f32(), 1, job.x->strides[0], job.k, job.m, nullptr});
-  if (!job.packed_x) return false;
-  job.w_row = w_row;
-  const int64_t groups = ceil_div(job.n, kRowGroup), wanted = most(32, 4 * run.host.processors);
-  job.per_group = ceil_div(groups, least(groups, wanted));
-  return run.parallel(ceil_div(groups, job.per_group), by_rows_task, &job);
+inline bool run_dot(Run& run, GemmJob& job) {
+  const int64_t wanted = most(1, 4 * run.host.processors / job.items);
+  const int64_t even = ceil_div(job.n, wanted), some = kDotFloats / most(job.k, 1);
+  job.per_group = ceil_div(most(1, least(even, some)), kDotGrain) * kDotGrain;
+  job.groups = ceil_div(job.n, job.per_group);
+  return run.parallel(job.items * job.groups, dot_task, &job);
 }
 
 }  // namespace tracea

@@ -13,8 +13,8 @@
 
 namespace tracea {
 
-constexpr const char* kLevels[] = {"scalar", "avx2", "avx512"};  // lowest first
-constexpr int kLevelCount = 3;
+constexpr const char* kLevels[] = {"scalar", "avx2", "avx512", "avx512bf16"};  // lowest first
+constexpr int kLevelCount = 4;
 
 inline int level_of(const char* name) {
   for (int i = 0; i < kLevelCount; ++i)
@@ -37,7 +37,10 @@ inline int host_level() {
   uint32_t state, high;
   __asm__ volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
   if (!all_set(state, kYmmState)) return 0;
-  return all_set(features, kAvx512) && all_set(state, kZmmState) ? 2 : 1;
+  if (!all_set(features, kAvx512) || !all_set(state, kZmmState)) return 1;
+  uint32_t more = 0;
+  if (a >= 1) __get_cpuid_count(7, 1, &more, &b, &c, &d);
+  return all_set(more, 1u << 5) ? 3 : 2;  // avx512_bf16
 }
 #else
 inline int host_level() { return 0; }
@@ -50,7 +53,7 @@ inline const tracea_isa_table* choose_isa(const tracea_library& library, Fault& 
   if (wish && *wish) {
     const int level = level_of(wish);
     if (level < 0)
-      return fault.fail("TRACEA_ISA is '%.40s', but must be one of scalar, avx2, avx512.", wish),
+      return fault.fail("TRACEA_ISA is '%.40s', but must be one of scalar, avx2, avx512, avx512bf16.", wish),
              nullptr;
     cap = static_cast<int>(least(cap, level));
   }

@@ -1,6 +1,6 @@
 // A node: a decoded program, and what one call of it does.
 #pragma once
-#include "runtime_drivers.h"
+#include "runtime_trace.h"
 
 namespace tracea {
 
@@ -8,6 +8,7 @@ struct Node {
   const char* type;  // the op type's name, for messages
   Host host;
   Program program;
+  char label[kMaxLabel];  // the node's own name, when calls are timed
 };
 
 // Everything one call keeps on its stack besides the shapes.
@@ -133,6 +134,8 @@ inline bool run_program(Run& run, const Program& program) {
   if (!bind_inputs(run, program, frame) || !bind_outputs(run, program, frame) ||
       !bind_temps(run, program, frame, arena))
     return false;
+  if (run.host.trace != kNoTrace)
+    return run_traced(run, program, frame.symbols, frame.buffers);
   for (int32_t i = 0; i < program.call_count; ++i)
     if (!run_call(run, program, i, frame.symbols, frame.buffers)) return false;
   return true;

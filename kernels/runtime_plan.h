@@ -12,7 +12,7 @@ constexpr int64_t kVersion = 1;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 256, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 256, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
 
-enum Opcode : int32_t { kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention };
+enum Opcode : int32_t { kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention, kGemmBf16, kRoundBf16 };
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
 struct Tensor {
@@ -187,7 +187,7 @@ inline const Driver* Reader::drivers(int32_t count) {
 }
 
 inline void Reader::call(Call* out, int32_t index) {
-  out->opcode = small(kGemm, kAttention, "opcode");
+  out->opcode = small(kGemm, kRoundBf16, "opcode");
   out->int_count = small(0, kMaxParams, "number of ints");
   out->float_count = small(0, kMaxParams, "number of floats");
   out->view_count = small(0, kMaxViews, "number of views");

@@ -16,6 +16,8 @@ struct Host {
   const tracea_isa_table* isa;
   int32_t processors;
   bool dims_by_reference;  // the runtime can lend a tensor's dimensions without allocating
+  int trace;               // where calls' times go, or kNoTrace
+  const char* label;       // the node's name there
 };
 
 struct Run {

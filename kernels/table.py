@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels import cpu
-from tracea_graph.kernels.variants import ISAS, gemm_tile
+from tracea_graph.kernels.variants import LEVELS, gemm_tile
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
 __all__ = ["OpType", "table_source"]
@@ -40,7 +40,7 @@ def table_source(
     GraphError for a domain or name that is not a plain identifier, or two types of one name.
     """
     chosen, held = set(isas), frozenset(kernels)
-    levels = [isa.name for isa in ISAS if isa.name in chosen]
+    levels = [isa.name for isa in LEVELS if isa.name in chosen]
     unique = [chain for _, chain in sorted({chain.key: chain for chain in chains}.items())]
     kinds = sorted(types, key=lambda t: t.name)
     _check(domain, kinds)

@@ -17,15 +17,16 @@
 extern "C" {
 #endif
 
-// C[mr x n] = bias + A[mr x k] * B[k x n] with n = 16 * (nv - 1) + last.
+// C[mr x n] = init + A[mr x k] * B[k x n] with n = 16 * (nv - 1) + last.
 typedef struct {
   int64_t k;
-  const float* a;
-  int64_t lda;
+  const float* a;      // element (i, k) of A lies at a + i * lda + k * a_step
+  int64_t lda, a_step;
   const float* b;      // vector j of row r lies at b + j * b_panel + r * b_row
   int64_t b_panel;     // packed: k * 16; plain [K,N]: 16
   int64_t b_row;       // packed: 16;     plain [K,N]: its row stride
-  const float* bias;   // n values, or null for zero
+  const float* init;   // null for zero; a bias (init_stride 0); or earlier sums, which may be C
+  int64_t init_stride;
   float* c;
   int64_t ldc;
   int32_t mr;          // 1 .. tracea_gemm_info.mr
@@ -36,6 +37,41 @@ typedef struct {
   int32_t prefetch_lines;      // lines to prefetch, spread over the k loop
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
+
+// C[m x n] = bias + A[m x k] * B[n x k] transposed, for few rows of A: both are read along k, B
+// once and in the order of memory.
+typedef struct {
+  int64_t m, n, k;
+  const float* a;
+  int64_t lda;
+  const float* b;
+  int64_t ldb;
+  const float* bias;   // n values, or null for zero
+  float* c;
+  int64_t ldc;
+} tracea_gemm_dot_tile;
+typedef void (*tracea_gemm_dot_fn)(const tracea_gemm_dot_tile*);
+
+// Panels from a matrix of any strides: to[p * panel + r * 16 + j] = from[r * row + c * column] with
+// column c = 16 * p + j, zero for c from `columns` on.
+typedef struct {
+  int64_t k, columns;
+  const float* from;
+  int64_t row, column;
+  float* to;
+  int64_t panel;
+} tracea_gemm_pack_tile;
+typedef void (*tracea_gemm_pack_fn)(const tracea_gemm_pack_tile*);
+
+// y = x in bf16, rows of an even number of elements: a zero follows an odd one's last.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  uint16_t* y;
+  int64_t y_stride;
+} tracea_round_tile;
+typedef void (*tracea_round_fn)(const tracea_round_tile*);
 
 // One elementwise chain over rows x cols.  Operand kinds and steps are compiled in:
 // full and row operands advance by one element per column, col and scalar ones do not.
@@ -103,6 +139,10 @@ typedef struct {
   const char* isa;             // "scalar", "avx2", "avx512"
   int32_t gemm_mr, gemm_nv;    // largest register tile
   tracea_gemm_fn gemm;
+  tracea_gemm_dot_fn gemm_dot;
+  tracea_gemm_pack_fn gemm_pack;
+  tracea_gemm_fn gemm_bf16, gemm_mixed;  // lanes of a tile are pairs of bf16, k counts pairs
+  tracea_round_fn round_bf16;
   tracea_norm_fn norm_layer, norm_rms;
   tracea_gather_fn gather;
   tracea_attention_fn attention;

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["ISAS", "VARIANTS", "Isa", "Variant", "find", "gemm_tile", "isa_of"]
+__all__ = [
+    "BF16_ISAS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "find", "gemm_tile", "isa_of",
+]  # fmt: skip
 
 PANEL = 16
 """Columns of one packed weight panel (``TRACEA_PANEL``)."""
@@ -27,32 +29,44 @@ result must not depend on how the compiler arranged one tile shape."""
 
 _AVX2 = ("-mavx2", "-mfma")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
+_AVX512_FEATURES = ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
 
 
 @dataclass(frozen=True)
 class Isa:
     """One instruction-set level: its name, float32 lanes per vector, CPU features and flags.
 
-    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.
+    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` shares that
+    level's vectors and, where it has none of its own, its kernels.
     """
 
     name: str
     width: int
     features: tuple[str, ...]
     flags: tuple[str, ...]
+    base: str = ""
 
 
 ISAS = (
     Isa("scalar", 1, (), ()),
     Isa("avx2", 8, ("avx2", "fma"), _AVX2),
-    Isa("avx512", 16, ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl"), _AVX512),
+    Isa("avx512", 16, _AVX512_FEATURES, _AVX512),
 )
 """Lowest first, the order of the library's table."""
+
+BF16_ISAS = (
+    Isa(
+        "avx512bf16", 16, (*_AVX512_FEATURES, "avx512_bf16"), (*_AVX512, "-mavx512bf16"), "avx512"
+    ),
+)
+"""Levels above those that only kernels in bf16 gain from."""
+
+LEVELS = (*ISAS, *BF16_ISAS)
 
 
 def isa_of(name: str) -> Isa:
     """The level called ``name``.  Raises KeyError for an unknown one."""
-    return {isa.name: isa for isa in ISAS}[name]
+    return {isa.name: isa for isa in LEVELS}[name]
 
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -80,9 +94,22 @@ class Variant:
         return f"tracea_{self.dtype}_{name}{tile}__{self.isa}"
 
 
-def _gemm(isa: str, mr: int, nv: int) -> Variant:
-    """A product on tiles up to ``mr`` rows by ``nv`` panels; all accumulators fit registers."""
-    return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", {"mr": mr, "nv": nv})
+def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
+    """A product on tiles up to ``mr`` rows by ``nv`` panels; all accumulators fit registers.
+
+    ``dot_rows``: rows at once where the right operand is read along k.
+    """
+    params = {"mr": mr, "nv": nv, "dot_rows": dot_rows}
+    functions = frozenset({"sums", "transpose"})
+    return Variant("gemm", isa, "gemm.cpp.in", f"{mr}x{nv * PANEL}", params, functions)
+
+
+def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
+    """The same on pairs of bf16, right operand packed; the left one in bf16 or float32."""
+    params = {"mr": mr, "nv": nv}
+    functions = frozenset({"pairs"})
+    tile = f"{mr}x{nv * PANEL}"
+    return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
 
 
 def _norm(isa: str, rows: int) -> Variant:
@@ -102,9 +129,13 @@ def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Vari
 
 
 VARIANTS = (
-    _gemm("scalar", 4, 1),
-    _gemm("avx2", 6, 1),
-    _gemm("avx512", 8, 3),
+    _gemm("scalar", 4, 1, 2),
+    _gemm("avx2", 6, 1, 2),
+    _gemm("avx512", 8, 3, 4),
+    _gemm_bf16("scalar", 4, 1),
+    _gemm_bf16("avx2", 6, 1),
+    _gemm_bf16("avx512", 8, 3),
+    _gemm_bf16("avx512bf16", 8, 3),
     _norm("scalar", 4),
     _norm("avx2", 4),
     _norm("avx512", 4),
@@ -121,8 +152,13 @@ VARIANTS = (
 
 
 def find(op: str, isa: str) -> Variant:
-    """The variant of ``op`` for the level ``isa``.  Raises KeyError when there is none."""
-    return {(v.op, v.isa): v for v in VARIANTS}[op, isa]
+    """The variant of ``op`` for the level ``isa``, or for its base if it has none of its own.
+
+    Raises KeyError when there is none.
+    """
+    known = {(v.op, v.isa): v for v in VARIANTS}
+    base = isa_of(isa).base
+    return known[op, isa] if (op, isa) in known or not base else known[op, base]
 
 
 def gemm_tile(isa: str) -> tuple[int, int]:

@@ -46,6 +46,16 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((to_int(n) + 126) << 23);
   return half + half;
 }
+//% if "sums" in needs
+
+// The sums of four vectors, each in an order of its own.
+INLINE void sums(const vf (&a)[4], float* to) {
+  const vf ab = _mm256_unpacklo_ps(a[0], a[1]) + _mm256_unpackhi_ps(a[0], a[1]);
+  const vf cd = _mm256_unpacklo_ps(a[2], a[3]) + _mm256_unpackhi_ps(a[2], a[3]);
+  const vf each = _mm256_shuffle_ps(ab, cd, 0x44) + _mm256_shuffle_ps(ab, cd, 0xee);
+  _mm_storeu_ps(to, _mm256_castps256_ps128(each) + _mm256_extractf128_ps(each, 1));
+}
+//% endif
 //% if "round" in needs
 
 INLINE vf round_even(vf a) {
@@ -124,6 +134,18 @@ INLINE vf join(vd a, vd b) { return _mm256_set_m128(_mm256_cvtpd_ps(b), _mm256_c
 INLINE vf minus_turns(vf x, vf n) {
   x = fma(n, set1(-0x1.921fb6p+0f), x);
   return fma(n, set1(0x1.ee59dap-50f), fma(n, set1(0x1.777a5cp-25f), x));
+}
+//% endif
+//% if "pairs" in needs
+
+// A lane holds two bf16, the first in its lower half; each half as a float.
+INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
+INLINE vf upper(vf a) { return from_bits(bits(a) & (int32_t)0xffff0000); }
+INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
+  uint32_t u;
+  __builtin_memcpy(&u, &x, sizeof u);
+  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 //% endif
 //% if "transpose" in needs

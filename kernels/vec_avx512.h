@@ -32,6 +32,19 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+//% if "sums" in needs
+
+// The sums of four vectors, each in an order of its own.
+INLINE void sums(const vf (&a)[4], float* to) {
+  const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
+  const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
+  const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+  const vf each = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) +
+                  _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
+  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+}
+//% endif
 //% if "round" in needs
 
 INLINE vf round_even(vf a) {
@@ -104,6 +117,24 @@ INLINE vi to_int(vf a) { return (vi)_mm512_cvtps_epi32(a); }
 INLINE vf minus_turns(vf x, vf n) {
   x = fma(n, set1(-0x1.921fb6p+0f), x);
   return fma(n, set1(0x1.ee59dap-50f), fma(n, set1(0x1.777a5cp-25f), x));
+}
+//% endif
+//% if "pairs" in needs
+
+// A lane holds two bf16, the first in its lower half; each half as a float.
+INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
+INLINE vf upper(vf a) { return from_bits(bits(a) & (int32_t)0xffff0000); }
+//% if isa == "avx512bf16"
+INLINE vf dot_pairs(vf a, vf b, vf c) {
+  return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+//% else
+INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+//% endif
+INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
+  uint32_t u;
+  __builtin_memcpy(&u, &x, sizeof u);
+  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 //% endif
 //% if "transpose" in needs

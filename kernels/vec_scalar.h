@@ -44,6 +44,12 @@ INLINE vf scale(vf a, vf n) {
   const vf half = a * from_bits((to_int(n) + 126) << 23);
   return half + half;
 }
+//% if "sums" in needs
+
+INLINE void sums(const vf (&a)[4], float* to) {
+  for (int i = 0; i < 4; i++) to[i] = a[i];
+}
+//% endif
 //% if "round" in needs
 
 // Below 2^23 the sum with 2^23 has no fraction; the sign is kept, also of zero.
@@ -98,6 +104,17 @@ INLINE vf join(vd a, vd) { return (vf)a; }
 // x - n pi/2; pi/2 in two parts, products with the first are exact.
 INLINE vf minus_turns(vf x, vf n) {
   return (vf)((x - n * 0x1.921fb54p+0) - n * 0x1.10b4611a62633p-30);
+}
+//% endif
+//% if "pairs" in needs
+
+// A lane holds two bf16, the first in its lower half; each half as a float.
+INLINE vf lower(vf a) { return from_bits((vi)((uint32_t)bits(a) << 16)); }
+INLINE vf upper(vf a) { return from_bits(bits(a) & (vi)0xffff0000); }
+INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
+  const uint32_t u = (uint32_t)bits(x);
+  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 //% endif
 //% if "transpose" in needs

@@ -1,151 +1,88 @@
-"""Run the zoo: ``python -m models.bench [NAME…|all] [--write README.md]``.
+"""Run the zoo: ``python -m models.bench [--only NAME[,NAME]] [--write FILE.md|-]``.
 
-Each model is made, optimized in a folder of its own and raced against ONNX Runtime and OpenVINO
-on one thread and on two.  A model that nothing made faster is kept as it is and counts as 1.  The
-table is printed as Markdown; ``--write`` puts it between the two marker lines of a file.
+Each model is made, optimized and raced against ONNX Runtime and OpenVINO on one thread and on
+two, in a process of its own and one after another, so that memory is bounded and a model that
+fails is one line of the table.  A model that nothing made faster is kept as it is and counts as 1.
+
+Finished rows are kept in ``--folder``, beside the models while these are there; a run that was
+interrupted goes on after them.  A row counts as finished while the tool's sources, the installed
+packages and the options are those it was made with; ``--fresh`` runs all again.  The table goes
+between the marker lines of README.md, or of the file ``--write`` names.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.metadata
 import json
-import math
+import os
+import shutil
+import signal
+import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from models.make import available, make
-from tracea_graph.check.peers import PEERS
-from tracea_graph.cli import optimize_main
-from tracea_graph.errors import TraceaError, UsageError
-from tracea_graph.pipeline.bench import BenchOptions, bench
-from tracea_graph.views.bench import BenchReport, BenchRow, made_with
+from models.make import available
+from models.score import BEGIN, Score, markdown, replace_table
+from tracea_graph.config import Environment
+from tracea_graph.errors import UsageError
 
-__all__ = ["BEGIN", "END", "Score", "main", "markdown", "replace_table", "score"]
+__all__ = ["main"]
 
-BEGIN, END = "<!-- models.bench: begin -->", "<!-- models.bench: end -->"
-THREADS = (1, 2)
-_PEER = "OpenVINO f32"
-_HEADS = (
-    "model", "GFLOP", "ONNX Runtime, ms", "tracea, ms", "1 thread", "2 threads",
-    "OpenVINO f32, ms", "max error", "nodes as kernels",
-)  # fmt: skip
+ROOT = Path(__file__).resolve().parents[1]
+_SOURCES = ("tracea_graph", "passes", "kernels", "models")
+_PACKAGES = ("onnxruntime", "openvino")
+_KINDS = (".py", ".h", ".in", ".cpp", ".gz")
 
-
-@dataclass(frozen=True)
-class Score:
-    """One model's line: times on one thread in ms, ratios to ONNX Runtime by thread count.
-
-    ``kernels`` is 0 for a model kept as it was; ``peer`` is None where OpenVINO did not run it.
-    """
-
-    name: str
-    gflop: float
-    before: float
-    after: float
-    ratios: tuple[float, ...]
-    peer: float | None
-    error: float
-    kernels: int
-    nodes: int
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The line's texts, in the order of the table's heads."""
-        peer = "" if self.peer is None else f"{self.peer:.3g}"
-        gflop = f"{self.gflop:.3g}"
-        if not self.kernels:
-            times = (f"{self.before:.3g}", "kept", *("1" for _ in self.ratios))
-            return (self.name, gflop, *times, peer, "0", f"0 of {self.nodes}")
-        times = (f"{self.before:.3g}", f"{self.after:.3g}", *(f"{r:.2f}×" for r in self.ratios))
-        counts = f"{self.kernels} of {self.nodes}"
-        return (self.name, gflop, *times, peer, f"{self.error:.0e}", counts)
+Row = Mapping[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run the models asked for, print and write the table."""
     args = _parser().parse_args(argv)
-    names = available() if args.names in ([], ["all"]) else tuple(args.names)
+    names = tuple(args.only.split(",")) if args.only else available()
+    target = None if args.write == "-" else Path(args.write)
     try:
-        _check(names, args.write)
+        _check(names, target)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    scores, notes, failed = list[Score](), list[str](), list[str]()
-    for name in names:
-        print(f"{name} …", file=sys.stderr, flush=True)
-        try:
-            found, report = _run(name, args)
-        except TraceaError as error:
-            failed.append(f"{name}: {error}")
-            continue
-        scores.append(found)
-        notes += [f"{name}: {text}" for text in report.warnings]
-        made = made_with(report.versions, report.machine)
-    for text in (*notes, *failed):
-        print(text, file=sys.stderr)
-    if scores:
-        table = markdown(
-            scores, f"{made}; {args.precision}; batch 1, default sizes; median of pairs."
-        )
-        print(table)
-        if args.write is not None:
-            replace_table(args.write, table)
-    return 1 if failed else 0
-
-
-def score(name: str, report: BenchReport, kept: bool) -> Score:
-    """A model's line from a report of the original, its result (unless kept) and peers."""
-    rows = {(row.entrant, row.threads): row for row in report.rows}
-    first: list[BenchRow] = [r for r in report.rows if r.threads == THREADS[0]]
-    before, after = first[0], first[0] if kept else first[1]
-    peer = rows.get((_PEER, THREADS[0]))
-    return Score(
-        name,
-        next(iter(report.gflop.values()), 0.0),
-        before.median,
-        after.median,
-        tuple(1.0 if kept else rows[after.entrant, n].ratio for n in THREADS),
-        peer.median if peer else None,
-        max((r.error for r in report.rows if r.entrant == after.entrant), default=0.0),
-        0 if kept else after.kernels,
-        after.nodes,
+    rows = list(_rows(names, args))
+    scores = [Score.of(row["score"]) for row in rows]
+    for row in rows:
+        for text in row["warnings"]:
+            print(f"{row['score']['name']}: {text}", file=sys.stderr)
+    made = "; ".join(dict.fromkeys(row["made"] for row in rows if row["made"]))
+    table = markdown(
+        scores,
+        f"{made}; {args.precision}; speeds over ONNX Runtime at all optimizations, paired and "
+        "interleaved, medians; geometric means over all models, kept ones as 1.",
     )
-
-
-def markdown(scores: Sequence[Score], note: str) -> str:
-    """The table with the geometric means of the ratios, and what it was measured with."""
-    means = [
-        math.prod(s.ratios[i] for s in scores) ** (1 / len(scores)) for i in range(len(THREADS))
-    ]
-    mean = ("geometric mean", "", "", "", *(f"{m:.2f}×" for m in means), "", "", "")
-    rows = [_HEADS, ("---", *("---:" for _ in _HEADS[1:])), *(s.cells for s in scores), mean]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([*lines, "", note, ""])
-
-
-def replace_table(path: Path, table: str) -> None:
-    """Put ``table`` between the marker lines of a file.  Raises UsageError without them."""
-    text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise UsageError(f"{path} lacks the lines {BEGIN} and {END}, between which the table goes")
-    path.write_text(f"{before}{begin}\n{table}{end}{after}", encoding="utf-8")
+    print(table)
+    if target is not None:
+        replace_table(target, table)
+    return 1 if any(s.failed for s in scores) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m models.bench", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="models of the zoo (default: all)"
-    )
-    parser.add_argument("--precision", default="fp32", help="what results may compute in")
-    parser.add_argument("--keep", choices=("faster", "legal"), default="faster")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds to decide a model in")
-    parser.add_argument("--pairs", type=int, default=40, help="rounds of each race")
-    parser.add_argument("--write", type=Path, metavar="FILE.md", help="file to put the table into")
+    parser = argparse.ArgumentParser(
+        prog="python -m models.bench", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--only", metavar="NAME[,NAME]", default="", help="these models of the zoo (default: all)")
+    add("--precision", default="fp32", help="what results may compute in")
+    add("--keep", choices=("faster", "legal"), default="faster")
+    add("--budget", type=float, default=120.0, help="seconds to decide a model in")
+    add("--pairs", type=int, default=40, help="rounds of each race")
+    add("--limit", type=float, default=1800.0, help="seconds after which a model has failed")
+    add("--folder", type=Path, default=Environment().cache / "zoo", help="for models and rows")
+    add("--fresh", action="store_true", help="run models again whose rows are there")
+    add("--keep-models", action="store_true", help="leave models and results in the folder")
+    add("--write", default=str(ROOT / "README.md"), metavar="FILE.md", help="or - for none")
     return parser
 
 
@@ -158,24 +95,92 @@ def _check(names: Sequence[str], target: Path | None) -> None:
         raise UsageError(f"{target} lacks the line {BEGIN}, after which the table goes")
 
 
-def _run(name: str, args: argparse.Namespace) -> tuple[Score, BenchReport]:
-    """Make, optimize and race one model; its files are gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="tracea-zoo-") as folder:
-        original = make(name, Path(folder))
-        result = original.with_name(f"{name}.tracea.onnx")
-        options = ["--keep", args.keep, "--budget", str(args.budget)]
-        if args.precision != "fp32":
-            options += ["--precision", args.precision]
-        code = optimize_main([str(original), "-o", str(result), "-q", *options])
-        if code:
-            raise UsageError(f"tracea-optimize failed with code {code}")
-        kept = json.loads(result.with_suffix(".json").read_text("utf-8"))["outcome"] != "improved"
-        models = [original] if kept else [original, result]
-        if kept:
-            result.unlink()
-        peers = tuple(peer.name for peer in PEERS if peer.version and peer.precision == "f32")
-        report = bench(models, BenchOptions(threads=THREADS, pairs=args.pairs, peers=peers))
-        return score(name, report, kept), report
+def _rows(names: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
+    """The rows in the order of the names: those stored, and those made now and stored."""
+    args.folder.mkdir(parents=True, exist_ok=True)
+    settings = [args.keep, str(args.budget), str(args.pairs), args.precision]
+    key = _key(settings)
+    for index, name in enumerate(names):
+        place = args.folder / f"{name}.row.json"
+        row = _stored(place, key) if not args.fresh else None
+        where = f"[{index + 1}/{len(names)}] {name}"
+        if row is None:
+            print(f"{where} …", file=sys.stderr, flush=True)
+            row = {**_run(name, args, settings), "key": key}
+            _whole(place, json.dumps(row, indent=1))
+        else:
+            print(f"{where}: done before", file=sys.stderr, flush=True)
+        yield row
+
+
+def _stored(place: Path, key: str) -> Row | None:
+    """A finished row made with the same key; a model that failed is tried again."""
+    try:
+        row: Row = json.loads(place.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return row if row.get("key") == key and not row["score"].get("failed") else None
+
+
+def _run(name: str, args: argparse.Namespace, settings: Sequence[str]) -> Row:
+    """Make, optimize and race one model in a process of its own."""
+    folder = args.folder / name
+    folder.mkdir(exist_ok=True)
+    answer = folder / "answer.json"
+    answer.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "models.bench_one", name, str(folder), str(answer), *settings]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    child = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
+    )
+    try:
+        code: int | str = child.wait(args.limit)
+    except subprocess.TimeoutExpired:
+        code = f"took over {args.limit:.0f} s"
+    finally:
+        if child.poll() is None:  # too long, or interrupted: with all it started
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    try:
+        row: Row = json.loads(answer.read_text("utf-8"))
+    except (OSError, ValueError):
+        why = code if isinstance(code, str) else _ending(code)
+        row = {"score": {"name": name, "failed": why}, "warnings": [], "made": ""}
+    if not args.keep_models:
+        shutil.rmtree(folder)
+    if row["score"].get("failed"):
+        row = {**row, "score": {**_blank(), **row["score"]}}
+        print(f"{name} failed: {row['score']['failed']}", file=sys.stderr)
+    return row
+
+
+def _ending(code: int) -> str:
+    return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+def _blank() -> dict[str, Any]:
+    return {"ms": None, "ratios": None}
+
+
+def _key(settings: Sequence[str]) -> str:
+    """What a row depends on: the sources, the installed runtimes, the options."""
+    digest = hashlib.sha256("\0".join(settings).encode())
+    for folder in _SOURCES:
+        for path in sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in _KINDS):
+            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    for package in _PACKAGES:
+        try:
+            digest.update(importlib.metadata.version(package).encode())
+        except importlib.metadata.PackageNotFoundError:
+            digest.update(b"-")
+    return digest.hexdigest()[:16]
+
+
+def _whole(path: Path, text: str) -> None:
+    """Write a file whole and rename it into place."""
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,25 @@ from tracea_graph.passes import (
     attention_nodes,
     elementwise,
     embedding,
+    epilogue,
     gemm,
+    matmul,
     projections,
     recognise,
 )
+from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["phases"]
 
 
-def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
+def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
-    ``plain_weights`` leaves every matrix as the original stores it.
+    ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
+    ``bf16`` or ``bf16-weights``.
     """
-    return (
+    exact = (
         # spellings first: fusing half of one would hide it
         Phase(
             "recognise",
@@ -33,19 +37,36 @@ def phases(plain_weights: bool = False) -> tuple[Phase, ...]:
         ),
         # products and look-ups become regions that others can join
         Phase(
-            "lift", (gemm.LiftGemm(plain_weights), embedding.LiftEmbedding(), gemm.AbsorbBias())
+            "lift",
+            (
+                gemm.LiftGemm(plain_weights),
+                matmul.LiftMatMul(),
+                embedding.LiftEmbedding(),
+                gemm.AbsorbBias(),
+            ),
         ),
         Phase(
             "fuse",
             (
                 embedding.MergeEmbeddings(),
                 projections.MergeProjections(),
-                gemm.AbsorbEpilogue(),
+                epilogue.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
                 embedding.AbsorbEmbeddingNorm(),
                 elementwise.MergeElementwise(),
             ),
         ),
         # last: a sum that a product could have taken must not go to the norm behind it
-        Phase("finish", (elementwise.AbsorbPrologue(), elementwise.LiftElementwise())),
+        Phase(
+            "finish",
+            (
+                elementwise.AbsorbPrologue(),
+                elementwise.LiftElementwise(),
+                projections.MergeProducts(),
+            ),
+        ),
     )
+    if precision == "fp32":
+        return exact
+    # regions are what they will be: only their numbers change
+    return (*exact, Phase("precision", (GemmInBf16(precision),)))

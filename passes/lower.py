@@ -15,11 +15,13 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.program import Program
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.lower_attention import lower_attention
 from tracea_graph.passes.lower_gemm import lower_gemm
+from tracea_graph.passes.lower_matmul import lower_matmul
 from tracea_graph.passes.lower_rows import lower_elementwise, lower_embedding, lower_norm
 from tracea_graph.passes.writer import Slot, Writer, localise
 from tracea_graph.ttg import Region, TileGraph
@@ -67,6 +69,7 @@ Lowering = Callable[[Writer, Any, Sequence[Slot], Sequence[Slot]], None]
 _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
     {
         GemmParams: lower_gemm,
+        MatMulParams: lower_matmul,
         NormParams: lower_norm,
         ElementwiseParams: lower_elementwise,
         AttentionParams: lower_attention,

@@ -1,24 +1,25 @@
-"""Q, K and V of one input as one product.
+"""Several products of one input as one product.
 
 FusedAttention(x·Wq, x·Wk, x·Wv)    ->    FusedAttention(x·[Wq Wk Wv])
+x·W1, x·W2, x·W3 …                  ->    x·[W1 W2 W3 …], a result for each
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tracea_graph.ir import DType, Weight
+from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.gemm import PANEL
+from tracea_graph.ops.gemm import MAX_PARTS, PANEL, GemmParams
 from tracea_graph.passes.gemm import merge_columns
 from tracea_graph.passes.regions import fused, operand_producer
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["MergeProjections"]
+__all__ = ["MergeProducts", "MergeProjections"]
 
 
 class MergeProjections:
@@ -57,33 +58,71 @@ class MergeProjections:
         return None
 
     def _build(self, graph: TileGraph, region: Region, parts: tuple[Region, ...]) -> Proposal:
-        first = parts[0]
-        merged = f"{first.results[0]}_qkv"
-        weights = {}
-        panels = merge_columns([graph.weights[g.operands[1]] for g in parts], f"{merged}_panels")
-        weights[panels.name] = panels
-        operands = [first.operands[0], panels.name]
-        total = sum(g.params.n for g in parts)
-        if first.params.bias:
-            biases = [graph.weights[g.operands[2]] for g in parts]
-            bias = Weight(
-                f"{merged}_bias",
-                DType.F32,
-                (total,),
-                lambda: np.concatenate([b.array().reshape(-1) for b in biases]),
-            )
-            weights[bias.name] = bias
-            operands.append(bias.name)
-        params = dataclasses.replace(first.params, n=total)
+        merged = f"{parts[0].results[0]}_qkv"
+        params, operands, weights = _side_by_side(graph, parts, merged)
         gemm = fused(self.name, params, operands, (merged,), parts)
-        spec = params.infer([graph.spec(first.operands[0])])[0]
+        spec = params.infer([graph.spec(operands[0])])[0]
         offsets = (0, parts[0].params.n, parts[0].params.n + parts[1].params.n)
         attention = fused(
             f"{self.name}-read",
-            dataclasses.replace(region.params, offsets=offsets, widths=(total,) * 3),
+            dataclasses.replace(region.params, offsets=offsets, widths=(params.n,) * 3),
             (merged, merged, merged, *region.operands[3:]),
             region.results,
             [region],
         )
         old = (*parts, region)
         return Proposal(self.name, old, (attention, gemm), {merged: spec}, weights)
+
+
+class MergeProducts:
+    """Products of one input that nothing follows become one, with a result for each."""
+
+    name = "merge-products"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not _alone(graph, region):
+            return
+        x = region.operands[0]
+        found = {u.region.id: u.region for u in graph.uses(x) if u.operand == 0}
+        parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_PARTS]
+        if len(parts) < 2 or parts[0].id != region.id:
+            return  # the first of them proposes
+        widths = tuple(r.params.n for r in parts)
+        merged = f"{parts[0].results[0]}_merged"
+        params, operands, weights = _side_by_side(graph, parts, merged)
+        params = dataclasses.replace(params, parts=widths)
+        results = [r.results[0] for r in parts]
+        new = fused(self.name, params, operands, results, parts)
+        yield Proposal(self.name, parts, (new,), weights=weights)
+
+
+def _alone(graph: TileGraph, region: Region) -> bool:
+    """True for a product of packed constants with no epilogue, whose columns are whole panels."""
+    p = region.params
+    plain = isinstance(p, GemmParams) and p.layout == "panels" and not p.n % PANEL
+    if not plain or p.epilogue or p.norm or p.parts:
+        return False
+    return all(graph.weight(v) is not None for v in region.operands[1:])
+
+
+def _side_by_side(
+    graph: TileGraph, parts: Sequence[Region], name: str
+) -> tuple[GemmParams, list[str], dict[str, Weight]]:
+    """One product for several: parameters, operands, and the weights ``name`` is part of."""
+    panels = merge_columns([graph.weights[g.operands[1]] for g in parts], f"{name}_panels")
+    weights, operands = {panels.name: panels}, [parts[0].operands[0], panels.name]
+    total = sum(g.params.n for g in parts)
+    biased = any(g.params.bias for g in parts)
+    if biased:
+        bias = Weight(f"{name}_bias", DType.F32, (total,), _biases(graph, parts))
+        weights[bias.name] = bias
+        operands.append(bias.name)
+    return GemmParams(parts[0].params.k, total, bias=biased), operands, weights
+
+
+def _biases(graph: TileGraph, parts: Sequence[Region]) -> Callable[[], Array]:
+    """The biases one after another; zeros where a product has none."""
+    known = [(graph.weights[g.operands[2]] if g.params.bias else None, g.params.n) for g in parts]
+    return lambda: np.concatenate(
+        [np.zeros(n, np.float32) if w is None else w.array().reshape(-1) for w, n in known]
+    )

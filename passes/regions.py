@@ -13,7 +13,9 @@ __all__ = [
     "collapses",
     "fused",
     "is_f32",
+    "only_read_by",
     "operand_producer",
+    "product_behind",
     "same_shape",
     "with_feeders",
 ]
@@ -70,6 +72,21 @@ def operand_producer(graph: TileGraph, value: str, op: str) -> Region | None:
     """The region that writes ``value``, if it is an ``op``."""
     region = graph.producer(value)
     return region if region is not None and region.op == op else None
+
+
+def product_behind(graph: TileGraph, value: str) -> Region | None:
+    """The product whose first result ``value`` is, if it can still absorb what follows."""
+    region = graph.producer(value)
+    if region is None or region.op not in ("FusedGemm", "FusedMatMul"):
+        return None
+    closed = getattr(region.params, "norm", None) is not None or region.results[0] != value
+    return None if closed else region
+
+
+def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
+    """True if nothing but ``region`` needs the value."""
+    uses = graph.uses(value)
+    return not graph.is_output(value) and all(u.region.id == region.id for u in uses)
 
 
 def with_feeders(

@@ -17,7 +17,7 @@ from tracea_graph.ops.gemm import PANEL, pack_panels
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Storage", "storage_for"]
+__all__ = ["Storage", "storage_for", "stored_smaller"]
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm")
 _SMALL = 1 << 16
@@ -26,29 +26,42 @@ _SMALL = 1 << 16
 
 @dataclass(frozen=True)
 class Storage:
-    """The value a product reads, its layout, and the weight to add if it is a new one."""
+    """The value a product reads, its layout, the weight to add if it is a new one, and whether
+    the scale is part of it."""
 
     value: str
     layout: str
     weight: Weight | None = None
+    scaled: bool = False
 
 
 def storage_for(
     graph: TileGraph, value: str, transposed: bool, scale: float, plain: bool
-) -> Storage | None:
+) -> Storage:
     """Where a product's matrix ``[K, N]`` (``[N, K]`` if ``transposed``) is to be read from.
 
-    None if it has to stay plain but is scaled, which plain kernels do not do.
+    Leading axes of one do not count.  A matrix that has to stay plain is not scaled.
     """
     weight = graph.weights[value]
     root, turned = _root(graph, value)
     turned ^= transposed
     if plain or (weight.nbytes > _SMALL and _needed_elsewhere(graph, root)):
-        return None if scale != 1.0 else Storage(root, "nk" if turned else "kn")
+        return Storage(root, "nk" if turned else "kn")
     name = f"{root}{'_t' if turned else ''}{f'_{scale!r}' if scale != 1.0 else ''}_panels"
-    n, k = weight.shape if transposed else weight.shape[::-1]
+    n, k = weight.shape[-2:] if transposed else weight.shape[:-3:-1]
     load = _panels(weight.load, transposed, scale)
-    return Storage(name, "panels", Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load))
+    panels = Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load)
+    return Storage(name, "panels", panels, True)
+
+
+def stored_smaller(graph: TileGraph, value: str) -> str | None:
+    """The smaller constant a matrix is made from, or None: packing it would grow the file."""
+    weight, source = graph.weights[value], value
+    while (region := graph.producer(source)) is not None and region.operands:
+        source = region.operands[0]
+    base = graph.weight(source)
+    small = base is not None and max(base.nbytes, _SMALL) < weight.nbytes
+    return source if small else None
 
 
 def _root(graph: TileGraph, value: str) -> tuple[str, bool]:
@@ -80,6 +93,7 @@ def _panels(load: Callable[[], Array], transposed: bool, scale: float) -> Callab
 
     def packed() -> Array:
         matrix = np.asarray(load(), np.float32)
+        matrix = matrix.reshape(matrix.shape[-2:])
         matrix = matrix.T if transposed else matrix
         return pack_panels(matrix if scale == 1.0 else matrix * np.float32(scale))
 

@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 from tracea_graph.hardware import profile_cpu
+
+# An example is not wrong because the machine was busy meanwhile.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -223,7 +223,14 @@ def run_body(body: Body, arrays: Sequence[Array], opset: int) -> list[Array]:
     net = Net(opset)
     feeds = dict(zip(body.inputs, arrays, strict=True))
     net.model = node_model(body.nodes, body.inputs, body.outputs, opset, feeds)
-    return net.run(feeds)
+    # ONNX Runtime takes no NumPy array in bf16, but reads such constants
+    fixed = {v for v, a in feeds.items() if a.dtype.name == "bfloat16"}
+    graph = net.model.graph
+    graph.initializer.extend(numpy_helper.from_array(feeds[v], v) for v in fixed)
+    kept = [v for v in graph.input if v.name not in fixed]
+    graph.ClearField("input")
+    graph.input.extend(kept)
+    return net.run({v: a for v, a in feeds.items() if v not in fixed})
 
 
 def node_model(

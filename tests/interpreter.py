@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import Extent, TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.gemm import round_bf16
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run"]
@@ -108,12 +109,26 @@ def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Ar
 
 def gemm(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
-    panels, k_by_n = call.ints == (0,), call.ints == (1,)
+    if call.kernel == "gemm_bf16":
+        w = np.swapaxes(w, -1, -2).reshape(w.shape[0], -1, w.shape[2]).astype(np.float64)
+    layout, parts = call.ints
+    panels, k_by_n = layout in (0, 3, 4), layout == 1
     if panels:
-        columns = rest[-1].shape[-1]
-        w = w.transpose(1, 0, 2).reshape(w.shape[1], -1)[:, :columns]
-    acc = x @ (w if panels or k_by_n else w.T) + (0 if bias is None else bias)
+        columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
+        w = w.swapaxes(-3, -2).reshape(*w.shape[:-3], w.shape[-2], -1)[..., :columns]
+    acc = x @ (w if panels or k_by_n else w.swapaxes(-1, -2)) + (0 if bias is None else bias)
+    if parts > 1:
+        ends = np.cumsum([y.shape[-1] for y in rest])
+        for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
+            y[...] = part
+        return
     finish(call.chain, [acc], rest)
+
+
+def round_to_bf16(call: Call, views: list[Any]) -> None:
+    x, y = views
+    y[...] = 0
+    y[:, : x.shape[1]] = round_bf16(x)
 
 
 def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
@@ -170,7 +185,8 @@ def attention(call: Call, views: list[Any]) -> None:
 
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
-        "gemm": gemm, "norm": norm, "elementwise": elementwise,
+        "gemm": gemm, "gemm_bf16": gemm, "round_bf16": round_to_bf16,
+        "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention,
     }
 )  # fmt: skip

@@ -1,21 +1,26 @@
-"""The pipeline: ``optimize`` is its table of contents; ``load``, ``session`` stand beside it."""
+"""The pipeline: ``_steps`` is its table of contents; ``load``, ``session`` stand beside it."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracea_graph.check.crew import Crew
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import files_of, library_need
 from tracea_graph.onnx_io import load as load_model
+from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
+from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
-from tracea_graph.pipeline.output import paths_for, staging
+from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, staging
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Clock, Reporter
 from tracea_graph.pipeline.stages import STAGES, Stages
@@ -26,10 +31,20 @@ from tracea_graph.views import Report
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["STAGES", "load", "optimize", "session", "stages"]
+__all__ = ["STAGES", "Outcome", "load", "optimize", "optimize_many", "session", "stages"]
 
 Progress = Callable[[str], None]
+Steps = Generator[Assembly, None, Report]
 DEFAULTS = Options()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one model: a report, or the error that stopped it."""
+
+    source: Path
+    report: Report | None = None
+    error: Exception | None = None
 
 
 def optimize(
@@ -47,32 +62,107 @@ def optimize(
     a working compiler, VerifyError if a result is wrong and no rewrite can be blamed.  Whatever
     happens, the input is untouched and no half-written file is left.
     """
-    source, clock = Path(path), Clock(progress)
-    paths = paths_for(source, options.output, folder)
+    (outcome,) = optimize_many([path], options, progress, folder)
+    if outcome.report is None:
+        raise outcome.error or AssertionError("an outcome without a report has an error")
+    return outcome.report
 
+
+def optimize_many(
+    paths: Iterable[str | Path],
+    options: Options = DEFAULTS,
+    progress: Progress = lambda step: None,
+    folder: bool = False,
+) -> Iterator[Outcome]:
+    """Optimize models, each as :func:`optimize` does; an error stops only the model it is about.
+
+    Where nothing is timed (``keep="legal"``) all are planned first, and share a library that is
+    compiled in little time and processes that verify: a small model takes some hundredths of a
+    second.  If ``options.data`` is a folder, a model's inputs are the ``.npz`` of its name there.
+
+    Raises UsageError, before anything is done, if one result would overwrite another or an input.
+    """
+    sources = [Path(path) for path in paths]
+    places = paths_of_all(sources, options.output, folder)
+    work = list(zip(sources, places, strict=True))
+    batches = [work] if options.keep == "legal" else [[one] for one in work]
+    return (outcome for batch in batches for outcome in _together(batch, options, progress))
+
+
+def _together(
+    work: Sequence[tuple[Path, Paths]], options: Options, progress: Progress
+) -> Iterator[Outcome]:
+    """Optimize models that share what they can: every one is planned, then each is finished."""
+    foundry = Foundry(levels_of(options.target, options.precision), options.environment)
+    with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
+        crew = stack.enter_context(Crew()) if options.keep == "legal" else None
+        runs = [
+            _steps(source, paths, options, foundry, crew, Path(name, str(i)), Clock(progress))
+            for i, (source, paths) in enumerate(work)
+        ]
+        planned = [_advance(run) for run in runs]
+        if len(runs) > 1:
+            progress(f"building one library for {len(runs)} models")
+            foundry.stock((p for p in planned if isinstance(p, Assembly)), Path(name, "all.so"))
+        errors = [p if isinstance(p, Exception) else None for p in planned]
+        del planned
+        for (source, _), run, error in zip(work, runs, errors, strict=True):
+            found = error or _advance(run)
+            if isinstance(found, Report):
+                yield Outcome(source, found)
+            else:
+                assert isinstance(found, Exception)
+                yield Outcome(source, error=found)
+
+
+def _advance(run: Steps) -> Assembly | Report | Exception:
+    """Where a run waits, what it returns, or what stops it."""
+    try:
+        return next(run)
+    except StopIteration as end:
+        assert isinstance(end.value, Report)
+        return end.value
+    except Exception as error:  # the caller is told; the other models go on
+        return error
+
+
+def _steps(
+    source: Path,
+    paths: Paths,
+    options: Options,
+    foundry: Foundry,
+    crew: Crew | None,
+    scratch: Path,
+    clock: Clock,
+) -> Steps:
+    """The way of one model.  It waits once, when it is planned, so that others can be too."""
     clock.step(f"reading {source.name}")
     model = load_model(source)
+    files = files_of(model)
+    check_earlier(paths, files)
 
     clock.step("preparing inputs")
     inputs = gather_inputs(model, options)
-    isas = levels_of(options.target)
 
-    files = files_of(model)
-    with tempfile.TemporaryDirectory(prefix="tracea-") as scratch, staging(paths, files) as stage:
-        clock.step("planning")
-        planner = Planner(model.graph, options, inputs.timed[0].symbols, isas)
-        workshop = Workshop(model, options, planner, isas, Path(scratch))
-        report = Reporter(paths, model, inputs, isas, options, clock)
-        report.planned(*workshop.plan())
+    clock.step("planning")
+    planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas)
+    workshop = Workshop(model, options, planner, foundry, scratch)
+    report = Reporter(paths, model, inputs, foundry.isas, options, clock)
+    assembly, trace = workshop.plan()
+    report.planned(assembly, trace)
 
+    clock.pause()
+    yield assembly
+    with staging(paths, files) as stage:
         clock.step("tuning")
         if options.keep == "faster":
             workshop.tune([binding.symbols for binding in inputs.timed])
 
         clock.step("building")
-        full = workshop.build() if report.worth_building() else None
+        out = stage.model if options.keep == "legal" else None
+        full = workshop.build(out=out) if report.worth_building() else None
 
-        judge = Judge(model, workshop, inputs, options, isas)
+        judge = Judge(model, workshop, inputs, options, foundry.isas, crew)
         clock.step("verifying")
         right = judge.verify(full)
 

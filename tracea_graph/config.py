@@ -80,6 +80,14 @@ class Options:
     keep_sources: Path | None = None
     cache: Path | None = None
     seed: int = 0
+    precision: str = "fp32"
+    """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights."""
+
+    @property
+    def tolerance(self) -> float:
+        """The error accepted, as a share of ``max|y|``."""
+        usual = TOLERANCE.exact if self.precision == "fp32" else TOLERANCE.lossy
+        return usual if self.max_error is None else self.max_error
 
     @property
     def environment(self) -> Environment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from check.tiny_models import save
 from rich.console import Console
 
 from models import bench as zoo
+from models import score as table
 from tracea_graph.check.peers import PEERS, PeerWorker, peers_named
 from tracea_graph.check.worker import Rejected
 from tracea_graph.cli.bench import add_bench, run_bench
@@ -182,41 +184,98 @@ def test_malformed_values_are_usage_errors(words: list[str]) -> None:
 def report_of(*entrants: str) -> BenchReport:
     rows = tuple(
         BenchRow(name, n, "b", 10.0 / (i + 1), 1.0, float(i + 1), 1.0, 9.0, 1e-7 * i, 3 * i, 9)
-        for n in zoo.THREADS
+        for n in table.THREADS
         for i, name in enumerate(entrants)
     )
     return BenchReport("m.onnx", rows, {"b": 2.5})
 
 
+KEPT = table.score("k", report_of("ONNX Runtime", "OpenVINO f32"), kept=True)
+WON = table.score("w", report_of("ONNX Runtime", "w.tracea.onnx", "OpenVINO f32"), False, 0.93)
+
+
 def test_a_kept_original_counts_as_one() -> None:
-    kept = zoo.score("m", report_of("ONNX Runtime", "OpenVINO f32"), kept=True)
-    assert kept.ratios == (1.0, 1.0)
-    assert kept.peer == 5.0
-    assert kept.cells[3:6] == ("kept", "1", "1")
+    assert KEPT.ratios and KEPT.ratios["tracea"] == (1.0, 1.0)
+    assert KEPT.ms and KEPT.ms["OpenVINO f32"] == (5.0, 5.0)
+    said = KEPT.cells(["OpenVINO f32"])
+    assert said == ("k (b)", "2.5", "10 / 10", "kept", "1", "1", "5 / 5", "0%", "0", "0 of 9")
 
 
 def test_a_result_is_rated_at_every_thread_count() -> None:
-    won = zoo.score("m", report_of("ONNX Runtime", "m.tracea.onnx", "OpenVINO f32"), kept=False)
-    assert (won.ratios, won.kernels, won.nodes) == ((2.0, 2.0), 3, 9)
-    assert won.error == 1e-7
+    assert WON.ratios and WON.ratios["tracea"] == (2.0, 2.0)
+    assert (WON.kernels, WON.nodes, WON.error) == (3, 9, 1e-7)
+    said = WON.cells(["OpenVINO f32", "OpenVINO bf16"])
+    assert said[3:] == ("5 / 5", "2.00×", "2.00×", "3.33 / 3.33", "", "93%", "1e-07", "3 of 9")
 
 
-def test_the_means_are_geometric() -> None:
-    kept = zoo.score("k", report_of("ONNX Runtime"), kept=True)
-    won = zoo.score("w", report_of("ONNX Runtime", "w.tracea.onnx"), kept=False)
-    assert "| geometric mean |  |  |  | 1.41× | 1.41× |" in zoo.markdown([kept, won], "note")
+def test_the_means_are_geometric_and_leave_failures_out() -> None:
+    failed = table.Score("f", failed="it died of SIGKILL")
+    text = table.markdown([KEPT, WON, failed], "note")
+    assert "| geometric mean |  |  |  | 1.41× | 1.41× | 2.45×/2.45× |" in text
+    assert "| f | failed: it died of SIGKILL |" in text
+    assert len({line.count("|") for line in text.splitlines()[:6]}) == 1
+
+
+def test_scores_survive_storage() -> None:
+    for one in (KEPT, WON):
+        assert table.Score.of(json.loads(json.dumps(dataclasses.asdict(one)))) == one
 
 
 def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
-    page.write_text(f"before\n{zoo.BEGIN}\nold\n{zoo.END}\nafter\n", encoding="utf-8")
+    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n", encoding="utf-8")
     for _ in range(2):
-        zoo.replace_table(page, "new\n")
-    assert page.read_text("utf-8") == f"before\n{zoo.BEGIN}\nnew\n{zoo.END}\nafter\n"
+        table.replace_table(page, "new\n")
+    assert page.read_text("utf-8") == f"before\n{table.BEGIN}\nnew\n{table.END}\nafter\n"
+
+
+def test_the_page_itself_has_markers() -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    assert page.index(table.BEGIN) < page.index(table.END)
 
 
 def test_a_file_without_markers_is_refused_before_anything_runs(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
     page.write_text("nothing", encoding="utf-8")
-    assert zoo.main(["tiny-bert", "--write", str(page)]) == 2
-    assert zoo.main(["no-such-model"]) == 2
+    assert zoo.main(["--only", "tiny-bert", "--write", str(page)]) == 2
+    assert zoo.main(["--only", "no-such-model", "--write", "-"]) == 2
+
+
+def stand_in(folder: Path, text: str) -> str:
+    """A program that takes the place of the interpreter a model runs in."""
+    script = folder / "python"
+    script.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_models_that_fail_are_lines_and_finished_ones_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """tiny-bert dies, minilm hangs, gpt2 answers; only the failures run a second time."""
+    answer = json.dumps({"score": dataclasses.asdict(WON), "warnings": ["hm"], "made": "here"})
+    (tmp_path / "answer").write_text(answer, encoding="utf-8")
+    ran = tmp_path / "ran"
+    monkeypatch.setattr(zoo.sys, "executable", stand_in(tmp_path, f"""
+        echo $3 >> {ran}
+        case $3 in
+            tiny-bert) kill -9 $$ ;;
+            minilm) sleep 60 ;;
+            *) cp {tmp_path}/answer $5 ;;
+        esac"""))  # fmt: skip
+    words = ["--only", "tiny-bert,gpt2,minilm", "--folder", str(tmp_path / "zoo"),
+             "--limit", "2", "--write", "-"]  # fmt: skip
+    for expected in (["tiny-bert", "gpt2", "minilm"], ["tiny-bert", "minilm"]):
+        ran.unlink(missing_ok=True)
+        assert zoo.main(words) == 1
+        said = capsys.readouterr()
+        assert "| tiny-bert | failed: died of SIGKILL |" in said.out
+        assert "| minilm | failed: took over 2 s |" in said.out
+        assert "| w (b) | 2.5 | 10 / 10 | 5 / 5 | 2.00× | 2.00× |" in said.out
+        assert "here; fp32" in said.out and "hm" in said.err
+        assert ran.read_text("utf-8").split() == expected
+    assert {p.name for p in (tmp_path / "zoo").iterdir()} == {
+        "tiny-bert.row.json", "gpt2.row.json", "minilm.row.json"
+    }  # fmt: skip
+    assert zoo.main([*words[:1], "gpt2", *words[2:], "--pairs", "7"]) == 0
+    assert ran.read_text("utf-8").split()[-1] == "gpt2"

@@ -14,13 +14,9 @@ from tracea_graph import api
 from tracea_graph.config import Options
 from tracea_graph.pipeline import profiling
 from tracea_graph.pipeline.bench import BenchOptions
-from tracea_graph.views.profiling import (
-    abridged,
-    families,
-    in_bytes,
-    notable,
-    render_profile,
-)
+from tracea_graph.views.profile_table import abridged, in_bytes, render_profile
+from tracea_graph.views.profiling import ProfileRow, families, notable
+from tracea_graph.views.roofline import profile_page
 
 
 def text(view: object) -> str:
@@ -98,10 +94,39 @@ def test_programs_are_known_by_their_original_nodes(tmp_path: Path) -> None:
     assert len(programs) > 5
     assert taken.in_programs > 0.5
     assert all(r.flops and r.originals and r.rule for r in programs)
+    assert all(
+        r.calls and all(c.us > 0 and c.bytes and c.flops for c in r.calls) for r in programs
+    )
+    kernels = {c.op for r in programs for c in r.calls}
+    assert {"gemm", "norm", "attention", "embedding"} <= kernels
+    several = [r for r in programs if len(r.calls) > 1]
+    assert several and all(sum(c.flops or 0 for c in r.calls) == pytest.approx(r.flops)
+                           for r in several)  # fmt: skip
+    assert sum(c.us for r in programs for c in r.calls) < 2.0 * sum(r.us for r in programs)
     assert any("/attention/self/Softmax" in name for r in programs for name in r.originals)
     products = [r for r in programs if "Gemm" in r.op]
     assert all(r.apart and r.bytes and r.apart > r.bytes for r in products)
     assert 0.1 < taken.us / 1e3 / taken.run_ms < 10.0
+
+
+def test_calls_of_a_program_stand_below_it() -> None:
+    calls = tuple(ProfileRow("", op, True, us, 1e6, 1e3, 1e3, compute_us=us, size=f"7×{us:g}")
+                  for op, us in (("gemm", 70.0), ("norm", 20.0)))  # fmt: skip
+    made = profile(row(us=100.0, calls=calls), row(us=100.0, calls=calls), row("Add", us=9.0))
+    lines = text(render_profile(made)).splitlines()
+    at = next(i for i, line in enumerate(lines) if "FusedGemm_ab" in line)
+    assert "gemm" in lines[at + 1] and "7×70" in lines[at + 1] and "0.140" in lines[at + 1]
+    assert "norm" in lines[at + 2] and "0.040" in lines[at + 2] and "compute" in lines[at + 2]
+    assert "7×20" in profile_page(made)
+    (first, *_) = json.loads(made.to_json())["rows"]
+    assert [c["op"] for c in first["calls"]] == ["gemm", "norm"]
+    assert first["calls"][0]["bound"] == "compute"
+    assert "gemm" in text(render_profile(made, 1)) and "Add" in text(render_profile(made, 1))
+
+
+def test_a_single_call_has_no_line_of_its_own() -> None:
+    made = profile(row(calls=(ProfileRow("", "gemm", True, 90.0, size="1×2"),)))
+    assert "1×2" not in text(render_profile(made))
 
 
 def test_a_profile_places_every_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from steps import one_step
 
 from tracea_graph.build import build_library, domain_of, find_compiler, manifest
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
+from tracea_graph.build.quick import quickly
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu import units
 from tracea_graph.kernels.table import OpType
 from tracea_graph.ops.chain import Chain, Step
 
@@ -185,3 +188,31 @@ def test_the_table_is_as_it_was(golden: Callable[[str, str], None]) -> None:
         "table.cpp",
         table_source("tracea.0123456789", [B, A], KERNELS, [ADD, RELU], ("avx2", "scalar")),
     )
+
+
+def test_quick_libraries_hold_the_same_kernels_in_fewer_files(
+    tmp_path: Path, private: Environment
+) -> None:
+    chains = [RELU, ADD, *(one_step(op) for op in ("exp", "tanh", "erf", "sqrt", "neg", "abs"))]
+    levels = ("scalar", "avx2")
+    slow = units(KERNELS, chains, levels)
+    quick = quickly(slow)
+    assert len(quick) < len(slow) / 3
+    for source in slow:
+        holders = [q for q in quick if f" {source.symbol}(" in q.text]
+        assert len(holders) == 1 and "-O1" in holders[0].flags
+    built = build_library(
+        [A], KERNELS, chains, levels, tmp_path / "q.so", environment=private, quick=True
+    )
+    assert built.compiled_units == len(quick) + 2
+    assert built.manifest == manifest([A], KERNELS, chains, levels, quick=True)
+    assert built.domain == domain_of(built.manifest)
+    assert built.domain != domain_of(manifest([A], KERNELS, chains, levels))
+
+
+def test_a_chain_more_compiles_little_anew() -> None:
+    steps = [(Step("relu", (0,)), Step("mul", (1, float(i)))) for i in range(70)]
+    chains = [Chain(("full",), two, (2,)) for two in steps]
+    before = {source.text for source in quickly(units((), chains[:-1], SCALAR))}
+    after = [source.text for source in quickly(units((), chains, SCALAR))]
+    assert 4 <= len(after) < 10 and len(set(after) - before) == 1

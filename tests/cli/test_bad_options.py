@@ -81,7 +81,7 @@ def test_a_bug_is_one_line_too(
     def broken(*args: object, **named: object) -> None:
         raise IndexError("list index\nout of range")
 
-    monkeypatch.setattr(api, "optimize", broken)
+    monkeypatch.setattr(api, "load_model", broken)
     assert optimize_main(["good.onnx"]) == 70
     assert capsys.readouterr().err == (
         "error: IndexError: list index out of range (a bug; -v shows where)\n"

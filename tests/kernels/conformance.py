@@ -33,11 +33,30 @@ class GemmTile(ctypes.Structure):
     """``tracea_gemm_tile``."""
 
     _fields_ = [
-        ("k", c_int64), ("a", c_void_p), ("lda", c_int64),
+        ("k", c_int64), ("a", c_void_p), ("lda", c_int64), ("a_step", c_int64),
         ("b", c_void_p), ("b_panel", c_int64), ("b_row", c_int64),
-        ("bias", c_void_p), ("c", c_void_p), ("ldc", c_int64),
+        ("init", c_void_p), ("init_stride", c_int64), ("c", c_void_p), ("ldc", c_int64),
         ("mr", c_int32), ("nv", c_int32), ("last", c_int32), ("b_exact", c_int32),
         ("prefetch", c_void_p), ("prefetch_lines", c_int32),
+    ]  # fmt: skip
+
+
+class GemmDotTile(ctypes.Structure):
+    """``tracea_gemm_dot_tile``."""
+
+    _fields_ = [
+        ("m", c_int64), ("n", c_int64), ("k", c_int64), ("a", c_void_p), ("lda", c_int64),
+        ("b", c_void_p), ("ldb", c_int64), ("bias", c_void_p), ("c", c_void_p), ("ldc", c_int64),
+    ]  # fmt: skip
+
+
+class GemmPackTile(ctypes.Structure):
+    """``tracea_gemm_pack_tile``."""
+
+    _fields_ = [
+        ("k", c_int64), ("columns", c_int64),
+        ("source", c_void_p), ("row", c_int64), ("column", c_int64),
+        ("to", c_void_p), ("panel", c_int64),
     ]  # fmt: skip
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.kernels.conformance import (
     Array,
+    GemmDotTile,
+    GemmPackTile,
     GemmTile,
     Output,
     address,
@@ -45,9 +47,9 @@ def _multiply(
         for col in range(0, n, nv * PANEL):
             count = min(nv, -(-(n - col) // PANEL))
             run(GemmTile(
-                k=k, a=address(a[row:]), lda=k,
+                k=k, a=address(a[row:]), lda=k, a_step=1,
                 b=weights.ctypes.data + 4 * (col // PANEL) * panel, b_panel=panel, b_row=stride,
-                bias=None if bias is None else bias.ctypes.data + 4 * col,
+                init=None if bias is None else bias.ctypes.data + 4 * col,
                 c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
                 mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
                 b_exact=plain, prefetch=warm.ctypes.data, prefetch_lines=(k * nv) % 99,
@@ -84,6 +86,83 @@ def test_result_does_not_depend_on_the_tile(isa: str, plain: bool) -> None:
         for panels in range(1, nv + 1):
             again = _multiply(isa, a, b, None, plain, rows, panels)
             np.testing.assert_array_equal(again, whole)
+
+
+def test_sums_go_on_where_they_were_left(isa: str) -> None:
+    """Blocks of k, and a left operand that lies transposed."""
+    mr, nv = gemm_tile(isa)
+    rng = np.random.default_rng(3)
+    a, b = (
+        rng.standard_normal((mr, 37), np.float32),
+        rng.standard_normal((37, 16 * nv), np.float32),
+    )
+    whole = _multiply(isa, a, b, None, False, mr, nv)
+    run = kernel(emit("gemm", isa), symbols("gemm", isa)[0])
+    turned, panels, out = guarded(a.T.copy()), _pack(b), Output(mr, 16 * nv)
+    for first, last in ((0, 20), (20, 37)):
+        run(GemmTile(
+            k=last - first, a=turned.ctypes.data + 4 * first * mr, lda=1, a_step=mr,
+            b=panels.ctypes.data + 4 * 16 * first, b_panel=37 * 16, b_row=16,
+            init=out.address if first else None, init_stride=out.stride,
+            c=out.address, ldc=out.stride, mr=mr, nv=nv, last=16,
+        ))  # fmt: skip
+    out.check_canaries()
+    np.testing.assert_array_equal(out.view, whole)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 7, 8])
+def test_few_rows_by_a_matrix_stored_by_columns(isa: str, m: int) -> None:
+    run = kernel(emit("gemm", isa), symbols("gemm", isa)[1])
+    rng = np.random.default_rng(m)
+    for n in (1, 3, 4, 5, 19, 64):
+        for k in (0, 1, 15, 16, 33, 130):
+            a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((n, k), np.float32)
+            bias = guarded(rng.standard_normal(n, np.float32))
+            x, w, out = guarded(a), guarded(b), Output(m, n)
+            for start in (bias, None):
+                run(GemmDotTile(
+                    m=m, n=n, k=k, a=address(x), lda=k, b=address(w), ldb=k, bias=address(start),
+                    c=out.address, ldc=out.stride,
+                ))  # fmt: skip
+                out.check_canaries()
+                want = a.astype(np.float64) @ b.T.astype(np.float64)
+                close(out.view, want if start is None else want + bias)
+
+
+def test_a_dot_product_does_not_depend_on_its_neighbours(isa: str) -> None:
+    run = kernel(emit("gemm", isa), symbols("gemm", isa)[1])
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((7, 77), np.float32), rng.standard_normal((23, 77), np.float32)
+
+    def multiply(rows: Array, columns: Array) -> Array:
+        out = Output(len(rows), len(columns))
+        run(GemmDotTile(
+            m=len(rows), n=len(columns), k=77, a=address(rows), lda=77, b=address(columns),
+            ldb=77, c=out.address, ldc=out.stride,
+        ))  # fmt: skip
+        return out.view.copy()
+
+    whole = multiply(a, b)
+    for i in range(7):
+        np.testing.assert_array_equal(multiply(a[i : i + 1], b[3:9])[0], whole[i, 3:9])
+
+
+@pytest.mark.parametrize("order", ["rows", "columns", "neither"])
+@pytest.mark.parametrize("n", [1, 15, 16, 40])
+def test_packing(isa: str, n: int, order: str) -> None:
+    run = kernel(emit("gemm", isa), symbols("gemm", isa)[2])
+    for k in (1, 7, 16, 35):
+        b = np.random.default_rng(k).standard_normal((k, n), np.float32)
+        wide = np.repeat(b, 2, axis=1)
+        source = guarded({"rows": b, "columns": b.T.copy(), "neither": wide}[order])
+        row, column = {"rows": (n, 1), "columns": (1, k), "neither": (2 * n, 2)}[order]
+        out = Output(-(-n // PANEL), k * PANEL)
+        run(GemmPackTile(
+            k=k, columns=n, source=address(source), row=row, column=column,
+            to=out.address, panel=out.stride,
+        ))  # fmt: skip
+        out.check_canaries()
+        np.testing.assert_array_equal(out.view.reshape(-1, k, PANEL), _pack(b))
 
 
 def test_nan_and_infinity_meet_zero_weights(isa: str) -> None:

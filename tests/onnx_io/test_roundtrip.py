@@ -99,9 +99,6 @@ def test_corpus(path: Path, tmp_path: Path) -> None:
 
 SLOW = [n for n in available() if n != "minilm"]
 
-OPEN_SIZES = ("unet", "detector-dynamo")
-"""Convolutions over a symbolic height and width get sizes of their own; their rank is known."""
-
 
 @pytest.mark.parametrize(
     "name", ["minilm", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)]
@@ -114,8 +111,7 @@ def test_zoo(name: str, tmp_path: Path) -> None:
         for value_name in region.writes:
             extents = graph.spec(value_name).shape
             assert extents is not None, value_name
-            fresh = any("?" in str(extent) for extent in extents)
-            assert not fresh or name in OPEN_SIZES, value_name
+            assert not any("?" in str(extent) for extent in extents), value_name
 
 
 def branchy() -> ModelProto:

@@ -17,7 +17,15 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
+from tracea_graph.ops.gemm import (
+    BF16_SINCE,
+    PANEL,
+    GemmParams,
+    pack_pairs,
+    pack_panels,
+    unpack_panels,
+)
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 
@@ -26,6 +34,7 @@ OPSETS = (11, 13, 17, 18, 21)
 GELU_RESIDUAL = Chain(("full", "full"), (Step("gelu", (0,)), Step("add", (2, 1))), (3,))
 SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 MASKED = Chain(("full", "col", "row"), (Step("mul", (0, 1)), Step("max", (3, 2))), (4,))
+ATTEND_STEPS = (Step("mul", (0, 0.125)), Step("add", (2, 1)))
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
 
 
@@ -45,6 +54,10 @@ class Case:
 
 def panels(k: int, n: int) -> np.ndarray:
     return pack_panels(normal(k, n, seed=99))
+
+
+def pairs(k: int, n: int) -> np.ndarray:
+    return pack_pairs(normal(k, n, seed=99))
 
 
 def ids(*shape: int, dtype: Any = np.int64, low: int = 0, high: int = 9) -> np.ndarray:
@@ -67,6 +80,12 @@ ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
 
 CASES = {
     "gemm": Case(GemmParams(12, 32), (X, panels(12, 32))),
+    "gemm, panels in bf16": Case(
+        GemmParams(12, 21, "mixed", bias=True), (X, pairs(12, 21), (21,))
+    ),
+    "gemm, all in bf16, K odd": Case(
+        GemmParams(11, 16, "pairs"), ((2, 5, 11), pairs(11, 16)), 1e-2
+    ),
     "gemm, N not whole panels": Case(GemmParams(12, 21), (X, panels(12, 21))),
     "gemm, one column": Case(GemmParams(12, 1, bias=True), ((3, 12), panels(12, 1), (1,))),
     "gemm [K,N]": Case(GemmParams(12, 21, "kn", bias=True), (X, (12, 21), (21,))),
@@ -80,6 +99,13 @@ CASES = {
     "gemm, column and row operands": Case(
         GemmParams(12, 20, epilogue=MASKED), (X, panels(12, 20), (2, 5, 1), (20,))
     ),
+    "gemm, three parts": Case(
+        GemmParams(12, 40, bias=True, parts=(16, 4, 20)), (X, panels(12, 40), (40,))
+    ),
+    "gemm, what it takes up kept": Case(
+        GemmParams(12, 20, epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))),
+        (X, panels(12, 20)),
+    ),
     "gemm, layer norm": Case(
         GemmParams(12, 20, bias=True, norm=LAYER), (X, panels(12, 20), (20,), (20,), (20,))
     ),
@@ -88,6 +114,22 @@ CASES = {
         (X, panels(12, 20), (20,), (2, 5, 20), (20,), (20,)),
     ),
     "gemm, rms norm": Case(GemmParams(12, 20, norm=RMS), (X, panels(12, 20), (20,))),
+    "matmul": Case(MatMulParams(), ((2, 3, 5, 7), (2, 3, 7, 4))),
+    "matmul, broadcast": Case(MatMulParams(), ((3, 5, 7), (2, 1, 7, 4))),
+    "matmul, transposed": Case(
+        MatMulParams((0, 2, 1, 3), (0, 2, 3, 1)), ((2, 5, 3, 7), (2, 4, 3, 7))
+    ),
+    "matmul, scaled and masked": Case(
+        MatMulParams((1, 0), (), Chain(("full", "row"), ATTEND_STEPS, (3,))),
+        ((7, 5), (2, 7, 4), (2, 1, 4)),
+    ),
+    "matmul, two results": Case(
+        MatMulParams(epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))), ((5, 7), (7, 4))
+    ),
+    "matmul, vectors": Case(MatMulParams(), ((7,), (7,))),
+    "matmul, a vector on the left": Case(MatMulParams(), ((7,), (2, 7, 4))),
+    "matmul, a vector on the right": Case(MatMulParams(), ((2, 5, 7), (7,))),
+    "matmul, no rows": Case(MatMulParams(), ((2, 0, 7), (2, 7, 4))),
     "layer norm": Case(NormParams(LAYER), (X, (12,), (12,))),
     "layer norm without beta": Case(NormParams(Norm("layer", 1e-5, beta=False)), (X, (12,))),
     "layer norm, bare": Case(NormParams(Norm("layer", 1e-12, False, False)), (X,)),
@@ -189,8 +231,17 @@ def wide(a: np.ndarray) -> np.ndarray:
     return a.astype(np.float64) if a.dtype == np.float32 else a
 
 
-@pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("name", CASES)
+def pairs_of_name_and_opset() -> list[tuple[str, int]]:
+    """Every case at every opset that has its types."""
+    return [
+        (name, opset)
+        for name, case in CASES.items()
+        for opset in OPSETS
+        if opset >= BF16_SINCE or not any(a.dtype.name == "bfloat16" for a in case.arrays())
+    ]
+
+
+@pytest.mark.parametrize(("name", "opset"), pairs_of_name_and_opset())
 def test_the_body_computes_the_reference(name: str, opset: int) -> None:
     case = CASES[name]
     arrays = case.arrays()
@@ -208,9 +259,9 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     case = CASES[name]
     arrays = case.arrays()
     assert case.params.operands == len(arrays)
-    kinds = {np.dtype(np.float32): DType.F32, np.dtype(np.int64): DType.I64,
-             np.dtype(np.int32): DType.I32, np.dtype(bool): DType.BOOL}  # fmt: skip
-    specs = case.params.infer([TensorSpec(kinds[a.dtype], a.shape) for a in arrays])
+    kinds = {"float32": DType.F32, "bfloat16": DType.BF16, "int64": DType.I64,
+             "int32": DType.I32, "bool": DType.BOOL}  # fmt: skip
+    specs = case.params.infer([TensorSpec(kinds[a.dtype.name], a.shape) for a in arrays])
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]
     assert all(s.dtype is DType.F32 for s in specs)
@@ -236,6 +287,12 @@ OPEN = TensorSpec(DType.F32, None)
     ("params", "specs", "reason"),
     [
         (GemmParams(4, 4), [OPEN, OPEN], "rank of x is unknown"),
+        (MatMulParams(), [OPEN, OPEN], "rank of an operand is unknown"),
+        (
+            MatMulParams(),
+            [TensorSpec(DType.F32, ("a", "k")), TensorSpec(DType.F32, ("j", 4))],
+            "do not provably fit",
+        ),
         (ATTEND, [OPEN] * 3, "not a rank-3 tensor"),
         (ATTEND, [TensorSpec(DType.F32, (1, 2, 3, 4))] * 3, "not a rank-3 tensor"),
         (EmbeddingParams(1), [OPEN, OPEN], "do not provably broadcast"),
@@ -257,8 +314,12 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(0, 4), "no product with K=0"),
         (lambda: GemmParams(4, 4, "blocked"), "layout 'blocked'"),
         (lambda: GemmParams(4, 4, keep_sum=True), "only if there is a norm"),
-        (lambda: GemmParams(4, 4, epilogue=TWO), "one result"),
+        (lambda: GemmParams(4, 4, parts=(1, 2)), "all columns"),
+        (lambda: GemmParams(4, 4, parts=(0, 4)), "1 column or more"),
+        (lambda: GemmParams(4, 4, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
+        (lambda: MatMulParams((0, 2)), "no permutation"),
+        (lambda: MatMulParams(epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: NormParams(LAYER, TWO), "one result"),
         (lambda: NormParams(LAYER, Chain(("row",), (), (0,))), "a full operand"),
         (lambda: Norm("batch", 1e-5), "kind 'batch'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from graphs import normal, relative_error
@@ -19,6 +20,7 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.program import Buffer, Program
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -27,7 +29,7 @@ from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.ttg import Region, TileGraph
 
 Shape = tuple[Extent, ...]
-F32, I64, I32, BOOL = DType.F32, DType.I64, DType.I32, DType.BOOL
+F32, I64, I32, BOOL, BF16 = DType.F32, DType.I64, DType.I32, DType.BOOL, DType.BF16
 KINDS = {F32: np.float32, I64: np.int64, I32: np.int32, BOOL: np.bool_}
 
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
@@ -39,6 +41,8 @@ MIXED = Chain(
 )
 SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 TWICE = Chain(("full", "full"), (Step("mul", (0, 1)), Step("exp", (0,))), (2, 3))
+
+MASKED = Chain(("full", "row", "full"), (Step("add", (0, 1)), Step("mul", (3, 2))), (4,))
 
 BS: Shape = ("b", "s")
 X: Shape = (*BS, 12)
@@ -80,6 +84,8 @@ class Case:
             shape = tuple(evaluate(d, symbols) for d in spec.shape)
             if spec.dtype is F32:
                 result.append(normal(*shape, seed=i))
+            elif spec.dtype is BF16:
+                result.append(normal(*shape, seed=i).astype(ml_dtypes.bfloat16))
             elif spec.dtype is BOOL:
                 result.append(normal(*shape, seed=i) > -0.5)
             else:
@@ -97,6 +103,12 @@ IDS = (F32, I64, F32, I64, F32, I64)
 
 CASES = {
     "gemm": Case(GemmParams(12, 20), (X, PANELS)),
+    "gemm, panels in bf16": Case(
+        GemmParams(12, 20, "mixed", True), (X, (2, 6, 16, 2), (20,)), (F32, BF16)
+    ),
+    "gemm, all in bf16, K odd": Case(
+        GemmParams(11, 20, "pairs", epilogue=RELU), ((*BS, 11), (2, 6, 16, 2)), (F32, BF16)
+    ),
     "gemm, one row": Case(GemmParams(12, 20), ((1, 12), PANELS)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, "kn", True), (X, (12, 20), (20,))),
     "gemm [N,K], bias": Case(GemmParams(12, 20, "nk", True), (X, (20, 12), (20,))),
@@ -104,6 +116,25 @@ CASES = {
     "gemm, every kind of operand": Case(
         GemmParams(12, 20, epilogue=MIXED), (X, PANELS, (1, 20), (*BS, 1), (1, 1), Y)
     ),
+    "gemm, parts": Case(GemmParams(12, 20, parts=(16, 3, 1)), (X, PANELS)),
+    "gemm, two results": Case(GemmParams(12, 20, epilogue=TWICE), (X, PANELS, Y)),
+    "matmul": Case(MatMulParams(), (("b", 3, "s", 7), ("b", 3, 7, "t"))),
+    "matmul, heads transposed, masked": Case(
+        MatMulParams((0, 2, 1, 3), (0, 2, 3, 1), MASKED),
+        (("b", "s", 3, 7), ("b", "t", 3, 7), ("b", 1, 1, "t"), ("b", 1, "s", "t")),
+    ),
+    "matmul, one matrix for all": Case(MatMulParams(), ((*BS, 7), (7, "t"))),
+    "matmul, one matrix, its result scaled by rows": Case(
+        MatMulParams(epilogue=MASKED), ((*BS, 7), (7, 4), (1, 4), (*BS, 4))
+    ),
+    "matmul, one matrix, a table over positions": Case(
+        MatMulParams(epilogue=SUM), ((*BS, 7), (7, 4), ("s", 4))
+    ),
+    "matmul, constant on the left": Case(MatMulParams((1, 0)), ((7, 9), ("b", 7, "s"))),
+    "matmul, broadcast": Case(MatMulParams(), ((3, 5, 7), ("b", 1, 7, 4))),
+    "matmul, vectors": Case(MatMulParams(), (("t",), ("t",))),
+    "matmul, a vector on the left": Case(MatMulParams(), (("t",), ("b", "t", 4))),
+    "matmul, a vector on the right": Case(MatMulParams(), (("b", 5, "t"), ("t",))),
     "gemm, norm": Case(GemmParams(12, 20, norm=LAYER), (X, PANELS, (20,), (20,))),
     "gemm, residual, norm": Case(
         GemmParams(12, 20, bias=True, epilogue=SUM, norm=RMS), (X, PANELS, (20,), Y, (20,))
@@ -268,6 +299,13 @@ def test_every_output_is_written_and_no_input_is(name: str) -> None:
         for v in c.views[-len(c.chain.results) :]
         if v is not None
     }
+    results |= {
+        v.buffer
+        for c in program.calls
+        if c.kernel == "gemm"
+        for v in c.views[-c.ints[1] :]
+        if v is not None
+    }
     assert written <= results and not any(b.kind == "input" for b in results)
 
 
@@ -311,7 +349,7 @@ def test_kernels_require_unit_strides_where_they_say() -> None:
         for call in case.program.calls:
             steps = [v.strides[-1] if v and v.strides else 1 for v in call.views]
             if call.kernel == "gemm":
-                assert steps[0] == steps[-1] == 1
+                assert steps[-1] == 1
             if call.kernel == "attention":
                 assert steps[0] == steps[2] == steps[4] == 1 and steps[3] in (0, 1)
                 assert call.views[1] and 1 in call.views[1].strides[2:]

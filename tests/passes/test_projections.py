@@ -95,3 +95,44 @@ def test_plain_matrices_stay_apart() -> None:
     trace = optimized(graph, phases(plain_weights=True))
     assert reasons(trace, "merge-projections") == {"the projections' matrices stay as they are"}
     assert np.isfinite(evaluate(graph, {"x": X["x"]})[0]).all()
+
+
+# ---- any products ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("biases", [(True, True, True), (False, True, False), (False,) * 3])
+def test_products_of_one_input_become_one(biases: tuple[bool, ...]) -> None:
+    net = Net()
+    x, results = net.input("x", "batch", "seq", 24), []
+    for bias, n in zip(biases, (16, 48, 32), strict=True):
+        y = net("MatMul", x, net.weight(24, n))
+        results.append(net("Add", y, net.weight(n)) if bias else y)
+    graph = net.graph(*results)
+    trace = optimized(graph)
+    assert trace.applied()["merge-products"] == 1
+    (region,) = graph.regions()
+    widths = dict(zip(region.results, region.params.parts, strict=True))
+    assert widths == dict(zip(results, (16, 48, 32), strict=True))
+    assert region.params.bias == any(biases)
+    assert_same(net, graph, {"x": X["x"]})
+
+
+def test_products_that_something_follows_stay_apart() -> None:
+    net = Net()
+    x = net.input("x", "batch", "seq", 24)
+    parts = [net("MatMul", x, net.weight(24, n)) for n in (16, 16, 20)]
+    graph = net.graph(net("Relu", parts[0]), *parts[1:])
+    optimized(graph)
+    assert ops(graph) == ["FusedGemm"] * 3
+    assert_same(net, graph, {"x": X["x"]})
+
+
+def test_products_merged_wait_for_no_other() -> None:
+    net = Net()
+    x = net.input("x", "batch", "seq", 24)
+    first = net("MatMul", x, net.weight(24, 32))
+    later = net("MatMul", first, net.weight(32, 24))
+    graph = net.graph(net("MatMul", x, net.weight(24, 16)), later)
+    optimized(graph)
+    graph.check()
+    assert_same(net, graph, {"x": X["x"]})

@@ -11,8 +11,14 @@ from graphs import Net, optimized
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.measure import Bandwidth, Peak, assumed
+from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.policy import CostModel, Machine, measured_machine
-from tracea_graph.ttg import TileGraph
+from tracea_graph.policy.efforts import EFFORTS
+from tracea_graph.policy.weights import instructions
+from tracea_graph.ttg import Region, TileGraph
 
 MACHINE = Machine(
     gflops=100.0, l2_gbytes=80.0, l3_gbytes=40.0, dram_gbytes=10.0,
@@ -169,3 +175,58 @@ def test_without_a_compiler_a_machine_is_derived(tmp_path: Path) -> None:
 def test_impossible_machines_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="above 0"):
         Machine(**wrong)  # type: ignore[arg-type]
+
+
+# ---- operators of ONNX Runtime ---------------------------------------------------------
+
+
+def test_a_reduction_costs_what_it_reads() -> None:
+    net = Net()
+    graph = net.graph(net("ReduceMean", net.input("x", "batch", "seq", 4096), axes=(-1,)))
+    read = 128 * 4096 * 4 / (MACHINE.l3_gbytes * 1e9) * 1e6
+    assert read < cost(graph) < 2 * read
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "dims", "result", "dearer"),
+    [
+        ("Softmax", {"axis": 1}, (8.0, 64.0, 64.0), (8.0, 64.0, 64.0), {"axis": 2}),
+        ("Resize", {"mode": "linear"}, (1.0, 8.0, 8.0), (1.0, 16.0, 16.0), {"mode": "nearest"}),
+        ("MaxPool", {"kernel_shape": (3, 3)}, (1.0, 8.0, 9.0, 9.0), (1.0, 8.0, 3.0, 3.0),
+         {"kernel_shape": (2, 2)}),
+        ("Gather", {"axis": 1}, (64.0, 64.0), (64.0, 64.0), {"axis": 0}),
+    ],
+)  # fmt: skip
+def test_slow_paths_are_known(
+    op: str, attrs: dict[str, object], dims: tuple[float, ...], result: tuple[float, ...],
+    dearer: dict[str, object],
+) -> None:  # fmt: skip
+    assert instructions(op, attrs, [dims], result) > instructions(op, dearer, [dims], result)
+
+
+def test_reducing_across_rows_is_slower() -> None:
+    along, across = ((64.0, 1.0), (1.0, 64.0))
+    assert (
+        instructions("ReduceMax", {}, [(64.0, 64.0)], across)
+        / instructions("ReduceMax", {}, [(64.0, 64.0)], along)
+        > 10
+    )
+
+
+def test_every_word_of_the_vocabulary_has_an_effort() -> None:
+    assert {params for _, params in VOCABULARY} - {RegionParams} <= EFFORTS.keys()
+
+
+def test_a_region_of_several_steps_computes_what_its_steps_do() -> None:
+    """x → normalised → normalised again, as one node: both arithmetic, one trip to memory."""
+    step = NormParams(Norm("rms", 1e-5, gamma=False, beta=False))
+    region = RegionParams(1, (RegionStep(step, (0,)), RegionStep(step, (1,))), (2,))
+    spec = TensorSpec(DType.F32, (4096, 256))
+
+    def arithmetic(params: NormParams | RegionParams) -> float:
+        one = Region("r", "Fused", ("x",), ("y",), (Node("Fused", ("x",), ("y",)),), params)
+        graph = TileGraph([one], ["x"], ["y"], {}, {"x": spec, "y": spec})
+        slow = CostModel(replace(MACHINE, gflops=1.0), {})(graph, one)
+        return slow - CostModel(replace(MACHINE, gflops=1e9), {})(graph, one)
+
+    assert arithmetic(region) == pytest.approx(2 * arithmetic(step)) != 0

@@ -35,6 +35,7 @@ TWO_RESULTS = Chain(("full",), (Step("relu", (0,)), Step("neg", (0,))), (1, 2))
 MUL_ADD = Chain(("full", "row", "row"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
 BY_COLUMN = Chain(("full", "col"), (Step("mul", (0, 1)),), (2,))
 ADD = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+ADD_ROW = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
 MASKED = Chain(
     ("full", "full", "full"),
     (Step("less", (1, 2)), Step("or", (0, 3)), Step("where", (4, 1, -1.0))),
@@ -42,7 +43,7 @@ MASKED = Chain(
     (DType.BOOL, DType.F32, DType.I64),
 )
 KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
-CHAINS = (GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, MASKED, KEPT)
+CHAINS = (GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT)
 
 
 def random(*shape: int, seed: int = 0) -> Array:
@@ -74,7 +75,7 @@ def gemm(
         dense("input", 2, n) if bias else None,
         dense("output", 0, "m", n),
     )
-    call = Call("gemm", views, ints=(layout,), drivers=tuple(drivers))
+    call = Call("gemm", views, ints=(layout, 1), drivers=tuple(drivers))
     program = single(call, inputs, [spec("m", n)], m=(0, 0))
     x64, w64, b64 = wide(x, w, b)
     y = x64 @ w64 + (b64 if bias else 0)
@@ -107,7 +108,7 @@ def gemm_chain(m: int = 37, n: int = 72, k: int = 33, layout: int = 0) -> Case:
         spec("m"),
         spec(1),
     ]
-    call = Call("gemm", views, ints=(layout,), chain=GELU_RESIDUAL)
+    call = Call("gemm", views, ints=(layout, 1), chain=GELU_RESIDUAL)
     program = single(call, shapes, [spec("m", n)], m=(0, 0))
     x64, w64, *rest = wide(x, w, b, r, row, col[:, None], one)
     (y,) = GELU_RESIDUAL.reference([x64 @ w64 + rest[0], *rest[1:]])
@@ -116,14 +117,72 @@ def gemm_chain(m: int = 37, n: int = 72, k: int = 33, layout: int = 0) -> Case:
     )
 
 
+def gemm_batched(
+    name: str, x_shape: Sequence[int], w_shape: Sequence[int], turned: str = ""
+) -> Case:
+    """Products of activations ``[…, M, K]`` by ``[…, K, N]`` that broadcast; a mask is added.
+
+    ``turned``: ``x`` or ``w`` or both lie transposed.
+    """
+    x, w = random(*x_shape), random(*w_shape, seed=1)
+    x64, w64 = wide(x, w)
+    y = x64 @ w64
+    outer, (m, n), k = y.shape[:-2], y.shape[-2:], x_shape[-1]
+    mask = random(outer[0], n, seed=2)
+
+    def view(i: int, shape: Sequence[int], turn: bool, rows: int, columns: int) -> View:
+        stored = [*shape[:-2], *(reversed(shape[-2:]) if turn else shape[-2:])]
+        own = list(dense("input", i, *stored).strides)
+        outer_strides = [0] * (len(outer) - len(shape) + 2) + [
+            0 if size == 1 else stride for size, stride in zip(shape[:-2], own, strict=False)
+        ]
+        inner = own[-1:-3:-1] if turn else own[-2:]
+        return strided("input", i, (*outer, rows, columns), (*outer_strides, *inner))
+
+    views = (
+        view(0, x_shape, "x" in turned, m, k),
+        view(1, w_shape, "w" in turned, k, n),
+        None,
+        strided("input", 2, (*outer, m, n), (n, *[0] * len(outer), 1)),
+        dense("output", 0, *outer, m, n),
+    )
+    feeds = tuple(
+        np.ascontiguousarray(a.swapaxes(-1, -2)) if letter in turned else a
+        for letter, a in (("x", x), ("w", w), ("m", mask))
+    )
+    call = Call("gemm", views, ints=(1, 1), chain=ADD_ROW)
+    program = single(call, [spec(*f.shape) for f in feeds], [spec(*y.shape)])
+    extra = mask.astype(np.float64).reshape(outer[0], *[1] * len(outer), n)
+    return Case(f"gemm_batched_{name}", program, feeds, (y + extra,))
+
+
 def gemm_two_results(m: int = 9, n: int = 20, k: int = 8) -> Case:
     x, w = random(m, k), random(k, n, seed=1)
     outs = (dense("output", 0, m, n), dense("output", 1, m, n))
     views = (dense("input", 0, m, k), dense("input", 1, k, n), None, *outs)
-    call = Call("gemm", views, ints=(1,), chain=TWO_RESULTS)
+    call = Call("gemm", views, ints=(1, 1), chain=TWO_RESULTS)
     program = single(call, [spec(m, k), spec(k, n)], [spec(m, n), spec(m, n)])
     y = x.astype(np.float64) @ w.astype(np.float64)
     return Case("gemm_two_results", program, (x, w), (np.maximum(y, 0), -y))
+
+
+def gemm_parts(m: int, k: int, layout: int, *widths: int) -> Case:
+    """Several products of one x, whose columns need not fall on panel borders."""
+    n = sum(widths)
+    x, w, b = random(m, k), random(k, n, seed=1), random(n, seed=2)
+    stored = np.ascontiguousarray(w.T) if layout == 2 else pack(w)
+    views = (
+        dense("input", 0, "m", k),
+        dense("input", 1, *stored.shape),
+        dense("input", 2, n),
+        *(dense("output", i, "m", width) for i, width in enumerate(widths)),
+    )
+    call = Call("gemm", views, ints=(layout, len(widths)))
+    inputs = [spec("m", k), spec(*stored.shape), spec(n)]
+    program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
+    x64, w64, b64 = wide(x, w, b)
+    y = np.split(x64 @ w64 + b64, np.cumsum(widths)[:-1], axis=1)
+    return Case(f"gemm_parts_{m}x{k}_layout{layout}", program, (x, stored, b), tuple(y))
 
 
 def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
@@ -138,7 +197,7 @@ def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
                 None,
                 dense("temp", 0, "m", n),
             ),
-            (0,),
+            (0, 1),
         ),
         Call(
             "norm",
@@ -242,7 +301,7 @@ def gemm_masked(m: int = 21, n: int = 40, k: int = 16) -> Case:
         dense("output", 0, "m", n),
     )
     inputs = [spec("m", k), spec(*stored.shape), spec(n, dtype=DType.BOOL)]
-    call = Call("gemm", views, ints=(0,), chain=KEPT)
+    call = Call("gemm", views, ints=(0, 1), chain=KEPT)
     program = single(call, inputs, [spec("m", n)], m=(0, 0))
     x64, w64 = wide(x, w)
     return Case("gemm_masked", program, (x, stored, keep), (np.where(keep, x64 @ w64, 0.5),))
@@ -400,10 +459,30 @@ def all_cases() -> tuple[Case, ...]:
         gemm(5, 200, 65, 0, bias=False, drivers=(small, large)),
         gemm(64, 257, 96, 1, bias=False),
         gemm(200, 33, 20, 2),  # more rows than columns: the weight is packed
+        *(gemm(m, 130, 70, layout) for m in (5, 8, 9, 40) for layout in (1, 2)),
+        *(gemm(70, 100, 9000, layout) for layout in range(3)),
+        gemm(3, 40, 5000, 1),
+        gemm_chain(70, 100, 9000),
+        gemm_chain(70, 100, 9000, layout=2),
+        gemm_chain(6, 100, 90, layout=2),
+        *(
+            gemm_batched(f"{name}_{turned or 'plain'}", x, w, turned)
+            for turned in ("", "x", "w", "xw")
+            for name, x, w in (
+                ("equal", (2, 3, 20, 33), (2, 3, 33, 50)),
+                ("shared", (4, 3, 7, 9), (1, 3, 9, 21)),
+                ("matrix", (5, 6, 17), (17, 40)),
+                ("few", (40, 2, 3), (40, 3, 2)),
+                ("tall", (2, 300, 24), (2, 24, 70)),
+            )
+        ),
         gemm_chain(m=67, layout=2),
         gemm_chain(),
         gemm_chain(m=1, n=1, k=3),
         gemm_two_results(),
+        gemm_parts(37, 24, 0, 48, 16, 96),
+        gemm_parts(3, 24, 2, 5, 70, 1, 33),
+        gemm_parts(70, 9000, 0, 5, 70, 1, 33),
         gemm_masked(),
         gemm_then_norm(),
         empty(gemm_then_norm()),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 from xml.etree import ElementTree
 
+import networkx as nx
 import pytest
 from ttg.models import gemm, rows
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.ttg import MemoryLevel, Region, RegionModel, TileGraph
+from tracea_graph.ttg.blocks import repeated_blocks
 
 EVIL = '<script>alert("x")</script>&\x00\ud800'
 F32 = DType.F32
@@ -30,22 +33,56 @@ def chain(length: int, name: str = "", rule: str = "") -> TileGraph:
 
 def test_every_node_is_drawn_once() -> None:
     html = chain(3, rule="fuse-it")._repr_html_()
-    assert html.count("<rect") == 5 and html.count("<path") == 4
+    assert html.count("<g data-node=") == 5 and html.count("<path") == 4
     assert html.count(">Relu</text>") == 3 and "fuse-it × 1" in html
     assert "v0: f32[batch,4]" in html and "are drawn" not in html
 
 
 def test_strings_of_the_model_are_escaped() -> None:
     html = chain(2, EVIL, EVIL)._repr_html_()
-    assert "<script" not in html and "\x00" not in html and "&lt;script&gt;" in html
+    assert html.count("<script") == 1 and "\x00" not in html and "&lt;script&gt;" in html
+    assert '"x")</script>' not in html
     root = ElementTree.fromstring(html.encode())
     assert root.tag == "div"
 
 
+def mixed(length: int) -> TileGraph:
+    """A chain in which nothing repeats: every region has an operator of its own."""
+    nodes = [Node(f"Op{i}", (f"v{i}",), (f"v{i + 1}",)) for i in range(length)]
+    return TileGraph.of_nodes(nodes, ["v0"], [f"v{length}"], {}, {})
+
+
 def test_large_graphs_are_capped_and_say_so() -> None:
-    html = chain(1000)._repr_html_()
-    assert html.count("<rect") == 200
-    assert "1000 regions" in html and "the first 200 of 1002 nodes are drawn" in html
+    html = mixed(3000)._repr_html_()
+    assert html.count("<g data-node=") == 2500
+    assert "3000 regions" in html and "the first 2500 of 3002 nodes are drawn" in html
+
+
+def layers(count: int) -> TileGraph:
+    """``count`` layers of ten operators between a head and a tail, each layer with a cache."""
+    values = ["x", *(f"v{i}" for i in range(10 * count + 1)), "y"]
+    nodes = [Node(f"Op{i % 10}", (values[1 + i],), (values[2 + i],)) for i in range(10 * count)]
+    for layer in range(count):
+        old = nodes[10 * layer]
+        nodes[10 * layer] = Node(old.op, (*old.inputs, f"past{layer}"), old.outputs)
+    nodes = [Node("Head", ("x",), ("v0",)), *nodes, Node("Tail", (values[-2],), ("y",))]
+    inputs = ["x", *(f"past{i}" for i in range(count))]
+    return TileGraph.of_nodes(nodes, inputs, ["y"], {}, {})
+
+
+def test_what_repeats_is_drawn_once() -> None:
+    graph = layers(6)
+    (block,) = repeated_blocks(graph)
+    assert [len(copy) for copy in block.copies] == [10] * 6
+    html = graph._repr_html_()
+    # x, past0, head, one layer, tail, y
+    assert html.count("<g data-node=") == 15
+    assert "× 6</text>" in html and "62 regions" in html
+
+
+def test_a_short_repeat_is_not_worth_a_frame() -> None:
+    assert repeated_blocks(layers(1)) == []
+    assert repeated_blocks(chain(6)) == []
 
 
 def test_parallel_branches_lie_beside_each_other() -> None:
@@ -55,6 +92,7 @@ def test_parallel_branches_lie_beside_each_other() -> None:
     boxes = [
         (float(r.get("x", 0)), float(r.get("y", 0)))
         for r in ElementTree.fromstring(html).iter("{http://www.w3.org/2000/svg}rect")
+        if r.get("height") == "36"
     ]
     assert len(set(boxes)) == 5 and len({y for _, y in boxes}) == 4
 
@@ -102,3 +140,81 @@ def test_opaque_regions_have_no_tiles() -> None:
     graph = _pair()
     with pytest.raises(GraphError, match=r"region n0 \(MatMul\) is opaque"):
         graph.expand(graph.regions()[0], {})
+
+
+# ---- tile maps, exports, differences -----------------------------------------------------
+
+
+def test_a_region_shows_its_tiles_and_what_they_wait_for() -> None:
+    graph = _pair()
+    graph.describe = _describe
+    view = graph.show("y", {"seq": 12}, (4, 0, 0))
+    shown = view.map
+    assert shown.op == "Softmax" and shown.grid == (3, 1) and shown.order == (0, 1, 2)
+    (need,) = shown.needs
+    assert need.value == "c" and need.kind == "halo"
+    # rows 4 to 7 of the product, whose 12 × 16 grid of single elements is drawn as 12 × 8 tiles
+    assert [tuple(r[1:3]) for r in need.rectangles] == [(0, 4), (4, 8), (8, 12)]
+    root = ElementTree.fromstring(view._repr_html_())
+    assert root.tag == "div"
+
+
+def test_a_region_is_found_by_the_operator_it_stands_for() -> None:
+    nodes = [Node("MatMul", ("x", "w"), ("c",), name="product")]
+    graph = TileGraph.of_nodes(nodes, ["x", "w"], ["c"], {}, {})
+    graph.describe = _describe
+    graph.bindings = {"seq": 12}
+    assert graph.show("product").map.region == graph.show("n0").map.region == "n0"
+    with pytest.raises(GraphError, match="no region is called 'nothing'"):
+        graph.show("nothing")
+
+
+def test_opaque_and_unbound_regions_show_why_not() -> None:
+    graph = _pair()
+    with pytest.raises(GraphError, match="opaque"):
+        graph.show("y")
+    graph.describe = _describe
+    with pytest.raises(GraphError, match="no binding for 'seq'"):
+        graph.show("c")
+
+
+def test_exports_hold_every_region_and_edge() -> None:
+    graph = chain(3, rule="fuse-it")
+    plain = graph.to_networkx()
+    assert plain.nodes["n0"] == {
+        "kind": "region",
+        "op": "Relu",
+        "rule": "fuse-it",
+        "nodes": "Relu",
+    }
+    again = nx.node_link_graph(json.loads(graph.to_json()), edges="links")
+    assert nx.utils.graphs_equal(nx.DiGraph(again), nx.DiGraph(plain))
+    dot = graph.to_dot()
+    assert dot.count(" -> ") == 4 and dot.count("shape=oval") == 2
+    assert '"Relua\\"b\\\\"' in chain(2, 'a"b\\').to_dot()
+
+
+def test_a_difference_colours_what_became_one_region() -> None:
+    before = chain(4)
+    after = before.copy()
+    first, second = after.regions()[:2]
+    fused = Region(
+        "f",
+        "Fused",
+        first.operands,
+        second.results,
+        (*first.nodes, *second.nodes),
+        object(),
+        "rule",
+    )
+    after.replace([first, second], [fused])
+    html = before.diff(after)._repr_html_()
+    assert "before: 4 regions" in html and "after: 3 regions" in html
+    root = ElementTree.fromstring(html)
+    boxes = [
+        (g.get("data-node"), r.get("fill"))
+        for g in root.iter("{http://www.w3.org/2000/svg}g")
+        for r in g.iter("{http://www.w3.org/2000/svg}rect")
+    ]
+    colours = {name: {f for n, f in boxes if n == name} for name, _ in boxes}
+    assert colours["f"] == colours["n0"] == colours["n1"] != colours["n2"]

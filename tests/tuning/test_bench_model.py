@@ -11,6 +11,7 @@ import pytest
 from tracea_graph.check.worker import Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
+from tracea_graph.ir import DType
 from tracea_graph.kernels.plan import encode
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.gemm import unpack_panels
@@ -25,6 +26,17 @@ CHAIN = Chain(
     (8,),
 )
 PROBLEM = Problem(48, 40, epilogue=CHAIN)
+MASKED = Problem(
+    48,
+    40,
+    bias=False,
+    epilogue=Chain(
+        ("full", "row", "full"),
+        (Step("where", (1, 0, 2)), Step("less", (0, 2))),
+        (4, 3),
+        (DType.F32, DType.BOOL, DType.I64),
+    ),
+)
 DRIVER = GemmDriver(2**31 - 1)
 CACHE = 1 << 18
 
@@ -33,7 +45,7 @@ CACHE = 1 << 18
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("stand")
     environment = Environment(cache=folder / "cache")
-    with Stand([PROBLEM], "scalar", folder, environment=environment, cache=CACHE) as made:
+    with Stand([PROBLEM, MASKED], "scalar", folder, environment=environment, cache=CACHE) as made:
         yield made
 
 
@@ -45,8 +57,8 @@ def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> Non
     path.write_bytes(repeated.serialize(encode(bench_program(PROBLEM, (DRIVER,)))))
     onnx.checker.check_model(str(path))
     feeds = {
-        name: np.random.default_rng(i).standard_normal(dims, dtype=np.float32)
-        for i, (name, dims) in enumerate(repeated.inputs.items())
+        name: np.random.default_rng(i).standard_normal(spec.shape, dtype=np.float32)
+        for i, (name, spec) in enumerate(repeated.inputs.items())
     }
     with Worker() as worker:
         worker.open("m", path, stand.library.path)
@@ -66,6 +78,16 @@ def test_weights_exceed_the_cache_within_bounds(stand: Stand) -> None:
     assert stand.model(Case(Problem(16, 16), 1)).count == MOST_NODES
     huge = Problem(8192, 8192)
     assert stand.model(Case(huge, 1)).count * huge.weight_bytes <= 2 * MOST_BYTES
+
+
+def test_operands_and_results_of_other_types(stand: Stand) -> None:
+    case = Case(MASKED, 5)
+    assert len(stand.race(case, DRIVER, DRIVER, 1, 2, 5.0).a_ms) == 2
+    path = stand.library.path.parent / "masked.onnx"
+    path.write_bytes(stand.model(case).serialize(encode(bench_program(MASKED, (DRIVER,)))))
+    model = onnx.load(path, load_external_data=False)
+    assert [i.type.tensor_type.elem_type for i in model.graph.input] == [1, 9, 7, 9]
+    assert model.graph.output[0].type.tensor_type.elem_type == 9
 
 
 def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand) -> None:

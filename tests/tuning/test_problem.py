@@ -44,7 +44,7 @@ def test_a_program_poses_the_problem_it_was_made_of() -> None:
 def test_other_kernels_row_layouts_and_computed_weights_are_no_problem() -> None:
     (call,) = bench_program(WIDE, ()).calls
     assert problem_of(Call("norm", call.views)) is None
-    assert problem_of(replace(call, ints=(2,))) is None
+    assert problem_of(replace(call, ints=(2, 1))) is None
     x, weight, *rest = call.views
     assert weight is not None
     computed = replace(weight, buffer=Buffer("temp", 0))

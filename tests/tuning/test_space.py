@@ -32,6 +32,14 @@ def test_drivers_are_legal_and_distinct(case: Case, level: str) -> None:
     assert drivers[0] == default
 
 
+def test_many_processors_get_tasks_enough() -> None:
+    for rows, n in ((128, 768), (1, 3072), (4096, 64), (128, 64)):
+        case = Case(Problem(768, n), rows)
+        one, many = (divide(case, default_of(case), "avx512", p) for p in (1, 16))
+        assert many.tasks >= min(16, rows // 64 * -(-n // 16))
+        assert many.tasks >= one.tasks
+
+
 def test_plain_weights_are_never_prefetched() -> None:
     case = Case(Problem(384, 1536, "kn"), 128)
     assert not any(divide(case, d, "avx512").prefetch for d in legal(case, "avx512"))

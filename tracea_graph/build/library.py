@@ -12,9 +12,9 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,12 +22,13 @@ from typing import Any
 
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
 from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler
+from tracea_graph.build.quick import quickly
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels import cpu, table
 from tracea_graph.kernels.cpu import Source
 from tracea_graph.kernels.table import OpType
-from tracea_graph.kernels.variants import COMMON_FLAGS, ISAS
+from tracea_graph.kernels.variants import COMMON_FLAGS, LEVELS
 from tracea_graph.ops.chain import Chain
 from tracea_graph.version import VERSION
 
@@ -54,7 +55,10 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+\.h)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Library:
-    """A built library; ``seconds`` is wall time, ``compiled_units`` what the cache lacked."""
+    """A built library; ``seconds`` is wall time, ``compiled_units`` what the cache lacked.
+
+    ``manifest`` is what decided its domain (:func:`manifest`).
+    """
 
     path: Path
     domain: str
@@ -62,13 +66,19 @@ class Library:
     isas: tuple[str, ...]
     seconds: float
     compiled_units: int
+    manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def manifest(
-    types: Sequence[OpType], kernels: Iterable[str], chains: Sequence[Chain], isas: Sequence[str]
+    types: Sequence[OpType],
+    kernels: Iterable[str],
+    chains: Sequence[Chain],
+    isas: Sequence[str],
+    *,
+    quick: bool = False,
 ) -> dict[str, Any]:
     """What decides the library's domain: sources, flags, types, levels and the tool's version."""
-    units = _units(types, kernels, chains, isas, _NO_DOMAIN)
+    units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick)
     ordered = sorted(types, key=lambda t: t.name)
     return {
         "version": VERSION,
@@ -96,20 +106,23 @@ def build_library(
     *,
     environment: Environment | None = None,
     seconds: float = COMPILE_SECONDS,
+    quick: bool = False,
 ) -> Library:
     """Compile what the cache lacks, link, and rename the library to ``out``.
 
     It holds the named kernels (see ``kernels.cpu.KERNELS``) and chains, nothing else.
 
-    ``seconds`` limits each compiler run.  Raises BuildError without leaving anything at ``out``.
+    ``seconds`` limits each compiler run; ``quick`` compiles in less time what then runs slower.
+    Raises BuildError without leaving anything at ``out``.
     """
     start = time.perf_counter()
     environment = environment or Environment()
     compiler = find_compiler(environment, seconds)
     cache = ObjectCache(environment.cache / "objects")
     held = frozenset(kernels)
-    domain = domain_of(manifest(types, held, chains, isas))
-    units = _units(types, held, chains, isas, domain)
+    facts = manifest(types, held, chains, isas, quick=quick)
+    domain = domain_of(facts)
+    units = _units(types, held, chains, isas, domain, quick)
     with tempfile.TemporaryDirectory(prefix="tracea-build-") as name:
         folder = Path(name)
         fresh = _compile(partial(_object, compiler, cache, folder, seconds), units)
@@ -117,12 +130,12 @@ def build_library(
     write_whole(out, data, mode=0o755)
     sha256 = hashlib.sha256(data).hexdigest()
     elapsed = time.perf_counter() - start
-    return Library(out, domain, sha256, tuple(_levels(isas)), elapsed, fresh)
+    return Library(out, domain, sha256, tuple(_levels(isas)), elapsed, fresh, facts)
 
 
 def _levels(isas: Sequence[str]) -> list[str]:
     """The named levels, lowest first."""
-    known = [isa.name for isa in ISAS]
+    known = [isa.name for isa in LEVELS]
     if not isas or not set(isas) <= set(known):
         raise BuildError(f"Libraries are built for {', '.join(known)}, not for {list(isas)}.")
     return [name for name in known if name in isas]
@@ -134,12 +147,14 @@ def _units(
     chains: Sequence[Chain],
     isas: Sequence[str],
     domain: str,
+    quick: bool,
 ) -> list[Source]:
     runtime = (_KERNELS / "runtime.cpp").read_text()
+    units = cpu.units(kernels, chains, _levels(isas))
     return [
         Source("runtime", runtime, _RUNTIME_FLAGS),
         Source("table", table.table_source(domain, types, kernels, chains, isas), _RUNTIME_FLAGS),
-        *cpu.units(kernels, chains, _levels(isas)),
+        *(quickly(units) if quick else units),
     ]
 
 

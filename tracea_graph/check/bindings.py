@@ -12,7 +12,8 @@ A symbol's role follows from its name, else from where it stands in an input:
 
 Symbols of one role get one size, for a model whose symbols are unnamed may need them equal.  A
 symbol such as ``past_sequence_length + 1`` is the sum it spells; ``total…`` is past + sequence.
-A last dim that meets a weight takes the weight's size.
+A last dim that meets a weight takes the weight's size, and no default exceeds what the model's
+constants allow (``limits``): the rows of a position table, say.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tracea_graph.check.limits import Limit, clip, limits
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ttg.graph import Region, TileGraph
@@ -43,6 +45,8 @@ _WORDS = (
     ("image", "height|width|^h$|^w$"),
     ("sequence", "seq|len|token|time|frames|^s$|^t$"),
 )
+_SETTLED = 4
+"""Rounds in which bounds and sums of clipped sizes are brought together."""
 _KEEPS = frozenset(
     ("Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Gelu", "Erf", "Neg", "Abs", "Sqrt", "Clip")
 )
@@ -50,7 +54,7 @@ _KEEPS = frozenset(
 
 @dataclass(frozen=True)
 class Binding:
-    """A size for every symbol; ``label`` is what people read.
+    """A size for every symbol; ``label`` is what people read, ``notes`` why sizes are smaller.
 
     With ``padded`` masks hide the last third of every other batch entry.
     """
@@ -58,6 +62,7 @@ class Binding:
     label: str
     symbols: Mapping[str, int]
     padded: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def fed(graph: TileGraph, inputs: Sequence[str] | None) -> tuple[str, ...]:
@@ -86,27 +91,58 @@ def bindings(
             known = ", ".join(sorted(roles)) or "none"
             raise UsageError(f"the model has no dim {name!r}; its symbols are: {known}")
     pinned = _pinned(graph, needed)
-    timed = [_bound(roles, _DEFAULT, {**pinned, **shape}) for shape in shapes or ({},)]
+    bounds = limits(graph)
+    timed = [
+        _bound(roles, _DEFAULT, {**pinned, **shape}, bounds, frozenset(shape))
+        for shape in shapes or ({},)
+    ]
     if not roles:
         fixed = Binding("fixed", {})
         return (fixed,), (fixed, Binding("padded", {}, padded=True))
-    small = _bound(roles, _ONE, pinned)
-    prime = _bound(roles, _PRIME, pinned)
-    padded = Binding(f"{prime.label}, padded", prime.symbols, padded=True)
+    small = _bound(roles, _ONE, pinned, bounds)
+    prime = _bound(roles, _PRIME, pinned, bounds)
+    padded = Binding(f"{prime.label}, padded", prime.symbols, True, prime.notes)
     plain = {b.label: b for b in (*timed, small)}
     return tuple({b.label: b for b in timed}.values()), (*plain.values(), padded)
 
 
 def _bound(
-    roles: Mapping[str, str], sizes: Mapping[str, int], fixed: Mapping[str, int]
+    roles: Mapping[str, str],
+    sizes: Mapping[str, int],
+    fixed: Mapping[str, int],
+    bounds: Sequence[Limit],
+    given: frozenset[str] = frozenset(),
 ) -> Binding:
-    found = {name: fixed.get(name, sizes.get(role, 0)) for name, role in roles.items()}
-    own = {role: found[name] for name, role in roles.items() if role in sizes}
-    for name, role in roles.items():
-        if name not in fixed and role not in sizes:
-            found[name] = _sum(name, role, found, {**sizes, **own})
+    """Sizes by role, those ``fixed``, sums of others; within ``bounds`` where not ``given``."""
+    chosen = {name: fixed.get(name, sizes[role]) for name, role in roles.items() if role in sizes}
+    notes: tuple[str, ...] = ()
+    for _ in range(_SETTLED):
+        found = _with_sums(roles, chosen, {**sizes, **_by_role(roles, chosen)}, fixed)
+        clipped, more = clip(found, bounds, given | (roles.keys() - chosen.keys()))
+        notes += more
+        if clipped == found:
+            break
+        chosen = {name: clipped[name] for name in chosen}
     label = " ".join(f"{name}={size}" for name, size in found.items())
-    return Binding(label, MappingProxyType(found))
+    return Binding(label, MappingProxyType(found), notes=notes)
+
+
+def _by_role(roles: Mapping[str, str], chosen: Mapping[str, int]) -> dict[str, int]:
+    return {roles[name]: size for name, size in chosen.items()}
+
+
+def _with_sums(
+    roles: Mapping[str, str],
+    chosen: Mapping[str, int],
+    sizes: Mapping[str, int],
+    fixed: Mapping[str, int],
+) -> dict[str, int]:
+    """All sizes in the order of ``roles``: symbols that are sums of others follow these."""
+    found = {name: chosen.get(name, fixed.get(name, 0)) for name in roles}
+    for name, role in roles.items():
+        if name not in chosen and name not in fixed:
+            found[name] = _sum(name, role, found, sizes)
+    return found
 
 
 def _sum(name: str, role: str, found: Mapping[str, int], sizes: Mapping[str, int]) -> int:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tracea_graph.check.crew import Hire, fresh
 from tracea_graph.check.distance import (
     Choice,
     Elementwise,
@@ -109,17 +110,18 @@ def verify(
     choices: Mapping[str, Choice] = _NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
-    limit: float = 300.0,
+    hire: Hire = fresh,
 ) -> Verification:
-    """Run both and compare; ``limit`` is the seconds one request to a worker may take.
+    """Run both and compare.
 
     ``choices`` names the outputs that are indices chosen by score (:func:`choices`); ``env`` goes
-    to the candidate's worker.  Worker deaths and refusals fail the candidate, they never raise.
+    to the candidate's worker, and ``hire`` finds the workers.  Worker deaths and refusals fail the
+    candidate, they never raise.
     """
-    known = reference(original, feeds, choices=choices, limit=limit)
+    known = reference(original, feeds, choices=choices, hire=hire)
     return compare(
         known, candidate, library, feeds,
-        tolerance=tolerance, choices=choices, threads=threads, env=env, limit=limit,
+        tolerance=tolerance, choices=choices, threads=threads, env=env, hire=hire,
     )  # fmt: skip
 
 
@@ -128,12 +130,12 @@ def reference(
     feeds: Feeds,
     *,
     choices: Mapping[str, Choice] = _NO_CHOICES,
-    limit: float = 300.0,
+    hire: Hire = fresh,
 ) -> Reference:
     """Run the original, optimizations off and on; reusable for many candidates."""
     extra = sorted({choice.scores for choice in choices.values()})
     try:
-        with Worker(limit=limit) as worker:
+        with hire(None, {}) as worker:
             return _reference(worker, original, feeds, extra)
     except WorkerError as error:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original does not run: {error}")
@@ -151,20 +153,21 @@ def compare(
     choices: Mapping[str, Choice] = _NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
-    limit: float = 300.0,
+    hire: Hire = fresh,
+    check: bool = True,
 ) -> Verification:
     """Hold a candidate against a reference: with optimizations off on one thread, then on.
 
     ``tolerances`` beat ``tolerance`` for the outputs they name; ``elementwise`` takes the place of
-    both for floating-point outputs.
+    both for floating-point outputs.  ``check`` runs onnx's checker first, if the original passes.
     """
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, tolerance)
     found: list[OutputError] = []
     limits = {name: tolerances.get(name, tolerance) for run in known.off.values() for name in run}
     try:
-        with Worker(limit=limit, env=env) as worker:
-            if known.valid:
+        with hire(library, env) as worker:
+            if check and known.valid:
                 worker.check(candidate)
             for level in known.levels:
                 count = threads if level == "all" else 1

@@ -59,7 +59,8 @@ class Port:
 
 @dataclass(frozen=True)
 class OpenInfo:
-    """A session's creation: seconds, growth of the process's private bytes, and its signature."""
+    """A session's creation: seconds, and its signature; the growth of the process's private bytes
+    if that was asked for, else 0."""
 
     seconds: float
     private_bytes: int
@@ -114,6 +115,11 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> None:
         self.stop()
 
+    @property
+    def alive(self) -> bool:
+        """False once it died, overran or was stopped."""
+        return not self._why
+
     def stop(self) -> None:
         """End the process and everything it started; remove its files.  May be called twice."""
         self._why = self._why or "the worker was stopped"
@@ -131,12 +137,14 @@ class Worker(AbstractContextManager["Worker"]):
         threads: int = 1,
         level: str = "all",
         extra: Sequence[str] = (),
+        weigh: bool = False,
         limit: float | None = None,
     ) -> OpenInfo:
         """Create a session called ``name``, in the place of an earlier one of that name.
 
         ``level`` is ``"all"``, ``"basic"`` or ``"off"``: ONNX Runtime's own optimizations.
-        ``extra`` names inner values that shall be outputs too.
+        ``extra`` names inner values that shall be outputs too; ``weigh`` takes the time (some
+        ms) to see what the session adds to the process's memory.
         """
         found = self._ask(
             "open",
@@ -148,6 +156,7 @@ class Worker(AbstractContextManager["Worker"]):
             threads=threads,
             level=level,
             extra=list(extra),
+            weigh=weigh,
         )
         inputs, outputs = (
             tuple(Port(n, t, tuple(d)) for n, t, d in found[k]) for k in ("inputs", "outputs")
@@ -157,6 +166,10 @@ class Worker(AbstractContextManager["Worker"]):
     def close(self, name: str) -> None:
         """Drop a session; unknown names are fine."""
         self._ask("close", f"close {name!r}", None, name=name)
+
+    def clear(self) -> None:
+        """Drop all sessions."""
+        self._ask("clear", "drop all sessions", None)
 
     def run(
         self, name: str, feeds: Mapping[str, Array], *, limit: float | None = None

@@ -56,6 +56,7 @@ class Opened:
 
 def private_bytes() -> int:
     """Bytes of this process that no other shares (clean and dirty); 0 where unknown."""
+    gc.collect()
     try:
         text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
     except OSError:
@@ -180,21 +181,23 @@ class Server:
 
     def open(self, request: Request) -> dict[str, Any]:
         self.sessions.pop(request["name"], None)
-        gc.collect()
-        before, start = private_bytes(), time.perf_counter()
+        weigh = private_bytes if request["weigh"] else lambda: 0
+        before, start = weigh(), time.perf_counter()
         session = create(request)
         seconds = time.perf_counter() - start
         self.sessions[request["name"]] = wrap(session, request)
         return {
             "seconds": seconds,
-            "private_bytes": max(0, private_bytes() - before),
+            "private_bytes": max(0, weigh() - before),
             "inputs": ends(session.get_inputs()),
             "outputs": ends(session.get_outputs()),
         }
 
     def close(self, request: Request) -> None:
         self.sessions.pop(request["name"], None)
-        gc.collect()
+
+    def clear(self, request: Request) -> None:
+        self.sessions.clear()
 
     def run(self, request: Request) -> dict[str, Any]:
         opened = self.sessions[request["name"]]

@@ -12,6 +12,7 @@ from typing import NoReturn
 from tracea_graph.api import STAGES
 from tracea_graph.cli.bench import add_bench
 from tracea_graph.cli.doctor import add_doctor
+from tracea_graph.cli.inspect import add_explain, add_inspect
 from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
@@ -19,6 +20,7 @@ from tracea_graph.errors import UsageError
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
 
 _MOST_THREADS = 1024
+PRECISIONS = ("fp32", "bf16", "bf16-weights")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -63,7 +65,10 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", default=[], metavar="NAME=N[,NAME=N]",
         help="sizes of symbolic dimensions to time with; may be repeated",
     )  # fmt: skip
-    add("--data", type=Path, metavar="FILE.npz", help="real inputs to verify and time with")
+    add(
+        "--data", type=Path, metavar="FILE.npz",
+        help="real inputs to verify and time with; or a folder with a NAME.npz for NAME.onnx",
+    )  # fmt: skip
     add(
         "--budget", type=float, default=Options.budget, metavar="SECONDS",
         help="longest time to measure",
@@ -80,6 +85,10 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add(
         "--keep", choices=("faster", "legal"), default="faster",
         help="faster: what was measured faster; legal: all that passes its checks, nothing timed",
+    )  # fmt: skip
+    add(
+        "--precision", choices=PRECISIONS, default="fp32",
+        help="bf16: products in bf16 with sums in fp32; bf16-weights: their weights only",
     )  # fmt: skip
     add("--only", action="append", default=[], metavar="RULE", help="use this rule; repeatable")
     add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
@@ -114,9 +123,8 @@ def tool_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     optimize = commands.add_parser("optimize", help="write a faster model")
     _add_optimize(optimize)
-    inspect = commands.add_parser("inspect", help="show a model's region graph")
-    inspect.add_argument("model", type=Path, metavar="MODEL.onnx")
-    inspect.add_argument("--fused", action="store_true", help="after the passes, not before")
+    add_inspect(commands)
+    add_explain(commands)
     add_bench(commands)
     add_verify(commands)
     add_strip(commands)
@@ -165,6 +173,7 @@ def options_of(args: argparse.Namespace) -> Options:
         keep_sources=args.keep_sources,
         cache=args.cache,
         seed=args.seed,
+        precision=args.precision,
     )
 
 

@@ -17,7 +17,8 @@ from tracea_graph.pipeline.bench import BenchOptions, bench
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.pipeline.profiling import profile
 from tracea_graph.views.bench import render_bench
-from tracea_graph.views.profiling import Profile, render_profile
+from tracea_graph.views.profile_table import render_profile
+from tracea_graph.views.profiling import Profile
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
 
 __all__ = ["add_bench", "run_bench"]

@@ -8,25 +8,26 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser, wants_folder
 from tracea_graph.cli.bench import run_bench
 from tracea_graph.cli.doctor import run_doctor
+from tracea_graph.cli.inspect import run_explain, run_inspect
 from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
-from tracea_graph.pipeline.output import check_file, check_folder, paths_of_all, write_text
+from tracea_graph.pipeline.output import check_file, check_folder, write_text
 from tracea_graph.views import (
     Report,
     plain,
-    render_graph,
     render_report,
     render_rules,
     render_stages,
@@ -40,7 +41,14 @@ INTERRUPTED, INTERNAL = 130, 70
 _NARROWEST, _UNLIMITED = 60, 100_000
 
 _PLAIN: Mapping[str, Callable[[argparse.Namespace, Console], int]] = MappingProxyType(
-    {"bench": run_bench, "doctor": run_doctor, "verify": run_verify, "strip": run_strip}
+    {
+        "inspect": run_inspect,
+        "explain": run_explain,
+        "bench": run_bench,
+        "verify": run_verify,
+        "strip": run_strip,
+        "doctor": run_doctor,
+    }
 )
 """Subcommands that print for themselves."""
 
@@ -58,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(args: argparse.Namespace) -> int:
     if args.command in _PLAIN:
         return _PLAIN[args.command](args, _console())
-    return _optimize(args) if args.command == "optimize" else _inspect(args)
+    return _optimize(args)
 
 
 # ---- errors ----------------------------------------------------------------------------
@@ -90,17 +98,18 @@ def _guarded(
 
 def _failed(error: Exception, verbose: int, model: Path | None = None) -> int:
     """Say what went wrong, with which ``model`` where there are several; return the exit code."""
+    about = f"error: {model}: " if model else "error: "
     if isinstance(error, TraceaError):
-        _complain(f"error: {model}: {error}" if model else f"error: {error}")
+        _complain(f"{about}{error}")
         if verbose and isinstance(error, BuildError) and error.command:
             sys.stderr.write(f"{error.command}\n{error.stderr}\n")
         return error.exit_code
     if isinstance(error, MemoryError):
-        _complain("error: there is not enough memory for this model")
+        _complain(f"{about}there is not enough memory for this model")
         return INTERNAL
     if verbose:
         traceback.print_exception(error)
-    _complain(f"error: {type(error).__name__}: {error} (a bug; -v shows where)")
+    _complain(f"{about}{type(error).__name__}: {error} (a bug; -v shows where)")
     return INTERNAL
 
 
@@ -117,30 +126,39 @@ def _optimize(args: argparse.Namespace) -> int:
     options, folder = options_of(args), wants_folder(args)
     if options.until is not None:
         return _show_stages(args, options, options.until)
-    paths_of_all(args.models, options.output, folder)
     if args.report is not None:
         check_file(args.report, "--report", args.models)
     if args.keep_sources is not None:
         check_folder(args.keep_sources, "--keep-sources")
     reports, codes = list[Report](), list[int]()
-    for model in args.models:
-        try:
-            reports.append(_one(model, options, folder, args))
-        except TraceaError as error:
-            codes.append(_failed(error, args.verbose, model if len(args.models) > 1 else None))
+    for outcome in _outcomes(options, folder, args):
+        if outcome.report is None:
+            error = outcome.error or AssertionError("an outcome has a report or an error")
+            model = outcome.source if len(args.models) > 1 else None
+            codes.append(_failed(error, args.verbose, model))
             continue
+        reports.append(outcome.report)
         if not args.json:
-            _show(render_report(reports[-1], args.verbose), args.quiet)
+            _console(quiet=args.quiet).print(render_report(reports[-1], args.verbose))
     _finish(reports, args)
     return codes[0] if codes else 0
 
 
-def _one(model: Path, options: Options, folder: bool, args: argparse.Namespace) -> Report:
+def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Iterator[api.Outcome]:
+    """Every model's outcome; the step under way is shown while there is none to print."""
     progress = _console(stderr=True, quiet=args.quiet or args.json)
-    with progress.status(f"reading {escape(plain(model.name))}") as status:
-        return api.optimize(
-            model, options, lambda step: status.update(escape(plain(step))), folder=folder
-        )
+    status = progress.status(f"reading {escape(plain(args.models[0].name))}")
+
+    def hear(step: str) -> None:
+        status.update(escape(plain(step)))
+
+    outcomes = api.optimize_many(args.models, options, hear, folder=folder)
+    while True:
+        with status:
+            outcome = next(outcomes, None)
+        if outcome is None:
+            return
+        yield outcome
 
 
 def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:
@@ -160,31 +178,13 @@ def _show_stages(args: argparse.Namespace, options: Options, until: str) -> int:
         if args.json:
             shown.append(made.to_dict())
             continue
-        _show(render_stages(made.graph, made.programs, made.sources), args.quiet)
+        _console(quiet=args.quiet).print(render_stages(made.graph, made.programs, made.sources))
         if args.verbose and until != "import":
-            _show(render_rules(rule_rows(made.trace)), args.quiet)
+            _console(quiet=args.quiet).print(render_rules(rule_rows(made.trace)))
     if args.json:
         json.dump(shown if len(args.models) > 1 else shown[0], sys.stdout, indent=1)
         sys.stdout.write("\n")
     return 0
-
-
-def _inspect(args: argparse.Namespace) -> int:
-    graph = api.load(args.model, fused=args.fused)
-    _show(render_graph(graph))
-    return 0
-
-
-def _show(view: RenderableType, quiet: bool = False) -> None:
-    """Print on stdout; for a file or a program lines end where their text does."""
-    console = _console(quiet=quiet)
-    if console.is_terminal:
-        console.print(view)
-    elif not quiet:
-        with console.capture() as capture:
-            console.print(view)
-        lines = capture.get().splitlines()
-        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines))
 
 
 class _Console(Console):
@@ -192,6 +192,15 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """For a file or a program lines end where their text does."""
+        if self.is_terminal or self.quiet:
+            super().print(*objects, **settings)
+            return
+        with self.capture() as capture:
+            super().print(*objects, **settings)
+        self.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def _console(stderr: bool = False, quiet: bool = False) -> Console:

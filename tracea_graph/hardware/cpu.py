@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.kernels.variants import ISAS
+from tracea_graph.kernels.variants import BF16_ISAS, ISAS
 
 __all__ = ["CpuProfile", "fingerprint", "fingerprint_hash", "profile_cpu"]
 
@@ -46,6 +46,14 @@ class CpuProfile:
     l1d: int
     l2: int
     l3: int
+
+    def levels(self, precision: str = "fp32") -> tuple[str, ...]:
+        """Kernel levels for a precision, lowest first: bf16 has one of its own on top."""
+        if not precision.startswith("bf16"):
+            return self.isas
+        known = {*self.isas, *self.extras}
+        own = (i.name for i in BF16_ISAS if i.base in known and known >= {i.features[-1]})
+        return (*self.isas, *own)
 
 
 def profile_cpu(

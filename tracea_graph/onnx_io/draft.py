@@ -71,17 +71,20 @@ class Draft:
         self.tensors: dict[str, gs.Variable] = self.graph.tensors()
         self.facts = Facts()
         self._gone: set[int] = set()
+        self._wiring = [(list(n.input), list(n.output)) for n in skeleton.graph.node]
 
     def calls(self) -> Iterator[Call]:
         """Every node, producers first."""
+        imported = list(self.skeleton.graph.node)
         for handle in self.graph.nodes:
             index = int(handle.name)
             if index in self._gone:
                 continue
-            source = self.skeleton.graph.node[index]
-            inputs = [t.name for t in handle.inputs][: len(source.input)]
+            source = imported[index]
+            before, after = self._wiring[index]
+            inputs = [t.name for t in handle.inputs][: len(before)]
             outputs = [t.name for t in handle.outputs]
-            if inputs != list(source.input) or outputs != list(source.output):
+            if inputs != before or outputs != after:
                 proto = NodeProto()
                 proto.CopyFrom(source)
                 proto.input[:], proto.output[:] = inputs, outputs

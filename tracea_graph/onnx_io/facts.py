@@ -11,8 +11,12 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, Weight
+from tracea_graph.onnx_io import symbolic
 
-__all__ = ["Facts", "Partial", "Shape", "Value", "attribute", "elements", "small_integers"]
+__all__ = [
+    "FLOATS", "INTEGERS", "SMALL", "Facts", "Partial", "Shape", "Value", "attribute", "elements",
+    "small_integers",
+]  # fmt: skip
 
 Shape = tuple[Extent, ...]
 Partial = Sequence[Extent | None] | None
@@ -24,6 +28,9 @@ SMALL = 64
 """Integer tensors of up to this many elements are followed by content."""
 
 INTEGERS = frozenset({DType.I64, DType.I32, DType.BOOL})
+FLOATS = frozenset({DType.F32, DType.F64})
+_FEW, _LARGE = 8, 1 << 24
+"""Up to this many floats are followed while they are whole and exact: sizes on their way."""
 
 
 def elements(value: Value) -> list[Any]:
@@ -38,7 +45,8 @@ class Facts:
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     types: dict[str, TypeProto] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
-    _exprs: dict[str, Expr] = field(default_factory=dict)
+    constants: dict[str, Weight] = field(default_factory=dict)
+    _exprs: dict[str, Extent] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _count: int = 0
 
@@ -56,9 +64,18 @@ class Facts:
     def numbers(self, name: str) -> list[int] | None:
         """The contents of a small integer tensor if every element is a number."""
         value = self.value(name)
-        if value is None or not all(isinstance(v, int) for v in value.flat):
+        if value is None or self.dtype(name) not in INTEGERS:
+            return None
+        if not all(isinstance(v, int) for v in value.flat):
             return None
         return [int(v) for v in value.flat]
+
+    def reals(self, name: str) -> list[float] | None:
+        """The contents of a small constant."""
+        weight = self.constants.get(name)
+        if weight is None or weight.count > SMALL:
+            return None
+        return [float(v) for v in weight.array().reshape(-1)]
 
     def fresh(self) -> str:
         """A symbol that stands for one unknown size and is used nowhere else."""
@@ -67,17 +84,38 @@ class Facts:
         self._taken.add(symbol)
         return symbol
 
-    def declare(self, info: ValueInfoProto) -> None:
-        """Take over a declared graph input."""
-        dims = info.type.tensor_type.shape.dim
-        self._taken |= {d.dim_param for d in dims if d.dim_param}
-        self.learn(info.name, info.type)
+    def inside(self) -> Facts:
+        """Facts for the body of a node: those so far, and more that end with it."""
+        return Facts(
+            dict(self.specs), dict(self.types), dict(self.values), self.constants,
+            dict(self._exprs), self._taken,
+        )  # fmt: skip
+
+    def declare(self, infos: Sequence[ValueInfoProto]) -> None:
+        """Take over the declared graph inputs.
+
+        A dimension named like ``past + sequence``, after others, is their sum.
+        """
+        names = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim} - {""}
+        for name in names:
+            spelt = symbolic.parse(name, names - {name})
+            if spelt is not None:
+                self._exprs[name] = spelt
+        self._taken |= names
+        for info in infos:
+            self.learn(info.name, info.type)
 
     def weight(self, weight: Weight) -> None:
         """Take over a constant."""
-        self.specs[weight.name] = weight.spec
-        if weight.dtype in INTEGERS and weight.count <= SMALL and weight.name not in self.values:
+        self.specs[weight.name], self.constants[weight.name] = weight.spec, weight
+        if weight.name in self.values:
+            return
+        if weight.dtype in INTEGERS and weight.count <= SMALL:
             self.values[weight.name] = small_integers(weight.array())
+        elif weight.dtype in FLOATS and weight.count <= _FEW:
+            array = weight.array()
+            if bool(np.all((np.abs(array) < _LARGE) & (array == np.rint(array)))):
+                self.values[weight.name] = small_integers(array.astype(np.int64))
 
     def learn(self, name: str, kind: TypeProto, partial: Partial = None) -> None:
         """Record an inferred type; the known extents of ``partial`` override those in it."""

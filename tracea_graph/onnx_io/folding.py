@@ -168,9 +168,9 @@ def _run(
     try:
         session = plain_session(model.SerializeToString())
         values = session.run_with_ort_values(list(wanted), {})
+        return _unpack(wanted, values, draft)  # it has no arrays for bf16
     except Exception:  # the binding raises several unrelated types; unfolded is as good
         return None
-    return _unpack(wanted, values, draft)
 
 
 def _unpack(wanted: Sequence[str], values: Sequence[Any], draft: Draft) -> Arrays | None:

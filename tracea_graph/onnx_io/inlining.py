@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
+from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.nodes import has_subgraph
 from tracea_graph.onnx_io.wire import Span, Spans
@@ -28,7 +29,7 @@ class Call:
     """One custom-op node of a result: ``name`` is its own, or its first output's.
 
     ``originals`` are the names of the nodes of the original model it replaced, ``rule`` the
-    rewrite that did.
+    rewrite that did.  ``plan`` are the words of its program.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Call:
     outputs: tuple[str, ...]
     originals: tuple[str, ...]
     rule: str
+    plan: tuple[int, ...] = ()
 
 
 def calls_of(model: Model) -> tuple[Call, ...]:
@@ -80,6 +82,7 @@ def _call(node: NodeProto) -> Call:
     return Call(
         _name(node), node.op_type, tuple(node.input), tuple(node.output),
         tuple(filter(None, originals)), said.get("tracea.rule", ""),
+        tuple(attribute(node, "plan", ())),
     )  # fmt: skip
 
 

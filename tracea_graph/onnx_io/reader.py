@@ -20,6 +20,7 @@ from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.tensors import Segment
 from tracea_graph.onnx_io.wire import Span, Spans, WireError, skim
+from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["load"]
@@ -150,7 +151,7 @@ def _first_outputs(graph: GraphProto, order: list[int]) -> list[str]:
 def _tile_graph(draft: Draft, inputs: tuple[str, ...]) -> TileGraph:
     specs: dict[str, TensorSpec] = dict(draft.facts.specs)
     nodes = draft.nodes()
-    return TileGraph.of_nodes(
+    graph = TileGraph.of_nodes(
         nodes,
         inputs,
         [v.name for v in draft.skeleton.graph.output],
@@ -159,3 +160,5 @@ def _tile_graph(draft: Draft, inputs: tuple[str, ...]) -> TileGraph:
         draft.opsets.get("", validate.newest_opset()),
         draft.skeleton.graph.name,
     )
+    graph.describe = space_of
+    return graph

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from tracea_graph.onnx_io.draft import Call, Draft
-from tracea_graph.onnx_io.facts import Shape, attribute, elements
+from tracea_graph.onnx_io.facts import INTEGERS, Shape, attribute, elements
 
 __all__ = ["settle_reshapes", "share_sizes"]
 
@@ -54,7 +54,9 @@ def _content(call: Call, draft: Draft) -> Hashable | None:
         return None
     name = call.proto.output[0]
     value = draft.facts.value(name)
-    if value is None or any(element is None for element in value.flat):
+    if value is None or draft.facts.dtype(name) not in INTEGERS:
+        return None
+    if any(element is None for element in value.flat):
         return None
     return draft.facts.dtype(name), value.shape, tuple(value.flat)
 

@@ -1,34 +1,56 @@
 """Arithmetic on extents in one normal form, so that provably equal sizes compare equal.
 
 An extent becomes a polynomial over atoms (symbols, and divisions, minima and maxima that do not
-cancel) and back.  Symbols are sizes of at least 1.
+cancel) and back.  Symbols are sizes of at least 1.  Division rounds down; what divides leaves it:
+
+    (2·h + 5) // 2  =  h + 2          (h - 1) // 2 + 1  =  (h + 1) // 2
+    (h // 2 + 1) // 2  =  (h + 2) // 4       (4·h + 6) // 8  =  (2·h + 3) // 4
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache, reduce
 
 from tracea_graph.ir import Expr, Extent, combine
+from tracea_graph.onnx_io.polynomials import (
+    ONE,
+    Monomial,
+    Poly,
+    divide,
+    minus,
+    monomial_quotient,
+    plus,
+    times,
+)  # fmt: skip
 
-__all__ = ["add", "at_least", "broadcast", "div", "merge", "minimum", "mul", "product", "sub"]
+__all__ = [
+    "add", "at_least", "broadcast", "ceil_div", "div", "maximum", "merge", "minimum", "mul",
+    "parse", "product", "sub",
+]  # fmt: skip
 
-Atom = str | Expr
-Monomial = tuple[Atom, ...]
-Poly = dict[Monomial, int]
+_DEEPEST = 6
+"""Divisions within divisions a proof of a bound looks through."""
 
 
 def add(a: Extent, b: Extent) -> Extent:
-    return _extent(_sum(_poly(a), _poly(b), 1))
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return _extent(plus(_poly(a), _poly(b)))
 
 
 def sub(a: Extent, b: Extent) -> Extent:
-    return _extent(_sum(_poly(a), _poly(b), -1))
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b
+    return _extent(minus(_poly(a), _poly(b)))
 
 
 def mul(a: Extent, b: Extent) -> Extent:
-    return _extent(_times(_poly(a), _poly(b)))
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    return _extent(times(_poly(a), _poly(b)))
 
 
 def product(extents: tuple[Extent, ...]) -> Extent:
@@ -40,34 +62,37 @@ def product(extents: tuple[Extent, ...]) -> Extent:
 
 
 def div(a: Extent, b: Extent) -> Extent:
-    """``a // b``, exact where every term of ``a`` is a multiple of ``b``; ``b`` is not 0."""
+    """``a // b`` rounding down; ``b`` is not 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if a == b:
         return 1
-    divisor = _poly(b)
-    if len(divisor) == 1:
-        quotient = _divide(_poly(a), divisor)
-        if quotient is not None:
-            return _extent(quotient)
-    return combine("floordiv", a, b)
+    return _extent(_floor(_poly(a), _poly(b)))
+
+
+def ceil_div(a: Extent, b: Extent) -> Extent:
+    """``a / b`` rounding up; ``b`` is at least 1."""
+    return div(sub(add(a, b), 1), b)
 
 
 def minimum(a: Extent, b: Extent) -> Extent:
     if at_least(sub(a, b), 0):
         return b
-    return a if at_least(sub(b, a), 0) else combine("min", a, b)
+    return a if at_least(sub(b, a), 0) else _extreme("min", a, b)
+
+
+def maximum(a: Extent, b: Extent) -> Extent:
+    if at_least(sub(a, b), 0):
+        return a
+    return b if at_least(sub(b, a), 0) else _extreme("max", a, b)
 
 
 def at_least(a: Extent, bound: int) -> bool:
     """Whether an extent is provably no smaller than ``bound``."""
-    total = 0
-    for monomial, factor in _poly(a).items():
-        lows = [_low(atom) for atom in monomial]
-        if None in lows or (monomial and factor < 0):
-            return False
-        total += factor * math.prod(low for low in lows if low is not None)
-    return total >= bound
+    if isinstance(a, int):
+        return a >= bound
+    low = _lowest(_poly(a))
+    return low is not None and low >= bound
 
 
 def broadcast(a: Extent, b: Extent) -> Extent | None:
@@ -95,16 +120,148 @@ def merge(a: Extent | None, b: Extent | None) -> Extent | None:
     return a
 
 
-def _low(atom: Atom) -> int | None:
-    """0 or 1, whichever the atom is provably no smaller than; None if it may be negative."""
+def parse(text: str, symbols: Iterable[str]) -> Extent | None:
+    """The sum of products a dimension's name spells over known symbols; None if it does not.
+
+    Exporters name a dimension they know as ``past_sequence + sequence`` just so.
+    """
+    known = frozenset(symbols)
+    result: Extent = 0
+    for term in text.split("+"):
+        part: Extent = 1
+        for factor in map(str.strip, term.split("*")):
+            if factor not in known and not factor.isdecimal():
+                return None
+            part = mul(part, factor if factor in known else int(factor))
+        result = add(result, part)
+    return result
+
+
+# ---- division --------------------------------------------------------------------------
+
+
+def _floor(a: Poly, b: Poly) -> Poly:
+    """The normal form of ``a // b``."""
+    if len(b) != 1:
+        exact = divide(a, b)
+        return exact if exact is not None else _atom("floordiv", _extent(a), _extent(b))
+    ((atoms, factor),) = b.items()
+    if not atoms and factor > 0:
+        return _floor_number(a, factor)
+    whole, rest = dict[Monomial, int](), dict[Monomial, int]()
+    for monomial, f in a.items():
+        quotient = monomial_quotient(monomial, atoms)
+        if quotient is not None and f % factor == 0:
+            whole[quotient] = f // factor
+        else:
+            rest[monomial] = f
+    return plus(whole, _atom("floordiv", _extent(rest), _extent(b))) if rest else whole
+
+
+def _floor_number(a: Poly, b: int) -> Poly:
+    """``a // b`` for a positive number: no coefficient of what is divided reaches it."""
+    whole = {m: f // b for m, f in a.items() if f // b}
+    rest = {m: f % b for m, f in a.items() if f % b}
+    number = rest.pop(ONE, 0)
+    if not rest:
+        return whole
+    common = math.gcd(b, *rest.values())
+    b, number = b // common, number // common
+    rest = {m: f // common for m, f in rest.items()}
+    inner = [m for m, f in rest.items() if f == 1 and _divisor(m) is not None]
+    if b > 1 and len(inner) == 1:
+        ((expr,),) = inner
+        assert isinstance(expr, Expr) and isinstance(expr.args[1], int)
+        del rest[inner[0]]
+        outside = times(plus(rest, {ONE: number} if number else {}), {ONE: expr.args[1]})
+        return plus(whole, _floor_number(plus(_poly(expr.args[0]), outside), b * expr.args[1]))
+    rest |= {ONE: number} if number else {}
+    return plus(whole, rest if b == 1 else _atom("floordiv", _extent(rest), b))
+
+
+def _divisor(monomial: Monomial) -> int | None:
+    """The number a lone division divides by."""
+    atom = monomial[0] if len(monomial) == 1 else None
+    if not isinstance(atom, Expr) or atom.op != "floordiv":
+        return None
+    return atom.args[1] if isinstance(atom.args[1], int) and atom.args[1] > 0 else None
+
+
+def _atom(op: str, a: Extent, b: Extent) -> Poly:
+    return _poly(combine(op, a, b))
+
+
+# ---- bounds ----------------------------------------------------------------------------
+
+
+def _lowest(poly: Poly) -> int | None:
+    """A number the polynomial never falls below; None if none is found."""
+    plain = _sum_of_lows({m: Fraction(f) for m, f in poly.items()})
+    spread = _sum_of_lows(_without_divisions(poly))
+    found = [math.ceil(low) for low in (plain, spread) if low is not None]
+    return max(found, default=None)
+
+
+def _sum_of_lows(poly: dict[Monomial, Fraction]) -> Fraction | None:
+    total = Fraction(0)
+    for monomial, factor in poly.items():
+        lows = [low for atom in monomial if (low := _low(atom)) is not None]
+        unsigned = len(lows) > 1 and min(lows) < 0
+        if len(lows) < len(monomial) or unsigned or (monomial and factor < 0):
+            return None
+        total += factor * math.prod(lows)
+    return total
+
+
+def _without_divisions(poly: Poly) -> dict[Monomial, Fraction]:
+    """A lower bound free of lone divisions by numbers: ``(n - d + 1) / d ≤ n // d ≤ n / d``."""
+    out = {m: Fraction(f) for m, f in poly.items()}
+    for _ in range(_DEEPEST):
+        lone = next((m for m in out if _divisor(m) is not None), None)
+        if lone is None:
+            break
+        factor, divisor, atom = out.pop(lone), _divisor(lone), lone[0]
+        assert divisor is not None and isinstance(atom, Expr)
+        inner = {m: Fraction(f) for m, f in _poly(atom.args[0]).items()}
+        if factor > 0:
+            inner[ONE] = inner.get(ONE, Fraction(0)) - divisor + 1
+        for monomial, f in inner.items():
+            out[monomial] = out.get(monomial, Fraction(0)) + factor * f / divisor
+    return {m: f for m, f in out.items() if f}
+
+
+@lru_cache(maxsize=4096)
+def _low(atom: str | Expr) -> int | None:
+    """A number the atom is provably no smaller than; None if none is known."""
     if isinstance(atom, str):
         return 1
-    a, b = atom.args
-    for bound in (1, 0):
-        known = at_least(a, bound), at_least(b, bound)
-        if (atom.op == "min" and all(known)) or (atom.op == "max" and any(known)):
-            return bound
-    return 0 if atom.op == "floordiv" and at_least(a, 0) and at_least(b, 1) else None
+    a, b = (arg if isinstance(arg, int) else _lowest(_poly(arg)) for arg in atom.args)
+    if atom.op == "min":
+        return None if a is None or b is None else min(a, b)
+    if atom.op == "max":
+        return max((low for low in (a, b) if low is not None), default=None)
+    if atom.op != "floordiv" or a is None or b is None or b < 1:
+        return None
+    if isinstance(atom.args[1], int):
+        return a // b
+    return 0 if a >= 0 else None
+
+
+def _extreme(op: str, a: Extent, b: Extent) -> Extent:
+    """``min`` or ``max`` of what is listed once, symbols before the number."""
+    parts = {*_parts(op, a), *_parts(op, b)}
+    numbers = [p for p in parts if isinstance(p, int)]
+    others: list[Extent] = [p for p in parts if not isinstance(p, int)]
+    others.sort(key=str)
+    if numbers:
+        others.append(min(numbers) if op == "min" else max(numbers))
+    return reduce(lambda x, y: combine(op, x, y), others)
+
+
+def _parts(op: str, extent: Extent) -> list[Extent]:
+    if isinstance(extent, Expr) and extent.op == op:
+        return [part for arg in extent.args for part in _parts(op, arg)]
+    return [extent]
 
 
 def _unclipped(extent: Extent) -> Extent:
@@ -120,48 +277,26 @@ def _unclipped(extent: Extent) -> Extent:
     return add(_unclipped(a), _unclipped(b)) if extent.op == "add" else extent
 
 
+# ---- there and back --------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
 def _poly(extent: Extent) -> Poly:
     if isinstance(extent, int):
-        return {(): int(extent)} if extent else {}
+        return {ONE: int(extent)} if extent else {}
     if isinstance(extent, str):
         return {(extent,): 1}
     a, b = extent.args
     if extent.op == "mul":
-        return _times(_poly(a), _poly(b))
-    if extent.op in ("add", "sub"):
-        return _sum(_poly(a), _poly(b), 1 if extent.op == "add" else -1)
-    return {(extent,): 1}
-
-
-def _sum(a: Poly, b: Mapping[Monomial, int], sign: int) -> Poly:
-    out = dict(a)
-    for monomial, factor in b.items():
-        out[monomial] = out.get(monomial, 0) + sign * factor
-    return {m: f for m, f in out.items() if f}
-
-
-def _times(a: Poly, b: Poly) -> Poly:
-    out: Poly = {}
-    for m, f in a.items():
-        for n, g in b.items():
-            key = tuple(sorted(m + n, key=str))
-            out[key] = out.get(key, 0) + f * g
-    return {m: f for m, f in out.items() if f}
-
-
-def _divide(a: Poly, b: Poly) -> Poly | None:
-    ((atoms, factor),) = b.items()
-    out: Poly = {}
-    for monomial, f in a.items():
-        rest = Counter(monomial)
-        rest.subtract(Counter(atoms))
-        if f % factor or min(rest.values(), default=0) < 0:
-            return None
-        out[tuple(sorted(rest.elements(), key=str))] = f // factor
-    return out
+        return times(_poly(a), _poly(b))
+    if extent.op == "add":
+        return plus(_poly(a), _poly(b))
+    return minus(_poly(a), _poly(b)) if extent.op == "sub" else {(extent,): 1}
 
 
 def _extent(poly: Poly) -> Extent:
+    if not poly:
+        return 0
     terms = sorted(poly.items(), key=lambda t: (t[1] < 0, -len(t[0]), tuple(map(str, t[0]))))
     result: Extent = 0
     for monomial, factor in terms:

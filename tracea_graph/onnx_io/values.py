@@ -1,4 +1,4 @@
-"""Contents of small integer tensors, followed through shape arithmetic.
+"""Contents of small integer tensors and of a few whole floats, followed through shape arithmetic.
 
 Each rule takes a node, the contents of its inputs (None: unknown) and the facts, and returns its
 output's contents or None.  Elements are extents, booleans, or None.
@@ -15,7 +15,16 @@ from onnx import NodeProto, numpy_helper
 
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.onnx_io import symbolic as sym
-from tracea_graph.onnx_io.facts import INTEGERS, SMALL, Facts, Shape, Value, attribute, elements
+from tracea_graph.onnx_io.facts import (
+    FLOATS,
+    INTEGERS,
+    SMALL,
+    Facts,
+    Shape,
+    Value,
+    attribute,
+    elements,
+)
 
 __all__ = ["evaluate", "object_array"]
 
@@ -23,9 +32,18 @@ Args = Sequence[Value | None]
 Rule = Callable[[NodeProto, Args, Facts], Value | None]
 
 
+_WHOLE = frozenset((
+    "Add", "Cast", "Ceil", "Concat", "Expand", "Floor", "Gather", "Identity", "Mul", "Reshape",
+    "Round", "Slice", "Squeeze", "Sub", "Unsqueeze",
+))  # fmt: skip
+"""Operators that make whole floats of whole floats."""
+
+
 def evaluate(node: NodeProto, facts: Facts) -> Value | None:
     """Contents of a node's only output, or None."""
     rule = RULES.get(node.op_type)
+    if facts.dtype(node.output[0]) in FLOATS and node.op_type not in _WHOLE:
+        return None
     if rule is None or node.domain not in ("", "ai.onnx") or not len(node.output):
         return None
     value = rule(node, [facts.value(name) for name in node.input], facts)
@@ -63,7 +81,7 @@ def _same(node: NodeProto, args: Args, facts: Facts) -> Value | None:
 
 def _cast(node: NodeProto, args: Args, facts: Facts) -> Value | None:
     to = DType.from_onnx(attribute(node, "to", 0))
-    if args[0] is None or to not in INTEGERS:
+    if args[0] is None or to not in INTEGERS | FLOATS:
         return None
     if to is DType.BOOL:
         return _each(_truth, args[0])
@@ -147,6 +165,10 @@ def _reshaped(node: NodeProto, args: Args, facts: Facts) -> Value | None:
     if data is None or shape is None or not all(isinstance(d, int) for d in shape):
         return None
     return data.reshape([d for d in shape if isinstance(d, int)])
+
+
+def _transposed(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+    return None if args[0] is None else args[0].transpose(attribute(node, "perm"))
 
 
 def _expand(node: NodeProto, args: Args, facts: Facts) -> Value | None:
@@ -274,7 +296,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "Shape": _shape,
         "Size": _size,
-        "Identity": _same,
+        **dict.fromkeys(("Identity", "Ceil", "Floor", "Round"), _same),
         "Cast": _cast,
         "Gather": _gather,
         "Slice": _slice,
@@ -284,6 +306,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Squeeze": _reshaped,
         "Flatten": _reshaped,
         "Expand": _expand,
+        "Transpose": _transposed,
         "ConstantOfShape": _constant_of_shape,
         "Range": _range,
         "Where": _where,
@@ -293,8 +316,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Div": _arith(_div),
         "Mod": _arith(_mod),
         "Min": _arith(sym.minimum),
-        "Max": _arith(lambda a, b: a if sym.at_least(sym.sub(a, b), 0) else
-                      b if sym.at_least(sym.sub(b, a), 0) else None),
+        "Max": _arith(sym.maximum),
         "Equal": _arith(_equal),
         "Less": _arith(_less),
         "Greater": _arith(lambda a, b: _less(b, a)),

@@ -106,13 +106,17 @@ class AttentionParams:
             self.shared_heads * self.head_v,
         )
 
+    def axes(self, which: int) -> tuple[int, int]:
+        """Where batch and sequence lie in q, k, v or y (0 to 3)."""
+        return _AXES[self.layouts[which]]
+
     def extents(self, which: int, spec: TensorSpec) -> tuple[Extent, Extent]:
         """Batch and sequence of q, k, v or y (0 to 3).  Raises ValueError for another rank."""
         layout = self.layouts[which]
         rank = 3 if layout == "rows" else 4
         if spec.shape is None or len(spec.shape) != rank:
             raise ValueError(f"{'qkvy'[which]} is not a rank-{rank} tensor")
-        batch, sequence = _AXES[layout]
+        batch, sequence = self.axes(which)
         return spec.shape[batch], spec.shape[sequence]
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -5,7 +5,8 @@
     y   = norm(s)                 layer or RMS over N, if given
 
 Weights are stored as panels ``[⌈N/16⌉][K][16]``, N padded with zeros: the layout the kernels read
-in place, the same for every instruction set.
+in place, the same for every instruction set.  In bf16 panels are ``[⌈N/16⌉][⌈K/2⌉][16][2]``: two
+neighbouring steps of k lie together, as dot-product instructions want them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,19 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
 
-__all__ = ["PANEL", "GemmParams", "pack_panels", "unpack_panels"]
+__all__ = [
+    "BF16_SINCE", "IN_BF16", "PANEL", "GemmParams", "pack_pairs", "pack_panels",
+    "round_bf16", "unpack_pairs", "unpack_panels",
+]  # fmt: skip
 
 PANEL = 16
-LAYOUTS = ("panels", "kn", "nk")
-"""Packed panels; plain ``[K, N]``; plain ``[N, K]``."""
+MAX_PARTS = 16
+LAYOUTS = ("panels", "kn", "nk", "pairs", "mixed")
+"""Packed panels; plain ``[K, N]``; plain ``[N, K]``; panels in bf16, x rounded to bf16 as well;
+panels in bf16, x in float32 (K even)."""
+IN_BF16 = ("pairs", "mixed")
+BF16_SINCE = 13
+"""The opset from which Cast knows bf16."""
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -49,11 +58,40 @@ def unpack_panels(panels: Floats, n: int) -> Floats:
     return panels.transpose(1, 0, 2).reshape(k, p * width)[:, :n]
 
 
+def pack_pairs(weight: Floats) -> Floats:
+    """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
+    import ml_dtypes
+
+    even = np.pad(np.asarray(weight, np.float32), ((0, weight.shape[0] % 2), (0, 0)))
+    panels = pack_panels(even)
+    p, k, width = panels.shape
+    pairs = np.ascontiguousarray(panels.reshape(p, k // 2, 2, width).transpose(0, 1, 3, 2))
+    with np.errstate(over="ignore"):
+        return pairs.astype(ml_dtypes.bfloat16)
+
+
+def unpack_pairs(pairs: Floats, k: int, n: int) -> Floats:
+    """The inverse of :func:`pack_pairs`, in float32."""
+    p, half, width, _ = pairs.shape
+    panels = np.asarray(pairs, np.float32).transpose(0, 1, 3, 2).reshape(p, 2 * half, width)
+    return unpack_panels(panels, n)[:k]
+
+
+def round_bf16(x: Floats) -> Floats:
+    """What bf16 makes of numbers, to nearest, ties to even; in their own precision."""
+    import ml_dtypes
+
+    rounded = np.asarray(x, np.float32).astype(ml_dtypes.bfloat16)
+    return rounded.astype(np.asarray(x).dtype)
+
+
 @dataclass(frozen=True)
 class GemmParams:
     """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta (where present).
 
-    Results: y, then s if ``keep_sum`` (a norm whose input others read too).
+    Results: y, then s if ``keep_sum`` (a norm whose input others read too); without a norm what
+    the epilogue gives, one or two; or, for a product with neither, columns of it: ``parts`` says
+    how many each result takes.
     """
 
     k: int
@@ -63,16 +101,23 @@ class GemmParams:
     epilogue: Chain | None = None
     norm: Norm | None = None
     keep_sum: bool = False
+    parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if min(self.k, self.n) < 1 or self.layout not in LAYOUTS:
             raise ValueError(f"no product with K={self.k}, N={self.n}, layout {self.layout!r}")
+        if self.parts and (sum(self.parts) != self.n or self.epilogue or self.norm):
+            raise ValueError("parts are all columns of a product that nothing follows")
+        if not len(self.parts) <= MAX_PARTS or any(p < 1 for p in self.parts):
+            raise ValueError(f"a product has 1 to {MAX_PARTS} parts, of 1 column or more")
+        if self.layout == "mixed" and self.k % 2:
+            raise ValueError(f"float32 times bf16 panels takes an even K, not {self.k}")
         if self.keep_sum and self.norm is None:
             raise ValueError("the sum before a norm can be kept only if there is a norm")
-        if self.epilogue and (
-            self.epilogue.operands[:1] != ("full",) or len(self.epilogue.results) > 1
-        ):
-            raise ValueError("an epilogue starts from the full accumulator and has one result")
+        if self.epilogue and self.epilogue.operands[:1] != ("full",):
+            raise ValueError("an epilogue starts from the full accumulator")
+        if self.epilogue and self.norm and self.epilogue.result_types != (DType.F32,):
+            raise ValueError("an epilogue before a norm has one result, in float32")
 
     @property
     def extras(self) -> int:
@@ -96,24 +141,33 @@ class GemmParams:
         shape = specs[0].shape
         if shape is None:
             raise ValueError("the rank of x is unknown")
-        spec = TensorSpec(DType.F32, (*shape[:-1], self.n))
-        return (spec, spec) if self.keep_sum else (spec,)
+        if self.parts:
+            return tuple(TensorSpec(DType.F32, (*shape[:-1], n)) for n in self.parts)
+        types: tuple[DType, ...] = (DType.F32,) * (1 + self.keep_sum)
+        if self.epilogue and not self.norm:
+            types = self.epilogue.result_types
+        return tuple(TensorSpec(dtype, (*shape[:-1], self.n)) for dtype in types)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision; W in this op's layout."""
         x, w, bias, extras, affine = self.split(arrays)
-        acc = x @ self._plain(w)
+        acc = (round_bf16(x) if self.layout == "pairs" else x) @ self._plain(w)
         if bias is not None:
             acc = acc + bias
-        total = self.epilogue.reference([acc, *extras])[0] if self.epilogue else acc
+        if self.parts:
+            return list(np.split(acc, np.cumsum(self.parts)[:-1], axis=-1))
+        done = self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
         if self.norm is None:
-            return [total]
+            return done
+        total = done[0]
         y = self.norm.reference(total, affine)
         return [y, total] if self.keep_sum else [y]
 
     def _plain(self, w: Floats) -> Floats:
         if self.layout == "panels":
             return unpack_panels(w, self.n)
+        if self.layout in IN_BF16:
+            return unpack_pairs(w, self.k, self.n)
         return w if self.layout == "kn" else w.T
 
     def body(self, opset: int) -> Body:
@@ -122,9 +176,14 @@ class GemmParams:
         acc = b("MatMul", x, self._spell_weight(b, w))
         if bias is not None:
             acc = b("Add", acc, bias)
-        total = self.epilogue.spell(b, (acc, *extras))[0] if self.epilogue else acc
+        if self.parts:
+            ends = [sum(self.parts[: i + 1]) for i in range(len(self.parts))]
+            pairs = zip(ends, self.parts, strict=True)
+            return b.done(*(b.slice_last(acc, end - n, end) for end, n in pairs))
+        done = self.epilogue.spell(b, (acc, *extras)) if self.epilogue else [acc]
         if self.norm is None:
-            return b.done(total)
+            return b.done(*done)
+        total = done[0]
         y = self.norm.spell(b, total, affine)
         return b.done(*((y, total) if self.keep_sum else (y,)))
 
@@ -133,5 +192,11 @@ class GemmParams:
             return w
         if self.layout == "nk":
             return b("Transpose", w, perm=(1, 0))
+        if self.layout in IN_BF16:
+            pairs = b("Transpose", b("Cast", w, to=DType.F32.onnx), perm=(1, 3, 0, 2))
+            wide = b("Reshape", pairs, b.ints(self.k + self.k % 2, -1))
+            if self.k % 2:
+                wide = b.slice_last(wide, 0, self.k, 0)
+            return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide
         wide = b("Reshape", b("Transpose", w, perm=(1, 0, 2)), b.ints(0, -1))
         return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide

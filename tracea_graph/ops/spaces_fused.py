@@ -10,6 +10,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
@@ -50,6 +51,40 @@ def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
     )
     columns = () if params.norm else ("n",)
     return model_of(region, space, reads, writes, work, rows, columns, ("k",))
+
+
+def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Batches of rows of a times columns of b, both as they lie in memory."""
+    params: MatMulParams = region.params
+    operands = [graph.spec(v) for v in region.operands]
+    try:
+        a, b, full = params.shapes(operands[:2])
+    except ValueError:
+        return None
+    if min(len(s.shape or ()) for s in operands[:2]) < 2:
+        return None
+    batch, space = axes_named("b", full[:-2])
+    sums = (*batch, "m", "n")
+    axes = (*space.axes, Axis("m", full[-2]), Axis("n", full[-1]), Axis("k", a[-1], True))
+    reads = [
+        _turned(graph, region.operands[0], (*batch, "m", "k"), a, params.a_perm),
+        _turned(graph, region.operands[1], (*batch, "k", "n"), b, params.b_perm),
+        *(aligned(graph, v, sums) for v in region.operands[2:]),
+    ]
+    writes = [aligned(graph, v, sums) for v in region.results]
+    work = (Work((*sums, "k"), 2), Work(sums, _chain_cost(params.epilogue)))
+    space = IterationSpace(axes)
+    return model_of(region, space, reads, writes, work, ("m",), ("n",), ("k",), batch)
+
+
+def _turned(
+    graph: TileGraph, value: str, names: tuple[str, ...], seen: Shape, perm: tuple[int, ...]
+) -> AccessMap | None:
+    """The map of an operand whose axes are read in another order."""
+    own = names[len(names) - len(seen) :]
+    dims = [Dim() if e == 1 else along(n) for n, e in zip(own, seen, strict=True)]
+    stored = [dims[perm.index(i)] for i in range(len(perm))] if perm else dims
+    return access(graph, value, stored)
 
 
 def norm(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -197,6 +232,7 @@ def _norm_cost(kind: Norm | None) -> int:
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
         "FusedGemm": gemm,
+        "FusedMatMul": matmul,
         "FusedNorm": norm,
         "FusedElementwise": elementwise,
         "FusedAttention": attention,

@@ -20,7 +20,6 @@ import numpy as np
 
 from tracea_graph.errors import GraphError
 from tracea_graph.onnx_io.inlining import Call, caller_of
-from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.space import number
 
@@ -74,7 +73,6 @@ class Anatomy:
 
     def __init__(self, graph: TileGraph, calls: Sequence[Call], sizes: Mapping[str, int]) -> None:
         self.graph, self.sizes = graph, sizes
-        graph.describe = space_of
         self.calls = {call.name: call for call in calls}
         self._constant = self._constants()
         self._groups: dict[str, list[Region]] = {}
@@ -92,6 +90,10 @@ class Anatomy:
         """Bytes of all constants the model reads."""
         read = {v for r in self.graph.regions() for v in r.reads if v in self.graph.weights}
         return float(sum(self.graph.weights[v].nbytes for v in read))
+
+    def is_constant(self, value: str) -> bool:
+        """True for what does not depend on the inputs."""
+        return value in self._constant
 
     def of(self, name: str, op: str) -> Work | None:
         """What a node does; None for one the model does not know or whose sizes are unknown.

@@ -115,6 +115,7 @@ def bench(
         (*dict.fromkeys(notes), *busy_note(others)),
         versions() | {peer.package: peer.version for peer in peers},
         fingerprint(profile_cpu()),
+        inputs.notes,
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.build import Library, build_library, manifest
+from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
+from tracea_graph.passes.precision import LOWERING
 from tracea_graph.pipeline.assembly import Assembly, assemble
+from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.rewrite import Trace
 from tracea_graph.tuning import Drivers, tune
@@ -32,23 +34,24 @@ class Built:
     assembly: Assembly
     trace: Trace
     built: Library | None
-    manifest: Mapping[str, object] = field(default_factory=dict)
 
 
 class Workshop:
     """Plans, builds and writes candidates of one model into a scratch folder.
 
     A group of rewrites is dropped by freezing the operators it covers and planning afresh, so
-    what is left is exactly what the passes would do without it.
+    what is left is exactly what the passes would do without it.  One that only lowers precision
+    is dropped by barring the rule that does: its exact form is what it is judged against.
     """
 
     def __init__(
-        self, model: Model, options: Options, planner: Planner, isas: Sequence[str], folder: Path
+        self, model: Model, options: Options, planner: Planner, foundry: Foundry, folder: Path
     ) -> None:
         self.model, self.options, self.planner = model, options, planner
-        self.isas, self.folder = tuple(isas), folder
+        self.foundry, self.folder = foundry, folder
         self.seconds: dict[str, float] = {}
         self._frozen: dict[str, frozenset[str]] = {}
+        self._rules: dict[str, str] = {}
         self._count = 0
         self._drivers: Drivers = {}
         self._plans: dict[frozenset[str], tuple[Assembly, Trace]] = {}
@@ -62,12 +65,20 @@ class Workshop:
         return assembly.tuned(self._drivers), trace
 
     def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, Trace]:
-        frozen = {v: "measured no faster, or wrong" for g in dropped for v in self._frozen[g]}
-        graph, trace = self.planner.plan(frozen)
+        why = "measured no faster, or wrong"
+        frozen = {v: why for g in dropped - self._rules.keys() for v in self._frozen[g]}
+        barred: dict[str, dict[str, str]] = {}
+        for group in dropped & self._rules.keys():
+            barred.setdefault(self._rules[group], {}).update(
+                dict.fromkeys(self._frozen[group], why)
+            )
+        graph, trace = self.planner.plan(frozen, barred)
         assembly = assemble(graph)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
+            if items[0].region.rule in LOWERING:
+                self._rules[group] = items[0].region.rule
         return assembly, trace
 
     def tune(self, bindings: Sequence[Mapping[str, int]]) -> None:
@@ -76,7 +87,7 @@ class Workshop:
         assembly, _ = self.plan()
         self._drivers = tune(
             assembly.workloads(bindings),
-            self.isas,
+            self.foundry.isas,
             threads=self.options.thread_counts,
             budget_s=_TUNING_SHARE[self.options.effort] * self.options.budget,
             environment=self.options.environment,
@@ -84,9 +95,15 @@ class Workshop:
         )
         self._spent("tune", start)
 
-    def build(self, dropped: frozenset[str] = frozenset()) -> Built:
-        """A candidate in the scratch folder; all candidates share one pool of weights."""
+    def build(self, dropped: frozenset[str] = frozenset(), out: Path | None = None) -> Built:
+        """A candidate, as it is to be published at ``out``.
+
+        Without ``out`` it lies in the scratch folder, where all share one pool of weights.
+        """
+        if out is not None:
+            return self.write(out, *self.plan(dropped))
         self._count += 1
+        self.folder.mkdir(exist_ok=True)
         out = self.folder / f"candidate{self._count}.onnx"
         return self.write(out, *self.plan(dropped), pool=self._pool)
 
@@ -94,22 +111,11 @@ class Workshop:
         self, out: Path, assembly: Assembly, trace: Trace, pool: DataPool | None = None
     ) -> Built:
         """Build the library and write the model at ``out``; no library if nothing was fused."""
-        library, library_path, facts = None, None, {}
-        types = [t for _, t in sorted(assembly.types.items())]
-        kernels = sorted(assembly.kernels)
-        chains = [c for _, c in sorted(assembly.chains.items())]
-        if types:
+        library, library_path = None, None
+        if assembly.types:
             start = time.perf_counter()
-            facts = manifest(types, kernels, chains, self.isas)
             library_path = out.with_suffix(".so")
-            library = build_library(
-                types,
-                kernels,
-                chains,
-                self.isas,
-                library_path,
-                environment=self.options.environment,
-            )
+            library = self.foundry.library(assembly, library_path)
             self._spent("build", start)
         start = time.perf_counter()
         domain = library.domain if library else ""
@@ -128,12 +134,12 @@ class Workshop:
             pool=pool,
         )
         self._spent("write", start)
-        return Built(written.model, written.data, library_path, assembly, trace, library, facts)
+        return Built(written.model, written.data, library_path, assembly, trace, library)
 
     def write_sources(self, assembly: Assembly, folder: Path) -> None:
         """The generated sources of an assembly's library, for people to read."""
         folder.mkdir(parents=True, exist_ok=True)
-        for source in units(assembly.kernels, assembly.chains.values(), self.isas):
+        for source in units(assembly.kernels, assembly.chains.values(), self.foundry.isas):
             (folder / f"{source.symbol}.cpp").write_text(source.text, encoding="utf-8")
 
     def _spent(self, step: str, start: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
 
@@ -36,21 +37,34 @@ class Inputs:
     def labels(self) -> tuple[str, ...]:
         return tuple(self.timing)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why sizes to time are not the usual ones."""
+        return tuple(dict.fromkeys(note for one in self.timed for note in one.notes))
+
 
 def gather_inputs(model: Model, options: Options) -> Inputs:
     """Feeds for a model.  Raises UsageError for data or shapes that do not fit it."""
     graph, names = model.graph, model.inputs
     timed, verified = bindings(graph, options.shapes, names)
-    if options.data is not None:
-        if options.data.is_file() and not is_zipfile(options.data):
-            raise UsageError(f"--data {options.data} is no .npz file; numpy.savez writes one")
-        sets = from_file(options.data, graph, names)
+    if (data := _data_of(model, options)) is not None:
+        if data.is_file() and not is_zipfile(data):
+            raise UsageError(f"--data {data} is no .npz file; numpy.savez writes one")
+        sets = from_file(data, graph, names)
         feeds = {f"data[{i}]": feed for i, feed in enumerate(sets)}
         return Inputs(timed, feeds, feeds)
     checked = {b.label: synthesize(graph, b, options.seed, names) for b in verified}
     timing = {b.label: synthesize(graph, b, options.seed, names) for b in timed}
     count = _MANY if model.size < _SMALL else 1
     return Inputs(timed, timing, checked | _uniform(timed[0].label, timing, options.seed, count))
+
+
+def _data_of(model: Model, options: Options) -> Path | None:
+    """The file of real inputs; in a folder the one that is named like the model, if any."""
+    if options.data is None or not options.data.is_dir():
+        return options.data
+    found = options.data / f"{model.path.stem}.npz"
+    return found if found.is_file() else None
 
 
 def _uniform(label: str, feeds: Mapping[str, Feed], seed: int, count: int) -> dict[str, Feed]:

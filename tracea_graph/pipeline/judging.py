@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
 from tracea_graph.check.distance import Choice, Elementwise, choices
 from tracea_graph.check.verify import Reference, Verification, bisect, compare, reference
 from tracea_graph.check.worker import Worker
-from tracea_graph.config import TOLERANCE, Options
+from tracea_graph.config import Options
 from tracea_graph.errors import VerifyError
 from tracea_graph.onnx_io import Model
 from tracea_graph.pipeline.candidates import Built, Workshop
@@ -29,6 +31,7 @@ class Judge:
     inputs: Inputs
     options: Options
     isas: tuple[str, ...]
+    crew: Crew | None = None
     verification: Verification | None = None
     decision: Decision | None = None
     guilty: frozenset[str] = frozenset()
@@ -44,7 +47,9 @@ class Judge:
     def verify(self, full: Built | None) -> Built | None:
         """``full`` if it is right; else what is left without the rewrites to blame; else None.
 
-        Raises VerifyError if even the model without any fused region is wrong.
+        None too if even the model without any fused region is wrong: ONNX Runtime takes models
+        that the specification forbids as long as it does not look closely, and constants that
+        were folded make it.
         """
         if full is None:
             return None
@@ -59,7 +64,8 @@ class Judge:
         while self.verification.status == "failed":
             guilty = self._blame(rest)
             if not guilty:
-                raise VerifyError(f"the result is wrong and no rewrite is to blame: {first}")
+                self.reason = f"no rewrite is to blame, but its plain form is wrong: {first}"
+                return None
             self.guilty |= guilty
             rest = self.build(self.guilty)
             self.verification = self.check(rest)
@@ -72,10 +78,10 @@ class Judge:
     def confirm(self, final: Built, kept: Built) -> None:
         """Verify the files that are to be published, written anew from ``kept``.
 
-        Of kernels that were found right before, the highest ISA level is enough.  Raises
-        VerifyError.
+        Of kernels that were found right before, the highest ISA level is enough; files that were
+        verified as they are need no more.  Raises VerifyError.
         """
-        if not self.options.verify:
+        if not self.options.verify or final is self._right:
             return
         known = self._right is not None and kept.assembly.within(self._right.assembly)
         self.verification = self.check(final, self.isas[-1:] if known else ())
@@ -89,17 +95,28 @@ class Judge:
         remembered: who is to blame is asked at that one alone.
         """
         levels = isas or (self.isas[::-1] if candidate.library else self.isas[-1:])
-        feeds = self.inputs.verification
-        known = self._reference = self._reference or reference(
-            self.model.path, feeds, choices=self._choices()
-        )
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            results = list(pool.map(lambda isa: self._compare(known, candidate, isa), levels))
-        for isa, found in zip(levels, results, strict=True):
-            if found.status != "passed":
+        found = self._found(candidate, levels)
+        if self.crew is not None and self.crew.dismiss(_suspects(found)):
+            self._reference = None
+            found = self._found(candidate, levels)
+        for isa, one in zip(levels, found, strict=True):
+            if one.status != "passed":
                 self._failing = isa
-                return found
-        return results[0]
+                return one
+        return found[0]
+
+    def _found(self, candidate: Built, levels: tuple[str, ...]) -> list[Verification]:
+        """What each level gives."""
+        known = self._reference = self._reference or reference(
+            self.model.path,
+            self.inputs.verification,
+            choices=self._choices(),
+            hire=self.crew.hire if self.crew else fresh,
+        )
+        if known.trouble:
+            return [self._compare(known, candidate, isa) for isa in levels]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(lambda isa: self._compare(known, candidate, isa), levels))
 
     def _compare(self, known: Reference, candidate: Built, isa: str) -> Verification:
         return compare(
@@ -112,6 +129,8 @@ class Judge:
             choices=self._choices(),
             threads=max(self.options.thread_counts),
             env={"TRACEA_ISA": isa} if candidate.library else {},
+            hire=self.crew.hire if self.crew else fresh,
+            check=isa == self.isas[-1],
         )
 
     def _choices(self) -> dict[str, Choice]:
@@ -122,7 +141,7 @@ class Judge:
         return None if rtol is None and atol is None else Elementwise(rtol or 0.0, atol or 0.0)
 
     def _tolerance(self) -> float:
-        return TOLERANCE.exact if self.options.max_error is None else self.options.max_error
+        return self.options.tolerance
 
     def _blame(self, full: Built) -> frozenset[str]:
         groups = tuple(full.assembly.groups)
@@ -196,3 +215,10 @@ class Judge:
         if dropped not in self._built:
             self._built[dropped] = self.workshop.build(dropped)
         return self._built[dropped]
+
+
+def _suspects(found: Sequence[Verification]) -> str:
+    """Which workers may have been spoilt by an earlier model: ``all``, those ``dead``, or none."""
+    if any(one.status == "failed" for one in found):
+        return "all"
+    return "" if all(one.status == "passed" for one in found) else "dead"

@@ -19,8 +19,8 @@ from tracea_graph.build.cache import write_whole
 from tracea_graph.errors import UsageError
 
 __all__ = [
-    "Paths", "Stage", "check_file", "check_folder", "paths_for", "paths_of_all", "staging",
-    "write_text",
+    "Paths", "Stage", "check_earlier", "check_file", "check_folder", "paths_for", "paths_of_all",
+    "staging", "write_text",
 ]  # fmt: skip
 
 _DATA = re.compile(r"\.[0-9a-f]{10}\.data")
@@ -82,14 +82,13 @@ def paths_of_all(
     Raises UsageError, before anything is done, if one would overwrite another or an input.
     """
     every = tuple(paths_for(source, output, folder or len(sources) > 1) for source in sources)
-    for i, paths in enumerate(every):
-        for source in sources:
-            if _same(paths.model, source):
-                raise UsageError(f"{source} is to be read, but {sources[i]} is written there")
-        for j in range(i):
-            if every[j].model.absolute() == paths.model.absolute():
-                both = f"{sources[j]} and {sources[i]}"
-                raise UsageError(f"{both} are both written to {paths.model}")
+    read = {_mark(source): source for source in sources if source.exists()}
+    written: dict[Path, Path] = {}
+    for source, paths in zip(sources, every, strict=True):
+        if (input_there := read.get(_mark(paths.model))) is not None:
+            raise UsageError(f"{input_there} is to be read, but {source} is written there")
+        if (other := written.setdefault(paths.model.absolute(), source)) is not source:
+            raise UsageError(f"{other} and {source} are both written to {paths.model}")
     return every
 
 
@@ -164,7 +163,7 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
     Raises UsageError if a file in the way is no earlier result of this tool; and for an OSError
     inside that says a file cannot be written (disk full, no permission).
     """
-    _check_earlier(paths, inputs)
+    check_earlier(paths, inputs)
     home, folder = paths.model.parent, None
     made = not home.exists()
     try:
@@ -191,7 +190,8 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(f"the folder {folder} is not writable; choose another with -o")
 
 
-def _check_earlier(paths: Paths, inputs: Sequence[Path]) -> None:
+def check_earlier(paths: Paths, inputs: Sequence[Path]) -> None:
+    """Raise UsageError if a file in the way is the input's, or no earlier result of this tool."""
     for path in (paths.model, paths.library, paths.report):
         if any(_same(path, file) for file in inputs):
             raise UsageError(f"{path} belongs to the input; choose another output with -o")
@@ -204,6 +204,15 @@ def _check_earlier(paths: Paths, inputs: Sequence[Path]) -> None:
 
 def _same(a: Path, b: Path) -> bool:
     return a.exists() and b.exists() and a.samefile(b)
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    """What tells a file from all others whatever its name; None if it does not exist."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _holds(place: Path, data: Path) -> bool:

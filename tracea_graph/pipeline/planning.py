@@ -16,6 +16,8 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Planner"]
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+Barred = Mapping[str, Mapping[str, str]]
+NO_BARS: Barred = MappingProxyType({})
 
 _WORTH_US = 1.0
 """A lone elementwise region that promises less is not worth a kernel of its own."""
@@ -35,7 +37,7 @@ class Planner:
         bindings: Mapping[str, int],
         isas: Sequence[str] = (),
     ) -> None:
-        every = phases(options.plain_weights)
+        every = phases(options.plain_weights, options.precision)
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:
@@ -49,10 +51,12 @@ class Planner:
             machine = measured_machine(options.environment, isas[-1])
         self.cost = CostModel(machine, bindings)
 
-    def plan(self, frozen: Mapping[str, str] = NOTHING) -> tuple[TileGraph, Trace]:
+    def plan(
+        self, frozen: Mapping[str, str] = NOTHING, barred: Barred = NO_BARS
+    ) -> tuple[TileGraph, Trace]:
         """The scheduled graph and its trace; operators that write a frozen value stay.
 
-        ``frozen`` says why of each.
+        ``frozen`` says why of each; ``barred`` does for single rules.
         """
         graph, frozen = self._graph.copy(), {**self._known_petty, **frozen}
         legal = self._options.keep == "legal"
@@ -60,6 +64,7 @@ class Planner:
             frozenset(self._options.only),
             frozenset(self._options.skip),
             frozen,
+            barred,
             min_gain_us=float("-inf") if legal else 0.0,
             check=self._options.environment.check,
         )
@@ -67,7 +72,7 @@ class Planner:
         petty = {} if legal else self._petty(graph)
         if petty.keys() - frozen.keys():
             self._known_petty |= petty
-            return self.plan(frozen)
+            return self.plan(frozen, barred)
         return graph, trace
 
     def gain(self, graph: TileGraph, region: Region) -> float:

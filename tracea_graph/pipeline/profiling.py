@@ -13,8 +13,9 @@ from tracea_graph.hardware import fingerprint
 from tracea_graph.hardware.doctor import Doctor
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
-from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
+from tracea_graph.pipeline.anatomy import Anatomy, Work, sizes_of
 from tracea_graph.pipeline.bench import BenchOptions, Entrant, Progress, busy_note, entrant
+from tracea_graph.pipeline.calls import CallTime, time_calls
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
 from tracea_graph.pipeline.reporting import versions
 from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
@@ -33,7 +34,8 @@ def profile(
     """
     progress(f"reading {path.name}")
     one, calls, model = entrant(path), calls_of(load(path)), load(path, inline=True)
-    label, feed = next(iter(gather_inputs(model, options.inputs).timing.items()))
+    inputs = gather_inputs(model, options.inputs)
+    label, feed = next(iter(inputs.timing.items()))
     threads = (options.threads or (1,))[0]
 
     progress("measuring the machine")
@@ -44,10 +46,13 @@ def profile(
     run_ms, nodes, others = _measure(one, feed, threads, options)
 
     anatomy = Anatomy(model.graph, calls, sizes_of(model.graph, feed))
-    rows = sorted((_row(n, anatomy, roofs) for n in nodes), key=lambda r: -r.us)
+    traced = time_calls(one, calls, feed, threads, len(nodes[0].samples) if nodes else 0)
+    rows = sorted(
+        (_row(n, anatomy, roofs, traced.get(n.name, ())) for n in nodes), key=lambda r: -r.us
+    )
     return Profile(
         path.name, label, threads, tuple(rows), roofs, run_ms, PROFILING_US,
-        busy_note(others), versions(), fingerprint(doctor.cpu),
+        busy_note(others), versions(), fingerprint(doctor.cpu), inputs.notes,
     )  # fmt: skip
 
 
@@ -82,7 +87,7 @@ def _measure(
         return median, worker.profile("model", feed, runs), heat.others
 
 
-def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs) -> ProfileRow:
+def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs, traced: Sequence[CallTime]) -> ProfileRow:
     us, work = max(node.us - PROFILING_US, 0.0), anatomy.of(node.name, node.op)
     call = anatomy.calls.get(node.name)
     named = ProfileRow(
@@ -101,4 +106,34 @@ def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs) -> ProfileRow:
         size=work.size,
         rule=named.rule,
         originals=named.originals,
+        calls=_calls(traced, work, call.inputs if call else (), anatomy, roofs),
     )  # fmt: skip
+
+
+def _calls(
+    traced: Sequence[CallTime], work: Work, inputs: Sequence[str], anatomy: Anatomy, roofs: Roofs
+) -> tuple[ProfileRow, ...]:
+    """A row per kernel call.
+
+    What a node computes beside its products is spread over its calls by the results they write.
+    """
+    resident = roofs.memory(anatomy.weight_bytes)
+    beside = max(work.flops - sum(t.work.products for t in traced), 0.0)
+    written = sum(t.work.results for t in traced) or 1.0
+    rows = list[ProfileRow]()
+    for one in traced:
+        outer = [v for v in one.work.views if v.input is not None]
+        weights = sum(v.bytes for v in outer if anatomy.is_constant(inputs[v.input or 0]))
+        moved = one.work.bytes - weights
+        passing = roofs.memory(moved)
+        flops = one.work.products + beside * one.work.results / written
+        rows.append(
+            ProfileRow(
+                "", one.work.kernel, True, one.us, flops, weights, moved, None,
+                compute_us=flops / roofs.gflops / 1e3,
+                memory_us=(weights / resident.gbytes + moved / passing.gbytes) / 1e3,
+                memory=max((weights, resident.name), (moved, passing.name))[1],
+                size=one.work.size,
+            )
+        )  # fmt: skip
+    return tuple(rows)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tracea_graph.config import Options
 from tracea_graph.hardware import fingerprint, profile_cpu
@@ -39,13 +41,28 @@ class Clock:
         if self._name:
             self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._start
         self._name, self._start = name.split(" ")[0], now
-        self.progress(name)
+        if name:
+            self.progress(name)
+
+    def pause(self) -> None:
+        """No step is under way."""
+        self.step("")
 
 
 def versions() -> dict[str, str]:
     """The tool and the packages its results depend on."""
-    found = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return {"tracea": importlib.metadata.version("tracea-graph"), **found}
+    names = {"tracea": "tracea-graph"} | {name: name for name in _PACKAGES}
+    return {word: _version(name) for word, name in names.items()}
+
+
+@cache
+def _version(package: str) -> str:
+    return importlib.metadata.version(package)
+
+
+@cache
+def _machine() -> Mapping[str, Any]:
+    return fingerprint(profile_cpu())
 
 
 @dataclass
@@ -77,18 +94,20 @@ class Reporter:
         if kept is None:
             data, library = write_original(self.model, stage.model).data, None
         else:
-            final = self._stage(kept, workshop, stage.model)
+            final = self._final(kept, workshop, stage.model)
             data, library = final.data, final.library
             self.clock.step("confirming")
             judge.confirm(final, kept)
         report = self._report(kept, judge, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, library)
+        if kept is not None and kept.built is not None:
+            workshop.foundry.published(kept.built, self.paths.library)
         return report
 
-    def _stage(self, kept: Built, workshop: Workshop, out: Path) -> Built:
-        """Write the final model under its own name; its library is the one that was measured."""
-        final = workshop.write(out, kept.assembly, kept.trace)
+    def _final(self, kept: Built, workshop: Workshop, out: Path) -> Built:
+        """The final model under its own name; its library is the one that was measured."""
+        final = kept if kept.model == out else workshop.write(out, kept.assembly, kept.trace)
         if self.options.keep_sources is not None:
             workshop.write_sources(kept.assembly, self.options.keep_sources)
         return final
@@ -122,11 +141,12 @@ class Reporter:
             tried=() if kept else timings,
             warnings=self._warnings(judge),
             bindings=self.inputs.labels,
+            notes=self.inputs.notes,
             rejected=dict(check.rejected) if check else {},
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),
-            machine=fingerprint(profile_cpu()),
-            manifest=dict(kept.manifest) if kept else {},
+            machine=dict(_machine()),
+            manifest=dict(kept.built.manifest) if kept and kept.built else {},
         )
 
     def _count(self) -> int:

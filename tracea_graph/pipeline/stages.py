@@ -6,21 +6,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tracea_graph.check.bindings import bindings
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import Source, units
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.program import Program
-from tracea_graph.ops.spaces import space_of
 from tracea_graph.pipeline.assembly import assemble
-from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import TileGraph
 
-__all__ = ["STAGES", "Stages"]
+__all__ = ["STAGES", "Stages", "appraise_by"]
 
 STAGES = ("import", "passes", "lower", "emit")
+
+
+def appraise_by(cost: CostModel, graph: TileGraph) -> None:
+    """Let the graph say what its regions cost."""
+    graph.appraise = lambda region: {
+        "microseconds": cost(graph, region),
+        "bound": cost.bound(graph, region),
+    }
 
 
 @dataclass(frozen=True)
@@ -37,18 +45,20 @@ class Stages:
         """Run the pipeline up to and including ``until``; nothing is written."""
         model = load(path)
         graph = model.graph
-        graph.describe = space_of
+        graph.bindings = bindings(graph, options.shapes, model.inputs)[0][0].symbols
+        planner = Planner(graph, options, graph.bindings)
+        appraise_by(planner.cost, graph)
         if until == "import":
             return cls(graph, Trace())
-        inputs = gather_inputs(model, options)
-        planned, trace = Planner(graph, options, inputs.timed[0].symbols).plan()
+        planned, trace = planner.plan()
+        appraise_by(planner.cost, planned)
         if until == "passes":
             return cls(planned, trace)
         assembly = assemble(planned)
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
             return cls(planned, trace, programs)
-        levels = levels_of(options.target)
+        levels = levels_of(options.target, options.precision)
         sources = units(assembly.kernels, assembly.chains.values(), levels)
         return cls(planned, trace, programs, tuple(sources))
 

@@ -10,14 +10,14 @@ __all__ = ["levels_of"]
 _ALL = ("scalar", "avx2", "avx512")
 
 
-def levels_of(target: str) -> tuple[str, ...]:
+def levels_of(target: str, precision: str = "fp32") -> tuple[str, ...]:
     """Levels up to the target's, lowest first: every lower one is a fallback.
 
     Raises UsageError for a target nothing can be built for, or that this machine cannot check.
     """
     host = profile_cpu().isas
     if target == "host":
-        return host
+        return profile_cpu().levels(precision)
     device, _, level = target.partition(":")
     if device != "cpu" or level not in _ALL:
         raise UsageError(f"there is no target {target!r}; use host, cpu:{', cpu:'.join(_ALL)}")

@@ -6,22 +6,27 @@
 It ranks proposals and decides what is not worth measuring; what stays is decided by timing.
 A tensor moves at the speed of the memory level it fits in; a written byte counts twice, as its
 cache line is read first.  Constants come from memory: models are larger than caches.
-Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  Weights below are vector
-instructions per element, fitted to ONNX Runtime 1.31 per operator on Zen 5 with AVX-512.
+Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  What is computed stands in
+``efforts``, what ONNX Runtime's own operators take in ``weights``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, evaluate, symbols_of
-from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.policy.efforts import (
+    EFFORTS,
+    OVERLAPPING,
+    PRODUCTS,
+    SHAPE_ONLY,
+    Effort,
+    original,
+)
 from tracea_graph.policy.machine import Machine
 from tracea_graph.ttg import Region, TileGraph
 
@@ -29,27 +34,11 @@ __all__ = ["CostModel"]
 
 _UNKNOWN_EXTENT = 16
 """Assumed for a dimension no binding covers."""
-_SHAPE_ONLY = frozenset(
-    ("Shape", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Constant", "ConstantOfShape",
-     "Flatten")
-)  # fmt: skip
 _PARTS = frozenset(("Slice", "Split"))
 """Operators that read as much as they write."""
-_PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
-_HEAVY = {"Erf": 30, "Tanh": 30, "Sigmoid": 27, "Exp": 15, "Gelu": 33, "Pow": 30, "Div": 12,
-          "Sqrt": 12, "Softmax": 21, "LayerNormalization": 45, "Transpose": 18,
-          "Where": 18}  # fmt: skip
-_LIGHT = 3
-"""Vector instructions per element of any other operator."""
 _RANDOM = 0.25
 """Share of the memory's bandwidth that rows fetched here and there get."""
-_FUSED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.7
-"""Shares of the peak that this package's kernels reach."""
-_HEAD_US = 0.3
-"""What one head of an attention costs beside its arithmetic."""
-_OVERLAPPING = (GemmParams, AttentionParams, ElementwiseParams)
-"""One pass each; norms and look-ups take several passes over a row."""
-_MANY_ROWS = 64
+_ABSENT = TensorSpec(None, ())
 
 
 @dataclass(frozen=True)
@@ -62,14 +51,23 @@ class CostModel:
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
         traffic, arithmetic = self._traffic_us(graph, region), self._arithmetic_us(graph, region)
-        overlap = isinstance(region.params, _OVERLAPPING) or region.op in _PRODUCTS
+        overlap = isinstance(region.params, OVERLAPPING) or region.op in PRODUCTS
         busy = max(arithmetic, traffic) if overlap else arithmetic + traffic
         return self.machine.node_us + busy
+
+    def bound(self, graph: TileGraph, region: Region) -> str:
+        """What most of the predicted time is: ``compute``, ``memory`` or ``overhead``."""
+        parts = {
+            "compute": self._arithmetic_us(graph, region),
+            "memory": self._traffic_us(graph, region),
+            "overhead": self.machine.node_us,
+        }
+        return max(parts, key=lambda name: parts[name])
 
     # ---- traffic -----------------------------------------------------------------------
 
     def _traffic_us(self, graph: TileGraph, region: Region) -> float:
-        if region.op in _SHAPE_ONLY:
+        if region.op in SHAPE_ONLY:
             return 0.0
         tables = self._gathered(region)
         written = sum(self._warm_us(graph.spec(v)) for v in {*region.writes})
@@ -97,56 +95,44 @@ class CostModel:
     # ---- arithmetic --------------------------------------------------------------------
 
     def _arithmetic_us(self, graph: TileGraph, region: Region) -> float:
-        params, count = region.params, self._count(graph.spec(region.results[0]))
-        if isinstance(params, GemmParams):
-            extra = params.epilogue.flops if params.epilogue else 0
-            norm = 6 if params.norm else 0
-            product = self._product(2.0 * count * params.k, _FUSED_PRODUCT)
-            return product + self._vector(count * (1 + extra + norm))
-        if isinstance(params, AttentionParams):
-            return self._attention(graph, region, params)
-        if isinstance(params, ElementwiseParams):
-            return self._vector(count * params.chain.flops)
-        if isinstance(params, NormParams):
-            return self._vector(count * (6 + (params.prologue.flops if params.prologue else 0)))
-        if isinstance(params, EmbeddingParams):
-            return self._vector(count * (params.tables + (6 if params.norm else 0)))
-        return self._original(graph, region, count)
+        specs = [graph.spec(v) if v else _ABSENT for v in region.operands]
+        results = [graph.spec(v) for v in region.results]
+        effort = self._effort(region, specs, results)
+        products, vectors = effort.product / self.machine.gflops, effort.vector
+        return effort.us + (products + vectors / self.machine.vector_gops) * 1e-3
 
-    def _original(self, graph: TileGraph, region: Region, count: float) -> float:
-        if region.op in _SHAPE_ONLY:
-            return 0.0
-        if region.op == "Conv":
-            inner = prod(map(self._value, (graph.spec(region.operands[1]).shape or (1, 1))[1:]))
-            return self._product(2.0 * count * inner, 0.85)
-        if region.op in ("MatMul", "Gemm"):
-            inner = self._value((graph.spec(region.operands[0]).shape or (1,))[-1])
-            rows = count / max(1.0, self._value((graph.spec(region.results[0]).shape or (1,))[-1]))
-            return self._product(2.0 * count * inner, 0.85 if rows >= _MANY_ROWS else 0.5)
-        return self._vector(count * _HEAVY.get(region.op, _LIGHT))
+    def _effort(
+        self, region: Region, specs: Sequence[TensorSpec], results: Sequence[TensorSpec]
+    ) -> Effort:
+        params, operands = region.params, [self._dims(spec) for spec in specs]
+        if isinstance(params, RegionParams):
+            return self._steps(params, specs)
+        if params is not None and type(params) in EFFORTS:
+            return EFFORTS[type(params)](params, operands, self._dims(results[0]))
+        return original(region.op, region.node.attrs, operands, self._dims(results[0]))
 
-    def _attention(self, graph: TileGraph, region: Region, p: AttentionParams) -> float:
-        try:
-            extents = [p.extents(i, graph.spec(v)) for i, v in enumerate(region.operands[:2])]
-        except ValueError:
-            return 0.0
-        (batch, queries), (_, keys) = [tuple(map(self._value, e)) for e in extents]
-        heads = batch * p.heads
-        seen = keys if p.causal == "none" else max(1.0, keys - (min(queries, keys) - 1) / 2)
-        scores = heads * queries * seen
-        product = self._product(2.0 * scores * (p.head + p.head_v), _ATTENTION_PRODUCT)
-        return product + self._vector(scores * 10) + heads * _HEAD_US
-
-    def _product(self, flops: float, efficiency: float) -> float:
-        return flops / (self.machine.gflops * efficiency) * 1e-3
-
-    def _vector(self, operations: float) -> float:
-        return operations / self.machine.vector_gops * 1e-3
+    def _steps(self, params: RegionParams, specs: Sequence[TensorSpec]) -> Effort:
+        """All steps of a region of several."""
+        values, total, at = params.infer_all(specs), Effort(), params.inputs
+        for step in params.steps:
+            inner = [values[i] for i in step.operands]
+            if isinstance(step.params, RegionParams):
+                total += self._steps(step.params, inner)
+            else:
+                result = self._dims(values[at])
+                total += EFFORTS[type(step.params)](
+                    step.params, [self._dims(s) for s in inner], result
+                )
+            at += step.results
+        return total
 
     # ---- sizes -------------------------------------------------------------------------
 
+    def _dims(self, spec: TensorSpec) -> tuple[float, ...]:
+        return tuple(self._value(d) for d in spec.shape or ())
+
     def _count(self, spec: TensorSpec) -> float:
-        return float(prod(self._value(d) for d in spec.shape or ()))
+        return float(prod(self._dims(spec)))
 
     def _bytes(self, spec: TensorSpec) -> float:
         return self._count(spec) * (spec.dtype.size if spec.dtype else 4.0)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -145,8 +146,7 @@ def match(pattern: Callable[..., Any], graph: TileGraph, root: Region) -> Match 
     None: the shape of the graph is different.  A Miss: it fits, but something inside is read by
     others or is a graph output.
     """
-    names = list(inspect.signature(pattern).parameters)[1:]
-    tree = pattern(OpBuilder(), *map(Var, names))
+    tree = pattern(OpBuilder(), *map(Var, _names(pattern)))
     blocked: Miss | None = None
     for found in _match(tree, root.results[0], Match(graph, root)):
         reason = _blocked(found)
@@ -154,6 +154,12 @@ def match(pattern: Callable[..., Any], graph: TileGraph, root: Region) -> Match 
             return found
         blocked = Miss("", root.id, reason)
     return blocked
+
+
+@cache
+def _names(pattern: Callable[..., Any]) -> tuple[str, ...]:
+    """What the pattern calls its variables."""
+    return tuple(inspect.signature(pattern).parameters)[1:]
 
 
 def _blocked(found: Match) -> str | None:

@@ -100,6 +100,8 @@ class Decision:
     """``applied``, ``rejected``, ``superseded`` or ``missed``."""
     reason: str = ""
     gain_us: float = 0.0
+    nodes: tuple[str, ...] = ()
+    """The original operators it was about: their names, or first results."""
 
 
 @dataclass
@@ -133,12 +135,14 @@ class Trace:
 class Limits:
     """What the caller allows: rules, and the least gain in µs.
 
-    ``frozen`` maps values whose operators stay as they are to the reason.
+    ``frozen`` maps values whose operators stay as they are to the reason; ``barred`` does so for
+    single rules.
     """
 
     only: frozenset[str] = frozenset()
     skip: frozenset[str] = frozenset()
     frozen: Mapping[str, str] = field(default_factory=dict)
+    barred: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     min_gain_us: float = 0.0
     check: bool = False
 
@@ -180,6 +184,7 @@ class _Run:
         self.count = 0
         # by region and pass, as of the last time they were asked
         self.missed: dict[tuple[str, str], dict[Miss, None]] = {}
+        self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
 
     def run(self) -> None:
         for region in self.graph.regions():
@@ -188,9 +193,12 @@ class _Run:
             for where, name in list(self.missed):
                 if (again := self.graph.region(where)) is not None:
                     self.ask(again, [p for p in self.passes if p.name == name])
-        for misses in self.missed.values():
+        for (where, _), misses in self.missed.items():
+            still = self.graph.region(where)
+            nodes = _names([still] if still else [])
             for miss in misses:
-                self.trace.add(self.phase, miss.rule, miss.where, "missed", miss.reason)
+                said = miss.rule, miss.where, "missed", miss.reason
+                self.trace.add(self.phase, *said, 0.0, nodes)
 
     def drain(self) -> int:
         """Dispose of everything in the heap; return how many rewrites were applied."""
@@ -218,31 +226,34 @@ class _Run:
 
     def dispose(self, proposal: Proposal, gain: float) -> bool:
         """Apply the proposal if it is still legal; write down what became of it."""
-        rule, where = proposal.rule, proposal.where
+        rule, where, nodes = proposal.rule, proposal.where, _names(proposal.old)
         verdict = self.verdict(proposal, gain)
         if verdict is not None:
-            self.trace.add(self.phase, rule, where, *verdict, gain)
+            self.trace.add(self.phase, rule, where, *verdict, gain, nodes)
             return False
         try:
             self.graph.replace(proposal.old, proposal.new, proposal.specs, proposal.weights)
             if self.limits.check:
                 self.graph.check()
         except GraphError as error:
-            self.trace.add(self.phase, rule, where, "rejected", str(error), gain)
+            self.trace.add(self.phase, rule, where, "rejected", str(error), gain, nodes)
             return False
-        self.trace.add(self.phase, rule, where, "applied", "", gain)
+        self.trace.add(self.phase, rule, where, "applied", "", gain, nodes)
         for gone in proposal.old:
             self.missed.pop((gone.id, rule), None)
+            self.took[gone.id] = rule
         for region in self.neighbourhood(proposal.new):
             self.ask(region, self.passes)
         return True
 
     def verdict(self, proposal: Proposal, gain: float) -> tuple[str, str] | None:
-        if any(self.graph.region(r.id) is not r for r in proposal.old):
-            return "superseded", "a better rewrite took part of it"
-        written = (v for r in proposal.old for n in r.nodes for v in n.outputs)
-        if frozen := next((v for v in written if v in self.limits.frozen), None):
-            return "rejected", self.limits.frozen[frozen]
+        if gone := [r.id for r in proposal.old if self.graph.region(r.id) is not r]:
+            taker = next((self.took[name] for name in gone if name in self.took), "another rule")
+            return "superseded", f"{taker} took part of it first"
+        written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
+        for kept in (self.limits.frozen, self.limits.barred.get(proposal.rule, {})):
+            if found := next((v for v in written if v in kept), None):
+                return "rejected", kept[found]
         if gain < self.limits.min_gain_us:
             return "rejected", "no gain predicted"
         return None
@@ -258,6 +269,12 @@ class _Run:
                 for use in self.graph.uses(value):
                     near[use.region.id] = use.region
         return list(near.values())
+
+
+def _names(regions: Iterable[Region]) -> tuple[str, ...]:
+    """What the original operators of some regions are called."""
+    nodes = {id(n): n for r in regions for n in r.nodes}
+    return tuple(n.name or next(iter(n.outputs), n.op) for n in nodes.values())
 
 
 class _Preview(TileGraph):

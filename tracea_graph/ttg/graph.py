@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import networkx as nx
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Node, TensorSpec, Weight
-from tracea_graph.ttg.html import graph_html
+from tracea_graph.ttg.export import to_dot, to_json, to_networkx
+from tracea_graph.ttg.html import diff_html, graph_html, tile_map_html
 from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.region import Region, Use, region_of
+from tracea_graph.ttg.tilemap import TileMap, tile_map
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 from tracea_graph.ttg.traffic import Staging
 
@@ -25,51 +27,25 @@ __all__ = ["Region", "TileGraph", "Use"]
 UNKNOWN = TensorSpec(None, None)
 
 
-@dataclass(frozen=True, eq=False)
-class Region:
-    """One or more operators that run as a unit.
+@dataclass(frozen=True)
+class TileView:
+    """A tile map that draws itself in a notebook."""
 
-    ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a word of the vocabulary
-    (``"FusedGemm"``), whose parameters are ``params``.  ``nodes`` are the original operators it
-    stands for, in order; ``rule`` is the rewrite that made it, empty for an original operator.
-    Operands list values in the op's own order, ``""`` where an optional one is absent.
-    """
+    map: TileMap
 
-    id: str
-    op: str
-    operands: tuple[str, ...]
-    results: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    params: Any = None
-    rule: str = ""
-    captures: tuple[str, ...] = ()
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Every value it needs, captured ones included, absent ones not."""
-        return tuple(v for v in (*self.operands, *self.captures) if v)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return tuple(v for v in self.results if v)
-
-    @property
-    def node(self) -> Node:
-        """The only operator of an original region."""
-        return self.nodes[0]
-
-    @property
-    def fused(self) -> bool:
-        """True for a region of the custom-op vocabulary."""
-        return self.params is not None
+    def _repr_html_(self) -> str:
+        return tile_map_html(self.map)
 
 
 @dataclass(frozen=True)
-class Use:
-    """One operand that reads a value; ``operand`` is −1 for a subgraph's capture."""
+class GraphDiff:
+    """Two graphs that draw themselves in a notebook, changes coloured."""
 
-    region: Region
-    operand: int
+    before: TileGraph
+    after: TileGraph
+
+    def _repr_html_(self) -> str:
+        return diff_html(self.before, self.after)
 
 
 class TileGraph:
@@ -79,7 +55,8 @@ class TileGraph:
     of the default operator set.  ``nx`` is the networkx view: nodes ``input:NAME``,
     ``const:NAME``, ``output:NAME`` and one per region id, edges keyed ``(value, operand)``.
     ``describe`` says what a region does; whoever knows operators sets it, until then all are
-    opaque.
+    opaque.  ``appraise`` says what a region costs (``microseconds``, ``bound`` …), and
+    ``bindings`` are the symbol values that drawings assume.
     """
 
     def __init__(
@@ -97,6 +74,8 @@ class TileGraph:
         self.weights, self.specs = dict(weights), dict(specs)
         self.opset, self.name = opset, name
         self.describe: Describe = _opaque
+        self.appraise: Appraise = _unknown
+        self.bindings: Mapping[str, int] = {}
         self.nx = nx.MultiDiGraph(name=name)
         self._producer: dict[str, Region] = {}
         self._uses: dict[str, list[Use]] = {}
@@ -122,7 +101,7 @@ class TileGraph:
         name: str = "",
     ) -> TileGraph:
         """A graph with one region per operator."""
-        regions = (_region_of(node, i) for i, node in enumerate(nodes))
+        regions = (region_of(node, i) for i, node in enumerate(nodes))
         return cls(regions, inputs, outputs, weights, specs, opset, name)
 
     def copy(self) -> TileGraph:
@@ -131,7 +110,8 @@ class TileGraph:
             self.regions(), self.inputs, self.outputs, self.weights, self.specs, self.opset,
             self.name,
         )  # fmt: skip
-        twin.describe = self.describe
+        twin.describe, twin.appraise = self.describe, self.appraise
+        twin.bindings = self.bindings
         return twin
 
     # ---- questions ---------------------------------------------------------------------
@@ -293,6 +273,42 @@ class TileGraph:
             return model
         raise GraphError(f"region {region.id} ({region.op}) is opaque: it has no tiles")
 
+    # ---- views -------------------------------------------------------------------------
+
+    def show(
+        self,
+        name: str,
+        bindings: Mapping[str, int] | None = None,
+        tile: Shape = (0, 0, 0),
+        order: str = "row-major",
+    ) -> TileView:
+        """The tile map of a region, by its id or a value or original node it stands for.
+
+        Raises GraphError if there is no such region, it is opaque, or a symbol has no binding.
+        """
+        region = self.region(name) or self.producer(name)
+        named = (r for r in self.regions() if any(n.name == name for n in r.nodes))
+        region = region or next(named, None)
+        if region is None:
+            raise GraphError(f"no region is called {name!r}, writes it or stands for it")
+        return TileView(tile_map(self, region, {**self.bindings, **(bindings or {})}, tile, order))
+
+    def diff(self, after: TileGraph) -> GraphDiff:
+        """This graph beside what became of it."""
+        return GraphDiff(self, after)
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """A copy with plain attributes only, for networkx's own writers."""
+        return to_networkx(self)
+
+    def to_dot(self) -> str:
+        """Graphviz text."""
+        return to_dot(self)
+
+    def to_json(self) -> str:
+        """Node-link JSON (``networkx.node_link_graph`` reads it)."""
+        return to_json(self)
+
     def _repr_html_(self) -> str:
         return graph_html(self)
 
@@ -354,13 +370,15 @@ class TileGraph:
         return not sources.isdisjoint(nx.descendants(self.nx, region.id))
 
 
-def _region_of(node: Node, index: int) -> Region:
-    op = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op}"
-    return Region(f"n{index}", op, node.inputs, node.outputs, (node,), captures=node.captures)
-
-
 Describe = Callable[[Region, TileGraph], RegionModel | None]
+
+
+Appraise = Callable[[Region], Mapping[str, float | str]]
 
 
 def _opaque(region: Region, graph: TileGraph) -> RegionModel | None:
     return None
+
+
+def _unknown(region: Region) -> Mapping[str, float | str]:
+    return {}

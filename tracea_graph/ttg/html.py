@@ -1,126 +1,176 @@
-"""A region graph as one self-contained piece of HTML: what a notebook shows for it."""
+"""The region graph for a notebook or a page: a drawing that can be coloured and asked.
+
+One self-contained fragment: SVG, a panel of details, and a script without outside resources.
+Without scripts the drawing and its tooltips remain.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from html import escape
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from functools import cache, partial
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from tracea_graph.errors import GraphError
+from tracea_graph.ttg.blocks import signature
+from tracea_graph.ttg.drawing import clean_text, draw
+from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.tilemap import TileMap, tile_map
+
 if TYPE_CHECKING:
-    from tracea_graph.ttg.graph import TileGraph
+    from tracea_graph.ttg.graph import Region, TileGraph
 
-__all__ = ["MAX_NODES", "graph_html"]
+__all__ = ["diff_html", "family_of", "graph_html", "tile_map_html"]
 
-MAX_NODES = 200
-WIDTH, HEIGHT, GAP_X, GAP_Y = 172, 36, 16, 30
-LABEL = 24
-NEUTRAL = {"input": "#dbeafe", "output": "#fde68a", "region": "#f1f3f4"}
+NEUTRAL = {"input": "#dbeafe", "output": "#fde68a", "region": "#f1f3f4", "const": "#e5e7eb"}
+FAMILIES = {
+    "contraction": "#fecaca",
+    "stencil": "#fed7aa",
+    "reduction": "#ddd6fe",
+    "elementwise": "#bbf7d0",
+    "movement": "#e2e8f0",
+    "opaque": "#f1f3f4",
+}
+_STYLE = (
+    "font:12px system-ui,sans-serif;color:#202124;background:#fff;"
+    "display:grid;grid-template-columns:minmax(0,1fr);gap:6px"
+)
+_HALF = "flex:1 1 440px;min-width:0;overflow:auto"
 
-Place = tuple[float, float]
+
+def family_of(model: RegionModel | None) -> str:
+    """What kind of loop nest a region is; see :data:`FAMILIES`."""
+    if model is None:
+        return "opaque"
+    if model.depth:
+        return "contraction"
+    if any(dim.window != 1 and dim.terms for access in model.reads for dim in access.dims):
+        return "stencil"
+    if model.space.reductions:
+        return "reduction"
+    return "elementwise" if any(work.flops for work in model.work) else "movement"
 
 
 def graph_html(graph: TileGraph) -> str:
-    """An SVG drawing with a legend: producers above consumers, regions coloured by their rule.
-
-    At most :data:`MAX_NODES` nodes are drawn, the first in topological order; the caption says so.
-    Constants are counted, not drawn.
-    """
+    """The drawing with a choice of colours, and details of a region when it is clicked."""
+    drawing = draw(graph, _by_rule(graph))
     regions = graph.regions()
-    names = [f"input:{v}" for v in graph.inputs] + [r.id for r in regions]
-    names += [f"output:{v}" for v in graph.outputs]
-    shown = names[:MAX_NODES]
-    places = _layout(graph, shown)
-    width = max((x for x, _ in places.values()), default=0.0) + WIDTH + GAP_X
-    height = max((y for _, y in places.values()), default=0.0) + HEIGHT + GAP_Y
-    drawing = "".join(_edges(graph, places)) + "".join(_node(graph, n, places[n]) for n in shown)
-    caption = f"{_text(graph.name) or 'graph'}: {len(regions)} regions, "
+    shown = f"{len(drawing.shown)} of {drawing.total} nodes are drawn"
+    caption = f"{clean_text(graph.name) or 'graph'}: {len(regions)} regions, "
     caption += f"{len(graph.weights)} constants"
-    if len(names) > len(shown):
-        caption += f"; the first {len(shown)} of {len(names)} nodes are drawn"
+    if drawing.blocks:
+        counts = ", ".join(f"× {len(block.copies)}" for block in drawing.blocks)
+        caption += f"; what repeats ({counts}) is drawn once"
+    if len(drawing.shown) < drawing.total:
+        caption += f"; the first {shown}"
     rules = Counter(r.rule for r in regions if r.rule)
-    return (
-        '<div style="font:12px system-ui,sans-serif;color:#202124;background:#fff">'
-        f"<p>{caption}</p><p>{' '.join(_legend(*item) for item in sorted(rules.items()))}</p>"
-        '<div style="overflow:auto;max-height:640px">'
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'font-size="12">{drawing}</svg></div></div>'
-    )
+    legend = " ".join(_chip(f"{rule} × {n}", _colour(rule)) for rule, n in sorted(rules.items()))
+    return _fragment(caption, legend, drawing.svg, _facts(graph, drawing.shown))
 
 
-def _layout(graph: TileGraph, names: list[str]) -> dict[str, Place]:
-    """Top-left corners: a layer per longest path from a source, parents' order kept within it."""
-    drawn, depth = set(names), dict[str, int]()
-    for name in names:
-        parents = [p for p in graph.nx.predecessors(name) if p in depth]
-        depth[name] = 1 + max((depth[p] for p in parents), default=-1)
-    layers: dict[int, list[str]] = {}
-    for name in names:
-        layers.setdefault(depth[name], []).append(name)
-    widest = max(map(len, layers.values()), default=0)
-    places: dict[str, Place] = {}
-    for level, members in sorted(layers.items()):
-        key = {
-            n: _mean([places[p][0] for p in set(graph.nx.predecessors(n)) & drawn])
-            for n in members
+def tile_map_html(shown: TileMap) -> str:
+    """One region's tile map alone."""
+    caption = f"{clean_text(shown.region)} {clean_text(shown.op)}"
+    return _fragment(caption, "", "", {"map": shown.to_dict()})
+
+
+def diff_html(before: TileGraph, after: TileGraph) -> str:
+    """Two graphs one above the other; what became one region has one colour in both."""
+    colours: dict[str, str] = {}
+    for region in after.regions():
+        made = (before.producer(v) for n in region.nodes for v in n.outputs if v)
+        old = {r.id: r for r in made if r is not None}
+        if any(r.op != region.op for r in old.values()) or len(old) > 1:
+            colours |= dict.fromkeys((region.id, *old), _colour(region.id))
+
+    parts = []
+    for title, graph in (("before", before), ("after", after)):
+        drawing = draw(graph, partial(_changed, graph, colours))
+        caption = f"{title}: {len(graph.regions())} regions"
+        parts.append(f'<div style="{_HALF}">{_fragment(caption, "", drawing.svg, {})}</div>')
+    return f'<div style="display:flex;flex-wrap:wrap;gap:18px">{"".join(parts)}</div>'
+
+
+def _changed(graph: TileGraph, colours: Mapping[str, str], name: str) -> str:
+    return colours.get(name, NEUTRAL[graph.nx.nodes[name]["kind"]])
+
+
+# ---- facts for the script --------------------------------------------------------------
+
+
+def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
+    """Per drawn region what the panel shows; what equal regions share is stored once."""
+    nodes: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
+    for name in shown:
+        region = graph.region(name)
+        if region is None:
+            continue
+        key = f"{crc32(signature(graph, region).encode(errors='replace')):08x}"
+        if key not in kinds:
+            kinds[key] = _kind(graph, region)
+        nodes[name] = {
+            "kind": key,
+            "op": region.op,
+            "rule": region.rule,
+            "pass": _colour(region.rule) if region.rule else NEUTRAL["region"],
+            "reads": [f"{v}: {graph.spec(v)}" for v in region.reads],
+            "writes": [f"{v}: {graph.spec(v)}" for v in region.writes],
+            "originals": [n.name or n.op for n in region.nodes[:40]],
+            **graph.appraise(region),
         }
-        left = (widest - len(members)) / 2
-        for i, name in enumerate(sorted(members, key=key.__getitem__)):
-            x = GAP_X + (left + i) * (WIDTH + GAP_X)
-            places[name] = (x, GAP_Y / 2 + level * (HEIGHT + GAP_Y))
-    return places
+    return {"nodes": nodes, "kinds": kinds, "families": FAMILIES}
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _kind(graph: TileGraph, region: Region) -> dict[str, Any]:
+    model = graph.model(region)
+    found: dict[str, Any] = {"family": family_of(model)}
+    if model is None:
+        return found
+    try:
+        found["flops"] = model.flops(graph.bindings)
+        found["map"] = tile_map(graph, region, graph.bindings).to_dict()
+    except GraphError as why:
+        found["why"] = str(why)
+    return found
 
 
-def _edges(graph: TileGraph, places: dict[str, Place]) -> list[str]:
-    paths = []
-    for source, target, data in graph.nx.edges(data=True):
-        if source in places and target in places:
-            title = _text(f"{data['value']}: {graph.spec(data['value'])}")
-            path = _curve(places[source], places[target])
-            line = f'<path d="{path}" fill="none" stroke="#9aa0a6">'
-            paths.append(f"{line}<title>{title}</title></path>")
-    return paths
+def _by_rule(graph: TileGraph) -> Any:
+    def colour(name: str) -> str:
+        region = graph.region(name)
+        if region is None:
+            return NEUTRAL[graph.nx.nodes[name]["kind"]]
+        return _colour(region.rule) if region.rule else NEUTRAL["region"]
+
+    return colour
 
 
-def _curve(source: Place, target: Place) -> str:
-    """Bottom to top; an edge that passes other layers bends out of their way."""
-    (x, y), (u, v) = source, target
-    x, y, u = x + WIDTH / 2, y + HEIGHT, u + WIDTH / 2
-    out = 0.75 * WIDTH if v - y > GAP_Y + 1 else 0.0
-    left = f"{x + out:.0f} {y + GAP_Y:.0f}"
-    return f"M{x:.0f} {y:.0f}C{left} {u + out:.0f} {v - GAP_Y:.0f} {u:.0f} {v:.0f}"
+# ---- markup ----------------------------------------------------------------------------
 
 
-def _node(graph: TileGraph, name: str, place: Place) -> str:
-    kind, region = graph.nx.nodes[name]["kind"], graph.region(name)
-    value = graph.nx.nodes[name].get("value", "")
-    label = region.op if region else value
-    detail = f"{kind} {value}: {graph.spec(value)}"
-    if region:
-        results = ", ".join(f"{v}: {graph.spec(v)}" for v in region.writes)
-        originals = " ".join(n.name or n.op for n in region.nodes[:20])
-        detail = f"{name} {region.op} {region.rule}\n{results}\n{originals}"
-        value = next(iter(region.writes), "")
-    colour = _colour(region.rule) if region and region.rule else NEUTRAL[kind]
-    x, y = place
-    middle = f'<text x="{x + WIDTH / 2:.0f}" text-anchor="middle"'
+def _fragment(caption: str, legend: str, svg: str, facts: Mapping[str, Any]) -> str:
+    data = json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+    mark = f"ttg{crc32((caption + svg + data).encode(errors='replace')):08x}"
+    script = panel = ""
+    if facts:
+        hint = "click a region for its loops and tiles" if svg else ""
+        panel = f'<div class="panel" style="{_HALF}">{hint}</div>'
+        code = _script().replace("ROOT", json.dumps(mark)).replace("FACTS", data)
+        script = f"<script>//<![CDATA[\n{code}\n//]]></script>"
+    drawing = f'<div style="{_HALF};max-height:720px">{svg}</div>' if svg else ""
     return (
-        f'<g><title>{_text(detail)}</title><rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" '
-        f'height="{HEIGHT}" rx="6" fill="{colour}" stroke="#5f6368"/>'
-        f'{middle} y="{y + 15:.0f}">{_text(_short(label))}</text>'
-        f'{middle} y="{y + 29:.0f}" font-size="10" fill="#5f6368">'
-        f"{_text(_short(str(graph.spec(value))))}</text></g>"
+        f'<div id="{mark}" style="{_STYLE}"><p>{caption}</p><div class="bar">{legend}</div>'
+        f'<div style="display:flex;flex-wrap:wrap;gap:18px">{drawing}{panel}</div>{script}</div>'
     )
 
 
-def _legend(rule: str, count: int) -> str:
+def _chip(label: str, colour: str) -> str:
     return (
-        f'<span style="background:{_colour(rule)};border:1px solid #5f6368;border-radius:4px;'
-        f'padding:0 6px">{_text(rule)} × {count}</span>'
+        f'<span style="background:{colour};border:1px solid #5f6368;border-radius:4px;'
+        f'padding:0 6px">{clean_text(label)}</span>'
     )
 
 
@@ -130,11 +180,6 @@ def _colour(rule: str) -> str:
     return f"hsl({hue},70%,84%)"
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= LABEL else f"{label[: LABEL - 9]}…{label[-8:]}"
-
-
-def _text(words: str) -> str:
-    """Escaped, with what markup forbids (control and lone surrogate characters) replaced."""
-    clean = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in words)
-    return escape(clean)
+@cache
+def _script() -> str:
+    return resources.files("tracea_graph.ttg").joinpath("graph.js").read_text("utf-8")

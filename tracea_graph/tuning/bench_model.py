@@ -44,34 +44,42 @@ def weight_shape(problem: Problem) -> tuple[int, ...]:
     return (problem.k, problem.n)
 
 
-def _extra_shapes(problem: Problem, rows: Extent) -> list[tuple[Extent, ...]]:
+def _extras(problem: Problem, rows: Extent) -> list[TensorSpec]:
+    """The epilogue's operands beyond the product."""
     shapes: Mapping[str, tuple[Extent, ...]] = {
         "full": (rows, problem.n), "row": (problem.n,), "col": (rows,), "scalar": (1,)
     }  # fmt: skip
-    return [shapes[kind] for kind in problem.epilogue.operands[1:]] if problem.epilogue else []
+    chain = problem.epilogue
+    pairs = zip(chain.operands[1:], chain.operand_types[1:], strict=True) if chain else ()
+    return [TensorSpec(dtype, shapes[kind]) for kind, dtype in pairs]
+
+
+def _results(problem: Problem, rows: Extent) -> tuple[TensorSpec, ...]:
+    types = problem.epilogue.result_types if problem.epilogue else (DType.F32,)
+    return tuple(TensorSpec(dtype, (rows, problem.n)) for dtype in types)
 
 
 def bench_program(problem: Problem, drivers: tuple[GemmDriver, ...]) -> Program:
     """The product alone; inputs are x, w, bias, extras, and y of the node before, unread."""
     k, n = problem.k, problem.n
-    shapes: list[tuple[Extent, ...]] = [("m", k), weight_shape(problem)]
-    views: list[View | None] = [_dense(0, shapes[0]), _dense(1, shapes[1]), None]
+    inputs = [TensorSpec(DType.F32, ("m", k)), TensorSpec(DType.F32, weight_shape(problem))]
+    views: list[View | None] = [_dense(i, s.shape or ()) for i, s in enumerate(inputs)]
+    views.append(_dense(2, (n,)) if problem.bias else None)
     if problem.bias:
-        views[2] = _dense(2, (n,))
-        shapes.append((n,))
+        inputs.append(TensorSpec(DType.F32, (n,)))
     steps: Mapping[str, tuple[Extent, ...]] = {
         "full": (n, 1), "row": (0, 1), "col": (1, 0), "scalar": (0, 0)
     }  # fmt: skip
     kinds = problem.epilogue.operands[1:] if problem.epilogue else ()
-    for kind, shape in zip(kinds, _extra_shapes(problem, "m"), strict=True):
-        views.append(View(Buffer("input", len(shapes)), ("m", n), steps[kind]))
-        shapes.append(shape)
-    shapes.append(("m", n))
-    views.append(View(Buffer("output", 0), ("m", n), (n, 1)))
+    for kind, spec in zip(kinds, _extras(problem, "m"), strict=True):
+        views.append(View(Buffer("input", len(inputs)), ("m", n), steps[kind]))
+        inputs.append(spec)
+    outputs = _results(problem, "m")
+    inputs.append(outputs[0])
+    views += (View(Buffer("output", i), ("m", n), (n, 1)) for i in range(len(outputs)))
     layout = LAYOUTS.index(problem.layout)
-    call = Call("gemm", tuple(views), (layout,), chain=problem.epilogue, drivers=drivers)
-    inputs = tuple(TensorSpec(DType.F32, shape) for shape in shapes)
-    return Program(inputs, (TensorSpec(DType.F32, ("m", n)),), {"m": (0, 0)}, (), (call,))
+    call = Call("gemm", tuple(views), (layout, 1), chain=problem.epilogue, drivers=drivers)
+    return Program(tuple(inputs), outputs, {"m": (0, 0)}, (), (call,))
 
 
 def _dense(index: int, dims: tuple[Extent, ...]) -> View:
@@ -83,8 +91,20 @@ def _dense(index: int, dims: tuple[Extent, ...]) -> View:
 
 
 def _op_type(problem: Problem) -> OpType:
-    count = len(bench_program(problem, ()).inputs)
-    return OpType(f"Bench_{count}", (DType.F32,) * count, (DType.F32,))
+    program = bench_program(problem, ())
+    types = [tuple(s.dtype or DType.F32 for s in p) for p in (program.inputs, program.outputs)]
+    letters = "_".join("".join(d.short for d in part) for part in types)
+    return OpType(f"Bench_{letters}", *types)
+
+
+def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
+    """N(0, 1); truth values and integers where the operand has them."""
+    dims = [d for d in spec.shape or () if isinstance(d, int)]
+    numbers = random.standard_normal(dims, dtype=np.float32)
+    if spec.dtype is DType.BOOL:
+        return numbers > 0
+    integers = {DType.I32: np.int32, DType.I64: np.int64}
+    return numbers.astype(integers[spec.dtype]) if spec.dtype in integers else numbers
 
 
 class Stand(AbstractContextManager["Stand"]):
@@ -151,17 +171,17 @@ class Stand(AbstractContextManager["Stand"]):
     def model(self, case: Case) -> Repeated:
         """The model of a case, without its plan."""
         problem, rows = case.problem, case.rows
-        shapes: dict[str, tuple[int, ...]] = {"x": (rows, problem.k)}
+        inputs = {"x": TensorSpec(DType.F32, (rows, problem.k))}
         if problem.bias:
-            shapes["b"] = (problem.n,)
-        for i, shape in enumerate(_extra_shapes(problem, rows)):
-            shapes[f"e{i}"] = tuple(d for d in shape if isinstance(d, int))
-        shapes["y0"] = (rows, problem.n)
+            inputs["b"] = TensorSpec(DType.F32, (problem.n,))
+        inputs |= {f"e{i}": spec for i, spec in enumerate(_extras(problem, rows))}
+        outputs = _results(problem, rows)
+        inputs["y0"] = outputs[0]
         margin = LARGE_MARGIN if rows >= LARGE_ROWS else MARGIN
         wanted = min(self._cache * margin, MOST_BYTES)
         count = math.ceil(wanted / problem.weight_bytes)
         return Repeated(
-            self.library.domain, _op_type(problem).name, shapes, shapes["y0"],
+            self.library.domain, _op_type(problem).name, inputs, outputs,
             weight_shape(problem), min(max(count, 2), MOST_NODES), self._data.name,
         )  # fmt: skip
 
@@ -170,10 +190,7 @@ class Stand(AbstractContextManager["Stand"]):
         model = self.model(case)
         self._provide(model.count * model.stride)
         random = np.random.default_rng(0)
-        self._feeds = {
-            name: random.standard_normal(dims, dtype=np.float32)
-            for name, dims in model.inputs.items()
-        }
+        self._feeds = {name: _draw(random, spec) for name, spec in model.inputs.items()}
         for name in self._open.values():
             if self._worker is not None:
                 self._worker.close(name)

@@ -96,12 +96,15 @@ def row_class(rows: int) -> int:
 def problem_of(call: Call) -> Problem | None:
     """The problem a kernel call poses, or None where drivers have no say.
 
-    Those are other kernels, weights stored ``[N, K]``, and weights that are computed.
+    Those are other kernels, weights stored ``[N, K]``, batches, several products in one, operands
+    that lie transposed, and weights that are computed.
     """
     if call.kernel != "gemm" or LAYOUTS[call.ints[0]] not in _TUNED_LAYOUTS:
         return None
     x, weight, bias, result = call.views[0], call.views[1], call.views[2], call.views[-1]
     if x is None or weight is None or result is None or weight.buffer.kind != "input":
+        return None
+    if call.ints[1] != 1 or len(x.dims) != 2 or x.strides[1] != 1 or weight.strides[-1] != 1:
         return None
     k, n = x.dims[1], result.dims[1]
     if not isinstance(k, int) or not isinstance(n, int):

@@ -7,6 +7,7 @@ tiles are one candidate.  The cost model only ranks; what is kept is decided by 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -32,6 +33,11 @@ HEROES: tuple[tuple[GemmDriver, ...], ...] = (
 """Per row class, drivers that won before on some machine: measured first."""
 
 
+_TASKS_EACH, _LEAST_ROWS, _IN_PLACE_ROWS = 4, 64, 8
+_PACK_FLOATS, _THIN_BLOCK, _NEAR_FLOATS = 64 * 1024, 256, 192 * 1024
+"""The runtime's constants: tasks per processor, rows a chunk keeps, floats that stay near."""
+
+
 @dataclass(frozen=True)
 class Division:
     """What a driver comes to: register-tile columns, columns per task, row chunks, prefetching."""
@@ -46,17 +52,45 @@ class Division:
         return -(-self.columns // self.per_group) * self.chunks
 
 
-def divide(case: Case, driver: GemmDriver, isa: str) -> Division:
-    """How the library divides the work of a case under a driver (``runtime_gemm.h``)."""
+def divide(
+    case: Case, driver: GemmDriver, isa: str, processors: int = os.cpu_count() or 1
+) -> Division:
+    """How the library divides the work of a case under a driver (``divide_work`` in
+    ``runtime_gemm.h``) on a machine of so many processors."""
     widest = gemm_tile(isa)[1]
-    panels, rows = -(-case.problem.n // PANEL), case.rows
-    columns = -(-panels // min(driver.tile_panels or widest, widest))
-    together = 1 if rows >= 64 else min(max(columns // 4, 1), 2 if rows >= 32 else 4)
+    panels, rows, plain = -(-case.problem.n // PANEL), case.rows, case.problem.layout != "panels"
+    width, wanted = min(driver.tile_panels or widest, widest), _TASKS_EACH * processors
+    wanted = wanted if processors > 1 else 1
+    chunks = -(-rows // driver.row_chunk)
+
+    def tasks(group: int) -> int:
+        return chunks * math.ceil(math.ceil(panels / width) / group)
+
+    if not driver.panel_group:
+        while tasks(1) < wanted and rows // (2 * chunks) >= _LEAST_ROWS:
+            chunks *= 2
+        while not driver.tile_panels and tasks(1) < processors and width > 1:
+            width -= 1
+    columns = -(-panels // width)
+    together = _together(case, columns, width)
+    while together > 1 and tasks(together) < wanted:
+        together //= 2
     group = min(driver.panel_group or together, columns)
     if rows * case.problem.n * case.problem.k < 1e5:
         group = columns
-    prefetch = bool(driver.prefetch) and case.problem.layout == "panels" and columns > 1
-    return Division(columns, group, -(-rows // driver.row_chunk), prefetch)
+    prefetch = bool(driver.prefetch) and not plain and columns > 1
+    return Division(columns, group, chunks, prefetch)
+
+
+def _together(case: Case, columns: int, width: int) -> int:
+    """Columns a task would take if there were tasks enough."""
+    rows, k = case.rows, case.problem.k
+    if case.problem.layout == "kn":
+        packed = _PACK_FLOATS // (width * PANEL * min(-(-k // PANEL) * PANEL, _THIN_BLOCK))
+        return max(1, packed) if rows > _IN_PLACE_ROWS else 16
+    if rows >= _LEAST_ROWS:
+        return 8 if k * width * PANEL > _NEAR_FLOATS else 1
+    return min(max(columns // 4, 1), 2 if rows >= 32 else 4)
 
 
 def default_of(case: Case) -> GemmDriver:

@@ -44,7 +44,8 @@ _UNKNOWN_CACHE = 32 << 20
 _RACE_SECONDS = 5.0
 """The longest a single race may take."""
 _RUNTIME = (
-    "tracea_kernels.h", "runtime_core.h", "runtime_run.h", "runtime_gemm.h", "runtime_gemm_tile.h"
+    "tracea_kernels.h", "runtime_core.h", "runtime_run.h", "runtime_gemm.h", "runtime_gemm_rows.h",
+    "runtime_gemm_tile.h", "runtime_slots.h",
 )  # fmt: skip
 """Files beside the kernels that a result depends on."""
 

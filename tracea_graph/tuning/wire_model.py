@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracea_graph.ir import DType
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.onnx_io.wire import tag, varint
 
 __all__ = ["Repeated"]
@@ -26,14 +26,15 @@ _IR, _OPSET = 8, 17
 class Repeated:
     """A model of ``count`` nodes of one custom operator.
 
-    ``inputs`` are the model's inputs and their shapes (x first, y0 last), ``weight`` the shape of
-    each node's own weights, found one after another in the file ``data``, a page apart.
+    ``inputs`` are the model's inputs (x first, y0 last), ``outputs`` a node's results, of which
+    the first is handed on, ``weight`` the shape of each node's own weights, found one after
+    another in the file ``data``, a page apart.
     """
 
     domain: str
     op: str
-    inputs: Mapping[str, tuple[int, ...]]
-    output: tuple[int, ...]
+    inputs: Mapping[str, TensorSpec]
+    outputs: tuple[TensorSpec, ...]
     weight: tuple[int, ...]
     count: int
     data: str
@@ -55,8 +56,8 @@ class Repeated:
         graph = [self._node(i, plan) for i in range(self.count)]
         graph.append(_text(2, "bench"))
         graph += (self._initializer(i) for i in range(self.count))
-        graph += (_message(11, _value(name, dims)) for name, dims in self.inputs.items())
-        graph.append(_message(12, _value(f"y{self.count}", self.output)))
+        graph += (_message(11, _value(name, spec)) for name, spec in self.inputs.items())
+        graph.append(_message(12, _value(f"y{self.count}", self.outputs[0])))
         opsets = (_message(8, _text(1, d), _number(2, v)) for d, v in self._opsets())
         return b"".join((_number(1, _IR), *opsets, _message(7, *graph)))
 
@@ -67,10 +68,12 @@ class Repeated:
         first, *middle, _ = self.inputs
         reads = (first, f"w{index}", *middle, f"y{index}")
         values = (_number(8, word & (1 << 64) - 1) for word in plan)
+        others = (f"y{index + 1}_{i}" for i in range(1, len(self.outputs)))
         return _message(
             1,
             *(_text(1, name) for name in reads),
             _text(2, f"y{index + 1}"),
+            *(_text(2, name) for name in others),
             _text(4, self.op),
             _message(5, _text(1, "plan"), *values, _number(20, _INTS)),
             _text(7, self.domain),
@@ -88,9 +91,11 @@ class Repeated:
         )
 
 
-def _value(name: str, dims: Sequence[int]) -> bytes:
-    shape = _message(2, *(_message(1, _number(1, dim)) for dim in dims))
-    return _text(1, name) + _message(2, _message(1, _number(1, _FLOAT), shape))
+def _value(name: str, spec: TensorSpec) -> bytes:
+    dims = (_number(1, dim) for dim in spec.shape or () if isinstance(dim, int))
+    shape = _message(2, *(_message(1, dim) for dim in dims))
+    code = spec.dtype.onnx if spec.dtype else _FLOAT
+    return _text(1, name) + _message(2, _message(1, _number(1, code), shape))
 
 
 def _number(field: int, value: int) -> bytes:

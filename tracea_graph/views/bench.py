@@ -57,6 +57,8 @@ class BenchReport:
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """Why sizes are not the usual ones."""
 
     def to_json(self) -> str:
         """Indented JSON with sorted keys."""
@@ -93,6 +95,7 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
         yield Text(f"warning: {plain(warning)}")
     if len(bindings) == 1:
         yield Text(f"{plain(bindings[0])}; {report.gflop.get(bindings[0], 0.0):.3g} GFLOP")
+    yield from (Text(plain(note)) for note in report.notes)
     yield Text(
         f"{report.rounds} interleaved rounds; errors are shares of max|y|, kernels the nodes that "
         "run as generated ones"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,9 @@ import numpy as np
 from tracea_graph.rewrite import Trace
 
 __all__ = ["GroupRow", "Report", "RuleRow", "TimingRow", "rule_rows", "with_folder"]
+
+
+_QUOTED = re.compile(r"'[^']*'")
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,17 @@ class RuleRow:
 
 
 def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
-    """The rules that were applied, then those that were not and why."""
+    """The rules that were applied, then those that were not and why.
+
+    Reasons that differ in the tensors they name only share a row, which names the first.
+    """
     applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
-    missed = [RuleRow(rule, n, "missed", why) for (rule, why), n in trace.misses().items()]
-    return (*applied, *missed)
+    alike: dict[tuple[str, str], RuleRow] = {}
+    for (rule, why), n in trace.misses().items():
+        key = (rule, _QUOTED.sub("''", why))
+        first = alike.get(key, RuleRow(rule, 0, "missed", why))
+        alike[key] = dataclasses.replace(first, count=first.count + n)
+    return (*applied, *alike.values())
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,7 @@ class Report:
     tried: tuple[TimingRow, ...] = ()
     warnings: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -20,16 +20,8 @@ from typing import Any
 import jinja2
 
 from tracea_graph.errors import UsageError
-from tracea_graph.views.profiling import (
-    Family,
-    Profile,
-    Roofs,
-    abridged,
-    cells,
-    headline,
-    notable,
-    summary,
-)
+from tracea_graph.views.profile_table import abridged, cells, headline, summary
+from tracea_graph.views.profiling import Family, Profile, ProfileRow, Roofs, notable
 from tracea_graph.views.text import plain
 
 __all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
@@ -138,12 +130,24 @@ def profile_page(profile: Profile) -> str:
         "profile.html.jinja",
         title=headline(profile),
         svg=roofline_svg(profile),
-        families=[(numbers.get(f, ""), f, cells(f.total, profile)) for f in named],
+        families=[
+            (numbers.get(f, ""), f, cells(f.total, profile), _inner(f.calls, profile))
+            for f in named
+        ],
         rest=rest,
         largest=max((family.us for family in named), default=0.0) or 1.0,
-        rows=[(row, cells(row, profile)) for row in profile.rows],
+        rows=[
+            (r, cells(r, profile), _inner(r.calls if len(r.calls) > 1 else (), profile))
+            for r in profile.rows
+        ],
         summary=list(summary(profile)),
     )
+
+
+def _inner(
+    calls: Sequence[ProfileRow], profile: Profile
+) -> list[tuple[ProfileRow, tuple[str, ...]]]:
+    return [(call, cells(call, profile)) for call in calls]
 
 
 def check_png() -> None:

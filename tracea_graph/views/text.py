@@ -32,6 +32,7 @@ def _parts(report: Report, verbosity: int) -> Iterator[RenderableType]:
     yield ""
     if verbosity > 0:
         yield from _details(report)
+    yield from (Text(plain(note)) for note in report.notes)
     for warning in report.warnings:
         yield Text(f"warning: {plain(warning)}")
     yield Text(f"{report.outcome}: {plain(report.reason)}", style="bold")

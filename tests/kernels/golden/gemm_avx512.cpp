@@ -1,7 +1,10 @@
 // tracea_f32_gemm_8x48__avx512
+// tracea_f32_gemm_dot_8x48__avx512
+// tracea_f32_gemm_pack_8x48__avx512
 // f32 gemm for avx512, from gemm.cpp.in
 // Generated, do not edit.
 // One register tile of a matrix product: broadcast a column of A, multiply by a row of B, add.
+// Beside it the same product for few rows over a matrix stored [N,K], and the packing of panels.
 #include "tracea_kernels.h"
 
 #ifndef TRACEA_VISIBILITY
@@ -9,6 +12,7 @@
 #endif
 #define TRACEA_API extern "C" __attribute__((visibility(TRACEA_VISIBILITY)))
 #define INLINE static inline __attribute__((always_inline, unused))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 #if defined(__GNUC__) && !defined(__clang__)
 // gcc 12 finds fault with the deliberately undefined operands in its own header.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -52,6 +56,53 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+// The sums of four vectors, each in an order of its own.
+INLINE void sums(const vf (&a)[4], float* to) {
+  const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
+  const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
+  const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+  const vf each = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) +
+                  _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
+  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+}
+INLINE vf pairs(vf a, vf b, int high) {
+  const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+  return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+}
+
+// dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.
+INLINE void transpose(const float* src, int64_t stride, int rows, int cols, float* dst) {
+  const vm m = first(cols);
+  vf a[16], b[16];
+  UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
+  UNROLL for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
+  }
+  // a[r + c]: column c, 4 + c, 8 + c, 12 + c of rows r .. r + 3, one per 128-bit lane.
+  UNROLL for (int r = 0; r < 16; r += 4) UNROLL for (int c = 0; c < 4; c++)
+    a[r + c] = pairs(b[r + c / 2], b[r + 2 + c / 2], c % 2);
+  UNROLL for (int c = 0; c < 4; c++) {
+    const vf low0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0x44);
+    const vf low1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x44);
+    const vf high0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0xee);
+    const vf high1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0xee);
+    if (c < cols) store(dst + c * 16, _mm512_shuffle_f32x4(low0, low1, 0x88));
+    if (c + 4 < cols) store(dst + (c + 4) * 16, _mm512_shuffle_f32x4(low0, low1, 0xdd));
+    if (c + 8 < cols) store(dst + (c + 8) * 16, _mm512_shuffle_f32x4(high0, high1, 0x88));
+    if (c + 12 < cols) store(dst + (c + 12) * 16, _mm512_shuffle_f32x4(high0, high1, 0xdd));
+  }
+}
+// Elementwise functions over any vector type.  Bounds are the largest found over dense grids of
+// float32 arguments against float64; every function maps NaN to NaN.
+
+// E: poly(x, c0, c1, ...) = c0 + x * (c1 + ...), fused where the instruction set can.
+INLINE vf poly(vf, float c) { return set1(c); }
+template <typename... Rest>
+INLINE vf poly(vf x, float c, Rest... rest) {
+  return fma(poly(x, rest...), x, set1(c));
+}
 // The inner product every matrix kernel is built from.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
@@ -70,6 +121,7 @@ template <int NV>
 INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
   UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
 }
+// The register tile of a product whose operands are read step by step of k.
 // Steps of k between two looks at the prefetch queue; with four, gcc runs out of registers.
 enum { CHUNK = 2 };
 
@@ -90,32 +142,38 @@ INLINE void advance(Prefetch& p) {
     __builtin_prefetch(p.line, 0, 2);
 }
 
+// A step of k in float32.
+struct Plain {
+  template <int MR, int NV>
+  static INLINE_MEMBER void run(vf (&c)[MR][NV * P], const float* a, int64_t lda,
+                                const vf (&b)[NV * P]) {
+    step<MR, NV>(c, a, lda, b);
+  }
+};
+
 // EXACT: the one panel's columns past `last` may not be read.
-template <int MR, int NV, bool EXACT>
+template <int MR, int NV, bool EXACT, class STEP>
 void tile(const tracea_gemm_tile* t) {
   vf c[MR][NV * P], b[NV * P];
   vm edge[P];
   UNROLL for (int j = 0; j < P; j++) edge[j] = first(t->last - j * W);
-  UNROLL for (int j = 0; j < NV * P; j++) {
-    b[j] = set1(0.0f);
-    if (t->bias) {
-      const float* bias = t->bias + j * W;
-      b[j] = j / P == NV - 1 ? load(bias, edge[j % P]) : load(bias);
-    }
-    UNROLL for (int i = 0; i < MR; i++) c[i][j] = b[j];
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
+    const float* from = t->init + i * t->init_stride + j * W;
+    if (!t->init) c[i][j] = set1(0.0f);
+    else c[i][j] = j / P == NV - 1 ? load(from, edge[j % P]) : load(from);
   }
 
   const float* a = t->a;
   const float* row = t->b;
-  const int64_t lda = t->lda, panel = t->b_panel, stride = t->b_row;
+  const int64_t lda = t->lda, step_a = t->a_step, panel = t->b_panel, stride = t->b_row;
   const auto next = [&]() __attribute__((always_inline)) {
     if (EXACT) {
       UNROLL for (int j = 0; j < P; j++) b[j] = load(row + j * W, edge[j]);
     } else {
       load_row<NV>(b, row, panel);
     }
-    step<MR, NV>(c, a, lda, b);
-    a++;
+    STEP::template run<MR, NV>(c, a, lda, b);
+    a += step_a;
     row += stride;
   };
   Prefetch prefetch = plan_prefetch(t);
@@ -135,58 +193,150 @@ void tile(const tracea_gemm_tile* t) {
       store(to, c[i][j], edge[j % P]);
   }
 }
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// Products of few rows by a matrix stored [N,K]: vectors run along k, lanes are added at the end.
+// Each output is summed in one order whatever the tile, so results do not depend on it.
+enum { STREAMS = 4, NEAR = 4096 };  // floats
+
+// Columns n, n + gap … of C for MR rows from `row` on.  Each of the NR streams goes through
+// neighbouring rows of B in turn: long runs of memory, which is what hardware prefetches.
+template <int MR, int NR>
+INLINE void dot(const tracea_gemm_dot_tile* t, int64_t row, int64_t n, int64_t gap) {
+  vf c[MR][NR];
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NR; j++) c[i][j] = set1(0.0f);
+  constexpr int64_t ahead = MR > 2 ? 1024 : 256;  // floats: memory's latency, at this pace
+  const float *a = t->a + row * t->lda, *b = t->b + n * t->ldb;
+  float* to = t->c + row * t->ldc + n;
+  const int64_t lda = t->lda, stream = gap * t->ldb;
+  int64_t k = 0;
+  for (; k + W <= t->k; k += W) {
+    vf x[MR];
+    UNROLL for (int i = 0; i < MR; i++) x[i] = load(a + i * lda + k);
+    UNROLL for (int j = 0; j < NR; j++) {
+      const float* from = b + j * stream + k;
+      if (W > 1) __builtin_prefetch(from + ahead, 0, 2);
+      const vf y = load(from);
+      UNROLL for (int i = 0; i < MR; i++) c[i][j] = fma(x[i], y, c[i][j]);
+    }
+  }
+  if (k < t->k) {
+    const vm rest = first(t->k - k);
+    UNROLL for (int j = 0; j < NR; j++) {
+      const vf y = load(b + j * stream + k, rest);
+      UNROLL for (int i = 0; i < MR; i++) c[i][j] = fma(load(a + i * lda + k, rest), y, c[i][j]);
+    }
+  }
+  UNROLL for (int i = 0; i < MR; i++) {
+    vf four[STREAMS];
+    float sum[STREAMS];
+    UNROLL for (int j = 0; j < STREAMS; j++) four[j] = j < NR ? c[i][j % NR] : set1(0.0f);
+    sums(four, sum);
+    UNROLL for (int j = 0; j < NR; j++)
+      to[i * t->ldc + j * gap] = t->bias ? sum[j] + t->bias[n + j * gap] : sum[j];
+  }
+}
+
+// Columns [first, last) of every stream; with no gap these columns alone.
+template <int MR>
+void dot_rows(const tracea_gemm_dot_tile* t, int64_t row, int64_t first, int64_t last,
+              int64_t gap) {
+  constexpr int NR = MR > STREAMS ? STREAMS / 2 : STREAMS;  // all sums stay in registers
+  for (int64_t n = first; n < last; n++) {
+    if (!gap) dot<MR, 1>(t, row, n, 0);
+    else
+      for (int j = 0; j < STREAMS; j += NR) dot<MR, NR>(t, row, n + j * gap, gap);
+  }
+}
+// Packing: a matrix of any strides into zero-padded panels of 16 columns.
+enum { ROWS_AHEAD = 8 };
+
+// Rows of B lie together: short runs of memory, which hardware does not prefetch.
+void pack_rows(const tracea_gemm_pack_tile* t) {
+  const int64_t whole = t->columns / PANEL * PANEL;
+  for (int64_t k = 0; k < t->k; k++) {
+    const float* from = t->from + k * t->row;
+    float* to = t->to + k * PANEL;
+    int64_t c = 0;
+    if (W > 1)
+      for (; c < t->columns; c += 16) __builtin_prefetch(from + ROWS_AHEAD * t->row + c, 0, 2);
+    for (c = 0; c < whole; c += PANEL, to += t->panel)
+      UNROLL for (int j = 0; j < P; j++) store(to + j * W, load(from + c + j * W));
+    if (c < t->columns)
+      UNROLL for (int j = 0; j < P; j++)
+        store(to + j * W, load(from + c + j * W, first(t->columns - c - j * W)));
+  }
+}
+
+// Columns of B lie together.
+void pack_columns(const tracea_gemm_pack_tile* t) {
+  for (int64_t c = 0; c < t->columns; c += PANEL) {
+    const int wide = (int)least(PANEL, t->columns - c);
+    float* to = t->to + c / PANEL * t->panel;
+    for (int64_t k = 0; k < t->k; k += PANEL)
+      transpose(t->from + c * t->column + k, t->column, wide, (int)least(PANEL, t->k - k),
+                to + k * PANEL);
+  }
+}
+
+void pack_any(const tracea_gemm_pack_tile* t) {
+  for (int64_t c = 0; c < (t->columns + PANEL - 1) / PANEL * PANEL; c++) {
+    float* to = t->to + c / PANEL * t->panel + c % PANEL;
+    for (int64_t k = 0; k < t->k; k++)
+      to[k * PANEL] = c < t->columns ? t->from[k * t->row + c * t->column] : 0.0f;
+  }
+}
 constexpr tracea_gemm_fn TILE[8][3] = {
     {
-        tile<1, 1, false>,
-        tile<1, 2, false>,
-        tile<1, 3, false>,
+        tile<1, 1, false, Plain>,
+        tile<1, 2, false, Plain>,
+        tile<1, 3, false, Plain>,
     },
     {
-        tile<2, 1, false>,
-        tile<2, 2, false>,
-        tile<2, 3, false>,
+        tile<2, 1, false, Plain>,
+        tile<2, 2, false, Plain>,
+        tile<2, 3, false, Plain>,
     },
     {
-        tile<3, 1, false>,
-        tile<3, 2, false>,
-        tile<3, 3, false>,
+        tile<3, 1, false, Plain>,
+        tile<3, 2, false, Plain>,
+        tile<3, 3, false, Plain>,
     },
     {
-        tile<4, 1, false>,
-        tile<4, 2, false>,
-        tile<4, 3, false>,
+        tile<4, 1, false, Plain>,
+        tile<4, 2, false, Plain>,
+        tile<4, 3, false, Plain>,
     },
     {
-        tile<5, 1, false>,
-        tile<5, 2, false>,
-        tile<5, 3, false>,
+        tile<5, 1, false, Plain>,
+        tile<5, 2, false, Plain>,
+        tile<5, 3, false, Plain>,
     },
     {
-        tile<6, 1, false>,
-        tile<6, 2, false>,
-        tile<6, 3, false>,
+        tile<6, 1, false, Plain>,
+        tile<6, 2, false, Plain>,
+        tile<6, 3, false, Plain>,
     },
     {
-        tile<7, 1, false>,
-        tile<7, 2, false>,
-        tile<7, 3, false>,
+        tile<7, 1, false, Plain>,
+        tile<7, 2, false, Plain>,
+        tile<7, 3, false, Plain>,
     },
     {
-        tile<8, 1, false>,
-        tile<8, 2, false>,
-        tile<8, 3, false>,
+        tile<8, 1, false, Plain>,
+        tile<8, 2, false, Plain>,
+        tile<8, 3, false, Plain>,
     },
 };
 constexpr tracea_gemm_fn EXACT_TILE[8] = {
-    tile<1, 1, true>,
-    tile<2, 1, true>,
-    tile<3, 1, true>,
-    tile<4, 1, true>,
-    tile<5, 1, true>,
-    tile<6, 1, true>,
-    tile<7, 1, true>,
-    tile<8, 1, true>,
+    tile<1, 1, true, Plain>,
+    tile<2, 1, true, Plain>,
+    tile<3, 1, true, Plain>,
+    tile<4, 1, true, Plain>,
+    tile<5, 1, true, Plain>,
+    tile<6, 1, true, Plain>,
+    tile<7, 1, true, Plain>,
+    tile<8, 1, true, Plain>,
 };
 }  // namespace
 
@@ -200,7 +350,35 @@ TRACEA_API void tracea_f32_gemm_8x48__avx512(const tracea_gemm_tile* t) {
   part.last = t->last;
   part.b += whole * t->b_panel;
   part.c += whole * PANEL;
-  if (t->bias) part.bias += whole * PANEL;
+  if (t->init) part.init += whole * PANEL;
   if (whole > 0) part.prefetch = nullptr;
   EXACT_TILE[t->mr - 1](&part);
+}
+
+TRACEA_API void tracea_f32_gemm_dot_8x48__avx512(const tracea_gemm_dot_tile* t) {
+  constexpr void (*ROWS[])(const tracea_gemm_dot_tile*, int64_t, int64_t, int64_t, int64_t) = {
+      dot_rows<1>,
+      dot_rows<2>,
+      dot_rows<3>,
+      dot_rows<4>,
+  };
+  const int64_t most = 4, blocks = (t->m + most - 1) / most, gap = t->n / STREAMS;
+  // As many columns as stay in L1 for all rows, then the next: B comes from memory once.
+  const int64_t together = NEAR / (STREAMS * t->k + 1) + 1;
+  for (int64_t n = 0; n < t->n;) {
+    const bool streams = n < gap;
+    const int64_t end = streams ? least(gap, n + together) : t->n;
+    for (int64_t b = 0, m = 0; b < blocks; b++) {
+      const int64_t rows = t->m / blocks + (b < t->m % blocks);
+      ROWS[rows - 1](t, m, n, end, streams ? gap : 0);
+      m += rows;
+    }
+    n = streams && end == gap ? gap * STREAMS : end;
+  }
+}
+
+TRACEA_API void tracea_f32_gemm_pack_8x48__avx512(const tracea_gemm_pack_tile* t) {
+  if (t->column == 1) return pack_rows(t);
+  if (t->row == 1) return pack_columns(t);
+  pack_any(t);
 }

@@ -1,0 +1,72 @@
+// The register tile of a product whose operands are read step by step of k.
+// Steps of k between two looks at the prefetch queue; with four, gcc runs out of registers.
+enum { CHUNK = 2 };
+
+// Lines wanted next, requested at an even pace over the k loop.
+struct Prefetch {
+  const char* line;
+  int64_t due, rate;  // in 1/65536 lines per chunk
+};
+
+INLINE Prefetch plan_prefetch(const tracea_gemm_tile* t) {
+  const int64_t chunks = t->k / CHUNK;
+  if (!t->prefetch || chunks == 0) return {nullptr, 0, 0};
+  return {t->prefetch, 32768, ((int64_t)t->prefetch_lines << 16) / chunks};
+}
+
+INLINE void advance(Prefetch& p) {
+  for (p.due += p.rate; p.due >= 65536; p.due -= 65536, p.line += 64)
+    __builtin_prefetch(p.line, 0, 2);
+}
+
+// A step of k in float32.
+struct Plain {
+  template <int MR, int NV>
+  static INLINE_MEMBER void run(vf (&c)[MR][NV * P], const float* a, int64_t lda,
+                                const vf (&b)[NV * P]) {
+    step<MR, NV>(c, a, lda, b);
+  }
+};
+
+// EXACT: the one panel's columns past `last` may not be read.
+template <int MR, int NV, bool EXACT, class STEP>
+void tile(const tracea_gemm_tile* t) {
+  vf c[MR][NV * P], b[NV * P];
+  vm edge[P];
+  UNROLL for (int j = 0; j < P; j++) edge[j] = first(t->last - j * W);
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
+    const float* from = t->init + i * t->init_stride + j * W;
+    if (!t->init) c[i][j] = set1(0.0f);
+    else c[i][j] = j / P == NV - 1 ? load(from, edge[j % P]) : load(from);
+  }
+
+  const float* a = t->a;
+  const float* row = t->b;
+  const int64_t lda = t->lda, step_a = t->a_step, panel = t->b_panel, stride = t->b_row;
+  const auto next = [&]() __attribute__((always_inline)) {
+    if (EXACT) {
+      UNROLL for (int j = 0; j < P; j++) b[j] = load(row + j * W, edge[j]);
+    } else {
+      load_row<NV>(b, row, panel);
+    }
+    STEP::template run<MR, NV>(c, a, lda, b);
+    a += step_a;
+    row += stride;
+  };
+  Prefetch prefetch = plan_prefetch(t);
+  int64_t k = 0;
+  for (; k + CHUNK <= t->k; k += CHUNK) {
+    advance(prefetch);
+    UNROLL for (int s = 0; s < CHUNK; s++) next();
+  }
+  for (; k < t->k; k++) next();
+
+  const bool whole = t->last == PANEL;
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
+    float* to = t->c + i * t->ldc + j * W;
+    if (j / P < NV - 1 || whole)
+      store(to, c[i][j]);
+    else
+      store(to, c[i][j], edge[j % P]);
+  }
+}

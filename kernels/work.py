@@ -1,0 +1,181 @@
+"""What each call of a plan does at given sizes, read from the plan: products, bytes, results.
+
+    bytes of a view = its dims, those of stride 0 once, × element size
+
+A table rows are picked from is touched as far as the result is long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from types import MappingProxyType
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import EXPR_OPS, DType
+from tracea_graph.kernels.plan import MAGIC, OPCODES, VERSION
+
+__all__ = ["CallWork", "calls_of_plan"]
+
+_KERNELS = MappingProxyType({code: name for name, code in OPCODES.items()})
+_OPERATORS = ("add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
+"""From code 2 on, as in ``plan``."""
+_INPUT, _OUTPUT, _ABSENT = 0, 1, -1
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A view as a call sees it: the node's input it lies in (None: an output, or scratch)."""
+
+    input: int | None
+    dims: tuple[int, ...]
+    bytes: float
+
+
+@dataclass(frozen=True)
+class CallWork:
+    """One call: operations of its matrix products, elements of its results, and its views.
+
+    ``size`` is the product's: rows × columns × depth, after their number if above 1; else the
+    dims of the result.
+    """
+
+    kernel: str
+    products: float
+    results: float
+    views: tuple[Touched, ...]
+    size: str
+
+    @property
+    def bytes(self) -> float:
+        return sum(view.bytes for view in self.views)
+
+
+def calls_of_plan(plan: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+    """The work of every call under the values of the program's symbols.
+
+    Raises GraphError for a plan of another version, or one that makes no sense.
+    """
+    try:
+        return _Plan(list(plan), list(symbols)).calls()
+    except (IndexError, KeyError, ValueError, ZeroDivisionError) as error:
+        raise GraphError(f"the plan cannot be read: {error}") from error
+
+
+class _Plan:
+    """Reads words in order, as ``plan.encode`` wrote them."""
+
+    def __init__(self, words: list[int], symbols: list[int]) -> None:
+        self.words, self.symbols, self.at = words, symbols, 0
+
+    def calls(self) -> tuple[CallWork, ...]:
+        magic, version, _ = self.take(3)
+        if (magic, version) != (MAGIC, VERSION):
+            raise ValueError("it was written by another version")
+        inputs, outputs, symbols, temps, calls = self.take(5)
+        sizes = [self.tensor() for _ in range(inputs + outputs)]
+        self.take(2 * symbols)
+        scratch = [self.temp() for _ in range(temps)]
+        held = (sizes[:inputs], sizes[inputs:], scratch)
+        return tuple(self.call(held) for _ in range(calls))
+
+    def take(self, count: int) -> list[int]:
+        found = self.words[self.at : self.at + count]
+        if len(found) != count:
+            raise ValueError("it ends too early")
+        self.at += count
+        return found
+
+    def tensor(self) -> float:
+        """Bytes of an element of a tensor of the signature."""
+        code, rank = self.take(2)
+        self.extents(rank)
+        return _element(code)
+
+    def temp(self) -> float:
+        (code,) = self.take(1)
+        self.extent()
+        self.take(2)
+        return _element(code)
+
+    def call(self, held: Sequence[Sequence[float]]) -> CallWork:
+        opcode, ints, floats, views, drivers, _ = self.take(6)
+        self.take(ints + floats)
+        seen = [self.view(held) for _ in range(views)]
+        self.take(5 * drivers)
+        return _work(_KERNELS[opcode], [view for view in seen if view is not None])
+
+    def view(self, held: Sequence[Sequence[float]]) -> Touched | None:
+        (kind,) = self.take(1)
+        if kind == _ABSENT:
+            return None
+        index, rank = self.take(2)
+        self.extent()
+        dims, strides = self.extents(rank), self.extents(rank)
+        once = prod(d for d, stride in zip(dims, strides, strict=True) if stride or not d)
+        where = index if kind == _INPUT else None
+        return Touched(where, dims, float(once * held[kind][index]))
+
+    def extents(self, count: int) -> tuple[int, ...]:
+        return tuple(self.extent() for _ in range(count))
+
+    def extent(self) -> int:
+        (count,) = self.take(1)
+        stack, code = list[int](), iter(self.take(count))
+        for op in code:
+            if op == 0:
+                stack.append(next(code))
+            elif op == 1:
+                stack.append(self.symbols[next(code)])
+            else:
+                b, a = stack.pop(), stack.pop()
+                stack.append(EXPR_OPS[_OPERATORS[op - 2]](a, b))
+        (value,) = stack
+        return value
+
+
+def _element(code: int) -> float:
+    """Bytes of an element of an ONNX type."""
+    dtype = DType.from_onnx(code)
+    if dtype is None:
+        raise ValueError(f"it names the element type {code}")
+    return dtype.size
+
+
+# ---- kernels ---------------------------------------------------------------------------
+
+Problem = Callable[[Sequence[Touched]], tuple[int, ...]]
+"""The number of matrix products of a call, and the rows, columns and depth of each."""
+
+
+def _gemm(views: Sequence[Touched]) -> tuple[int, ...]:
+    rows, depth = views[0].dims
+    return 1, rows, views[-1].dims[1], depth
+
+
+def _attention(views: Sequence[Touched]) -> tuple[int, ...]:
+    """Both products as one: queries × keys × the depths of keys and of values."""
+    batch, heads, rows, depth = views[0].dims
+    return batch * heads, rows, views[1].dims[2], depth + views[2].dims[3]
+
+
+_PROBLEMS: Mapping[str, Problem] = MappingProxyType({"gemm": _gemm, "attention": _attention})
+"""Kernels whose time goes into products; all others compute something per element."""
+
+
+def _work(kernel: str, views: Sequence[Touched]) -> CallWork:
+    result = views[-1]
+    if kernel == "embedding":
+        views = [_picked(view, result) for view in views]
+    size = "×".join(str(d) for d in result.dims if d > 1)
+    products = 0.0
+    if kernel in _PROBLEMS:
+        count, *problem = _PROBLEMS[kernel](views)
+        products = 2.0 * count * prod(problem)
+        size = f"{count}·" * (count > 1) + "×".join(map(str, problem))
+    return CallWork(kernel, products, float(prod(result.dims)), tuple(views), size)
+
+
+def _picked(view: Touched, result: Touched) -> Touched:
+    return replace(view, bytes=min(view.bytes, result.bytes)) if len(view.dims) == 2 else view

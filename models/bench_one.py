@@ -1,0 +1,67 @@
+"""One model of the zoo in a process of its own: made, optimized, raced, profiled; its row as JSON.
+
+``python -m models.bench_one NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION``, which
+``models.bench`` starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from models.make import make
+from models.score import THREADS, score
+from tracea_graph.check.peers import PEERS
+from tracea_graph.cli import optimize_main
+from tracea_graph.errors import TraceaError, UsageError
+from tracea_graph.pipeline.bench import BenchOptions, bench
+from tracea_graph.pipeline.profiling import profile
+from tracea_graph.views.bench import made_with
+
+__all__ = ["main", "run"]
+
+
+def run(
+    name: str, folder: Path, keep: str, budget: float, pairs: int, precision: str
+) -> dict[str, object]:
+    """The row of a model, its warnings and what it was measured with.
+
+    Raises TraceaError if the model cannot be optimized or does not run.
+    """
+    original = make(name, folder)
+    result = original.with_name(f"{name}.tracea.onnx")
+    words = ["--keep", keep, "--budget", str(budget)]
+    words += ["--precision", precision] if precision != "fp32" else []
+    if code := optimize_main([str(original), "-o", str(result), "-q", *words]):
+        raise UsageError(f"tracea-optimize failed with code {code}")
+    kept = json.loads(result.with_suffix(".json").read_text("utf-8"))["outcome"] != "improved"
+    if kept:
+        result.unlink()
+    peers = tuple(peer.name for peer in PEERS if peer.version)
+    options = BenchOptions(threads=THREADS, pairs=pairs, peers=peers)
+    report = bench([original] if kept else [original, result], options)
+    share = 0.0
+    if not kept:
+        share = profile(result, BenchOptions(threads=THREADS[:1], pairs=pairs)).in_programs
+    return {
+        "score": asdict(score(name, report, kept, share)),
+        "warnings": list(report.warnings),
+        "made": made_with(report.versions, report.machine),
+    }
+
+
+def main(argv: list[str]) -> int:
+    """Run one model; whatever goes wrong becomes its row."""
+    name, folder, row, keep, budget, pairs, precision = argv
+    try:
+        found = run(name, Path(folder), keep, float(budget), int(pairs), precision)
+    except TraceaError as error:
+        found = {"score": {"name": name, "failed": str(error)}, "warnings": [], "made": ""}
+    Path(row).write_text(json.dumps(found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,67 @@
+"""Lower precision, where the caller asked for it: products with weights in bf16.
+
+bf16            both operands in bf16, sums in float32
+bf16-weights    weights in bf16, everything else in float32
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.gemm import BF16_SINCE, PANEL, GemmParams, pack_pairs, unpack_panels
+from tracea_graph.passes.regions import fused
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["LOWERING", "ROUNDING", "GemmInBf16"]
+
+ROUNDING = 2.0**-9
+"""Relative error of one number rounded to bf16."""
+LOWERING = ("bf16",)
+"""Rules that change numbers only: without them a region is there in its exact form."""
+_LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
+
+
+@dataclass(frozen=True)
+class GemmInBf16:
+    """A product over packed float32 weights reads them in bf16 instead."""
+
+    precision: str = "bf16"
+    name: str = "bf16"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, GemmParams) or params.layout != "panels":
+            return
+        panels = graph.weight(region.operands[1])
+        layout = _LAYOUTS[self.precision]
+        if graph.opset < BF16_SINCE:
+            yield Miss(self.name, region.id, f"opset {graph.opset} has no bf16; 13 is the first")
+            return
+        if panels is None:
+            yield Miss(self.name, region.id, f"{region.operands[1]!r} is not constant")
+            return
+        if layout == "mixed" and params.k % 2:
+            yield Miss(self.name, region.id, f"K = {params.k} is odd")
+            return
+        weight = _in_pairs(panels, params.n)
+        operands = (region.operands[0], weight.name, *region.operands[2:])
+        lower = dataclasses.replace(params, layout=layout)
+        new = fused(self.name, lower, operands, region.results, [region])
+        yield Proposal(self.name, (region,), (new,), weights={weight.name: weight}, error=ROUNDING)
+
+
+def _in_pairs(panels: Weight, n: int) -> Weight:
+    """The same matrix in bf16; nothing is kept between calls."""
+    count, k, _ = panels.shape
+
+    def load() -> Array:
+        return pack_pairs(unpack_panels(np.asarray(panels.array(), np.float32), n))
+
+    shape = (count, -(-k // 2), PANEL, 2)
+    return Weight(f"{panels.name}_bf16", DType.BF16, shape, load)

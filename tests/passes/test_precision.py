@@ -1,0 +1,70 @@
+"""Products go to bf16 where that was asked for, and stay exact where it was not."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from graphs import Net
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.gemm import GemmParams, pack_pairs, unpack_pairs
+from tracea_graph.passes import phases
+from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.ttg import Region, TileGraph
+
+RNG = np.random.default_rng(0)
+
+
+def net(k: int = 6, n: int = 20) -> TileGraph:
+    net = Net()
+    w = RNG.standard_normal((k, n)).astype(np.float32)
+    return net.graph(net("Relu", net("MatMul", net.input("x", "rows", k), net.const(w))))
+
+
+def planned(
+    graph: TileGraph, precision: str, limits: Limits | None = None
+) -> tuple[Region, Trace]:
+    limits = limits or Limits(min_gain_us=float("-inf"))
+    trace = schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    (region,) = graph.regions()
+    return region, trace
+
+
+@pytest.mark.parametrize(
+    ("precision", "layout"), [("fp32", "panels"), ("bf16", "pairs"), ("bf16-weights", "mixed")]
+)
+def test_the_layout_follows_the_precision(precision: str, layout: str) -> None:
+    graph = net()
+    region, _ = planned(graph, precision)
+    assert isinstance(region.params, GemmParams) and region.params.layout == layout
+    weight = graph.weights[region.operands[1]]
+    stored = weight.array()
+    assert weight.dtype is (DType.F32 if precision == "fp32" else DType.BF16)
+    assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
+
+
+def test_the_matrix_is_rounded_once() -> None:
+    graph = net(7, 20)
+    exact = graph.weights["w0"].array()
+    region, _ = planned(graph, "bf16")
+    stored = graph.weights[region.operands[1]].array()
+    np.testing.assert_array_equal(stored, pack_pairs(exact))
+    np.testing.assert_array_equal(
+        unpack_pairs(stored, 7, 20), exact.astype(ml_dtypes.bfloat16).astype(np.float32)
+    )
+
+
+def test_an_odd_depth_has_no_mixed_form() -> None:
+    region, trace = planned(net(7, 20), "bf16-weights")
+    assert region.params.layout == "panels"
+    assert ("bf16", "K = 7 is odd") in trace.misses()
+
+
+def test_a_barred_product_keeps_its_exact_form() -> None:
+    graph = net()
+    result = graph.outputs[0]
+    limits = Limits(min_gain_us=float("-inf"), barred={"bf16": {result: "it was wrong"}})
+    region, trace = planned(graph, "bf16", limits)
+    assert region.op == "FusedGemm" and region.params.layout == "panels"
+    assert ("bf16", "it was wrong") in trace.misses()

@@ -1,0 +1,79 @@
+"""``TRACEA_PROFILE``: a line per run with each call's time, and nothing when it is not set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from runtime.support import Case, model, run_worker
+
+from tracea_graph.build import Library
+from tracea_graph.errors import GraphError
+from tracea_graph.kernels.plan import encode
+from tracea_graph.kernels.work import calls_of_plan
+
+CASE = "gemm_then_norm"
+
+
+def placed(case: Case, domain: str, folder: Path) -> dict[str, object]:
+    made = model(case.program, domain)
+    made.graph.node[0].name = "a node\twith a tab"
+    onnx.save(made, folder / "model.onnx")
+    np.savez(folder / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+    return {"task": "run", "jobs": [str(folder)]}
+
+
+def test_every_call_is_timed(
+    cases: dict[str, Case], library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, trace = cases[CASE], tmp_path / "trace"
+    job = {**placed(case, library.domain, tmp_path), "library": str(library.path)}
+    assert run_worker(job) == [None] and not trace.exists()
+    monkeypatch.setenv("TRACEA_PROFILE", str(trace))
+    assert run_worker({**job, "jobs": [str(tmp_path)] * 3}) == [None] * 3
+    with np.load(tmp_path / "outputs.npz") as found:
+        assert np.allclose(found["y0"], case.expected[0], atol=1e-5)
+    lines = trace.read_text().splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        name, symbols, times = line.split("\t")
+        assert name == "a node?with a tab"
+        assert len(list(map(int, filter(None, symbols.split(","))))) == len(case.program.symbols)
+        taken = list(map(int, times.split(",")))
+        assert len(taken) == len(case.program.calls) == 2 and all(100 < t < 10**9 for t in taken)
+
+
+def test_a_trace_that_cannot_be_written_is_refused(
+    cases: dict[str, Case], library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {**placed(cases[CASE], library.domain, tmp_path), "library": str(library.path)}
+    monkeypatch.setenv("TRACEA_PROFILE", str(tmp_path / "no" / "trace"))
+    (said,) = run_worker(job)
+    assert "TRACEA_PROFILE names" in said and "cannot be written" in said
+
+
+@pytest.mark.parametrize("name", [CASE, "attention_added", "embedding_int64_2x5"])
+def test_the_work_of_a_plan_is_that_of_its_program(name: str, cases: dict[str, Case]) -> None:
+    case = cases[name]
+    sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
+    found = calls_of_plan(encode(case.program), sizes)
+    assert [c.kernel for c in found] == [c.kernel for c in case.program.calls]
+    assert all(c.bytes > 0 and c.results > 0 and c.size for c in found)
+    read = {v.input for c in found for v in c.views if v.input is not None}
+    assert read == set(range(len(case.feeds)))
+
+
+def test_work_of_a_product(cases: dict[str, Case]) -> None:
+    """x[21,16] · w[16,48] with its weight in panels, then a norm over the product in scratch."""
+    case = cases[CASE]
+    product, norm = calls_of_plan(encode(case.program), [21][: len(case.program.symbols)])
+    assert product.products == 2 * 21 * 48 * 16 and product.size == "21×48×16"
+    assert norm.products == 0 and norm.results == 21 * 48
+    assert 4 * (21 * 16 + 16 * 48 + 21 * 48) <= product.bytes <= 4 * (21 * 64 + 16 * 48 + 49 * 48)
+
+
+def test_a_foreign_plan_is_refused() -> None:
+    with pytest.raises(GraphError, match="cannot be read"):
+        calls_of_plan([1, 2, 3], [])

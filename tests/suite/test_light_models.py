@@ -1,0 +1,80 @@
+"""onnx's nets without weights through ``--keep legal``: all equal, all with kernels.
+
+Their weights are constants made at load, so outputs say little: some inner values that both
+models have are compared too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from suite.node_tests import light_models, same
+
+from tracea_graph import Options, Report, api
+from tracea_graph.check.worker import Array, Worker
+
+pytestmark = pytest.mark.compiler
+
+COUNT, INNER = 9, 6
+HEAVY = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
+"""Their weights take hundreds of MB once they are made."""
+
+
+@pytest.fixture(scope="module", params=["small", pytest.param("heavy", marks=pytest.mark.slow)])
+def reports(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[Report]:
+    models = [m for m in light_models() if (m.stem in HEAVY) == (request.param == "heavy")]
+    options = Options(tmp_path_factory.mktemp("light"), keep="legal")
+    outcomes = list(api.optimize_many(models, options))
+    assert not [outcome for outcome in outcomes if outcome.error]
+    return [outcome.report for outcome in outcomes if outcome.report]
+
+
+def test_there_are_nine() -> None:
+    assert len(light_models()) == COUNT
+
+
+def test_all_are_rewritten_and_verified(reports: list[Report]) -> None:
+    assert all(report.kernels > 5 and report.status == "passed" for report in reports)
+    assert len({report.domain for report in reports}) == 1
+
+
+def test_all_answer_as_the_originals(reports: list[Report]) -> None:
+    with Worker() as worker:
+        wrong = {report.input: _difference(worker, report) for report in reports}
+    assert not {model: found for model, found in wrong.items() if found}
+
+
+def _difference(worker: Worker, report: Report) -> str:
+    models = [onnx.load(p, load_external_data=False) for p in (report.input, report.output)]
+    before, after = ({v for n in m.graph.node for v in n.output} for m in models)
+    shared = sorted((before & after) - _constants(models[0]))
+    extra = shared[:: max(1, len(shared) // INNER)]
+    found: list[dict[str, Array]] = []
+    for path, library in ((report.input, None), (report.output, report.library)):
+        place = Path(library) if library else None
+        worker.open("net", Path(path), place, level="off", extra=extra)
+        found.append(worker.run("net", _picture(models[0])))
+        worker.clear()
+    assert sum(np.ptp(found[0][name]) > 0 for name in extra) >= INNER // 2, report.input
+    return same(found[1], found[0])
+
+
+def _constants(model: onnx.ModelProto) -> set[str]:
+    """Values that do not depend on the inputs."""
+    found = {t.name for t in model.graph.initializer}
+    for node in model.graph.node:
+        if all(v in found for v in node.input):
+            found |= set(node.output)
+    return found
+
+
+def _picture(model: onnx.ModelProto) -> dict[str, Array]:
+    stored = {t.name for t in model.graph.initializer}
+    (image,) = (v for v in model.graph.input if v.name not in stored)
+    shape = [d.dim_value for d in image.type.tensor_type.shape.dim]
+    return {image.name: np.random.default_rng(0).standard_normal(shape).astype(np.float32)}

@@ -1,0 +1,266 @@
+"""Sizes the constants of a model allow: how long a sequence its position table has rows for.
+
+Three ways a constant bounds a symbol, found by following sizes and integers forwards:
+
+    Slice(table [1, 77], :sequence)  →  [1, min(sequence, 77)], added to [batch, sequence, …]
+    Gather(table [512, 768], Range(0, past + sequence)[past:])     its largest index < 512
+    Add(x [batch, tokens, 768], table [1, 197, 768])               tokens = 197
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from types import MappingProxyType
+
+from tracea_graph.check.demand import integers
+from tracea_graph.ir import Expr, Extent, combine, evaluate, symbols_of
+from tracea_graph.ttg.graph import Region, TileGraph
+
+__all__ = ["Limit", "clip", "limits"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """``extent ≤ most``, for the reason ``why``: a clause about the constant behind it.
+
+    An ``exact`` extent is ``most`` or, broadcast, 1.
+    """
+
+    extent: Extent
+    most: int
+    why: str
+    exact: bool = False
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        size = evaluate(self.extent, sizes)
+        return size in (1, self.most) if self.exact else size <= self.most
+
+
+def limits(graph: TileGraph) -> tuple[Limit, ...]:
+    """Every bound found, each once; those that always hold are left out."""
+    found: dict[tuple[Extent, int], Limit] = {}
+    highest: dict[str, Extent] = {}
+    for region in graph.regions():
+        top = _highest(graph, region, highest)
+        if top is not None:
+            highest[region.results[0]] = top
+        for limit in (*_clipped(graph, region), *_indexed(graph, region, highest)):
+            if next(symbols_of(limit.extent), None) is not None:
+                found.setdefault((limit.extent, limit.most), limit)
+    return tuple(found.values())
+
+
+def clip(
+    sizes: Mapping[str, int], bounds: Sequence[Limit], fixed: frozenset[str] = frozenset()
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Sizes within the bounds and why they shrank; ``fixed`` ones stay.
+
+    The symbols of a bound get a common cap, the largest under which it holds; a bound that nothing
+    meets, or that speaks of other symbols, is let be.
+    """
+    found, notes = dict(sizes), list[str]()
+    for limit in bounds:
+        names = {*symbols_of(limit.extent)}
+        free = [n for n in names if n not in fixed]
+        if not names <= found.keys() or limit.holds(found):
+            continue
+        under = _cap(found, free, limit)
+        if under is None or not limit.holds(under):
+            continue
+        short = (f"{n} = {under[n]}" for n in sorted(free) if under[n] != found[n])
+        notes.append(f"{' and '.join(short)}: {limit.why}")
+        found = under
+    return found, tuple(notes)
+
+
+def _cap(sizes: Mapping[str, int], free: list[str], limit: Limit) -> dict[str, int] | None:
+    """The sizes with the free ones capped as little as the limit needs, by bisection."""
+
+    if limit.exact:
+        return {n: limit.most if n in free and n == limit.extent else s for n, s in sizes.items()}
+
+    def capped(most: int) -> dict[str, int]:
+        return {n: min(size, most) if n in free else size for n, size in sizes.items()}
+
+    low, high = 1, max((sizes[n] for n in free), default=1)
+    if not limit.holds(capped(low)):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if limit.holds(capped(middle)) else (low, middle)
+    return capped(low)
+
+
+# ---- clipped sizes ---------------------------------------------------------------------
+
+_TOGETHER = frozenset(
+    ("Add", "Sub", "Mul", "Div", "Where", "And", "Or", "Equal", "Less", "Greater", "Max", "Min")
+)
+"""Operators that need equal sizes of their operands, or 1."""
+
+
+def _clipped(graph: TileGraph, region: Region) -> Iterator[Limit]:
+    """Bounds under which a clipped or constant size equals the one it meets."""
+    if region.op not in _TOGETHER:
+        return
+    for a, b in permutations(dict.fromkeys(v for v in region.operands if v), 2):
+        one, other = graph.spec(a).shape or (), graph.spec(b).shape or ()
+        for size, meets in zip(reversed(one), reversed(other), strict=False):
+            if size == meets or meets == 1:
+                continue
+            if isinstance(size, int) and size > 1 and isinstance(meets, str):
+                yield Limit(meets, size, f"{_table(graph, a)} has size {size} there", exact=True)
+            elif isinstance(size, Expr) and {*symbols_of(size)} == {*symbols_of(meets)}:
+                for inner, most in _clips(size):
+                    yield Limit(inner, most, f"{_table(graph, a)} holds no more than {most}")
+
+
+def _clips(extent: Extent) -> Iterator[tuple[Extent, int]]:
+    """Every ``min(size, number)`` in an extent."""
+    if not isinstance(extent, Expr):
+        return
+    a, b = extent.args
+    if extent.op == "min" and isinstance(b, int):
+        yield a, b
+    for arg in extent.args:
+        yield from _clips(arg)
+
+
+def _table(graph: TileGraph, value: str) -> str:
+    """The nearest constant a value was cut from, in words."""
+    seen = value
+    for _ in range(8):
+        producer = graph.producer(seen)
+        if producer is None:
+            break
+        constant = [v for v in producer.operands[:1] if v and graph.weight(v) is not None]
+        if constant:
+            return f"the constant {constant[0]!r}"
+        if not producer.operands or not producer.operands[0]:
+            break
+        seen = producer.operands[0]
+    return f"the constant behind {value!r}"
+
+
+# ---- largest integers ------------------------------------------------------------------
+
+
+def _indexed(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Iterator[Limit]:
+    """The bound on indices into a constant."""
+    if region.op != "Gather" or (weight := graph.weight(region.operands[0])) is None:
+        return
+    top, axis = highest.get(region.operands[1]), region.node.attrs.get("axis", 0)
+    if top is None or not isinstance(axis, int) or not weight.shape:
+        return
+    rows = weight.shape[axis]
+    why = f"the table {weight.name!r} has {rows} rows"
+    yield Limit(combine("add", top, 1), rows, why)
+
+
+Top = Callable[[TileGraph, Region, Mapping[str, Extent]], Extent | None]
+
+
+def _of(graph: TileGraph, value: str, highest: Mapping[str, Extent]) -> Extent | None:
+    """The largest element of a value, if known."""
+    if value in highest:
+        return highest[value]
+    constant = integers(graph, value)
+    if constant is None or not constant.size or constant.dtype.kind not in "iub":
+        return None
+    return int(constant.max())
+
+
+def _highest(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    rule = _TOPS.get(region.op)
+    return None if rule is None else rule(graph, region, highest)
+
+
+def _moved(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    return highest.get(region.operands[0])
+
+
+def _gathered(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    """An element of a shape, or what its table holds at most."""
+    source, index = graph.producer(region.operands[0]), integers(graph, region.operands[1])
+    if source is None or source.op != "Shape" or index is None or index.size != 1:
+        return highest.get(region.operands[0])
+    shape, attrs = graph.spec(source.operands[0]).shape, source.node.attrs
+    if shape is None or "start" in attrs or "end" in attrs:
+        return None
+    return shape[int(index.flat[0])]
+
+
+def _range(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    start, step = (integers(graph, region.operands[i]) for i in (0, 2))
+    length = (graph.spec(region.results[0]).shape or (None,))[0]
+    if length is None or step is None or step.size != 1 or float(step.flat[0]) != 1.0:
+        return None
+    first = _of(graph, region.operands[0], highest)
+    if start is None and first is None:
+        return None
+    return combine("sub", combine("add", first or 0, length), 1)
+
+
+def _sum(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    a, b = (_of(graph, v, highest) for v in region.operands)
+    return None if a is None or b is None else combine("add", a, b)
+
+
+def _difference(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    a, b = _of(graph, region.operands[0], highest), integers(graph, region.operands[1])
+    if a is None or b is None or b.dtype.kind not in "iu" or not b.size:
+        return None
+    return combine("sub", a, int(b.min()))
+
+
+def _chosen(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    a, b = (_of(graph, v, highest) for v in region.operands[1:])
+    return None if a is None or b is None else combine("max", a, b)
+
+
+def _product(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    """Of a running count and a mask, as position ids after padding are made: the count."""
+    known = [_of(graph, v, highest) for v in region.operands]
+    if None in known:
+        return None
+    a, b = (k for k in known if k is not None)
+    if any(isinstance(k, int) and k < 0 for k in (a, b)):
+        return None
+    return a if b == 1 else b if a == 1 else combine("mul", a, b)
+
+
+def _running(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    """A running sum of a mask: at most the number of its elements along the axis."""
+    top, axis = _of(graph, region.operands[0], highest), integers(graph, region.operands[1])
+    shape = graph.spec(region.results[0]).shape
+    if top != 1 or axis is None or shape is None:
+        return None
+    return shape[int(axis.flat[0])]
+
+
+def _flag(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
+    return 1
+
+
+_TOPS: Mapping[str, Top] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("Cast", "Expand", "Flatten", "GatherElements", "Identity", "Reshape", "Slice",
+             "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+            _moved,
+        ),
+        **dict.fromkeys(
+            ("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"),
+            _flag,
+        ),
+        "Add": _sum,
+        "CumSum": _running,
+        "Gather": _gathered,
+        "Mul": _product,
+        "Range": _range,
+        "Sub": _difference,
+        "Where": _chosen,
+    }
+)  # fmt: skip

@@ -1,0 +1,216 @@
+"""Sizes of results that ONNX's own inference loses: broadcasting, movement, selection.
+
+Each rule takes a node and the facts about its operands and says the sizes of its first output
+(``RULES``) or of every one (``ALL``), None for what it does not know.  Malformed nodes may raise;
+the caller takes that as knowing nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from onnx import NodeProto
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.onnx_io import symbolic as sym
+from tracea_graph.onnx_io.facts import Facts, Partial, Shape, attribute, elements
+from tracea_graph.onnx_io.values import slice_parameters
+from tracea_graph.onnx_io.windows import WINDOWS
+
+__all__ = ["ALL", "RULES", "Rule"]
+
+Rule = Callable[[NodeProto, Facts], Partial]
+Rules = Callable[[NodeProto, Facts], Sequence[Partial]]
+
+_FAR = 1 << 30
+"""An end of a slice from here on means "to the end"."""
+
+
+def _broadcast(node: NodeProto, facts: Facts) -> Partial:
+    return _together([facts.shape(name) for name in node.input if name])
+
+
+def _together(shapes: Sequence[Shape | None]) -> Partial:
+    if any(s is None for s in shapes):
+        return None
+    known = [s for s in shapes if s is not None]
+    rank = max(map(len, known), default=0)
+    out: list[Extent | None] = [1] * rank
+    for shape in known:
+        for axis, extent in enumerate(shape, rank - len(shape)):
+            old = out[axis]
+            out[axis] = None if old is None else sym.broadcast(old, extent)
+    return out
+
+
+def _matmul(node: NodeProto, facts: Facts) -> Partial:
+    a, b = (facts.shape(name) for name in node.input[:2])
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        return None
+    batch = _together([a[:-2], b[:-2]])
+    return None if batch is None else [*batch, a[-2], b[-1]]
+
+
+def _reshape(node: NodeProto, facts: Facts) -> Partial:
+    data, target = facts.shape(node.input[0]), facts.value(node.input[1])
+    if target is None:
+        count = facts.shape(node.input[1])
+        return [None] * count[0] if count and isinstance(count[0], int) else None
+    wanted = elements(target)
+    if not attribute(node, "allowzero", 0):
+        for axis, extent in enumerate(wanted):
+            if extent == 0 and not isinstance(extent, bool):
+                wanted[axis] = data[axis] if data is not None and axis < len(data) else None
+    holes = [i for i, e in enumerate(wanted) if e is None or e == -1]
+    if len(holes) == 1 and data is not None:
+        rest = sym.product(tuple(e for i, e in enumerate(wanted) if i != holes[0]))
+        wanted[holes[0]] = None if rest == 0 else sym.div(sym.product(data), rest)
+    return [None if e == -1 else e for e in wanted]
+
+
+def _flatten(node: NodeProto, facts: Facts) -> Partial:
+    data = facts.shape(node.input[0])
+    if data is None:
+        return [None, None]
+    axis = attribute(node, "axis", 1)
+    axis += len(data) if axis < 0 else 0
+    return [sym.product(data[:axis]), sym.product(data[axis:])]
+
+
+def _expand(node: NodeProto, facts: Facts) -> Partial:
+    data, target = facts.shape(node.input[0]), facts.value(node.input[1])
+    if data is None or target is None:
+        return None
+    wanted = elements(target)
+    rank = max(len(data), len(wanted))
+    left = [1] * (rank - len(data)) + [*data]
+    right = [1] * (rank - len(wanted)) + wanted
+    pairs = zip(left, right, strict=True)
+    return [None if b is None else sym.broadcast(a, b) for a, b in pairs]
+
+
+def _constant_of_shape(node: NodeProto, facts: Facts) -> Partial:
+    value = facts.value(node.input[0])
+    return None if value is None else elements(value)
+
+
+def _concat(node: NodeProto, facts: Facts) -> Partial:
+    shapes = [facts.shape(name) for name in node.input]
+    known = [s for s in shapes if s is not None]
+    if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
+        return None
+    axis = attribute(node, "axis", 0) % len(known[0])
+    out: list[Extent | None] = list(known[0])
+    for shape in known[1:]:
+        for i, extent in enumerate(shape):
+            old = out[i]
+            assert old is not None
+            out[i] = sym.add(old, extent) if i == axis else sym.merge(old, extent)
+    return out
+
+
+def _slice(node: NodeProto, facts: Facts) -> Partial:
+    data, parts = facts.shape(node.input[0]), slice_parameters(node, facts)
+    if data is None:
+        return None
+    if parts is None:
+        return [None] * len(data)
+    out: list[Extent | None] = list(data)
+    for start, end, axis, step in parts:
+        out[axis] = _slice_extent(data[axis], start, end, step)
+    return out
+
+
+def _slice_extent(size: Extent, start: Any, end: Any, step: int) -> Extent | None:
+    if start is None or end is None or step == 0:
+        return None
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        return len(range(*slice(start, None if end < -size else end, step).indices(size)))
+    if step < 0:
+        whole = start == -1 and isinstance(end, int) and end < -_FAR
+        return sym.ceil_div(size, -step) if whole else None
+    if step > 1:
+        length = _slice_extent(size, start, end, 1)
+        return None if length is None else sym.ceil_div(length, step)
+    first = sym.add(size, start) if isinstance(start, int) and start < 0 else start
+    if isinstance(end, int) and end >= _FAR:
+        last = end = size
+    elif isinstance(end, int) and end < 0:
+        last = end = sym.add(size, end)
+    else:
+        last = sym.minimum(end, size)
+    if not (sym.at_least(first, 0) and sym.at_least(end, 0)):
+        return None
+    length = sym.sub(last, first)
+    if sym.at_least(length, 0) or first == 0 or sym.at_least(sym.sub(end, first), 0):
+        return length
+    return combine("max", length, 0) if last == size else None
+
+
+def _range(node: NodeProto, facts: Facts) -> Partial:
+    ends = [facts.value(name) for name in node.input]
+    numbers = [e for end in ends if end is not None for e in elements(end)]
+    if len(numbers) != 3 or None in numbers or not isinstance(numbers[2], int) or not numbers[2]:
+        return [None]
+    start, stop, step = numbers
+    way = sym.sub(stop, start) if step > 0 else sym.sub(start, stop)
+    return [sym.maximum(sym.ceil_div(way, abs(step)), 0)]
+
+
+def _split(node: NodeProto, facts: Facts) -> Sequence[Partial]:
+    """Given parts, or equal ones of which the last may be smaller."""
+    data, count = facts.shape(node.input[0]), len(node.output)
+    if data is None:
+        return [None] * count
+    axis = attribute(node, "axis", 0) % len(data)
+    parts: list[Extent | None]
+    given = attribute(node, "split")
+    told = facts.value(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+    if given or told is not None:
+        parts = list(given) if given else elements(told) if told is not None else []
+    elif len(node.input) > 1 and node.input[1]:
+        parts = [None] * count
+    else:
+        uneven = attribute(node, "num_outputs") is not None
+        part = sym.ceil_div(data[axis], count) if uneven else sym.div(data[axis], count)
+        last = sym.sub(data[axis], sym.mul(part, count - 1)) if uneven else part
+        parts = [*[part] * (count - 1), last]
+    return [[*data[:axis], part, *data[axis + 1 :]] for part in parts]
+
+
+def _twice(node: NodeProto, facts: Facts) -> Sequence[Partial]:
+    """A pool's values and where they were found."""
+    return [WINDOWS["MaxPool"](node, facts)] * 2
+
+
+def _tile(node: NodeProto, facts: Facts) -> Partial:
+    data, repeats = facts.shape(node.input[0]), facts.value(node.input[1])
+    if data is None or repeats is None:
+        return None
+    pairs = zip(data, elements(repeats), strict=True)
+    return [None if r is None else sym.mul(d, r) for d, r in pairs]
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where", "Equal", "Less", "Greater",
+             "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor", "Min", "Max", "Sum", "Mean"),
+            _broadcast,
+        ),
+        "Concat": _concat,
+        "ConstantOfShape": _constant_of_shape,
+        "Expand": _expand,
+        "Flatten": _flatten,
+        "MatMul": _matmul,
+        "Range": _range,
+        "Reshape": _reshape,
+        "Slice": _slice,
+        "Tile": _tile,
+        **WINDOWS,
+    }
+)  # fmt: skip
+
+ALL: Mapping[str, Rules] = MappingProxyType({"MaxPool": _twice, "Split": _split})

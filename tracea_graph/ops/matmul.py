@@ -1,0 +1,111 @@
+"""``FusedMatMul``: a product of any two tensors with the elementwise work that follows it.
+
+    acc = transpose(a) · transpose(b)     as numpy.matmul: leading axes broadcast
+    y   = epilogue(acc, extra…)           an elementwise chain; acc itself without one
+
+Neither operand is packed ahead of time: kernels read both through strides, so a transposition
+costs nothing as long as the axis that lies together stays among the last two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import COL, FULL, ROW, SCALAR, Chain
+from tracea_graph.ops.elementwise import broadcast
+
+__all__ = ["MatMulParams", "matrix_kind", "permuted"]
+
+Floats = npt.NDArray[np.floating[Any]]
+Shape = tuple[Extent, ...]
+
+
+def permuted(shape: Sequence[Extent], perm: Sequence[int]) -> Shape:
+    """A shape with its axes in another order; none given is the order as it is."""
+    return tuple(shape[i] for i in perm) if perm else tuple(shape)
+
+
+def matrix_kind(shape: Shape, result: Shape) -> str:
+    """How an operand lies over the last two axes of a result it broadcasts to."""
+    rows, columns = (1, 1, *shape)[-2:]
+    tall = rows != 1 or result[-2] == 1
+    wide = columns != 1 or result[-1] == 1
+    return {(True, True): FULL, (False, True): ROW, (True, False): COL}.get((tall, wide), SCALAR)
+
+
+@dataclass(frozen=True)
+class MatMulParams:
+    """Operands: a, b, the epilogue's beyond its first.  Results are the epilogue's.
+
+    ``a_perm``, ``b_perm`` order the axes of the stored tensors; empty is as they lie.  Kinds of
+    the epilogue's operands say how they lie over the last two axes.  Raises ValueError for a
+    permutation that is none, or an epilogue that does not start from the product.
+    """
+
+    a_perm: tuple[int, ...] = ()
+    b_perm: tuple[int, ...] = ()
+    epilogue: Chain | None = None
+
+    def __post_init__(self) -> None:
+        for perm in (self.a_perm, self.b_perm):
+            if sorted(perm) != list(range(len(perm))) or len(perm) == 1:
+                raise ValueError(f"{perm} is no permutation of axes")
+        if self.epilogue and self.epilogue.operands[:1] != (FULL,):
+            raise ValueError("an epilogue starts from the full accumulator")
+
+    @property
+    def extras(self) -> int:
+        """Epilogue operands beyond the accumulator."""
+        return len(self.epilogue.operands) - 1 if self.epilogue else 0
+
+    @property
+    def operands(self) -> int:
+        return 2 + self.extras
+
+    def shapes(self, specs: Sequence[TensorSpec]) -> tuple[Shape, Shape, Shape]:
+        """a and b as the product sees them, with rank 2 at least, and the product's ``[…, M, N]``.
+
+        Raises ValueError if a rank is unknown or sizes do not provably fit.
+        """
+        a, b = specs[0].shape, specs[1].shape
+        if not a or not b:
+            raise ValueError("the rank of an operand is unknown or zero")
+        a, b = permuted(a, self.a_perm), permuted(b, self.b_perm)
+        a, b = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
+        outer = broadcast([a[:-2], b[:-2]])
+        if a[-1] != b[-2] or outer is None:
+            raise ValueError("operand shapes do not provably fit together")
+        return a, b, (*outer, a[-2], b[-1])
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """NumPy's rule for matmul, once per result."""
+        _, _, (*outer, m, n) = self.shapes(specs)
+        lone = [len(s.shape or ()) == 1 for s in specs[:2]]
+        shape = (*outer, *(() if lone[0] else (m,)), *(() if lone[1] else (n,)))
+        types = self.epilogue.result_types if self.epilogue else (DType.F32,)
+        return tuple(TensorSpec(dtype, shape) for dtype in types)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        """NumPy, in the operands' precision."""
+        a, b, *extras = arrays
+        acc = (a.transpose(self.a_perm) if self.a_perm else a) @ (
+            b.transpose(self.b_perm) if self.b_perm else b
+        )
+        return self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        left, right, *extras = b.inputs
+        if self.a_perm:
+            left = b("Transpose", left, perm=self.a_perm)
+        if self.b_perm:
+            right = b("Transpose", right, perm=self.b_perm)
+        acc = b("MatMul", left, right)
+        return b.done(*(self.epilogue.spell(b, (acc, *extras)) if self.epilogue else (acc,)))

@@ -1,0 +1,75 @@
+"""Times of the kernel calls inside programs, as the library itself takes them.
+
+The library appends a line per run of a node to the file ``TRACEA_PROFILE`` names; see
+``kernels/runtime_trace.h``.  A worker of its own runs the model so, for timing calls takes time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.check.worker import Worker
+from tracea_graph.errors import GraphError
+from tracea_graph.kernels.work import CallWork, calls_of_plan
+from tracea_graph.onnx_io.inlining import Call
+from tracea_graph.pipeline.bench import Entrant
+from tracea_graph.pipeline.inputs import Feed
+
+__all__ = ["CallTime", "Traced", "read_trace", "time_calls"]
+
+_WARMUP = 2
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """One call of a node: median µs, and what it does."""
+
+    us: float
+    work: CallWork
+
+
+Traced = Mapping[str, tuple[CallTime, ...]]
+"""By node name; nodes whose plan or trace cannot be read are missing."""
+
+
+def time_calls(one: Entrant, calls: Sequence[Call], feed: Feed, threads: int, runs: int) -> Traced:
+    """Median times of every kernel call of a model, in a process of its own."""
+    if one.library is None or not calls:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="tracea-calls-") as folder:
+        trace = Path(folder) / "trace"
+        with Worker(env={"TRACEA_PROFILE": str(trace)}) as worker:
+            worker.open("model", one.path, one.library, threads=threads)
+            worker.race("model", "model", feed, pairs=-(-runs // 2), warmup=_WARMUP)
+        return read_trace(trace, calls, skip=2 * _WARMUP) if trace.is_file() else {}
+
+
+def read_trace(trace: Path, calls: Sequence[Call], skip: int = 0) -> Traced:
+    """What a trace says about these nodes, their first ``skip`` runs left out."""
+    samples: dict[str, list[list[int]]] = {}
+    sizes: dict[str, list[int]] = {}
+    for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, symbols, times = line.rsplit("\t", 2)
+        sizes[name] = _numbers(symbols)
+        samples.setdefault(name, []).append(_numbers(times))
+    found: dict[str, tuple[CallTime, ...]] = {}
+    for call in calls:
+        rows = samples.get(call.name, [])[skip:] or samples.get(call.name, [])
+        if not rows:
+            continue
+        try:
+            works = calls_of_plan(call.plan, sizes[call.name])
+        except GraphError:
+            continue
+        if all(len(row) == len(works) for row in rows):
+            medians = [statistics.median(column) / 1e3 for column in zip(*rows, strict=True)]
+            found[call.name] = tuple(map(CallTime, medians, works))
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]

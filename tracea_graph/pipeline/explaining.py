@@ -1,0 +1,99 @@
+"""What the passes did to each operator of a model, gathered from the trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.config import Options
+from tracea_graph.errors import UsageError
+from tracea_graph.pipeline.stages import Stages
+from tracea_graph.rewrite import Decision
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.views.explain import Explanation, Story
+from tracea_graph.views.report import rule_rows
+
+__all__ = ["explain"]
+
+
+def explain(
+    path: Path, options: Options, node: str = "", result: Path | None = None
+) -> Explanation:
+    """Run the passes on a model and tell what became of every operator.
+
+    ``result`` is the report (JSON) of an earlier run, by default that of ``NAME.tracea.onnx``
+    beside the model if there is one: it has the measured gains.  Raises UsageError if ``node`` is
+    no operator or value of the model, ModelError if it is no model.
+    """
+    before = Stages.run(path, options, "import").graph
+    made = Stages.run(path, options, "passes")
+    measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
+    by_node: dict[str, list[Decision]] = {}
+    for decision in made.trace.decisions:
+        for name in decision.nodes:
+            by_node.setdefault(name, []).append(decision)
+    stories = tuple(_story(before, made.graph, r, by_node, measured) for r in made.graph.regions())
+    sizes = ", ".join(f"{k}={v}" for k, v in made.graph.bindings.items()) or "its fixed shapes"
+    told = Explanation(str(path), sizes, stories, rule_rows(made.trace))
+    if node and not told.about(node):
+        raise UsageError(f"{path.name} has no operator or value {node!r}; --json lists all")
+    return told
+
+
+def _story(
+    before: TileGraph,
+    after: TileGraph,
+    region: Region,
+    by_node: Mapping[str, Sequence[Decision]],
+    measured: Mapping[str, str],
+) -> Story:
+    names = tuple(n.name or next(iter(n.outputs), n.op) for n in region.nodes)
+    decisions = {id(d): d for name in names for d in by_node.get(name, ())}.values()
+    originals = {r.id: r for n in region.nodes for v in n.outputs if (r := before.producer(v))}
+    return Story(
+        region.op,
+        region.rule,
+        region.writes,
+        names,
+        tuple(n.op for n in region.nodes),
+        sum(_microseconds(before, r) for r in originals.values()),
+        _microseconds(after, region),
+        next((measured[name] for name in names if name in measured and region.fused), ""),
+        tuple(dict.fromkeys(d.rule for d in decisions if d.verdict == "applied")),
+        _reasons(decisions, "missed", "rejected"),
+        _reasons(decisions, "superseded"),
+    )
+
+
+def _reasons(decisions: Any, *verdicts: str) -> tuple[tuple[str, str], ...]:
+    found = ((d.rule, d.reason) for d in decisions if d.verdict in verdicts)
+    return tuple(dict.fromkeys(found))
+
+
+def _microseconds(graph: TileGraph, region: Region) -> float:
+    return float(graph.appraise(region).get("microseconds", 0.0))
+
+
+def _measured(report: Path, required: bool) -> dict[str, str]:
+    """Original operator to the measured gain of the group it went into, as a report tells."""
+    try:
+        groups = json.loads(report.read_text(encoding="utf-8"))["groups"]
+        return {
+            name: _range(group["gains"]) + ("" if group["kept"] else ", dropped")
+            for group in groups
+            for name in group["originals"]
+            if group["gains"]
+        }
+    except FileNotFoundError:
+        if required:
+            raise UsageError(f"there is no report {report}") from None
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{report} is no report of this tool: {error}") from error
+
+
+def _range(gains: Sequence[float]) -> str:
+    low, high = f"{min(gains):.2f}×", f"{max(gains):.2f}×"
+    return low if low == high else f"{low} to {high}"

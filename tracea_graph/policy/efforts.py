@@ -1,0 +1,115 @@
+"""What a region computes: operations of products, vector instructions, and fixed costs.
+
+One function for each word of the vocabulary, in ``EFFORTS``; the operators of ONNX Runtime are in
+``original``.  Shapes come as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.policy.weights import Dims, instructions
+
+__all__ = ["EFFORTS", "OVERLAPPING", "PRODUCTS", "SHAPE_ONLY", "Effort", "original"]
+
+SHAPE_ONLY = frozenset(
+    ("Shape", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Constant", "ConstantOfShape",
+     "Flatten")
+)  # fmt: skip
+PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
+OVERLAPPING = (GemmParams, MatMulParams, AttentionParams, ElementwiseParams)
+"""One pass each; norms and look-ups take several passes over a row."""
+
+_FUSED_PRODUCT, _STRIDED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.8, 0.7
+"""Shares of the peak that this package's kernels reach."""
+_PRODUCT, _FLAT_PRODUCT = 0.85, 0.5
+"""The same of ONNX Runtime's, with many and with few rows."""
+_MANY_ROWS = 64
+_HEAD_US = 0.3
+"""What one head of an attention costs beside its arithmetic."""
+_SOFTMAX, _NORM = 10.0, 6.0
+"""Vector instructions per score, and per element of a normalised row."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """``product``: operations of matrix products over the share of the peak they run at;
+    ``vector``: instructions; ``us``: what neither explains."""
+
+    product: float = 0.0
+    vector: float = 0.0
+    us: float = 0.0
+
+    def __add__(self, other: Effort) -> Effort:
+        return Effort(self.product + other.product, self.vector + other.vector, self.us + other.us)
+
+
+def _gemm(p: GemmParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    count = prod(result)
+    beside = 1 + (p.epilogue.flops if p.epilogue else 0) + (_NORM if p.norm else 0)
+    return Effort(2.0 * count * p.k / _FUSED_PRODUCT, count * beside)
+
+
+def _matmul(p: MatMulParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    k = operands[0][p.a_perm[-1] if p.a_perm else -1]
+    beside = 1 + (p.epilogue.flops if p.epilogue else 0)
+    return Effort(2.0 * prod(result) * k / _STRIDED_PRODUCT, prod(result) * beside)
+
+
+def _attention(p: AttentionParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    batch, rows = (operands[0][axis] for axis in p.axes(0))
+    keys = operands[1][p.axes(1)[1]]
+    if p.causal != "none":  # the last query sees them all, the first its own
+        keys = max(1.0, keys - (min(rows, keys) - 1.0) / 2.0)
+    heads = batch * p.heads
+    scores = heads * rows * keys
+    product = 2.0 * scores * (p.head + p.head_v) / _ATTENTION_PRODUCT
+    return Effort(product, scores * _SOFTMAX, heads * _HEAD_US)
+
+
+def _elementwise(p: ElementwiseParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(result) * p.chain.flops)
+
+
+def _norm(p: NormParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(result) * (_NORM + (p.prologue.flops if p.prologue else 0)))
+
+
+def _embedding(p: EmbeddingParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(result) * (p.tables + (_NORM if p.norm else 0)))
+
+
+EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingProxyType(
+    {
+        AttentionParams: _attention,
+        ElementwiseParams: _elementwise,
+        EmbeddingParams: _embedding,
+        GemmParams: _gemm,
+        MatMulParams: _matmul,
+        NormParams: _norm,
+    }
+)
+
+
+def original(op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims) -> Effort:
+    """An operator of ONNX Runtime."""
+    if op in SHAPE_ONLY:
+        return Effort()
+    if op == "Conv":
+        return Effort(2.0 * prod(result) * prod(operands[1][1:]) / _PRODUCT)
+    if op in ("MatMul", "Gemm"):
+        depth, columns = (dims[-1] if dims else 1.0 for dims in (operands[0], result))
+        rows = prod(result) / max(1.0, columns)
+        share = _PRODUCT if rows >= _MANY_ROWS else _FLAT_PRODUCT
+        return Effort(2.0 * prod(result) * depth / share)
+    return Effort(vector=instructions(op.rpartition("::")[2], attrs, operands, result))

@@ -1,0 +1,213 @@
+"""The region graph as SVG: producers above consumers, a repeated block drawn once.
+
+Layers are longest paths from a source (Sugiyama et al. 1981); within one, nodes stand in the order
+of their producers.  Boxes have one size, so labels never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from tracea_graph.ttg.blocks import Block, repeated_blocks
+
+if TYPE_CHECKING:
+    from tracea_graph.ttg.graph import TileGraph
+
+__all__ = ["MAX_NODES", "Drawing", "clean_text", "draw"]
+
+MAX_NODES = 2500
+WIDTH, HEIGHT, GAP_X, GAP_Y, PAD = 172, 36, 16, 30, 10
+LABEL = 24
+STEP = WIDTH + GAP_X
+_SWEEPS = 7
+
+Place = tuple[float, float]
+Colour = Callable[[str], str]
+"""From a node's name to the fill of its box."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The picture: its SVG text, the names drawn, how many there were to draw, the blocks."""
+
+    svg: str
+    shown: tuple[str, ...]
+    total: int
+    blocks: tuple[Block, ...]
+
+
+def draw(graph: TileGraph, colour: Colour, collapse: bool = True) -> Drawing:
+    """Draw at most :data:`MAX_NODES` nodes, the first in topological order.
+
+    With ``collapse`` only the first copy of each repeated block is drawn, in a frame.  Constants
+    are not drawn.
+    """
+    blocks = tuple(repeated_blocks(graph)) if collapse else ()
+    stands_for = {
+        other: shown
+        for b in blocks
+        for c in b.copies[1:]
+        for other, shown in zip(c, b.shown, strict=True)
+    }
+    every = [f"input:{v}" for v in graph.inputs] + [r.id for r in graph.regions()]
+    every += [f"output:{v}" for v in graph.outputs]
+    names = [n for n in every if n not in stands_for and not _serves(graph, n, stands_for)]
+    shown = tuple(names[:MAX_NODES])
+    edges = _edges(graph, shown, stands_for)
+    places = _layout(shown, edges)
+    width = max((x for x, _ in places.values()), default=0.0) + WIDTH + GAP_X
+    height = max((y for _, y in places.values()), default=0.0) + HEIGHT + GAP_Y
+    parts = [
+        *_frames(blocks, places),
+        *(_path(graph, edge, places) for edge in edges),
+        *(_box(graph, name, places[name], colour(name)) for name in shown),
+    ]
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'font-size="12">{"".join(parts)}</svg>'
+    )
+    return Drawing(svg, shown, len(names), blocks)
+
+
+def _serves(graph: TileGraph, name: str, stands_for: Mapping[str, str]) -> bool:
+    """True for an input or output that belongs to copies of a block that are not drawn."""
+    if graph.region(name) is not None:
+        return False
+    near = {*graph.nx.predecessors(name), *graph.nx.successors(name)}
+    return bool(near) and near <= stands_for.keys()
+
+
+Edge = tuple[str, str, str]
+"""Source, target, value."""
+
+
+def _edges(graph: TileGraph, shown: Sequence[str], stands_for: Mapping[str, str]) -> list[Edge]:
+    """Edges between drawn nodes; what leads from one copy of a block to the next is left out."""
+    rank = {name: i for i, name in enumerate(shown)}
+    found: dict[Edge, None] = {}
+    for source, target, data in graph.nx.edges(data=True):
+        a, b = stands_for.get(source, source), stands_for.get(target, target)
+        if a in rank and b in rank and rank[a] < rank[b]:
+            found.setdefault((a, b, data["value"]))
+    return list(found)
+
+
+def _layout(names: Sequence[str], edges: Sequence[Edge]) -> dict[str, Place]:
+    """Top-left corners: layers by longest path, then sweeps that pull neighbours together."""
+    parents: dict[str, list[str]] = {name: [] for name in names}
+    children: dict[str, list[str]] = {name: [] for name in names}
+    for source, target, _ in edges:
+        parents[target].append(source)
+        children[source].append(target)
+    depth = _depths(names, parents, children)
+    layers: dict[int, list[str]] = {}
+    for name in names:
+        layers.setdefault(depth[name], []).append(name)
+    x: dict[str, float] = {
+        name: i * STEP for members in layers.values() for i, name in enumerate(members)
+    }
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        near = parents if down else children
+        for level in sorted(layers, reverse=not down):
+            wanted = {n: _mean([x[p] for p in near[n]], x[n]) for n in layers[level]}
+            x |= _apart(wanted)
+    left = min(x.values(), default=0.0) - GAP_X - PAD
+    return {n: (x[n] - left, GAP_Y + depth[n] * (HEIGHT + GAP_Y)) for n in names}
+
+
+def _depths(
+    names: Sequence[str],
+    parents: Mapping[str, Sequence[str]],
+    children: Mapping[str, Sequence[str]],
+) -> dict[str, int]:
+    """Layers; what has no producer stands right above its first reader."""
+    depth: dict[str, int] = {}
+    for name in names:
+        depth[name] = 1 + max((depth[p] for p in parents[name]), default=-1)
+    for name in names:
+        if not parents[name] and children[name]:
+            depth[name] = max(0, min(depth[c] for c in children[name]) - 1)
+    return depth
+
+
+def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
+    """Places nearest to the wanted ones in their order, no two nearer than a box is wide."""
+    order = sorted(wanted, key=wanted.__getitem__)
+    placed: list[float] = []
+    for name in order:
+        placed.append(max(wanted[name], placed[-1] + STEP) if placed else wanted[name])
+    shift = _mean([at - wanted[n] for at, n in zip(placed, order, strict=True)], 0.0)
+    return {n: at - shift for n, at in zip(order, placed, strict=True)}
+
+
+def _mean(values: Sequence[float], default: float) -> float:
+    return sum(values) / len(values) if values else default
+
+
+def _frames(blocks: Sequence[Block], places: Mapping[str, Place]) -> Iterator[str]:
+    """A box around the drawn copy of each block, with its count."""
+    for block in blocks:
+        inside = [places[name] for name in block.shown if name in places]
+        if not inside:
+            continue
+        left, top = min(x for x, _ in inside) - PAD, min(y for _, y in inside) - PAD
+        right = max(x for x, _ in inside) + WIDTH + PAD
+        bottom = max(y for _, y in inside) + HEIGHT + PAD
+        yield (
+            f'<rect x="{left:.0f}" y="{top:.0f}" width="{right - left:.0f}" '
+            f'height="{bottom - top:.0f}" rx="8" fill="#f8fafc" stroke="#94a3b8" '
+            f'stroke-dasharray="6 4"/><text x="{left + 4:.0f}" y="{top - 4:.0f}" '
+            f'font-weight="600" fill="#475569">× {len(block.copies)}</text>'
+        )
+
+
+def _path(graph: TileGraph, edge: Edge, places: Mapping[str, Place]) -> str:
+    source, target, value = edge
+    title = clean_text(f"{value}: {graph.spec(value)}")
+    line = f'<path d="{_curve(places[source], places[target])}" fill="none" stroke="#9aa0a6">'
+    return f"{line}<title>{title}</title></path>"
+
+
+def _curve(source: Place, target: Place) -> str:
+    """Bottom to top; an edge that passes other layers bends out of their way."""
+    (x, y), (u, v) = source, target
+    x, y, u = x + WIDTH / 2, y + HEIGHT, u + WIDTH / 2
+    out = 0.75 * WIDTH if v - y > GAP_Y + 1 else 0.0
+    left = f"{x + out:.0f} {y + GAP_Y:.0f}"
+    return f"M{x:.0f} {y:.0f}C{left} {u + out:.0f} {v - GAP_Y:.0f} {u:.0f} {v:.0f}"
+
+
+def _box(graph: TileGraph, name: str, place: Place, fill: str) -> str:
+    kind, region = graph.nx.nodes[name]["kind"], graph.region(name)
+    value = graph.nx.nodes[name].get("value", "")
+    label = region.op if region else value
+    detail = f"{kind} {value}: {graph.spec(value)}"
+    if region:
+        results = ", ".join(f"{v}: {graph.spec(v)}" for v in region.writes)
+        originals = " ".join(n.name or n.op for n in region.nodes[:20])
+        detail = f"{name} {region.op} {region.rule}\n{results}\n{originals}"
+        value = next(iter(region.writes), "")
+    x, y = place
+    middle = f'<text x="{x + WIDTH / 2:.0f}" text-anchor="middle"'
+    return (
+        f'<g data-node="{clean_text(name)}"><title>{clean_text(detail)}</title>'
+        f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" '
+        f'fill="{fill}" stroke="#5f6368"/>'
+        f'{middle} y="{y + 15:.0f}">{clean_text(_short(label))}</text>'
+        f'{middle} y="{y + 29:.0f}" font-size="10" fill="#5f6368">'
+        f"{clean_text(_short(str(graph.spec(value))))}</text></g>"
+    )
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= LABEL else f"{label[: LABEL - 9]}…{label[-8:]}"
+
+
+def clean_text(words: str) -> str:
+    """Escaped, with what markup forbids (control and lone surrogate characters) replaced."""
+    clean = "".join(c if c.isprintable() or c == "\n" else "�" for c in words)
+    return escape(clean)

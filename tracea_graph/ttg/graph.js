@@ -1,0 +1,177 @@
+(function () {
+  "use strict";
+  const facts = FACTS;
+  const root = document.getElementById(ROOT);
+  if (!root) return;
+  const panel = root.querySelector(".panel");
+  const bar = root.querySelector(".bar");
+  const SVG = "http://www.w3.org/2000/svg";
+  const ROLES = ["#93c5fd", "#fdba74", "#f1f5f9"];
+  const ROLE_NAMES = ["main", "boundary", "skipped"];
+  const BOUNDS = { compute: "#fecaca", memory: "#bfdbfe", overhead: "#e2e8f0" };
+
+  function make(tag, text, style) {
+    const made = document.createElement(tag);
+    if (text !== undefined) made.textContent = text;
+    if (style) made.style.cssText = style;
+    return made;
+  }
+  function shape(tag, attributes, parent) {
+    const made = document.createElementNS(SVG, tag);
+    for (const key of Object.keys(attributes)) made.setAttribute(key, attributes[key]);
+    if (parent) parent.appendChild(made);
+    return made;
+  }
+  function number(x) {
+    const units = ["", " k", " M", " G", " T"];
+    let i = 0;
+    while (x >= 1000 && i < 4) { x /= 1000; i += 1; }
+    return x.toPrecision(3) + units[i];
+  }
+
+  // ---- colours ------------------------------------------------------------------------
+  const ways = {
+    pass: function (n) { return n.pass; },
+    family: function (n) { return facts.families[facts.kinds[n.kind].family]; },
+    bound: function (n) { return BOUNDS[n.bound] || "#f1f3f4"; },
+    time: function (n) {
+      const share = n.microseconds ? Math.sqrt(n.microseconds / slowest) : 0;
+      return "hsl(20,90%," + (97 - 42 * share) + "%)";
+    },
+  };
+  const nodes = facts.nodes || {};
+  const all = Object.keys(nodes).map(function (k) { return nodes[k]; });
+  const slowest = Math.max(1e-9, ...all.map(function (n) { return n.microseconds || 0; }));
+  const boxes = {};
+  root.querySelectorAll("g[data-node]").forEach(function (g) { boxes[g.dataset.node] = g; });
+  function paint(way) {
+    for (const name of Object.keys(nodes)) {
+      if (boxes[name]) boxes[name].querySelector("rect").setAttribute("fill", ways[way](nodes[name]));
+    }
+  }
+  function chips(way) {
+    const made = { family: facts.families, bound: BOUNDS }[way];
+    keys.textContent = "";
+    if (way === "time") keys.textContent = "darker takes longer; slowest " + slowest.toPrecision(3) + " µs";
+    for (const name of Object.keys(made || {})) {
+      const style = "background:" + made[name] +
+        ";border:1px solid #5f6368;border-radius:4px;padding:0 6px;margin-right:4px";
+      keys.appendChild(make("span", name, style));
+    }
+  }
+  const keys = make("span", "", "margin-left:8px");
+  if (all.length) {
+    const select = make("select");
+    const timed = all.some(function (n) { return n.microseconds !== undefined; });
+    for (const way of timed ? ["pass", "family", "bound", "time"] : ["pass", "family"]) {
+      select.appendChild(make("option", way));
+    }
+    select.onchange = function () { paint(select.value); chips(select.value); };
+    const line = make("div");
+    line.appendChild(make("label", "colour by "));
+    line.appendChild(select);
+    line.appendChild(keys);
+    bar.parentNode.insertBefore(line, bar);
+  }
+
+  // ---- the tile map -------------------------------------------------------------------
+  function grid(title, rows, columns, parent) {
+    const size = Math.max(6, Math.min(28, Math.floor(420 / Math.max(rows, columns, 1))));
+    const holder = make("div", undefined, "display:inline-block;vertical-align:top;margin:6px 18px 6px 0");
+    holder.appendChild(make("div", title, "font-weight:600;overflow-wrap:anywhere"));
+    const svg = shape("svg", { width: columns * size + 2, height: rows * size + 2 });
+    holder.appendChild(svg);
+    parent.appendChild(holder);
+    return { svg: svg, size: size };
+  }
+  function cell(g, row, column, fill, parent) {
+    return shape("rect", {
+      x: column * g.size + 1, y: row * g.size + 1, width: g.size - 1, height: g.size - 1,
+      fill: fill, stroke: "#cbd5e1",
+    }, parent || g.svg);
+  }
+  function tileMap(map, parent) {
+    const axes = map.axes.map(function (a) { return a[0] + "=" + a[1] + (a[2] ? " (sum)" : ""); });
+    parent.appendChild(make("p", "loops " + axes.join(", ") + "; " + map.grid.join(" × ") +
+      " tiles of " + map.tile.join(" × ") + (map.batch > 1 ? ", " + map.batch + " problems" : "")));
+    const own = grid("tiles, in launch order", map.grid[0], map.grid[1], parent);
+    const others = map.needs.map(function (need) {
+      const g = grid(need.value + " ← " + need.producer + " (" + need.kind + ")",
+        need.grid[0], need.grid[1], parent);
+      for (let i = 0; need.grid[0] > i; i += 1) {
+        for (let j = 0; need.grid[1] > j; j += 1) cell(g, i, j, "#f8fafc");
+      }
+      return g;
+    });
+    const place = {};
+    map.order.forEach(function (tile, i) { place[tile] = i; });
+    const marks = [];
+    function show(tile) {
+      marks.splice(0).forEach(function (m) { m.remove(); });
+      marks.push(cell(own, map.rows[tile], map.columns[tile], "#1d4ed8"));
+      map.needs.forEach(function (need, i) {
+        need.rectangles.forEach(function (r) {
+          if (r[0] !== tile) return;
+          for (let m = r[1]; r[2] > m; m += 1) {
+            for (let n = r[3]; r[4] > n; n += 1) marks.push(cell(others[i], m, n, "#1d4ed8"));
+          }
+        });
+      });
+    }
+    map.roles.forEach(function (role, tile) {
+      const box = cell(own, map.rows[tile], map.columns[tile], ROLES[role]);
+      const order = place[tile] === undefined ? "never" : "number " + place[tile];
+      shape("title", {}, box).textContent = "tile " + tile + ", " + ROLE_NAMES[role] + ", runs " + order;
+      box.style.cursor = "pointer";
+      box.onclick = function () { show(tile); };
+      if (own.size >= 18) {
+        if (place[tile] !== undefined) {
+          const label = shape("text", {
+            x: map.columns[tile] * own.size + own.size / 2 + 1,
+            y: map.rows[tile] * own.size + own.size / 2 + 4,
+            "text-anchor": "middle", "font-size": 10, "pointer-events": "none",
+          }, own.svg);
+          label.textContent = place[tile];
+        }
+      }
+    });
+    const hint = "main, boundary (orange) and skipped (grey) tiles; click one to see what it waits for";
+    parent.appendChild(make("p", hint, "color:#5f6368"));
+    if (map.order.length) show(map.order[0]);
+  }
+
+  // ---- the panel ----------------------------------------------------------------------
+  function list(title, items) {
+    if (!items.length) return;
+    panel.appendChild(make("div", title, "font-weight:600;margin-top:4px"));
+    panel.appendChild(make("div", items.join("\n"), "white-space:pre-wrap;overflow-wrap:anywhere"));
+  }
+  let marked = null;
+  function open(name) {
+    const n = nodes[name];
+    if (!n) return;
+    if (marked) marked.setAttribute("stroke-width", 1);
+    marked = boxes[name].querySelector("rect");
+    marked.setAttribute("stroke-width", 3);
+    panel.textContent = "";
+    const kind = facts.kinds[n.kind];
+    const said = [kind.family];
+    if (n.rule) said.push("made by " + n.rule);
+    if (kind.flops !== undefined) said.push(number(kind.flops) + "FLOP");
+    if (n.microseconds !== undefined) said.push("predicted " + n.microseconds.toPrecision(3) + " µs");
+    if (n.bound) said.push(n.bound + " bound");
+    panel.appendChild(make("div", n.op, "font-size:14px;font-weight:600"));
+    panel.appendChild(make("div", name + ": " + said.join(", ")));
+    list("writes", n.writes);
+    list("reads", n.reads);
+    list("stands for", n.rule ? n.originals : []);
+    if (kind.map) tileMap(kind.map, panel);
+    else panel.appendChild(make("p", kind.why || "no tiles: its loops are not modelled"));
+  }
+  for (const name of Object.keys(nodes)) {
+    if (!boxes[name]) continue;
+    boxes[name].style.cursor = "pointer";
+    boxes[name].onclick = function () { open(name); };
+  }
+  if (facts.map) tileMap(facts.map, panel);
+})();

@@ -1,0 +1,63 @@
+"""Regions: the nodes of the region graph, and how values are used between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tracea_graph.ir import Node
+
+__all__ = ["Region", "Use", "region_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """One or more operators that run as a unit.
+
+    ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a word of the vocabulary
+    (``"FusedGemm"``), whose parameters are ``params``.  ``nodes`` are the original operators it
+    stands for, in order; ``rule`` is the rewrite that made it, empty for an original operator.
+    Operands list values in the op's own order, ``""`` where an optional one is absent.
+    """
+
+    id: str
+    op: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    params: Any = None
+    rule: str = ""
+    captures: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every value it needs, captured ones included, absent ones not."""
+        return tuple(v for v in (*self.operands, *self.captures) if v)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(v for v in self.results if v)
+
+    @property
+    def node(self) -> Node:
+        """The only operator of an original region."""
+        return self.nodes[0]
+
+    @property
+    def fused(self) -> bool:
+        """True for a region of the custom-op vocabulary."""
+        return self.params is not None
+
+
+@dataclass(frozen=True)
+class Use:
+    """One operand that reads a value; ``operand`` is −1 for a subgraph's capture."""
+
+    region: Region
+    operand: int
+
+
+def region_of(node: Node, index: int) -> Region:
+    """An original operator as a region."""
+    op = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op}"
+    return Region(f"n{index}", op, node.inputs, node.outputs, (node,), captures=node.captures)

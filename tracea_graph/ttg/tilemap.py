@@ -1,0 +1,119 @@
+"""Tile maps to look at: roles, launch order, and which tiles of its producers a tile needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ttg.dependence import dependence_kind, dependences
+from tracea_graph.ttg.model import BoundModel
+from tracea_graph.ttg.tiles import Shape, TileSet, expand
+
+if TYPE_CHECKING:
+    from tracea_graph.ttg.graph import Region, TileGraph
+
+__all__ = ["Need", "TileMap", "tile_map"]
+
+_SIDE = 12
+"""Tiles a side that a picture shows if nobody chose a size."""
+_MOST = 4096
+
+
+@dataclass(frozen=True)
+class Need:
+    """What each tile needs of one producer: rectangles ``[tile, m, m_end, n, n_end]``."""
+
+    value: str
+    producer: str
+    kind: str
+    grid: tuple[int, int]
+    rectangles: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class TileMap:
+    """One region's tiles, small enough to draw."""
+
+    region: str
+    op: str
+    axes: tuple[tuple[str, int, bool], ...]
+    """Name, extent, whether it is a reduction."""
+    grid: tuple[int, int]
+    tile: Shape
+    batch: int
+    roles: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    order: tuple[int, ...]
+    needs: tuple[Need, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {**vars(self), "needs": [vars(need) for need in self.needs]}
+
+
+def tile_map(
+    graph: TileGraph,
+    region: Region,
+    bindings: Mapping[str, int],
+    tile: Shape = (0, 0, 0),
+    order: str = "row-major",
+) -> TileMap:
+    """The tiles of a region, and for each those of its modelled producers it waits for.
+
+    Without a ``tile`` one is chosen that gives at most 12 × 12 tiles.  Raises GraphError if the
+    region is opaque, a symbol has no binding, or there are more than 4096 tiles to draw.
+    """
+    model = graph.model(region)
+    if model is None:
+        raise GraphError(f"region {region.id} ({region.op}) is opaque: it has no tiles")
+    bound = model.bind(bindings)
+    tiles = expand(bound, tile if any(tile) else _drawable(bound), order)
+    if len(tiles) > _MOST:
+        raise GraphError(f"{len(tiles)} tiles are too many to draw: choose larger ones")
+    sizes = bound.extents.tolist()
+    axes = tuple((a.name, n, a.reduction) for a, n in zip(model.space.axes, sizes, strict=True))
+    needs = tuple(
+        need
+        for value in dict.fromkeys(region.reads)
+        if (need := _need(graph, value, tiles, bindings)) is not None
+    )
+    table = tiles.table
+    return TileMap(
+        region.id, region.op, axes, tiles.grid, tiles.tile, tiles.batch,
+        tuple(table["role"].tolist()), tuple(table["region_m"].tolist()),
+        tuple(table["region_n"].tolist()), tuple(tiles.order.tolist()), needs,
+    )  # fmt: skip
+
+
+def _drawable(bound: BoundModel) -> Shape:
+    """A power of two a side, so that no more than :data:`_SIDE` tiles lie beside each other."""
+    batch, m, n, _ = bound.problem
+    rows = max(1, _SIDE // max(batch, 1))
+    return _power(m, rows), _power(n, _SIDE), 0
+
+
+def _power(extent: int, parts: int) -> int:
+    return 1 << max(0, -(-extent // parts) - 1).bit_length()
+
+
+def _need(
+    graph: TileGraph, value: str, consumer: TileSet, bindings: Mapping[str, int]
+) -> Need | None:
+    """None for a value no modelled region produces, or one with too many tiles to draw."""
+    producer = graph.producer(value)
+    model = graph.model(producer) if producer is not None else None
+    if producer is None or model is None:
+        return None
+    bound = model.bind(bindings)
+    tiles = expand(bound, _drawable(bound))
+    if len(tiles) > _MOST or value not in {a.value for a in bound.writes}:
+        return None
+    if value not in {a.value for a in (consumer.model.reads if consumer.model else ())}:
+        return None
+    rectangles = dependences(tiles, consumer, value)
+    rows = tuple(tuple(row) for row in rectangles.tolist())
+    kind = dependence_kind(rectangles, tiles)
+    return Need(value, producer.id, kind, tiles.grid, rows)

@@ -1,0 +1,135 @@
+"""Why a model became what it became: every region's story, as a record and as words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tracea_graph.views.report import RuleRow
+from tracea_graph.views.text import cell, new_table, plain, render_rules
+
+__all__ = ["Explanation", "Story", "render_explanation", "render_node"]
+
+
+@dataclass(frozen=True)
+class Story:
+    """One region after the passes: what it stands for, and what was tried on its operators.
+
+    ``rule`` is empty for an operator left as it was.  ``before_us`` and ``after_us`` are predicted
+    times of one run; ``measured`` the gain of the whole model from it and its equals, if a report
+    of an earlier run has it.  ``steps`` are the rules that built it, in order; ``missed`` those
+    that nearly applied, with the first reason that failed; ``superseded`` what lost to another.
+    """
+
+    op: str
+    rule: str
+    results: tuple[str, ...]
+    nodes: tuple[str, ...]
+    kinds: tuple[str, ...]
+    before_us: float
+    after_us: float
+    measured: str = ""
+    steps: tuple[str, ...] = ()
+    missed: tuple[tuple[str, str], ...] = ()
+    superseded: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All regions of a model in order, and the rules' account."""
+
+    model: str
+    assumed: str
+    stories: tuple[Story, ...]
+    rules: tuple[RuleRow, ...]
+
+    def about(self, node: str) -> tuple[Story, ...]:
+        """The regions that an original operator went into, or that write a value."""
+        return tuple(s for s in self.stories if node in s.nodes or node in s.results)
+
+    def to_json(self) -> str:
+        """Indented JSON with sorted keys."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+
+
+def render_explanation(told: Explanation) -> RenderableType:
+    """Equal regions share a row; then what was left as it is, and every near miss."""
+    return Group(*_parts(told))
+
+
+def render_node(told: Explanation, node: str) -> RenderableType:
+    """Everything about the regions one operator went into."""
+    return Group(*(part for story in told.about(node) for part in _story(story)))
+
+
+def _parts(told: Explanation) -> Iterator[RenderableType]:
+    yield Text(f"{plain(told.model)}: predicted for {plain(told.assumed)}")
+    fused: dict[tuple[object, ...], list[Story]] = {}
+    left: dict[str, list[Story]] = {}
+    for story in told.stories:
+        if story.rule:
+            key = (story.op, story.rule, story.kinds, round(story.after_us, 1))
+            fused.setdefault(key, []).append(story)
+        else:
+            left.setdefault(story.op, []).append(story)
+    if fused:
+        table = new_table("fused")
+        table.add_column("region", no_wrap=True)
+        table.add_column("count", justify="right")
+        for name in ("built by", "stands for"):
+            table.add_column(name, overflow="fold")
+        for name in ("predicted µs", "measured"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for group in fused.values():
+            first = group[0]
+            table.add_row(
+                cell(first.op), str(len(group)), cell(", ".join(first.steps)),
+                cell(_counted(first.kinds)), _times(first), cell(first.measured),
+            )  # fmt: skip
+        yield table
+    if left:
+        table = new_table("left as they are")
+        table.add_column("operator", no_wrap=True)
+        table.add_column("count", justify="right")
+        table.add_column("predicted µs in all", justify="right", no_wrap=True)
+        table.add_column("why", overflow="fold")
+        for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
+            why = {f"{rule}: {reason}": None for s in group for rule, reason in s.missed}
+            total = sum(s.after_us for s in group)
+            said = "; ".join(why) or "no rule is about it, or none fits its neighbourhood"
+            table.add_row(cell(op), str(len(group)), f"{total:.3g}", cell(said))
+        yield table
+    if told.rules:
+        yield render_rules(told.rules)
+    yield Text("tracea explain MODEL --node NAME tells the story of one operator")
+
+
+def _story(story: Story) -> Iterator[RenderableType]:
+    title = f"{story.op} " + (f"by {story.rule}" if story.rule else "left as it is")
+    yield Text(plain(title), style="bold")
+    yield Text(plain(f"  writes {', '.join(story.results)}"))
+    if story.rule:
+        yield Text(plain(f"  stands for {', '.join(story.nodes)}"))
+        yield Text(plain(f"  built by {', '.join(story.steps)}"))
+    measured = f", measured {story.measured}" if story.measured else ""
+    yield Text(plain(f"  predicted {_times(story)} µs{measured}"))
+    for rule, reason in story.missed:
+        yield Text(plain(f"  {rule} does not apply: {reason}"))
+    for rule, reason in story.superseded:
+        yield Text(plain(f"  {rule} was superseded: {reason}"))
+
+
+def _times(story: Story) -> str:
+    if not story.rule:
+        return f"{story.after_us:.3g}"
+    return f"{story.before_us:.3g} → {story.after_us:.3g}"
+
+
+def _counted(kinds: tuple[str, ...]) -> str:
+    counts = {kind: kinds.count(kind) for kind in kinds}
+    return ", ".join(kind if n == 1 else f"{n} {kind}" for kind, n in counts.items())

@@ -1,0 +1,137 @@
+"""A profile as a table: a row per family of nodes, their kernel calls below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tracea_graph.views.bench import made_with
+from tracea_graph.views.profiling import (
+    EXPLAINED,
+    SHORTEST,
+    Family,
+    Profile,
+    ProfileRow,
+    notable,
+)
+from tracea_graph.views.text import plain
+
+__all__ = ["abridged", "cells", "headline", "in_bytes", "render_profile", "summary"]
+
+
+def render_profile(profile: Profile, verbosity: int = 0) -> RenderableType:
+    """A row per family, from verbosity 1 on a row per node with its original nodes."""
+    return Group(*_parts(profile, verbosity))
+
+
+def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
+    table = Table(title=Text(plain(headline(profile)), style="bold"), title_justify="left")
+    table.add_column("node" if verbosity else "operator", overflow="fold")
+    table.add_column("size" if verbosity else "size (nodes)", no_wrap=True)
+    for name in ("ms", "share", "GFLOP/s", "of peak", "GB/s", "of limit", "before", "after"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("bound")
+    if verbosity:
+        table.add_column("original nodes", overflow="fold")
+        for row in profile.rows:
+            originals = Text(plain(abridged(row.originals)))
+            table.add_row(Text(plain(row.name)), row.size, *cells(row, profile), originals)
+            for call in row.calls if len(row.calls) > 1 else ():
+                table.add_row(_inner(call), call.size, *cells(call, profile))
+    else:
+        named, rest = notable(profile)
+        for family in named:
+            size = f"{family.rows[0].size} ({len(family.rows)})".strip()
+            table.add_row(_label(family), size, *cells(family.total, profile))
+            for call in family.calls:
+                table.add_row(_inner(call), call.size, *cells(call, profile))
+        if rest:
+            table.add_row(Text("the rest", style="dim"), f"({len(rest)})", *_rest(rest, profile))
+    yield table
+    yield from (Text(line) for line in summary(profile))
+
+
+def headline(profile: Profile) -> str:
+    """Model, binding and threads."""
+    plural = "s" * (profile.threads > 1)
+    return f"{profile.model}, {profile.binding}, {profile.threads} thread{plural}"
+
+
+def cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
+    """Milliseconds, share, GFLOP/s and GB/s with their limits, bytes before and after, bound."""
+    share = f"{row.us / (profile.us or 1.0):.1%}"
+    if row.bytes is None or row.us < SHORTEST:
+        return (f"{row.us / 1e3:.3f}", share, "", "", "", "", "", "", row.bound)
+    computed = (f"{row.gflops:.1f}", f"{row.compute_us / row.us:.0%}") if row.flops else ("", "")
+    moved = (f"{row.bytes / row.us / 1e3:.1f}", f"{row.memory_us / row.us:.0%}")
+    before = in_bytes(row.apart) if row.apart and row.apart > row.bytes else ""
+    return (
+        f"{row.us / 1e3:.3f}",
+        share,
+        *computed,
+        *moved,
+        before,
+        in_bytes(row.bytes),
+        row.bound,
+    )
+
+
+def in_bytes(size: float) -> str:
+    """Bytes with three digits and a unit."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def abridged(names: Sequence[str]) -> str:
+    """Names of nodes with the path they share written once: ``a/b/{X, Y}, a/Z``."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        path, slash, last = name.rpartition("/")
+        groups.setdefault(path + slash, []).append(last)
+    return ", ".join(
+        f"{path}{{{', '.join(last)}}}"
+        if len(last) > 1 and path
+        else ", ".join(path + n for n in last)
+        for path, last in groups.items()
+    )
+
+
+def summary(profile: Profile) -> Iterator[str]:
+    """What the table adds up to, its limits and how it was measured."""
+    known = [row for row in profile.rows if row.bytes is not None]
+    before, after = (sum(getattr(r, n) or 0.0 for r in known) for n in ("apart", "bytes"))
+    levels = ", ".join(f"{m.name} {m.gbytes:.0f} GB/s" for m in profile.roofs.memories)
+    yield (
+        f"{profile.us / 1e3:.2f} ms in {len(profile.rows)} nodes, {profile.in_programs:.1%} of it "
+        f"in programs; a whole run takes {profile.run_ms:.2f} ms"
+    )
+    yield (
+        f"bytes walked: {in_bytes(before)} before (operator by operator), "
+        f"{in_bytes(after)} after (what a node must read and write)"
+    )
+    yield f"limits ({profile.roofs.source}): {profile.roofs.gflops:.0f} GFLOP/s fp32, {levels}"
+    yield (
+        f"{profile.profiling_us:g} µs of profiling were taken off each node's median; a bound "
+        f"explains at least {EXPLAINED:.0%} of a node's time, else it is overhead"
+    )
+    yield from map(plain, profile.notes)
+    yield from (f"warning: {plain(text)}" for text in profile.warnings)
+    yield made_with(profile.versions, profile.machine)
+
+
+def _label(family: Family) -> Text:
+    return Text(plain(family.op), style="" if family.kernel else "dim")
+
+
+def _inner(call: ProfileRow) -> Text:
+    return Text(f"  {call.op}", style="italic")
+
+
+def _rest(rows: Sequence[ProfileRow], profile: Profile) -> tuple[str, str]:
+    us = sum(row.us for row in rows)
+    return f"{us / 1e3:.3f}", f"{us / (profile.us or 1.0):.1%}"
