@@ -12,6 +12,7 @@
 #endif
 #define TRACEA_API extern "C" __attribute__((visibility(TRACEA_VISIBILITY)))
 #define INLINE static inline __attribute__((always_inline, unused))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 #if defined(__GNUC__) && !defined(__clang__)
 // gcc 12 finds fault with the deliberately undefined operands in its own header.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -55,6 +56,16 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+// The sums of four vectors, each in an order of its own.
+INLINE void sums(const vf (&a)[4], float* to) {
+  const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
+  const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
+  const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+  const vf each = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) +
+                  _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
+  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+}
 INLINE vf pairs(vf a, vf b, int high) {
   const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
   return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
