@@ -1,4 +1,4 @@
-// The attention driver: a task is some query rows of one (batch, head).
+// The attention driver: a task is some query rows of the heads that share keys, or of some of them.
 #pragma once
 #include "runtime_check.h"
 #include "runtime_slots.h"
@@ -6,51 +6,52 @@
 namespace tracea {
 
 constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the keys too often
+constexpr int64_t kFewQueries = 4;  // rows for which packing the keys would cost more than it saves
+constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
 
 struct AttentionJob {
   tracea_attention_fn attention;
   const Box *q, *k, *v, *mask, *y;
-  int32_t mask_kind, zero_rows;
-  int64_t mask_size;  // bytes per element
-  float scale;
-  int64_t heads, shared, chunks;  // query heads; query heads per key head; tasks per head
+  tracea_attention_tile common;   // what all tasks share
+  int64_t mask_size;              // bytes per element
+  int64_t groups, parts, chunks;  // key heads; tasks per key head; tasks per heads' queries
   Slots slots;
 };
 
 inline void attention_task(void* usr, size_t index) {
   AttentionJob& job = *static_cast<AttentionJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), chunk = task % job.chunks;
-  const int64_t h = task / job.chunks % job.heads, b = task / job.chunks / job.heads;
-  const int64_t queries = job.q->dims[2];
+  const int64_t part = task / job.chunks % job.parts, group = task / job.chunks / job.parts;
+  const int64_t g = group % job.groups, b = group / job.groups;
+  const int64_t queries = job.q->dims[2], shared = job.q->dims[1] / job.groups;
   const int64_t first = queries * chunk / job.chunks, last = queries * (chunk + 1) / job.chunks;
-  const auto at = [&](const Box& box, int64_t head, int64_t row) {
-    return b * box.strides[0] + head * box.strides[1] + row * box.strides[2];
+  const int64_t head = g * shared + shared * part / job.parts;
+  const auto at = [&](const Box& box, int64_t h, int64_t row) {
+    return b * box.strides[0] + h * box.strides[1] + row * box.strides[2];
   };
   const int slot = claim_slot(job.slots);
-  tracea_attention_tile tile = {};
+  tracea_attention_tile tile = job.common;
   tile.queries = last - first;
-  tile.keys = job.k->dims[2];
-  tile.head = job.q->dims[3];
-  tile.head_v = job.v->dims[3];
-  tile.q = job.q->f32() + at(*job.q, h, first), tile.q_stride = job.q->strides[2];
-  tile.k = job.k->f32() + at(*job.k, h / job.shared, 0), tile.k_stride = job.k->strides[2];
-  tile.v = job.v->f32() + at(*job.v, h / job.shared, 0), tile.v_stride = job.v->strides[2];
-  if (job.mask) {
-    tile.mask = job.mask->data + at(*job.mask, h, first) * job.mask_size;
-    tile.mask_row = job.mask->strides[2];
-    tile.mask_col = job.mask->strides[3];
-    tile.mask_kind = job.mask_kind;
+  tile.heads = g * shared + shared * (part + 1) / job.parts - head;
+  tile.q = job.q->f32() + at(*job.q, head, first);
+  tile.k = job.k->f32() + at(*job.k, g, 0);
+  tile.v = job.v->f32() + at(*job.v, g, 0);
+  if (job.mask) tile.mask = job.mask->data + at(*job.mask, head, first) * job.mask_size;
+  tile.y = job.y->f32() + at(*job.y, head, first);
+  tile.seen += first;
+  if (queries == 1) {  // heads become rows: their keys are read once
+    tile.queries = tile.heads, tile.heads = 1, tile.seen_step = 0;
+    tile.q_stride = tile.q_head, tile.y_stride = tile.y_head, tile.mask_row = tile.mask_head;
   }
-  tile.zero_rows = job.zero_rows;
-  tile.scale = job.scale;
-  tile.y = job.y->f32() + at(*job.y, h, first), tile.y_stride = job.y->strides[2];
   tile.scratch = memory_of(job.slots, slot);
   job.attention(&tile);
   release_slot(job.slots, slot);
 }
 
 inline bool check_attention(Signature& call) {
-  if (!call.no_chain() || !call.counts(2, 1, 5) || !call.parameter(0, 0, 2) || !call.parameter(1, 0, 1)) return false;
+  if (!call.no_chain() || !call.counts(3, 3, 5) || !call.parameter(0, 0, 2) ||
+      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 2))
+    return false;
   const int64_t kind = call.integer(0);
   const bool ok = call.reads(0, 4) && call.reads(1, 4) && call.reads(2, 4) && call.writes(4, 4);
   if (!ok) return false;
@@ -68,11 +69,33 @@ inline bool attention_shapes(const Box* views, bool masked) {
   const auto unit = [](const Box& box) { return box.dims[3] <= 1 || box.strides[3] == 1; };
   const auto real = [](const Box& box) { return box.dims[2] <= 1 || box.strides[2] != 0; };
   return is(k, batch, shared, keys, head) && is(v, batch, shared, keys, head_v) &&
-         is(y, batch, heads, queries, head_v) && unit(q) && unit(k) && unit(v) && unit(y) &&
-         real(k) && real(v) && head >= 1 && head <= 256 && head_v >= 1 && head_v <= 256 &&
+         is(y, batch, heads, queries, head_v) && unit(q) && unit(v) && unit(y) &&
+         (unit(k) || k.strides[2] == 1) && real(v) && (real(k) || !unit(k)) && head >= 1 && head <= 256 && head_v >= 1 && head_v <= 256 &&
          keys >= 1 && shared >= 1 && heads % shared == 0 &&
          (!masked || (is(mask, batch, heads, queries, keys) &&
                       (keys == 1 || mask.strides[3] == 0 || mask.strides[3] == 1)));
+}
+
+// What a call says about all its tasks.
+inline tracea_attention_tile attention_tile(const Call& call, const Box* views) {
+  const Box &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
+  tracea_attention_tile tile = {};
+  tile.keys = k.dims[2], tile.head = q.dims[3], tile.head_v = v.dims[3];
+  tile.q_stride = q.strides[2], tile.q_head = q.strides[1];
+  tile.k_stride = k.strides[2], tile.k_col = k.dims[3] <= 1 ? 1 : k.strides[3];
+  tile.v_stride = v.strides[2];
+  tile.y_stride = y.strides[2], tile.y_head = y.strides[1];
+  tile.mask_kind = static_cast<int32_t>(call.ints[0]);
+  if (tile.mask_kind)
+    tile.mask_head = mask.strides[1], tile.mask_row = mask.strides[2], tile.mask_col = mask.strides[3];
+  tile.zero_rows = static_cast<int32_t>(call.ints[1]);
+  const int64_t seen = call.ints[2] == 2 ? k.dims[2] - q.dims[2] : 0;  // before the first query
+  tile.causal = call.ints[2] != 0 && seen + 1 < tile.keys;
+  tile.seen = seen + 1, tile.seen_step = 1;
+  tile.scale = static_cast<float>(call.floats[0]);
+  tile.fill = static_cast<float>(call.floats[1]);
+  tile.softcap = static_cast<float>(call.floats[2]);
+  return tile;
 }
 
 inline bool run_attention(Run& run, const Call& call, const Box* views) {
@@ -89,16 +112,18 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   job.attention = host.isa->attention;
   job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[4];
   job.mask = masked ? &views[3] : nullptr;
-  job.mask_kind = static_cast<int32_t>(call.ints[0]);
-  job.zero_rows = static_cast<int32_t>(call.ints[1]);
-  job.mask_size = job.mask_kind == 1 ? 4 : 1;
-  job.scale = static_cast<float>(call.floats[0]);
-  job.heads = q.dims[1];
-  job.shared = job.heads / views[1].dims[1];
-  const int64_t all = q.dims[0] * q.dims[1], wanted = most(8, host.processors);
-  job.chunks = most(1, least(ceil_div(q.dims[2], kQueryChunk), wanted / all));
-  const int64_t tasks = all * job.chunks;
-  const int64_t bytes = host.isa->attention_scratch(views[1].dims[2], q.dims[3], views[2].dims[3]);
+  job.mask_size = call.ints[0] == 1 ? 4 : 1;
+  job.common = attention_tile(call, views);
+  const int64_t queries = q.dims[2], keys = views[1].dims[2];
+  job.groups = views[1].dims[1];
+  const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
+  const int64_t wanted = most(8, host.processors);
+  job.chunks = most(1, least(ceil_div(queries, kQueryChunk), wanted / all));
+  // Heads that share keys part only where there would be too little to do for the threads.
+  job.parts = most(1, least(shared, host.processors / (all * job.chunks)));
+  job.common.direct = queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
+  const int64_t tasks = all * job.parts * job.chunks;
+  const int64_t bytes = host.isa->attention_scratch(keys, q.dims[3], views[2].dims[3]);
   Scratch scratch(run);
   return make_slots(run, scratch, tasks, bytes, &job.slots) &&
          run.parallel(tasks, attention_task, &job);

@@ -140,20 +140,26 @@ typedef struct {
 } tracea_gather_tile;
 typedef void (*tracea_gather_fn)(const tracea_gather_tile*);
 
-// Scaled dot-product attention for one (batch, head) and query rows [0, queries):
-//   y = softmax(scale * q k^T + mask) v, keys [0, keys).
-// mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key.
+// Scaled dot-product attention for `heads` heads of q that share k and v, and query rows
+// [0, queries) of each:
+//   s = scale * q k^T, keys [0, keys); then softcap * tanh(s / softcap) if there is a cap
+//   s = fill for keys from `seen + row * seen_step` on, if causal
+//   y = softmax(s with the mask) v
+// mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key (causal drops like false).
 // A row whose keys are all masked by -inf or false gives zeros if zero_rows, else what ONNX
 // Runtime's Softmax gives on a row of equal very low scores: the average (see kernels/README.md).
 typedef struct {
   int64_t queries, keys, head, head_v;  // head: q/k width; head_v: v width; 1 .. 256
-  const float* q; int64_t q_stride;     // row strides; a head's columns are contiguous
-  const float* k; int64_t k_stride;
+  int64_t heads;
+  const float* q; int64_t q_stride, q_head;  // steps from row to row and from head to head;
+  const float* k; int64_t k_stride, k_col;   // columns lie side by side, but either step of k is 1
   const float* v; int64_t v_stride;
-  const void* mask; int64_t mask_row, mask_col;  // strides; mask_col is 0 or 1
-  int32_t mask_kind, zero_rows;
-  float scale;
-  float* y; int64_t y_stride;
+  const void* mask; int64_t mask_row, mask_col, mask_head;  // mask_col is 0 or 1
+  int64_t seen, seen_step;
+  int32_t mask_kind, causal, zero_rows;
+  int32_t direct;                        // 1: few queries; k is read in place, not packed
+  float scale, fill, softcap;
+  float* y; int64_t y_stride, y_head;
   void* scratch;                         // >= tracea_attention_scratch(...) bytes, 64-byte aligned
 } tracea_attention_tile;
 typedef void (*tracea_attention_fn)(const tracea_attention_tile*);

@@ -130,7 +130,7 @@ def _copy(isa: str) -> Variant:
 def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
     """Register tiles of ``rows`` by ``panels``, each largest first and ending in 1."""
     params = {"query_block": 24, "key_block": 256, "rows": rows, "panels": panels}
-    functions = frozenset({"exp_neg", "transpose"})
+    functions = frozenset({"exp_neg", "sums", "tanh", "transpose"})
     return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 

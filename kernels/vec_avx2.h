@@ -246,3 +246,12 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
       transpose8(src + r * stride + c, stride, rows - r, cols - c, dst + c * 16 + r);
 }
 //% endif
+//% if "sums" in needs
+
+// Lane i: the sum of a[i].
+INLINE vf sums(vf (&a)[8]) {
+  const vf low = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+  const vf high = _mm256_hadd_ps(_mm256_hadd_ps(a[4], a[5]), _mm256_hadd_ps(a[6], a[7]));
+  return _mm256_permute2f128_ps(low, high, 0x20) + _mm256_permute2f128_ps(low, high, 0x31);
+}
+//% endif

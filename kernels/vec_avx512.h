@@ -226,3 +226,18 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
   UNROLL for (int c = 0; c < 16; c++) if (c < cols) store(dst + c * 16, a[c]);
 }
 //% endif
+//% if "sums" in needs
+
+// Lane i: the sum of a[i].
+INLINE vf sums(vf (&a)[16]) {
+  UNROLL for (int i = 0; i < 16; i += 2)
+    a[i] = _mm512_unpacklo_ps(a[i], a[i + 1]) + _mm512_unpackhi_ps(a[i], a[i + 1]);
+  UNROLL for (int i = 0; i < 16; i += 4) {
+    const __m512d x = _mm512_castps_pd(a[i]), y = _mm512_castps_pd(a[i + 2]);
+    a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) + _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  }
+  UNROLL for (int i = 0; i < 16; i += 8)
+    a[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x44) + _mm512_shuffle_f32x4(a[i], a[i + 4], 0xee);
+  return _mm512_shuffle_f32x4(a[0], a[8], 0x88) + _mm512_shuffle_f32x4(a[0], a[8], 0xdd);
+}
+//% endif

@@ -137,3 +137,7 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
     for (int r = 0; r < 16; r++) dst[c * 16 + r] = r < rows ? src[r * stride + c] : 0.0f;
 }
 //% endif
+//% if "sums" in needs
+
+INLINE vf sums(vf (&a)[1]) { return a[0]; }
+//% endif

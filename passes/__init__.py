@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.passes import (
     attention,
+    attention_nodes,
     batch_norm,
     channel_norm,
     channel_norms,
@@ -46,6 +47,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
             (
                 *map(RulePass, recognise.RULES),
                 attention.RecogniseAttention(),
+                attention_nodes.LiftAttention(),
                 channel_norm.RecogniseChannelNorm(),
                 rotary.LiftRotary(),
             ),

@@ -1,185 +1,296 @@
-"""Reading data movement as an index map: what a view of a stored value is, in moves.
+"""What integer and boolean tensors say about their own indices.
 
-Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Slice, Split, Expand, Gather of one constant index
+    Unsqueeze(Range(0, n, 1), 0)                     value[i, j] = j
+    LessOrEqual(j + 0, i + past)                     true where key j ≤ query i + past
+    And(LessOrEqual(…), x)                           that, and x
+    Where(Less(j, i + 1), 0, −∞)                     the same, as a sum
+    constant lower triangle, cut by Slice            the same
+
+A boolean mask becomes a conjunction: the least bound on key − query that its structure proves,
+and the values that are left.  Nothing is evaluated for sizes that happen to be at hand: a form
+that is not proved stays a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass
 
-from tracea_graph.ir import Extent
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move, resolve_target
-from tracea_graph.ops.space_parts import constant_ints, reshape_groups
+import numpy as np
+
+from tracea_graph.ir import DType, Extent, combine
+from tracea_graph.passes.extents import (
+    constant_ints,
+    scalar_extent,
+    tail_agrees,
+    where_equal,
+)
 from tracea_graph.passes.regions import attribute
+from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["read_move", "through"]
+__all__ = ["Affine", "Band", "affine", "conjunction", "dropped_number", "drops"]
 
-Shape = tuple[Extent, ...]
+_MAX_DEPTH = 16
+_MAX_TRIANGLE = 1 << 24
+"""Elements of a constant that are still worth comparing with a triangle."""
+_COMPARISONS = {
+    "LessOrEqual": (1, 0),
+    "Less": (1, 1),
+    "GreaterOrEqual": (-1, 0),
+    "Greater": (-1, 1),
+}
+_MOVERS = ("Expand", "Unsqueeze", "Identity", "Slice", "Reshape")
+_NEGATED = {"LessOrEqual": "Greater", "Less": "GreaterOrEqual", "GreaterOrEqual": "Less",
+            "Greater": "LessOrEqual"}  # fmt: skip
 
 
-def read_move(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
-    """How ``value``, a result of an original operator, views that operator's first operand.
+@dataclass(frozen=True)
+class Affine:
+    """An integer tensor: ``const + Σ steps[a] · index[a]``."""
 
-    None if the operator does not move data, or moves it as no constant map says.
-    """
-    reader = None if region.fused else _READERS.get(region.op)
-    if reader is None or not region.operands or not region.operands[0]:
+    const: Extent
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Band:
+    """True where ``key ≤ query + reach``, over the last two axes."""
+
+    reach: Extent
+
+
+# ---- integers ----------------------------------------------------------------------------
+
+
+def affine(graph: TileGraph, value: str, depth: int = 0) -> Affine | None:
+    """The index map of an integer tensor, or None if its structure proves none."""
+    shape = graph.spec(value).shape
+    if shape is None or depth > _MAX_DEPTH:
         return None
-    x, y = graph.spec(region.operands[0]).shape, graph.spec(value).shape
-    if x is None or y is None:
+    if all(d == 1 for d in shape):
+        number = scalar_extent(graph, value)
+        return None if number is None else Affine(number, (0,) * len(shape))
+    if graph.weight(value) is not None:
+        return _constant_line(graph, value)
+    region = graph.producer(value)
+    if region is None or region.fused:
         return None
-    moves = reader(graph, region, value, x, y)
-    return None if moves is None else IndexMap(tuple(moves))
+    if region.op == "Range":
+        start, step = (scalar_extent(graph, region.operands[i]) for i in (0, 2))
+        return Affine(start, (step,)) if start is not None and isinstance(step, int) else None
+    if region.op in ("Identity", "Cast") and graph.spec(value).dtype in (DType.I64, DType.I32):
+        return affine(graph, region.operands[0], depth + 1)
+    if region.op in ("Unsqueeze", "Squeeze", "Reshape", "Expand"):
+        inner = affine(graph, region.operands[0], depth + 1)
+        return None if inner is None else _reshaped(graph, region, inner)
+    if region.op in ("Add", "Sub"):
+        a, b = (affine(graph, v, depth + 1) for v in region.operands)
+        return _sum(a, b, 1 if region.op == "Add" else -1, len(shape)) if a and b else None
+    return None
 
 
-Moves = Sequence[Move] | None
-
-
-def _transpose(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    perm = attribute(region, "perm", tuple(range(len(x)))[::-1])
-    return [Move("transpose", tuple(perm))]  # type: ignore[arg-type]
-
-
-def _reshape(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    """The target as the dimensions spell it: a number, a copy, and one that follows."""
-    target = [d if isinstance(d, int) else 0 if x[i : i + 1] == (d,) else -1
-              for i, d in enumerate(y)]  # fmt: skip
-    if target.count(-1) > 1 or (0 in y):
+def _constant_line(graph: TileGraph, value: str) -> Affine | None:
+    """A constant that counts along its last axis."""
+    weight = graph.weights[value]
+    if weight.dtype not in (DType.I64, DType.I32) or weight.count > _MAX_TRIANGLE:
         return None
-    return [Move("reshape", tuple(target))]
-
-
-def _axes(graph: TileGraph, region: Region, rank: int) -> tuple[int, ...] | None:
-    axes = constant_ints(region, graph, "axes", 1)
-    return None if axes is None else tuple(sorted(a % rank for a in axes))
-
-
-def _squeeze(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    axes = _axes(graph, region, len(x)) if x else None
-    if axes is not None and not axes:
-        axes = tuple(i for i, d in enumerate(x) if d == 1)
-    return [Move("squeeze", axes)] if axes else None
-
-
-def _unsqueeze(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    axes = _axes(graph, region, len(y))
-    return [Move("unsqueeze", axes)] if axes else None
-
-
-def _slice(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    parts = [
-        constant_ints(region, graph, name, i + 1)
-        for i, name in enumerate(("starts", "ends", "axes", "steps"))
-    ]
-    starts, ends, axes, steps = parts
-    if starts is None or ends is None or axes is None or steps is None:
+    array = weight.array()
+    if any(d != 1 for d in array.shape[:-1]):
         return None
-    axes, steps = axes or tuple(range(len(starts))), steps or (1,) * len(starts)
-    rows = zip(starts, ends, axes, steps, strict=True)
-    return [Move("slice", (a % len(x), _clip(s), _clip(e), t)) for s, e, a, t in rows]
-
-
-def _clip(place: int) -> int:
-    """Far beyond every index, but a number a plan and NumPy hold."""
-    return max(-HUGE, min(HUGE, place))
-
-
-def _split(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    axis = int(attribute(region, "axis", 0)) % len(x)  # type: ignore[call-overload]
-    before = [graph.spec(v).shape for v in region.results[: region.results.index(value)]]
-    sizes = [None if s is None else s[axis] for s in (*before, y)]
-    numbers = [s for s in sizes if isinstance(s, int)]
-    if len(numbers) < len(sizes):
+    row = array.reshape(-1).astype(np.int64)
+    step = int(row[1] - row[0])
+    if not np.array_equal(row, row[0] + step * np.arange(len(row))):
         return None
-    start = sum(numbers[:-1])
-    return [Move("slice", (axis, start, start + numbers[-1], 1))]
+    return Affine(int(row[0]), (*(0,) * (array.ndim - 1), step))
 
 
-def _expand(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    """To numbers only: a symbol's size would have to be read from somewhere."""
-    extra = len(y) - len(x)
-    own = (1,) * extra + x
-    target = [1 if a == b else b for a, b in zip(own, y, strict=True)]
-    if not all(isinstance(t, int) for t in target):
-        return None
-    moves = [Move("unsqueeze", tuple(range(extra)))] if extra else []
-    return [*moves, Move("expand", tuple(t for t in target if isinstance(t, int)))]
-
-
-def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    weight = graph.weight(region.operands[1])
-    if weight is None or weight.count != 1 or len(weight.shape) > 1 or not x:
-        return None
-    axis = int(attribute(region, "axis", 0)) % len(x)  # type: ignore[call-overload]
-    index = int(weight.array().reshape(()))
-    kept = [Move("unsqueeze", (axis,))] if weight.shape else []
-    return [Move("select", (axis, index)), *kept]
-
-
-Reader = Callable[[TileGraph, Region, str, Shape, Shape], Moves]
-_READERS: Mapping[str, Reader] = MappingProxyType(
-    {
-        "Transpose": _transpose,
-        "Reshape": _reshape,
-        "Flatten": _reshape,
-        "Squeeze": _squeeze,
-        "Unsqueeze": _unsqueeze,
-        "Slice": _slice,
-        "Split": _split,
-        "Expand": _expand,
-        "Gather": _gather,
-    }
-)
-
-
-# ---- maps through broadcasts -----------------------------------------------------------
-
-
-def through(index_map: IndexMap, own: Shape, full: Shape) -> IndexMap | None:
-    """What a map of ``full`` does to an operand of shape ``own`` that broadcasts to it.
-
-        x[S,D] + y[B,S,D], transposed   ->   x transposed as [1,S,D]
-
-    None if a Reshape mixes axes that repeat with axes that do not.
-    """
-    if own == full:
-        return index_map
-    if all(d == 1 for d in own):
-        return IndexMap((Move("squeeze", tuple(range(len(own)))),) if own else ())
-    extra = len(full) - len(own)
-    moves = [Move("unsqueeze", tuple(range(extra)))] if extra else []
-    mine, whole = (1,) * extra + own, full
-    for move in index_map.moves:
-        adapted = _adapted(move, mine, whole)
-        if adapted is None:
+def _reshaped(graph: TileGraph, region: Region, inner: Affine) -> Affine | None:
+    """Axes of one added, removed or repeated."""
+    before = graph.spec(region.operands[0]).shape or ()
+    after = graph.spec(region.results[0]).shape or ()
+    if region.op == "Expand":
+        lead = len(after) - len(before)
+        grown = zip(before, after[lead:], inner.steps, strict=True)
+        if lead < 0 or any(d != 1 and not where_equal(d, full) for d, full, _ in grown):
             return None
-        moves += adapted
-        mine = IndexMap(tuple(adapted)).shape(mine)
-        whole = IndexMap((move,)).shape(whole)
-    return IndexMap(tuple(moves))
-
-
-def _adapted(move: Move, mine: Shape, whole: Shape) -> list[Move] | None:
-    if move.op in ("slice", "select"):
-        axis = move.ints[0]
-        if mine[axis] == 1 and whole[axis] != 1:
-            return [Move("squeeze", (axis,))] if move.op == "select" else []
-    if move.op != "reshape" or mine == whole:
-        return [move]
-    target = resolve_target(whole, move.ints)
-    groups = reshape_groups(whole, target)
-    if groups is None:
-        return None
-    spelled: list[int] = [1] * len(target)
-    for old, new in groups:
-        if all(mine[i] == 1 for i in old):
-            continue
-        if any(mine[i] != whole[i] for i in old):
+        return Affine(inner.const, (*(0,) * lead, *(s if d != 1 else 0
+                      for d, s in zip(before, inner.steps, strict=True))))  # fmt: skip
+    moving = [(d, s) for d, s in zip(before, inner.steps, strict=True) if d != 1]
+    steps = []
+    for size in after:
+        if size == 1:
+            steps.append(0)
+        elif moving and where_equal(moving[0][0], size):
+            steps.append(moving.pop(0)[1])
+        else:
             return None
-        for j in new:
-            dim = target[j]
-            copied = 0 if mine[j : j + 1] == (dim,) else -1
-            spelled[j] = dim if isinstance(dim, int) else copied
-    return [Move("reshape", tuple(spelled))] if spelled.count(-1) <= 1 else None
+    return None if moving else Affine(inner.const, tuple(steps))
+
+
+def _sum(a: Affine, b: Affine, sign: int, rank: int) -> Affine:
+    left, right = ((0,) * (rank - len(x.steps)) + x.steps for x in (a, b))
+    steps = tuple(x + sign * y for x, y in zip(left, right, strict=True))
+    return Affine(combine("add" if sign > 0 else "sub", a.const, b.const), steps)
+
+
+# ---- booleans ----------------------------------------------------------------------------
+
+
+def conjunction(graph: TileGraph, value: str, negated: bool = False) -> list[Band | str] | None:
+    """Parts that are all true exactly where ``value`` is (``negated``: is not); None: unknown.
+
+    A part is a band or a boolean value; no part at all is true everywhere.  A float32 mask counts
+    as true where it is 0, see :func:`drops`.
+    """
+    weight, region = graph.weight(value), graph.producer(value)
+    if weight is not None:
+        return _constant_mask(graph, value, negated)
+    if region is None or region.fused:
+        plain = negated or graph.spec(value).dtype is not DType.BOOL
+        return None if plain else [value]
+    parts: list[Band | str] | None = None
+    if region.op == "Not":
+        parts = conjunction(graph, region.operands[0], not negated)
+    elif region.op == "And" and not negated:
+        parts = _all_of(graph, region.operands)
+    elif region.op == "Or" and negated:
+        parts = _all_of(graph, region.operands, negated)
+    elif region.op in _COMPARISONS:
+        parts = _comparison(graph, region, negated)
+    elif region.op in _MOVERS:
+        parts = _moved(graph, region, negated)
+    elif region.op == "Cast" and graph.spec(region.operands[0]).dtype is DType.BOOL:
+        parts = conjunction(graph, region.operands[0], negated)
+    elif region.op == "Trilu" and not negated:
+        parts = _triangle(graph, region)
+    elif region.op == "Where" and not negated and (chosen := drops(graph, region)) is not None:
+        parts = conjunction(graph, region.operands[0], chosen[1])
+    if parts is None and not negated and graph.spec(value).dtype is DType.BOOL:
+        return [value]
+    return parts
+
+
+def drops(graph: TileGraph, region: Region) -> tuple[float, bool] | None:
+    """The number a mask ``Where(keep, 0, number)`` adds where it drops; True if turned round."""
+    a, b = (filled_number(graph, v) for v in region.operands[1:])
+    if a is None or b is None or {a == 0.0, b == 0.0} != {True, False}:
+        return None
+    return (b, False) if a == 0.0 else (a, True)
+
+
+def filled_number(graph: TileGraph, value: str) -> float | None:
+    """The number every element of a value is, or None."""
+    if (number := constant_number(graph, value)) is not None:
+        return number
+    region = graph.producer(value)
+    if region is None or region.fused:
+        return None
+    if region.op == "Expand":
+        return filled_number(graph, region.operands[0])
+    if region.op == "ConstantOfShape":
+        held = attribute(region, "value", None)
+        return 0.0 if held is None else float(np.asarray(held).reshape(()))
+    return None
+
+
+def dropped_number(graph: TileGraph, value: str) -> float | None:
+    """What a mask of two values, 0 and one other, adds where it drops; None if it is no such."""
+    region = graph.producer(value)
+    if region is None or region.fused:
+        return None
+    if region.op in _MOVERS:
+        return dropped_number(graph, region.operands[0])
+    if region.op == "Trilu":
+        return filled_number(graph, region.operands[0])
+    chosen = drops(graph, region) if region.op == "Where" else None
+    return chosen[0] if chosen else None
+
+
+def _triangle(graph: TileGraph, region: Region) -> list[Band | str] | None:
+    """Zero up to a diagonal, one number above it."""
+    if not attribute(region, "upper", 1) or not filled_number(graph, region.operands[0]):
+        return None
+    shift: Extent | None = 0
+    if len(region.operands) > 1 and region.operands[1]:
+        shift = scalar_extent(graph, region.operands[1])
+    return None if shift is None else [Band(combine("sub", shift, 1))]
+
+
+def _all_of(
+    graph: TileGraph, values: tuple[str, ...], negated: bool = False
+) -> list[Band | str] | None:
+    parts = [conjunction(graph, v, negated) for v in values]
+    return None if any(p is None for p in parts) else [x for p in parts for x in p or ()]
+
+
+def _comparison(graph: TileGraph, region: Region, negated: bool) -> list[Band | str] | None:
+    """a − b compared with 0, where a − b is ± (key − query) + c."""
+    a, b = (affine(graph, v) for v in region.operands)
+    rank = graph.spec(region.results[0]).rank
+    if a is None or b is None or rank is None or rank < 2:
+        return None
+    sign, strict = _COMPARISONS[_NEGATED[region.op] if negated else region.op]
+    difference = _sum(a, b, -1, rank)
+    if any(difference.steps[:-2]) or difference.steps[-2:] != (-sign, sign):
+        return None
+    # sign·(key − query) + c ≤ 0 (or < 0) for sign 1; ≥ 0 (or > 0) for sign −1, turned round
+    c = difference.const if sign > 0 else combine("sub", 0, difference.const)
+    return [Band(combine("sub", combine("sub", 0, c), strict))]
+
+
+def _moved(graph: TileGraph, region: Region, negated: bool) -> list[Band | str] | None:
+    """Bands through axes of one, repetition and cuts; values must not be cut."""
+    source, result = region.operands[0], region.results[0]
+    before, after = graph.spec(source).shape, graph.spec(result).shape
+    parts = conjunction(graph, source, negated)
+    if parts is None or before is None or after is None:
+        return None
+    shift: Extent = 0
+    if region.op == "Slice":
+        starts = _band_starts(graph, region, len(before))
+        if starts is None:
+            return None
+        shift = combine("sub", starts[0], starts[1])
+    elif region.op == "Expand":
+        if len(after) < len(before):
+            return None
+    elif len(before) < 2 or not tail_agrees(before, after, 2):
+        return None
+    if region.op != "Expand" and before != after and any(isinstance(p, str) for p in parts):
+        return None
+    return [Band(combine("add", p.reach, shift)) if isinstance(p, Band) else p for p in parts]
+
+
+def _band_starts(graph: TileGraph, region: Region, rank: int) -> tuple[Extent, Extent] | None:
+    """Where a Slice of step 1 starts along the last two axes."""
+    if len(region.operands) < 4 or not all(region.operands[1:4]):
+        return None
+    axes = constant_ints(graph, region.operands[3])
+    step = constant_ints(graph, region.operands[4]) if len(region.operands) > 4 else (1,)
+    start = scalar_extent(graph, region.operands[1])
+    if axes is None or len(axes) != 1 or step != (1,) or start is None:
+        return None
+    if isinstance(start, int) and start < 0:
+        return None
+    axis = axes[0] % rank
+    if axis < rank - 2:
+        return 0, 0
+    return (start, 0) if axis == rank - 2 else (0, start)
+
+
+def _constant_mask(graph: TileGraph, value: str, negated: bool) -> list[Band | str] | None:
+    """True everywhere, or a triangle; others stay values."""
+    weight = graph.weights[value]
+    if weight.dtype is not DType.BOOL:
+        return None
+    if not 0 < weight.count <= _MAX_TRIANGLE:
+        return None if negated else [value]
+    array = np.asarray(weight.array()) != negated
+    if array.all():
+        return []
+    if array.ndim >= 2 and all(d == 1 for d in array.shape[:-2]):
+        plane = array.reshape(array.shape[-2:])
+        reach = int(plane[0].sum()) - 1
+        if np.array_equal(plane, np.tri(plane.shape[0], plane.shape[1], reach, dtype=bool)):
+            return [Band(reach)]
+    return None if negated else [value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import Extent, combine
-from tracea_graph.ops.attention import MASKS, AttentionParams
+from tracea_graph.ops.attention import CAUSAL, MASKS, AttentionParams
 from tracea_graph.ops.program import View
 from tracea_graph.passes.writer import Shape, Slot, Writer, broadcast
 
@@ -15,30 +15,33 @@ __all__ = ["lower_attention"]
 def lower_attention(
     w: Writer, p: AttentionParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    batch, queries = operands[0].shape[:2]
-    keys = operands[1].shape[1]
-
-    def heads(index: int, rows: Extent, size: int) -> View:
-        width = p.widths[index]
-        strides: Shape = (combine("mul", rows, width), size, width, 1)
-        dims = (batch, p.heads, rows, size)
-        return View(operands[index].buffer, dims, strides, p.offsets[index])
-
+    batch, queries = p.extents(0, operands[0].spec)
+    keys = p.extents(1, operands[1].spec)[1]
+    q = _heads(operands[0], p.layouts[0], queries, p.heads, p.head, p.widths[0], p.offsets[0])
+    k = _heads(operands[1], p.layouts[1], keys, p.shared_heads, p.head, p.widths[1], p.offsets[1])
+    v = _heads(
+        operands[2], p.layouts[2], keys, p.shared_heads, p.head_v, p.widths[2], p.offsets[2]
+    )
+    y = _heads(results[0], p.layouts[3], queries, p.heads, p.head_v, p.heads * p.head_v)
     full: Shape = (batch, p.heads, queries, keys)
-    mask = broadcast(operands[3], full) if p.mask != "none" else None
-    width = p.heads * p.head_v
-    y = View(
-        results[0].buffer,
-        (batch, p.heads, queries, p.head_v),
-        (combine("mul", queries, width), p.head_v, width, 1),
-    )
     w.call(
-        "attention",
-        heads(0, queries, p.head),
-        heads(1, keys, p.head),
-        heads(2, keys, p.head_v),
-        mask,
-        y,
-        ints=(MASKS.index(p.mask), int(p.zero_rows)),
-        floats=(p.scale,),
-    )
+        "attention", q, k, v, broadcast(operands[3], full) if p.mask != "none" else None, y,
+        ints=(MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)),
+        floats=(p.scale, p.fill, p.softcap),
+    )  # fmt: skip
+
+
+def _heads(
+    slot: Slot, layout: str, rows: Extent, count: int, size: int, width: int, first: int = 0
+) -> View:
+    """A tensor as ``[B, H, rows, size]``; in rows, ``width`` columns lie side by side."""
+    dims: Shape = (slot.shape[0], count, rows, size)
+    plane = combine("mul", rows, size)
+    if layout in ("rows", "split"):
+        width = width if layout == "rows" else count * size
+        strides: Shape = (combine("mul", rows, width), size, width, 1)
+    elif layout == "heads":
+        strides = (combine("mul", plane, count), plane, size, 1)
+    else:
+        strides = (combine("mul", plane, count), plane, 1, rows)
+    return View(slot.buffer, dims, strides, first if layout == "rows" else 0)

@@ -11,8 +11,8 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import IDENTITY, MAX_RANK, ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.passes.elementary import read_chain
-from tracea_graph.passes.index_maps import read_move, through
 from tracea_graph.passes.rearranging import read_rearrangement
+from tracea_graph.passes.views import read_move, through
 from tracea_graph.passes.writer import localise
 from tracea_graph.ttg import Region, TileGraph
 

@@ -30,6 +30,8 @@ class MergeProjections:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if not isinstance(region.params, AttentionParams) or any(region.params.offsets):
             return
+        if region.params.layouts[:3] != ("rows",) * 3:
+            return
         gemms = [operand_producer(graph, v, "FusedGemm") for v in region.operands[:3]]
         q, k, v = gemms
         if q is None or k is None or v is None or len({g.id for g in (q, k, v)}) < 3:

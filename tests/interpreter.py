@@ -173,8 +173,16 @@ def embedding(call: Call, views: list[Any]) -> None:
 
 def attention(call: Call, views: list[Any]) -> None:
     q, k, v, mask, y = views
-    scores = call.floats[0] * (q @ np.swapaxes(k, -1, -2))
-    kind, zero_rows = call.ints
+    kind, zero_rows, order = call.ints
+    scale, fill, softcap = call.floats
+    k, v = (np.repeat(x, q.shape[1] // max(1, x.shape[1]), 1) for x in (k, v))
+    scores = scale * (q @ np.swapaxes(k, -1, -2))
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    rows, keys = scores.shape[-2:]
+    if order:
+        seen = np.tri(rows, keys, keys - rows if order == 2 else 0, dtype=bool)
+        scores = np.where(seen, scores, max(fill, -3.4e38))
     assert (mask is None) == (kind == 0)
     if kind == 1:
         scores = scores + np.maximum(mask, -3.4e38)

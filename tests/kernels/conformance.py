@@ -123,10 +123,15 @@ class AttentionTile(ctypes.Structure):
 
     _fields_ = [
         ("queries", c_int64), ("keys", c_int64), ("head", c_int64), ("head_v", c_int64),
-        ("q", c_void_p), ("q_stride", c_int64), ("k", c_void_p), ("k_stride", c_int64),
+        ("heads", c_int64),
+        ("q", c_void_p), ("q_stride", c_int64), ("q_head", c_int64),
+        ("k", c_void_p), ("k_stride", c_int64), ("k_col", c_int64),
         ("v", c_void_p), ("v_stride", c_int64),
-        ("mask", c_void_p), ("mask_row", c_int64), ("mask_col", c_int64), ("mask_kind", c_int32),
-        ("zero_rows", c_int32), ("scale", c_float), ("y", c_void_p), ("y_stride", c_int64),
+        ("mask", c_void_p), ("mask_row", c_int64), ("mask_col", c_int64), ("mask_head", c_int64),
+        ("seen", c_int64), ("seen_step", c_int64),
+        ("mask_kind", c_int32), ("causal", c_int32), ("zero_rows", c_int32), ("direct", c_int32),
+        ("scale", c_float), ("fill", c_float), ("softcap", c_float),
+        ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64),
         ("scratch", c_void_p),
     ]  # fmt: skip
 

@@ -26,9 +26,17 @@ LOWEST = np.finfo(np.float32).min
 
 
 def _attend(
-    isa: str, q: Array, k: Array, v: Array, mask: Array | None = None, zero_rows: bool = False
+    isa: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None = None,
+    zero_rows: bool = False,
+    turned: bool = False,
+    **more: Any,
 ) -> Array:
-    """One head; the mask is ``[S|1, T|1]``, float32 or boolean."""
+    """One head; the mask is ``[S|1, T|1]``, float32 or boolean; ``turned`` stores k as ``[D,T]``;
+    ``more`` are fields of the tile."""
     unit, (name, size_name) = emit("attention", isa), symbols("attention", isa)
     (queries, head), (keys, head_v) = q.shape, v.shape
     size = scratch_size(unit, size_name, keys, head, head_v)
@@ -39,8 +47,13 @@ def _attend(
     tile = AttentionTile(
         queries=queries, keys=keys, head=head, head_v=head_v, q=address(q), q_stride=head,
         k=address(k), k_stride=head, v=address(v), v_stride=head_v, scale=head**-0.5,
-        scratch=memory.ctypes.data + start, zero_rows=zero_rows,
+        scratch=memory.ctypes.data + start, zero_rows=zero_rows, heads=1, k_col=1, seen_step=1,
     )  # fmt: skip
+    if turned:
+        k = guarded(np.ascontiguousarray(k.T))
+        tile.k, tile.k_stride, tile.k_col = address(k), 1, keys
+    for field, value in more.items():
+        setattr(tile, field, value)
     if mask is not None:
         mask = guarded(mask)
         tile.mask, tile.mask_kind = address(mask), 2 if mask.dtype == bool else 1
@@ -205,3 +218,135 @@ def test_rows_without_keys_are_zero_if_asked(isa: str, boolean: bool) -> None:
     assert not got[[0, 7, 29]].any()
     rest = keep.any(1)
     close(got[rest], _reference(q, k, v, mask)[rest])
+
+
+# ---- order, cap, layouts, what is skipped ------------------------------------------------
+
+
+def _ordered(
+    q: Array,
+    k: Array,
+    v: Array,
+    seen: int,
+    fill: float,
+    mask: Array | None = None,
+    softcap: float = 0.0,
+) -> Array:
+    """Row i sees ``seen + i`` keys; fp64 but where scores and masks meet."""
+    scores = q.astype(np.float64) @ k.T * q.shape[1] ** -0.5
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    scores = scores.astype(np.float32)
+    keep = np.arange(len(k)) < seen + np.arange(len(q))[:, None]
+    scores = np.where(keep, scores, np.float32(fill))
+    with np.errstate(over="ignore"):
+        if mask is not None and mask.dtype == bool:
+            scores = np.where(mask, scores, np.float32(fill))
+        elif mask is not None:
+            scores = scores + mask
+    weights = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True))
+    return np.asarray(weights / weights.sum(1, keepdims=True) @ v)
+
+
+@pytest.mark.parametrize("fill", [-1e4, LOWEST, -np.inf])
+@pytest.mark.parametrize("queries,keys", [(1, 1), (5, 17), (53, 53), (30, 300), (70, 40)])
+def test_order(isa: str, queries: int, keys: int, fill: float) -> None:
+    q, k, v = _inputs(queries, keys, 32, 48)
+    for seen in {1, 1 + max(0, keys - queries), 1 + keys - queries}:
+        if seen < 1 and fill == -np.inf:
+            continue
+        got = _attend(isa, q, k, v, causal=1, seen=seen, fill=fill)
+        close(got, _ordered(q, k, v, seen, fill))
+
+
+@pytest.mark.parametrize("low", [-1e4, LOWEST])
+def test_order_and_padding_give_lost_rows_their_meaning(isa: str, low: float) -> None:
+    # Padding on the left: the first queries see masked keys only, and others outweigh them.
+    q, k, v = _inputs(60, 300, 16, 24)
+    q, k = np.round(q * 8) / 8, np.round(k * 8) / 8
+    mask = np.zeros((1, 300), np.float32)
+    mask[0, :20] = low
+    for added in (mask, mask.repeat(60, 0)):
+        got = _attend(isa, q, k, v, added, causal=1, seen=1, fill=low)
+        close(got, _ordered(q, k, v, 1, low, added), 1e-6 if low < -1e5 else 1e-3)
+    keep = mask == 0
+    got = _attend(isa, q, k, v, keep, causal=1, seen=1, fill=LOWEST)
+    close(got, _ordered(q, k, v, 1, LOWEST, keep))
+
+
+@pytest.mark.parametrize("direct", [0, 1])
+def test_cap(isa: str, direct: int) -> None:
+    q, k, v = _inputs(4, 90, 24, 32)
+    mask: Any = _masks(4, 90)["bias"]
+    got = _attend(isa, q, k, v, mask, softcap=1.5, causal=1, seen=60, fill=LOWEST, direct=direct)
+    close(got, _ordered(q, k, v, 60, LOWEST, mask, 1.5))
+
+
+@pytest.mark.parametrize("head,head_v", [(64, 64), (20, 32), (17, 5), (1, 16), (256, 256)])
+def test_keys_read_in_place(isa: str, head: int, head_v: int) -> None:
+    for queries in (1, 3, 8):
+        for keys in (1, 31, 300):
+            q, k, v = _inputs(queries, keys, head, head_v)
+            close(_attend(isa, q, k, v, direct=1), _reference(q, k, v))
+            for mask in (_masks(max(queries, 2), keys)[n][:queries] for n in ("bias", "bool")):
+                mask = mask if queries > 1 else mask[:1]
+                got = _attend(isa, q, k, v, mask, direct=1)
+                close(got, _reference(q, k, v, mask))
+
+
+def test_turned_keys(isa: str) -> None:
+    for keys in (1, 16, 37, 300):
+        q, k, v = _inputs(9, keys, 20, 32)
+        close(_attend(isa, q, k, v, turned=True), _reference(q, k, v))
+
+
+def test_heads_share_keys(isa: str) -> None:
+    q, k, v = _inputs(30, 50, 16, 16)
+    mask: Any = _masks(30, 50)["bias"]
+    # Three heads of ten queries; the mask moves from head to head.
+    got = _attend(
+        isa, q, k, v, mask, queries=10, heads=3, q_head=160, mask_head=500,
+        y_head=10 * _stride(16),
+    )  # fmt: skip
+    close(got, _reference(q, k, v, mask))
+
+
+def _stride(columns: int) -> int:
+    """Floats from row to row of an :class:`Output`."""
+    return Output(1, columns).stride
+
+
+HIDDEN = {
+    "padding on the right": np.arange(300)[None] < 100,
+    "padding on the left": np.arange(300)[None] >= 200,
+    "a window": (np.arange(300)[None] >= 64) & (np.arange(300)[None] < 128),
+    "a band": abs(np.arange(300)[None] - 4 * np.arange(60)[:, None]) < 20,
+    "nothing left": np.arange(300)[None] + np.arange(60)[:, None] < 20,
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize("kind", ["bool", "add", "-inf"])
+def test_keys_nobody_sees_change_nothing(isa: str, name: str, kind: str) -> None:
+    keep: Any = HIDDEN[name]
+    q, k, v = _inputs(60, 300, 32, 32)
+    low = np.float32(-np.inf if kind == "-inf" else LOWEST)
+    mask = keep if kind == "bool" else np.where(keep, np.float32(0), low)
+    want = _reference(q, k, v, np.broadcast_to(mask, (60, 300)))
+    if kind == "add":
+        lost = ~np.broadcast_to(keep, (60, 300)).any(1)
+        want[lost] = v.astype(np.float64).mean(0)
+    close(_attend(isa, q, k, v, mask), want)
+
+
+def test_what_is_not_finite_shows_through_keys_nobody_sees(isa: str) -> None:
+    keep = np.arange(300)[None] < 100
+    mask = np.where(keep, np.float32(0), LOWEST)
+    q, k, v = _inputs(30, 300, 32, 32)
+    hot = v.copy()
+    hot[250, 3] = np.inf  # 0 · ∞
+    got = _attend(isa, q, k, hot, mask)
+    assert np.isnan(got[:, 3]).all() and np.isfinite(np.delete(got, 3, 1)).all()
+    lost = k.copy()
+    lost[250, 3] = np.nan
+    assert np.isnan(_attend(isa, q, lost, v, mask)).all()

@@ -256,6 +256,34 @@ CASES = {
     "attention over one merged tensor": Case(
         AttentionParams(2, 3, 4, 0.25, "none", (0, 6, 12), (20, 20, 20)), ((2, 5, 20),) * 3
     ),
+    "attention, shared keys by heads, turned": Case(
+        AttentionParams(4, 3, 4, 0.5, kv_heads=2, layouts=("heads", "turned", "heads", "heads")),
+        ((2, 4, 5, 3), (2, 2, 3, 7), (2, 2, 7, 4)),
+    ),
+    "attention, shared keys in columns of one tensor": Case(
+        AttentionParams(4, 3, 4, 0.5, "none", (0, 12, 18), (26, 26, 26), kv_heads=2),
+        ((2, 5, 26),) * 3,
+    ),
+    "attention, split heads": Case(
+        AttentionParams(2, 3, 4, 0.5, layouts=("split",) * 4, softcap=1.5),
+        ((2, 5, 2, 3), (2, 7, 2, 3), (2, 7, 2, 4)),
+    ),
+    "attention, keys by heads": Case(
+        AttentionParams(2, 3, 4, 0.5, layouts=("heads", "heads", "heads", "rows")),
+        ((2, 2, 5, 3), (2, 2, 7, 3), (2, 2, 7, 4)),
+    ),
+    **{
+        f"attention, {order}, mask {mask}": Case(
+            AttentionParams(2, 3, 4, 0.5, mask, widths=(6, 6, 8), fill=-1e9, causal=order),
+            (*QKV, *operands),
+        )
+        for order in ("top", "bottom")
+        for mask, operands in (
+            ("none", ()),
+            ("add", (additive(2, 1, 1, 7),)),
+            ("bool", (keep(2, 1, 5, 7),)),
+        )
+    },
     "attention, no queries": Case(ATTEND, ((2, 0, 6), (2, 7, 6), (2, 7, 8))),
     "attention, one head, one key": Case(
         AttentionParams(1, 3, 3, 1.0, widths=(3, 3, 3)), ((1, 4, 3), (1, 1, 3), (1, 1, 3))
@@ -281,7 +309,7 @@ def pairs_of_name_and_opset() -> list[tuple[str, int]]:
 def test_the_body_computes_the_reference(name: str, opset: int) -> None:
     case = CASES[name]
     arrays = case.arrays()
-    if case.operands[:3] == ((2, 5, 20),) * 3:
+    if isinstance(case.params, AttentionParams) and len(set(case.operands[:3])) == 1:
         arrays[:3] = [arrays[0]] * 3
     expected = case.params.reference([wide(a) for a in arrays])
     actual = run_body(case.params.body(opset), arrays, opset)
@@ -383,6 +411,10 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: AttentionParams(0, 3, 4, 1.0), "0 heads"),
         (lambda: AttentionParams(2, 3, 4, 1.0, "causal", widths=(6, 6, 8)), "mask 'causal'"),
         (lambda: AttentionParams(2, 3, 4, 1.0, "none", (0, 1, 0), (6, 6, 8)), "lie outside"),
+        (lambda: AttentionParams(4, 3, 4, 1.0, kv_heads=3), "do not serve 4"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, causal="left"), "order 'left'"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, softcap=-1.0), "cap -1.0"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, layouts=("turned",) * 4), "between layouts"),
     ],
 )
 def test_impossible_parameters_are_refused(make: Any, reason: str) -> None:

@@ -100,6 +100,9 @@ HEAD_MAP = IndexMap((Move("reshape", (0, 0, 3, 4)), Move("transpose", (0, 2, 1, 
 LAST_TWICE = map_of("slice", 0, 2, 3, 1)
 IDS = np.array([[1, 0, 4], [2, 2, 3]])
 HEADS = AttentionParams(2, 3, 4, 0.5, "add", (0, 6, 0), (12, 12, 8))
+GROUPED = AttentionParams(
+    4, 3, 4, 0.5, "add", kv_heads=2, layouts=("heads", "turned", "split", "heads")
+)
 
 CASES = (
     Case("MatMul", ((5, 4), (4, 6))),
@@ -168,6 +171,8 @@ CASES = (
         Part(ElementwiseParams(SUM, (map_of("transpose", 1, 0), IndexMap())), (1, 0)),
     ))),
     Case("FusedAttention", ((2, 3, 12), (2, 5, 12), (2, 5, 8), (2, 1, 1, 5)), params=HEADS),
+    Case("FusedAttention", ((2, 4, 3, 3), (2, 2, 3, 5), (2, 5, 2, 4), (2, 4, 1, 5)),
+         params=GROUPED),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),
     Case("FusedEmbedding", ((5, 4), IDS, (4,), (4,)), tight=False, params=EmbeddingParams(

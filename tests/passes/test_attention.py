@@ -160,8 +160,8 @@ KINDS = {
     "additive mask": ("add", ("m",)),
     "boolean mask, true keeps": ("bool", ("m",)),
     "additive Where": ("bool", ("m",)),
-    "boolean mask, true drops": ("bool", ("y_keep",)),
-    "additive Where, true drops": ("bool", ("y_keep",)),
+    "boolean mask, true drops": ("bool", ("m",)),
+    "additive Where, true drops": ("bool", ("m",)),
 }
 
 
@@ -263,20 +263,37 @@ def test_sizes_shared_with_others_stay() -> None:
     assert_same(net, graph, feeds(net))
 
 
-def test_sizes_others_need_are_a_reason() -> None:
+def test_heads_others_read_unmerged_are_merged_outside() -> None:
     net = Net()
     y = PLAIN.build(net)
-    graph = net.graph(y, net("Shape", "turned"))
-    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {
-        "the result 'turned' of Transpose has other readers"
-    }
+    graph = net.graph(y, net("Exp", "turned"))
+    schedule_only(graph, RecogniseAttention())
+    region = only(graph, "FusedAttention")
+    assert region.results == ("turned",) and region.params.layouts[3] == "split"
+    assert ops(graph) == ["FusedAttention", "Reshape", "Exp"]
+    assert_same(net, graph, feeds(net))
+
+
+def test_heads_nobody_merges_stay_heads() -> None:
+    net = Net()
+    PLAIN.build(net)
+    del net.nodes[-2:]
+    graph = net.graph(net.nodes[-1].output[0])
+    schedule_only(graph, RecogniseAttention())
+    assert only(graph, "FusedAttention").params.layouts[3] == "heads"
+    assert_same(net, graph, feeds(net))
 
 
 # ---- misses ------------------------------------------------------------------------------
 
 
-def twice(net: Net, scores: str) -> str:
-    return net("Add", additive(net, scores), net.input("n", 1, 1, 1, "keys"))
+def scaled_after(net: Net, scores: str) -> str:
+    return net("Mul", additive(net, scores), 0.5)
+
+
+def replaced_after(net: Net, scores: str) -> str:
+    kept = net.input("n", "batch", 1, 1, "keys", dtype=DType.BOOL)
+    return net("Where", kept, additive(net, scores), LOWEST)
 
 
 def tall(net: Net, scores: str) -> str:
@@ -301,7 +318,14 @@ GUARDED = {
     "a computed mask": computed,
 }
 MISSES = {
-    "masked twice": (replace(PLAIN, mask=twice), "the scores are masked twice"),
+    "masked, then scaled": (
+        replace(PLAIN, mask=scaled_after),
+        "the scores are masked before they are scaled",
+    ),
+    "replaced where another mask was added": (
+        replace(PLAIN, mask=replaced_after),
+        "a mask takes the place of scores that another mask has changed",
+    ),
     "another axis": (replace(PLAIN, axis=2), "the Softmax is not over the last axis"),
     "the default axis of opset 11": (
         replace(PLAIN, opset=11, axis=1),
@@ -350,17 +374,12 @@ def test_a_guard_that_cannot_act_is_dropped() -> None:
     assert not only(graph, "FusedAttention").params.zero_rows
 
 
-@pytest.mark.parametrize(
-    ("extra", "reason"),
-    [
-        ("p", "the result 'p' of Softmax is a graph output"),
-        ("turned", "the result 'turned' of Transpose is a graph output"),
-    ],
-)
-def test_outputs_inside_are_reasons(extra: str, reason: str) -> None:
+def test_an_output_inside_is_a_reason() -> None:
     net = Net()
-    graph = net.graph(PLAIN.build(net), extra)
-    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {reason}
+    graph = net.graph(PLAIN.build(net), "p")
+    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {
+        "the result 'p' of Softmax is a graph output"
+    }
 
 
 def test_weights_read_elsewhere_are_a_reason() -> None:

@@ -307,6 +307,22 @@ CASES = {
     ),
 }
 
+GROUPED: dict[str, Any] = {"heads": 4, "head": 3, "head_v": 4, "scale": 0.5, "kv_heads": 2}
+LAYOUTS = ("heads", "turned", "split", "heads")
+BY_HEADS: tuple[Shape, ...] = (("b", 4, "s", 3), ("b", 2, 3, "t"), ("b", "t", 2, 4))
+for order in ("top", "bottom"):
+    CASES |= {
+        f"attention, {order}": Case(
+            AttentionParams(causal=order, fill=-1e9, softcap=2.0, **HEADS), QKV
+        ),
+        f"attention, {order}, layouts": Case(
+            AttentionParams(causal=order, fill=-1e9, layouts=LAYOUTS, **GROUPED), BY_HEADS
+        ),
+    }
+CASES["attention, shared heads side by side"] = Case(
+    AttentionParams(widths=(12, 14, 14), offsets=(0, 0, 6), **GROUPED),
+    ((*BS, 12), ("b", "t", 14), ("b", "t", 14)),
+)
 VALUES = {"b": 2, "s": 5, "t": 7}
 
 
@@ -438,7 +454,8 @@ def test_kernels_require_unit_strides_where_they_say() -> None:
             if call.kernel == "gemm":
                 assert steps[-1] == 1
             if call.kernel == "attention":
-                assert steps[0] == steps[1] == steps[2] == steps[4] == 1 and steps[3] in (0, 1)
+                assert steps[0] == steps[2] == steps[4] == 1 and steps[3] in (0, 1)
+                assert call.views[1] and 1 in call.views[1].strides[2:]
 
 
 def test_elementwise_kinds_say_only_whether_the_last_axis_moves() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,11 @@ from runtime.reductions import REDUCED_CHAINS, reduction_cases
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType, Expr
+from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Buffer, Call, GemmDriver, Program, Temp, View
+from tracea_graph.passes.lower import lower
+from tracea_graph.ttg import Region, TileGraph
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -419,7 +422,7 @@ def attention(
         mask_view,
         heads_view(0, "output", heads, "s", dv),
     )
-    call = Call("attention", views, (code, 0), (0.25,))
+    call = Call("attention", views, (code, 0, 0), (0.25, -np.inf, 0.0))
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
     q64, k64, v64 = (
         a.reshape(batch, a.shape[1], -1, w).transpose(0, 2, 1, 3)
@@ -431,6 +434,52 @@ def attention(
     y = (p / p.sum(-1, keepdims=True)) @ v64
     return Case(
         name, program, tuple(feeds), (y.transpose(0, 2, 1, 3).reshape(batch, queries, heads * dv),)
+    )
+
+
+def attention_op(
+    name: str,
+    params: AttentionParams,
+    shapes: Sequence[tuple[int | str, ...]],
+    symbols: Mapping[str, int],
+) -> Case:
+    """The program the passes write for one attention; a fourth operand is an additive mask."""
+    specs = [spec(*shape) for shape in shapes]
+    names = [f"o{i}" for i in range(len(shapes))]
+    region = Region("region", "FusedAttention", tuple(names), ("y",), (), params)
+    graph = TileGraph([region], names, ["y"], {}, dict(zip(names, specs, strict=True)))
+    feeds = [
+        random(*(symbols.get(d, d) for d in shape), seed=i)  # type: ignore[call-overload]
+        for i, shape in enumerate(shapes)
+    ]
+    if len(feeds) == 4:
+        feeds[3] = np.where(feeds[3] > 0.8, np.float32(-1e9), feeds[3])
+    return Case(name, lower(graph, region), tuple(feeds), tuple(params.reference(wide(*feeds))))
+
+
+def attention_ops() -> tuple[Case, ...]:
+    heads: dict[str, Any] = {"heads": 4, "head": 16, "head_v": 32, "scale": 0.25, "kv_heads": 2}
+    rows = (("b", "s", 64), ("b", "t", 32), ("b", "t", 64))
+    whole = AttentionParams(widths=(64, 32, 64), **heads)
+    ordered = replace(whole, causal="bottom", mask="add", fill=-1e9)
+    turned = replace(whole, layouts=("heads", "turned", "split", "heads"), softcap=3.0)
+    by_heads = (("b", 4, "s", 16), ("b", 2, 16, "t"), ("b", "t", 2, 32))
+    return (
+        *(
+            attention_op(f"attention_{s}_of_{t}", whole, rows, {"b": 2, "s": s, "t": t})
+            for s, t in ((1, 1), (1, 300), (3, 40), (4, 530), (5, 40))
+        ),
+        *(
+            attention_op(
+                f"attention_ordered_{s}_of_{t}",
+                ordered,
+                (*rows, ("b", 1, 1, "t")),
+                {"b": 1, "s": s, "t": t},
+            )
+            for s, t in ((150, 150), (60, 400), (1, 300), (4, 60))
+        ),
+        attention_op("attention_turned", turned, by_heads, {"b": 2, "s": 30, "t": 50}),
+        attention_op("attention_turned_1", turned, by_heads, {"b": 2, "s": 1, "t": 50}),
     )
 
 
@@ -516,5 +565,6 @@ def all_cases() -> tuple[Case, ...]:
         attention("attention_plain"),
         attention("attention_added", mask="add", shared=4),
         attention("attention_boolean", mask="bool", queries=130, keys=70),
+        *attention_ops(),
         *reduction_cases(),
     )

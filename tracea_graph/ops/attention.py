@@ -1,9 +1,14 @@
-"""``FusedAttention``: scaled dot-product attention on ``[batch, sequence, heads · size]`` tensors.
+"""``FusedAttention``: scaled dot-product attention over heads.
 
-    y = softmax(scale · q kᵀ + mask) v, head by head
+    s = scale · q kᵀ                       scores, head by head; keys and values may be shared
+    s = softcap · tanh(s / softcap)        if there is a cap
+    s = s where the key is not later than the query, else fill        if causal
+    s = s + mask, or s where mask else fill                           if masked
+    y = softmax(s) v
 
-q, k and v may be column ranges of one tensor (a merged projection).  Source: Vaswani et al. 2017;
-computed in key blocks as in Dao et al. 2022.
+Each of q, k, v and y lies in one of four layouts.  In ``rows``, a tensor may hold more columns
+than are read: q, k and v may be column ranges of one tensor (a merged projection).  Sources:
+Vaswani et al. 2017; key blocks: Dao et al. 2022; shared keys: Ainslie et al. 2023.
 """
 
 from __future__ import annotations
@@ -15,24 +20,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 
-__all__ = ["MASKS", "AttentionParams"]
+__all__ = ["CAUSAL", "LAYOUTS", "MASKS", "AttentionParams"]
 
 MASKS = ("none", "add", "bool")
 """No mask; an additive one; a boolean one, true where the key is kept."""
+
+CAUSAL = ("none", "top", "bottom")
+"""Query i sees every key; keys up to i; keys up to i + T − S (the last query sees all)."""
+
+LAYOUTS = ("rows", "split", "heads", "turned")
+"""``[B,S,H·D]``, ``[B,S,H,D]``, ``[B,H,S,D]``, and for k alone ``[B,H,D,S]``."""
+
+_AXES = {"rows": (0, 1), "split": (0, 1), "heads": (0, 2), "turned": (0, 3)}
+"""Where batch and sequence lie."""
+_TO_HEADS = {"split": (0, 2, 1, 3), "turned": (0, 1, 3, 2)}
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class AttentionParams:
-    """Operands: q, k, v (each ``[B, S, width]``), mask (broadcast to ``[B, H, S, T]``).
+    """Operands: q, k, v, mask (broadcast to ``[B, H, S, T]``).
 
-    ``offsets`` are the first columns of q, k and v in their tensors and ``widths`` those tensors'
-    last dimensions.  ``fill`` is the score a false key of a boolean mask gets.  ``zero_rows``: a
-    query with no key left (all scores −inf) gives zeros instead of NaN.
+    ``kv_heads`` heads of k and v serve ``heads`` of q, each as many neighbouring ones; 0 means as
+    many as q has.  ``layouts`` are those of q, k, v and y.  In rows, ``offsets`` are the first
+    columns of q, k and v and ``widths`` their tensors' last dimensions.  ``fill`` is the score a
+    key gets that a boolean mask or causality drops.  ``zero_rows``: a query with no key left (all
+    scores −inf) gives zeros instead of NaN.  Raises ValueError for what contradicts itself.
     """
 
     heads: int
@@ -44,33 +61,85 @@ class AttentionParams:
     widths: tuple[int, int, int] = (0, 0, 0)
     fill: float = float("-inf")
     zero_rows: bool = False
+    kv_heads: int = 0
+    layouts: tuple[str, str, str, str] = ("rows", "rows", "rows", "rows")
+    causal: str = "none"
+    softcap: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
             raise ValueError(f"no attention with {self.heads} heads and mask {self.mask!r}")
-        parts = zip(self.offsets, self.sizes, self.widths, strict=True)
-        if any(first < 0 or first + size > width for first, size, width in parts):
-            raise ValueError(f"columns of q, k or v lie outside tensors of widths {self.widths}")
+        if self.kv_heads < 0 or self.heads % self.shared_heads:
+            raise ValueError(f"{self.kv_heads} heads of keys do not serve {self.heads} of queries")
+        if self.causal not in CAUSAL or not self.softcap >= 0:
+            raise ValueError(f"no attention with order {self.causal!r} and cap {self.softcap}")
+        unknown = any(layout not in LAYOUTS for layout in self.layouts)
+        if unknown or "turned" in (self.layouts[0], *self.layouts[2:]):
+            raise ValueError(f"no attention between layouts {', '.join(self.layouts)}")
+        parts = zip(self.offsets, self.sizes, self.widths, self.layouts, strict=False)
+        for first, size, width, layout in parts:
+            if layout == "rows" and (first < 0 or first + size > width):
+                raise ValueError(
+                    f"columns of q, k or v lie outside tensors of widths {self.widths}"
+                )
 
     @property
     def operands(self) -> int:
         return 3 + (self.mask != "none")
 
     @property
+    def shared_heads(self) -> int:
+        """Heads of k and v."""
+        return self.kv_heads or self.heads
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Heads of q, k and v."""
+        return self.heads, self.shared_heads, self.shared_heads
+
+    @property
     def sizes(self) -> tuple[int, int, int]:
         """Columns q, k and v take."""
-        return self.heads * self.head, self.heads * self.head, self.heads * self.head_v
+        return (
+            self.heads * self.head,
+            self.shared_heads * self.head,
+            self.shared_heads * self.head_v,
+        )
+
+    def axes(self, which: int) -> tuple[int, int]:
+        """Where batch and sequence lie in q, k, v or y (0 to 3)."""
+        return _AXES[self.layouts[which]]
+
+    def extents(self, which: int, spec: TensorSpec) -> tuple[Extent, Extent]:
+        """Batch and sequence of q, k, v or y (0 to 3).  Raises ValueError for another rank."""
+        layout = self.layouts[which]
+        rank = 3 if layout == "rows" else 4
+        if spec.shape is None or len(spec.shape) != rank:
+            raise ValueError(f"{'qkvy'[which]} is not a rank-{rank} tensor")
+        batch, sequence = self.axes(which)
+        return spec.shape[batch], spec.shape[sequence]
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """``[B, S, heads · head_v]``."""
-        shape = specs[0].shape
-        if shape is None or len(shape) != 3:
-            raise ValueError("q is not a rank-3 tensor")
-        return (TensorSpec(DType.F32, (shape[0], shape[1], self.heads * self.head_v)),)
+        """y's shape in its layout, from q's batch and sequence."""
+        batch, rows = self.extents(0, specs[0])
+        shapes: dict[str, tuple[Extent, ...]] = {
+            "rows": (batch, rows, self.heads * self.head_v),
+            "split": (batch, rows, self.heads, self.head_v),
+            "heads": (batch, self.heads, rows, self.head_v),
+        }
+        return (TensorSpec(DType.F32, shapes[self.layouts[3]]),)
+
+    # ---- NumPy ---------------------------------------------------------------------------
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:
         q, k, v = (self._heads(a, i) for i, a in enumerate(arrays[:3]))
         scores = self.scale * (q @ np.swapaxes(k, -1, -2))
+        if self.softcap:
+            scores = self.softcap * np.tanh(scores / self.softcap)
+        if self.causal != "none":
+            rows, keys = scores.shape[-2:]
+            seen = np.tri(rows, keys, keys - rows if self.causal == "bottom" else 0, dtype=bool)
+            scores = np.where(seen, scores, self.fill)
         if self.mask == "add":
             scores = scores + arrays[3]
         elif self.mask == "bool":
@@ -79,17 +148,34 @@ class AttentionParams:
             weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
             shares = weights / weights.sum(-1, keepdims=True)
         y = (np.nan_to_num(shares) if self.zero_rows else shares) @ v
-        return [np.moveaxis(y, 1, 2).reshape(y.shape[0], y.shape[2], self.heads * self.head_v)]
+        if self.layouts[3] == "heads":
+            return [y]
+        y = np.moveaxis(y, 1, 2)
+        shape = self.infer([TensorSpec(DType.F32, np.shape(arrays[0]))])[0].shape
+        return [y.reshape(shape)]
 
     def _heads(self, x: Floats, which: int) -> Floats:
-        first, size = self.offsets[which], self.sizes[which]
-        part = x[..., first : first + size]
-        return np.moveaxis(part.reshape(*x.shape[:2], self.heads, size // self.heads), 2, 1)
+        """``[B,H,S,D]``, shared heads repeated."""
+        layout, count = self.layouts[which], self.counts[which]
+        if layout == "rows":
+            first, size = self.offsets[which], self.sizes[which]
+            part = x[..., first : first + size]
+            x = np.moveaxis(part.reshape(*x.shape[:2], count, size // count), 2, 1)
+        elif layout in _TO_HEADS:
+            x = x.transpose(_TO_HEADS[layout])
+        return np.repeat(x, self.heads // count, 1)
+
+    # ---- ONNX ----------------------------------------------------------------------------
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         q, k, v = (self._spell_heads(b, b.inputs[i], i) for i in range(3))
         scores = b("Mul", b("MatMul", q, k), b.number(self.scale))
+        if self.softcap:
+            capped = b("Tanh", b("Div", scores, b.number(self.softcap)))
+            scores = b("Mul", capped, b.number(self.softcap))
+        if self.causal != "none":
+            scores = b("Where", self._spell_later(b, scores), b.number(self.fill), scores)
         if self.mask == "add":
             scores = b("Add", scores, b.inputs[3])
         elif self.mask == "bool":
@@ -97,12 +183,40 @@ class AttentionParams:
         shares = b("Softmax", scores, axis=3)
         if self.zero_rows:
             shares = b("Where", b("IsNaN", shares), b.number(0.0), shares)
-        y = b("Transpose", b("MatMul", shares, v), perm=(0, 2, 1, 3))
-        return b.done(b("Reshape", y, b.ints(0, 0, self.heads * self.head_v)))
+        y = b("MatMul", shares, v)
+        if self.layouts[3] == "heads":
+            return b.done(y)
+        y = b("Transpose", y, perm=(0, 2, 1, 3))
+        if self.layouts[3] == "rows":
+            y = b("Reshape", y, b.ints(0, 0, self.heads * self.head_v))
+        return b.done(y)
 
     def _spell_heads(self, b: BodyBuilder, x: str, which: int) -> str:
-        first, size = self.offsets[which], self.sizes[which]
-        if size != self.widths[which]:
-            x = b.slice_last(x, first, first + size, 2)
-        x = b("Reshape", x, b.ints(0, 0, self.heads, size // self.heads))
-        return b("Transpose", x, perm=(0, 2, 3, 1) if which == 1 else (0, 2, 1, 3))
+        """``[B,H,S,D]``, keys ``[B,H,D,T]``."""
+        layout, count, keys = self.layouts[which], self.counts[which], which == 1
+        if layout == "rows":
+            first, size = self.offsets[which], self.sizes[which]
+            if size != self.widths[which]:
+                x = b.slice_last(x, first, first + size, 2)
+            x = b("Reshape", x, b.ints(0, 0, count, size // count))
+            layout = "split"
+        if layout == "split":
+            x = b("Transpose", x, perm=(0, 2, 3, 1) if keys else (0, 2, 1, 3))
+        elif layout == "heads" and keys:
+            x = b("Transpose", x, perm=(0, 1, 3, 2))
+        if count == self.heads:
+            return x
+        repeated = np.repeat(np.arange(count), self.heads // count)
+        return b("Gather", x, b.ints(*map(int, repeated)), axis=1)
+
+    def _spell_later(self, b: BodyBuilder, scores: str) -> str:
+        """True where a key comes after its query, ``[S,T]``."""
+        sizes = b("Shape", scores)
+        zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
+        rows, keys = (
+            b("Gather", sizes, b("Constant", value=np.asarray(i, np.int64))) for i in (2, 3)
+        )
+        i = b("Range", zero, rows, one)
+        if self.causal == "bottom":
+            i = b("Add", i, b("Sub", keys, rows))
+        return b("Greater", b("Range", zero, keys, one), b("Reshape", i, b.ints(-1, 1)))

@@ -106,32 +106,72 @@ def norm(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def attention(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Heads are independent problems, queries their rows, keys the reduction."""
+    """Heads are independent problems, queries their rows, keys the reduction.
+
+    Where heads share keys, head h is the pair (g, r) with h = g · (heads per key head) + r.
+    """
     params: AttentionParams = region.params
     q, k, v, *mask = region.operands
-    queries, keys = graph.spec(q).shape, graph.spec(k).shape
-    if queries is None or keys is None or len(queries) != 3 or len(keys) != 3:
+    try:
+        batch, queries = params.extents(0, graph.spec(q))
+        keys = params.extents(1, graph.spec(k))[1]
+    except ValueError:
         return None
+    shared = params.heads // params.shared_heads
+    heads = (("g", shared), ("r", 1)) if shared > 1 else (("h", 1),)
+    of_keys = heads[:1] if shared == 1 else (("g", 1),)
+    extents = {"g": params.shared_heads, "r": shared, "h": params.heads}
+    names = tuple(name for name, _ in heads)
     space = IterationSpace(
         (
-            Axis("b", queries[0]), Axis("h", params.heads), Axis("s", queries[1]),
-            Axis("e", params.head_v), Axis("t", keys[1], True),
+            Axis("b", batch), *(Axis(n, extents[n]) for n in names), Axis("s", queries),
+            Axis("e", params.head_v), Axis("t", keys, True),
         )
     )  # fmt: skip
-    head, value = params.head, params.head_v
-    columns = [Dim((("h", head),), first, head) for first in params.offsets[:2]]
-    of_value = along("h", "e", extents=(params.heads, value), offset=params.offsets[2])
+    whole_head, value = whole(params.head), along("e")
     reads = [
-        access(graph, q, (along("b"), along("s"), columns[0])),
-        access(graph, k, (along("b"), along("t"), columns[1])),
-        access(graph, v, (along("b"), along("t"), of_value)),
-        *(aligned(graph, m, ("b", "h", "s", "t")) for m in mask),
+        _head_access(graph, q, params, 0, heads, "s", whole_head),
+        _head_access(graph, k, params, 1, of_keys, "t", whole_head),
+        _head_access(graph, v, params, 2, of_keys, "t", value),
+        *(_mask_access(graph, m, heads) for m in mask),
     ]
-    merged = along("h", "e", extents=(params.heads, value))
-    writes = [access(graph, region.results[0], (along("b"), along("s"), merged))]
-    scores = ("b", "h", "s", "t")
-    work = (Work(scores, 2 * head + SOFTMAX_COST), Work((*scores, "e"), 2))
-    return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", "h"))
+    writes = [_head_access(graph, region.results[0], params, 3, heads, "s", value)]
+    scores = ("b", *names, "s", "t")
+    work = (Work(scores, 2 * params.head + SOFTMAX_COST), Work((*scores, "e"), 2))
+    return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", *names))
+
+
+HeadTerms = tuple[tuple[str, int], ...]
+
+
+def _head_access(
+    graph: TileGraph, name: str, p: AttentionParams, which: int, heads: HeadTerms, row: str,
+    columns: Dim,
+) -> AccessMap | None:  # fmt: skip
+    """q, k, v or y (0 to 3); ``columns`` is how a head's own columns are walked."""
+    layout, rows = p.layouts[which], along(row)
+    if layout == "rows":
+        size, offset = (p.head if which < 2 else p.head_v), (*p.offsets, 0)[which]
+        terms = tuple((n, c * size) for n, c in heads)
+        merged = Dim((*terms, *columns.terms), offset, columns.window)
+        return access(graph, name, (along("b"), rows, merged))
+    own = Dim(heads)
+    dims = {
+        "split": (along("b"), rows, own, columns),
+        "heads": (along("b"), own, rows, columns),
+        "turned": (along("b"), own, columns, rows),
+    }
+    return access(graph, name, dims[layout])
+
+
+def _mask_access(graph: TileGraph, name: str, heads: HeadTerms) -> AccessMap | None:
+    """A mask that broadcasts to [B, H, S, T]."""
+    shape = graph.spec(name).shape
+    if shape is None or len(shape) > 4:
+        return None
+    full = (along("b"), Dim(heads), along("s"), along("t"))[4 - len(shape) :]
+    dims = [Dim() if e == 1 else d for d, e in zip(full, shape, strict=True)]
+    return access(graph, name, dims)
 
 
 def channel_norm(region: Region, graph: TileGraph) -> RegionModel | None:

@@ -92,9 +92,12 @@ def _matmul(p: MatMulParams, operands: Sequence[Dims], result: Dims) -> Effort:
 
 
 def _attention(p: AttentionParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    batch, rows = operands[0][:2]
+    batch, rows = (operands[0][axis] for axis in p.axes(0))
+    keys = operands[1][p.axes(1)[1]]
+    if p.causal != "none":  # the last query sees them all, the first its own
+        keys = max(1.0, keys - (min(rows, keys) - 1.0) / 2.0)
     heads = batch * p.heads
-    scores = heads * rows * operands[1][1]
+    scores = heads * rows * keys
     product = 2.0 * scores * (p.head + p.head_v) / _ATTENTION_PRODUCT
     return Effort(product, scores * _SOFTMAX, heads * _HEAD_US)
 

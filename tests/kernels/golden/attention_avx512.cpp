@@ -2,8 +2,9 @@
 // tracea_f32_attention_scratch_24x256__avx512
 // f32 attention for avx512, from attention.cpp.in
 // Generated, do not edit.
-// Scaled dot-product attention of one head: blocks of 24 queries by 256 keys, softmax kept running
-// from block to block.  K is transposed and V copied into scratch first.
+// Scaled dot-product attention of heads that share keys: blocks of 24 queries by 256 keys, softmax
+// kept running from block to block.  K is transposed and V copied into scratch first, unless there
+// are few queries.
 #include "tracea_kernels.h"
 
 #ifndef TRACEA_VISIBILITY
@@ -55,14 +56,26 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+// The sums of four vectors, each in an order of its own.
+INLINE void sums(const vf (&a)[4], float* to) {
+  const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
+  const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
+  const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+  const vf each = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) +
+                  _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
+  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+}
 INLINE vf pairs(vf a, vf b, int high) {
   const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
   return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
 }
 
-// Sixteen rows become sixteen columns.
-INLINE void turn_block(vf* a) {
-  vf b[16];
+// dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.
+INLINE void transpose(const float* src, int64_t stride, int rows, int cols, float* dst) {
+  const vm m = first(cols);
+  vf a[16], b[16];
+  UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
   UNROLL for (int r = 0; r < 16; r += 2) {
     b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
     b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
@@ -75,19 +88,23 @@ INLINE void turn_block(vf* a) {
     const vf low1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x44);
     const vf high0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0xee);
     const vf high1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0xee);
-    a[c] = _mm512_shuffle_f32x4(low0, low1, 0x88);
-    a[c + 4] = _mm512_shuffle_f32x4(low0, low1, 0xdd);
-    a[c + 8] = _mm512_shuffle_f32x4(high0, high1, 0x88);
-    a[c + 12] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
+    if (c < cols) store(dst + c * 16, _mm512_shuffle_f32x4(low0, low1, 0x88));
+    if (c + 4 < cols) store(dst + (c + 4) * 16, _mm512_shuffle_f32x4(low0, low1, 0xdd));
+    if (c + 8 < cols) store(dst + (c + 8) * 16, _mm512_shuffle_f32x4(high0, high1, 0x88));
+    if (c + 12 < cols) store(dst + (c + 12) * 16, _mm512_shuffle_f32x4(high0, high1, 0xdd));
   }
 }
-// dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.
-INLINE void transpose(const float* src, int64_t stride, int rows, int cols, float* dst) {
-  const vm m = first(cols);
-  vf a[16];
-  UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
-  turn_block(a);
-  UNROLL for (int c = 0; c < 16; c++) if (c < cols) store(dst + c * 16, a[c]);
+// Lane i: the sum of a[i].
+INLINE vf sums(vf (&a)[16]) {
+  UNROLL for (int i = 0; i < 16; i += 2)
+    a[i] = _mm512_unpacklo_ps(a[i], a[i + 1]) + _mm512_unpackhi_ps(a[i], a[i + 1]);
+  UNROLL for (int i = 0; i < 16; i += 4) {
+    const __m512d x = _mm512_castps_pd(a[i]), y = _mm512_castps_pd(a[i + 2]);
+    a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) + _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  }
+  UNROLL for (int i = 0; i < 16; i += 8)
+    a[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x44) + _mm512_shuffle_f32x4(a[i], a[i + 4], 0xee);
+  return _mm512_shuffle_f32x4(a[0], a[8], 0x88) + _mm512_shuffle_f32x4(a[0], a[8], 0xdd);
 }
 // Elementwise functions over any vector type.  Bounds are the largest found over dense grids of
 // float32 arguments against float64; every function maps NaN to NaN.
@@ -106,6 +123,15 @@ INLINE vf v_exp_neg(vf x) {
   const vf n = fma(x, set1(1.44269504f), magic) - magic;
   const vf r = fma(n, set1(-0.69314718f), x);
   return scale(poly(r, 1.0f, 1.0f, 0.49999148f, 0.16666457f, 0.041898314f, 0.0083746463f), n);
+}
+// tanh x = x P(x^2) / Q(x^2) up to 9.02, where it rounds to 1: 2.8e-7 absolute, 4.7 ulp (without
+// fused multiply-add 3.8e-7, 6.3 ulp).
+INLINE vf v_tanh(vf x) {
+  x = max(set1(-9.02f), min(set1(9.02f), x));
+  const vf t = x * x;
+  const vf p = poly(t, 1.0738255f, 0.1436748f, 0.0037519804f, 2.2103019e-05f, 1.4302293e-08f);
+  const vf q = poly(t, 1.0738255f, 0.50161642f, 0.027781008f, 0.0003525464f, 8.335027e-07f);
+  return max(set1(-1.0f), min(set1(1.0f), x * p / q));
 }
 // The inner product every matrix kernel is built from.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
@@ -127,9 +153,13 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
 }
 enum { QB = 24, KB = 256, QB_PADDED = 32 };
 constexpr float INF = __builtin_inff(), LOWEST = -3.40282347e38f;
+constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
+constexpr float CALM = 1e20f;
+constexpr float NOTHING = 110.0f;  // e^-110 is 0 beside 1
 
 INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values [keys][padded v],
 // scores [QB][KB], output sums [QB][padded v], a mask block [QB][KB].
@@ -147,20 +177,50 @@ INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) 
   return s;
 }
 
-void pack(const tracea_attention_tile* t, const Scratch& s) {
+// One head: its keys and values ready to use.  `skips`: whether values of dropped keys may be left
+// out (0 times infinity is not 0); `size`: a bound of |k|, infinite or NaN if there is none.
+struct Head {
+  const tracea_attention_tile* t;
+  const float* q;
+  const char* mask;
+  float* y;
+  const float* keys;    // packed, null if they are read in place
+  const float* values;  // row k at k * width
+  int64_t width;
+  bool skips;
+  float size;
+};
+
+void pack_keys(const tracea_attention_tile* t, float* to) {
   for (int64_t k = 0; k < t->keys; k += PANEL) {
     const int rows = (int)least(PANEL, t->keys - k);
+    if (t->k_col != 1) {
+      for (int64_t d = 0; d < t->head; d++)
+        for (int j = 0; j < PANEL; j += W)
+          store(to + k * t->head + d * PANEL + j, load(t->k + d * t->k_col + k + j, first(rows - j)));
+      continue;
+    }
     for (int64_t d = 0; d < t->head; d += PANEL) {
       const int cols = (int)least(PANEL, t->head - d);
-      transpose(t->k + k * t->k_stride + d, t->k_stride, rows, cols,
-                s.keys + k * t->head + d * PANEL);
+      transpose(t->k + k * t->k_stride + d, t->k_stride, rows, cols, to + k * t->head + d * PANEL);
     }
   }
+}
+
+void pack_values(const tracea_attention_tile* t, float* to) {
   const int64_t width = padded(t->head_v);
   for (int64_t k = 0; k < t->keys; k++)
     for (int64_t d = 0; d < width; d += W)
-      store(s.values + k * width + d,
-            load(t->v + k * t->v_stride + d, first(t->head_v - d)));
+      store(to + k * width + d, load(t->v + k * t->v_stride + d, first(t->head_v - d)));
+}
+
+// The sum of |x| over rows: NaN or infinite if any element is.
+float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
+  vf total[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < cols; j += W)
+      total[j / W % 4] = total[j / W % 4] + abs(load(x + i * stride + j, first(cols - j)));
+  return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
 
 // The mask of the current block: row i, key k at data + i * row + k.  DROP keeps the scores
@@ -172,16 +232,17 @@ struct Mask {
   int64_t row;
 };
 
-INLINE Mask block_mask(const tracea_attention_tile* t, const Scratch& s, int64_t q, int64_t queries,
-                       int64_t k, int64_t keys) {
+INLINE Mask block_mask(const Head& h, const Scratch& s, int64_t q, int64_t queries, int64_t k,
+                       int64_t keys) {
+  const tracea_attention_tile* t = h.t;
   if (t->mask_kind == 0) return {NONE, s.mask, 0};
   if (t->mask_kind == 1 && t->mask_col == 1)
-    return {ADD, (const float*)t->mask + q * t->mask_row + k, t->mask_row};
+    return {ADD, (const float*)h.mask + q * t->mask_row + k, t->mask_row};
   const int64_t rows = t->mask_row ? queries : 1;
   for (int64_t i = 0; i < rows; i++) {
     const int64_t at = (q + i) * t->mask_row + k * t->mask_col;
-    const float* add = (const float*)t->mask + at;
-    const uint8_t* keep = (const uint8_t*)t->mask + at;
+    const float* add = (const float*)h.mask + at;
+    const uint8_t* keep = (const uint8_t*)h.mask + at;
     float* to = s.mask + i * KB;
     for (int64_t j = 0; j < keys; j++)
       to[j] = t->mask_kind == 1 ? add[0] : keep[j * t->mask_col] ? INF : -INF;
@@ -189,16 +250,28 @@ INLINE Mask block_mask(const tracea_attention_tile* t, const Scratch& s, int64_t
   return {t->mask_kind == 1 ? ADD : DROP, s.mask, t->mask_row ? KB : 0};
 }
 
-// scores[MR x 16 NV] = scale * q k^T with the mask applied; -inf from column `cols` on.
-// top[i] collects each row's maximum, lane by lane.
+// What becomes of raw scores: row i of the block sees `seen + i * step` keys from its first column
+// on, others score `fill` (before the mask is added); -inf from column `cols` on.
+struct Masking {
+  Mask mask;
+  float fill;
+  int64_t seen, step, cols;
+};
+
+INLINE Masking part_of(const Masking& m, int64_t row, int64_t col) {
+  const Mask mask = {m.mask.kind, m.mask.data + row * m.mask.row + col, m.mask.row};
+  const int64_t seen = m.seen == INT64_MAX ? m.seen : m.seen + row * m.step - col;
+  return {mask, m.fill, seen, m.step, m.cols - col};
+}
+
+// scores[MR x 16 NV] = scale * q k^T, masked.  top[i] collects each row's maximum, lane by lane.
 struct ScoreBlock {
   int64_t head;
   const float* q;
   int64_t q_stride;
   const float* keys;
   float scale;
-  Mask mask;
-  int64_t cols;
+  Masking m;
   float* scores;
   vf* top;
 };
@@ -212,17 +285,22 @@ void score(const ScoreBlock& s) {
     step<MR, NV>(c, s.q + d, s.q_stride, b);
   }
   const vf scale = set1(s.scale);
+  const Mask mask = s.m.mask;
+  const bool cuts = s.m.seen < NV * PANEL;
   UNROLL for (int i = 0; i < MR; i++) {
     vf high = s.top[i];
     UNROLL for (int j = 0; j < NV * P; j++) {
-      const vm m = j / P == NV - 1 ? first(s.cols - j * W) : first(W);
+      const vm m = j / P == NV - 1 ? first(s.m.cols - j * W) : first(W);
       vf v = c[i][j];
-      if (s.mask.kind == NONE) {
+      vf other = set1(s.m.fill);
+      if (mask.kind == NONE) {
         v = v * scale;
       } else {
-        const vf mask = load(s.mask.data + i * s.mask.row + j * W, m);
-        v = s.mask.kind == ADD ? fma(v, scale, mask) : min(v * scale, mask);
+        const vf add = load(mask.data + i * mask.row + j * W, m);
+        other = mask.kind == ADD ? other + add : set1(-INF);
+        v = mask.kind == ADD ? fma(v, scale, add) : min(v * scale, add);
       }
+      if (cuts) v = select(first(s.m.seen + i * s.m.step - j * W), v, other);
       if (j / P == NV - 1) v = select(m, v, set1(-INF));
       store(s.scores + i * KB + j * W, v);
       high = max(v, high);
@@ -231,13 +309,62 @@ void score(const ScoreBlock& s) {
   }
 }
 
+// The same for scores that lie there already, scaled; capped first if there is a cap.
+void mask_scores(const Masking& m, float softcap, int64_t rows, float* scores, vf* top) {
+  const bool cuts = m.seen < m.cols;
+  for (int64_t i = 0; i < rows; i++) {
+    vf high = top[i];
+    for (int64_t k = 0; k < padded(m.cols); k += W) {
+      const vm inside = first(m.cols - k);
+      vf v = load(scores + i * KB + k), other = set1(m.fill);
+      if (softcap != 0.0f) v = set1(softcap) * v_tanh(v / set1(softcap));
+      if (m.mask.kind != NONE) {
+        const vf add = load(m.mask.data + i * m.mask.row + k, inside);
+        other = m.mask.kind == ADD ? other + add : set1(-INF);
+        v = m.mask.kind == ADD ? v + add : min(v, add);
+      }
+      if (cuts) v = select(first(m.seen + i * m.step - k), v, other);
+      v = select(inside, v, set1(-INF));
+      store(scores + i * KB + k, v);
+      high = max(v, high);
+    }
+    top[i] = high;
+  }
+}
+
+// scores[rows x keys] = scale * q k^T with keys read in place, W at a time.
+void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows, int64_t k,
+                    int64_t keys, float* scores) {
+  for (int64_t j = 0; j < padded(keys); j += W) {
+    const float* key[W];
+    UNROLL for (int w = 0; w < W; w++)
+      key[w] = t->k + (k + least(j + w, keys - 1)) * t->k_stride;
+    for (int64_t i = 0; i < rows; i++) {
+      vf a[W];
+      UNROLL for (int w = 0; w < W; w++) a[w] = set1(0.0f);
+      int64_t d = 0;
+      for (; d + W <= t->head; d += W) {
+        const vf x = load(q + i * t->q_stride + d);
+        UNROLL for (int w = 0; w < W; w++) a[w] = fma(load(key[w] + d), x, a[w]);
+      }
+      if (d < t->head) {
+        const vm m = first(t->head - d);
+        const vf x = load(q + i * t->q_stride + d, m);
+        UNROLL for (int w = 0; w < W; w++) a[w] = fma(load(key[w] + d, m), x, a[w]);
+      }
+      store(scores + i * KB + j, sums(a) * set1(t->scale));
+    }
+  }
+}
+
 // sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
 struct SumBlock {
   int64_t keys;
   const float* weights;
   const float* values;
+  int64_t values_width;
   float* sums;
-  int64_t width;  // of values and sums
+  int64_t width;
   const float* decay;
 };
 
@@ -247,7 +374,7 @@ void accumulate(const SumBlock& s) {
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
     c[i][j] = s.decay ? load(s.sums + i * s.width + j * W) * set1(s.decay[i]) : set1(0.0f);
   for (int64_t k = 0; k < s.keys; k++) {
-    load_row<NV>(b, s.values + k * s.width, PANEL);
+    load_row<NV>(b, s.values + k * s.values_width, PANEL);
     step<MR, NV>(c, s.weights + k, KB, b);
   }
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
@@ -347,58 +474,186 @@ void exponentials(float* scores, const vf* top, int64_t rows, int64_t keys, Runn
 
 // y = sums / total.  A row whose every key was dropped has total 0: zeros, or the average of all
 // values.
-void finish(const tracea_attention_tile* t, const Scratch& s, int64_t q, int64_t rows,
-            const Running& run) {
+void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Running& run) {
+  const tracea_attention_tile* t = h.t;
   const int64_t width = padded(t->head_v);
   for (int64_t i = 0; i < rows; i++) {
     const vf factor = set1(1.0f / run.total[i]);
     for (int64_t d = 0; d < t->head_v; d += W) {
+      const vm m = first(t->head_v - d);
       vf y = load(s.sums + i * width + d) * factor;
       if (run.total[i] == 0.0f) {
         y = set1(0.0f);
         for (int64_t k = 0; k < t->keys && !t->zero_rows; k++)
-          y = y + load(s.values + k * width + d);
+          y = y + load(h.values + k * h.width + d, m);
         y = y / set1((float)(t->keys ? t->keys : 1));
       }
-      store(t->y + (q + i) * t->y_stride + d, y, first(t->head_v - d));
+      store(h.y + (q + i) * t->y_stride + d, y, m);
     }
   }
 }
 
-void query_block(const tracea_attention_tile* t, const Scratch& s, int64_t q, int64_t rows) {
-  const int64_t width = padded(t->head_v);
+// One block of scores and what it adds to the sums.
+void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
+               bool fresh, Running& run) {
+  const tracea_attention_tile* t = h.t;
+  const float* from = h.q + q * t->q_stride;
+  const int64_t width = padded(t->head_v), seen = t->seen + q * t->seen_step - k;
+  const Masking masking = {block_mask(h, s, q, rows, k, keys), t->fill,
+                           t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
+  const bool later = !h.keys || t->softcap != 0.0f;
+  const Masking bare = {{NONE, s.mask, 0}, 0.0f, INT64_MAX, 0, keys};
+  vf top[QB], unused[QB];
+  for (int64_t i = 0; i < QB; i++) top[i] = unused[i] = set1(-INF);
+  if (h.keys) {
+    cover(rows, padded(keys) / PANEL, [&](int64_t i, int m, int64_t j, int n) {
+      const int64_t col = j * PANEL;
+      SCORE[m][n]({t->head, from + i * t->q_stride, t->q_stride, h.keys + (k + col) * t->head,
+                   t->scale, part_of(later ? bare : masking, i, col), s.scores + i * KB + col,
+                   (later ? unused : top) + i});
+    });
+  } else {
+    score_in_place(t, from, rows, k, keys, s.scores);
+  }
+  if (later) mask_scores(masking, t->softcap, rows, s.scores, top);
+  exponentials(s.scores, top, rows, padded(keys), run);
+  cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
+    ACCUMULATE[m][n]({keys, s.scores + i * KB, h.values + k * h.width + j * PANEL, h.width,
+                      s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i});
+  });
+}
+
+// Keys [low, high) may matter to these rows; what the others score is at most `bound`.
+struct Range {
+  int64_t low, high;
+  float bound;
+};
+
+// Is every element of the mask over rows x keys such that the key is dropped?
+bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
+    const int64_t at = (q + i) * t->mask_row + k;
+    if (t->mask_kind == 1) {
+      for (int64_t j = 0; j < keys; j += W) {
+        const vm m = first(keys - j);
+        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
+        if (!(reduce_max(v) <= ABSORBING)) return false;
+      }
+    } else {
+      uint8_t any = 0;
+      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
+      if (any) return false;
+    }
+  }
+  return true;
+}
+
+// The largest element of an additive mask over rows x keys.
+float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  vf high = set1(-INF);
+  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++)
+    for (int64_t j = 0; j < keys; j += W) {
+      const int64_t at = (q + i) * t->mask_row + (k + j) * t->mask_col;
+      const vm m = first(t->mask_col ? keys - j : 1);
+      high = max(select(m, load((const float*)h.mask + at, m), set1(-INF)), high);
+    }
+  return reduce_max(high);
+}
+
+Range range_of(const Head& h, int64_t q, int64_t rows) {
+  const tracea_attention_tile* t = h.t;
+  Range r = {0, t->keys, -INF};
+  if (!h.skips) return r;
+  if (t->causal) {
+    const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
+    r.high = least(padded(most(seen, 0)), t->keys);
+    if (t->mask_kind == 0) r.bound = t->fill;
+    if (t->mask_kind == 1 && r.high < t->keys)
+      r.bound = t->fill + largest(h, q, rows, r.high, t->keys - r.high);
+  }
+  if (t->mask_kind == 0 || t->mask_col == 0) return r;
+  if (t->mask_kind == 1) {
+    const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
+    const float scale = t->scale < 0.0f ? -t->scale : t->scale;
+    if (!(size * h.size * scale < CALM)) return r;
+  }
+  const int64_t high = r.high;
+  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
+    r.low = least(r.low + PANEL, r.high);
+  while (r.low < r.high) {
+    const int64_t start = padded(r.high) - PANEL;
+    if (!all_dropped(h, q, rows, start, r.high - start)) break;
+    r.high = start;
+  }
+  if (t->mask_kind == 1 && (r.low > 0 || r.high < high) && !(r.bound > ABSORBING + CALM))
+    r.bound = ABSORBING + CALM;
+  return r;
+}
+
+void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
+  const int64_t all = h.t->keys;
   Running run;
   for (int i = 0; i < QB_PADDED; i++) {
     run.top[i] = LOWEST;
     run.total[i] = 0.0f;
   }
-  for (int64_t k = 0; k < t->keys; k += KB) {
-    const int64_t keys = least(KB, t->keys - k);
-    const Mask mask = block_mask(t, s, q, rows, k, keys);
-    vf top[QB];
-    for (int64_t i = 0; i < QB; i++) top[i] = set1(-INF);
-    cover(rows, padded(keys) / PANEL, [&](int64_t i, int m, int64_t j, int n) {
-      const int64_t col = j * PANEL;
-      const Mask part = {mask.kind, mask.data + i * mask.row + col, mask.row};
-      SCORE[m][n]({t->head, t->q + (q + i) * t->q_stride, t->q_stride,
-                   s.keys + (k + col) * t->head, t->scale, part, keys - col,
-                   s.scores + i * KB + col, top + i});
-    });
-    exponentials(s.scores, top, rows, padded(keys), run);
-    cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
-      ACCUMULATE[m][n]({keys, s.scores + i * KB, s.values + k * width + j * PANEL,
-                        s.sums + i * width + j * PANEL, width, k ? run.decay + i : nullptr});
-    });
+  // Blocks begin at multiples of KB whatever is left out, so that sums do not depend on it.
+  bool fresh = true;
+  const auto keys_between = [&](int64_t from, int64_t to) {
+    for (int64_t k = from; k < to;) {
+      const int64_t end = least(k / KB * KB + KB, to);
+      key_block(h, s, q, rows, k, end - k, fresh, run);
+      fresh = false;
+      k = end;
+    }
+  };
+  const Range r = range_of(h, q, rows);
+  keys_between(r.low, r.high);
+  bool lost = false;  // a row for which the others matter
+  for (int64_t i = 0; i < rows; i++) lost |= !(run.top[i] > r.bound + NOTHING);
+  if (lost && r.bound != -INF) {
+    keys_between(0, least(r.low, all));
+    keys_between(r.high, all);
   }
-  finish(t, s, q, rows, run);
+  if (fresh)
+    for (int64_t i = 0; i < rows * padded(h.t->head_v); i++) s.sums[i] = 0.0f;
+  finish(h, s, q, rows, run);
+}
+
+// Keys and values of the tile, packed where that pays.
+Head prepare(const tracea_attention_tile* t, const Scratch& s) {
+  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
+  const bool direct = t->direct && t->k_col == 1;
+  if (direct)
+    h.keys = nullptr;
+  else
+    pack_keys(t, s.keys);
+  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
+    h.values = t->v;
+    h.width = t->v_stride;
+  } else {
+    pack_values(t, s.values);
+  }
+  if (!direct && (t->causal || t->mask_kind)) {
+    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
+    if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
+  }
+  return h;
 }
 }  // namespace
 
 TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile* t) {
   const Scratch s = layout(t->scratch, t->keys, t->head, t->head_v);
-  pack(t, s);
-  for (int64_t q = 0; q < t->queries; q += QB)  // whole blocks fill the largest register tiles
-    query_block(t, s, q, least(QB, t->queries - q));
+  Head h = prepare(t, s);
+  for (int64_t head = 0; head < t->heads; head++) {
+    for (int64_t q = 0; q < t->queries; q += QB)  // whole blocks fill the largest register tiles
+      query_block(h, s, q, least(QB, t->queries - q));
+    h.q += t->q_head;
+    h.y += t->y_head;
+    h.mask += t->mask_head * (t->mask_kind == 1 ? (int64_t)sizeof(float) : 1);
+  }
 }
 
 TRACEA_API int64_t tracea_f32_attention_scratch_24x256__avx512(int64_t keys, int64_t head, int64_t head_v) {

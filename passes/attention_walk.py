@@ -1,0 +1,91 @@
+"""Walking the graph around a Softmax: what every part of the attention rule asks and remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tracea_graph.ir import Extent
+from tracea_graph.passes.regions import attribute, operand_producer
+from tracea_graph.rewrite import constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Unfit", "Walk", "check_interior", "dims", "number", "reader", "readers", "unscale"]
+
+
+class Unfit(Exception):
+    """The graph around a Softmax is no attention we model; the message says why."""
+
+
+@dataclass
+class Walk:
+    """The regions an attention stands for, and the factor found on the scores."""
+
+    graph: TileGraph
+    covered: list[Region] = field(default_factory=list)
+    scale: float = 1.0
+
+    def through(self, value: str, op: str, why: str) -> Region:
+        """The ``op`` that writes ``value``, covered.  Raises Unfit with ``why``."""
+        region = operand_producer(self.graph, value, op)
+        if region is None:
+            raise Unfit(why)
+        self.covered.append(region)
+        return region
+
+    def shape(self, value: str) -> tuple[Extent, ...]:
+        """The extents of a value.  Raises Unfit if not even the rank is known."""
+        shape = self.graph.spec(value).shape
+        if shape is None:
+            raise Unfit(f"the rank of {value!r} is not known")
+        return shape
+
+
+def unscale(graph: TileGraph, value: str) -> tuple[str, float]:
+    """The value before multiplications and divisions by constants, and their factor."""
+    scale = 1.0
+    while (region := graph.producer(value)) is not None and region.op in ("Mul", "Div"):
+        a, b = region.operands
+        factor = constant_number(graph, b)
+        if factor is None and region.op == "Mul":
+            a, factor = b, constant_number(graph, a)
+        if not factor:
+            break
+        scale *= factor if region.op == "Mul" else 1 / factor
+        value = a
+    return value, scale
+
+
+def readers(graph: TileGraph, value: str) -> list[Region]:
+    """Who reads ``value`` for more than its size, each once."""
+    found = {u.region.id: u.region for u in graph.uses(value)}
+    return [r for r in found.values() if r.op != "Shape"]
+
+
+def reader(graph: TileGraph, value: str, op: str) -> Region | None:
+    """The only region that reads ``value``, if it is an ``op``."""
+    found = readers(graph, value)
+    return found[0] if len(found) == 1 and found[0].op == op else None
+
+
+def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequence[str]) -> None:
+    """Raise Unfit if anybody else needs a value inside; ``results`` are written again."""
+    inside = {r.id for r in covered}
+    for region in covered:
+        for value in region.writes:
+            if value in results:
+                continue
+            if graph.is_output(value):
+                raise Unfit(f"the result {value!r} of {region.op} is a graph output")
+            if any(u.region.id not in inside for u in graph.uses(value)):
+                raise Unfit(f"the result {value!r} of {region.op} has other readers")
+
+
+def number(region: Region, name: str, default: float = 0.0) -> float:
+    """A numeric attribute of an original operator."""
+    value = attribute(region, name, default)
+    return float(value) if isinstance(value, (int, float)) else default
+
+
+def dims(shape: tuple[Extent, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"

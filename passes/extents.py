@@ -1,0 +1,105 @@
+"""Sizes that provably agree, and the sizes integer scalars of a graph stand for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.passes.regions import attribute
+from tracea_graph.ttg import TileGraph
+
+__all__ = ["constant_ints", "scalar_extent", "tail_agrees", "tuple_axes", "where_equal"]
+
+_MAX_DEPTH = 12
+_ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul"}
+Polynomial = Counter[tuple[str, ...]]
+
+
+def where_equal(a: Extent, b: Extent) -> bool:
+    """True if two extents are the same polynomial: past + seq and seq + past."""
+    return a == b or _polynomial(a) == _polynomial(b)
+
+
+def _polynomial(extent: Extent) -> Polynomial:
+    """Monomials (sorted factors) and their coefficients; anything but + − · is a factor."""
+    if isinstance(extent, int):
+        return _trimmed(Counter({(): extent}))
+    if isinstance(extent, str) or extent.op not in _ARITHMETIC.values():
+        return Counter({(str(extent),): 1})
+    a, b = map(_polynomial, extent.args)
+    result: Polynomial = Counter(a)
+    if extent.op == "mul":
+        result = Counter()
+        for x, n in a.items():
+            for y, m in b.items():
+                result[tuple(sorted((*x, *y)))] += n * m
+        return _trimmed(result)
+    for y, m in b.items():
+        result[y] += m if extent.op == "add" else -m
+    return _trimmed(result)
+
+
+def _trimmed(p: Polynomial) -> Polynomial:
+    return Counter({k: n for k, n in p.items() if n})
+
+
+def tail_agrees(a: tuple[Extent, ...], b: tuple[Extent, ...], count: int) -> bool:
+    """True if the last ``count`` extents are provably equal, one by one."""
+    return len(a) >= count <= len(b) and all(
+        where_equal(x, y) for x, y in zip(a[-count:], b[-count:], strict=True)
+    )
+
+
+def constant_ints(graph: TileGraph, value: str) -> tuple[int, ...] | None:
+    """The numbers of a small integer constant, flattened."""
+    weight = graph.weight(value)
+    if weight is None or weight.count > 64 or not np.issubdtype(weight.array().dtype, np.integer):
+        return None
+    return tuple(int(v) for v in weight.array().reshape(-1))
+
+
+def tuple_axes(graph: TileGraph, value: str) -> tuple[int, ...] | None:
+    """The axes of the Unsqueeze or Squeeze that writes a value, by attribute or operand."""
+    region = graph.producer(value)
+    if region is None:
+        return None
+    axes = attribute(region, "axes", None)
+    if isinstance(axes, tuple):
+        return tuple(int(a) for a in axes)
+    return constant_ints(graph, region.operands[1]) if len(region.operands) > 1 else None
+
+
+def scalar_extent(graph: TileGraph, value: str, depth: int = 0) -> Extent | None:
+    """The size an integer of one element stands for: Gather(Shape(x), 1) is x's second one."""
+    if (known := constant_ints(graph, value)) is not None:
+        return known[0] if len(known) == 1 else None
+    region = graph.producer(value)
+    if region is None or depth > _MAX_DEPTH or graph.spec(value).shape not in ((), (1,)):
+        return None
+    if region.op in _ARITHMETIC:
+        a, b = (scalar_extent(graph, v, depth + 1) for v in region.operands)
+        return None if a is None or b is None else combine(_ARITHMETIC[region.op], a, b)
+    if region.op in ("Squeeze", "Unsqueeze", "Reshape", "Identity", "Cast"):
+        return scalar_extent(graph, region.operands[0], depth + 1)
+    if region.op == "Gather":
+        index = constant_ints(graph, region.operands[1])
+        sizes = _sizes(graph, region.operands[0])
+        return sizes[index[0]] if index and sizes and index[0] < len(sizes) else None
+    if region.op == "Shape":
+        sizes = _sizes(graph, value)
+        return sizes[0] if sizes and len(sizes) == 1 else None
+    return None
+
+
+def _sizes(graph: TileGraph, value: str) -> tuple[Extent, ...] | None:
+    """What a Shape lists."""
+    region = graph.producer(value)
+    if region is None or region.op != "Shape":
+        return None
+    shape = graph.spec(region.operands[0]).shape
+    if shape is None:
+        return None
+    start, end = attribute(region, "start", 0), attribute(region, "end", len(shape))
+    return shape[start:end] if isinstance(start, int) and isinstance(end, int) else None

@@ -1,0 +1,185 @@
+"""Reading data movement as an index map: what a view of a stored value is, in moves.
+
+Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Slice, Split, Expand, Gather of one constant index
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from tracea_graph.ir import Extent
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move, resolve_target
+from tracea_graph.ops.space_parts import constant_ints, reshape_groups
+from tracea_graph.passes.regions import attribute
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["read_move", "through"]
+
+Shape = tuple[Extent, ...]
+
+
+def read_move(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
+    """How ``value``, a result of an original operator, views that operator's first operand.
+
+    None if the operator does not move data, or moves it as no constant map says.
+    """
+    reader = None if region.fused else _READERS.get(region.op)
+    if reader is None or not region.operands or not region.operands[0]:
+        return None
+    x, y = graph.spec(region.operands[0]).shape, graph.spec(value).shape
+    if x is None or y is None:
+        return None
+    moves = reader(graph, region, value, x, y)
+    return None if moves is None else IndexMap(tuple(moves))
+
+
+Moves = Sequence[Move] | None
+
+
+def _transpose(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    perm = attribute(region, "perm", tuple(range(len(x)))[::-1])
+    return [Move("transpose", tuple(perm))]  # type: ignore[arg-type]
+
+
+def _reshape(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    """The target as the dimensions spell it: a number, a copy, and one that follows."""
+    target = [d if isinstance(d, int) else 0 if x[i : i + 1] == (d,) else -1
+              for i, d in enumerate(y)]  # fmt: skip
+    if target.count(-1) > 1 or (0 in y):
+        return None
+    return [Move("reshape", tuple(target))]
+
+
+def _axes(graph: TileGraph, region: Region, rank: int) -> tuple[int, ...] | None:
+    axes = constant_ints(region, graph, "axes", 1)
+    return None if axes is None else tuple(sorted(a % rank for a in axes))
+
+
+def _squeeze(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    axes = _axes(graph, region, len(x)) if x else None
+    if axes is not None and not axes:
+        axes = tuple(i for i, d in enumerate(x) if d == 1)
+    return [Move("squeeze", axes)] if axes else None
+
+
+def _unsqueeze(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    axes = _axes(graph, region, len(y))
+    return [Move("unsqueeze", axes)] if axes else None
+
+
+def _slice(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    parts = [
+        constant_ints(region, graph, name, i + 1)
+        for i, name in enumerate(("starts", "ends", "axes", "steps"))
+    ]
+    starts, ends, axes, steps = parts
+    if starts is None or ends is None or axes is None or steps is None:
+        return None
+    axes, steps = axes or tuple(range(len(starts))), steps or (1,) * len(starts)
+    rows = zip(starts, ends, axes, steps, strict=True)
+    return [Move("slice", (a % len(x), _clip(s), _clip(e), t)) for s, e, a, t in rows]
+
+
+def _clip(place: int) -> int:
+    """Far beyond every index, but a number a plan and NumPy hold."""
+    return max(-HUGE, min(HUGE, place))
+
+
+def _split(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    axis = int(attribute(region, "axis", 0)) % len(x)  # type: ignore[call-overload]
+    before = [graph.spec(v).shape for v in region.results[: region.results.index(value)]]
+    sizes = [None if s is None else s[axis] for s in (*before, y)]
+    numbers = [s for s in sizes if isinstance(s, int)]
+    if len(numbers) < len(sizes):
+        return None
+    start = sum(numbers[:-1])
+    return [Move("slice", (axis, start, start + numbers[-1], 1))]
+
+
+def _expand(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    """To numbers only: a symbol's size would have to be read from somewhere."""
+    extra = len(y) - len(x)
+    own = (1,) * extra + x
+    target = [1 if a == b else b for a, b in zip(own, y, strict=True)]
+    if not all(isinstance(t, int) for t in target):
+        return None
+    moves = [Move("unsqueeze", tuple(range(extra)))] if extra else []
+    return [*moves, Move("expand", tuple(t for t in target if isinstance(t, int)))]
+
+
+def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    weight = graph.weight(region.operands[1])
+    if weight is None or weight.count != 1 or len(weight.shape) > 1 or not x:
+        return None
+    axis = int(attribute(region, "axis", 0)) % len(x)  # type: ignore[call-overload]
+    index = int(weight.array().reshape(()))
+    kept = [Move("unsqueeze", (axis,))] if weight.shape else []
+    return [Move("select", (axis, index)), *kept]
+
+
+Reader = Callable[[TileGraph, Region, str, Shape, Shape], Moves]
+_READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "Transpose": _transpose,
+        "Reshape": _reshape,
+        "Flatten": _reshape,
+        "Squeeze": _squeeze,
+        "Unsqueeze": _unsqueeze,
+        "Slice": _slice,
+        "Split": _split,
+        "Expand": _expand,
+        "Gather": _gather,
+    }
+)
+
+
+# ---- maps through broadcasts -----------------------------------------------------------
+
+
+def through(index_map: IndexMap, own: Shape, full: Shape) -> IndexMap | None:
+    """What a map of ``full`` does to an operand of shape ``own`` that broadcasts to it.
+
+        x[S,D] + y[B,S,D], transposed   ->   x transposed as [1,S,D]
+
+    None if a Reshape mixes axes that repeat with axes that do not.
+    """
+    if own == full:
+        return index_map
+    if all(d == 1 for d in own):
+        return IndexMap((Move("squeeze", tuple(range(len(own)))),) if own else ())
+    extra = len(full) - len(own)
+    moves = [Move("unsqueeze", tuple(range(extra)))] if extra else []
+    mine, whole = (1,) * extra + own, full
+    for move in index_map.moves:
+        adapted = _adapted(move, mine, whole)
+        if adapted is None:
+            return None
+        moves += adapted
+        mine = IndexMap(tuple(adapted)).shape(mine)
+        whole = IndexMap((move,)).shape(whole)
+    return IndexMap(tuple(moves))
+
+
+def _adapted(move: Move, mine: Shape, whole: Shape) -> list[Move] | None:
+    if move.op in ("slice", "select"):
+        axis = move.ints[0]
+        if mine[axis] == 1 and whole[axis] != 1:
+            return [Move("squeeze", (axis,))] if move.op == "select" else []
+    if move.op != "reshape" or mine == whole:
+        return [move]
+    target = resolve_target(whole, move.ints)
+    groups = reshape_groups(whole, target)
+    if groups is None:
+        return None
+    spelled: list[int] = [1] * len(target)
+    for old, new in groups:
+        if all(mine[i] == 1 for i in old):
+            continue
+        if any(mine[i] != whole[i] for i in old):
+            return None
+        for j in new:
+            dim = target[j]
+            copied = 0 if mine[j : j + 1] == (dim,) else -1
+            spelled[j] = dim if isinstance(dim, int) else copied
+    return [Move("reshape", tuple(spelled))] if spelled.count(-1) <= 1 else None
