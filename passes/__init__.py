@@ -34,84 +34,54 @@ CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
 
 
-def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
-    """Phases in order; within one, the scheduler decides by predicted gain.
+_RECOGNISE = Phase(
+    "recognise",
+    (
+        *map(RulePass, recognise.RULES),
+        attention.RecogniseAttention(),
+        attention_nodes.LiftAttention(),
+        channel_norm.RecogniseChannelNorm(),
+        rotary.LiftRotary(),
+    ),
+)
+"""Spellings first: fusing half of one would hide it."""
 
-    ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16`` or ``bf16-weights``.
-    """
-    exact = (
-        # spellings first: fusing half of one would hide it
-        Phase(
-            "recognise",
-            (
-                *map(RulePass, recognise.RULES),
-                attention.RecogniseAttention(),
-                attention_nodes.LiftAttention(),
-                channel_norm.RecogniseChannelNorm(),
-                rotary.LiftRotary(),
-            ),
-        ),
-        # products and look-ups become regions that others can join
-        Phase(
-            "lift",
-            (
-                gemm.LiftGemm(plain_weights),
-                matmul.LiftMatMul(),
-                embedding.LiftEmbedding(),
-                gemm.AbsorbBias(),
-                conv.LiftConv(plain_weights),
-                conv.AbsorbPad(),
-                transposed.LiftTransposed(plain_weights),
-                batch_norm.AbsorbBatchNorm(),
-                pool.LiftPool(),
-                pool.AbsorbFlatten(),
-            ),
-        ),
-        # after convolutions: a pool or norm between them is a step of their program
-        Phase(
-            "reduce",
-            (
-                *map(RulePass, (*channel_norms.RULES, *reductions.RULES)),
-                reductions.LiftReduce(),
-                reductions.LiftSoftmax(),
-            ),
-        ),
-        Phase(
-            "fuse",
-            (
-                embedding.MergeEmbeddings(),
-                projections.MergeProjections(),
-                epilogue.AbsorbEpilogue(),
-                gemm.AbsorbNorm(),
-                batch_norm.LiftBatchNorm(),
-                conv.AbsorbConvEpilogue(),
-                padding.LiftPad(),
-                embedding.AbsorbEmbeddingNorm(),
-                elementwise.MergeElementwise(),
-            ),
-        ),
-        # last: a sum that a product could have taken must not go to the norm behind it
-        Phase(
-            "finish",
-            (
-                elementwise.AbsorbPrologue(),
-                reductions.AbsorbBefore(),
-                reductions.AbsorbAfter(),
-                elementwise.LiftElementwise(),
-                projections.MergeProducts(),
-            ),
-        ),
-        Phase("transform", (conv.TransformFilters(),)),
-        # whole at last: what lies between the steps of one program lies as its kernels like it
-        Phase(CONNECT, (trunk.ConnectTrunk(),)),
-        *_MOVEMENT,
-    )
-    if precision == "fp32":
-        return exact
-    # regions are what they will be: only their numbers change
-    return (*exact, Phase("precision", (GemmInBf16(precision),)))
+_REDUCE = Phase(
+    "reduce",
+    (
+        *map(RulePass, (*channel_norms.RULES, *reductions.RULES)),
+        reductions.LiftReduce(),
+        reductions.LiftSoftmax(),
+    ),
+)
+"""After convolutions: a pool or norm between them is a step of their program."""
 
+_FUSE = Phase(
+    "fuse",
+    (
+        embedding.MergeEmbeddings(),
+        projections.MergeProjections(),
+        epilogue.AbsorbEpilogue(),
+        gemm.AbsorbNorm(),
+        batch_norm.LiftBatchNorm(),
+        conv.AbsorbConvEpilogue(),
+        padding.LiftPad(),
+        embedding.AbsorbEmbeddingNorm(),
+        elementwise.MergeElementwise(),
+    ),
+)
+
+_FINISH = Phase(
+    "finish",
+    (
+        elementwise.AbsorbPrologue(),
+        reductions.AbsorbBefore(),
+        reductions.AbsorbAfter(),
+        elementwise.LiftElementwise(),
+        projections.MergeProducts(),
+    ),
+)
+"""Last: a sum that a product could have taken must not go to the norm behind it."""
 
 _MOVEMENT = (
     # what is left of the movement between all these; a concatenation goes to its reader,
@@ -138,3 +108,44 @@ _MOVEMENT = (
     Phase("share", (sharing.ShareRead(),)),
 )
 """Data movement, after everything that recognises more than movement."""
+
+
+def _lift(plain_weights: bool) -> Phase:
+    """Products and look-ups become regions that others can join."""
+    return Phase(
+        "lift",
+        (
+            gemm.LiftGemm(plain_weights),
+            matmul.LiftMatMul(),
+            embedding.LiftEmbedding(),
+            gemm.AbsorbBias(),
+            conv.LiftConv(plain_weights),
+            conv.AbsorbPad(),
+            transposed.LiftTransposed(plain_weights),
+            batch_norm.AbsorbBatchNorm(),
+            pool.LiftPool(),
+            pool.AbsorbFlatten(),
+        ),
+    )
+
+
+def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
+    """Phases in order; within one, the scheduler decides by predicted gain.
+
+    ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
+    ``bf16`` or ``bf16-weights``.
+    """
+    exact = (
+        _RECOGNISE,
+        _lift(plain_weights),
+        _REDUCE,
+        _FUSE,
+        _FINISH,
+        Phase("transform", (conv.TransformFilters(),)),
+        # whole at last: what lies between the steps of one program lies as its kernels like it
+        Phase(CONNECT, (trunk.ConnectTrunk(),)),
+        *_MOVEMENT,
+    )
+    # regions are what they will be: only their numbers change
+    lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
+    return (*exact, *lower)

@@ -9,6 +9,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.passes import channel_norms
+from tracea_graph.passes.batch_norm import LiftBatchNorm
 from tracea_graph.rewrite import RulePass
 
 RULES = tuple(map(RulePass, channel_norms.RULES))
@@ -128,6 +129,6 @@ def test_a_batch_norm_is_a_product_and_a_sum() -> None:
 def test_a_batch_norm_over_vectors() -> None:
     net = Net(15)
     graph = net.graph(batch_norm(net, net.input("x", "batch", 6)))
-    schedule_only(graph, channel_norms.LiftBatchNorm())
+    schedule_only(graph, LiftBatchNorm())
     assert ops(graph) == ["FusedElementwise"]
     assert_same(net, graph, {"x": normal(4, 6)}, 2e-6)

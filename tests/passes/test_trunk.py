@@ -76,7 +76,7 @@ def test_no_path_leaves_a_trunk_and_comes_back() -> None:
     other = net("Softmax", y, axis=1)
     graph = net.graph(conv(net, net("Add", conv(net, y, 16), other), 16))
     optimized(graph)
-    assert Counter(ops(graph))["FusedRegion"] == 1 and "Softmax" in ops(graph)
+    assert Counter(ops(graph))["FusedRegion"] == 1 and "FusedSoftmax" in ops(graph)
     assert_same(net, graph, FEEDS, 3e-5)
 
 
