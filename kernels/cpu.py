@@ -19,7 +19,7 @@ from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of
 from tracea_graph.ops.chain import Chain
 
 __all__ = [
-    "CHAIN", "KERNELS", "KERNEL_OF", "Function", "Source", "emit", "functions", "render",
+    "CHAIN", "KERNELS", "KERNELS_OF", "Function", "Source", "emit", "functions", "render",
     "symbols", "units",
 ]  # fmt: skip
 
@@ -54,6 +54,18 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("attention", "const tracea_attention_tile*"),
             Function("attention_scratch", "int64_t, int64_t, int64_t", "int64_t"),
         ),
+        "conv": (Function("conv", "const tracea_conv_tile*"),),
+        "depthwise": (Function("depthwise", "const tracea_depthwise_tile*"),),
+        "pool": (Function("pool", "const tracea_pool_tile*"),),
+        "block": (
+            Function("block", "const tracea_block_tile*"),
+            Function("unblock", "const tracea_block_tile*"),
+        ),
+        "conv_plain": (Function("conv_plain", "const tracea_conv_plain_tile*"),),
+        "winograd": (
+            Function("winograd_in", "const tracea_winograd_in_tile*"),
+            Function("winograd_out", "const tracea_winograd_out_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -62,17 +74,26 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
 CHAIN = "const tracea_chain_tile*"
 """What every chain takes."""
 
-KERNEL_OF: Mapping[str, str] = MappingProxyType(
+KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "gemm": "gemm",
-        "gemm_bf16": "gemm_bf16",
-        "round_bf16": "gemm_bf16",
-        "norm": "norm",
-        "embedding": "gather",
-        "attention": "attention",
+        "gemm": ("gemm",),
+        "gemm_bf16": ("gemm_bf16",),
+        "round_bf16": ("gemm_bf16",),
+        "norm": ("norm",),
+        "embedding": ("gather",),
+        "attention": ("attention",),
+        "conv": ("conv",),
+        "conv_stem": ("conv",),
+        "depthwise": ("depthwise",),
+        "pool": ("pool",),
+        "pool_all": ("pool",),
+        "block": ("block",),
+        "unblock": ("block",),
+        "conv_plain": ("conv_plain",),
+        "winograd": ("conv", "winograd"),
     }
 )
-"""The kernel a program's call needs; one that is not named here runs on chains alone."""
+"""The kernels a program's call needs; one that is not named here needs none but chains."""
 
 
 @dataclass(frozen=True)

@@ -37,13 +37,28 @@ VERSION = 1
 
 OPCODES = MappingProxyType(
     {
-        "gemm": 1,
-        "norm": 2,
-        "elementwise": 3,
-        "embedding": 4,
-        "attention": 5,
-        "gemm_bf16": 6,
-        "round_bf16": 7,
+        name: 1 + i
+        for i, name in enumerate(
+            (
+                "gemm",
+                "norm",
+                "elementwise",
+                "embedding",
+                "attention",
+                "conv",
+                "conv_stem",
+                "depthwise",
+                "winograd",
+                "pool",
+                "pool_all",
+                "block",
+                "unblock",
+                "halo",
+                "conv_plain",
+                "gemm_bf16",
+                "round_bf16",
+            )
+        )
     }
 )
 LIMITS = MappingProxyType(

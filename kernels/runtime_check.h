@@ -45,6 +45,9 @@ class Signature {
   const tracea_chain_type* chain() const { return call_.chain_type(); }
   int64_t integer(int32_t i) const { return call_.ints[i]; }
   int32_t rank(int32_t i) const { return call_.views[i].rank; }
+  int32_t axes(int32_t i, int32_t above) const {  // of a view beyond the first `above`; -1: no view
+    return i < call_.view_count && call_.views[i].kind != kNone ? call_.views[i].rank - above : -1;
+  }
   int32_t views() const { return call_.view_count; }
   bool takes_ints(int32_t count) {
     return call_.int_count == count || fail("the wrong number of parameters");

@@ -1,9 +1,16 @@
 // Which driver runs which opcode.
 #pragma once
 #include "runtime_attention.h"
+#include "runtime_block.h"
+#include "runtime_conv.h"
+#include "runtime_conv_plain.h"
+#include "runtime_conv_stem.h"
+#include "runtime_depthwise.h"
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
+#include "runtime_pool.h"
 #include "runtime_rows.h"
+#include "runtime_winograd.h"
 
 namespace tracea {
 
@@ -14,6 +21,10 @@ struct KernelDriver {
   bool (*held)(const tracea_isa_table& isa);  // the library has the kernel; null: needs none
 };
 
+constexpr auto holds_conv = [](const tracea_isa_table& t) { return t.conv != nullptr; };
+constexpr auto holds_pool = [](const tracea_isa_table& t) { return t.pool != nullptr; };
+constexpr auto holds_block = [](const tracea_isa_table& t) { return t.unblock != nullptr; };
+
 constexpr KernelDriver kDrivers[] = {
     // by opcode - 1
     {"gemm", check_gemm, run_gemm, [](const tracea_isa_table& t) { return t.gemm != nullptr; }},
@@ -23,6 +34,19 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gather != nullptr; }},
     {"attention", check_attention, run_attention,
      [](const tracea_isa_table& t) { return t.attention != nullptr; }},
+    {"conv", check_conv, run_conv, holds_conv},
+    {"conv_stem", check_conv_stem, run_conv_stem, holds_conv},
+    {"depthwise", check_depthwise, run_depthwise,
+     [](const tracea_isa_table& t) { return t.depthwise != nullptr; }},
+    {"winograd", check_winograd, run_winograd,
+     [](const tracea_isa_table& t) { return t.conv && t.winograd_out; }},
+    {"pool", check_pool, run_pool, holds_pool},
+    {"pool_all", check_pool_all, run_pool_all, holds_pool},
+    {"block", check_block, run_block, holds_block},
+    {"unblock", check_unblock, run_unblock, holds_block},
+    {"halo", check_halo_call, run_halo, nullptr},
+    {"conv_plain", check_conv_plain, run_conv_plain,
+     [](const tracea_isa_table& t) { return t.conv_plain != nullptr; }},
     {"gemm_bf16", check_gemm_bf16, run_gemm,
      [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; }},
     {"round_bf16", check_round, run_round,

@@ -8,7 +8,7 @@
 namespace tracea {
 
 constexpr int64_t kNearFloats = 192 * 1024;  // of a column of w that stay in a core's own cache
-constexpr int64_t kBlock = 2048;             // steps of k where they do not
+constexpr int64_t kDepthBlock = 2048;        // steps of k where they do not
 constexpr int64_t kPackFloats = 64 * 1024;   // of w packed at a time
 constexpr int64_t kMaxParts = 16;            // results side by side
 constexpr int64_t kThinPack = 256;           // steps of k packed at a time where rows lie apart
@@ -48,7 +48,7 @@ inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) 
   }
   job.columns = ceil_div(panels, width);
   const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
-  divide_k(job, large || job.packs ? kBlock : job.k);
+  divide_k(job, large || job.packs ? kDepthBlock : job.k);
   if (job.packs && job.w_column == 1) divide_k(job, least(job.k_block, kThinPack));
   int64_t together = job.m >= 64 ? 1 : least(most(job.columns / 4, 1), job.m >= 32 ? 2 : 4);
   if (job.packs) together = most(1, kPackFloats / (width * TRACEA_PANEL * most(job.k_block, 1)));

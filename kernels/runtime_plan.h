@@ -12,7 +12,12 @@ constexpr int64_t kVersion = 1;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 256, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 256, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
 
-enum Opcode : int32_t { kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention, kGemmBf16, kRoundBf16 };
+enum Opcode : int32_t {  // as in plan.py
+  kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention,
+  kConv, kConvStem, kDepthwise, kWinograd,
+  kPool, kPoolAll, kToBlocked, kToPlain, kHalo, kConvPlain,
+  kGemmBf16, kRoundBf16,
+};
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
 struct Tensor {

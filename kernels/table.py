@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels import cpu
-from tracea_graph.kernels.variants import LEVELS, gemm_tile
+from tracea_graph.kernels.variants import LEVELS, conv_tile, gemm_tile
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
 __all__ = ["OpType", "table_source"]
@@ -120,14 +120,14 @@ def _levels(levels: Sequence[str], held: frozenset[str], chains: int) -> str:
     """One row a level; null for functions of kernels the library does not hold."""
     rows = []
     for level in levels:
-        mr, nv = gemm_tile(level)
+        tiles = ", ".join(map(str, (*gemm_tile(level), *conv_tile(level))))
         functions = [
             symbol if kernel in held else "nullptr"
             for kernel in cpu.KERNELS
             for symbol in cpu.symbols(kernel, level)
         ]
         rows.append(
-            f'    {{"{level}", {mr}, {nv}, {", ".join(functions)},\n'
+            f'    {{"{level}", {tiles}, {", ".join(functions)},\n'
             f"     {chains}, chain_keys, chains_{level}}}"
         )
     return _array("tracea_isa_table", "levels", rows, "\n")

@@ -133,11 +133,116 @@ typedef struct {
 typedef void (*tracea_attention_fn)(const tracea_attention_tile*);
 typedef int64_t (*tracea_attention_scratch_fn)(int64_t keys, int64_t head, int64_t head_v);
 
+// One register tile of a dense convolution: `nv` blocks of 16 output channels for `pixels` outputs
+// of one line, or of each of two lines.
+//   y = clamp(start + sum over taps of x * w + add), lo <= y <= hi,
+// taps being input blocks, kernel rows, kernel columns and `depth` channels of a block (`last` of
+// the last one), summed in that order.  Weights of a tap are 16 floats; columns and channels lie
+// one after another.
+enum { TRACEA_CONV_CONTINUES = 1, TRACEA_CONV_STOPS = 2 };
+typedef struct {
+  int64_t blocks, rows, cols, depth, last;
+  const float* x;
+  int64_t x_block, x_row, x_col, x_depth;  // strides between taps
+  int64_t x_step, x_line;                  // strides between outputs, and between the two lines
+  const float* w;
+  int64_t w_block, w_row, w_panel;         // w_panel: between blocks of output channels
+  const float* bias;                       // 16 * nv values, or null for zero
+  const float* add;                        // lies like y, or null
+  int64_t add_panel, add_line;
+  float* y;                                // outputs of a line are 16 floats apart
+  int64_t y_panel, y_line;
+  float lo, hi;
+  int32_t pixels;                          // 1 .. conv_pixels; half of it for two lines
+  int32_t lines, nv;                       // 1 or 2; 1 .. conv_nv
+  int32_t part;                            // CONTINUES: y holds the start; STOPS: y stays a sum
+  const char* prefetch;                    // null, or the weights wanted next, panels as in w
+  int32_t prefetch_lines;                  // cache lines per panel to prefetch, every (row, col)
+} tracea_conv_tile;
+typedef void (*tracea_conv_fn)(const tracea_conv_tile*);
+
+// One output line of 16 channels, each convolved with its own rows x cols weights [rows,cols,16].
+typedef struct {
+  int64_t rows, cols, pixels;
+  const float* x;
+  int64_t x_row, x_col, x_step;  // strides between kernel rows and columns, and between outputs
+  const float* w;
+  const float* bias;             // 16 values, or null
+  const float* add;              // lies like y, or null
+  float* y;                      // outputs are 16 floats apart
+  float lo, hi;
+} tracea_depthwise_tile;
+typedef void (*tracea_depthwise_fn)(const tracea_depthwise_tile*);
+
+// Outputs of one line of 16 channels whose windows are all rows x cols: the maximum, or the sum
+// times `scale`.
+typedef struct {
+  int64_t rows, cols, pixels;
+  const float* x;
+  int64_t x_row, x_col, x_step;
+  float* y;
+  float scale;
+  int32_t average;
+} tracea_pool_tile;
+typedef void (*tracea_pool_fn)(const tracea_pool_tile*);
+
+// Between 16 lanes per pixel and any strides, for `channels` <= 16 of them; no stride is given for
+// the blocked side.  `block` fills the other lanes with zeros.
+typedef struct {
+  int64_t pixels, channels;
+  float* blocked;
+  float* plain;
+  int64_t channel, pixel;  // strides of the plain side
+} tracea_block_tile;
+typedef void (*tracea_block_fn)(const tracea_block_tile*);
+
+// Rows of one convolution over plain values: y[r][c] = bias[r] + sum over channels and taps of
+// w[r] * x[channel * x_channel + offset[tap] + c].
+typedef struct {
+  int64_t rows, cols, channels, taps;  // rows: 1 .. 4
+  const float* x;
+  int64_t x_channel;
+  const int64_t* offset;
+  const float* w;
+  int64_t w_row;
+  const float* bias;  // or null
+  float* y;
+  int64_t y_row;
+} tracea_conv_plain_tile;
+typedef void (*tracea_conv_plain_fn)(const tracea_conv_plain_tile*);
+
+// Winograd's transforms of a run of tiles, 16 channels each; m outputs a side, m + 2 inputs.
+// In: plane p of tile t goes to v[p * plane + t * 16].  Inputs outside rows x cols count as zero.
+// Out: y = clamp(A' M A + bias + add) for the outputs inside rows x cols.
+typedef struct {
+  int64_t tiles, rows, cols;  // valid rows and columns, counted from the first tile's corner
+  int32_t m;                  // 2 or 4
+  const float* x;
+  int64_t x_row;
+  float* v;
+  int64_t plane;
+} tracea_winograd_in_tile;
+typedef void (*tracea_winograd_in_fn)(const tracea_winograd_in_tile*);
+typedef struct {
+  int64_t tiles, rows, cols;
+  int32_t m;
+  const float* v;
+  int64_t plane;
+  const float* bias;  // or null
+  const float* add;   // or null
+  int64_t add_row;
+  float* y;
+  int64_t y_row;
+  float lo, hi;
+} tracea_winograd_out_tile;
+typedef void (*tracea_winograd_out_fn)(const tracea_winograd_out_tile*);
+
 // Everything one instruction-set level offers; the generated table fills one per level, with null
 // for kernels the library does not hold.
 typedef struct {
   const char* isa;             // "scalar", "avx2", "avx512"
   int32_t gemm_mr, gemm_nv;    // largest register tile
+  int32_t conv_pixels, conv_nv;
   tracea_gemm_fn gemm;
   tracea_gemm_dot_fn gemm_dot;
   tracea_gemm_pack_fn gemm_pack;
@@ -147,6 +252,13 @@ typedef struct {
   tracea_gather_fn gather;
   tracea_attention_fn attention;
   tracea_attention_scratch_fn attention_scratch;
+  tracea_conv_fn conv;
+  tracea_depthwise_fn depthwise;
+  tracea_pool_fn pool;
+  tracea_block_fn block, unblock;
+  tracea_conv_plain_fn conv_plain;
+  tracea_winograd_in_fn winograd_in;
+  tracea_winograd_out_fn winograd_out;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 __all__ = [
-    "BF16_ISAS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "find", "gemm_tile", "isa_of",
+    "BF16_ISAS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "conv_tile", "find", "gemm_tile",
+    "isa_of",
 ]  # fmt: skip
 
 PANEL = 16
@@ -128,6 +129,28 @@ def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Vari
     return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 
+def _conv(isa: str, pixels: int, nv: int) -> Variant:
+    """A convolution on tiles up to ``pixels`` (even) outputs by ``nv`` channel blocks."""
+    params = {"pixels": pixels, "nv": nv}
+    return Variant("conv", isa, "conv.cpp.in", f"{pixels}x{nv * PANEL}", params)
+
+
+def _depthwise(isa: str, *widths: int) -> Variant:
+    """Lines in pieces of one of ``widths`` outputs: largest first, ending in 1."""
+    return Variant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", {"widths": widths})
+
+
+def _blocked(isa: str) -> tuple[Variant, ...]:
+    """What only moves or joins blocked values, and the convolution of plain ones."""
+    turn = frozenset({"transpose"} if isa != "scalar" else ())
+    return (
+        Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4}),
+        Variant("block", isa, "block.cpp.in", "", functions=turn),
+        Variant("conv_plain", isa, "conv_plain.cpp.in", "4", {"vectors": 2}),
+        Variant("winograd", isa, "winograd.cpp.in", ""),
+    )
+
+
 VARIANTS = (
     _gemm("scalar", 4, 1, 2),
     _gemm("avx2", 6, 1, 2),
@@ -145,6 +168,15 @@ VARIANTS = (
     _attention("scalar", (4, 1), (1,)),
     _attention("avx2", (6, 4, 2, 1), (1,)),
     _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),
+    _conv("scalar", 2, 1),
+    _conv("avx2", 6, 1),
+    _conv("avx512", 14, 2),
+    _depthwise("scalar", 4, 1),
+    _depthwise("avx2", 7, 4, 1),
+    _depthwise("avx512", 14, 7, 4, 1),
+    *_blocked("scalar"),
+    *_blocked("avx2"),
+    *_blocked("avx512"),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),
@@ -163,6 +195,14 @@ def find(op: str, isa: str) -> Variant:
 
 def gemm_tile(isa: str) -> tuple[int, int]:
     """Rows and 16-wide panels of the level's largest register tile."""
-    tile = find("gemm", isa).tile
-    rows, columns = tile.split("x")
+    return _tile("gemm", isa)
+
+
+def conv_tile(isa: str) -> tuple[int, int]:
+    """Outputs and 16-wide channel blocks of the level's largest convolution tile."""
+    return _tile("conv", isa)
+
+
+def _tile(op: str, isa: str) -> tuple[int, int]:
+    rows, columns = find(op, isa).tile.split("x")
     return int(rows), int(columns) // PANEL

@@ -5,18 +5,28 @@ from __future__ import annotations
 from tracea_graph.passes import (
     attention,
     attention_nodes,
+    batch_norm,
+    channel_norm,
+    conv,
     elementwise,
     embedding,
     epilogue,
     gemm,
     matmul,
+    padding,
+    pool,
     projections,
     recognise,
+    transposed,
+    trunk,
 )
 from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["phases"]
+__all__ = ["CONNECT", "phases"]
+
+CONNECT = "connect"
+"""The phase that makes one program of neighbouring regions."""
 
 
 def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
@@ -33,6 +43,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 *map(RulePass, recognise.RULES),
                 attention.RecogniseAttention(),
                 attention_nodes.LiftAttention(),
+                channel_norm.RecogniseChannelNorm(),
             ),
         ),
         # products and look-ups become regions that others can join
@@ -43,6 +54,12 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 matmul.LiftMatMul(),
                 embedding.LiftEmbedding(),
                 gemm.AbsorbBias(),
+                conv.LiftConv(plain_weights),
+                conv.AbsorbPad(),
+                transposed.LiftTransposed(plain_weights),
+                batch_norm.AbsorbBatchNorm(),
+                pool.LiftPool(),
+                pool.AbsorbFlatten(),
             ),
         ),
         Phase(
@@ -52,6 +69,9 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 projections.MergeProjections(),
                 epilogue.AbsorbEpilogue(),
                 gemm.AbsorbNorm(),
+                batch_norm.LiftBatchNorm(),
+                conv.AbsorbConvEpilogue(),
+                padding.LiftPad(),
                 embedding.AbsorbEmbeddingNorm(),
                 elementwise.MergeElementwise(),
             ),
@@ -65,6 +85,9 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
                 projections.MergeProducts(),
             ),
         ),
+        Phase("transform", (conv.TransformFilters(),)),
+        # whole at last: what lies between the steps of one program lies as its kernels like it
+        Phase(CONNECT, (trunk.ConnectTrunk(),)),
     )
     if precision == "fp32":
         return exact

@@ -12,16 +12,20 @@ from typing import Any
 
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import Program
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.lower_attention import lower_attention
 from tracea_graph.passes.lower_gemm import lower_gemm
 from tracea_graph.passes.lower_matmul import lower_matmul
+from tracea_graph.passes.lower_region import alone, lower_region
 from tracea_graph.passes.lower_rows import lower_elementwise, lower_embedding, lower_norm
 from tracea_graph.passes.writer import Slot, Writer, localise
 from tracea_graph.ttg import Region, TileGraph
@@ -55,14 +59,17 @@ def _lower(w: Writer, params: OpParams, operands: Sequence[Slot], results: Seque
 def _lower_region(
     w: Writer, p: RegionParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    """The steps in order; a value that does not leave the region is scratch."""
-    specs = p.infer_all([s.spec for s in operands])
-    slots, place = list(operands), dict(zip(p.results, results, strict=True))
-    for step in p.steps:
-        first = len(slots)
-        made = [place.get(i) or w.temp(specs[i]) for i in range(first, first + step.results)]
-        _lower(w, step.params, [slots[i] for i in step.operands], made)
-        slots += made
+    lower_region(w, p, operands, results, _lower)
+
+
+def _lower_alone(
+    w: Writer,
+    p: ConvParams | PoolParams | MoveParams,
+    operands: Sequence[Slot],
+    results: Sequence[Slot],
+) -> None:
+    """Words that only regions know how to place are regions of one step."""
+    lower_region(w, alone(p), operands, results, _lower)
 
 
 Lowering = Callable[[Writer, Any, Sequence[Slot], Sequence[Slot]], None]
@@ -74,6 +81,9 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ElementwiseParams: lower_elementwise,
         AttentionParams: lower_attention,
         EmbeddingParams: lower_embedding,
+        ConvParams: _lower_alone,
+        PoolParams: _lower_alone,
+        MoveParams: _lower_alone,
         RegionParams: _lower_region,
     }
 )

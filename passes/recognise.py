@@ -23,7 +23,7 @@ from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["RULES"]
+__all__ = ["LAYER_NORMS", "RULES"]
 
 _ROOT_HALF = 1 / math.sqrt(2)
 _TANH_SCALE = math.sqrt(2 / math.pi)
@@ -255,6 +255,10 @@ def _norm(rule: str, kind: str) -> Callable[[Match], Region]:
     return rewrite
 
 
+LAYER_NORMS = (_layer_norm_spelled, _layer_norm_scaled, _layer_norm_bare)
+"""Patterns of a layer normalisation, whatever axis its means are over."""
+
+
 def _rule(name: str, patterns: tuple[Any, ...], rewrite: Any, check: Any) -> Rule:
     return Rule(name, patterns, rewrite(name), check)
 
@@ -289,7 +293,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "layer-norm",
-        (_layer_norm_spelled, _layer_norm_scaled, _layer_norm_bare),
+        LAYER_NORMS,
         lambda n: _norm(n, "layer"),
         _spelled_check,
     ),

@@ -7,7 +7,7 @@ it is written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from tracea_graph.ops.gemm import PANEL, pack_panels
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Storage", "storage_for", "stored_smaller"]
+__all__ = ["Storage", "is_shared", "storage_for", "stored_smaller"]
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm")
 _SMALL = 1 << 16
@@ -62,6 +62,13 @@ def stored_smaller(graph: TileGraph, value: str) -> str | None:
     base = graph.weight(source)
     small = base is not None and max(base.nbytes, _SMALL) < weight.nbytes
     return source if small else None
+
+
+def is_shared(graph: TileGraph, value: str, ops: Sequence[str]) -> bool:
+    """True if others than ``ops`` need a weight as it is, and it is too large to store twice."""
+    if graph.weights[value].nbytes <= _SMALL:
+        return False
+    return graph.is_output(value) or any(u.region.op not in ops for u in graph.uses(value))
 
 
 def _root(graph: TileGraph, value: str) -> tuple[str, bool]:

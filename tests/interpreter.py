@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import Extent, TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import round_bf16
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
@@ -183,10 +184,185 @@ def attention(call: Call, views: list[Any]) -> None:
     y[...] = np.where(lost & bool(zero_rows), 0.0, shares) @ v
 
 
+# ---- convolutions ------------------------------------------------------------------------
+
+
+def halo(call: Call, views: list[Any]) -> None:
+    clear(views[-1], call.ints[-4:])
+
+
+def clear(y: Array, sides: Sequence[int]) -> Array:
+    """Zero the halo of ``[N, Cb, Hp, Wp, 16]``; the interior."""
+    top, left, bottom, right = sides
+    tall, wide = y.shape[2] - top - bottom, y.shape[3] - left - right
+    inner = y[:, :, top : top + tall, left : left + wide]
+    kept = inner.copy()
+    y[...] = 0.0
+    inner[...] = kept
+    return inner
+
+
+def blocked(x: Array, last: int) -> Array:
+    """``[N, Cb, H, W, 16]`` as ``[N, C, H, W]``, without what lies past the last channel."""
+    assert x.strides[4] == x.itemsize and (x.shape[3] == 1 or x.strides[3] == 16 * x.itemsize)
+    n, b, h, w, _ = x.shape
+    return x.transpose(0, 1, 4, 2, 3).reshape(n, b * 16, h, w)[:, : b * 16 - 16 + last]
+
+
+def fill(y: Array, values: Array, sides: Sequence[int]) -> None:
+    """Write ``[N, C, H, W]`` into blocks and zeros around it; lanes past C hold anything."""
+    inner = clear(y, sides)
+    n, c, h, w = values.shape
+    wide = np.full((n, inner.shape[1] * 16, h, w), np.nan)
+    wide[:, :c] = values
+    inner[...] = wide.reshape(n, -1, 16, h, w).transpose(0, 1, 3, 4, 2)
+
+
+def convolve(x: Array, w: Array, steps: Sequence[int], groups: int) -> Array:
+    """A valid convolution of ``[N, C, …]`` with ``[O, C/groups, …]``, strides then dilations."""
+    rank = x.ndim - 2
+    strides, dilations = steps[:rank], steps[rank : 2 * rank]
+    spans = [d * (k - 1) + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    axes = tuple(range(2, x.ndim))
+    seen = np.lib.stride_tricks.sliding_window_view(x, spans, axes)
+    seen = seen[(..., *(slice(None, None, d) for d in dilations))]
+    seen = seen[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
+    letters = "xyz"[:rank], "ijk"[:rank]
+    rule = f"ng{'c'}{letters[0]}{letters[1]},goc{letters[1]}->ngo{letters[0]}"
+    n, c = x.shape[:2]
+    grouped = seen.reshape(n, groups, c // groups, *seen.shape[2:])
+    filters = w.reshape(groups, -1, *w.shape[1:])
+    out = np.einsum(rule, grouped, filters)
+    return out.reshape(n, -1, *out.shape[3:])
+
+
+def finish_conv(call: Call, acc: Array, rest: list[Any], last: int) -> None:
+    """Bias was added: add, clamp, chain, all in blocks, into the interior of the last view."""
+    add, *extras, y = rest
+    low, high = call.floats
+    if add is not None:
+        acc = acc + blocked(add, last)
+    acc = np.minimum(np.maximum(acc, low), high)
+    sides = call.ints[-4:]
+    if call.chain is None:
+        fill(y, acc, sides)
+        return
+    assert call.chain.operands[0] == "full" and len(extras) == len(call.chain.operands) - 1
+    made = np.full(clear(y, sides).shape, np.nan)
+    fill(made, acc, (0, 0, 0, 0))
+    for kind, view in zip(call.chain.operands[1:], extras, strict=True):
+        assert (view.strides[4] == 0) == (kind in ("col", "scalar"))
+        assert (view.strides[3] == 0 or view.shape[3] == 1) or kind in ("full", "col")
+    (result,) = call.chain.reference([made, *extras])
+    clear(y, sides)[...] = result
+
+
+def conv(call: Call, views: list[Any]) -> None:
+    x, w, bias, *rest = views
+    *steps, groups, last_out, last_in = call.ints[:7]
+    o, i, kh, kw = w.shape[:4]
+    plain = w.transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
+    count = o * 16 - 16 + last_out
+    inside = blocked(x, last_in)
+    if groups == 1:
+        plain = plain[:, : inside.shape[1]]
+    acc = convolve(inside, plain[:count], steps, groups)
+    finish_conv(call, _biased(acc, bias), rest, last_out)
+
+
+def _biased(acc: Array, bias: Array | None) -> Array:
+    return acc if bias is None else acc + bias[: acc.shape[1]].reshape(-1, 1, 1)
+
+
+def conv_stem(call: Call, views: list[Any]) -> None:
+    x, w, bias, *rest = views
+    steps, (top, left, bottom, right), last = call.ints[:4], call.ints[4:8], call.ints[8]
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    o, c, kh, kw, _ = w.shape
+    plain = w.transpose(0, 4, 1, 2, 3).reshape(o * 16, c, kh, kw)[: o * 16 - 16 + last]
+    finish_conv(call, _biased(convolve(padded, plain, steps, 1), bias), rest, last)
+
+
+def depthwise(call: Call, views: list[Any]) -> None:
+    x, w, bias, *rest = views
+    steps, last = call.ints[:4], call.ints[4]
+    inside = blocked(x, last)
+    count = inside.shape[1]
+    plain = w.transpose(0, 3, 1, 2).reshape(-1, 1, *w.shape[1:3])[:count]
+    finish_conv(call, _biased(convolve(inside, plain, steps, count), bias), rest, last)
+
+
+def winograd(call: Call, views: list[Any]) -> None:
+    x, w, bias, *rest = views
+    m, last_out, last_in = call.ints[:3]
+    inside = blocked(x, last_in)
+    o, i = w.shape[1] * 16 - 16 + last_out, inside.shape[1]
+    plain = unpack_filters(w, f"winograd{m}", (o, i, 3, 3))
+    finish_conv(call, _biased(convolve(inside, plain, (1, 1, 1, 1), 1), bias), rest, last_out)
+
+
+def conv_plain(call: Call, views: list[Any]) -> None:
+    x, w, bias, *rest = views
+    rank = x.ndim - 2
+    groups, steps, starts = call.ints[0], call.ints[1 : 1 + 2 * rank], call.ints[1 + 2 * rank :]
+    y = rest[-1]
+    pads = []
+    for axis in range(rank):
+        span = steps[rank + axis] * (w.shape[2 + axis] - 1) + 1
+        need = (y.shape[2 + axis] - 1) * steps[axis] + span
+        pads.append((starts[axis], max(need - starts[axis] - x.shape[2 + axis], 0)))
+    acc = convolve(np.pad(x, ((0, 0), (0, 0), *pads)), w, steps, groups)
+    acc = acc[(slice(None), slice(None), *(slice(s) for s in y.shape[2:]))]
+    if bias is not None:
+        acc = acc + bias.reshape(-1, *(1,) * rank)
+    finish(call.chain, [acc], rest)
+
+
+def pool(call: Call, views: list[Any]) -> None:
+    x, y = views
+    kind, kh, kw, sh, sw, dh, dw, top, left, bottom, right = call.ints[:11]
+    fills = (-np.inf, 0.0, 0.0)[kind]
+    widths = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0))
+    spans = (dh * (kh - 1) + 1, dw * (kw - 1) + 1)
+
+    def windows(values: Array, empty: float) -> Array:
+        padded = np.pad(values, widths, constant_values=empty)
+        seen = np.lib.stride_tricks.sliding_window_view(padded, spans, (2, 3))
+        return seen[:, :, ::sh, ::sw, :, ::dh, ::dw]
+
+    if kind == 0:
+        made = windows(x, fills).max((-1, -2))
+    else:
+        total = windows(x, 0.0).sum((-1, -2))
+        counted = windows(np.ones(x.shape), 0.0 if kind == 2 else 1.0)
+        made = total / counted.sum((-1, -2))
+    inner = clear(y, call.ints[11:])
+    inner[...] = made[:, :, : inner.shape[2], : inner.shape[3]]
+
+
+def pool_all(call: Call, views: list[Any]) -> None:
+    last, kind = call.ints
+    x = blocked(views[0], last)
+    views[1][...] = x.max((2, 3)) if kind == 0 else x.mean((2, 3))
+
+
+def block(call: Call, views: list[Any]) -> None:
+    x, y = views
+    assert y.shape[1] * 16 - 16 + call.ints[0] == x.shape[1]
+    fill(y, x, call.ints[1:])
+
+
+def unblock(call: Call, views: list[Any]) -> None:
+    views[1][...] = blocked(views[0], call.ints[0])
+
+
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
         "gemm": gemm, "gemm_bf16": gemm, "round_bf16": round_to_bf16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention,
+        "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
+        "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
+        "winograd": winograd,
     }
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import convolutions
 import numpy as np
 import pytest
 from graphs import normal, relative_error, run_body
@@ -268,7 +269,8 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
 
 
 def test_every_word_of_the_vocabulary_has_cases() -> None:
-    assert {type(c.params) for c in CASES.values()} == {kind for _, kind in VOCABULARY}
+    cases = (*CASES.values(), *convolutions.CASES.values())
+    assert {type(c.params) for c in cases} == {kind for _, kind in VOCABULARY}
 
 
 def test_symbols_pass_through_inference() -> None:

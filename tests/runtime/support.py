@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from tracea_graph.ops.program import Buffer, Call, Program, View
 
 Array = npt.NDArray[Any]
 WORKER = Path(__file__).with_name("worker.py")
+EXTREMES = (0, 1, -1, 2, 3, 7, 16, 17, 255, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63))
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def run_worker(job: dict[str, Any], isa: str | None = None, seconds: float = 120
 
 
 def run_cases(
-    cases: Sequence[Case], library: Path, domain: str, folder: Path, isa: str
+    cases: Sequence[Case], library: Path, domain: str, folder: Path, isa: str, threads: int = 2
 ) -> dict[str, Any]:
     """Name of a case to its outputs, or to the text of its error."""
     jobs = []
@@ -114,7 +116,8 @@ def run_cases(
         onnx.save(model(case.program, domain), place / "model.onnx")
         np.savez(place / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
         jobs.append(str(place))
-    answers = run_worker({"task": "run", "library": str(library), "jobs": jobs}, isa)
+    job = {"task": "run", "library": str(library), "jobs": jobs, "threads": threads}
+    answers = run_worker(job, isa)
     results: dict[str, Any] = {}
     for case, answer in zip(cases, answers, strict=True):
         if answer is None:
@@ -133,3 +136,26 @@ def single(
 ) -> Program:
     """A program of one call."""
     return Program(tuple(inputs), tuple(outputs), symbols, (), (call,))
+
+
+def mutate(plan: tuple[int, ...], chance: random.Random) -> list[int]:
+    """A plan with some words changed, dropped, repeated or exchanged."""
+    words = list(plan)
+    for _ in range(chance.choice((1, 1, 1, 2, 5))):
+        at = chance.randrange(len(words))
+        match chance.randrange(8):
+            case 0:
+                del words[at:]
+            case 1:
+                words.insert(at, chance.choice(EXTREMES))
+            case 2:
+                other = chance.randrange(len(words))
+                words[at], words[other] = words[other], words[at]
+            case 3:
+                words[at] = chance.choice(EXTREMES)
+            case _:
+                words[at] += chance.choice((-2, -1, 1, 2, 16))
+        words = [min(max(w, EXTREMES[-1]), EXTREMES[-2]) for w in words] or [0]
+        if len(words) > 2 and chance.random() < 0.9:
+            words[2] = len(words)
+    return words

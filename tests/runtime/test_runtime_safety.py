@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from runtime.cases import ADD, GELU_RESIDUAL
-from runtime.support import Case, dense, model, run_cases, run_worker, single, spec
+from runtime.support import Case, dense, model, mutate, run_cases, run_worker, single, spec
 
 from tracea_graph.build import Library, build_library
 from tracea_graph.hardware import profile_cpu
@@ -29,30 +29,6 @@ MUTATED = (
     "embedding_int64_2x5",
     "attention_added",
 )
-EXTREMES = (0, 1, -1, 2, 3, 7, 16, 17, 255, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63))
-
-
-def mutate(plan: tuple[int, ...], chance: random.Random) -> list[int]:
-    """A plan with some words changed, dropped, repeated or exchanged."""
-    words = list(plan)
-    for _ in range(chance.choice((1, 1, 1, 2, 5))):
-        at = chance.randrange(len(words))
-        match chance.randrange(8):
-            case 0:
-                del words[at:]
-            case 1:
-                words.insert(at, chance.choice(EXTREMES))
-            case 2:
-                other = chance.randrange(len(words))
-                words[at], words[other] = words[other], words[at]
-            case 3:
-                words[at] = chance.choice(EXTREMES)
-            case _:
-                words[at] += chance.choice((-2, -1, 1, 2, 16))
-        words = [min(max(w, EXTREMES[-1]), EXTREMES[-2]) for w in words] or [0]
-        if len(words) > 2 and chance.random() < 0.9:
-            words[2] = len(words)
-    return words
 
 
 @pytest.mark.parametrize("name", MUTATED)
@@ -73,7 +49,8 @@ def test_mutated_plans_never_crash(
 def test_eight_threads_give_the_same_bits(
     cases: dict[str, Case], library: Library, tmp_path: Path
 ) -> None:
-    for name in ("gemm_then_norm", "attention_boolean", "elementwise_large"):
+    names = ("gemm_then_norm", "attention_boolean", "elementwise_large")
+    for name in (*names, "attention_ordered_150_of_150", "attention_1_of_300"):
         folder, case = tmp_path / name, cases[name]
         folder.mkdir()
         onnx.save(model(case.program, library.domain), folder / "model.onnx")

@@ -7,11 +7,14 @@ ONNX body.
 from __future__ import annotations
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 
 __all__ = ["VOCABULARY", "OpParams"]
@@ -23,6 +26,9 @@ OpParams = (
     | NormParams
     | ElementwiseParams
     | EmbeddingParams
+    | ConvParams
+    | PoolParams
+    | MoveParams
     | RegionParams
 )
 
@@ -33,6 +39,9 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
     ("FusedEmbedding", EmbeddingParams),
+    ("FusedConv", ConvParams),
+    ("FusedPool", PoolParams),
+    ("FusedMove", MoveParams),
     ("FusedRegion", RegionParams),
 )
 """Word and parameter record of every custom op."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracea_graph.ir import DType, Node, Weight
-from tracea_graph.kernels.cpu import KERNEL_OF
+from tracea_graph.kernels.cpu import KERNELS_OF
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.table import OpType
 from tracea_graph.onnx_io import Function
@@ -126,8 +126,7 @@ def assemble(graph: TileGraph) -> Assembly:
         result.types[type_name] = OpType(type_name, inputs, outputs)
         result.placed.append(Placed(region, type_name, program, body, _group(region, type_name)))
         for call in program.calls:
-            if call.kernel in KERNEL_OF:
-                result.kernels.add(KERNEL_OF[call.kernel])
+            result.kernels.update(KERNELS_OF.get(call.kernel, ()))
             if call.chain is not None:
                 result.chains[call.chain.key] = call.chain
     return result

@@ -81,6 +81,23 @@ class Workshop:
                 self._rules[group] = items[0].region.rule
         return assembly, trace
 
+    def parts(self, group: str) -> tuple[str, ...]:
+        """Keys under which the steps of a group can be dropped one by one, in graph order.
+
+        None where the group is one step.  A step that is dropped parts the program it was in.
+        """
+        values = self._frozen[group]
+        graph, _ = self.planner.plan(apart=True)
+        found = {}
+        for region in (r for r in graph.regions() if r.fused):
+            written = frozenset(v for n in region.nodes for v in n.outputs if v)
+            if written <= values:
+                found[f"{group} at {region.results[0]}"] = written
+        if len(found) < 2:
+            return ()
+        self._frozen |= found
+        return tuple(found)
+
     def tune(self, bindings: Sequence[Mapping[str, int]]) -> None:
         """Find better drivers for the whole model's products; later plans use them."""
         start = time.perf_counter()

@@ -148,9 +148,25 @@ class Judge:
 
         def fails(kept: frozenset[str]) -> bool:
             dropped = self.guilty | (frozenset(groups) - kept)
-            return self.check(self.build(dropped), (self._failing,)).status == "failed"
+            return self._wrong(dropped)
 
-        return bisect(groups, fails)
+        guilty = bisect(groups, fails)
+        for group in sorted(guilty):
+            guilty = (guilty - {group}) | self._blame_within(group, guilty - {group})
+        return guilty
+
+    def _blame_within(self, group: str, others: frozenset[str]) -> frozenset[str]:
+        """The steps of a guilty program that are to blame; the whole of it if no part is."""
+        parts = self.workshop.parts(group)
+
+        def fails(kept: frozenset[str]) -> bool:
+            return self._wrong(self.guilty | others | (frozenset(parts) - kept))
+
+        return bisect(parts, fails) or frozenset((group,))
+
+    def _wrong(self, dropped: frozenset[str]) -> bool:
+        """True if the result without some rewrites is out of tolerance."""
+        return self.check(self.build(dropped), (self._failing,)).status == "failed"
 
     # ---- timing ------------------------------------------------------------------------
 

@@ -7,8 +7,12 @@ from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes import phases
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.passes import CONNECT, phases
 from tracea_graph.policy import CostModel, Machine, measured_machine
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -20,7 +24,8 @@ Barred = Mapping[str, Mapping[str, str]]
 NO_BARS: Barred = MappingProxyType({})
 
 _WORTH_US = 1.0
-"""A lone elementwise region that promises less is not worth a kernel of its own."""
+"""A lone region of these words that promises less is not worth a kernel of its own."""
+_DOUBTFUL = (ElementwiseParams, ConvParams, PoolParams, MoveParams, RegionParams)
 
 
 class Planner:
@@ -52,11 +57,15 @@ class Planner:
         self.cost = CostModel(machine, bindings)
 
     def plan(
-        self, frozen: Mapping[str, str] = NOTHING, barred: Barred = NO_BARS
+        self,
+        frozen: Mapping[str, str] = NOTHING,
+        barred: Barred = NO_BARS,
+        apart: bool = False,
     ) -> tuple[TileGraph, Trace]:
         """The scheduled graph and its trace; operators that write a frozen value stay.
 
-        ``frozen`` says why of each; ``barred`` does for single rules.
+        ``frozen`` says why of each; ``barred`` does for single rules.  ``apart`` leaves regions
+        that could be steps of one program as nodes of their own.
         """
         graph, frozen = self._graph.copy(), {**self._known_petty, **frozen}
         legal = self._options.keep == "legal"
@@ -68,8 +77,9 @@ class Planner:
             min_gain_us=float("-inf") if legal else 0.0,
             check=self._options.environment.check,
         )
-        trace = schedule(graph, self._phases, self.cost, limits)
-        petty = {} if legal else self._petty(graph)
+        phases = [p for p in self._phases if not apart or p.name != CONNECT]
+        trace = schedule(graph, phases, self.cost, limits)
+        petty = {} if legal or apart else self._petty(graph)
         if petty.keys() - frozen.keys():
             self._known_petty |= petty
             return self.plan(frozen, barred)
@@ -87,7 +97,7 @@ class Planner:
         small = [
             r
             for r in graph.regions()
-            if isinstance(r.params, ElementwiseParams) and self.gain(graph, r) < _WORTH_US
+            if isinstance(r.params, _DOUBTFUL) and self.gain(graph, r) < _WORTH_US
         ]
         why = f"it promises less than {_WORTH_US:g} µs"
         return {v: why for r in small for n in r.nodes for v in n.outputs if v}

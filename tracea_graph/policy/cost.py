@@ -27,6 +27,7 @@ from tracea_graph.policy.efforts import (
     Effort,
     original,
 )
+from tracea_graph.policy.inside import Inside, reordered
 from tracea_graph.policy.machine import Machine
 from tracea_graph.ttg import Region, TileGraph
 
@@ -38,6 +39,8 @@ _PARTS = frozenset(("Slice", "Split"))
 """Operators that read as much as they write."""
 _RANDOM = 0.25
 """Share of the memory's bandwidth that rows fetched here and there get."""
+_COPY = 3.0
+"""What a copy moves, in its size: a written byte counts twice."""
 _ABSENT = TensorSpec(None, ())
 
 
@@ -50,6 +53,12 @@ class CostModel:
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
+        if isinstance(region.params, RegionParams):
+            return self._region(graph, region)
+        return self._step(graph, region) + self._reorders(graph, region)
+
+    def _step(self, graph: TileGraph, region: Region) -> float:
+        """µs of a region whose values lie as its kernel likes them."""
         traffic, arithmetic = self._traffic_us(graph, region), self._arithmetic_us(graph, region)
         overlap = isinstance(region.params, OVERLAPPING) or region.op in PRODUCTS
         busy = max(arithmetic, traffic) if overlap else arithmetic + traffic
@@ -63,6 +72,21 @@ class CostModel:
             "overhead": self.machine.node_us,
         }
         return max(parts, key=lambda name: parts[name])
+
+    # ---- regions -----------------------------------------------------------------------
+
+    def _region(self, graph: TileGraph, region: Region) -> float:
+        """Its steps as one node, and the reorders at its edges."""
+        inside = Inside(graph, region)
+        total = sum(self._step(inside, r) - self.machine.node_us for r in inside.steps)
+        edges = {v for r in inside.steps for v in reordered(r)}
+        moved = [v for v in edges if v in region.operands or v in inside.leaving]
+        copies = sum(self._warm_us(inside.spec(v)) * _COPY for v in moved)
+        return self.machine.node_us + total + copies
+
+    def _reorders(self, graph: TileGraph, region: Region) -> float:
+        """Bringing values into blocks and back, where a convolution or pool stands alone."""
+        return sum(self._warm_us(graph.spec(v)) * _COPY for v in reordered(region))
 
     # ---- traffic -----------------------------------------------------------------------
 

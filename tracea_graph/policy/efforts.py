@@ -13,11 +13,15 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.filters import WINOGRAD
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
 from tracea_graph.policy.weights import Dims, instructions
 
 __all__ = ["EFFORTS", "OVERLAPPING", "PRODUCTS", "SHAPE_ONLY", "Effort", "original"]
@@ -27,14 +31,23 @@ SHAPE_ONLY = frozenset(
      "Flatten")
 )  # fmt: skip
 PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
-OVERLAPPING = (GemmParams, MatMulParams, AttentionParams, ElementwiseParams)
+OVERLAPPING = (GemmParams, MatMulParams, AttentionParams, ElementwiseParams, ConvParams)
 """One pass each; norms and look-ups take several passes over a row."""
 
 _FUSED_PRODUCT, _STRIDED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.8, 0.7
 """Shares of the peak that this package's kernels reach."""
+_CONVOLUTIONS = MappingProxyType(
+    {
+        "plain": 0.1, "blocked": 0.95, "stem": 0.7, "depthwise": 0.35, "panels": 0.5,
+        "winograd2": 1.75, "winograd4": 2.6,
+    }
+)  # fmt: skip
+"""The same of convolutions, by how their filters lie."""
 _PRODUCT, _FLAT_PRODUCT = 0.85, 0.5
 """The same of ONNX Runtime's, with many and with few rows."""
 _MANY_ROWS = 64
+_FEW_TAPS, _DEPTHWISE_PRODUCT = 32, 0.2
+"""Convolutions of fewer products per element are depthwise ones, and their share."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
 _SOFTMAX, _NORM = 10.0, 6.0
@@ -89,9 +102,31 @@ def _embedding(p: EmbeddingParams, operands: Sequence[Dims], result: Dims) -> Ef
     return Effort(vector=prod(result) * (p.tables + (_NORM if p.norm else 0)))
 
 
+def _conv(p: ConvParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    """Winograd's counts the products of a direct convolution, over whole tiles."""
+    count = prod(result)
+    if p.layout in WINOGRAD:
+        m = WINOGRAD[p.layout]
+        count *= prod(-(-side // m) * m / max(side, 1.0) for side in result[2:])
+    beside = prod(result) * (1 + (p.epilogue.flops if p.epilogue else 0))
+    return Effort(2.0 * count * p.taps / _CONVOLUTIONS[p.layout], beside)
+
+
+def _pool(p: PoolParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    taps = prod(p.window.kernel) if p.window else 1
+    return Effort(vector=prod(operands[0]) + prod(result) * taps)
+
+
+def _move(p: MoveParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort()
+
+
 EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingProxyType(
     {
         AttentionParams: _attention,
+        ConvParams: _conv,
+        PoolParams: _pool,
+        MoveParams: _move,
         ElementwiseParams: _elementwise,
         EmbeddingParams: _embedding,
         GemmParams: _gemm,
@@ -106,7 +141,11 @@ def original(op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result
     if op in SHAPE_ONLY:
         return Effort()
     if op == "Conv":
-        return Effort(2.0 * prod(result) * prod(operands[1][1:]) / _PRODUCT)
+        taps = prod(operands[1][1:])
+        share = _PRODUCT if taps > _FEW_TAPS else _DEPTHWISE_PRODUCT
+        return Effort(2.0 * prod(result) * taps / share)
+    if op == "ConvTranspose":
+        return Effort(2.0 * prod(operands[0]) * prod(operands[1][1:]) / _FLAT_PRODUCT)
     if op in ("MatMul", "Gemm"):
         depth, columns = (dims[-1] if dims else 1.0 for dims in (operands[0], result))
         rows = prod(result) / max(1.0, columns)

@@ -26,7 +26,11 @@ Cost = Callable[[TileGraph, Region], float]
 
 @dataclass(frozen=True)
 class Proposal:
-    """Replace ``old`` by ``new``; ``specs`` and ``weights`` describe values that are new."""
+    """Replace ``old`` by ``new``; ``specs`` and ``weights`` describe values that are new.
+
+    A ``step`` is applied whatever it gains: it is there for what others make of it, and whoever
+    planned looks in the end at what is left alone.
+    """
 
     rule: str
     old: tuple[Region, ...]
@@ -34,6 +38,7 @@ class Proposal:
     specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     weights: Mapping[str, Weight] = field(default_factory=dict)
     error: float = 0.0
+    step: bool = False
 
     @property
     def where(self) -> str:
@@ -254,7 +259,7 @@ class _Run:
         for kept in (self.limits.frozen, self.limits.barred.get(proposal.rule, {})):
             if found := next((v for v in written if v in kept), None):
                 return "rejected", kept[found]
-        if gain < self.limits.min_gain_us:
+        if gain < self.limits.min_gain_us and not proposal.step:
             return "rejected", "no gain predicted"
         return None
 

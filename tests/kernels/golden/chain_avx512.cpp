@@ -9,6 +9,7 @@
 #endif
 #define TRACEA_API extern "C" __attribute__((visibility(TRACEA_VISIBILITY)))
 #define INLINE static inline __attribute__((always_inline, unused))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 #if defined(__GNUC__) && !defined(__clang__)
 // gcc 12 finds fault with the deliberately undefined operands in its own header.
 #pragma GCC diagnostic ignored "-Wuninitialized"

@@ -9,6 +9,7 @@
 #endif
 #define TRACEA_API extern "C" __attribute__((visibility(TRACEA_VISIBILITY)))
 #define INLINE static inline __attribute__((always_inline, unused))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 // Everything below is local to this file: no code built for one instruction set may be merged
 // into another's.
 namespace {

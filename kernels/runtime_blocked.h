@@ -1,0 +1,189 @@
+// Blocked values, [N, blocks, H, W, 16]: their checks, their halos, and what is done to the outputs
+// of a convolution once they are summed.  kernels/README.md has the conventions.
+#pragma once
+#include <math.h>
+
+#include "runtime_check.h"
+#include "runtime_run.h"
+
+namespace tracea {
+
+constexpr int64_t kMaxStep = 1 << 16;  // largest stride, dilation, pad or halo of a plan
+constexpr int64_t kLanes = TRACEA_PANEL;
+
+inline bool blocked(const Box& box) {
+  return (box.dims[4] == kLanes) & (box.strides[4] == 1) &&
+         (box.dims[3] <= 1 || box.strides[3] == kLanes);
+}
+
+// Whether axes from `axis` on lie one after another.
+inline bool dense_from(const Box& box, int32_t axis, int32_t rank) {
+  int64_t stride = 1;
+  for (int32_t i = rank; i-- > axis; stride *= box.dims[i])
+    if (box.dims[i] > 1 && box.strides[i] != stride) return false;
+  return true;
+}
+
+inline bool empty(const Box& box, int32_t rank) {
+  bool none = false;
+  for (int32_t i = 0; i < rank; ++i) none = none || box.dims[i] == 0;
+  return none;
+}
+
+// Inputs that `count` outputs of a window read along one axis, padding included.
+inline int64_t reach(int64_t count, int64_t stride, int64_t taps, int64_t dilation) {
+  return (count - 1) * stride + (taps - 1) * dilation + 1;
+}
+
+struct Halo {
+  int64_t top, left, bottom, right;
+};
+inline Halo halo_of(const int64_t* ints) { return {ints[0], ints[1], ints[2], ints[3]}; }
+
+// A blocked result with its halo; `height` and `width` are those of the interior.
+struct Canvas {
+  const Box* box;
+  Halo halo;
+  int64_t height, width;
+
+  float* row(int64_t n, int64_t block, int64_t y) const {  // interior row y, at column 0
+    const int64_t* s = box->strides;
+    return box->f32() + n * s[0] + block * s[1] + (y + halo.top) * s[2] + halo.left * kLanes;
+  }
+  float* at(int64_t n, int64_t block, int64_t y, int64_t x) const {
+    return row(n, block, y) + x * kLanes;
+  }
+
+  // Zeros beside rows [y, y + rows) where columns [x, end) of them touch an edge, and above the
+  // first and below the last row.
+  void clear(int64_t n, int64_t block, int64_t y, int64_t rows, int64_t x, int64_t end) const {
+    const int64_t whole = halo.left + width + halo.right;
+    const bool first = x == 0, last = end == width;
+    for (int64_t i = y; i < y + rows; ++i) {
+      float* line = row(n, block, i);
+      if (first) zero(line - halo.left * kLanes, halo.left);
+      if (last) zero(line + width * kLanes, halo.right);
+    }
+    for (int64_t i = 1; first && y == 0 && i <= halo.top; ++i)
+      zero(row(n, block, -i) - halo.left * kLanes, whole);
+    for (int64_t i = 0; last && y + rows == height && i < halo.bottom; ++i)
+      zero(row(n, block, height + i) - halo.left * kLanes, whole);
+  }
+
+ private:
+  static void zero(float* at, int64_t pixels) {
+    if (pixels > 0) memset(at, 0, static_cast<size_t>(pixels * kLanes) * sizeof(float));
+  }
+};
+
+// False if the box is no blocked value, or smaller than its halo.
+inline bool open_canvas(const Box& box, const int64_t* halo, Canvas* out) {
+  *out = {&box, halo_of(halo), 0, 0};
+  out->height = box.dims[2] - out->halo.top - out->halo.bottom;
+  out->width = box.dims[3] - out->halo.left - out->halo.right;
+  return blocked(box) && out->height >= 0 && out->width >= 0;
+}
+
+inline bool check_halo(Signature& call, int32_t first) {
+  bool ok = true;
+  for (int32_t i = first; i < first + 4; ++i) ok = ok && call.parameter(i, 0, kMaxStep);
+  return ok;
+}
+
+// ---- what follows the sum ----------------------------------------------------------------------
+
+// y = chain(clamp(sum + add), extras...), on a canvas.
+struct Finish {
+  Canvas canvas;
+  const Box *add, *extra;  // add may be null
+  const tracea_chain_type* type;
+  tracea_chain_fn chain;
+  bool as_one_row;  // no operand of the chain differs by row or column alone
+  bool needed;      // there is a chain or a halo
+  float lo, hi;
+
+  const float* add_at(int64_t n, int64_t block, int64_t y, int64_t x) const {
+    if (!add) return nullptr;
+    const int64_t* s = add->strides;
+    return add->f32() + n * s[0] + block * s[1] + y * s[2] + x * kLanes;
+  }
+
+  // Runs the chain over outputs [x, x + count) of one line, in place, then clears the halo beside.
+  void line(int64_t n, int64_t block, int64_t y, int64_t x, int64_t count) const {
+    if (chain) run_chain(n, block, y, x, count);
+    canvas.clear(n, block, y, 1, x, x + count);
+  }
+
+ private:
+  void run_chain(int64_t n, int64_t block, int64_t y, int64_t x, int64_t count) const {
+    float* line = canvas.at(n, block, y, x);
+    tracea_chain_tile tile = {};
+    tile.rows = as_one_row ? 1 : count;
+    tile.cols = as_one_row ? count * kLanes : kLanes;
+    tile.in[0] = tile.out[0] = line;
+    tile.in_stride[0] = tile.out_stride[0] = kLanes;
+    for (int32_t i = 1; i < type->operands; ++i) {
+      const Box& box = extra[i - 1];
+      const int64_t* s = box.strides;
+      const int64_t first = n * s[0] + block * s[1] + y * s[2] + x * s[3];
+      tile.in[i] = box.data + first * element_size(type->type[i]);
+      tile.in_stride[i] = s[3];
+    }
+    chain(&tile);
+  }
+};
+
+// The views of a convolution: x, w, bias, add, extras, y.
+inline bool check_finish(Signature& call, int32_t ints, int32_t x_rank, int32_t w_rank) {
+  const tracea_chain_type* chain = call.chain();
+  const int32_t extra = chain ? chain->operands - 1 : 0;
+  if (chain && (chain->operands < 1 || chain->kind[0] != TRACEA_FULL ||
+                chain->type[0] != ORT_F32 || chain->results != 1 || chain->result[0] != ORT_F32))
+    return call.fail("a chain that does not turn the sum into one f32 result");
+  if (!call.counts(ints, 2, 5 + extra)) return false;
+  bool ok = call.reads(0, x_rank) && call.reads(1, w_rank) && call.may_read(2, 1) &&
+            call.may_read(3, 5);
+  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(4 + i, 5, chain->type[i + 1]);
+  return ok && call.writes(4 + extra, 5) && check_halo(call, ints - 4);
+}
+
+// Whether an operand lies as its kind says.
+inline bool lies_blocked(const Box& box, uint8_t kind, const Canvas& y) {
+  const Box& whole = *y.box;
+  const bool lanes = kind == TRACEA_FULL || kind == TRACEA_ROW;
+  const bool pixels = kind == TRACEA_FULL || kind == TRACEA_COL;
+  return box.is(whole.dims[0], whole.dims[1]) && box.dims[2] == y.height &&
+         box.dims[3] == y.width && box.dims[4] == kLanes && box.strides[4] == lanes &&
+         (y.width <= 1 || pixels || box.strides[3] == 0) &&
+         (y.width <= 1 || kind != TRACEA_FULL || box.strides[3] == kLanes);
+}
+
+// Fills `out` from the views; false if they do not fit each other, or the bias its blocks.
+inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* out) {
+  out->type = call.chain_type();
+  out->chain = out->type ? run.host.isa->chain[call.chain] : nullptr;
+  out->add = views[3].data ? &views[3] : nullptr;
+  out->extra = &views[4];
+  out->lo = static_cast<float>(call.floats[0]), out->hi = static_cast<float>(call.floats[1]);
+  const int32_t extra = out->type ? out->type->operands - 1 : 0;
+  const Box &y = views[4 + extra], &bias = views[2];
+  bool ok = open_canvas(y, call.ints + call.int_count - 4, &out->canvas);
+  ok = ok && (!bias.data || (bias.dims[0] / kLanes == y.dims[1] && bias.dims[0] % kLanes == 0 &&
+                             bias.strides[0] == 1));
+  ok = ok && (!out->add || lies_blocked(*out->add, TRACEA_FULL, out->canvas));
+  const Halo& halo = out->canvas.halo;
+  out->needed = out->chain || halo.top || halo.left || halo.bottom || halo.right;
+  out->as_one_row = true;
+  for (int32_t i = 1; ok && i <= extra; ++i) {
+    const uint8_t kind = out->type->kind[i];
+    ok = lies_blocked(out->extra[i - 1], kind, out->canvas);
+    out->as_one_row = out->as_one_row && (kind == TRACEA_FULL || kind == TRACEA_SCALAR);
+  }
+  return ok;
+}
+
+inline bool misfit(Run& run, const char* kernel) {
+  return run.fault.fail("The views of a %s do not fit together.", kernel);
+}
+
+}  // namespace tracea

@@ -1,0 +1,189 @@
+// Winograd's convolution of 3 x 3 kernels: a band of tile rows at a time is transformed, multiplied
+// plane by plane and transformed back.
+//
+// Where transformed weights outweigh the transformed image, one band takes all of it and the three
+// steps share the threads; otherwise bands are tasks, whose buffers stay in L2.
+#pragma once
+#include "runtime_blocked.h"
+#include "runtime_slots.h"
+
+namespace tracea {
+
+constexpr int64_t kBandBuffers = 512 * 1024;  // bytes of both buffers: about half of an L2 cache
+constexpr int64_t kPlaneGap = 64;             // floats; keeps planes off each other's cache sets
+
+struct WinogradJob {
+  const tracea_isa_table* isa;
+  Finish finish;
+  const Box *x, *w;
+  const float* bias;
+  int64_t m, side, planes;            // outputs and inputs along a tile; planes = side^2
+  int64_t inputs, outputs, last;      // blocks; channels of the last input block
+  int64_t across, rows, band_rows, bands, columns;  // tiles per row; tile rows; of a band
+  int64_t in_plane, out_plane;        // floats between planes of the two buffers
+  Slots slots;                        // each with room for both buffers
+  int64_t image, band;                // while the steps of one band share the threads
+};
+
+struct WinogradBand {
+  int64_t n, row, rows, tiles;
+  float *v, *product;
+};
+
+inline WinogradBand band_of(const WinogradJob& job, int64_t n, int64_t band, int slot) {
+  const int64_t row = band * job.band_rows, rows = least(job.band_rows, job.rows - row);
+  float* v = reinterpret_cast<float*>(memory_of(job.slots, slot));
+  return {n, row, rows, rows * job.across, v, v + job.planes * job.in_plane};
+}
+
+inline void winograd_before(const WinogradJob& job, const WinogradBand& at, int64_t block) {
+  const int64_t* s = job.x->strides;
+  tracea_winograd_in_tile tile = {};
+  tile.tiles = job.across;
+  tile.m = static_cast<int32_t>(job.m);
+  tile.cols = job.x->dims[3];
+  tile.x_row = s[2];
+  tile.plane = job.in_plane;
+  for (int64_t r = 0; r < at.rows; ++r) {
+    const int64_t row = (at.row + r) * job.m;
+    tile.rows = job.x->dims[2] - row;
+    tile.x = job.x->f32() + at.n * s[0] + block * s[1] + row * s[2];
+    tile.v = at.v + (block * at.tiles + r * job.across) * kLanes;
+    job.isa->winograd_in(&tile);
+  }
+}
+
+// One plane times one group of output blocks.
+inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, int64_t plane,
+                              int64_t column) {
+  const int64_t first = job.outputs * column / job.columns;
+  const int64_t end = job.outputs * (column + 1) / job.columns;
+  const int64_t panel = job.inputs * kLanes * kLanes;
+  const int64_t pieces = ceil_div(at.tiles, job.isa->conv_pixels);
+  tracea_conv_tile tile = {};
+  tile.blocks = job.inputs, tile.rows = tile.cols = 1;
+  tile.depth = kLanes, tile.last = job.last;
+  tile.x_block = at.tiles * kLanes, tile.x_depth = 1, tile.x_step = kLanes;
+  tile.w = job.w->f32() + (plane * job.outputs + first) * panel;
+  tile.w_block = tile.w_row = kLanes * kLanes, tile.w_panel = panel;
+  tile.y_panel = at.tiles * kLanes;
+  tile.lo = -INFINITY, tile.hi = INFINITY;
+  tile.lines = 1, tile.nv = static_cast<int32_t>(end - first);
+  tile.prefetch_lines = at.row ? 0 : static_cast<int32_t>(ceil_div(kLanes, pieces));
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t begin = at.tiles * i / pieces;
+    tile.pixels = static_cast<int32_t>(at.tiles * (i + 1) / pieces - begin);
+    tile.x = at.v + plane * job.in_plane + begin * kLanes;
+    tile.y = at.product + plane * job.out_plane + (first * at.tiles + begin) * kLanes;
+    const int64_t asked = i * tile.prefetch_lines * job.inputs;
+    if (asked >= panel / kLanes) tile.prefetch_lines = 0;
+    tile.prefetch = reinterpret_cast<const char*>(tile.w + tile.nv * panel) + asked * kAlign;
+    job.isa->conv(&tile);
+  }
+}
+
+inline void winograd_after(const WinogradJob& job, const WinogradBand& at, int64_t block) {
+  const Finish& finish = job.finish;
+  const Canvas& y = finish.canvas;
+  tracea_winograd_out_tile tile = {};
+  tile.tiles = job.across;
+  tile.m = static_cast<int32_t>(job.m);
+  tile.cols = y.width;
+  tile.plane = job.out_plane;
+  tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
+  tile.add_row = finish.add ? finish.add->strides[2] : 0;
+  tile.y_row = y.box->strides[2];
+  tile.lo = finish.lo, tile.hi = finish.hi;
+  for (int64_t r = 0; r < at.rows; ++r) {
+    const int64_t row = (at.row + r) * job.m;
+    tile.rows = least(job.m, y.height - row);
+    tile.v = at.product + (block * at.tiles + r * job.across) * kLanes;
+    tile.add = finish.add_at(at.n, block, row, 0);
+    tile.y = y.row(at.n, block, row);
+    job.isa->winograd_out(&tile);
+    for (int64_t line = row; line < row + tile.rows; ++line)
+      finish.line(at.n, block, line, 0, y.width);
+  }
+}
+
+// A whole band, in the first free slot.
+inline void winograd_band_task(void* usr, size_t index) {
+  WinogradJob& job = *static_cast<WinogradJob*>(usr);
+  const int slot = claim_slot(job.slots);
+  const int64_t task = static_cast<int64_t>(index);
+  const WinogradBand at = band_of(job, task / job.bands, task % job.bands, slot);
+  for (int64_t block = 0; block < job.inputs; ++block) winograd_before(job, at, block);
+  for (int64_t plane = 0; plane < job.planes; ++plane)
+    for (int64_t c = 0; c < job.columns; ++c) winograd_multiply(job, at, plane, c);
+  for (int64_t block = 0; block < job.outputs; ++block) winograd_after(job, at, block);
+  release_slot(job.slots, slot);
+}
+
+inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band) {
+  job.image = n, job.band = band;
+  const auto before = [](void* usr, size_t i) {
+    const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
+    winograd_before(j, band_of(j, j.image, j.band, 0), static_cast<int64_t>(i));
+  };
+  const auto multiply = [](void* usr, size_t i) {
+    const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
+    const WinogradBand at = band_of(j, j.image, j.band, 0);
+    for (int64_t c = 0; c < j.columns; ++c)
+      winograd_multiply(j, at, static_cast<int64_t>(i), c);
+  };
+  const auto after = [](void* usr, size_t i) {
+    const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
+    winograd_after(j, band_of(j, j.image, j.band, 0), static_cast<int64_t>(i));
+  };
+  return run.parallel(job.inputs, before, &job) && run.parallel(job.planes, multiply, &job) &&
+         run.parallel(job.outputs, after, &job);
+}
+
+inline bool check_winograd(Signature& call) {
+  return check_finish(call, 7, 5, 5) && call.parameter(0, 2, 4) && call.integer(0) != 3 &&
+         call.parameter(1, 1, kLanes) && call.parameter(2, 1, kLanes);
+}
+
+inline bool winograd_shapes(Run& run, const Call& call, const Box* views, WinogradJob& job) {
+  const Box &x = views[0], &w = views[1];
+  const Canvas& y = job.finish.canvas;
+  job.m = call.ints[0], job.side = job.m + 2, job.planes = job.side * job.side;
+  job.last = call.ints[2];
+  job.inputs = x.dims[1], job.outputs = y.box->dims[1];
+  return (blocked(x) && w.is(job.planes, job.outputs) && !empty(w, 5) && dense_from(w, 0, 5) &&
+          w.dims[2] == job.inputs && w.dims[3] == kLanes && w.dims[4] == kLanes &&
+          x.dims[0] == y.box->dims[0] && x.dims[2] >= y.height + 2 && x.dims[3] >= y.width + 2) ||
+         misfit(run, "winograd");
+}
+
+inline bool run_winograd(Run& run, const Call& call, const Box* views) {
+  WinogradJob job = {};
+  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "winograd");
+  const Canvas& y = job.finish.canvas;
+  if (empty(*y.box, 5) || y.height == 0 || y.width == 0) return true;
+  if (!winograd_shapes(run, call, views, job)) return false;
+  job.isa = run.host.isa;
+  job.x = &views[0], job.w = &views[1];
+  job.bias = views[2].data ? views[2].f32() : nullptr;
+  job.across = ceil_div(y.width, job.m), job.rows = ceil_div(y.height, job.m);
+  job.columns = ceil_div(job.outputs, job.isa->conv_nv);
+  const int64_t row_bytes = job.across * job.planes * (job.inputs + job.outputs) * kAlign;
+  const int64_t weights = job.planes * job.inputs * job.outputs * kLanes * kAlign;
+  const bool shared = weights > row_bytes * job.rows;
+  job.band_rows = shared ? job.rows : least(job.rows, most(1, kBandBuffers / row_bytes));
+  job.bands = ceil_div(job.rows, job.band_rows);
+  job.band_rows = ceil_div(job.rows, job.bands);
+  const int64_t tiles = job.band_rows * job.across, images = y.box->dims[0];
+  job.in_plane = tiles * job.inputs * kLanes + kPlaneGap;
+  job.out_plane = tiles * job.outputs * kLanes + kPlaneGap;
+  const int64_t tasks = images * job.bands;
+  const int64_t bytes = job.planes * (job.in_plane + job.out_plane) * 4;
+  Scratch scratch(run);
+  if (!make_slots(run, scratch, shared ? 1 : tasks, bytes, &job.slots)) return false;
+  if (!shared) return run.parallel(tasks, winograd_band_task, &job);
+  for (int64_t n = 0; n < images; ++n)
+    if (!run_shared_band(run, job, n, 0)) return false;
+  return true;
+}
+
+}  // namespace tracea

@@ -1,0 +1,149 @@
+"""What integer tensors that describe sizes hold, in terms of the dimensions of other values.
+
+    Gather(Shape(a), 2) - Gather(Shape(b), 2)    ->    [a.2 - b.2]
+
+Only operators exporters compute sizes with are read; anything else is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Extent, combine
+from tracea_graph.passes.regions import attribute
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Sizes"]
+
+Elements = npt.NDArray[np.object_]
+_DEEPEST, _LARGEST = 40, 64
+
+
+@dataclass
+class Sizes:
+    """Reads values; ``dims`` says which dimension each symbol it made stands for."""
+
+    graph: TileGraph
+    dims: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def read(self, value: str, depth: int = 0) -> Elements | None:
+        """The elements, each an extent; None if they are not known."""
+        weight = self.graph.weight(value)
+        if weight is not None:
+            small = weight.dtype in (DType.I64, DType.I32) and weight.count <= _LARGEST
+            return weight.array().astype(object) if small else None
+        region = self.graph.producer(value)
+        if region is None or region.fused or depth > _DEEPEST:
+            return None
+        if region.op == "Shape":
+            return self._shape(region)
+        reader = _READERS.get(region.op)
+        operands = [self.read(v, depth + 1) for v in region.operands if v] if reader else []
+        known = [o for o in operands if o is not None]
+        if reader is None or len(known) < len(operands) or sum(o.size for o in known) > _LARGEST:
+            return None
+        return reader(region, known)
+
+    def _shape(self, region: Region) -> Elements | None:
+        value = region.operands[0]
+        shape = self.graph.spec(value).shape
+        if shape is None or attribute(region, "start", 0) or attribute(region, "end", None):
+            return None
+        elements: list[Extent] = []
+        for axis, dim in enumerate(shape):
+            name = f"{value}.{axis}"
+            self.dims[name] = (value, axis)
+            elements.append(dim if isinstance(dim, int) else name)
+        return np.array(elements, object)
+
+
+def _truncated(a: Extent, b: Extent) -> Extent:
+    """``a / b`` towards zero, as ONNX divides integers; ``b`` is a number above zero."""
+    if not isinstance(b, int) or b < 1:
+        raise ValueError("a size divided by what is not known")
+    above = combine("floordiv", combine("max", a, 0), b)
+    below = combine("floordiv", combine("max", combine("sub", 0, a), 0), b)
+    return combine("sub", above, below)
+
+
+def _elementwise(rule: Callable[[Extent, Extent], Extent]) -> Callable[..., Elements | None]:
+    def read(_: Region, operands: list[Elements]) -> Elements | None:
+        try:
+            return np.asarray(np.frompyfunc(rule, 2, 1)(*operands), object)
+        except ValueError:
+            return None
+
+    return read
+
+
+def _gather(region: Region, operands: list[Elements]) -> Elements | None:
+    data, at = operands
+    if attribute(region, "axis", 0) != 0 or not all(isinstance(i, int) for i in at.reshape(-1)):
+        return None
+    return np.asarray(data[at.astype(int)], object)
+
+
+def _slice(_: Region, operands: list[Elements]) -> Elements | None:
+    data, *rest = operands
+    numbers = [[int(i) for i in r.reshape(-1)] for r in rest]
+    starts, ends = numbers[:2]
+    axes = numbers[2] if len(numbers) > 2 else list(range(len(starts)))
+    steps = numbers[3] if len(numbers) > 3 else [1] * len(starts)
+    where = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        size = data.shape[axis]
+        begin = max(start + size, 0) if start < 0 else min(start, size - (step < 0))
+        if end < 0:
+            stop: int | None = end + size
+            stop = None if step < 0 and end + size < 0 else max(end + size, 0)
+        else:
+            stop = min(end, size)
+        where[axis] = slice(begin, stop, step)
+    return data[tuple(where)]
+
+
+def _shaped(_: Region, operands: list[Elements]) -> Elements | None:
+    data, shape = operands
+    sizes = [int(i) for i in shape.reshape(-1)]
+    return data.reshape([data.shape[i] if s == 0 else s for i, s in enumerate(sizes)])
+
+
+def _transposed(region: Region, operands: list[Elements]) -> Elements | None:
+    perm: Any = attribute(region, "perm", None)
+    return operands[0].transpose(perm)
+
+
+def _joined(region: Region, operands: list[Elements]) -> Elements | None:
+    return np.concatenate(operands, int(str(attribute(region, "axis", 0))))
+
+
+def _flat(region: Region, operands: list[Elements]) -> Elements | None:
+    """Unsqueeze and Squeeze of numbers and short lists."""
+    if operands[0].size != 1:
+        return None
+    return operands[0].reshape(1 if region.op == "Unsqueeze" else ())
+
+
+_READERS: Mapping[str, Callable[[Region, list[Elements]], Elements | None]] = MappingProxyType(
+    {
+        "Add": _elementwise(lambda a, b: combine("add", a, b)),
+        "Sub": _elementwise(lambda a, b: 0 if a == b else combine("sub", a, b)),
+        "Mul": _elementwise(lambda a, b: combine("mul", a, b)),
+        "Div": _elementwise(_truncated),
+        "Gather": _gather,
+        "Slice": _slice,
+        "Reshape": _shaped,
+        "Transpose": _transposed,
+        "Concat": _joined,
+        "Unsqueeze": _flat,
+        "Squeeze": _flat,
+        "Cast": lambda _, operands: operands[0],
+        "Identity": lambda _, operands: operands[0],
+    }
+)

@@ -1,0 +1,164 @@
+"""The values of a region while its calls are written: plain, in blocks, or both.
+
+A value exists as the step that makes it writes it; the other form is made when a step asks for
+it, once, by a ``block`` or ``unblock`` call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.filters import BLOCK, blocks
+from tracea_graph.ops.program import Buffer, View
+from tracea_graph.passes.blocked import (
+    Blocked,
+    last_block,
+    per_channel,
+    spatial,
+    through_blocks,
+)  # fmt: skip
+from tracea_graph.passes.layout import Layout
+from tracea_graph.passes.writer import Shape, Slot, Writer, strides_of
+
+__all__ = ["Values", "four"]
+
+
+@dataclass
+class Values:
+    """The values of a region while its calls are written, each in one form or two.
+
+    ``plain`` holds strided views ``[N, C, …]`` that may be no dense slot (a transposed view);
+    ``targets`` the region's results, where they have to be at the end.
+    """
+
+    w: Writer
+    layout: Layout
+    specs: Sequence[TensorSpec]
+    dense: dict[int, Slot] = field(default_factory=dict)
+    views: dict[int, View] = field(default_factory=dict)
+    blocks: dict[int, Blocked] = field(default_factory=dict)
+    targets: dict[int, Slot] = field(default_factory=dict)
+    homes: dict[int, Blocked] = field(default_factory=dict)
+    padded: dict[int, Slot] = field(default_factory=dict)
+
+    def shape(self, value: int) -> Shape:
+        return self.specs[value].shape or ()
+
+    # ---- reading -----------------------------------------------------------------------
+
+    def slot(self, value: int) -> Slot:
+        """The value as a dense tensor."""
+        if value not in self.dense:
+            slot = self.targets.get(value) or self.w.temp(self.specs[value])
+            if value in self.views:
+                self.block(value)
+            self._unblock(value, slot.view)
+            self.dense[value] = slot
+        return self.dense[value]
+
+    def view(self, value: int) -> View:
+        """The value ``[N, C, …]`` with whatever strides it has."""
+        return self.views[value] if value in self.views else self.slot(value).view
+
+    def unblocked(self, value: int, order: Sequence[int]) -> Slot:
+        """A blocked value ``[N, C, H, W]`` as a dense tensor with its axes in another order."""
+        shape = tuple(self.shape(value)[a] for a in order)
+        slot = self.w.temp(TensorSpec(DType.F32, shape))
+        strides = strides_of(shape)
+        back = tuple(strides[order.index(axis)] for axis in range(len(order)))
+        self._unblock(value, View(slot.buffer, self.shape(value), back))
+        return slot
+
+    def _unblock(self, value: int, target: View) -> None:
+        source = self.blocks[value]
+        self.w.call("unblock", source.view(), four(target), ints=(last_block(source.channels),))
+
+    def block(self, value: int) -> Blocked:
+        """The value in blocks."""
+        if value not in self.blocks:
+            home = self.home(value)
+            self.block_into(value, home)
+            self.blocks[value] = home
+        return self.blocks[value]
+
+    def block_into(self, value: int, place: Blocked) -> None:
+        """Write a plain value into blocks."""
+        ints = (last_block(place.channels), *place.halo)
+        self.w.call("block", four(self.view(value)), place.whole, ints=ints)
+
+    def over(self, value: int, full: int, target: View) -> View:
+        """An operand of a chain as a view over a blocked value's interior."""
+        kind = self.layout.lies_over(value, full)
+        if kind == "full":
+            if value not in self.blocks:
+                seen = through_blocks(self.view(value), self.layout.channels(value))
+                if seen is not None:
+                    return seen
+            return self.block(value).view()
+        if kind == "row":
+            return self._rows(value, full, target)
+        slot, shape = self.slot(value), self.shape(value)
+        if kind == "scalar":
+            return View(slot.buffer, target.dims, (0,) * 5)
+        height, width = strides_of((1, *shape))[-2:]
+        batch = 0 if len(shape) < len(self.shape(full)) or shape[0] == 1 else strides_of(shape)[0]
+        return View(slot.buffer, target.dims, (batch, 0, height, width, 0))
+
+    def _rows(self, value: int, full: int, target: View) -> View:
+        """One number per channel; filled up to whole blocks where channels are no multiple."""
+        channels, shape = self.layout.channels(full), self.shape(value)
+        batches = len(shape) == len(self.shape(full)) and shape[0] != 1
+        slot = self.slot(value)
+        if channels % BLOCK:
+            if value not in self.padded:
+                batch = shape[0] if batches else 1
+                wide = (batch, blocks(channels), 1, 1, BLOCK)
+                made = self.w.temp(TensorSpec(DType.F32, wide))
+                plain = View(slot.buffer, (batch, channels, 1, 1), (channels, 1, 1, 1))
+                self.w.call("block", plain, made.view, ints=(last_block(channels), 0, 0, 0, 0))
+                self.padded[value] = made
+            slot = self.padded[value]
+        return per_channel(slot, batches, channels, target)
+
+    # ---- writing -----------------------------------------------------------------------
+
+    def home(self, value: int) -> Blocked:
+        """Where a blocked value is to be written: in a buffer of its own, or in its root's."""
+        if value not in self.homes:
+            root, first = self.layout.root(value)
+            if root == value:
+                self.homes[value] = self._room(value)
+            else:
+                self.homes[value] = self.home(root).part(first, self.layout.channels(value))
+        return self.homes[value]
+
+    def interior(self, value: int) -> View:
+        """Where a blocked value is written, without its halo."""
+        return self.home(value).view()
+
+    def _room(self, value: int) -> Blocked:
+        shape = self.shape(value)
+        height, width = spatial(shape)
+        home = Blocked(
+            Buffer("temp", -1), shape[0], self.layout.channels(value), height, width,
+            self.layout.halo(value), self.layout.room(value),
+        )  # fmt: skip
+        slot = self.w.temp(TensorSpec(DType.F32, (home.count,)))
+        return dataclasses.replace(home, buffer=slot.buffer)
+
+    def out(self, value: int) -> Slot:
+        """Where a plain value is to be written."""
+        if value not in self.dense:
+            self.dense[value] = self.targets.get(value) or self.w.temp(self.specs[value])
+        return self.dense[value]
+
+
+def four(view: View) -> View:
+    """``[N, C, W]`` as ``[N, C, 1, W]``."""
+    if len(view.dims) != 3:
+        return view
+    (n, c, w), (sn, sc, sw) = view.dims, view.strides
+    return View(view.buffer, (n, c, 1, w), (sn, sc, 0, sw), view.offset)

@@ -1,0 +1,53 @@
+"""Reading the window of a convolution or a pooling off its attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import Extent
+from tracea_graph.ops.windows import Window
+from tracea_graph.passes.regions import attribute
+from tracea_graph.ttg import Region
+
+__all__ = ["read_window"]
+
+
+def read_window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) -> Window | str:
+    """The window over ``spatial`` axes with ``auto_pad`` resolved; or why there is none."""
+    rank = len(kernel)
+    ones = (1,) * rank
+    strides = _ints(region, "strides", ones)
+    dilations = _ints(region, "dilations", ones)
+    pads = _ints(region, "pads", (0,) * (2 * rank))
+    if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank:
+        return "its attributes are not those of as many axes"
+    auto = attribute(region, "auto_pad", "NOTSET")
+    auto = auto.decode() if isinstance(auto, bytes) else str(auto)
+    if auto == "VALID":
+        pads = (0,) * (2 * rank)
+    try:
+        window = Window(tuple(kernel), strides, dilations, tuple(pads))
+    except ValueError as error:
+        return str(error)
+    return _same(window, spatial, auto) if auto.startswith("SAME") else window
+
+
+def _same(window: Window, spatial: Sequence[Extent], auto: str) -> Window | str:
+    """As much padding as ⌈size/stride⌋ positions need, the odd element after (or before) all."""
+    before, after = [], []
+    for size, span, stride in zip(spatial, window.spans, window.strides, strict=True):
+        if stride == 1:
+            total = span - 1
+        elif isinstance(size, int):
+            total = max((-(-size // stride) - 1) * stride + span - size, 0)
+        else:
+            return "auto_pad over a size that is not known"
+        small = total // 2
+        before.append(small if auto == "SAME_UPPER" else total - small)
+        after.append(total - before[-1])
+    return Window(window.kernel, window.strides, window.dilations, (*before, *after))
+
+
+def _ints(region: Region, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    value = attribute(region, name, default)
+    return tuple(int(v) for v in value) if isinstance(value, tuple) and value else default

@@ -1,0 +1,327 @@
+"""Convolutions, pools and moves of many shapes, alone and in regions, for tests of several parts.
+
+Shapes are symbolic: ``n`` images, ``h`` rows, ``w`` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from graphs import normal
+
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.filters import pack_filters, stored_shape
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.windows import Window
+
+__all__ = ["ALONE", "CASES", "REGIONS", "SIZES", "Case"]
+
+Shape = tuple[Extent, ...]
+SIZES = {"n": 2, "h": 9, "w": 7}
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Weights of a shape, stored in a layout."""
+
+    shape: tuple[int, ...]
+    layout: str
+
+    @property
+    def stored(self) -> Shape:
+        return stored_shape(self.layout, self.shape)
+
+
+@dataclass(frozen=True)
+class Bias:
+    """So many numbers, then zeros up to whole blocks."""
+
+    count: int
+
+    @property
+    def stored(self) -> Shape:
+        return (-(-self.count // 16) * 16,)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op and its operands: symbolic shapes, :class:`Filters` or :class:`Bias`."""
+
+    params: OpParams
+    operands: tuple[Any, ...]
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        shapes = (o if isinstance(o, tuple) else o.stored for o in self.operands)
+        return [TensorSpec(DType.F32, s) for s in shapes]
+
+    def arrays(self, sizes: Mapping[str, int] = SIZES) -> list[np.ndarray]:
+        return [_array(o, i, sizes) for i, o in enumerate(self.operands)]
+
+
+def _array(operand: Any, seed: int, sizes: Mapping[str, int]) -> np.ndarray:
+    if isinstance(operand, Filters):
+        scale = np.float32(np.prod(operand.shape[1:]) ** -0.5)
+        return pack_filters(normal(*operand.shape, seed=seed) * scale, operand.layout)
+    if isinstance(operand, Bias):
+        values = normal(operand.count, seed=seed)
+        return np.pad(values, (0, operand.stored[0] - operand.count))
+    return normal(*(evaluate(d, dict(sizes)) for d in operand), seed=seed)
+
+
+def window(kernel: Any, stride: int = 1, dilation: int = 1, pads: Any = 0) -> Window:
+    sizes = (kernel, kernel) if isinstance(kernel, int) else tuple(kernel)
+    rank = len(sizes)
+    around = (pads,) * (2 * rank) if isinstance(pads, int) else tuple(pads)
+    return Window(sizes, (stride,) * rank, (dilation,) * rank, around)
+
+
+def conv(
+    c: int, o: int, over: Window, layout: str = "blocked", groups: int = 1, *extra: Any,
+    bias: bool = True, epilogue: Chain | None = None, x: Shape | None = None,
+) -> Case:  # fmt: skip
+    params = ConvParams(c, o, over, groups, layout, bias, epilogue)
+    data: Shape = x or ("n", c, *("h", "w", 5)[: over.rank])
+    offsets = (Bias(o) if params.in_blocks else (o,),) if bias else ()
+    return Case(params, (data, Filters(params.shape, layout), *offsets, *extra))
+
+
+RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
+SILU = Chain(("full",), (Step("silu", (0,)),), (1,))
+CLIP = Chain(("full",), (Step("clip", (0, 0.0, 6.0)),), (1,))
+ADD_RELU = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,))
+SILU_ADD = Chain(("full", "full"), (Step("silu", (0,)), Step("add", (2, 1))), (3,))
+ADD_SILU = Chain(("full", "full"), (Step("add", (1, 0)), Step("silu", (2,))), (3,))
+ADD_SELF = Chain(("full", "full"), (Step("add", (0, 1)), Step("mul", (2, 1))), (3,))
+PRELU = Chain(("full", "row"), (Step("prelu", (0, 1)),), (2,))
+CLIP_MUL = Chain(
+    ("full", "full", "row", "scalar"),
+    (Step("add", (0, 1)), Step("clip", (4, -1.0, 1.0)), Step("mul", (5, 2)), Step("sub", (6, 3))),
+    (7,),
+)
+SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+SCALE = Chain(("full", "full"), (Step("mul", (0, 1)),), (2,))
+EXP = Chain(("full",), (Step("exp", (0,)),), (1,))
+
+X16: Shape = ("n", 16, "h", "w")
+
+MORE = [Expr("sub", (f"1.{axis}", f"0.{axis}")) for axis in (2, 3)]
+HALVES = [Expr("floordiv", (Expr("max", (d, 0)), 2)) for d in MORE]
+TO_SIZE = (*HALVES, *(Expr("sub", pair) for pair in zip(MORE, HALVES, strict=True)))
+
+ALONE = {
+    "3x3": conv(16, 32, window(3, pads=1)),
+    "3x3, channels not whole blocks": conv(20, 33, window(3, pads=1)),
+    "3x3, no bias": conv(16, 16, window(3, pads=1), bias=False),
+    "1x1": conv(24, 24, window(1)),
+    "1x1, stride 2": conv(16, 16, window(1, stride=2)),
+    "5x3, asymmetric": conv(16, 16, window((5, 3), pads=(2, 0, 1, 1))),
+    "7x7, stride 3, dilation 2": conv(16, 16, window(3, 3, 2, 2)),
+    "groups of blocks": conv(32, 64, window(3, pads=1), "blocked", 2),
+    "over one axis": conv(20, 16, window((3,), pads=1)),
+    "stem": conv(3, 24, window(3, stride=2, pads=(0, 0, 1, 1)), "stem"),
+    "stem, 7x7": conv(3, 16, window(7, stride=2, pads=3), "stem"),
+    "stem over one axis": conv(2, 16, window((5,), stride=2, pads=2), "stem"),
+    "depthwise": conv(32, 32, window(3, pads=1), "depthwise", 32),
+    "depthwise, 24 channels, stride 2": conv(24, 24, window(5, 2, pads=2), "depthwise", 24),
+    "panels": conv(20, 33, window(1), "panels", x=("n", 20, 1, 1)),
+    "panels, chain": conv(
+        20, 33, window(1), "panels", 1, ("n", 33, 1, 1), (33, 1, 1), (), x=("n", 20, 1, 1),
+        epilogue=CLIP_MUL,
+    ),
+    "Winograd, 2 x 2": conv(20, 33, window(3, pads=1), "winograd2"),
+    "Winograd, 4 x 4": conv(20, 33, window(3, pads=1), "winograd4", epilogue=RELU),
+    "plain": conv(6, 10, window(3, pads=1), "plain", 2),
+    "plain, no bias": conv(6, 10, window(3, pads=1), "plain", 2, bias=False),
+    "plain over one axis": conv(6, 4, window((3,), 2, pads=1), "plain"),
+    "plain over three axes": conv(3, 4, window((3, 2, 2), pads=1), "plain"),
+    "plain, chain": conv(
+        6, 10, window(3, pads=1), "plain", 1, ("n", 10, "h", "w"), (10, 1, 1), (1,),
+        epilogue=CLIP_MUL,
+    ),
+    "relu": conv(16, 20, window(3, pads=1), epilogue=RELU),
+    "clip": conv(16, 16, window(3, pads=1), "depthwise", 16, epilogue=CLIP),
+    "silu": conv(3, 20, window(3, pads=1), "stem", epilogue=SILU),
+    "residual, relu": conv(16, 20, window(3, pads=1), "blocked", 1, ("n", 20, "h", "w"),
+                           epilogue=ADD_RELU),
+    "silu, residual": conv(16, 20, window(1), "blocked", 1, ("n", 20, "h", "w"),
+                           epilogue=SILU_ADD),
+    "residual, silu": conv(16, 20, window(1), "blocked", 1, ("n", 20, "h", "w"),
+                           epilogue=ADD_SILU),
+    "residual used twice": conv(16, 20, window(1), "blocked", 1, ("n", 20, "h", "w"),
+                                epilogue=ADD_SELF),
+    "prelu": conv(16, 20, window(1), "blocked", 1, (20, 1, 1), epilogue=PRELU),
+    "prelu, whole blocks": conv(16, 32, window(1), "blocked", 1, (1, 32, 1, 1), epilogue=PRELU),
+    "residual, clip, scale per image": conv(
+        16, 20, window(1), "blocked", 1, ("n", 20, "h", "w"), ("n", 20, 1, 1), (1,),
+        epilogue=CLIP_MUL,
+    ),
+    "max pool": Case(PoolParams("max", window(3, 2, pads=1)), (("n", 20, "h", "w"),)),
+    "max pool, dilated": Case(PoolParams("max", window(2, 1, 2)), (X16,)),
+    "max pool over one axis": Case(PoolParams("max", window((2,), 2)), (("n", 20, "w"),)),
+    "average, padding counted": Case(PoolParams("average", window(3, pads=1)), (X16,)),
+    "average, inside": Case(PoolParams("average-inside", window(3, 2, pads=1)), (X16,)),
+    "global average": Case(PoolParams("average"), (("n", 20, "h", "w"),)),
+    "global maximum, flat": Case(PoolParams("max", flat=True), (X16,)),
+    "global average over one axis": Case(PoolParams("average"), (("n", 20, "w"),)),
+    "concat": Case(MoveParams("concat", (1,), 2), (X16, ("n", 5, "h", "w"))),
+    "concat of rows": Case(MoveParams("concat", (2,), 2), (X16, ("n", 16, 3, "w"))),
+    "channels": Case(MoveParams("channels", (3, 9)), (X16,)),
+    "repeat": Case(MoveParams("repeat", (2, 3)), (X16,)),
+    "repeat over one axis": Case(MoveParams("repeat", (2,)), (("n", 5, "w"),)),
+    "spread": Case(MoveParams("spread", (2,)), (("n", 12, "h", "w"),)),
+    "pad to another's size": Case(
+        MoveParams("pad", (), 2, TO_SIZE), (("n", 5, "h", "w"), ("n", 7, 11, 9))
+    ),
+    "pad and cut": Case(MoveParams("pad", (), 1, (1, -2, -1, 3)), (X16,)),
+    "transpose": Case(MoveParams("transpose", (0, 2, 3, 1)), (X16,)),
+}  # fmt: skip
+
+
+# ---- regions -----------------------------------------------------------------------------
+
+
+def region(inputs: tuple[Any, ...], steps: list[tuple[OpParams, tuple[int, ...]]],
+           *results: int) -> Case:  # fmt: skip
+    made = tuple(RegionStep(p, o) for p, o in steps)
+    return Case(RegionParams(len(inputs), made, results), inputs)
+
+
+def filters(o: int, i: int, k: int, layout: str) -> Filters:
+    return Filters((o, i, k, k), layout)
+
+
+STEM = ConvParams(3, 16, window(3, 2, pads=1), 1, "stem", True, RELU)
+SAME16 = ConvParams(16, 16, window(3, pads=1), 1, "blocked", False, RELU)
+SAME20 = ConvParams(16, 20, window(3, pads=1), 1, "blocked", False)
+DEEP = ConvParams(16, 16, window(5, pads=2), 16, "depthwise", False, SILU)
+ADDED = ConvParams(16, 16, window(1), 1, "blocked", False, ADD_RELU)
+IMAGE: Shape = ("n", 3, "h", "w")
+W_STEM, W16, W_DEEP = filters(16, 3, 3, "stem"), filters(16, 16, 3, "blocked"), filters(
+    16, 1, 5, "depthwise"
+)  # fmt: skip
+W1 = filters(16, 16, 1, "blocked")
+
+REGIONS = {
+    # inputs: image, stem's filters and bias, 3x3 filters, 1x1 filters
+    "residual block": region(
+        (IMAGE, W_STEM, Bias(16), W16, W1),
+        [(STEM, (0, 1, 2)), (SAME16, (5, 3)), (ADDED, (6, 4, 5))], 7,
+    ),
+    "a value in the middle leaves too": region(
+        (IMAGE, W_STEM, Bias(16), W16, W1),
+        [(STEM, (0, 1, 2)), (SAME16, (5, 3)), (ADDED, (6, 4, 5))], 6, 7,
+    ),
+    "squeeze and excite": region(
+        (X16, W_DEEP, Filters((4, 16, 1, 1), "panels"), (4,), Filters((16, 4, 1, 1), "panels"),
+         (16,), W16),
+        [
+            (DEEP, (0, 1)),
+            (PoolParams("average"), (7,)),
+            (ConvParams(16, 4, window(1), 1, "panels", True, SILU), (8, 2, 3)),
+            (ConvParams(4, 16, window(1), 1, "panels", True, None), (9, 4, 5)),
+            (ElementwiseParams(SCALE), (7, 10)),
+            (SAME16, (11, 6)),
+        ], 12,
+    ),
+    "scaling channels that fill no block": region(
+        (X16, filters(20, 16, 3, "blocked"), ("n", 20, 1, 1), filters(16, 20, 3, "blocked")),
+        [
+            (SAME20, (0, 1)),
+            (ElementwiseParams(SCALE), (4, 2)),
+            (ElementwiseParams(EXP), (5,)),
+            (ConvParams(20, 16, window(3, pads=1), 1, "blocked"), (6, 3)),
+        ], 7,
+    ),
+    "a sum of two, per position and per number": region(
+        (X16, W16, ("n", 1, "h", "w"), (1, 1, "h", "w"), (), (16, 1, 1)),
+        [(SAME16, (0, 1)), *((ElementwiseParams(SUM), (6 + i, 2 + i)) for i in range(4))], 10,
+    ),
+    "concat, split, repeat": region(
+        (X16, W16, filters(32, 16, 1, "blocked"), filters(16, 48, 3, "blocked")),
+        [
+            (SAME16, (0, 1)),
+            (ConvParams(16, 32, window(1), 1, "blocked"), (4, 2)),
+            (MoveParams("channels", (0, 16)), (5,)),
+            (MoveParams("channels", (16, 32)), (5,)),
+            (SAME16, (7, 1)),
+            (MoveParams("concat", (1,), 3), (4, 6, 8)),
+            (ConvParams(48, 16, window(3, pads=1), 1, "blocked"), (9, 3)),
+            (MoveParams("repeat", (2, 2)), (10,)),
+            (SAME16, (11, 1)),
+        ], 12,
+    ),
+    "a part twice, an input as part, and a short last part": region(
+        (X16, W16, filters(20, 16, 3, "blocked"), filters(16, 68, 3, "blocked")),
+        [
+            (SAME16, (0, 1)),
+            (SAME20, (4, 2)),
+            (MoveParams("concat", (1,), 4), (4, 0, 4, 5)),
+            (ConvParams(68, 16, window(3, pads=1), 1, "blocked"), (6, 3)),
+            (MoveParams("concat", (1,), 2), (5, 4)),
+        ], 7, 8,
+    ),
+    "channels last in the middle": region(
+        (X16, W_DEEP, (16,), (16,), (1, 16, 24), (24,)),
+        [
+            (DEEP, (0, 1)),
+            (MoveParams("transpose", (0, 2, 3, 1)), (6,)),
+            (NormParams(Norm("layer", 1e-6)), (7, 2, 3)),
+            (MoveParams("transpose", (0, 3, 1, 2)), (8,)),
+            (ElementwiseParams(SUM), (6, 9)),
+            (DEEP, (10, 1)),
+            (MoveParams("transpose", (0, 2, 3, 1)), (9,)),
+        ], 9, 11, 12,
+    ),
+    "pools and a head": region(
+        (IMAGE, W_STEM, Bias(16), W16, (2, 16, 16), (20,)),
+        [
+            (STEM, (0, 1, 2)),
+            (PoolParams("max", window(3, 2, pads=1)), (6,)),
+            (SAME16, (7, 3)),
+            (PoolParams("average", flat=True), (8,)),
+            (GemmParams(16, 20, bias=True), (9, 4, 5)),
+        ], 10,
+    ),
+    "spread in the middle": region(
+        (X16, filters(64, 16, 1, "blocked"), W16),
+        [
+            (ConvParams(16, 64, window(1), 1, "blocked"), (0, 1)),
+            (MoveParams("spread", (2,)), (3,)),
+            (SAME16, (4, 2)),
+        ], 5,
+    ),
+    "padded to the size of a skip": region(
+        (X16, W16, filters(16, 32, 1, "blocked")),
+        [
+            (SAME16, (0, 1)),
+            (PoolParams("max", window(2, 2)), (3,)),
+            (MoveParams("repeat", (2, 2)), (4,)),
+            (MoveParams("pad", (), 2, TO_SIZE), (5, 3)),
+            (MoveParams("concat", (1,), 2), (3, 6)),
+            (ConvParams(32, 16, window(1), 1, "blocked"), (7, 2)),
+        ], 8,
+    ),
+    "plain in the middle": region(
+        (X16, W16, (16, 4, 3, 3)),
+        [
+            (SAME16, (0, 1)),
+            (ConvParams(16, 16, window(3, pads=1), 4, "plain", False, RELU), (3, 2)),
+            (ElementwiseParams(EXP), (4,)),
+            (SAME16, (5, 1)),
+        ], 6,
+    ),
+}  # fmt: skip
+
+CASES = {**ALONE, **REGIONS}

@@ -1,0 +1,45 @@
+"""The inner loop of a generated kernel, as machine code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from tests.kernels.conformance import compile_unit
+from tracea_graph.kernels.cpu import emit
+
+__all__ = ["count", "inner_loop", "spills"]
+
+
+def inner_loop(kernel: str, isa: str, function: str, multiply_adds: int) -> list[str]:
+    """The instructions of the shortest loop of a function that holds so many multiply-adds.
+
+    ``function`` is matched against demangled names.
+    """
+    library = compile_unit(emit(kernel, isa))
+    text = subprocess.run(
+        ["objdump", "-d", "-C", "--no-show-raw-insn", str(library)],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    start = re.search(rf"^\w+ <.*{function}.*>:$", text, re.MULTILINE)
+    assert start is not None
+    body = text[start.end() :].lstrip("\n").split("\n\n")[0]
+    rows = [line.split(":\t") for line in body.splitlines() if ":\t" in line]
+    where = {int(address, 16): i for i, (address, _) in enumerate(rows)}
+    loops = []
+    for i, (_, code) in enumerate(rows):
+        target = re.match(r"j\w+\s+([0-9a-f]+)", code)
+        begin = where.get(int(target.group(1), 16), i) if target else i
+        if begin < i:
+            loops.append([code for _, code in rows[begin : i + 1]])
+    return min((loop for loop in loops if count("vfmadd", loop) >= multiply_adds), key=len)
+
+
+def count(pattern: str, code: list[str]) -> int:
+    """How many instructions begin with the pattern."""
+    return sum(bool(re.match(pattern, line)) for line in code)
+
+
+def spills(code: list[str]) -> list[str]:
+    """Vector instructions that touch the stack."""
+    return [line for line in code if re.search(r"[yz]mm", line) and "%rsp" in line]

@@ -1,0 +1,48 @@
+"""Inner loops of matrix product and convolution: multiply-adds, loads, nothing else."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.kernels.assembly import count, inner_loop, spills
+from tracea_graph.kernels.variants import conv_tile, gemm_tile, isa_of
+
+pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
+STEPS = 2  # of k in one turn of the loops
+
+
+@pytest.mark.parametrize("level", ["avx2", "avx512"])
+def test_products_keep_their_accumulators_in_registers(level: str) -> None:
+    mr, nv = gemm_tile(level)
+    vectors = nv * 16 // isa_of(level).width
+    loop = inner_loop("gemm", level, f"tile<{mr}, {nv}, false>", STEPS * mr * vectors)
+    assert count("vfmadd", loop) == STEPS * mr * vectors
+    assert count(r"vbroadcastss .*\(", loop) == STEPS * mr
+    assert count(r"vmovups .*\(.*%[yz]mm\d+$", loop) <= STEPS * vectors
+    assert not spills(loop)
+
+
+@pytest.mark.parametrize("level", ["avx2", "avx512"])
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_convolutions_keep_their_accumulators_in_registers(level: str, fewer: int) -> None:
+    pixels, nv = conv_tile(level)
+    pixels -= fewer
+    vectors = nv * 16 // isa_of(level).width
+    name = f"tile<{(pixels + 1) // 2}, {pixels // 2}, {nv}>"
+    loop = inner_loop("conv", level, name, STEPS * pixels * vectors)
+    assert count("vfmadd", loop) == STEPS * pixels * vectors
+    assert count(r"vbroadcastss .*\(", loop) == STEPS * pixels
+    assert count(r"vmovups .*\(.*%[yz]mm\d+$", loop) <= STEPS * vectors
+    assert not spills(loop)
+
+
+@pytest.mark.parametrize(("level", "width"), [("avx2", 7), ("avx512", 14)])
+@pytest.mark.parametrize(("cols", "step"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (7, 2)])
+def test_depthwise_keeps_its_sums_in_registers(
+    level: str, width: int, cols: int, step: int
+) -> None:
+    loop = inner_loop("depthwise", level, f"line<{width}, {cols}, {step}>", width * cols)
+    assert count("vfmadd", loop) == width * cols
+    assert not spills(loop)

@@ -1,0 +1,53 @@
+"""Bodies of convolutions, pools and moves, run by ONNX Runtime, are their references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from convolutions import ALONE, CASES
+from graphs import relative_error, run_body
+
+from tracea_graph.ir import TensorSpec
+from tracea_graph.ops.filters import LAYOUTS, WINOGRAD, pack_filters, stored_shape, unpack_filters
+
+OPSETS = (11, 13, 17, 18, 21)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_body_is_the_reference(name: str) -> None:
+    case = CASES[name]
+    arrays = case.arrays()
+    opsets = OPSETS if name in ALONE else (11, 17)
+    for opset in opsets:
+        results = run_body(case.params.body(opset), arrays, opset)
+        expected = case.params.reference([a.astype(np.float64) for a in arrays])
+        for actual, want in zip(results, expected, strict=True):
+            assert relative_error(actual, want) < 5e-6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_shape_rule_is_the_reference_s(name: str) -> None:
+    case = CASES[name]
+    arrays = case.arrays()
+    specs = [TensorSpec(s.dtype, a.shape) for s, a in zip(case.specs, arrays, strict=True)]
+    found = case.params.infer(specs)
+    assert [s.shape for s in found] == [np.shape(r) for r in case.params.reference(arrays)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(33, 20, 3, 5), (16, 16, 1, 1), (20, 7, 4)])
+def test_filters_come_back_as_they_were(layout: str, shape: tuple[int, ...]) -> None:
+    if layout == "depthwise":
+        shape = (shape[0], 1, *shape[2:])
+    if layout == "panels":
+        shape = (*shape[:2], *(1 for _ in shape[2:]))
+    if layout in WINOGRAD:
+        shape = (*shape[:2], 3, 3)
+    plain = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
+    stored = pack_filters(plain, layout)
+    assert stored.shape == stored_shape(layout, shape)
+    if layout in WINOGRAD:
+        assert relative_error(unpack_filters(stored, layout, shape), plain) < 1e-6
+        return
+    assert stored.sum(dtype=np.float64) == plain.sum(dtype=np.float64)
+    assert np.array_equal(unpack_filters(stored, layout, shape), plain)

@@ -1,0 +1,299 @@
+"""Convolutions, what they absorb, and what must not be absorbed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
+
+from tracea_graph.ir import DType
+from tracea_graph.passes import batch_norm, conv, pool
+
+LIFT = (conv.LiftConv(), conv.AbsorbPad(), batch_norm.AbsorbBatchNorm())
+FUSE = (conv.AbsorbConvEpilogue(), batch_norm.LiftBatchNorm())
+FEEDS = {"x": normal(2, 16, 9, 7)}
+
+
+def new(channels: int = 16) -> tuple[Net, str]:
+    net = Net()
+    return net, net.input("x", "n", channels, 9, 7)
+
+
+def convolve(net: Net, x: str, o: int, i: int, k: int = 3, bias: bool = True, **attrs: Any) -> str:
+    operands = [x, net.weight(o, i, k, k), *([net.weight(o)] if bias else [])]
+    attrs = {"pads": [k // 2] * 4} | attrs
+    return net("Conv", *operands, **attrs)
+
+
+def batch_norm(net: Net, x: str, channels: int, **attrs: Any) -> str:
+    gamma, beta, mean = (net.weight(channels) for _ in range(3))
+    variance = net.const(np.abs(normal(channels, seed=77)) + 0.5)
+    return net("BatchNormalization", x, gamma, beta, mean, variance, **attrs)
+
+
+# ---- lifting -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "channels", "filters", "attrs"),
+    [
+        ("blocked", 16, 20, {}),
+        ("blocked", 16, 20, {"strides": [2, 1], "dilations": [1, 2], "pads": [0, 1, 2, 0]}),
+        ("depthwise", 16, 16, {"group": 16}),
+        ("blocked", 64, 32, {"group": 2}),
+        ("plain", 16, 32, {"group": 4}),
+        ("plain", 16, 32, {"group": 16}),
+        ("stem", 3, 20, {}),
+        ("blocked", 16, 20, {"auto_pad": "SAME_UPPER", "pads": [], "strides": [2, 2]}),
+        ("blocked", 16, 20, {"auto_pad": "SAME_LOWER", "pads": [], "strides": [3, 2]}),
+        ("blocked", 16, 20, {"auto_pad": "VALID", "pads": []}),
+    ],
+)
+def test_every_layout(layout: str, channels: int, filters: int, attrs: dict[str, Any]) -> None:
+    net, x = new(channels)
+    attrs = {k: v for k, v in ({"pads": [1] * 4} | attrs).items() if v}
+    group = attrs.get("group", 1)
+    operands = (x, net.weight(filters, channels // group, 3, 3), net.weight(filters))
+    graph = net.graph(net("Conv", *operands, **attrs))
+    schedule_only(graph, *LIFT)
+    assert only(graph, "FusedConv").params.layout == layout
+    assert_same(net, graph, {"x": normal(2, channels, 9, 7)})
+
+
+def test_one_and_three_axes() -> None:
+    net = Net()
+    x, y = net.input("x", "n", 20, 31), net.input("y", "n", 3, 5, 6, 7)
+    a = net("Conv", x, net.weight(16, 20, 3), pads=[1, 1], strides=[2])
+    b = net("Conv", y, net.weight(4, 3, 2, 2, 2))
+    graph = net.graph(a, b)
+    schedule_only(graph, *LIFT)
+    assert [r.params.layout for r in graph.regions()] == ["blocked", "plain"]
+    assert_same(net, graph, {"x": normal(2, 20, 31), "y": normal(2, 3, 5, 6, 7)})
+
+
+def test_plain_weights_stay() -> None:
+    net, x = new()
+    graph = net.graph(convolve(net, x, 20, 16))
+    weights = set(graph.weights)
+    schedule_only(graph, conv.LiftConv(plain=True))
+    assert only(graph, "FusedConv").params.layout == "plain" and set(graph.weights) == weights
+
+
+def test_filters_others_need_are_read_in_place() -> None:
+    net = Net()
+    x, y = net.input("x", "n", 64, 9, 7), net.input("y", 64, 64, 3, 3)
+    shared = net.weight(64, 64, 3, 3)
+    graph = net.graph(net("Conv", x, shared), net("Add", y, shared))
+    schedule_only(graph, *LIFT)
+    assert only(graph, "FusedConv").params.layout == "plain"
+
+
+def test_filters_that_are_computed_stay_as_they_are() -> None:
+    net, x = new()
+    w = net.input("w", 8, 16, 3, 3)
+    graph = net.graph(net("Conv", x, w))
+    trace = schedule_only(graph, *LIFT)
+    assert reasons(trace, "conv") == {"the filters are not constant"}
+
+
+def test_same_padding_of_unknown_sizes_is_refused() -> None:
+    net = Net()
+    x = net.input("x", "n", 16, "h", "w")
+    w = net.weight(16, 16, 3, 3)
+    one = net("Conv", x, w, auto_pad="SAME_UPPER")
+    two = net("Conv", x, w, auto_pad="SAME_UPPER", strides=[2, 2])
+    graph = net.graph(one, two)
+    trace = schedule_only(graph, *LIFT)
+    assert ops(graph).count("FusedConv") == 1
+    assert reasons(trace, "conv") == {"auto_pad over a size that is not known"}
+
+
+# ---- padding in front --------------------------------------------------------------------
+
+
+def test_zeros_in_front_become_padding() -> None:
+    net, x = new()
+    padded = net("Pad", x, net.ints(0, 0, 0, 1, 0, 0, 2, 0), 0.0)
+    graph = net.graph(convolve(net, padded, 20, 16))
+    schedule_only(graph, *LIFT)
+    assert only(graph, "FusedConv").params.window.pads == (1, 2, 3, 1)
+    assert_same(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize(
+    ("pads", "value", "mode", "reason"),
+    [
+        ((0, 0, 1, 1, 0, 0, 1, 1), 1.0, "constant", "the padding is not zero"),
+        ((0, 0, 1, 1, 0, 0, 1, 1), 0.0, "reflect", "the padding repeats or mirrors"),
+        ((0, 0, -1, 1, 0, 0, 1, 1), 0.0, "constant", "batch or channels are padded"),
+        ((0, 0, 1, 1, 1, 0, 1, 1), 0.0, "constant", "batch or channels are padded"),
+    ],
+)
+def test_other_padding_stays(pads: Any, value: float, mode: str, reason: str) -> None:
+    net, x = new()
+    padded = net("Pad", x, net.ints(*pads), value, mode=mode)
+    graph = net.graph(convolve(net, padded, 20, 16))
+    trace = schedule_only(graph, *LIFT)
+    assert "Pad" in ops(graph)
+    assert any(reason in r for r in reasons(trace, "conv-pad"))
+
+
+# ---- batch normalisation -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("channels", "filters", "group"), [(16, 20, 1), (16, 16, 16), (3, 20, 1)])
+def test_batch_norm_behind_is_folded(channels: int, filters: int, group: int, bias: bool) -> None:
+    net, x = new(channels)
+    y = convolve(net, x, filters, channels // group, bias=bias, group=group)
+    graph = net.graph(batch_norm(net, y, filters, epsilon=1e-3))
+    schedule_only(graph, *LIFT)
+    assert ops(graph) == ["FusedConv"]
+    assert_same(net, graph, {"x": normal(2, channels, 9, 7)})
+
+
+@pytest.mark.parametrize("group", [1, 2, 4, 16])
+def test_batch_norm_in_front_is_folded_where_nothing_is_padded(group: int) -> None:
+    net, x = new()
+    y = convolve(net, batch_norm(net, x, 16), 16, 16 // group, pads=[0] * 4, group=group)
+    graph = net.graph(y)
+    schedule_only(graph, *LIFT)
+    assert ops(graph) == ["FusedConv"]
+    assert_same(net, graph, FEEDS)
+
+
+def test_batch_norm_before_padding_stays_in_front() -> None:
+    net, x = new()
+    graph = net.graph(convolve(net, batch_norm(net, x, 16), 20, 16))
+    trace = schedule_only(graph, *LIFT)
+    assert ops(graph) == ["BatchNormalization", "FusedConv"]
+    assert reasons(trace, "conv-batch-norm") == {"the norm's shift would reach into the padding"}
+    optimized(graph)
+    assert "BatchNormalization" not in ops(graph)
+    assert_same(net, graph, FEEDS)
+
+
+def test_batch_norm_of_a_value_others_read_is_not_folded() -> None:
+    net, x = new()
+    y = convolve(net, x, 16, 16)
+    graph = net.graph(batch_norm(net, y, 16), net("Abs", y))
+    trace = schedule_only(graph, *LIFT)
+    assert any("other readers" in r for r in reasons(trace, "conv-batch-norm"))
+    optimized(graph)
+    assert_same(net, graph, FEEDS)
+
+
+def test_filters_shared_by_two_norms_are_folded_twice() -> None:
+    net, x = new()
+    w = net.weight(16, 16, 3, 3)
+    first = batch_norm(net, net("Conv", x, w, pads=[1] * 4), 16)
+    graph = net.graph(batch_norm(net, net("Conv", first, w, pads=[1] * 4), 16))
+    schedule_only(graph, *LIFT)
+    assert ops(graph) == ["FusedConv"] * 2
+    assert len({r.operands[1] for r in graph.regions()}) == 2
+    assert_same(net, graph, FEEDS)
+
+
+# ---- epilogues ---------------------------------------------------------------------------
+
+
+def test_activation_residual_and_channel_operands() -> None:
+    net, x = new()
+    y = net("PRelu", convolve(net, x, 16, 16), net.weight(16, 1, 1))
+    y = net("Mul", net("Add", x, y), net.weight(1, 16, 1, 1))
+    graph = net.graph(net("Relu", net("Add", y, 0.5)))
+    schedule_only(graph, *LIFT)
+    schedule_only(graph, *FUSE)
+    region = only(graph, "FusedConv")
+    assert region.params.epilogue.operands == ("full", "row", "full", "row")
+    assert_same(net, graph, FEEDS)
+
+
+def test_a_value_others_read_keeps_its_epilogue_apart() -> None:
+    net, x = new()
+    y = convolve(net, x, 16, 16)
+    graph = net.graph(net("Relu", y), y)
+    schedule_only(graph, *LIFT)
+    trace = schedule_only(graph, *FUSE)
+    assert ops(graph) == ["FusedConv", "Relu"]
+    assert any("other readers" in r for r in reasons(trace, "conv-epilogue"))
+
+
+def test_one_number_per_position_is_no_epilogue() -> None:
+    net, x = new()
+    graph = net.graph(net("Mul", convolve(net, x, 16, 16), net.weight(1, 1, 9, 7)))
+    schedule_only(graph, *LIFT)
+    trace = schedule_only(graph, *FUSE)
+    assert any("not regular over channels" in r for r in reasons(trace, "conv-epilogue"))
+
+
+def test_winograd_only_where_it_is_exact_mathematics() -> None:
+    net, x = new()
+    graph = net.graph(
+        convolve(net, x, 32, 16), convolve(net, x, 32, 16, pads=[1, 1, 1, 0]),
+        convolve(net, x, 32, 16, strides=[2, 2]), convolve(net, x, 32, 16, dilations=[2, 2]),
+    )  # fmt: skip
+    schedule_only(graph, *LIFT)
+    schedule_only(graph, conv.TransformFilters())
+    layouts = [r.params.layout for r in graph.regions()]
+    assert [name.startswith("winograd") for name in layouts] == [True, False, False, False]
+    assert_same(net, graph, FEEDS, 3e-5)
+
+
+# ---- pools -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}),
+        ("MaxPool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        ("MaxPool", {"kernel_shape": [2, 3], "dilations": [2, 1]}),
+        ("AveragePool", {"kernel_shape": [3, 3], "pads": [1] * 4}),
+        ("AveragePool", {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}),
+        ("AveragePool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        ("AveragePool", {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        ("AveragePool", {"kernel_shape": [9, 7]}),
+        ("GlobalAveragePool", {}),
+        ("GlobalMaxPool", {}),
+        ("ReduceMean", {"axes": [2, 3]}),
+        ("ReduceMean", {"axes": [-1, -2], "keepdims": 0}),
+    ],
+)
+def test_pools(op: str, attrs: dict[str, Any]) -> None:
+    net, x = new()
+    graph = net.graph(net(op, x, **attrs))
+    schedule_only(graph, pool.LiftPool())
+    assert ops(graph) == ["FusedPool"]
+    assert_same(net, graph, FEEDS)
+
+
+def test_a_window_larger_than_everything_is_everything() -> None:
+    net, x = new()
+    attrs = {"kernel_shape": [64, 64], "strides": [64, 64], "ceil_mode": 1}
+    graph = net.graph(net("AveragePool", x, **attrs, count_include_pad=1))
+    schedule_only(graph, pool.LiftPool())
+    assert only(graph, "FusedPool").params.window is None
+    assert_same(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("op", ["Flatten", "Reshape", "Squeeze"])
+def test_what_flattens_a_pool_goes_with_it(op: str) -> None:
+    net, x = new()
+    y = net("GlobalAveragePool", x)
+    rest = {"Flatten": (), "Reshape": (net.ints(0, -1),), "Squeeze": (net.ints(2, 3),)}[op]
+    graph = net.graph(net(op, y, *rest))
+    schedule_only(graph, pool.LiftPool(), pool.AbsorbFlatten())
+    assert ops(graph) == ["FusedPool"]
+    assert_same(net, graph, FEEDS)
+
+
+def test_indices_of_a_pool_keep_it() -> None:
+    net, x = new()
+    y, where = net.many("MaxPool", 2, x, kernel_shape=[2, 2])
+    graph = net.graph(y, where)
+    trace = schedule_only(graph, pool.LiftPool())
+    assert reasons(trace, "pool") == {"its indices are read too"}
+    assert DType.F32 is graph.spec(y).dtype

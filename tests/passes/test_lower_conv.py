@@ -1,0 +1,78 @@
+"""Programs of convolutions: they compute what their references compute, inside their buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from convolutions import CASES, REGIONS, SIZES, Case
+from graphs import relative_error
+from interpreter import bind, check_lifetimes, check_views, run
+
+from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops.program import Program
+from tracea_graph.passes.lower import lower
+from tracea_graph.ttg import Region, TileGraph
+
+
+def program(case: Case) -> Program:
+    names = [f"o{i}" for i in range(len(case.operands))]
+    results = tuple(f"r{i}" for i in range(len(case.params.infer(case.specs))))
+    word = next(w for w, kind in VOCABULARY if isinstance(case.params, kind))
+    region = Region("region", word, tuple(names), results, (), case.params)
+    specs = dict(zip(names, case.specs, strict=True))
+    return lower(TileGraph([region], names, results, {}, specs), region)
+
+
+def kernels(case: Case) -> list[str]:
+    return [c.kernel for c in program(case).calls]
+
+
+@pytest.mark.parametrize("sizes", [SIZES, {"n": 1, "h": 13, "w": 16}, {"n": 3, "h": 8, "w": 5}])
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_computes_its_reference(name: str, sizes: dict[str, int]) -> None:
+    case = CASES[name]
+    arrays = case.arrays(sizes)
+    expected = case.params.reference([a.astype(np.float64) for a in arrays])
+    results = run(program(case), arrays)
+    assert len(results) == len(expected)
+    for actual, want in zip(results, expected, strict=True):
+        assert relative_error(actual, np.asarray(want)) < 1e-12
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_temporaries_live_as_long_as_they_are_used(name: str) -> None:
+    check_lifetimes(program(CASES[name]))
+
+
+@pytest.mark.parametrize("size", [5, 6, 31, 224])
+@pytest.mark.parametrize("name", CASES)
+def test_no_view_leaves_its_buffer_whatever_the_sizes(name: str, size: int) -> None:
+    made = program(CASES[name])
+    sizes = {"n": 1, "h": size, "w": size}
+    shapes = [a.shape for a in CASES[name].arrays(sizes)]
+    check_views(made, bind(made, shapes))
+
+
+def test_inside_a_region_nothing_is_reordered() -> None:
+    assert kernels(REGIONS["residual block"]) == ["conv_stem", "conv", "conv", "unblock"]
+    assert kernels(REGIONS["squeeze and excite"]) == [
+        "block", "depthwise", "pool_all", "gemm", "gemm", "elementwise", "halo", "conv", "unblock",
+    ]  # fmt: skip
+    assert kernels(REGIONS["pools and a head"]) == [
+        "conv_stem", "pool", "conv", "pool_all", "gemm",
+    ]  # fmt: skip
+
+
+def test_parts_of_a_concatenation_are_written_where_they_belong() -> None:
+    names = kernels(REGIONS["concat, split, repeat"])
+    assert names.count("elementwise") == 3  # one slice that is a part already, two rows repeated
+    assert names.count("block") == names.count("unblock") == 1
+
+
+def test_what_follows_a_sum_is_done_in_registers() -> None:
+    (call,) = [c for c in program(CASES["residual, relu"]).calls if c.kernel == "conv"]
+    assert call.chain is None and call.floats == (0.0, np.inf) and call.views[3] is not None
+    (call,) = [c for c in program(CASES["residual, silu"]).calls if c.kernel == "conv"]
+    assert call.chain is not None and call.chain.operands == ("full",)
+    (call,) = [c for c in program(CASES["silu, residual"]).calls if c.kernel == "conv"]
+    assert call.chain is not None and call.views[3] is None

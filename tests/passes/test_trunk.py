@@ -1,0 +1,197 @@
+"""Trunks: what joins, what stays outside, and that nothing others need is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import (
+    Net,
+    assert_same,
+    evaluate,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    relative_error,
+)
+from interpreter import run
+
+from tracea_graph.passes.lower import lower
+from tracea_graph.rewrite import Limits
+from tracea_graph.ttg import TileGraph
+
+FEEDS = {"x": normal(2, 16, 9, 7)}
+
+
+def new(*sizes: Any) -> tuple[Net, str]:
+    net = Net()
+    return net, net.input("x", "n", 16, *(sizes or (9, 7)))
+
+
+def conv(net: Net, x: str, o: int, i: int = 16, k: int = 3) -> str:
+    return net("Conv", x, net.weight(o, i, k, k), net.weight(o), pads=[k // 2] * 4)
+
+
+def check(net: Net, graph: TileGraph, feeds: dict[str, Any], limit: float = 3e-5) -> None:
+    """References and programs both compute what the original does."""
+    assert_same(net, graph, feeds, limit)
+    values = {n: w.array() for n, w in graph.weights.items()} | feeds
+    for region in graph.regions():
+        assert region.fused, region.op
+        made = run(lower(graph, region), [values[v] for v in region.operands])
+        values |= {v: np.asarray(a, np.float32) for v, a in zip(region.results, made, strict=True)}
+    for value, want in zip(graph.outputs, evaluate(graph, feeds), strict=True):
+        assert relative_error(values[value], want) < 1e-5
+
+
+def test_a_residual_net_is_one_program() -> None:
+    net, x = new()
+    y = net("Relu", conv(net, x, 16))
+    z = net("Relu", net("Add", conv(net, net("Relu", conv(net, y, 20)), 16, 20), y))
+    pooled = net("Flatten", net("GlobalAveragePool", net("MaxPool", z, kernel_shape=[2, 2])))
+    graph = net.graph(net("Gemm", pooled, net.weight(16, 5), net.weight(5)))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+def test_values_others_read_leave_the_trunk() -> None:
+    net, x = new()
+    y = net("Relu", conv(net, x, 16))
+    z = conv(net, y, 16)
+    graph = net.graph(net("Softmax", y, axis=1), net("Relu", conv(net, z, 16)), z)
+    optimized(graph)
+    region = only(graph, "FusedRegion")
+    assert set(region.results) == {y, z, graph.outputs[1]}
+    assert_same(net, graph, FEEDS, 3e-5)
+
+
+def test_no_path_leaves_a_trunk_and_comes_back() -> None:
+    net, x = new()
+    y = conv(net, x, 16)
+    other = net("Softmax", y, axis=1)
+    graph = net.graph(conv(net, net("Add", conv(net, y, 16), other), 16))
+    optimized(graph)
+    assert Counter(ops(graph))["FusedRegion"] == 1 and "Softmax" in ops(graph)
+    assert_same(net, graph, FEEDS, 3e-5)
+
+
+def test_squeeze_and_excite() -> None:
+    net, x = new()
+    y = conv(net, x, 24)
+    s = net("Relu", net("Conv", net("GlobalAveragePool", y), net.weight(6, 24, 1, 1)))
+    s = net("Sigmoid", net("Conv", s, net.weight(24, 6, 1, 1), net.weight(24)))
+    graph = net.graph(conv(net, net("Mul", y, s), 16, 24))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+def test_split_concat_and_resize() -> None:
+    net = Net()
+    x = net.input("x", 2, 16, 9, 7)
+    y = conv(net, x, 32)
+    a, b = net.many("Split", 2, y, net.ints(16, 16), axis=1)
+    c = conv(net, b, 16)
+    joined = net("Concat", a, b, c, x, axis=1)
+    small = conv(net, joined, 16, 64)
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    up = net("Resize", small, "", net.const([1, 1, 2, 2]), mode="nearest", **how)
+    graph = net.graph(conv(net, up, 16))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("channels", [5, 16])
+def test_slices_of_channels_wherever_they_begin(channels: int) -> None:
+    net, x = new()
+    y = conv(net, x, 32)
+    part = net("Slice", y, net.ints(channels), net.ints(2**60), net.ints(1))
+    graph = net.graph(conv(net, part, 16, 32 - channels))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+def test_channels_last_norm_and_products() -> None:
+    net, x = new()
+    y = net("Transpose", conv(net, x, 16), perm=[0, 2, 3, 1])
+    y = net("LayerNormalization", y, net.weight(16), net.weight(16), axis=-1)
+    y = net("Relu", net("Add", net("MatMul", y, net.weight(16, 48)), net.weight(48)))
+    y = net("Mul", net("MatMul", y, net.weight(48, 16)), net.weight(16))
+    y = net("Add", x, net("Transpose", y, perm=[0, 3, 1, 2]))
+    graph = net.graph(conv(net, y, 16))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+def test_a_norm_over_channels() -> None:
+    net, x = new()
+    y = conv(net, x, 16)
+    centred = net("Sub", y, net.mean(y, 1))
+    variance = net.mean(net("Pow", centred, 2.0), 1)
+    normed = net("Div", centred, net("Sqrt", net("Add", variance, 1e-6)))
+    y = net("Add", net("Mul", net.weight(16, 1, 1), normed), net.weight(16, 1, 1))
+    graph = net.graph(conv(net, y, 16))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (13, 6)])
+def test_sizes_known_only_when_it_runs(size: tuple[int, int]) -> None:
+    net, x = new("h", "w")
+    y = net("Relu", conv(net, x, 16))
+    y = net("Conv", y, net.weight(16, 16, 3, 3), pads=[1] * 4, strides=[2, 2])
+    graph = net.graph(net("GlobalAveragePool", net("MaxPool", y, kernel_shape=[2, 2])))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, {"x": normal(1, 16, *size)})
+
+
+def test_a_frozen_convolution_parts_the_trunk() -> None:
+    net, x = new()
+    values = [x]
+    for _ in range(5):
+        values.append(net("Relu", conv(net, values[-1], 16)))
+    graph = net.graph(values[-1])
+    frozen = {net.nodes[4].output[0]: "it was wrong"}
+    optimized(graph, limits=Limits(frozen=frozen, min_gain_us=-np.inf, check=True))
+    assert Counter(ops(graph))["FusedRegion"] == 2 and "Conv" in ops(graph)
+    assert_same(net, graph, FEEDS, 3e-5)
+
+
+def test_a_lone_convolution_is_no_trunk() -> None:
+    net, x = new()
+    graph = net.graph(net("Relu", conv(net, x, 16)))
+    optimized(graph)
+    assert ops(graph) == ["FusedConv"]
+    check(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("side", [2, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_transposed_convolution_without_overlap(side: int, bias: bool) -> None:
+    net = Net()
+    x = net.input("x", 2, 16, 9, 7)
+    operands = [conv(net, x, 20), net.weight(20, 16, side, side), *([net.weight(16)] * bias)]
+    up = net("ConvTranspose", *operands, strides=[side, side])
+    graph = net.graph(conv(net, net("Relu", up), 16))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("attrs", [{"strides": [1, 1]}, {"strides": [2, 2], "pads": [1, 1, 0, 0]}])
+def test_other_transposed_convolutions_stay(attrs: dict[str, Any]) -> None:
+    net, x = new()
+    graph = net.graph(net("ConvTranspose", x, net.weight(16, 16, 2, 2), **attrs))
+    trace = optimized(graph)
+    assert ops(graph) == ["ConvTranspose"]
+    assert reasons(trace, "conv-transposed") == {"its windows overlap, leave gaps or are cut"}

@@ -1,0 +1,147 @@
+"""The convolutions and poolings the runtime is tested with."""
+
+from __future__ import annotations
+
+import itertools
+
+from runtime.blocked import (
+    ALONG,
+    CHAINS,
+    EPILOGUES,
+    GATED,
+    NO_HALO,
+    PER_CHANNEL,
+    RESIDUAL,
+    SCALED,
+    SILU,
+    Halo,
+)
+from runtime.conv_calls import conv, depthwise, stem
+from runtime.conv_moves import border, plain, pool, pool_all, turn
+from runtime.support import Case
+
+__all__ = [
+    "CHAINS", "all_conv_cases", "conv", "depthwise", "plain", "pool", "stem", "turn",
+]  # fmt: skip
+
+
+def same(kernel: int, dilation: int = 1) -> Halo:
+    """Uneven padding that keeps a size at stride 1."""
+    whole = (kernel - 1) * dilation
+    return (whole // 2, whole - whole // 2, whole - whole // 2, whole // 2)
+
+
+def dense_cases() -> list[Case]:
+    counts = (1, 3, 7, 16, 24, 33)
+    sizes = [*range(1, 18), 19, 23, 29, 31]
+    cases = [conv(33, 40, (1, w)) for w in sizes]  # every tail of a flat line
+    cases += [
+        conv(16, 24, (h, w), (3, 3), pad=same(3), halo=(1, 1, 1, 1))
+        for h, w in ((1, 1), (2, 3), (3, 2), (5, 6), (7, 7), (4, 7), (6, 4), (9, 8), (3, 29))
+    ]
+    cases += [
+        conv(i, o, (5, 6), (3, 3), pad=same(3)) for i, o in itertools.product(counts, counts)
+    ]
+    cases += [conv(16, 16, (13, 12), (k, k), pad=same(k)) for k in range(1, 12)]
+    cases += [
+        conv(24, 33, (11, 17), (k, k), (s, s), (d, d), pad=same(k, d), halo=(0, 1, 2, 3))
+        for k, s, d in itertools.product((1, 2, 3, 5), (1, 2, 3), (1, 2, 3))
+    ]
+    cases += [
+        conv(64, 96, (6, 5), (3, 1), (1, 2), (2, 1), (2, 0, 2, 0), groups=2),
+        conv(64, 64, (5, 5), (3, 3), pad=same(3), groups=4, batch=3),
+        conv(64, 192, (4, 9), groups=4),
+        conv(48, 40, (7, 7), (1, 1), (2, 2), bias=False),
+        conv(33, 40, (9, 15), batch=2, add=True, clamp=(0, 1)),
+        conv(33, 40, (9, 15), (3, 3), pad=same(3), add=True, clamp=(0, 6), halo=(1, 1, 1, 1)),
+        conv(33, 40, (7, 7), (3, 3), pad=same(3), add=True, clamp=(0, 6), halo=(1, 1, 1, 1)),
+        conv(700, 40, (7, 7), (3, 3), pad=same(3), add=True, halo=(0, 0, 1, 2)),  # sum in parts
+        conv(64, 160, (40, 80), batch=2, chain=SILU),  # bands
+        conv(64, 80, (56, 50), (3, 3), pad=same(3), chain=RESIDUAL, halo=(1, 1, 1, 1)),
+        conv(1, 20, (3, 1000), (1, 7), pad=(0, 3, 0, 3)),
+    ]  # fmt: skip
+    for chain, halo in itertools.product(EPILOGUES, (NO_HALO, (1, 0, 2, 1))):
+        cases.append(conv(24, 33, (5, 9), batch=2, chain=chain, halo=halo))
+        cases.append(conv(24, 33, (6, 7), (3, 3), pad=same(3), chain=chain, halo=halo, add=True))
+    return cases
+
+
+def winograd_cases() -> list[Case]:
+    sizes = ((1, 1), (2, 5), (4, 4), (7, 7), (13, 9), (17, 16))
+    cases = [conv(24, 33, size, (3, 3), pad=same(3), m=m) for m in (2, 4) for size in sizes]
+    cases += [
+        conv(7, 48, (8, 8), (3, 3), pad=same(3), m=m, batch=2, add=True, clamp=(0, 6),
+             chain=SCALED, halo=(1, 1, 1, 1)) for m in (2, 4)
+    ]  # fmt: skip
+    cases += [conv(32, 32, (60, 60), (3, 3), pad=same(3), m=m, chain=SILU) for m in (2, 4)]
+    return cases
+
+
+def other_cases() -> list[Case]:
+    counts = (1, 3, 7, 16, 24, 33)
+    cases = [
+        depthwise(24, (9, w), (k, k), (s, s), pad=same(k), halo=(1, 1, 0, 0))
+        for k, s, w in itertools.product((1, 3, 5, 7), (1, 2, 3), (1, 4, 6, 8, 15, 31))
+        if w >= s
+    ]
+    cases += [depthwise(c, (6, 7), (3, 3), dilation=(2, 3), pad=(2, 3, 2, 3)) for c in counts]
+    cases += [depthwise(16, (12, 13), (k, k), pad=same(k)) for k in range(1, 12)]
+    cases += [
+        depthwise(33, (7, 7), (3, 3), pad=same(3), chain=chain, batch=2, add=True, clamp=(0, 6))
+        for chain in EPILOGUES
+    ]
+    cases += [depthwise(40, (60, 60), (5, 5), (2, 2), pad=same(5), chain=SILU)]
+    cases += [
+        stem(c, o, (10, 11), (k, k), (s, s), pad=same(k), nhwc=c == 3, halo=(1, 1, 1, 1))
+        for c, o, k, s in itertools.product((1, 3), (24, 33), (1, 3, 7), (1, 2, 3))
+    ]
+    cases += [
+        stem(3, 32, (33, 64), (3, 3), (2, 2), pad=(0, 0, 1, 1), batch=2, clamp=(0, 6)),
+        stem(7, 16, (5, 3), (5, 5), dilation=(2, 3), pad=(4, 6, 4, 6), add=True, chain=SCALED),
+        stem(3, 40, (2, 2), (11, 11), (4, 4), pad=(5, 5, 5, 5), chain=GATED),
+        stem(2, 16, (1, 50), (1, 8), (1, 4), pad=(0, 4, 0, 4)),
+    ]
+    cases += [
+        pool(kind, c, (h, w), (k, k), (s, s), pad=pad, halo=(1, 1, 1, 1))
+        for kind in (0, 1, 2)
+        for c, h, w, k, s, pad in (
+            (24, 7, 9, 3, 2, (1, 1, 1, 1)), (16, 1, 1, 1, 1, NO_HALO), (3, 8, 8, 2, 2, NO_HALO),
+            (33, 5, 17, 5, 1, (2, 2, 2, 2)), (7, 11, 13, 3, 3, (0, 1, 2, 1)),
+        )
+    ]  # fmt: skip
+    cases += [pool(kind, 16, (9, 9), (2, 3), (1, 2), (3, 2), (1, 2, 1, 2)) for kind in (0, 1, 2)]
+    cases += [pool_all(kind, c, (3, 7)) for kind in (0, 1) for c in counts]
+    cases += [
+        turn(c, size, nhwc, back, halo)
+        for c, size, nhwc, back, halo in itertools.product(
+            (1, 16, 24, 33), ((1, 1), (3, 17)), (False, True), (False, True),
+            (NO_HALO, (1, 2, 3, 1)),
+        )
+    ]  # fmt: skip
+    return [*cases, border(24, (5, 6), (1, 2, 3, 0)), border(16, (1, 1), NO_HALO)]
+
+
+def plain_cases() -> list[Case]:
+    cases = [
+        plain(c, o, (n,), (k,), (s,), (d,), (k // 2,), groups)
+        for c, o, n, k, s, d, groups in (
+            (1, 1, 5, 1, 1, 1, 1), (3, 7, 40, 3, 1, 1, 1), (6, 4, 33, 5, 3, 2, 2),
+            (8, 8, 100, 11, 2, 1, 8), (5, 10, 17, 2, 1, 3, 5),
+        )
+    ]  # fmt: skip
+    cases += [
+        plain(c, o, (h, w), (k, k), (s, 1), (1, d), (1, k // 2), groups)
+        for c, o, h, w, k, s, d, groups in (
+            (3, 8, 9, 31, 3, 1, 1, 1), (12, 12, 7, 7, 3, 2, 1, 12), (24, 12, 5, 40, 1, 1, 1, 4),
+            (4, 6, 13, 11, 5, 3, 2, 2),
+        )
+    ]  # fmt: skip
+    cases += [plain(4, 6, (5, 6, 7), (3, 2, 3), (1, 2, 2), (1, 1, 2), (1, 0, 2), 2)]
+    cases += [plain(3, 9, (6, 20), (3, 3), (1, 1), (1, 1), (1, 1), chain=PER_CHANNEL)]
+    cases += [plain(3, 9, (21,), (3,), (1,), (1,), (1,), 3, False, ALONG)]
+    return cases
+
+
+def all_conv_cases() -> list[Case]:
+    cases = [*dense_cases(), *winograd_cases(), *other_cases(), *plain_cases()]
+    return list({case.name: case for case in cases}.values())

@@ -1,0 +1,175 @@
+"""Pooling, changes of layout and plain convolutions as programs, and what NumPy makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from runtime.blocked import (
+    INF,
+    NO_HALO,
+    TWICE,
+    Feeds,
+    Halo,
+    Pair,
+    blocked,
+    blocks,
+    convolve,
+    inside,
+    label,
+    last,
+)
+from runtime.cases import Array, random, wide
+from runtime.support import Case, dense, single, spec
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.program import Buffer, Call, Program, View
+
+
+def pool(
+    kind: int,
+    channels: int,
+    size: Pair,
+    kernel: Pair,
+    stride: Pair = (1, 1),
+    dilation: Pair = (1, 1),
+    pad: Halo = NO_HALO,
+    halo: Halo = NO_HALO,
+    batch: int = 1,
+) -> Case:
+    """A pooling of a value stored with a halo of ones, which must not be read."""
+    x = random(batch, channels, *size)
+    stored = blocked(x, (1, 2, 3, 1))
+    stored[:, :, 0] = stored[:, :, :, :2] = stored[:, :, -3:] = stored[:, :, :, -1:] = 99.0
+    feeds = Feeds()
+    index = feeds.add(stored, batched=True)
+    box = inside("input", index, "n", blocks(channels), size, (1, 2, 3, 1))
+    empty = -INF if kind == 0 else 0.0
+    around = ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3]))
+    values = np.pad(x.astype(np.float64), around, constant_values=empty)
+    counts = np.pad(np.ones_like(x), around, constant_values=float(kind == 1))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+
+    def windows(a: Array) -> Array:
+        found = np.lib.stride_tricks.sliding_window_view(a, reach, axis=(2, 3))
+        cut = found[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+        return cut.reshape(*cut.shape[:4], -1)
+
+    seen = windows(values)
+    y = seen.max(-1) if kind == 0 else seen.sum(-1) / windows(counts).sum(-1)
+    expected = blocked(y, halo)
+    out: tuple[Extent, ...] = ("n", *expected.shape[1:])
+    ints = (kind, *kernel, *stride, *dilation, *pad, *halo)
+    call = Call("pool", (box, dense("output", 0, *out)), ints)
+    program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
+    name = label("pool", kind, channels, size, kernel, stride, dilation, pad, halo, batch)
+    return Case(name, program, tuple(feeds.arrays), (expected,))
+
+
+def pool_all(kind: int, channels: int, size: Pair, batch: int = 2) -> Case:
+    x = random(batch, channels, *size)
+    feeds = Feeds()
+    index = feeds.add(blocked(x, (1, 1, 0, 0)), batched=True)
+    box = inside("input", index, "n", blocks(channels), size, (1, 1, 0, 0))
+    y = x.astype(np.float64).mean((2, 3)) if kind else x.max((2, 3)).astype(np.float64)
+    call = Call("pool_all", (box, dense("output", 0, "n", channels)), (last(channels), kind))
+    program = single(call, feeds.specs, [spec("n", channels)], n=(0, 0))
+    return Case(label("pool_all", kind, channels, size), program, tuple(feeds.arrays), (y,))
+
+
+def turn(
+    channels: int, size: Pair, nhwc: bool, back: bool, halo: Halo = NO_HALO, batch: int = 2
+) -> Case:
+    """From a plain value to a blocked one, or back."""
+    x = random(batch, channels, *size)
+    order = (0, 2, 3, 1) if nhwc else (0, 1, 2, 3)
+    plain = np.ascontiguousarray(x.transpose(order))
+    feeds = Feeds()
+    if back:
+        feeds.add(blocked(x, halo), batched=True)
+        view = inside("input", 0, "n", blocks(channels), size, halo)
+    else:
+        feeds.add(plain, batched=True)
+    n, (h, w) = "n", size
+    per: Extent = combine("mul", channels * h, w)
+    strides = (per, 1, channels * w, channels) if nhwc else (per, h * w, w, 1)
+    own = View(Buffer("output" if back else "input", 0), (n, channels, h, w), strides)
+    expected = plain if back else blocked(x, halo)
+    out = spec(n, *expected.shape[1:])
+    if back:
+        call = Call("unblock", (view, own), (last(channels),))
+    else:
+        call = Call(
+            "block", (own, dense("output", 0, *(out.shape or ()))), (last(channels), *halo)
+        )
+    program = single(call, feeds.specs, [out], n=(0, 0))
+    name = label("unblock" if back else "block", channels, size, nhwc, halo)
+    return Case(name, program, tuple(feeds.arrays), (expected,))
+
+
+def border(channels: int, size: Pair, halo: Halo) -> Case:
+    """An elementwise chain writes the interior, `halo` the border around it."""
+    x = random(2, channels, *size)
+    feeds = Feeds()
+    feeds.add(blocked(x), batched=True)
+    expected = blocked(x + x.astype(np.float64), halo)
+    out: tuple[Extent, ...] = ("n", *expected.shape[1:])
+    source = inside("input", 0, "n", blocks(channels), size, NO_HALO)
+    target = inside("output", 0, "n", blocks(channels), size, halo)
+    calls = (
+        Call("elementwise", (source, source, target), chain=TWICE),
+        Call("halo", (dense("output", 0, *out),), halo),
+    )
+    program = Program(tuple(feeds.specs), (spec(*out),), {"n": (0, 0)}, (), calls)
+    return Case(label("border", channels, size, halo), program, tuple(feeds.arrays), (expected,))
+
+
+def plain(
+    channels: int,
+    outputs: int,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pad: Sequence[int],
+    groups: int = 1,
+    bias: bool = True,
+    chain: Chain | None = None,
+    batch: int = 2,
+) -> Case:
+    """A convolution of plain values over any number of axes; the same pads at both ends."""
+    x = random(batch, channels, *size)
+    w, b = random(outputs, channels // groups, *kernel, seed=1), random(outputs, seed=2)
+    feeds = Feeds()
+    views = [feeds.dense(x, True), feeds.dense(w), feeds.dense(b) if bias else None]
+    whole = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in pad)))
+    y = convolve(whole, w, stride, dilation, groups)
+    ones = (1,) * len(size)
+    y = y + (b.reshape(-1, *ones) if bias else 0)
+    out: tuple[Extent, ...] = ("n", *y.shape[1:])
+    if chain:
+        values = [random(*y.shape, seed=5), random(outputs, seed=6), random(y.shape[-1], seed=7)]
+        kinds = {"full": 0, "col": 1, "row": 2}
+        chosen = [values[kinds[kind]] for kind in chain.operands[1:]]
+        for kind, value in zip(chain.operands[1:], chosen, strict=True):
+            if kind == "full":
+                views.append(feeds.dense(value, True))
+                continue
+            index = feeds.add(value)
+            zeros = (0,) * len(ones)
+            strides = (0, 1, *zeros) if kind == "col" else (0, 0, *zeros[1:], 1)
+            views.append(View(Buffer("input", index), out, strides))
+        shaped = [
+            v.reshape(-1, *ones) if kind == "col" else v
+            for kind, v in zip(chain.operands[1:], chosen, strict=True)
+        ]
+        (y,) = chain.reference([y, *wide(*shaped)])
+    views.append(dense("output", 0, *out))
+    ints = (groups, *stride, *dilation, *pad)
+    program = single(
+        Call("conv_plain", tuple(views), ints, chain=chain), feeds.specs, [spec(*out)], n=(0, 0)
+    )
+    words = (channels, outputs, size, kernel, stride, dilation, pad, groups, bias)
+    name = label("plain", *words, chain)
+    return Case(name, program, tuple(feeds.arrays), (np.asarray(y),))

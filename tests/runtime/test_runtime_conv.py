@@ -1,0 +1,159 @@
+"""Convolutions and pooling under every instruction set this machine has, against NumPy in fp64."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from runtime.conv_cases import CHAINS, all_conv_cases, conv, depthwise, plain, pool, stem, turn
+from runtime.support import Case, model, mutate, run_cases, run_worker
+
+from tracea_graph.build import Library, build_library
+from tracea_graph.config import TOLERANCE
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu import KERNELS_OF
+from tracea_graph.kernels.plan import encode
+from tracea_graph.ops.program import Program, View
+
+CASES = {case.name: case for case in all_conv_cases()}
+CALLS = ("conv", "depthwise", "winograd", "pool", "block", "conv_plain")
+ROUGH = 5e-5
+"""Tolerance of Winograd's F(4 x 4, 3 x 3), as a share of max|y|."""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    types = sorted({case.type for case in CASES.values()}, key=lambda t: t.name)
+    kernels = sorted({kernel for call in CALLS for kernel in KERNELS_OF[call]})
+    out = tmp_path_factory.mktemp("library") / "conv.so"
+    return build_library(types, kernels, CHAINS, profile_cpu().isas, out)
+
+
+@pytest.fixture(scope="module")
+def answers(
+    library: Library, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, int], dict[str, Any]]:
+    """Every case's outputs under one instruction set and thread count."""
+    known: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def of(isa: str, threads: int) -> dict[str, Any]:
+        if (isa, threads) not in known:
+            folder = tmp_path_factory.mktemp(isa)
+            known[isa, threads] = run_cases(
+                list(CASES.values()), library.path, library.domain, folder, isa, threads
+            )
+        return known[isa, threads]
+
+    return of
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, isa: str, answers: Callable[[str, int], dict[str, Any]]) -> None:
+    answer, (wanted,) = answers(isa, 2)[name], CASES[name].expected
+    assert isinstance(answer, tuple), answer
+    (got,) = answer
+    assert got.shape == wanted.shape
+    tolerance = ROUGH if name.startswith("winograd4") else TOLERANCE.kernel_f32
+    asked = ~np.isnan(wanted)  # NaN stands for anything
+    limit = tolerance * max(np.abs(wanted[asked]).max(initial=0), 1e-3)
+    assert np.abs(got[asked] - wanted[asked]).max(initial=0) <= limit
+    assert (got[wanted == 0] == 0).all()  # halos
+
+
+def test_one_thread_gives_the_bits_of_two(answers: Callable[[str, int], dict[str, Any]]) -> None:
+    best = profile_cpu().isas[-1]
+    one, two = answers(best, 1), answers(best, 2)
+    for name, case in CASES.items():
+        asked = ~np.isnan(case.expected[0])
+        np.testing.assert_array_equal(one[name][0][asked], two[name][0][asked], err_msg=name)
+
+
+def empty(case: Case) -> Case:
+    """The case with no image."""
+    n = case.feeds[0].shape[0]
+    feeds = tuple(x[:0] if x.shape[0] == n and i != 1 else x for i, x in enumerate(case.feeds))
+    kept = tuple(
+        y if spec.shape and spec.shape[0] == "n" else x
+        for x, y, spec in zip(case.feeds, feeds, case.program.inputs, strict=True)
+    )
+    return replace(case, name="empty", feeds=kept, expected=(case.expected[0][:0],))
+
+
+def test_no_image_is_no_work(library: Library, tmp_path: Path) -> None:
+    case = empty(conv(24, 33, (6, 7), (3, 3), pad=(1, 1, 1, 1), chain=CHAINS[0]))
+    found = run_cases([case], library.path, library.domain, tmp_path, profile_cpu().isas[-1])
+    assert found["empty"][0].shape == case.expected[0].shape
+
+
+CONV = conv(40, 33, (6, 7), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), halo=(1, 1, 1, 1), add=True)
+
+
+def changed(case: Case, view: int, ints: dict[int, int] | None = None, **view_change: Any) -> Case:
+    """The case with one view of its call, or some parameters, replaced."""
+    (call,) = case.program.calls
+    views = list(call.views)
+    old = views[view]
+    assert isinstance(old, View)
+    views[view] = replace(old, **view_change)
+    values = tuple((ints or {}).get(i, value) for i, value in enumerate(call.ints))
+    program: Program = replace(
+        case.program, calls=(replace(call, views=tuple(views), ints=values),)
+    )
+    return replace(case, program=program)
+
+
+DO_NOT_FIT = (
+    (changed(CONV, 0, dims=("n", 3, 7, 9, 16)), "do not fit"),  # too few rows for the kernel
+    (changed(CONV, 0, dims=("n", 3, 9, 9, 16)), "reaches outside its buffer"),
+    (changed(CONV, 0, dims=("n", 2, 8, 9, 16)), "do not fit"),  # blocks of x and w
+    (changed(CONV, 0, strides=(3456, 1152, 144, 8, 1)), "do not fit"),
+    (changed(CONV, 3, dims=("n", 3, 6, 6, 16)), "do not fit"),  # the residual
+    (changed(CONV, 0, ints={7: 8, 9: 8}), "do not fit"),  # a halo larger than the result
+    (changed(CONV, 0, ints={0: 0}), "a parameter out of range"),
+    (changed(CONV, 0, ints={0: 2}), "do not fit"),  # the stride
+    (changed(CONV, 0, ints={4: 2}), "do not fit"),  # groups that do not divide the blocks
+    (changed(CONV, 0, ints={6: 17}), "a parameter out of range"),
+    (changed(CONV, 2, dims=(47,)), "do not fit"),  # the bias
+    (changed(conv(16, 16, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=2), 0, ints={0: 3}), "winograd"),
+    (changed(depthwise(16, (6, 6), (3, 3)), 0, ints={2: 3}), "do not fit"),
+    (changed(pool(0, 16, (6, 6), (3, 3)), 0, ints={0: 3}), "a parameter out of range"),
+    (changed(stem(3, 16, (6, 6), (3, 3)), 0, dims=("n", 2, 6, 6)), "do not fit"),
+    (changed(plain(4, 6, (9, 9), (3, 3), (1, 1), (1, 1), (1, 1)), 1, dims=(6, 4, 2, 3)), "fit"),
+)
+
+
+def test_calls_that_do_not_fit_are_refused(library: Library, tmp_path: Path) -> None:
+    cases = [replace(case, name=f"{i}") for i, (case, _) in enumerate(DO_NOT_FIT)]
+    found = run_cases(cases, library.path, library.domain, tmp_path, profile_cpu().isas[-1])
+    for i, (_, words) in enumerate(DO_NOT_FIT):
+        assert words in found[f"{i}"], i
+
+
+MUTATED = (
+    CONV,
+    conv(24, 33, (7, 7), (3, 3), pad=(1, 1, 1, 1), m=2, chain=CHAINS[2]),
+    depthwise(33, (7, 7), (3, 3), pad=(1, 1, 1, 1), chain=CHAINS[3], halo=(1, 1, 1, 1)),
+    stem(3, 24, (9, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1)),
+    pool(1, 24, (7, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1), halo=(1, 1, 1, 1)),
+    turn(24, (3, 17), nhwc=False, back=True, halo=(1, 2, 3, 1)),
+    plain(4, 6, (5, 9), (3, 2), (1, 2), (1, 1), (1, 1), groups=2),
+)
+
+
+@pytest.mark.parametrize("case", MUTATED, ids=lambda case: case.name.split("_")[0])
+def test_mutated_plans_never_crash(case: Case, library: Library, tmp_path: Path) -> None:
+    chance, count = random.Random(case.name), 100
+    for i in range(count):
+        plan = mutate(encode(case.program), chance)
+        onnx.save(model(case.program, library.domain, plan), tmp_path / f"{i:03}.onnx")
+    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+    job = {"task": "mutants", "library": str(library.path), "folder": str(tmp_path)}
+    refused, ran = run_worker(job)
+    assert refused + ran == count
+    assert refused > count // 3

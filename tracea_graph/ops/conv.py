@@ -1,0 +1,138 @@
+"""``FusedConv``: a convolution with what follows it element by element.
+
+    acc = conv(x, W) + bias       x [N, C, spatial…], W [O, C/groups, kernel…]
+    y   = epilogue(acc, extra…)   an elementwise chain; acc itself without one
+
+An operand of the epilogue is full (the shape of the result), one number per channel (kind
+``row``: ``[C, 1, 1]``, ``[N, C, 1, 1]``) or a single number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import COL, Chain
+from tracea_graph.ops.filters import BLOCK, LAYOUTS, WINOGRAD, spell_filters, unpack_filters
+from tracea_graph.ops.windows import Window, windows_of
+
+__all__ = ["ConvParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class ConvParams:
+    """Operands: x, W in its layout, bias, the epilogue's beyond its first (where present).
+
+    The bias of a layout in blocks is padded with zeros to whole blocks.
+    """
+
+    channels: int
+    filters: int
+    window: Window
+    groups: int = 1
+    layout: str = "plain"
+    bias: bool = False
+    epilogue: Chain | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.channels, self.filters, self.groups) < 1 or self.layout not in LAYOUTS:
+            raise ValueError(f"no convolution: {self}")
+        if self.channels % self.groups or self.filters % self.groups:
+            raise ValueError(f"{self.channels} channels do not split into {self.groups} groups")
+        if self.layout != "plain" and self.window.rank > 2:
+            raise ValueError("only one and two axes are stored in blocks")
+        if self.layout in WINOGRAD and not self.transformable:
+            raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
+        if self.epilogue and (
+            self.epilogue.operands[:1] != ("full",)
+            or len(self.epilogue.results) > 1
+            or COL in self.epilogue.operands
+        ):
+            raise ValueError("an epilogue starts from the full accumulator and has one result")
+
+    @property
+    def extras(self) -> int:
+        """Epilogue operands beyond the accumulator."""
+        return len(self.epilogue.operands) - 1 if self.epilogue else 0
+
+    @property
+    def operands(self) -> int:
+        return 2 + self.bias + self.extras
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the plain weights."""
+        return (self.filters, self.channels // self.groups, *self.window.kernel)
+
+    @property
+    def taps(self) -> int:
+        """Products per element of the result."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def padded_bias(self) -> bool:
+        """True where the stored bias is longer than the filters are many."""
+        return self.in_blocks and self.filters % BLOCK != 0
+
+    @property
+    def in_blocks(self) -> bool:
+        """True for the layouts whose kernels write blocks."""
+        return self.layout not in ("plain", "panels")
+
+    @property
+    def transformable(self) -> bool:
+        """True for what Winograd's transform can do."""
+        window = Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
+        return self.window == window and self.groups == 1
+
+    def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any | None, Sequence[Any]]:
+        """Operands by role: x, W, bias or None, extras."""
+        first = 2 + self.bias
+        return items[0], items[1], items[2] if self.bias else None, items[first:]
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        shape = specs[0].shape
+        if shape is None or len(shape) != self.window.rank + 2:
+            raise ValueError("the rank of x is unknown or another")
+        return (TensorSpec(DType.F32, (shape[0], self.filters, *self.window.sizes(shape[2:]))),)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        """NumPy, in the operands' precision; W in this op's layout."""
+        x, w, bias, extras = self.split(arrays)
+        plain = unpack_filters(w, self.layout, self.shape)
+        inputs = np.split(x, self.groups, 1)
+        filters = np.split(plain, self.groups, 0)
+        axes = tuple(range(2, x.ndim))
+        parts = [
+            np.tensordot(
+                windows_of(part, self.window, 0.0), kernels,
+                ((1, *(a + self.window.rank for a in axes)), (1, *axes)),
+            )
+            for part, kernels in zip(inputs, filters, strict=True)
+        ]  # fmt: skip
+        acc = np.moveaxis(np.concatenate(parts, -1), -1, 1)
+        if bias is not None:
+            acc = acc + bias[: self.filters].reshape(-1, *(1,) * self.window.rank)
+        return self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        x, w, bias, extras = self.split(b.inputs)
+        plain = spell_filters(b, w, self.layout, self.shape)
+        if bias is not None and self.padded_bias:
+            bias = b.slice_last(bias, 0, self.filters, 0)
+        acc = b(
+            "Conv", x, plain, *([bias] if bias is not None else []),
+            kernel_shape=self.window.kernel, strides=self.window.strides,
+            dilations=self.window.dilations, pads=self.window.pads, group=self.groups,
+        )  # fmt: skip
+        return b.done(*(self.epilogue.spell(b, (acc, *extras)) if self.epilogue else (acc,)))

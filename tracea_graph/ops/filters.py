@@ -1,0 +1,145 @@
+"""How the weights of a convolution are stored.
+
+``O`` filters of ``I`` channels each (``I`` = channels / groups), Ob = ⌈O/16⌉, Ib = ⌈I/16⌉:
+
+=========  ========================  ===============================================
+layout     stored as                 for
+=========  ========================  ===============================================
+plain      ``[O, I, kernel…]``       anything: the layout of ONNX
+blocked    ``[Ob, Ib, kh, kw, 16, 16]``  (in, out) lanes innermost; groups of whole blocks
+stem       ``[Ob, I, kh, kw, 16]``   few input channels
+depthwise  ``[Ob, kh, kw, 16]``      one channel per filter
+panels     ``[Ob, I, 16]``           1x1 over a single position: a matrix product
+winograd2  ``[16, Ob, Ib, 16, 16]``  3x3, transformed for 2 x 2 results at a time
+winograd4  ``[36, Ob, Ib, 16, 16]``  the same for 4 x 4 results
+=========  ========================  ===============================================
+
+What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.winograd import transform
+
+__all__ = [
+    "BLOCK", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters", "spell_filters", "stored_shape",
+    "unpack_filters",
+]  # fmt: skip
+
+BLOCK = 16
+"""Channels of a block."""
+LAYOUTS = ("plain", "blocked", "stem", "depthwise", "panels", "winograd2", "winograd4")
+WINOGRAD = MappingProxyType({"winograd2": 2, "winograd4": 4})
+"""Results per tile and axis."""
+
+_BACK = MappingProxyType(
+    {
+        2: np.array([[1, 0, 0, 0], [0, 1, -1, 0], [0, 0, 0, 1]], np.float32),
+        4: np.array([[4, 0, 0, 0, 0, 0], [0, -3, 3, 0, 0, 0], [0, 0, 0, 0, 0, 1]], np.float32),
+    }
+)
+"""``back · transform · back'`` gives the 3 x 3 kernel again."""
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def blocks(channels: int) -> int:
+    return -(-channels // BLOCK)
+
+
+def stored_shape(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """The stored shape of weights whose plain shape is ``[O, I, kernel…]``."""
+    o, i, *kernel = shape
+    kh, kw = (1, *kernel)[-2:]
+    planes = (kh + 1) ** 2 if layout == "winograd2" else (kh + 3) ** 2
+    stored = {
+        "winograd2": (planes, blocks(o), blocks(i), BLOCK, BLOCK),
+        "winograd4": (planes, blocks(o), blocks(i), BLOCK, BLOCK),
+        "plain": tuple(shape),
+        "blocked": (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK),
+        "stem": (blocks(o), i, kh, kw, BLOCK),
+        "depthwise": (blocks(o), kh, kw, BLOCK),
+        "panels": (blocks(o), i, BLOCK),
+    }
+    return stored[layout]
+
+
+def pack_filters(weights: Floats, layout: str) -> Floats:
+    """``[O, I, kernel…]`` to the layout."""
+    if layout == "plain":
+        return weights
+    if layout in WINOGRAD:
+        return transform(weights, WINOGRAD[layout])
+    o, i, *kernel = weights.shape
+    kh, kw = (1, *kernel)[-2:]
+    plain = weights.reshape(o, i, kh, kw)
+    wide = BLOCK * blocks(i) if layout == "blocked" else i
+    padded = np.zeros((BLOCK * blocks(o), wide, kh, kw), weights.dtype)
+    padded[:o, :i] = plain
+    if layout == "blocked":
+        split = padded.reshape(blocks(o), BLOCK, blocks(i), BLOCK, kh, kw)
+        return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
+    split = padded.reshape(blocks(o), BLOCK, wide, kh, kw).transpose(0, 2, 3, 4, 1)
+    return np.ascontiguousarray(split).reshape(stored_shape(layout, weights.shape))
+
+
+def unpack_filters(stored: Floats, layout: str, shape: Sequence[int]) -> Floats:
+    """The inverse of :func:`pack_filters`; ``shape`` is the plain one."""
+    if layout == "plain":
+        return stored
+    o, i, *kernel = shape
+    kh, kw = (1, *kernel)[-2:]
+    if layout in WINOGRAD:
+        return _from_planes(stored, WINOGRAD[layout])[:o, :i]
+    if layout == "blocked":
+        split = stored.transpose(0, 5, 1, 4, 2, 3)
+        wide = split.reshape(stored.shape[0] * BLOCK, stored.shape[1] * BLOCK, kh, kw)
+    else:
+        split = stored.reshape(stored.shape[0], i, kh, kw, BLOCK).transpose(0, 4, 1, 2, 3)
+        wide = split.reshape(stored.shape[0] * BLOCK, i, kh, kw)
+    return wide[:o, :i].reshape(shape)
+
+
+def _from_planes(stored: Floats, m: int) -> Floats:
+    """``[(m+2)², Ob, Ib, 16, 16]`` to ``[16·Ob, 16·Ib, 3, 3]``."""
+    _, ob, ib, *_ = stored.shape
+    split = stored.reshape(m + 2, m + 2, ob, ib, BLOCK, BLOCK).transpose(2, 5, 3, 4, 0, 1)
+    planes = split.reshape(ob * BLOCK, ib * BLOCK, m + 2, m + 2)
+    kernels: Floats = _BACK[m] @ planes @ _BACK[m].T
+    return kernels
+
+
+def _spell_planes(b: BodyBuilder, w: str, m: int, channels: int) -> str:
+    turned = b("Transpose", w, perm=(1, 4, 2, 3, 0))
+    planes = b("Reshape", turned, b.ints(-1, BLOCK * blocks(channels), m + 2, m + 2))
+    back = b("Constant", value=_BACK[m])
+    there = b("Constant", value=np.ascontiguousarray(_BACK[m].T))
+    return b("MatMul", b("MatMul", back, planes), there)
+
+
+def spell_filters(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> str:
+    """Write the nodes that unpack stored weights; the name of the plain ones."""
+    if layout == "plain":
+        return w
+    o, i, *kernel = shape
+    if layout in WINOGRAD or layout == "blocked":
+        if layout == "blocked":
+            turned = b("Transpose", w, perm=(0, 5, 1, 4, 2, 3))
+            plain = b("Reshape", turned, b.ints(-1, BLOCK * blocks(i), *kernel))
+        else:
+            plain = _spell_planes(b, w, WINOGRAD[layout], i)
+        if i % BLOCK:
+            plain = b.slice_last(plain, 0, i, 1)
+    else:
+        rank = len(stored_shape(layout, shape))
+        turned = b("Transpose", w, perm=(0, rank - 1, *range(1, rank - 1)))
+        plain = b("Reshape", turned, b.ints(-1, i, *kernel))
+    return b.slice_last(plain, 0, o, 0) if o % BLOCK else plain

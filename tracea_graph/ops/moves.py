@@ -1,0 +1,164 @@
+"""Steps that compute nothing: index maps between the values of a region.
+
+    concat      parts one after another along an axis
+    channels    x[:, start:stop]
+    repeat      every position ``factors`` times along each spatial axis: nearest, by whole factors
+    transpose   axes in another order
+    spread      groups of channels side by side: DepthToSpace, the groups outermost
+    pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
+
+They are steps of a ``FusedRegion`` only: a layout there often makes them free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.sizes import resolve, spell_size
+
+__all__ = ["MoveParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+KINDS = ("concat", "channels", "repeat", "transpose", "spread", "pad")
+
+
+@dataclass(frozen=True)
+class MoveParams:
+    """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
+    spread (side,).  ``sizes`` of pad are top, left, bottom, right in terms of the
+    operands (:mod:`tracea_graph.ops.sizes`), all but the first of which give their sizes only.
+    """
+
+    kind: str
+    ints: tuple[int, ...]
+    operands: int = 1
+    sizes: tuple[Extent, ...] = ()
+
+    def __post_init__(self) -> None:
+        many = self.kind in ("concat", "pad")
+        if self.kind not in KINDS or (self.operands != 1 and not many):
+            raise ValueError(f"no move: {self}")
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Raises ValueError where the parts of a concatenation do not fit.
+
+        Parts agree in every other axis, or the original fails: sizes that are not provably equal
+        count as the simplest of them, and whoever copies a part sees to it that they are.
+        """
+        shapes = [s.shape for s in specs if s.shape is not None]
+        if len(shapes) != len(specs):
+            raise ValueError("the rank of an operand is unknown")
+        return (TensorSpec(specs[0].dtype, self._shape(shapes)),)
+
+    def _shape(self, shapes: Sequence[tuple[Extent, ...]]) -> tuple[Extent, ...]:
+        first = shapes[0]
+        if self.kind == "transpose":
+            return tuple(first[a] for a in self.ints)
+        if self.kind == "repeat":
+            pairs = zip(first[2:], self.ints, strict=True)
+            return (*first[:2], *(combine("mul", d, f) for d, f in pairs))
+        if self.kind == "spread":
+            return self._spread(first)
+        if self.kind == "pad":
+            top, left, bottom, right = (resolve(s, shapes) for s in self.sizes)
+            n, c, h, w = first
+            return (n, c, _sum(h, top, bottom), _sum(w, left, right))
+        if self.kind == "channels":
+            return (first[0], self.ints[1] - self.ints[0], *first[2:])
+        (axis,) = self.ints
+        if len({len(s) for s in shapes}) > 1:
+            raise ValueError("the parts of a concatenation do not fit")
+        total: Extent = 0
+        for shape in shapes:
+            total = combine("add", total, shape[axis])
+        sides = [[s[a] for s in shapes] for a in range(len(first))]
+        return tuple(total if a == axis else _agreed(s) for a, s in enumerate(sides))
+
+    def _spread(self, shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
+        n, channels, h, w = shape
+        (side,) = self.ints
+        if not isinstance(channels, int) or channels % side**2:
+            raise ValueError(f"{channels} channels do not spread over {side} by {side}")
+        return (n, channels // side**2, combine("mul", h, side), combine("mul", w, side))
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        x = arrays[0]
+        if self.kind == "transpose":
+            return [x.transpose(self.ints)]
+        if self.kind == "channels":
+            return [x[:, self.ints[0] : self.ints[1]]]
+        if self.kind == "pad":
+            return [self._padded(arrays)]
+        if self.kind == "spread":
+            n, c, h, w = x.shape
+            (s,) = self.ints
+            split = x.reshape(n, s, s, c // s**2, h, w).transpose(0, 3, 4, 1, 5, 2)
+            return [split.reshape(n, c // s**2, h * s, w * s)]
+        if self.kind == "concat":
+            return [np.concatenate(arrays, self.ints[0])]
+        for axis, factor in enumerate(self.ints, 2):
+            x = np.repeat(x, factor, axis)
+        return [x]
+
+    def _padded(self, arrays: Sequence[Floats]) -> Floats:
+        shapes = [a.shape for a in arrays]
+        top, left, bottom, right = (evaluate(resolve(s, shapes), {}) for s in self.sizes)
+        x = arrays[0]
+        h, w = x.shape[2:]
+        cut = x[:, :, max(-top, 0) : h - max(-bottom, 0), max(-left, 0) : w - max(-right, 0)]
+        more = ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0)))
+        return np.pad(cut, ((0, 0), (0, 0), *more))
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        x = b.inputs[0]
+        if self.kind == "transpose":
+            return b.done(b("Transpose", x, perm=self.ints))
+        if self.kind == "channels":
+            start, stop = self.ints
+            return b.done(b.slice_last(x, start, stop, 1))
+        if self.kind == "pad":
+            top, left, bottom, right = (spell_size(b, s) for s in self.sizes)
+            none = b.ints(0, 0)
+            return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
+        if self.kind == "spread":
+            return b.done(b("DepthToSpace", x, blocksize=self.ints[0]))
+        if self.kind == "concat":
+            return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
+        return b.done(_spell_repeat(b, x, self.ints))
+
+
+def _sum(*terms: Extent) -> Extent:
+    total: Extent = 0
+    for term in terms:
+        total = combine("add", total, term)
+    return total
+
+
+def _agreed(sizes: Sequence[Extent]) -> Extent:
+    """The simplest of sizes that are equal; a number if there is one.
+
+    Raises ValueError for different numbers.
+    """
+    if len({s for s in sizes if isinstance(s, int)}) > 1:
+        raise ValueError("the parts of a concatenation do not fit")
+    return min(sizes, key=lambda s: (not isinstance(s, int), len(str(s)), str(s)))
+
+
+def _spell_repeat(b: BodyBuilder, x: str, factors: Sequence[int]) -> str:
+    """Resize asks for its scales as floats; before opset 11 it had another signature."""
+    scales = b("Constant", value=np.asarray((1, 1, *factors), np.float32))
+    if b.opset < 11:
+        return b("Upsample" if b.opset < 10 else "Resize", x, scales, mode="nearest")
+    modes = {"mode": "nearest", "nearest_mode": "floor"}
+    how = "asymmetric"
+    # opset 11 and 12 want the region of interest that only another mode reads
+    roi = "" if b.opset >= 13 else b("Constant", value=np.zeros(0, np.float32))
+    return b("Resize", x, roi, scales, coordinate_transformation_mode=how, **modes)

@@ -1,0 +1,90 @@
+"""``FusedPool``: maximum or average over windows, or over everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.windows import Window, windows_of
+
+__all__ = ["PoolParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+KINDS = ("max", "average", "average-inside")
+"""The largest; the mean with padding counted as zeros; the mean of what lies inside."""
+
+
+@dataclass(frozen=True)
+class PoolParams:
+    """One operand ``[N, C, spatial…]``.
+
+    Without a window everything is pooled: the result is ``[N, C, 1…]``, or ``[N, C]`` if
+    ``flat``.  A window never starts past what it pads: rounding up is written as padding.
+    """
+
+    kind: str
+    window: Window | None = None
+    flat: bool = False
+
+    operands = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or (self.flat and self.window):
+            raise ValueError(f"no pooling: {self}")
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        shape = specs[0].shape
+        if shape is None or len(shape) < 3:
+            raise ValueError("the rank of x is unknown or too low")
+        if self.window is not None:
+            return (TensorSpec(DType.F32, (*shape[:2], *self._sizes(shape[2:]))),)
+        ones = () if self.flat else (1,) * (len(shape) - 2)
+        return (TensorSpec(DType.F32, (*shape[:2], *ones)),)
+
+    def _sizes(self, spatial: Sequence[Extent]) -> tuple[Extent, ...]:
+        """As ONNX Runtime counts: a window that sticks out of all there is still counts as one."""
+        assert self.window is not None
+        axes = zip(self.window.sizes(spatial), self.window.spans, self.window.pairs, strict=True)
+        return tuple(
+            size if isinstance(size, int) or sum(pad) >= span - 1 else combine("max", size, 1)
+            for size, span, pad in axes
+        )
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        x = arrays[0]
+        axes = tuple(range(2, x.ndim))
+        reduce = np.max if self.kind == "max" else np.mean
+        if self.window is None:
+            return [reduce(x, axis=axes, keepdims=not self.flat)]
+        inner = tuple(a + self.window.rank for a in axes)
+        if self.kind == "max":
+            return [np.max(windows_of(x, self.window, -np.inf), axis=inner)]
+        total = windows_of(x, self.window, 0.0)
+        if self.kind == "average":
+            return [np.mean(total, axis=inner)]
+        return [
+            np.sum(total, inner) / np.sum(windows_of(np.ones_like(x), self.window, 0.0), inner)
+        ]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(1, opset)
+        x = b.inputs[0]
+        word = "MaxPool" if self.kind == "max" else "AveragePool"
+        if self.window is None:
+            y = b(f"Global{word}", x)
+            return b.done(b("Flatten", y, axis=1) if self.flat else y)
+        window = self.window
+        attrs: dict[str, Any] = {
+            "kernel_shape": window.kernel, "strides": window.strides, "pads": window.pads,
+        }  # fmt: skip
+        if self.kind == "max" and set(window.dilations) != {1}:
+            attrs["dilations"] = window.dilations
+        elif self.kind != "max":
+            attrs["count_include_pad"] = int(self.kind == "average")
+        return b.done(b(word, x, **attrs))

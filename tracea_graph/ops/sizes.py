@@ -1,0 +1,50 @@
+"""Extents in terms of operands' dimensions: ``"1.2"`` is axis 2 of operand 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.ops.body import BodyBuilder
+
+__all__ = ["resolve", "spell_size", "substitute"]
+
+
+def substitute(extent: Extent, value_of: Callable[[str], Extent]) -> Extent:
+    """An extent with every symbol replaced."""
+    if isinstance(extent, int):
+        return extent
+    if isinstance(extent, str):
+        return value_of(extent)
+    a, b = (substitute(arg, value_of) for arg in extent.args)
+    return 0 if extent.op == "sub" and a == b else combine(extent.op, a, b)
+
+
+def resolve(extent: Extent, shapes: Sequence[Sequence[Extent]]) -> Extent:
+    """The extent in terms of the operands' actual dimensions."""
+
+    def dimension(name: str) -> Extent:
+        operand, axis = map(int, name.split("."))
+        return shapes[operand][axis]
+
+    return substitute(extent, dimension)
+
+
+def spell_size(b: BodyBuilder, extent: Extent) -> str:
+    """Write the nodes that compute an extent; the name of a list of one int64."""
+    if isinstance(extent, int):
+        return b.ints(extent)
+    if isinstance(extent, str):
+        operand, axis = map(int, extent.split("."))
+        return b("Gather", b("Shape", b.inputs[operand]), b.ints(axis), axis=0)
+    left, right = (spell_size(b, arg) for arg in extent.args)
+    if extent.op in _OPS:
+        return b(_OPS[extent.op], left, right)
+    # the larger of two integers: half of their sum and distance
+    assert extent.op == "max", f"no body for {extent}"
+    both = b("Add", b("Add", left, right), b("Abs", b("Sub", left, right)))
+    return b("Div", both, b.ints(2))
+
+
+_OPS = {"add": "Add", "sub": "Sub", "mul": "Mul", "floordiv": "Div"}
+"""Division is of numbers not below zero only: there it rounds down."""

@@ -1,0 +1,97 @@
+"""Windows that slide over the spatial axes of ``[N, C, spatial…]``: sizes, and views in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Expr, Extent, combine
+
+__all__ = ["Window", "plus", "slid", "windows_of"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Kernel, strides and dilations per axis; ``pads`` are all befores, then all afters."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        rank = len(self.kernel)
+        same = len(self.strides) == len(self.dilations) == rank == len(self.pads) // 2
+        if not same or min((*self.kernel, *self.strides, *self.dilations, 1)) < 1:
+            raise ValueError(f"no window: {self}")
+        if min((*self.pads, 0)) < 0:
+            raise ValueError(f"padding below zero: {self.pads}")
+
+    @classmethod
+    def unit(cls, kernel: Sequence[int]) -> Window:
+        """Stride and dilation 1, no padding."""
+        ones = (1,) * len(kernel)
+        return cls(tuple(kernel), ones, ones, (0,) * (2 * len(kernel)))
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Input elements from the first to the last a window touches, per axis."""
+        pairs = zip(self.kernel, self.dilations, strict=True)
+        return tuple(d * (k - 1) + 1 for k, d in pairs)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Padding before and after, per axis."""
+        return tuple(zip(self.pads[: self.rank], self.pads[self.rank :], strict=True))
+
+    @property
+    def padded(self) -> bool:
+        return any(self.pads)
+
+    @property
+    def pointwise(self) -> bool:
+        """True for a kernel of one element that visits every position."""
+        return not self.padded and set(self.kernel) | set(self.strides) == {1}
+
+    def sizes(self, spatial: Sequence[Extent]) -> tuple[Extent, ...]:
+        """Positions per axis."""
+        axes = zip(spatial, self.spans, self.strides, self.pairs, strict=True)
+        return tuple(slid(size, sum(pad) - span, stride) for size, span, stride, pad in axes)
+
+
+def slid(size: Extent, slack: int, stride: int) -> Extent:
+    """``⌊(size + slack) / stride⌋ + 1``, a size that stays the same staying the same extent."""
+    return combine("floordiv", plus(size, slack + stride), stride)
+
+
+def plus(size: Extent, number: int) -> Extent:
+    """``size + number`` with the numbers of nested sums added up."""
+    if isinstance(size, Expr) and size.op == "add":
+        inner, more = size.args
+        if isinstance(more, int):
+            size, number = inner, number + more
+    if number < 0:
+        return combine("sub", size, -number)
+    return combine("add", size, number)
+
+
+def windows_of(x: Floats, window: Window, fill: float) -> Floats:
+    """``[N, C, positions…, kernel…]``: every window of an array padded with ``fill``."""
+    widths = [(0, 0), (0, 0), *window.pairs]
+    padded = np.pad(x, widths, constant_values=fill)
+    axes = tuple(range(2, x.ndim))
+    whole = np.lib.stride_tricks.sliding_window_view(padded, window.spans, axes)
+    steps = (slice(None, None, s) for s in window.strides)
+    taps = (slice(None, None, d) for d in window.dilations)
+    result: Floats = whole[(slice(None), slice(None), *steps, *taps)]
+    return result

@@ -1,0 +1,48 @@
+"""Winograd's transform of 3 x 3 convolution weights, F(m x m, 3 x 3).
+
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.  The
+matrices belong to the points 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4); the kernel's transforms
+of inputs and outputs, ``kernels/winograd.cpp.in``, are written for the same.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["transform"]
+
+_BLOCK = 16
+_G = MappingProxyType(
+    {
+        2: np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]),
+        4: np.array(
+            [
+                [1 / 4, 0, 0],
+                [-1 / 6, -1 / 6, -1 / 6],
+                [-1 / 6, 1 / 6, -1 / 6],
+                [1 / 24, 1 / 12, 1 / 6],
+                [1 / 24, -1 / 12, 1 / 6],
+                [0, 0, 1],
+            ]
+        ),
+    }
+)
+
+
+def transform(weight: npt.NDArray[Any], m: int) -> npt.NDArray[np.float32]:
+    """``weight[O,I,3,3]`` as ``[(m+2)^2, Ob, Ib, 16 (in), 16 (out)]``, channels padded with zeros.
+
+    Computed in fp64 and rounded once.  Raises KeyError unless ``m`` is 2 or 4.
+    """
+    g = _G[m]
+    outputs, inputs = weight.shape[:2]
+    blocks = [-(-channels // _BLOCK) for channels in (outputs, inputs)]
+    planes = np.einsum("ua,oiab,vb->uvoi", g, weight.astype(np.float64), g, optimize=True)
+    padded = np.zeros(((m + 2) ** 2, blocks[0] * _BLOCK, blocks[1] * _BLOCK), np.float32)
+    padded[:, :outputs, :inputs] = planes.reshape(-1, outputs, inputs)
+    shape = (-1, blocks[0], _BLOCK, blocks[1], _BLOCK)
+    return np.ascontiguousarray(padded.reshape(shape).transpose(0, 1, 3, 4, 2))
