@@ -29,6 +29,14 @@ CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
 
 
+_SPELLINGS = (
+    *map(RulePass, recognise.RULES),
+    attention.RecogniseAttention(),
+    attention_nodes.LiftAttention(),
+    channel_norm.RecogniseChannelNorm(),
+)
+
+
 def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
@@ -37,15 +45,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
     """
     exact = (
         # spellings first: fusing half of one would hide it
-        Phase(
-            "recognise",
-            (
-                *map(RulePass, recognise.RULES),
-                attention.RecogniseAttention(),
-                attention_nodes.LiftAttention(),
-                channel_norm.RecogniseChannelNorm(),
-            ),
-        ),
+        Phase("recognise", _SPELLINGS),
         # products and look-ups become regions that others can join
         Phase(
             "lift",
