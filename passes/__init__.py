@@ -21,7 +21,7 @@ from tracea_graph.passes import (
     trunk,
 )
 from tracea_graph.passes.precision import GemmInBf16
-from tracea_graph.rewrite import Phase, RulePass
+from tracea_graph.rewrite import Pass, Phase, RulePass
 
 __all__ = ["CONNECT", "phases"]
 
@@ -29,7 +29,7 @@ CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
 
 
-_SPELLINGS = (
+_SPELLINGS: tuple[Pass, ...] = (
     *map(RulePass, recognise.RULES),
     attention.RecogniseAttention(),
     attention_nodes.LiftAttention(),
