@@ -11,7 +11,9 @@ from tracea_graph.kernels.cpu import emit
 __all__ = ["count", "inner_loop", "spills"]
 
 
-def inner_loop(kernel: str, isa: str, function: str, multiply_adds: int) -> list[str]:
+def inner_loop(
+    kernel: str, isa: str, function: str, multiply_adds: int, instruction: str = "vfmadd"
+) -> list[str]:
     """The instructions of the shortest loop of a function that holds so many multiply-adds.
 
     ``function`` is matched against demangled names.
@@ -32,7 +34,7 @@ def inner_loop(kernel: str, isa: str, function: str, multiply_adds: int) -> list
         begin = where.get(int(target.group(1), 16), i) if target else i
         if begin < i:
             loops.append([code for _, code in rows[begin : i + 1]])
-    return min((loop for loop in loops if count("vfmadd", loop) >= multiply_adds), key=len)
+    return min((loop for loop in loops if count(instruction, loop) >= multiply_adds), key=len)
 
 
 def count(pattern: str, code: list[str]) -> int:

@@ -17,10 +17,19 @@ STEPS = 2  # of k in one turn of the loops
 def test_products_keep_their_accumulators_in_registers(level: str) -> None:
     mr, nv = gemm_tile(level)
     vectors = nv * 16 // isa_of(level).width
-    loop = inner_loop("gemm", level, f"tile<{mr}, {nv}, false>", STEPS * mr * vectors)
+    loop = inner_loop("gemm", level, f"tile<{mr}, {nv}, false, ", STEPS * mr * vectors)
     assert count("vfmadd", loop) == STEPS * mr * vectors
     assert count(r"vbroadcastss .*\(", loop) == STEPS * mr
     assert count(r"vmovups .*\(.*%[yz]mm\d+$", loop) <= STEPS * vectors
+    assert not spills(loop)
+
+
+def test_products_in_bf16_take_one_instruction_a_pair() -> None:
+    mr, nv = gemm_tile("avx512bf16")
+    loop = inner_loop(
+        "gemm_bf16", "avx512bf16", f"tile<{mr}, {nv}, false, .*Pairs", STEPS * mr * nv, "vdpbf16ps"
+    )
+    assert count("vdpbf16ps", loop) == STEPS * mr * nv
     assert not spills(loop)
 
 

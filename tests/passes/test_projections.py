@@ -48,6 +48,28 @@ def test_three_projections_become_one(widths: tuple[int, int, int], bias: bool) 
     assert_same(net, graph, {"x": X["x"]})
 
 
+def test_projections_to_fewer_heads_of_keys_become_one() -> None:
+    net = Net()
+    x, heads = net.input("x", 2, 5, 24), []
+    for i, count in enumerate((8, 4, 4)):
+        value = net("MatMul", x, net.weight(24, count * D))
+        value = net(
+            "Transpose", net("Reshape", value, net.ints(0, 0, count, D)), perm=[0, 2, 1, 3]
+        )
+        if i:
+            value = net("Tile", net("Unsqueeze", value, net.ints(2)), net.ints(1, 1, 2, 1, 1))
+            value = net("Reshape", value, net.ints(2, 8, 5, D))
+        heads.append(value)
+    scores = net("MatMul", heads[0], net("Transpose", heads[1], perm=[0, 1, 3, 2]))
+    y = net("Transpose", net("MatMul", net("Softmax", scores), heads[2]), perm=[0, 2, 1, 3])
+    graph = net.graph(net("Reshape", y, net.ints(2, 5, 8 * D)))
+    optimized(graph)
+    gemm, attention = graph.regions()
+    assert gemm.params.n == 64 and attention.params.kv_heads == 4
+    assert attention.params.offsets == (0, 32, 48)
+    assert_same(net, graph, {"x": X["x"]})
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

@@ -49,7 +49,8 @@ def test_mutated_plans_never_crash(
 def test_eight_threads_give_the_same_bits(
     cases: dict[str, Case], library: Library, tmp_path: Path
 ) -> None:
-    for name in ("gemm_then_norm", "attention_boolean", "elementwise_large"):
+    names = ("gemm_then_norm", "attention_boolean", "elementwise_large")
+    for name in (*names, "attention_ordered_150_of_150", "attention_1_of_300"):
         folder, case = tmp_path / name, cases[name]
         folder.mkdir()
         onnx.save(model(case.program, library.domain), folder / "model.onnx")

@@ -71,11 +71,9 @@ INLINE vf pairs(vf a, vf b, int high) {
   return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
 }
 
-// dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.
-INLINE void transpose(const float* src, int64_t stride, int rows, int cols, float* dst) {
-  const vm m = first(cols);
-  vf a[16], b[16];
-  UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
+// Sixteen rows become sixteen columns.
+INLINE void turn_block(vf* a) {
+  vf b[16];
   UNROLL for (int r = 0; r < 16; r += 2) {
     b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
     b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
@@ -88,11 +86,31 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
     const vf low1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x44);
     const vf high0 = _mm512_shuffle_f32x4(a[c], a[c + 4], 0xee);
     const vf high1 = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0xee);
-    if (c < cols) store(dst + c * 16, _mm512_shuffle_f32x4(low0, low1, 0x88));
-    if (c + 4 < cols) store(dst + (c + 4) * 16, _mm512_shuffle_f32x4(low0, low1, 0xdd));
-    if (c + 8 < cols) store(dst + (c + 8) * 16, _mm512_shuffle_f32x4(high0, high1, 0x88));
-    if (c + 12 < cols) store(dst + (c + 12) * 16, _mm512_shuffle_f32x4(high0, high1, 0xdd));
+    a[c] = _mm512_shuffle_f32x4(low0, low1, 0x88);
+    a[c + 4] = _mm512_shuffle_f32x4(low0, low1, 0xdd);
+    a[c + 8] = _mm512_shuffle_f32x4(high0, high1, 0x88);
+    a[c + 12] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
   }
+}
+// dst[c][r] = src[r][c], c < cols <= 16, r < 16; rows from `rows` on are zero.
+INLINE void transpose(const float* src, int64_t stride, int rows, int cols, float* dst) {
+  const vm m = first(cols);
+  vf a[16];
+  UNROLL for (int r = 0; r < 16; r++) a[r] = r < rows ? load(src + r * stride, m) : set1(0.0f);
+  turn_block(a);
+  UNROLL for (int c = 0; c < 16; c++) if (c < cols) store(dst + c * 16, a[c]);
+}
+// Lane i: the sum of a[i].
+INLINE vf sums(vf (&a)[16]) {
+  UNROLL for (int i = 0; i < 16; i += 2)
+    a[i] = _mm512_unpacklo_ps(a[i], a[i + 1]) + _mm512_unpackhi_ps(a[i], a[i + 1]);
+  UNROLL for (int i = 0; i < 16; i += 4) {
+    const __m512d x = _mm512_castps_pd(a[i]), y = _mm512_castps_pd(a[i + 2]);
+    a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) + _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  }
+  UNROLL for (int i = 0; i < 16; i += 8)
+    a[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x44) + _mm512_shuffle_f32x4(a[i], a[i + 4], 0xee);
+  return _mm512_shuffle_f32x4(a[0], a[8], 0x88) + _mm512_shuffle_f32x4(a[0], a[8], 0xdd);
 }
 // Elementwise functions over any vector type.  Bounds are the largest found over dense grids of
 // float32 arguments against float64; every function maps NaN to NaN.
