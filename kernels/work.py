@@ -101,10 +101,11 @@ class _Plan:
 
     def call(self, held: Sequence[Sequence[float]]) -> CallWork:
         opcode, ints, floats, views, drivers, _ = self.take(6)
-        self.take(ints + floats)
+        numbers = tuple(self.take(ints))
+        self.take(floats)
         seen = [self.view(held) for _ in range(views)]
         self.take(5 * drivers)
-        return _work(_KERNELS[opcode], [view for view in seen if view is not None])
+        return _work(_KERNELS[opcode], [view for view in seen if view is not None], numbers)
 
     def view(self, held: Sequence[Sequence[float]]) -> Touched | None:
         (kind,) = self.take(1)
@@ -145,33 +146,66 @@ def _element(code: int) -> float:
 
 # ---- kernels ---------------------------------------------------------------------------
 
-Problem = Callable[[Sequence[Touched]], tuple[int, ...]]
-"""The number of matrix products of a call, and the rows, columns and depth of each."""
+Problem = Callable[[Sequence[Touched], tuple[int, ...]], tuple[int, ...]]
+"""From a call's views and ints: how many matrix products, and rows, columns, depth of each."""
 
 
-def _gemm(views: Sequence[Touched]) -> tuple[int, ...]:
-    rows, depth = views[0].dims
-    return 1, rows, views[-1].dims[1], depth
+def _gemm(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    *outer, rows, depth = views[0].dims
+    _, parts = ints
+    columns = sum(view.dims[-1] for view in views[-parts:])
+    return prod(outer), rows, columns, depth
 
 
-def _attention(views: Sequence[Touched]) -> tuple[int, ...]:
+def _attention(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     """Both products as one: queries × keys × the depths of keys and of values."""
     batch, heads, rows, depth = views[0].dims
     return batch * heads, rows, views[1].dims[2], depth + views[2].dims[3]
 
 
-_PROBLEMS: Mapping[str, Problem] = MappingProxyType({"gemm": _gemm, "attention": _attention})
+def _conv(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    """Outputs × channels × taps; a depthwise one has one product per channel."""
+    filters, pixels = views[1].dims, _inside(views[-1], ints)
+    if len(filters) == 4:
+        return filters[0] * 16, pixels, 1, prod(filters[1:3])
+    return 1, pixels, filters[0] * 16, prod(filters[1:-1])
+
+
+def _winograd(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    """As the direct convolution it stands for."""
+    _, blocks, depth, _, _ = views[1].dims
+    return 1, _inside(views[-1], ints), blocks * 16, depth * 16 * 9
+
+
+def _conv_plain(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    groups, (out, *taps), (batch, _, *space) = ints[0], views[1].dims, views[-1].dims
+    return groups, batch * prod(space), out // groups, prod(taps)
+
+
+def _inside(y: Touched, ints: tuple[int, ...]) -> int:
+    """Pixels of a blocked value without its halo, which the last four ints say."""
+    batch, _, height, width, _ = y.dims
+    top, left, bottom, right = ints[-4:]
+    return batch * (height - top - bottom) * (width - left - right)
+
+
+_PROBLEMS: Mapping[str, Problem] = MappingProxyType(
+    {
+        "gemm": _gemm, "gemm_bf16": _gemm, "attention": _attention, "conv": _conv,
+        "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
+    }
+)  # fmt: skip
 """Kernels whose time goes into products; all others compute something per element."""
 
 
-def _work(kernel: str, views: Sequence[Touched]) -> CallWork:
+def _work(kernel: str, views: Sequence[Touched], ints: tuple[int, ...]) -> CallWork:
     result = views[-1]
     if kernel == "embedding":
         views = [_picked(view, result) for view in views]
     size = "×".join(str(d) for d in result.dims if d > 1)
     products = 0.0
     if kernel in _PROBLEMS:
-        count, *problem = _PROBLEMS[kernel](views)
+        count, *problem = _PROBLEMS[kernel](views, ints)
         products = 2.0 * count * prod(problem)
         size = f"{count}·" * (count > 1) + "×".join(map(str, problem))
     return CallWork(kernel, products, float(prod(result.dims)), tuple(views), size)

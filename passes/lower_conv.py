@@ -131,7 +131,7 @@ def _blocked(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> 
     window = _two(p.window)
     last, source = (last_block(p.filters),), v.shape(w)
     home, inner = v.home(result), v.interior(result)
-    views = [v.over(e, result, inner) for e in extras]
+    views = [v.over(e, result, inner, lanes=True) for e in extras]
     add = None if finish.add is None else views.pop(finish.add)
     steps = (*window.strides, *window.dilations)
     if p.layout == "stem":

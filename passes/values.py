@@ -90,11 +90,14 @@ class Values:
         ints = (last_block(place.channels), *place.halo)
         self.w.call("block", four(self.view(value)), place.whole, ints=ints)
 
-    def over(self, value: int, full: int, target: View) -> View:
-        """An operand of a chain as a view over a blocked value's interior."""
+    def over(self, value: int, full: int, target: View, lanes: bool = False) -> View:
+        """An operand of a chain as a view over a blocked value's interior.
+
+        With ``lanes`` the channels of a full operand lie together, as convolutions want them.
+        """
         kind = self.layout.lies_over(value, full)
         if kind == "full":
-            if value not in self.blocks:
+            if value not in self.blocks and not lanes:
                 seen = through_blocks(self.view(value), self.layout.channels(value))
                 if seen is not None:
                     return seen

@@ -250,6 +250,7 @@ def finish_conv(call: Call, acc: Array, rest: list[Any], last: int) -> None:
     """Bias was added: add, clamp, chain, all in blocks, into the interior of the last view."""
     add, *extras, y = rest
     low, high = call.floats
+    assert all(v is None or v.strides[4] in (0, v.itemsize) for v in (add, *extras))
     if add is not None:
         acc = acc + blocked(add, last)
     acc = np.minimum(np.maximum(acc, low), high)

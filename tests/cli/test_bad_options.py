@@ -30,7 +30,10 @@ from tracea_graph.cli import optimize_main
         (("good.onnx", "--shape", "rows=²"), "--shape takes NAME=N[,NAME=N]"),
         (("good.onnx", "--shape", "rows=0"), "--shape must be at least 1"),
         (("good.onnx", "--shape", "seq=4"), "the model has no dim 'seq'; its symbols are: rows"),
-        (("good.onnx", "--only", "magic"), "there is no rule 'magic'; the rules are attention"),
+        (
+            ("good.onnx", "--only", "magic"),
+            "there is no rule 'magic'; the rules are absorb-reshape",
+        ),
         (("good.onnx", "--skip", "magic"), "there is no rule 'magic'"),
         (("good.onnx", "--target", "abacus"), "there is no target 'abacus'; use host"),
         (("good.onnx", "--until", "end"), "invalid choice: 'end'"),

@@ -57,7 +57,8 @@ def test_this_machine_is_measured(cache: Path) -> None:
     found = measure(HERE, Environment(cache=cache))
     assert found.measured and found.compiler
     peaks = [found.peak("f32", isa) for isa in HERE.isas]
-    assert all(a < b for a, b in pairwise(peaks)), "a higher level is faster"
+    # some processors take AVX-512 in halves: then it is as fast as AVX2, give or take noise
+    assert all(a < 1.1 * b for a, b in pairwise(peaks)), "a higher level is not slower"
     assert 0.3 < found.ghz < 10.0
     flops_per_cycle = peaks[-1] / found.ghz
     assert 1.0 < flops_per_cycle < 256.0, "GFLOP/s of one core"

@@ -14,7 +14,7 @@ from math import ceil, prod
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.measure import Measurements
-from tracea_graph.kernels.variants import ISAS, PANEL, VARIANTS, Variant, isa_of
+from tracea_graph.kernels.variants import LEVELS, PANEL, VARIANTS, Variant, isa_of
 
 __all__ = ["OPS", "Candidate", "Decision", "plan_kernel", "variant_id"]
 
@@ -63,6 +63,8 @@ class _Op:
     moved: Callable[[Sequence[int]], float]
     fill: Callable[[Variant, Sequence[int]], float]
     limit: Callable[[Sequence[int]], str] = lambda sizes: ""
+    kernels: tuple[str, ...] = ()
+    """Whose variants do it; by default the kernel of its own name."""
 
 
 _Rated = tuple[Variant, Candidate]
@@ -85,7 +87,8 @@ def plan_kernel(
     Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
     """
     known, wanted = _known(op, shape), precision.lower().replace("fp", "f")
-    rated = [(v, _rate(known, v, shape, cpu, figures, cap)) for v in variants if v.op == op]
+    able = known.kernels or (op,)
+    rated = [(v, _rate(known, v, shape, cpu, figures, cap)) for v in variants if v.op in able]
     used, note = _precision(op, wanted, rated)
     fit = sorted((c for v, c in rated if v.dtype == used and c.us is not None), key=_time)
     if len(fit) > 1 and fit[0].us == fit[1].us:
@@ -164,9 +167,11 @@ def _peak(figures: Measurements, variant: Variant) -> float:
 
 
 def _lacks(variant: Variant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:
-    order = [isa.name for isa in ISAS]
-    if variant.isa not in cpu.isas:
+    order = [isa.name for isa in LEVELS]
+    if variant.isa not in cpu.levels("bf16"):
         yield f"needs {', '.join(isa_of(variant.isa).features)}, which this processor lacks"
+    elif variant.op == "gemm_bf16" and not isa_of(variant.isa).base:
+        yield "does bf16 with float32 instructions, which is slower than float32"
     elif cap in order and order.index(variant.isa) > order.index(cap):
         yield f"TRACEA_ISA={cap} rules it out"
 
@@ -184,6 +189,14 @@ def _gemm_fill(variant: Variant, shape: Sequence[int]) -> float:
     rows = min(m, int(str(variant.params["mr"])))
     vectors = int(str(variant.params["nv"])) * PANEL // isa_of(variant.isa).width
     return n / (ceil(n / PANEL) * PANEL) * min(1.0, rows * vectors / _FLIGHT)
+
+
+def _conv_fill(variant: Variant, shape: Sequence[int]) -> float:
+    """Filters are padded to whole blocks; a small tile leaves multiply-add units waiting."""
+    filters = shape[4]
+    vectors = int(str(variant.params["nv"])) * PANEL // isa_of(variant.isa).width
+    tile = min(shape[3], int(str(variant.params["pixels"]))) * vectors
+    return filters / (ceil(filters / PANEL) * PANEL) * min(1.0, tile / _FLIGHT)
 
 
 def _vector_fill(variant: Variant, shape: Sequence[int]) -> float:
@@ -207,6 +220,14 @@ OPS = {
         lambda s: 2.0 * prod(s),
         lambda s: s[0] * s[2] + s[2] * s[1] + s[0] * s[1],
         _gemm_fill,
+        kernels=("gemm", "gemm_bf16"),
+    ),
+    "conv2d": _Op(
+        ("batch", "channels", "height", "width", "filters", "kernel"),
+        lambda s: 2.0 * prod(s[:5]) * s[5] ** 2,
+        lambda s: s[0] * s[2] * s[3] * (s[1] + s[4]) + s[1] * s[4] * s[5] ** 2,
+        _conv_fill,
+        kernels=("conv",),
     ),
     "attention": _Op(
         ("batch", "heads", "queries", "keys", "head"),
@@ -218,6 +239,12 @@ OPS = {
     "norm": _Op(("rows", "cols"), lambda s: 8.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill),
     "gather": _Op(
         ("rows", "cols"), lambda s: 1.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
+    ),
+    "reduce": _Op(
+        ("rows", "cols"), lambda s: 1.0 * prod(s), lambda s: 1.0 * prod(s), _vector_fill
+    ),
+    "softmax": _Op(
+        ("rows", "cols"), lambda s: 14.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill
     ),
     "chain": _Op(("rows", "cols"), lambda s: 4.0 * prod(s), lambda s: 3.0 * prod(s), _vector_fill),
 }
