@@ -119,6 +119,7 @@ def _lift(plain_weights: bool) -> Phase:
             matmul.LiftMatMul(),
             embedding.LiftEmbedding(),
             gemm.AbsorbBias(),
+            gemm.AbsorbFlattening(),
             conv.LiftConv(plain_weights),
             conv.AbsorbPad(),
             transposed.LiftTransposed(plain_weights),

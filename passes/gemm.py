@@ -2,6 +2,7 @@
 
 MatMul(x, W), Gemm(x, W, c)            -> FusedGemm
 Add(FusedGemm(x), bias)                -> FusedGemm(x, bias)
+Reshape(FusedGemm(Reshape(x)))         -> FusedGemm(x)
 FusedNorm(FusedGemm(x))                -> FusedGemm(x, …, norm)
 """
 
@@ -25,7 +26,8 @@ from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "AbsorbBias", "AbsorbNorm", "LiftGemm", "constant_matrix", "gemm_epilogue", "merge_columns",
+    "AbsorbBias", "AbsorbFlattening", "AbsorbNorm", "LiftGemm", "constant_matrix",
+    "gemm_epilogue", "merge_columns",
 ]  # fmt: skip
 
 
@@ -166,6 +168,39 @@ class AbsorbBias:
             new = fused(self.name, params, operands, region.results, (gemm, region))
             yield Proposal(self.name, (gemm, region), (new,))
             return
+
+
+class AbsorbFlattening:
+    """Rows that are flattened for a product and unflattened after it are the product's own.
+
+    Reshape [B,S,K] -> [B·S,K], FusedGemm, Reshape -> [B,S,N]     ->   FusedGemm on [B,S,K]
+    """
+
+    name = "gemm-flattening"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Reshape":
+            return
+        gemm = _gemm_behind(graph, region.operands[0])
+        if gemm is None or gemm.params.epilogue is not None or len(gemm.results) > 1:
+            return
+        flat = graph.producer(gemm.operands[0])
+        if flat is None or flat.op not in ("Reshape", "Flatten"):
+            return
+        x = flat.operands[0]
+        before, after = graph.spec(x).shape, graph.spec(region.results[0]).shape
+        if not before or len(before) < 2 or before[-1] != gemm.params.k:
+            return
+        if after != (*before[:-1], gemm.params.n):
+            reason = f"{region.results[0]!r} is not provably {x!r} with other columns"
+            yield Miss(self.name, region.id, reason)
+            return
+        if not only_read_by(graph, gemm.results[0], region):
+            yield Miss(self.name, region.id, f"{gemm.results[0]!r} has other readers")
+            return
+        operands = (x, *gemm.operands[1:])
+        new = fused(self.name, gemm.params, operands, region.results, (gemm, region))
+        yield Proposal(self.name, (gemm, region), (new,))
 
 
 class AbsorbNorm:

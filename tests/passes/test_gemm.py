@@ -365,3 +365,33 @@ def test_what_follows_a_norm_is_not_an_epilogue() -> None:
     assert ops(graph) == ["FusedGemm", "FusedElementwise"]
     assert only(graph, "FusedGemm").params.epilogue is None
     assert_same(net, graph, FEEDS)
+
+
+# ---- flattened rows ----------------------------------------------------------------------
+
+
+def flattened(net: Net, x: str) -> tuple[str, str]:
+    """A product over flattened rows, and the same unflattened, as exporters of Conv1D write it."""
+    batch = net("Gather", net("Shape", x), net.const([0], np.int64))
+    length = net("Gather", net("Shape", x), net.const([1], np.int64))
+    flat = net("Reshape", x, net.ints(-1, 24))
+    y = net("Gemm", flat, net.weight(24, N), net.weight(N))
+    there = net("Concat", batch, length, net.ints(N), axis=0)
+    return y, net("Reshape", y, there)
+
+
+def test_rows_flattened_for_a_product_stay_as_they_are() -> None:
+    net, x = new()
+    graph = net.graph(net("Relu", flattened(net, x)[1]))
+    optimized(graph)
+    assert ops(graph) == ["FusedGemm"]
+    assert graph.regions()[0].params.epilogue is not None
+    assert_same(net, graph, FEEDS)
+
+
+def test_a_flattened_product_that_others_read_stays() -> None:
+    net, x = new()
+    flat, y = flattened(net, x)
+    graph = net.graph(net("Tanh", flat), y)
+    trace = schedule_only(graph, gemm.LiftGemm(), gemm.AbsorbFlattening())
+    assert any("has other readers" in r for r in reasons(trace, "gemm-flattening"))
