@@ -164,13 +164,28 @@ def test_a_tight_budget_judges_small_groups_together():
     assert found.kept == set("abcdefgh") and "judged together" in found.verdicts[-1].reason
 
 
-def test_the_budget_is_kept_and_what_was_not_timed_is_dropped():
+def test_the_budget_is_kept_and_what_was_not_timed_is_raced_together():
     machine = FakeMachine(dict.fromkeys("abcd", 0.03), pause=0.5)
     start = time.monotonic()
     found = run(machine, budget=1.0)
-    assert time.monotonic() - start < 2.0
-    assert found.kept == {"a"} and found.candidate == machine.build(frozenset("bcd"))
-    assert all("budget ran out" in v.reason for v in found.verdicts if not v.kept)
+    assert time.monotonic() - start < 2.5
+    assert found.kept == set("abcd") and found.candidate == machine.build(frozenset())
+    together = [v.reason for v in found.verdicts if v.group.key != "a"]
+    assert all("but with 2 others" in reason for reason in together)
+
+
+def test_small_gains_stay_if_together_they_are_one():
+    gains = {"a": 0.2} | dict.fromkeys("bcdefg", 0.003)
+    found = run(FakeMachine(gains, noise=0.01))
+    assert found.kept == set(gains)
+    assert any("no clear gain alone, but with" in v.reason for v in found.verdicts)
+
+
+def test_what_is_no_gain_together_goes():
+    gains = {"a": 0.2, "s": -0.05} | dict.fromkeys("bcd", 0.0)
+    found = run(FakeMachine(gains))
+    assert found.kept == {"a"}
+    assert any("slower" in v.reason for v in found.verdicts if v.group.key == "s")
 
 
 def test_a_model_that_kills_the_worker_ends_only_itself():

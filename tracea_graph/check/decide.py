@@ -13,9 +13,10 @@ group, on the whole model, for every thread count and binding:
 
 A group stays if it wins at one thread count and binding and is likely to gain at all others (a
 median above 1.005, no loss): asking for a proof at each of them costs gains of a few percent that
-are real.  What remains is raced against the original again, and if that is no win everywhere
-nothing stays.  Groups too small for their share of the budget are
-judged together as one.
+are real.  Groups that alone are neither a clear gain nor slower are then raced together, with what
+stays against what stays without them: many small gains are one large one, and that can be seen.
+What remains is raced against the original again, and if that is no win everywhere nothing stays.
+Groups too small for their share of the budget are judged together as one.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ __all__ = ["Candidate", "Decision", "Group", "Verdict", "decide"]
 
 WHOLE_SHARE, GROUPS_SHARE = 0.2, 0.4
 """Of the budget: for the first race of the whole, and for those that judge single groups."""
+TOGETHER_SHARE = 0.5
+"""Of what is left then: for the race of all that is open."""
 
 
 _BUSY = "other processes keep a core busy: the ratios are less certain"
@@ -64,6 +67,11 @@ class Verdict:
     kept: bool
     reason: str
     ratios: Mapping[Key, Ratio] = field(default_factory=dict)
+
+    @property
+    def slower(self) -> bool:
+        """True if the model was measured slower with it somewhere."""
+        return any(ratio.high < 1.0 for ratio in self.ratios.values())
 
 
 @dataclass(frozen=True)
@@ -195,6 +203,10 @@ class _Decider:
         self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], shaken: bool
     ) -> Decision:
         """Race what stays against the original; no clear gain anywhere drops everything."""
+        try:
+            verdicts = self._together(verdicts)
+        except (WorkerError, BuildError) as error:
+            return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
         kept = frozenset(v.group.key for v in verdicts if v.kept)
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         if not kept:
@@ -210,6 +222,25 @@ class _Decider:
             return Decision(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
         return self._nothing(verdicts, total, f"all that stayed is no clear gain ({numbers})")
+
+    def _together(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Groups that alone are no clear gain stay if all of them together are one."""
+        dropped = frozenset(v.group.key for v in verdicts if not v.kept)
+        open_ = frozenset(v.group.key for v in verdicts if not v.kept and not v.slower)
+        if len(open_) < 2:
+            return list(verdicts)
+        without = self.build(dropped) if len(dropped) < len(verdicts) else self.original
+        rest = dropped - open_
+        ratios = self.bench.against(
+            without, self.build(rest) if rest else self.full, TOGETHER_SHARE * self.bench.left
+        )
+        if not is_win(ratios, self.bench.keys):
+            return list(verdicts)
+        why = f"kept: no clear gain alone, but with {len(open_) - 1} others {_numbers(ratios)}"
+        return [
+            replace(v, kept=True, reason=why, ratios=ratios) if v.group.key in open_ else v
+            for v in verdicts
+        ]
 
     def _nothing(
         self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], why: str
