@@ -74,10 +74,10 @@ def run_inspect(args: argparse.Namespace, console: Console) -> int:
     options = _options(args)
     if args.html is not None:
         check_file(args.html, "--html", [args.model])
-    before = api.stages(args.model, "import", options).graph
-    graph = api.stages(args.model, "passes", options).graph if args.fused else before
+    made = api.stages(args.model, "passes" if args.fused else "import", options)
+    graph = made.graph
     if args.html is not None:
-        write_text(args.html, graph_page(graph, before if args.fused else None))
+        write_text(args.html, graph_page(graph, made.imported if args.fused else None))
         console.print(f"wrote {args.html}", markup=False, soft_wrap=True)
     elif args.dot or args.json:
         sys.stdout.write(graph.to_dot() if args.dot else graph.to_json() + "\n")

@@ -27,14 +27,15 @@ def explain(
     beside the model if there is one: it has the measured gains.  Raises UsageError if ``node`` is
     no operator or value of the model, ModelError if it is no model.
     """
-    before = Stages.run(path, options, "import").graph
     made = Stages.run(path, options, "passes")
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
     by_node: dict[str, list[Decision]] = {}
     for decision in made.trace.decisions:
         for name in decision.nodes:
             by_node.setdefault(name, []).append(decision)
-    stories = tuple(_story(before, made.graph, r, by_node, measured) for r in made.graph.regions())
+    stories = tuple(
+        _story(made.imported, made.graph, r, by_node, measured) for r in made.graph.regions()
+    )
     sizes = ", ".join(f"{k}={v}" for k, v in made.graph.bindings.items()) or "its fixed shapes"
     told = Explanation(str(path), sizes, stories, rule_rows(made.trace))
     if node and not told.about(node):

@@ -33,10 +33,14 @@ def appraise_by(cost: CostModel, graph: TileGraph) -> None:
 
 @dataclass(frozen=True)
 class Stages:
-    """What each stage made of one model; later fields are empty before their stage."""
+    """What each stage made of one model; later fields are empty before their stage.
+
+    ``imported`` is the graph before the passes.
+    """
 
     graph: TileGraph
     trace: Trace
+    imported: TileGraph
     programs: tuple[tuple[str, Program], ...] = ()
     sources: tuple[Source, ...] = ()
 
@@ -49,18 +53,18 @@ class Stages:
         planner = Planner(graph, options, graph.bindings)
         appraise_by(planner.cost, graph)
         if until == "import":
-            return cls(graph, Trace())
+            return cls(graph, Trace(), graph)
         planned, trace = planner.plan()
         appraise_by(planner.cost, planned)
         if until == "passes":
-            return cls(planned, trace)
+            return cls(planned, trace, graph)
         assembly = assemble(planned)
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
-            return cls(planned, trace, programs)
+            return cls(planned, trace, graph, programs)
         levels = levels_of(options.target, options.precision)
         sources = units(assembly.kernels, assembly.chains.values(), levels)
-        return cls(planned, trace, programs, tuple(sources))
+        return cls(planned, trace, graph, programs, tuple(sources))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON: regions, types with their kernels, sources by symbol."""
