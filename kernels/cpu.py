@@ -78,6 +78,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("softmax_columns", "const tracea_softmax_tile*"),
         ),
         "copy": (Function("copy", "const tracea_copy_tile*"),),
+        "gemm_blocks": (
+            Function("gemm_blocks", "const tracea_blocks_tile*"),
+            Function("all_finite", "const float*, int64_t", "int32_t"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -107,6 +111,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "softmax": ("softmax",),
         "channel_norm": ("norm",),
         "copy": ("copy",),
+        "gemm_blocks": ("gemm", "gemm_blocks"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -9,6 +9,7 @@
 #include "runtime_copy.h"
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
+#include "runtime_gemm_blocks.h"
 #include "runtime_pool.h"
 #include "runtime_reduce.h"
 #include "runtime_round.h"
@@ -62,6 +63,8 @@ constexpr KernelDriver kDrivers[] = {
     {"channel_norm", check_channel_norm, run_channel_norm,
      [](const tracea_isa_table& t) { return t.norm_group != nullptr; }},
     {"copy", check_copy, run_copy, [](const tracea_isa_table& t) { return t.copy != nullptr; }},
+    {"gemm_blocks", check_gemm_blocks, run_gemm_blocks,
+     [](const tracea_isa_table& t) { return t.gemm_blocks && t.gemm_pack; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

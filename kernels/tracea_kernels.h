@@ -63,6 +63,23 @@ typedef struct {
 } tracea_gemm_pack_tile;
 typedef void (*tracea_gemm_pack_fn)(const tracea_gemm_pack_tile*);
 
+// C[rows x last] = init + A[rows x k] * B, one panel of B of which only some blocks of k are stored.
+typedef struct {
+  const float* a;       // element (i, k) of A lies at a + i + k * a_step; rows up to 16 are readable
+  int64_t a_step;       // (of A with one row: that one)
+  int64_t block;        // steps of k in a block: 1, or a multiple of 4
+  const float* b;       // the stored blocks one after another: [count][block][16]
+  const int32_t* place; // where they belong: block `place - first` of k
+  int64_t first, count;
+  const float* init;    // null for zero; a bias (init_stride 0); or sums of each row
+  int64_t init_stride;
+  float* c;
+  int64_t ldc;
+  int32_t rows, last;   // 1 .. 16 each; only those are stored
+} tracea_blocks_tile;
+typedef void (*tracea_blocks_fn)(const tracea_blocks_tile*);
+typedef int32_t (*tracea_finite_fn)(const float* x, int64_t count);  // 1 if every number is finite
+
 // y = x in bf16, rows of an even number of elements: a zero follows an odd one's last.
 typedef struct {
   int64_t rows, cols;
@@ -305,6 +322,8 @@ typedef struct {
   tracea_reduce_fn reduce_rows, reduce_columns;
   tracea_softmax_fn softmax_rows, softmax_columns;
   tracea_copy_fn copy;
+  tracea_blocks_fn gemm_blocks;
+  tracea_finite_fn all_finite;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

@@ -113,6 +113,11 @@ def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
     return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
 
 
+def _gemm_blocks(isa: str, *rows: int) -> Variant:
+    """A product by stored blocks, on tiles of one of ``rows``: largest first, ending in 1."""
+    return Variant("gemm_blocks", isa, "gemm_blocks.cpp.in", f"{rows[0]}x16", {"rows": rows})
+
+
 def _norm(isa: str, rows: int) -> Variant:
     tile = f"{rows}x{isa_of(isa).width}"
     return Variant("norm", isa, "norm.cpp.in", tile, {"rows": rows})
@@ -202,6 +207,9 @@ VARIANTS = (
     _softmax("scalar", 2),
     _softmax("avx2", 2),
     _softmax("avx512", 4),
+    _gemm_blocks("scalar", 4, 2, 1),
+    _gemm_blocks("avx2", 6, 4, 2, 1),
+    _gemm_blocks("avx512", 16, 8, 4, 2, 1),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),

@@ -34,7 +34,7 @@ def lower_gemm(
     weight = dense(operands[1].buffer, stored)
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
-    extras, affine = operands[2 + p.bias :][: len(kinds)], operands[2 + p.bias + len(kinds) :]
+    _, _, _, extras, affine = p.split(operands)
     views = [
         over_rows(slot, kind, x.dims[0], p.n) for slot, kind in zip(extras, kinds, strict=True)
     ]
@@ -43,9 +43,16 @@ def lower_gemm(
         pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], p.k + p.k % 2)))
         w.call("round_bf16", x, pairs.view)
         x = pairs.view
-    w.call(
-        "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
-        ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=p.epilogue, drivers=DRIVERS,
-    )  # fmt: skip
+    if p.layout == "blocks":
+        places = dense(operands[-1].buffer, operands[-1].shape)
+        w.call(
+            "gemm_blocks", x, weight, bias, places, *views, *into,
+            ints=(len(p.parts) or 1,), chain=p.epilogue,
+        )  # fmt: skip
+    else:
+        w.call(
+            "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
+            ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=p.epilogue, drivers=DRIVERS,
+        )  # fmt: skip
     if p.norm is not None:
         norm_call(w, p.norm, total, affine, y)
