@@ -16,7 +16,7 @@ struct BlocksJob {
   GemmJob gemm;  // operands, sizes and what finishes a tile
   const int32_t* places;
   int64_t stored, block, depth;  // blocks stored; steps of k in one; k in whole blocks
-  int64_t a_step;
+  int64_t a_step, packed_floats;
   int64_t groups, groups_per_chunk, chunks, panels_per_task, tasks_per_chunk;
   float* packed;      // [groups][depth][16]; null: x as it lies
   int32_t* finite;    // by group
@@ -155,10 +155,15 @@ inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJo
                           static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
                           static_cast<long long>(gemm.k));
   job.places = reinterpret_cast<const int32_t*>(places.data);
-  job.depth = ceil_div(gemm.k, job.block) * job.block;
-  const int64_t places_in_all = ceil_div(gemm.n, TRACEA_PANEL) * places_of_panel(job);
-  bool sorted = job.stored == 0 ||
-                (job.places[0] >= 0 && job.places[job.stored - 1] < places_in_all);
+  int64_t in_all;
+  job.groups = ceil_div(gemm.m, kGroup);
+  bool fits = !__builtin_mul_overflow(ceil_div(gemm.k, job.block), job.block, &job.depth) &&
+              !__builtin_mul_overflow(ceil_div(gemm.n, TRACEA_PANEL), places_of_panel(job), &in_all) &&
+              !__builtin_mul_overflow(job.groups, job.depth, &job.packed_floats) &&
+              !__builtin_mul_overflow(job.packed_floats, kGroup, &job.packed_floats);
+  if (!fits || job.packed_floats > INT64_MAX / 8)
+    return run.fault.fail("A gemm_blocks is larger than memory.");
+  bool sorted = job.stored == 0 || (job.places[0] >= 0 && job.places[job.stored - 1] < in_all);
   for (int64_t i = 1; i < job.stored; ++i) sorted &= job.places[i - 1] < job.places[i];
   return sorted || run.fault.fail("The map of a gemm_blocks does not list places of its matrix "
                                   "in ascending order.");
@@ -179,7 +184,6 @@ inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
   if (!blocks_shapes(run, call, views, job)) return false;
   if (gemm.m == 0 || gemm.n == 0) return true;
   gemm.x_row = gemm.x->strides[0], gemm.x_step = gemm.x->strides[1];
-  job.groups = ceil_div(gemm.m, kGroup);
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), near = kNearFloats / kGroup;
   job.groups_per_chunk = most(1, least(job.groups, near / most(job.depth, 1)));
   job.chunks = ceil_div(job.groups, job.groups_per_chunk);
@@ -188,11 +192,11 @@ inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
   job.panels_per_task = ceil_div(share, kTogether) * kTogether;
   job.tasks_per_chunk = ceil_div(panels, job.panels_per_task);
   const bool as_it_lies = gemm.m == 1 && job.depth == gemm.k && gemm.x_step == 1;
-  const int64_t packed = as_it_lies ? 0 : job.groups * job.depth * kGroup;
+  if (as_it_lies) job.packed_floats = 0;
   Scratch scratch(run);
-  char* memory = scratch.take(packed * 4 + job.groups * 4);
+  char* memory = scratch.take((job.packed_floats + job.groups) * 4);
   if (!memory) return false;
-  job.finite = reinterpret_cast<int32_t*>(memory + packed * 4);
+  job.finite = reinterpret_cast<int32_t*>(memory + job.packed_floats * 4);
   job.a_step = as_it_lies ? 1 : kGroup;
   if (as_it_lies) {
     job.finite[0] = gemm.isa->all_finite(gemm.x->f32(), gemm.k);

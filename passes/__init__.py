@@ -25,13 +25,17 @@ from tracea_graph.passes import (
     transposed,
     trunk,
 )
+from tracea_graph.passes.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["CONNECT", "phases"]
+__all__ = ["CONNECT", "FORMS", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
+FORMS = ("bf16", "zero-blocks")
+"""Rules that only store a region's numbers in another form: without them the region is there in
+its plain one."""
 
 
 _RECOGNISE = Phase(
@@ -147,6 +151,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
         Phase(CONNECT, (trunk.ConnectTrunk(),)),
         *_MOVEMENT,
     )
-    # regions are what they will be: only their numbers change
+    # regions are what they will be: only how their numbers are stored changes
+    sparse = Phase("sparsity", (SkipZeroBlocks(),))
     lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
-    return (*exact, *lower)
+    return (*exact, sparse, *lower)

@@ -18,12 +18,10 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LOWERING", "ROUNDING", "GemmInBf16"]
+__all__ = ["ROUNDING", "GemmInBf16"]
 
 ROUNDING = 2.0**-9
 """Relative error of one number rounded to bf16."""
-LOWERING = ("bf16",)
-"""Rules that change numbers only: without them a region is there in its exact form."""
 _LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
 
 

@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 from tracea_graph.ir import Extent, TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
-from tracea_graph.ops.gemm import round_bf16
+from tracea_graph.ops.gemm import round_bf16, unpack_blocks
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run"]
@@ -134,6 +134,19 @@ def round_to_bf16(call: Call, views: list[Any]) -> None:
     x, y = views
     y[...] = 0
     y[:, : x.shape[1]] = round_bf16(x)
+
+
+def gemm_blocks(call: Call, views: list[Any]) -> None:
+    x, blocks, bias, places, *rest = views
+    (parts,) = call.ints
+    columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
+    w = unpack_blocks(blocks, places.astype(np.int64), x.shape[1], columns)
+    acc = x @ w + (0 if bias is None else bias)
+    if parts == 1:
+        return finish(call.chain, [acc], rest)
+    ends = np.cumsum([y.shape[-1] for y in rest])
+    for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
+        y[...] = part
 
 
 def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
@@ -417,7 +430,7 @@ def softmax(call: Call, views: list[Any]) -> None:
 
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_bf16": gemm, "round_bf16": round_to_bf16,
+        "gemm": gemm, "gemm_bf16": gemm, "gemm_blocks": gemm_blocks, "round_bf16": round_to_bf16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,

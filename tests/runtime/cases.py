@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from runtime.reductions import REDUCED_CHAINS, reduction_cases
+from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType, Expr
@@ -46,7 +47,8 @@ MASKED = Chain(
 )
 KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
 CHAINS = (
-    GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, *REDUCED_CHAINS
+    GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, SPARSE_CHAIN,
+    *REDUCED_CHAINS,
 )  # fmt: skip
 
 
@@ -567,4 +569,5 @@ def all_cases() -> tuple[Case, ...]:
         attention("attention_boolean", mask="bool", queries=130, keys=70),
         *attention_ops(),
         *reduction_cases(),
+        *sparse_cases(),
     )

@@ -11,7 +11,7 @@ from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
-from tracea_graph.passes.precision import LOWERING
+from tracea_graph.passes import FORMS
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Planner
@@ -40,8 +40,9 @@ class Workshop:
     """Plans, builds and writes candidates of one model into a scratch folder.
 
     A group of rewrites is dropped by freezing the operators it covers and planning afresh, so
-    what is left is exactly what the passes would do without it.  One that only lowers precision
-    is dropped by barring the rule that does: its exact form is what it is judged against.
+    what is left is exactly what the passes would do without it.  One that only stores
+    numbers in another form is dropped by barring the rule that does: the plain form is what it is
+    judged against.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Workshop:
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
-            if items[0].region.rule in LOWERING:
+            if items[0].region.rule in FORMS:
                 self._rules[group] = items[0].region.rule
         return assembly, trace
 
