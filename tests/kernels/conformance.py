@@ -243,8 +243,13 @@ def close(got: Array, want: Array, tolerance: float = TOLERANCE.kernel_f32) -> N
         assert np.abs(got[finite] - want[finite]).max() <= tolerance * scale
 
 
+def function(source: Source, symbol: str, gives: Any, *takes: Any) -> Any:
+    """The exported function ``symbol`` of a unit, with its C types."""
+    found = _open(compile_unit(source))[symbol]
+    found.restype, found.argtypes = gives, takes
+    return found
+
+
 def scratch_size(source: Source, symbol: str, keys: int, head: int, head_v: int) -> int:
     """Bytes of scratch an attention unit asks for."""
-    found = _open(compile_unit(source))[symbol]
-    found.restype = c_int64
-    return int(found(c_int64(keys), c_int64(head), c_int64(head_v)))
+    return int(function(source, symbol, c_int64, c_int64, c_int64, c_int64)(keys, head, head_v))

@@ -55,7 +55,7 @@ _CONVOLUTIONS = MappingProxyType(
     }
 )  # fmt: skip
 """The same of convolutions, by how their filters lie."""
-_BLOCKS = MappingProxyType({1: 0.76, 4: 0.76, 16: 0.85, 32: 0.87, 64: 0.87})
+_BLOCKS = MappingProxyType({1: 0.74, 4: 0.76, 16: 0.85, 32: 0.87, 64: 0.88})
 """The same of products by stored blocks, by their steps of k."""
 _PACKING = 2.0
 """Vector instructions per element of x that is packed for them."""
