@@ -80,7 +80,7 @@ Head prepare(const tracea_attention_tile* t, const Scratch& s) {
   } else {
     pack_values(t, s.values);
   }
-  if (!direct && (t->causal || t->mask_kind)) {
+  if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
     h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }

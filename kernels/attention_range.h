@@ -2,7 +2,7 @@
 constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
 constexpr float CALM = 1e20f;
 
-// Keys [low, high) may matter to these rows; what the others score is at most `bound`.
+// Keys [low, high) may matter to these rows; what the others of their span score is at most `bound`.
 struct Range {
   int64_t low, high;
   float bound;
@@ -41,16 +41,16 @@ float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
   return reduce_max(high);
 }
 
-Range range_of(const Head& h, int64_t q, int64_t rows) {
+Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   const tracea_attention_tile* t = h.t;
-  Range r = {0, t->keys, -INF};
+  Range r = {span.low, span.high, -INF};
   if (!h.skips) return r;
   if (t->causal) {
     const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
-    r.high = least(padded(most(seen, 0)), t->keys);
+    r.high = most(span.low, least(padded(most(seen, 0)), span.high));
     if (t->mask_kind == 0) r.bound = t->fill;
-    if (t->mask_kind == 1 && r.high < t->keys)
-      r.bound = t->fill + largest(h, q, rows, r.high, t->keys - r.high);
+    if (t->mask_kind == 1 && r.high < span.high)
+      r.bound = t->fill + largest(h, q, rows, r.high, span.high - r.high);
   }
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
@@ -66,7 +66,7 @@ Range range_of(const Head& h, int64_t q, int64_t rows) {
     if (!all_dropped(h, q, rows, start, r.high - start)) break;
     r.high = start;
   }
-  if (t->mask_kind == 1 && (r.low > 0 || r.high < high) && !(r.bound > ABSORBING + CALM))
+  if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
     r.bound = ABSORBING + CALM;
   return r;
 }

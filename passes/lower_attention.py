@@ -26,7 +26,7 @@ def lower_attention(
     full: Shape = (batch, p.heads, queries, keys)
     w.call(
         "attention", q, k, v, broadcast(operands[3], full) if p.mask != "none" else None, y,
-        ints=(MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)),
+        ints=(MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal), *p.reach, p.everywhere),
         floats=(p.scale, p.fill, p.softcap),
     )  # fmt: skip
 

@@ -186,7 +186,7 @@ def embedding(call: Call, views: list[Any]) -> None:
 
 def attention(call: Call, views: list[Any]) -> None:
     q, k, v, mask, y = views
-    kind, zero_rows, order = call.ints
+    kind, zero_rows, order, before, after, everywhere = call.ints
     scale, fill, softcap = call.floats
     k, v = (np.repeat(x, q.shape[1] // max(1, x.shape[1]), 1) for x in (k, v))
     scores = scale * (q @ np.swapaxes(k, -1, -2))
@@ -201,6 +201,11 @@ def attention(call: Call, views: list[Any]) -> None:
         scores = scores + np.maximum(mask, -3.4e38)
     elif kind == 2:
         scores = np.where(mask, scores, -3.4e38)
+    if before >= 0:
+        place, key = np.arange(rows)[:, None] + (order != 1) * (keys - rows), np.arange(keys)
+        near = (place - before <= key) & (key <= place + after)
+        near |= (key < everywhere) | (place < everywhere)
+        scores = np.where(near, scores, -3.4e38)
     lost = scores.max(-1, keepdims=True, initial=-np.inf) <= -3.4e38
     weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
     shares = weights / weights.sum(-1, keepdims=True)

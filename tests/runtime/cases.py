@@ -424,7 +424,7 @@ def attention(
         mask_view,
         heads_view(0, "output", heads, "s", dv),
     )
-    call = Call("attention", views, (code, 0, 0), (0.25, -np.inf, 0.0))
+    call = Call("attention", views, (code, 0, 0, -1, 0, 0), (0.25, -np.inf, 0.0))
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
     q64, k64, v64 = (
         a.reshape(batch, a.shape[1], -1, w).transpose(0, 2, 1, 3)
@@ -466,7 +466,20 @@ def attention_ops() -> tuple[Case, ...]:
     ordered = replace(whole, causal="bottom", mask="add", fill=-1e9)
     turned = replace(whole, layouts=("heads", "turned", "split", "heads"), softcap=3.0)
     by_heads = (("b", 4, "s", 16), ("b", 2, 16, "t"), ("b", "t", 2, 32))
+    near = replace(whole, window=40)
     return (
+        *(
+            attention_op(f"attention_near_{name}_{s}_of_{t}", params, shapes, {"b": 1, "s": s, "t": t})
+            for name, params, shapes in (
+                ("all", near, rows),
+                ("first", replace(near, everywhere=3), rows),
+                ("masked", replace(near, mask="add"), (*rows, ("b", 1, 1, "t"))),
+                ("ordered", replace(near, causal="bottom", everywhere=20), rows),
+                ("top", replace(near, causal="top", fill=-1e9, mask="add"), (*rows, ("b", 1, "s", "t"))),
+                ("capped", replace(near, softcap=2.0), rows),
+            )
+            for s, t in ((700, 700), (30, 400), (1, 300), (3, 90))
+        ),
         *(
             attention_op(f"attention_{s}_of_{t}", whole, rows, {"b": 2, "s": s, "t": t})
             for s, t in ((1, 1), (1, 300), (3, 40), (4, 530), (5, 40))
