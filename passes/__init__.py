@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tracea_graph.config import Window
 from tracea_graph.passes import (
     attention,
     attention_nodes,
@@ -27,15 +30,15 @@ from tracea_graph.passes import (
 )
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.precision import GemmInBf16
+from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["CONNECT", "FORMS", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-FORMS = ("bf16", "zero-blocks")
-"""Rules that only store a region's numbers in another form: without them the region is there in
-its plain one."""
+FORMS = ("bf16", "window", "zero-blocks")
+"""Rules that give a region another form: without them it is there in its plain one."""
 
 
 _RECOGNISE = Phase(
@@ -134,11 +137,13 @@ def _lift(plain_weights: bool) -> Phase:
     )
 
 
-def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
+def phases(
+    plain_weights: bool = False, precision: str = "fp32", windows: Sequence[Window] = ()
+) -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16`` or ``bf16-weights``.
+    ``bf16`` or ``bf16-weights``; ``windows`` are for attention.
     """
     exact = (
         _RECOGNISE,
@@ -151,7 +156,8 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
         Phase(CONNECT, (trunk.ConnectTrunk(),)),
         *_MOVEMENT,
     )
-    # regions are what they will be: only how their numbers are stored changes
-    sparse = Phase("sparsity", (SkipZeroBlocks(),))
+    # regions are what they will be: what can be skipped in them is all that changes
+    near = (WindowAttention(tuple(windows)),) if windows else ()
+    sparse = Phase("sparsity", (SkipZeroBlocks(), *near))
     lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
     return (*exact, sparse, *lower)

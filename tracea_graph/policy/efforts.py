@@ -66,6 +66,8 @@ _FEW_TAPS, _DEPTHWISE_PRODUCT = 32, 0.2
 """Convolutions of fewer products per element are depthwise ones, and their share."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
+_QUERY_BLOCK = 40
+"""Keys a block of queries sees beyond the window of one."""
 _SOFTMAX, _NORM = 10.0, 6.0
 """Vector instructions per score, and per element of a normalised row."""
 
@@ -105,6 +107,8 @@ def _attention(p: AttentionParams, operands: Sequence[Dims], result: Dims) -> Ef
     if p.causal != "none":  # the last query sees them all, the first its own
         keys = max(1.0, keys - (min(rows, keys) - 1.0) / 2.0)
     heads = batch * p.heads
+    if p.window:  # besides, blocks of queries see what any of theirs does
+        keys = min(keys, sum(p.reach) + 1 + p.everywhere + _QUERY_BLOCK)
     scores = heads * rows * keys
     product = 2.0 * scores * (p.head + p.head_v) / _ATTENTION_PRODUCT
     return Effort(product, scores * _SOFTMAX, heads * _HEAD_US)
