@@ -29,6 +29,7 @@ from tracea_graph.passes import (
     trunk,
 )
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
+from tracea_graph.passes.exact_rank import FactorGemm
 from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
@@ -37,7 +38,7 @@ __all__ = ["CONNECT", "FORMS", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-FORMS = ("bf16", "window", "zero-blocks")
+FORMS = ("bf16", "exact-rank", "window", "zero-blocks")
 """Rules that give a region another form: without them it is there in its plain one."""
 
 
@@ -158,6 +159,6 @@ def phases(
     )
     # regions are what they will be: what can be skipped in them is all that changes
     near = (WindowAttention(tuple(windows)),) if windows else ()
-    sparse = Phase("sparsity", (SkipZeroBlocks(), *near))
+    sparse = Phase("sparsity", (FactorGemm(), SkipZeroBlocks(), *near))
     lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
     return (*exact, sparse, *lower)

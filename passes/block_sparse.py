@@ -17,6 +17,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.gemm import BLOCKS, PANEL, SCATTER_SINCE, GemmParams, pack_blocks
+from tracea_graph.passes.exact_rank import FACTORED
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.zeros import Mask, ZeroScan, active_places
 from tracea_graph.rewrite import Miss, Proposal
@@ -38,6 +39,8 @@ class SkipZeroBlocks:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
         if not isinstance(params, GemmParams) or params.layout != "panels":
+            return
+        if region.rule == FACTORED:  # its panels are no longer the model's own numbers
             return
         panels = graph.weight(region.operands[1])
         if panels is None or not (sources := _sources(graph, region)):
