@@ -41,7 +41,10 @@ def block_mask(
 
 
 def with_zero_blocks(
-    model: onnx.ModelProto, zeros: float, block: tuple[int, int] = (16, 16), pattern: str = "random"
+    model: onnx.ModelProto,
+    zeros: float,
+    block: tuple[int, int] = (16, 16),
+    pattern: str = "random",
 ) -> onnx.ModelProto:
     """A copy whose constant matrices of MatMul and Gemm have this share of zero blocks."""
     copy = onnx.ModelProto()

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ir import DType, Weight
 from tracea_graph.ops.gemm import BLOCKS, PANEL, SCATTER_SINCE, GemmParams, pack_blocks
 from tracea_graph.passes.exact_rank import FACTORED
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.zeros import Mask, ZeroScan, active_places
+from tracea_graph.passes.zeros import Mask, Places, ZeroScan, active_places
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -63,7 +63,7 @@ class SkipZeroBlocks:
                 yield self._skipping(region, panels, zeros, block, places)
 
     def _skipping(
-        self, region: Region, panels: Weight, zeros: Mask, block: int, places: Array
+        self, region: Region, panels: Weight, zeros: Mask, block: int, places: Places
     ) -> Proposal:
         """The product over the blocks at ``places``; of a zero matrix one block stays."""
         if not len(places):
@@ -83,12 +83,12 @@ def _sources(graph: TileGraph, region: Region) -> list[Weight]:
     return [w for w in found if w is not None]
 
 
-def _stored(panels: Weight, places: Array, block: int) -> Weight:
+def _stored(panels: Weight, places: Places, block: int) -> Weight:
     """The blocks at some places; nothing is kept between calls."""
     shape = (len(places), block, PANEL)
     return Weight(
         f"{panels.name}_blocks{block}",
         DType.F32,
         shape,
-        lambda: pack_blocks(panels.array(), places, block),
+        lambda: pack_blocks(np.asarray(panels.array(), np.float32), places, block),
     )

@@ -72,7 +72,9 @@ class FactorGemm:
         name_a, name_b = stored
         new = (
             fused(self.name, first, (region.operands[0], name_a), (middle,), [region]),
-            fused(self.name, second, (middle, name_b, *region.operands[2:]), region.results, [region]),
+            fused(
+                self.name, second, (middle, name_b, *region.operands[2:]), region.results, [region]
+            ),
         )
         specs = {middle: TensorSpec(DType.F32, (*rows, rank))}
         return Proposal(self.name, (region,), new, specs, weights, error=EPSILON)

@@ -24,9 +24,10 @@ def lower_attention(
     )
     y = _heads(results[0], p.layouts[3], queries, p.heads, p.head_v, p.heads * p.head_v)
     full: Shape = (batch, p.heads, queries, keys)
+    kinds = MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)
     w.call(
         "attention", q, k, v, broadcast(operands[3], full) if p.mask != "none" else None, y,
-        ints=(MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal), *p.reach, p.everywhere),
+        ints=(*kinds, *p.reach, p.everywhere),
         floats=(p.scale, p.fill, p.softcap),
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Exactly low rank in constant matrices: ruled out by a part of the matrix, proved by all of it.
 
-A part whose Gram matrix is well conditioned has full rank, and no part's rank is above the whole's.
-What is left is projected on a random range; Source: Halko, Martinsson, Tropp, "Finding structure
+A part whose Gram matrix is well conditioned has full rank, and no part has more than the whole.
+What is left is projected on a random range.  Source: Halko, Martinsson, Tropp, "Finding structure
 with randomness" (SIAM Review 2011), algorithm 4.1.
 """
 
@@ -98,9 +98,10 @@ class RankScan:
         limit = largest_rank(k, n)
         if any(d != 1 for d in lead) or not limit or matrix in self._full:
             return None
-        if not _may_be_low(matrix.array().reshape(k, n), limit, np.random.default_rng(0)):
+        array: Floats = np.asarray(matrix.array(), np.float32).reshape(k, n)
+        if not _may_be_low(array, limit, np.random.default_rng(0)):
             self._full.add(matrix)
             return None
         if matrix.digest not in self._found:
-            self._found[matrix.digest] = exact_factors(matrix.array().reshape(k, n))
+            self._found[matrix.digest] = exact_factors(array)
         return self._found[matrix.digest]

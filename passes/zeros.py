@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Weight
 
-__all__ = ["ZeroScan", "active_places", "sampled_zeros"]
+__all__ = ["Mask", "Places", "ZeroScan", "active_places", "sampled_zeros"]
 
 Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int32]
 _SAMPLE = 2048
 """Numbers looked at before a matrix counts as dense."""
 _LEAST_ZEROS = 0.1
@@ -36,7 +37,7 @@ def sampled_zeros(array: npt.NDArray[Any], count: int = _SAMPLE) -> float:
     return 1.0 - np.count_nonzero(flat) / max(flat.size, 1)
 
 
-def active_places(zeros: Mask, block: int) -> npt.NDArray[np.int32]:
+def active_places(zeros: Mask, block: int) -> Places:
     """The places of blocks of ``block`` steps of k that are not all zero: panel by panel, then k.
 
     This is the L1 map of the matrix's tile grid; the rows of its L2 table follow from the place.

@@ -379,7 +379,9 @@ def test_queries_see_the_keys_near_them(
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
-def test_a_value_outside_every_window_still_counts_if_it_is_no_number(isa: str, odd: float) -> None:
+def test_a_value_outside_every_window_still_counts_if_it_is_no_number(
+    isa: str, odd: float
+) -> None:
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((300, 16), np.float32) for _ in range(3))
     v[299, 2] = odd

@@ -54,7 +54,7 @@ def test_the_result_is_the_same(k: int, n: int) -> None:
 
 def test_what_is_stored_is_what_is_not_zero() -> None:
     w = sparse(96, 64, 0.75)
-    made, graph = product(w)
+    _, graph = product(w)
     optimized(graph, phases())
     (region,) = graph.regions()
     blocks, places = (graph.weights[region.operands[i]].array() for i in (1, -1))

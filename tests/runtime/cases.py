@@ -469,13 +469,19 @@ def attention_ops() -> tuple[Case, ...]:
     near = replace(whole, window=40)
     return (
         *(
-            attention_op(f"attention_near_{name}_{s}_of_{t}", params, shapes, {"b": 1, "s": s, "t": t})
+            attention_op(
+                f"attention_near_{name}_{s}_of_{t}", params, shapes, {"b": 1, "s": s, "t": t}
+            )
             for name, params, shapes in (
                 ("all", near, rows),
                 ("first", replace(near, everywhere=3), rows),
                 ("masked", replace(near, mask="add"), (*rows, ("b", 1, 1, "t"))),
                 ("ordered", replace(near, causal="bottom", everywhere=20), rows),
-                ("top", replace(near, causal="top", fill=-1e9, mask="add"), (*rows, ("b", 1, "s", "t"))),
+                (
+                    "top",
+                    replace(near, causal="top", fill=-1e9, mask="add"),
+                    (*rows, ("b", 1, "s", "t")),
+                ),
                 ("capped", replace(near, softcap=2.0), rows),
             )
             for s, t in ((700, 700), (30, 400), (1, 300), (3, 90))

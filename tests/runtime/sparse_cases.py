@@ -94,10 +94,16 @@ def sparse_cases() -> tuple[Case, ...]:
 
     x, w = numbers(20, 40), with_zeros(40, 70, 4, 0.5)
     wrong = active_places(~pack_panels(w).any(2), 4)
+    twice = wrong[[0, 0, *range(2, len(wrong))]]
     order = "in ascending order"
     return (
         *(
-            blocks_case(f"blocks_{m}x{n}x{k}_by_{block}", numbers(m, k), with_zeros(k, n, block, 0.3), block)
+            blocks_case(
+                f"blocks_{m}x{n}x{k}_by_{block}",
+                numbers(m, k),
+                with_zeros(k, n, block, 0.3),
+                block,
+            )
             for block in (1, 4, 16, 32, 64)
             for m, n, k in ((1, 33, 128), (1, 16, 31), (37, 100, 130), (70, 150, 257))
         ),
@@ -106,10 +112,15 @@ def sparse_cases() -> tuple[Case, ...]:
         blocks_case("blocks_parts", x, w, 4, parts=(3, 40, 27)),
         blocks_case("blocks_no_bias", x, w, 4, bias=False),
         *(
-            blocks_case(f"blocks_infinite_{block}", infinite(37, 64), with_zeros(64, 50, block, 0.5), block)
+            blocks_case(
+                f"blocks_infinite_{block}",
+                infinite(37, 64),
+                with_zeros(64, 50, block, 0.5),
+                block,
+            )
             for block in (1, 16)
         ),
-        blocks_case("blocks_twice", x, w, 4, places=wrong[[0, 0, *range(2, len(wrong))]], error=order),
+        blocks_case("blocks_twice", x, w, 4, places=twice, error=order),
         blocks_case("blocks_turned", x, w, 4, places=wrong[::-1].copy(), error=order),
         blocks_case("blocks_beyond", x, w, 4, places=wrong + 10, error=order),
         blocks_case("blocks_before", x, w, 4, places=wrong - 50, error=order),

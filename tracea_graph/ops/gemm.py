@@ -95,9 +95,7 @@ def pack_blocks(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Fl
     return np.ascontiguousarray(panels.reshape(count * depth, block, width)[places])
 
 
-def unpack_blocks(
-    blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, n: int
-) -> Floats:
+def unpack_blocks(blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, n: int) -> Floats:
     """The inverse of :func:`pack_blocks` and :func:`pack_panels`: ``[K, N]``."""
     _, block, width = blocks.shape
     panels, depth = -(-n // width), -(-k // block)
