@@ -19,6 +19,11 @@ PANEL = 16
 LEVELS = profile_cpu().levels("bf16")
 
 
+if LEVELS[-1] == "amxbf16":
+    # Linux grants a process matrix tiles once it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, tile data).
+    assert ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+
+
 class RoundTile(ctypes.Structure):
     """``tracea_round_tile``."""
 
