@@ -162,9 +162,9 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
 }
 enum { QB = 24, KB = 256, QB_PADDED = 32 };
 constexpr float INF = __builtin_inff(), LOWEST = -3.40282347e38f;
-constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
-constexpr float CALM = 1e20f;
 constexpr float NOTHING = 110.0f;  // e^-110 is 0 beside 1
+
+// What an attention tile reads: its scratch, and one head's keys and values packed where that pays.
 
 INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -231,6 +231,28 @@ float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
       total[j / W % 4] = total[j / W % 4] + abs(load(x + i * stride + j, first(cols - j)));
   return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
+
+// Keys and values of the tile, packed where that pays.
+Head prepare(const tracea_attention_tile* t, const Scratch& s) {
+  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
+  const bool direct = t->direct && t->k_col == 1;
+  if (direct)
+    h.keys = nullptr;
+  else
+    pack_keys(t, s.keys);
+  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
+    h.values = t->v;
+    h.width = t->v_stride;
+  } else {
+    pack_values(t, s.values);
+  }
+  if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
+    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
+    if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
+  }
+  return h;
+}
+// Blocks of scores: scale * q k^T, capped, masked and cut by the order of keys.
 
 // The mask of the current block: row i, key k at data + i * row + k.  DROP keeps the scores
 // where it is +inf and drops them where it is -inf; ADD is added.
@@ -365,7 +387,118 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
     }
   }
 }
+// Windows: a query sees the keys near its own place, and those everybody sees.
+struct Span {
+  int64_t low, high;
+};
 
+// The place of row i of the tile among the keys.
+INLINE int64_t place_of(const tracea_attention_tile* t, int64_t i) {
+  return t->seen - 1 + i * t->seen_step;
+}
+
+// Keys that rows [q, q + rows) see beside those everybody sees, in whole panels.
+Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
+  const int64_t first = place_of(t, q), last = place_of(t, q + rows - 1);
+  if (t->before < 0 || first < t->everywhere) return {0, t->keys};
+  const int64_t high = least(t->keys, padded(most(0, last + t->after + 1)));
+  return {least(high, most(0, first - t->before) / PANEL * PANEL), high};
+}
+
+// The mask of a block with -inf (or DROP's -inf) outside the window; as it was if all is inside.
+Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
+                 Mask mask) {
+  const tracea_attention_tile* t = h.t;
+  if (t->before < 0) return mask;
+  const bool inside = place_of(t, q) + t->after >= k + keys - 1 &&
+                      place_of(t, q + rows - 1) - t->before <= k;
+  if (inside) return mask;
+  for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
+    const int64_t place = place_of(t, q + i);
+    const bool all = place < t->everywhere;
+    const float* from = mask.data + i * mask.row;
+    float* to = s.mask + i * KB;
+    for (int64_t j = 0; j < keys; j++) {
+      const int64_t key = k + j;
+      const bool seen = all || key < t->everywhere ||
+                        (key >= place - t->before && key <= place + t->after);
+      to[j] = !seen ? -INF : mask.kind == NONE ? INF : from[j];
+    }
+  }
+  return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
+}
+// Which keys a block of queries has to look at.
+constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
+constexpr float CALM = 1e20f;
+
+// Keys [low, high) may matter to these rows; what the others of their span score is at most `bound`.
+struct Range {
+  int64_t low, high;
+  float bound;
+};
+
+// Is every element of the mask over rows x keys such that the key is dropped?
+bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
+    const int64_t at = (q + i) * t->mask_row + k;
+    if (t->mask_kind == 1) {
+      for (int64_t j = 0; j < keys; j += W) {
+        const vm m = first(keys - j);
+        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
+        if (!(reduce_max(v) <= ABSORBING)) return false;
+      }
+    } else {
+      uint8_t any = 0;
+      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
+      if (any) return false;
+    }
+  }
+  return true;
+}
+
+// The largest element of an additive mask over rows x keys.
+float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  vf high = set1(-INF);
+  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++)
+    for (int64_t j = 0; j < keys; j += W) {
+      const int64_t at = (q + i) * t->mask_row + (k + j) * t->mask_col;
+      const vm m = first(t->mask_col ? keys - j : 1);
+      high = max(select(m, load((const float*)h.mask + at, m), set1(-INF)), high);
+    }
+  return reduce_max(high);
+}
+
+Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
+  const tracea_attention_tile* t = h.t;
+  Range r = {span.low, span.high, -INF};
+  if (!h.skips) return r;
+  if (t->causal) {
+    const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
+    r.high = most(span.low, least(padded(most(seen, 0)), span.high));
+    if (t->mask_kind == 0) r.bound = t->fill;
+    if (t->mask_kind == 1 && r.high < span.high)
+      r.bound = t->fill + largest(h, q, rows, r.high, span.high - r.high);
+  }
+  if (t->mask_kind == 0 || t->mask_col == 0) return r;
+  if (t->mask_kind == 1) {
+    const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
+    const float scale = t->scale < 0.0f ? -t->scale : t->scale;
+    if (!(size * h.size * scale < CALM)) return r;
+  }
+  const int64_t high = r.high;
+  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
+    r.low = least(r.low + PANEL, r.high);
+  while (r.low < r.high) {
+    const int64_t start = padded(r.high) - PANEL;
+    if (!all_dropped(h, q, rows, start, r.high - start)) break;
+    r.high = start;
+  }
+  if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
+    r.bound = ABSORBING + CALM;
+  return r;
+}
 // sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
 struct SumBlock {
   int64_t keys;
@@ -508,7 +641,8 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
   const tracea_attention_tile* t = h.t;
   const float* from = h.q + q * t->q_stride;
   const int64_t width = padded(t->head_v), seen = t->seen + q * t->seen_step - k;
-  const Masking masking = {block_mask(h, s, q, rows, k, keys), t->fill,
+  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const Masking masking = {mask, t->fill,
                            t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
   const bool later = !h.keys || t->softcap != 0.0f;
   const Masking bare = {{NONE, s.mask, 0}, 0.0f, INT64_MAX, 0, keys};
@@ -532,77 +666,8 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
   });
 }
 
-// Keys [low, high) may matter to these rows; what the others score is at most `bound`.
-struct Range {
-  int64_t low, high;
-  float bound;
-};
-
-// Is every element of the mask over rows x keys such that the key is dropped?
-bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
-  const tracea_attention_tile* t = h.t;
-  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
-    const int64_t at = (q + i) * t->mask_row + k;
-    if (t->mask_kind == 1) {
-      for (int64_t j = 0; j < keys; j += W) {
-        const vm m = first(keys - j);
-        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
-        if (!(reduce_max(v) <= ABSORBING)) return false;
-      }
-    } else {
-      uint8_t any = 0;
-      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
-      if (any) return false;
-    }
-  }
-  return true;
-}
-
-// The largest element of an additive mask over rows x keys.
-float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
-  const tracea_attention_tile* t = h.t;
-  vf high = set1(-INF);
-  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++)
-    for (int64_t j = 0; j < keys; j += W) {
-      const int64_t at = (q + i) * t->mask_row + (k + j) * t->mask_col;
-      const vm m = first(t->mask_col ? keys - j : 1);
-      high = max(select(m, load((const float*)h.mask + at, m), set1(-INF)), high);
-    }
-  return reduce_max(high);
-}
-
-Range range_of(const Head& h, int64_t q, int64_t rows) {
-  const tracea_attention_tile* t = h.t;
-  Range r = {0, t->keys, -INF};
-  if (!h.skips) return r;
-  if (t->causal) {
-    const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
-    r.high = least(padded(most(seen, 0)), t->keys);
-    if (t->mask_kind == 0) r.bound = t->fill;
-    if (t->mask_kind == 1 && r.high < t->keys)
-      r.bound = t->fill + largest(h, q, rows, r.high, t->keys - r.high);
-  }
-  if (t->mask_kind == 0 || t->mask_col == 0) return r;
-  if (t->mask_kind == 1) {
-    const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
-    const float scale = t->scale < 0.0f ? -t->scale : t->scale;
-    if (!(size * h.size * scale < CALM)) return r;
-  }
-  const int64_t high = r.high;
-  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
-    r.low = least(r.low + PANEL, r.high);
-  while (r.low < r.high) {
-    const int64_t start = padded(r.high) - PANEL;
-    if (!all_dropped(h, q, rows, start, r.high - start)) break;
-    r.high = start;
-  }
-  if (t->mask_kind == 1 && (r.low > 0 || r.high < high) && !(r.bound > ABSORBING + CALM))
-    r.bound = ABSORBING + CALM;
-  return r;
-}
-
 void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
-  const int64_t all = h.t->keys;
+  const Span span = h.skips ? window_span(h.t, q, rows) : Span{0, h.t->keys};
   Running run;
   for (int i = 0; i < QB_PADDED; i++) {
     run.top[i] = LOWEST;
@@ -618,39 +683,20 @@ void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
       k = end;
     }
   };
-  const Range r = range_of(h, q, rows);
+  keys_between(0, least(h.t->before < 0 ? 0 : padded(h.t->everywhere), span.low));
+  const Range r = range_of(h, q, rows, span);
   keys_between(r.low, r.high);
   bool lost = false;  // a row for which the others matter
   for (int64_t i = 0; i < rows; i++) lost |= !(run.top[i] > r.bound + NOTHING);
   if (lost && r.bound != -INF) {
-    keys_between(0, least(r.low, all));
-    keys_between(r.high, all);
+    keys_between(span.low, r.low);
+    keys_between(r.high, span.high);
   }
   if (fresh)
     for (int64_t i = 0; i < rows * padded(h.t->head_v); i++) s.sums[i] = 0.0f;
   finish(h, s, q, rows, run);
 }
 
-// Keys and values of the tile, packed where that pays.
-Head prepare(const tracea_attention_tile* t, const Scratch& s) {
-  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
-  const bool direct = t->direct && t->k_col == 1;
-  if (direct)
-    h.keys = nullptr;
-  else
-    pack_keys(t, s.keys);
-  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
-    h.values = t->v;
-    h.width = t->v_stride;
-  } else {
-    pack_values(t, s.values);
-  }
-  if (!direct && (t->causal || t->mask_kind)) {
-    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
-    if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
-  }
-  return h;
-}
 }  // namespace
 
 TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile* t) {
