@@ -18,8 +18,9 @@ from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.output import Paths, Stage
+from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.rewrite import Trace
-from tracea_graph.views import GroupRow, Report, TimingRow, rule_rows
+from tracea_graph.views import GroupRow, Report, SavingRow, TimingRow, rule_rows
 
 __all__ = ["Clock", "Reporter", "versions"]
 
@@ -137,6 +138,7 @@ class Reporter:
             isas=self.isas if kept and kept.library else (),
             groups=self._groups(kept, judge),
             rules=rule_rows(self.trace),
+            savings=self._savings(kept),
             timings=timings if kept else (),
             tried=() if kept else timings,
             warnings=self._warnings(judge),
@@ -148,6 +150,11 @@ class Reporter:
             machine=dict(_machine()),
             manifest=dict(kept.built.manifest) if kept and kept.built else {},
         )
+
+    def _savings(self, kept: Built | None) -> tuple[SavingRow, ...]:
+        if self.assembly is None:
+            return ()
+        return saving_rows(self.assembly, kept.assembly.groups.keys() if kept else frozenset())
 
     def _count(self) -> int:
         """Nodes after canonicalization, before any rewrite."""
