@@ -437,24 +437,52 @@ struct Range {
   float bound;
 };
 
-// Is every element of the mask over rows x keys such that the key is dropped?
-bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
-  const tracea_attention_tile* t = h.t;
-  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
-    const int64_t at = (q + i) * t->mask_row + k;
-    if (t->mask_kind == 1) {
-      for (int64_t j = 0; j < keys; j += W) {
-        const vm m = first(keys - j);
-        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
-        if (!(reduce_max(v) <= ABSORBING)) return false;
-      }
-    } else {
-      uint8_t any = 0;
-      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
-      if (any) return false;
-    }
+// Does the mask drop all of `keys` keys from element `at` on?  A NaN drops nothing.
+INLINE bool drops(const Head& h, int64_t at, int64_t keys) {
+  if (h.t->mask_kind != 1) {
+    const uint8_t* keep = (const uint8_t*)h.mask + at;
+    uint8_t any = 0;
+    for (int64_t j = 0; j < keys; j++) any |= keep[j];
+    return !any;
   }
-  return true;
+  const float* add = (const float*)h.mask + at;
+  vf high = set1(-INF);
+  for (int64_t j = 0; j < keys; j += W) {
+    const vf v = select(first(keys - j), load(add + j, first(keys - j)), set1(-INF));
+    high = select(is_nan(v), set1(INF), max(v, high));
+  }
+  return reduce_max(high) <= ABSORBING;
+}
+
+enum { STRETCH = 256 };  // keys looked at together: masks are read row by row, as they lie
+
+// The first key of [low, high) that any row may see, down to a whole panel.
+int64_t first_seen(const Head& h, int64_t q, int64_t rows, int64_t low, int64_t high) {
+  for (int64_t i = 0; i < (h.t->mask_row ? rows : 1); i++) {
+    const int64_t row = (q + i) * h.t->mask_row;
+    int64_t k = low;
+    while (k < high && drops(h, row + k, least(STRETCH, high - k))) k += STRETCH;
+    while (k < high && drops(h, row + k, least(PANEL, high - k))) k += PANEL;
+    high = least(k, high);
+  }
+  return high;
+}
+
+// The end of the last panel of [low, high) of which any row may see a key.
+int64_t last_seen(const Head& h, int64_t q, int64_t rows, int64_t low, int64_t high) {
+  const auto shrink = [&](int64_t row, int64_t k, int64_t step) {
+    while (k > low) {
+      const int64_t start = most(low, (k - 1) / step * step);
+      if (!drops(h, row + start, k - start)) break;
+      k = start;
+    }
+    return k;
+  };
+  for (int64_t i = 0; i < (h.t->mask_row ? rows : 1); i++) {
+    const int64_t row = (q + i) * h.t->mask_row;
+    low = shrink(row, shrink(row, high, STRETCH), PANEL);
+  }
+  return low;
 }
 
 // The largest element of an additive mask over rows x keys.
@@ -488,13 +516,8 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
     if (!(size * h.size * scale < CALM)) return r;
   }
   const int64_t high = r.high;
-  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
-    r.low = least(r.low + PANEL, r.high);
-  while (r.low < r.high) {
-    const int64_t start = padded(r.high) - PANEL;
-    if (!all_dropped(h, q, rows, start, r.high - start)) break;
-    r.high = start;
-  }
+  r.low = first_seen(h, q, rows, r.low, r.high);
+  r.high = last_seen(h, q, rows, r.low, r.high);
   if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
     r.bound = ABSORBING + CALM;
   return r;
