@@ -45,7 +45,8 @@ def _stored_bytes(planned: Assembly, item: Placed) -> int:
 
 def _dense_bytes(planned: Assembly, item: Placed) -> int:
     """Of the product's own matrix in float32; 0 for the first of two factors, which has none."""
-    region, params = item.region, item.region.params
+    region = item.region
+    params: GemmParams = region.params
     if region.rule != FACTORED:
         return 4 * params.k * -(-params.n // PANEL) * PANEL
     written = {v for node in region.nodes for v in node.outputs}
