@@ -19,6 +19,7 @@ from tracea_graph.passes import (
     pool,
     projections,
     recognise,
+    recurrent,
     reductions,
     rotary,
     sharing,
@@ -126,6 +127,7 @@ def _lift(plain_weights: bool) -> Phase:
             batch_norm.AbsorbBatchNorm(),
             pool.LiftPool(),
             pool.AbsorbFlatten(),
+            recurrent.LiftRecurrent(),
         ),
     )
 

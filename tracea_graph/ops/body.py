@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,16 @@ class BodyBuilder:
         name = f"t{len(self.nodes)}"
         self.nodes.append(Node(op, inputs, (name,), attrs))
         return name
+
+    def node(
+        self, op: str, inputs: Sequence[str], results: Sequence[str], attrs: Mapping[str, Attr]
+    ) -> list[str]:
+        """Writes a node of several results; an empty name stays empty: nobody wants it."""
+        names = [f"t{len(self.nodes)}_{name}" if name else "" for name in results]
+        while not names[-1]:
+            names.pop()
+        self.nodes.append(Node(op, tuple(inputs), tuple(names), attrs))
+        return names
 
     def ints(self, *values: int) -> str:
         """A 1-D int64 constant."""
