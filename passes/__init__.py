@@ -22,6 +22,7 @@ from tracea_graph.passes import (
     reductions,
     rotary,
     sharing,
+    spelling,
     transposed,
     trunk,
 )
@@ -33,6 +34,9 @@ __all__ = ["CONNECT", "phases"]
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
 
+
+_SPELL = Phase("spell", (spelling.SpellOut(),))
+"""What is several operators in one is written out, for the rules to see."""
 
 _RECOGNISE = Phase(
     "recognise",
@@ -137,6 +141,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
     ``bf16`` or ``bf16-weights``.
     """
     exact = (
+        _SPELL,
         _RECOGNISE,
         _lift(plain_weights),
         _REDUCE,
