@@ -1,7 +1,7 @@
 """Operators that are several others, written out: the rules for those do the rest.
 
 MeanVarianceNormalization, LpNormalization              -> reductions and arithmetic
-LayerNormalization over several axes                    -> the same over one, between Reshapes
+LayerNormalization, RMSNormalization over several axes  -> the same over one, between Reshapes
 SkipLayerNormalization, SkipSimplifiedLayerNormalization -> Add, then the norm
 Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft    -> arithmetic
 MultiHeadAttention with a bias                          -> three Adds before it
@@ -111,6 +111,13 @@ class _Script:
 
         return self._enter(DType.F32, tuple(shape), array)
 
+    def vector(self, value: str, count: int) -> str:
+        """A value of so many elements along one axis."""
+        if (weight := self.graph.weight(value)) is not None:
+            return self.derived(weight, (count,))
+        spec = TensorSpec(DType.F32, (count,))
+        return self("Reshape", value, self.constant([count], np.int64), spec=spec)
+
     def _enter(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array]) -> str:
         name = f"{self.region.results[0]}_c{len(self.weights)}"
         self.weights[name] = Weight(name, dtype, shape, load)
@@ -188,18 +195,19 @@ def _layer(s: _Script) -> _Script:
         raise _Unfit("")
     s.unread(1, 2)
     inner = shape[axis:]
-    weights = [s.graph.weight(v) for v in (gamma, beta) if v]
     if not all(isinstance(d, int) and d > 0 for d in inner):
         raise _Unfit("the normalised extent is not known")
-    if any(w is None or w.dtype is not DType.F32 or w.shape != inner for w in weights):
-        raise _Unfit("gamma or beta is not a constant of the normalised shape")
+    affine = [v for v in (gamma, beta) if v]
+    s.image(*affine)
+    if any(s.spec(v).shape != inner for v in affine):
+        raise _Unfit("gamma or beta does not have the normalised shape")
     count = math.prod(inner)
-    lead = TensorSpec(DType.F32, (*shape[:axis], count))
-    flat = s("Reshape", x, s.constant([*[0] * axis, count], np.int64), spec=lead)
-    affine = [s.derived(w, (count,)) for w in weights if w is not None]
-    y = s("LayerNormalization", flat, *affine, spec=lead, axis=-1,
+    lead = TensorSpec(DType.F32, (*(shape[:axis] or (1,)), count))
+    flat = s("Reshape", x, s.constant([*([0] * axis or [1]), count], np.int64), spec=lead)
+    affine = [s.vector(v, count) for v in affine]
+    y = s(s.region.op, flat, *affine, spec=lead, axis=-1,
           epsilon=float(s.attribute("epsilon", 1e-5)))  # fmt: skip
-    back = s.constant([*[0] * axis, *inner], np.int64)
+    back = s.constant([*[0] * axis, *inner] if axis else inner, np.int64)
     s("Reshape", y, back, spec=TensorSpec(DType.F32, shape))
     return s
 
@@ -316,6 +324,7 @@ _SPELLINGS: Mapping[str, Callable[[_Script], _Script]] = MappingProxyType(
         "MeanVarianceNormalization": _mean_variance,
         "LpNormalization": _lp,
         "LayerNormalization": _layer,
+        "RMSNormalization": _layer,
         "com.microsoft::SkipLayerNormalization": _skip_norm,
         "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
         "com.microsoft::Gelu": _gelu,

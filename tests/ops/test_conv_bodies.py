@@ -17,6 +17,8 @@ from tracea_graph.ops.filters import (
     stored_shape,
     unpack_filters,
 )
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.windows import Window
 from tracea_graph.ops.winograd import spell_transform
 
 OPSETS = (11, 13, 17, 18, 21)
@@ -80,3 +82,11 @@ def test_filters_are_transformed_by_nodes_too(layout: str) -> None:
     body = b.done(spell_transform(b, "i0", WINOGRAD[layout], 33, 20))
     (found,) = run_body(body, [pack_filters(plain, "blocked")], 17)
     assert relative_error(found, pack_filters(plain, layout)) < 3e-7
+
+
+def test_an_average_with_gaps() -> None:
+    """Possible since opset 19."""
+    params = PoolParams("average-inside", Window((2, 2), (1, 1), (2, 2), (0,) * 4))
+    x = np.random.default_rng(0).standard_normal((1, 16, 5, 6)).astype(np.float32)
+    (found,) = run_body(params.body(19), [x], 19)
+    assert relative_error(found, params.reference([x])[0]) < 1e-6

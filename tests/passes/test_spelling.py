@@ -34,6 +34,16 @@ FORMS: dict[str, tuple[Write, int, set[str]]] = {
                        n.weight(4, 4), axis=-2, epsilon=1e-3),
         21, {"FusedNorm"},
     ),
+    "LayerNormalization over everything, its weights computed": (
+        lambda n, x: n("LayerNormalization", n("Reshape", x, n.ints(10, 16)),
+                       n.input("g", 10, 16), n.input("b", 10, 16), axis=0),
+        17, {"FusedNorm"},
+    ),
+    "RMSNormalization over two axes": (
+        lambda n, x: n("RMSNormalization", n("Reshape", x, n.ints(0, 0, 4, 4)), n.weight(4, 4),
+                       axis=2),
+        23, {"FusedNorm"},
+    ),
     "MeanVarianceNormalization": (
         lambda n, x: n("MeanVarianceNormalization", n("Unsqueeze", x, n.ints(1)), axes=[0, 2, 3]),
         13, {"FusedReduce", "FusedElementwise"},
@@ -89,7 +99,7 @@ def feeds(net: Net) -> dict[str, np.ndarray]:
     quantised = np.arange(160, dtype=np.uint8)
     every = {
         "x": normal(2, 5, 16), "s": normal(2, 5, 16, seed=1),
-        "q": quantised.reshape(2, 16, 5),
+        "q": quantised.reshape(2, 16, 5), "g": normal(10, 16, seed=2), "b": normal(10, 16, seed=3),
     }  # fmt: skip
     if "q" in net.inputs and net.inputs["q"].type.tensor_type.shape.dim[1].dim_value == 5:
         every["q"] = quantised.reshape(2, 5, 16)
@@ -152,8 +162,8 @@ def test_the_bias_of_an_attention_goes_to_what_is_before_it() -> None:
             "its result 'y_1' is read too",
         ),
         (
-            lambda n, x: (n("LayerNormalization", x, n.input("g", 5, 16), axis=1),),
-            "gamma or beta is not a constant of the normalised shape",
+            lambda n, x: (n("LayerNormalization", x, n.input("g", 16), axis=1),),
+            "gamma or beta does not have the normalised shape",
         ),
         (
             lambda n, x: (n("MeanVarianceNormalization", n("Cast", x, to=11), axes=[2]),),
