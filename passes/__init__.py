@@ -6,8 +6,8 @@ from tracea_graph.passes import (
     attention,
     attention_nodes,
     batch_norm,
-    channel_norm,
     channel_norms,
+    channels_last,
     conv,
     elementwise,
     embedding,
@@ -44,7 +44,7 @@ _RECOGNISE = Phase(
         *map(RulePass, recognise.RULES),
         attention.RecogniseAttention(),
         attention_nodes.LiftAttention(),
-        channel_norm.RecogniseChannelNorm(),
+        channels_last.RecogniseChannelNorm(),
         rotary.LiftRotary(),
     ),
 )
