@@ -66,7 +66,8 @@ class Options:
     budget: float = 180.0
     """Seconds of measuring, at most."""
     effort: str = "default"
-    """``thorough`` searches for better drivers; otherwise those found earlier are used."""
+    """``quick`` judges all rewrites together; ``thorough`` searches for better drivers, otherwise
+    those found earlier are used."""
     verify: bool = True
     custom_ops: bool = True
     require_library: bool = False

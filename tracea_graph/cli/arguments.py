@@ -58,7 +58,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("measuring").add_argument
     add(
         "--effort", choices=("quick", "default", "thorough"), default="default",
-        help="thorough: search for better blocking of the products too",
+        help="quick: judge all rewrites together; thorough: search for better blocking too",
     )  # fmt: skip
     add("--threads", metavar="N[,M]", help="thread counts to time (default: 1 and all cores)")
     add(

@@ -182,6 +182,7 @@ class Judge:
             threads=self.options.thread_counts,
             budget=self.options.budget,
             worker=Worker,
+            apart=self.options.effort != "quick",
         )
         self.warnings += self.decision.notes
         if self.decision.candidate is None:

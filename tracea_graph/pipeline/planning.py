@@ -14,7 +14,7 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import CONNECT, phases
-from tracea_graph.policy import CostModel, Machine, measured_machine
+from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -76,15 +76,20 @@ class Planner:
             frozen,
             barred,
             min_gain_us=float("-inf") if legal else 0.0,
+            max_error=self._options.tolerance,
             check=self._options.environment.check,
         )
         phases = [p for p in self._phases if not apart or p.name != CONNECT]
-        trace = schedule(graph, phases, self.cost, limits)
+        trace = schedule(graph, phases, self.cost, limits, self._price)
         petty = {} if legal or apart else self._petty(graph)
         if petty.keys() - frozen.keys():
             self._known_petty |= petty
             return self.plan(frozen, barred)
         return graph, trace
+
+    def _price(self, region: Region) -> float:
+        """Share of the budget a new kind of region takes; nothing where nothing is measured."""
+        return 0.0 if self._options.keep == "legal" else price(region, self._options.budget)
 
     def gain(self, graph: TileGraph, region: Region) -> float:
         """Predicted µs saved by a fused region over the operators it stands for."""
