@@ -19,7 +19,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Heap", "Waiting"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Waiting:
     """A proposal, the phase its pass belongs to and its predicted gain in µs."""
 
@@ -42,26 +42,39 @@ class Heap:
         self._price = price
         self._heap: list[tuple[int, float, int, Hashable]] = []
         self._patterns: dict[Hashable, _Pattern] = {}
+        self._keys: dict[Waiting, Hashable] = {}
         self._known: set[Hashable] = set()
         self._count = 0
 
     def push(self, graph: TileGraph, waiting: Waiting) -> None:
         """Add a site to its pattern, which goes up (or down) in the heap."""
-        key = (waiting.phase, *_pattern_of(graph, waiting.proposal))
+        key = self._keys[waiting] = (waiting.phase, *_pattern_of(graph, waiting.proposal))
         self._count += 1
         pattern = self._patterns.setdefault(key, _Pattern(self._count))
         pattern.sites.append(waiting)
         self._place(key, pattern)
 
-    def pop(self) -> list[Waiting]:
-        """The sites of the best pattern, in the order they were found; none if it is empty."""
+    def withdraw(self, waiting: Waiting) -> None:
+        """Take a site back, if it still waits."""
+        key = self._keys.pop(waiting, None)
+        if key is None:
+            return
+        pattern = self._patterns[key]
+        pattern.sites.remove(waiting)
+        if pattern.sites:
+            self._place(key, pattern)
+        else:
+            del self._patterns[key]
+
+    def pop(self) -> Waiting | None:
+        """The first site of the best pattern, or None if nothing waits."""
         while self._heap:
             _, worth, first, key = heapq.heappop(self._heap)
             pattern = self._patterns.get(key)
             if pattern is not None and (pattern.worth, pattern.first) == (-worth, first):
-                del self._patterns[key]
-                return pattern.sites
-        return []
+                self.withdraw(site := pattern.sites[0])
+                return site
+        return None
 
     def settle(self, proposal: Proposal) -> None:
         """The kinds of region it makes are decided: further sites cost nothing."""

@@ -48,6 +48,8 @@ def _wanted(name: str, limits: Limits) -> bool:
 
 _Opened = tuple[int, Pass]
 """A pass and the index of its phase."""
+_Asked = tuple[str, int, str]
+"""Who was asked about what: region, phase and pass."""
 
 
 class _Run:
@@ -65,7 +67,8 @@ class _Run:
         self.heap, self.trace = Heap(price), Trace()
         self.opened: list[_Opened] = []
         # by region, phase and pass, as of the last time they were asked
-        self.missed: dict[tuple[str, int, str], dict[Miss, None]] = {}
+        self.missed: dict[_Asked, dict[Miss, None]] = {}
+        self.waiting: dict[_Asked, list[Waiting]] = {}
         self.told: set[Miss] = set()
         self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
         self.error = 0.0  # predicted, of all that was applied
@@ -97,18 +100,23 @@ class _Run:
     def drain(self) -> int:
         """Dispose of everything in the heap; return how many rewrites were applied."""
         applied = 0
-        while sites := self.heap.pop():
-            applied += sum([self.dispose(site) for site in sites])
+        while (site := self.heap.pop()) is not None:
+            applied += self.dispose(site)
         return applied
 
     def ask(self, region: Region, passes: Iterable[_Opened]) -> None:
         for phase, p in passes:
-            self.missed.pop((region.id, phase, p.name), None)
+            key = region.id, phase, p.name
+            self.missed.pop(key, None)
+            for earlier in self.waiting.pop(key, ()):
+                self.heap.withdraw(earlier)
             for item in p.propose(self.graph, region):
                 if isinstance(item, Miss):
-                    self.missed.setdefault((region.id, phase, p.name), {})[item] = None
+                    self.missed.setdefault(key, {})[item] = None
                 else:
-                    self.heap.push(self.graph, Waiting(phase, item, self.gain(item)))
+                    site = Waiting(phase, item, self.gain(item))
+                    self.waiting.setdefault(key, []).append(site)
+                    self.heap.push(self.graph, site)
 
     def gain(self, proposal: Proposal) -> float:
         preview = Preview(self.graph, proposal)
