@@ -71,6 +71,7 @@ class _Run:
         self.waiting: dict[_Asked, list[Waiting]] = {}
         self.told: set[Miss] = set()
         self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
+        self.times: dict[Region, float] = {}
         self.error = 0.0  # predicted, of all that was applied
 
     def open(self, index: int) -> None:
@@ -120,8 +121,14 @@ class _Run:
 
     def gain(self, proposal: Proposal) -> float:
         preview = Preview(self.graph, proposal)
-        before = sum(self.cost(self.graph, r) for r in proposal.old)
-        return before - sum(self.cost(preview, r) for r in proposal.new)
+        before = sum(self.time(self.graph, r) for r in proposal.old)
+        return before - sum(self.time(preview, r) for r in proposal.new)
+
+    def time(self, graph: TileGraph, region: Region) -> float:
+        """A region and the shapes around it never change, so it is predicted once."""
+        if region not in self.times:
+            self.times[region] = self.cost(graph, region)
+        return self.times[region]
 
     def dispose(self, site: Waiting) -> bool:
         """Apply a proposal if it is still legal; write down what became of it."""
