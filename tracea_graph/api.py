@@ -20,6 +20,7 @@ from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
+from tracea_graph.pipeline.lock import Lock, read_lock
 from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, staging
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Clock, Reporter
@@ -93,11 +94,15 @@ def _together(
     work: Sequence[tuple[Path, Paths]], options: Options, progress: Progress
 ) -> Iterator[Outcome]:
     """Optimize models that share what they can: every one is planned, then each is finished."""
+    lock = read_lock(options.lock) if options.lock else None
+    options = lock.settle(options) if lock else options
     foundry = Foundry(levels_of(options.target, options.precision), options.environment)
     with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
         runs = [
-            _steps(source, paths, options, foundry, crew, Path(name, str(i)), Clock(progress))
+            _steps(
+                source, paths, options, foundry, crew, Path(name, str(i)), Clock(progress), lock
+            )
             for i, (source, paths) in enumerate(work)
         ]
         planned = [_advance(run) for run in runs]
@@ -134,6 +139,7 @@ def _steps(
     crew: Crew | None,
     scratch: Path,
     clock: Clock,
+    lock: Lock | None,
 ) -> Steps:
     """The way of one model.  It waits once, when it is planned, so that others can be too."""
     clock.step(f"reading {source.name}")
@@ -145,22 +151,28 @@ def _steps(
     inputs = gather_inputs(model, options)
 
     clock.step("planning")
-    planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas)
-    workshop = Workshop(model, options, planner, foundry, scratch)
+    locked = lock.recipe(model.graph, foundry.isas) if lock else None
+    cost = lock.cost if lock else None
+    planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas, cost)
+    workshop = Workshop(model, options, planner, foundry, scratch, locked)
     report = Reporter(paths, model, inputs, foundry.isas, options, clock)
     assembly, trace = workshop.plan()
+    if lock:
+        lock.check(assembly)
+        workshop.use(lock.drivers(assembly.workloads(())))
     report.planned(assembly, trace)
 
     clock.pause()
     yield assembly
     with staging(paths, files) as stage:
         clock.step("tuning")
-        if options.keep == "faster":
+        if options.keep == "faster" and lock is None:
             workshop.tune([binding.symbols for binding in inputs.timed])
 
         clock.step("building")
         out = stage.model if options.keep == "legal" else None
-        full = workshop.build(out=out) if report.worth_building() else None
+        wanted = report.worth_building() and (lock is None or lock.improved)
+        full = workshop.build(out=out) if wanted else None
 
         judge = Judge(model, workshop, inputs, options, foundry.isas, crew)
         clock.step("verifying")

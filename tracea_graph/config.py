@@ -84,6 +84,11 @@ class Options:
     precision: str = "fp32"
     """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights."""
 
+    lock: Path | None = None
+    """A plan of an earlier run: its decisions are applied, nothing is tuned or timed."""
+    save_lock: Path | None = None
+    """Where to write this run's decisions."""
+
     @property
     def tolerance(self) -> float:
         """The error accepted, as a share of ``max|y|``."""

@@ -50,6 +50,7 @@ def _add_optimize(parser: argparse.ArgumentParser) -> None:
     )
     _add_measuring(parser)
     _add_rewriting(parser)
+    _add_locking(parser)
     _add_writing(parser)
     _add_printing(parser)
 
@@ -94,6 +95,15 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
     add("--no-custom-ops", action="store_true", help="plain ONNX only, no library")
     add("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
+
+
+def _add_locking(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("locking").add_argument
+    add("--save-lock", type=Path, metavar="PLAN.json", help="write all decisions to this file")
+    add(
+        "--lock", type=Path, metavar="PLAN.json",
+        help="apply the decisions of this file: nothing is tuned or timed, outputs are verified",
+    )  # fmt: skip
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +160,8 @@ def options_of(args: argparse.Namespace) -> Options:
             raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {value:g}")
     if args.require_library and args.no_custom_ops:
         raise UsageError("--require-library and --no-custom-ops contradict each other")
+    if len(args.models) > 1 and (args.lock or args.save_lock):
+        raise UsageError("--lock and --save-lock are about one model")
     return Options(
         output=None if args.output is None else Path(args.output),
         target=args.target,
@@ -174,6 +186,8 @@ def options_of(args: argparse.Namespace) -> Options:
         cache=args.cache,
         seed=args.seed,
         precision=args.precision,
+        lock=args.lock,
+        save_lock=args.save_lock,
     )
 
 

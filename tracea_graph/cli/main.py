@@ -128,6 +128,8 @@ def _optimize(args: argparse.Namespace) -> int:
         return _show_stages(args, options, options.until)
     if args.report is not None:
         check_file(args.report, "--report", args.models)
+    if args.save_lock is not None:
+        check_file(args.save_lock, "--save-lock", args.models)
     if args.keep_sources is not None:
         check_folder(args.keep_sources, "--keep-sources")
     reports, codes = list[Report](), list[int]()

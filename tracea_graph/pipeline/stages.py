@@ -54,7 +54,8 @@ class Stages:
         appraise_by(planner.cost, graph)
         if until == "import":
             return cls(graph, Trace(), graph)
-        planned, trace = planner.plan()
+        plan = planner.plan()
+        planned, trace = plan.graph, plan.trace
         appraise_by(planner.cost, planned)
         if until == "passes":
             return cls(planned, trace, graph)
