@@ -185,4 +185,19 @@ def read_lock(path: Path) -> Lock:
         )
     if missing := _KEYS - content.keys():
         raise UsageError(f"{path} is no plan lock: it lacks {', '.join(sorted(missing))}")
-    return Lock(str(path), content)
+    lock = Lock(str(path), content)
+    try:
+        lock.settle(Options())
+        assert lock.cost and _well_formed(content)
+    except (TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise UsageError(
+            f"{path} is no plan lock: {error or 'its lists are malformed'}"
+        ) from error
+    return lock
+
+
+def _well_formed(content: Mapping[str, Any]) -> bool:
+    """True if every list holds what :meth:`Lock.of` writes."""
+    lengths = (("frozen", 2), ("barred", 3), ("drivers", 2))
+    rows = all(len(row) == n for name, n in lengths for row in content[name])
+    return rows and all({"group", "count", "kept"} <= group.keys() for group in content["groups"])

@@ -35,8 +35,8 @@ class Ruling:
     """What the scheduler was told to leave alone, and why: all that a plan depends on beside the
     graph, the options and the cost model."""
 
-    frozen: Mapping[str, str] = NOTHING
-    barred: Barred = NO_BARS
+    frozen: Mapping[str, str]
+    barred: Barred
 
 
 @dataclass(frozen=True)
