@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tracea_graph.check.crew import Crew
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.hardware import Decision, Doctor
 from tracea_graph.onnx_io import files_of, library_need
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.pipeline.assembly import Assembly
@@ -32,7 +33,9 @@ from tracea_graph.views import Report
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["STAGES", "Outcome", "load", "optimize", "optimize_many", "session", "stages"]
+__all__ = [
+    "STAGES", "Outcome", "load", "optimize", "optimize_many", "plan_kernel", "session", "stages",
+]  # fmt: skip
 
 Progress = Callable[[str], None]
 Steps = Generator[Assembly, None, Report]
@@ -193,6 +196,15 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
 def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:
     """What each stage makes of a model, up to ``until`` (see :data:`STAGES`); writes nothing."""
     return Stages.run(Path(path), options, until)
+
+
+def plan_kernel(op: str, shape: Sequence[int], precision: str = "FP32") -> Decision:
+    """The kernel variant a problem gets on this machine, and why not the others.
+
+    ``op``: ``gemm``, ``conv2d``, ``flash_attention_2`` …, with the sizes ``tracea doctor --help``
+    lists.  Raises UsageError for an unknown op or shape, if none qualifies, or if two tie.
+    """
+    return Doctor().plan_kernel(op, shape, precision)
 
 
 def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
