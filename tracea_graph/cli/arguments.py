@@ -123,6 +123,7 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
 def _add_printing(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("printing").add_argument
     add("--json", action="store_true", help="print the report as JSON, a list for several models")
+    add("--explain", action="store_true", help="say what became of every operator, and why")
     add("-q", "--quiet", action="store_true", help="print errors only")
     add("-v", "--verbose", action="count", default=0, help="print reasons, rules and near misses")
 

@@ -135,5 +135,7 @@ class Planner:
             for r in graph.regions()
             if isinstance(r.params, _DOUBTFUL) and self.gain(graph, r) < _WORTH_US
         ]
-        why = f"it promises less than {_WORTH_US:g} µs"
-        return {v: why for r in small for n in r.nodes for v in n.outputs if v}
+        why = {
+            r: f"a kernel for {r.results[0]!r} promises less than {_WORTH_US:g} µs" for r in small
+        }
+        return {v: why[r] for r in small for n in r.nodes for v in n.outputs if v}

@@ -142,7 +142,8 @@ class _Run:
             if self.limits.check:
                 self.graph.check()
         except GraphError as error:
-            self.trace.add(phase, rule, where, "rejected", str(error), site.gain, nodes)
+            why = _impossible(proposal, error)
+            self.trace.add(phase, rule, where, "rejected", why, site.gain, nodes)
             return False
         self.trace.add(phase, rule, where, "applied", "", site.gain, nodes)
         self.error = hypot(self.error, proposal.error)
@@ -157,14 +158,16 @@ class _Run:
     def verdict(self, site: Waiting) -> tuple[str, str] | None:
         proposal, limits = site.proposal, self.limits
         if gone := [r.id for r in proposal.old if self.graph.region(r.id) is not r]:
-            taker = next((self.took[name] for name in gone if name in self.took), "another rule")
-            return "superseded", f"{taker} took part of it first"
+            known = next((r for r in proposal.old if r.id in gone and r.id in self.took), None)
+            if known is None:
+                return "superseded", "another rule took part of it first"
+            return "superseded", f"{self.took[known.id]} took {known.results[0]!r} first"
         written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
         for kept in (limits.frozen, limits.barred.get(proposal.rule, {})):
             if found := next((v for v in written if v in kept), None):
                 return "rejected", kept[found]
         if site.gain < limits.min_gain_us and not proposal.step:
-            return "rejected", "no gain predicted"
+            return "rejected", f"no gain is predicted for {proposal.where!r}"
         if proposal.error and hypot(self.error, proposal.error) > limits.max_error:
             return "rejected", (
                 f"its predicted error of {proposal.error:.2g} would bring that of all rewrites "
@@ -183,6 +186,14 @@ class _Run:
                 for use in self.graph.uses(value):
                     near[use.region.id] = use.region
         return list(near.values())
+
+
+def _impossible(proposal: Proposal, error: GraphError) -> str:
+    """Why the graph refused a rewrite, in terms of the model."""
+    if "would make a cycle" not in str(error):
+        return str(error)
+    written = " and ".join(repr(r.results[0]) for r in proposal.old if r.results)
+    return f"what makes {written} cannot be one: something in between needs one for the other"
 
 
 def _names(regions: Iterable[Region]) -> tuple[str, ...]:
