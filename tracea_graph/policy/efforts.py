@@ -62,6 +62,8 @@ _FEW_TAPS, _DEPTHWISE_PRODUCT = 32, 0.2
 """Convolutions of fewer products per element are depthwise ones, and their share."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
+_SPREAD = 105.0
+"""Vector instructions per element whose neighbours come from other channels."""
 _SOFTMAX, _NORM = 10.0, 6.0
 """Vector instructions per score, and per element of a normalised row."""
 
@@ -132,7 +134,7 @@ def _pool(p: PoolParams, operands: Sequence[Dims], result: Dims) -> Effort:
 
 
 def _move(p: MoveParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort()
+    return Effort(vector=_SPREAD * prod(result) if p.kind == "spread" else 0.0)
 
 
 def _channel_norm(p: ChannelNormParams, operands: Sequence[Dims], result: Dims) -> Effort:
