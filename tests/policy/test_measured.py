@@ -1,4 +1,4 @@
-"""The cost model against times that ``models.regions`` and ``models.drivers`` measured on a Zen 4."""
+"""The cost model against what ``models.regions`` and ``models.drivers`` measured on a Zen 4."""
 
 from __future__ import annotations
 
