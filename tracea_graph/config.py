@@ -66,7 +66,8 @@ class Options:
     budget: float = 180.0
     """Seconds of measuring, at most."""
     effort: str = "default"
-    """``thorough`` searches for better drivers; otherwise those found earlier are used."""
+    """``quick`` judges all rewrites together; ``thorough`` searches for better drivers, otherwise
+    those found earlier are used."""
     verify: bool = True
     custom_ops: bool = True
     require_library: bool = False
@@ -82,6 +83,11 @@ class Options:
     seed: int = 0
     precision: str = "fp32"
     """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights."""
+
+    lock: Path | None = None
+    """A plan of an earlier run: its decisions are applied, nothing is tuned or timed."""
+    save_lock: Path | None = None
+    """Where to write this run's decisions."""
 
     @property
     def tolerance(self) -> float:

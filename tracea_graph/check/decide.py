@@ -103,8 +103,11 @@ def decide(
     threads: Sequence[int] = (1,),
     budget: float = 60.0,
     worker: Callable[[], Racer] = Worker,
+    apart: bool = True,
 ) -> Decision:
     """Measure groups and keep what pays, within ``budget`` seconds of measuring.
+
+    Without ``apart`` they are judged together: one race, all or nothing.
 
     ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
     in; one that dies is replaced and its candidate loses.  BuildError of the full model is raised.
@@ -114,7 +117,7 @@ def decide(
         return Decision(frozenset(), (), {}, None, notes)
     full = build(frozenset())
     with Bench(worker, feeds, tuple(dict.fromkeys(threads)), budget) as bench:
-        return _Decider(Candidate(original, None), full, build, bench, notes).decide(groups)
+        return _Decider(Candidate(original, None), full, build, bench, notes, apart).decide(groups)
 
 
 @dataclass
@@ -155,6 +158,7 @@ class _Decider:
     build: Build
     bench: Bench
     notes: tuple[str, ...]
+    apart: bool = True
 
     def decide(self, groups: Sequence[Group]) -> Decision:
         try:
@@ -171,6 +175,8 @@ class _Decider:
 
     def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
         """The groups to judge alone, and one unit of all that are too small for the budget."""
+        if not self.apart:
+            return [_Unit(list(groups))]
         cost = self.bench.cost_of_a_race(total)
         room = int(GROUPS_SHARE * self.bench.budget / cost) if cost else len(groups)
         alone = len(groups) if room >= len(groups) else max(room - 1, 0)

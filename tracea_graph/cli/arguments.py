@@ -50,6 +50,7 @@ def _add_optimize(parser: argparse.ArgumentParser) -> None:
     )
     _add_measuring(parser)
     _add_rewriting(parser)
+    _add_locking(parser)
     _add_writing(parser)
     _add_printing(parser)
 
@@ -58,7 +59,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("measuring").add_argument
     add(
         "--effort", choices=("quick", "default", "thorough"), default="default",
-        help="thorough: search for better blocking of the products too",
+        help="quick: judge all rewrites together; thorough: search for better blocking too",
     )  # fmt: skip
     add("--threads", metavar="N[,M]", help="thread counts to time (default: 1 and all cores)")
     add(
@@ -96,6 +97,15 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
 
 
+def _add_locking(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("locking").add_argument
+    add("--save-lock", type=Path, metavar="PLAN.json", help="write all decisions to this file")
+    add(
+        "--lock", type=Path, metavar="PLAN.json",
+        help="apply the decisions of this file: nothing is tuned or timed, outputs are verified",
+    )  # fmt: skip
+
+
 def _add_writing(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("writing").add_argument
     add("--require-library", action="store_true", help="no bodies: loading needs the library")
@@ -113,6 +123,7 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
 def _add_printing(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("printing").add_argument
     add("--json", action="store_true", help="print the report as JSON, a list for several models")
+    add("--explain", action="store_true", help="say what became of every operator, and why")
     add("-q", "--quiet", action="store_true", help="print errors only")
     add("-v", "--verbose", action="count", default=0, help="print reasons, rules and near misses")
 
@@ -150,6 +161,8 @@ def options_of(args: argparse.Namespace) -> Options:
             raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {value:g}")
     if args.require_library and args.no_custom_ops:
         raise UsageError("--require-library and --no-custom-ops contradict each other")
+    if len(args.models) > 1 and (args.lock or args.save_lock):
+        raise UsageError("--lock and --save-lock are about one model")
     return Options(
         output=None if args.output is None else Path(args.output),
         target=args.target,
@@ -174,6 +187,8 @@ def options_of(args: argparse.Namespace) -> Options:
         cache=args.cache,
         seed=args.seed,
         precision=args.precision,
+        lock=args.lock,
+        save_lock=args.save_lock,
     )
 
 

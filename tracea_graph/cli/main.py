@@ -24,7 +24,9 @@ from tracea_graph.cli.inspect import run_explain, run_inspect
 from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
+from tracea_graph.pipeline.explaining import explain
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
+from tracea_graph.pipeline.targets import levels_of
 from tracea_graph.views import (
     Report,
     plain,
@@ -34,6 +36,7 @@ from tracea_graph.views import (
     report_page,
     rule_rows,
 )
+from tracea_graph.views.explain import render_explanation
 
 __all__ = ["main", "optimize_main"]
 
@@ -128,6 +131,8 @@ def _optimize(args: argparse.Namespace) -> int:
         return _show_stages(args, options, options.until)
     if args.report is not None:
         check_file(args.report, "--report", args.models)
+    if args.save_lock is not None:
+        check_file(args.save_lock, "--save-lock", args.models)
     if args.keep_sources is not None:
         check_folder(args.keep_sources, "--keep-sources")
     reports, codes = list[Report](), list[int]()
@@ -140,6 +145,8 @@ def _optimize(args: argparse.Namespace) -> int:
         reports.append(outcome.report)
         if not args.json:
             _console(quiet=args.quiet).print(render_report(reports[-1], args.verbose))
+        if args.explain and not (args.json or args.quiet):
+            _explain(outcome.source, options, reports[-1])
     _finish(reports, args)
     return codes[0] if codes else 0
 
@@ -159,6 +166,13 @@ def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Itera
         if outcome is None:
             return
         yield outcome
+
+
+def _explain(source: Path, options: Options, report: Report) -> None:
+    """What ``tracea explain`` says, with the gains of this run."""
+    isas = levels_of(options.target, options.precision) if options.keep == "faster" else ()
+    told = explain(source, options, result=Path(report.files[-1]), isas=isas)
+    _console().print(render_explanation(told))
 
 
 def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:

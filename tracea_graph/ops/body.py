@@ -17,7 +17,7 @@ import numpy as np
 
 from tracea_graph.ir import Attr, Blob, Node
 
-__all__ = ["Body", "BodyBuilder", "placed", "structural_key"]
+__all__ = ["Body", "BodyBuilder", "placed", "spell", "structural_key"]
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,14 @@ def structural_key(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequen
     for node in nodes:
         reads = [ids.setdefault(v, len(ids)) for v in node.inputs]
         writes = [ids.setdefault(v, len(ids)) for v in node.outputs]
-        attrs = sorted((k, _spell(v)) for k, v in node.attrs.items())
+        attrs = sorted((k, spell(v)) for k, v in node.attrs.items())
         rows.append([node.domain, node.op, reads, writes, attrs])
     rows.append([ids.get(v, -1) for v in outputs])
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _spell(value: Attr) -> str:
+def spell(value: Attr) -> str:
+    """An attribute as text that is equal where its value is."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, Blob):

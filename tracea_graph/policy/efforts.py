@@ -59,13 +59,15 @@ _CONVOLUTIONS = MappingProxyType(
 _PRODUCT, _FLAT_PRODUCT = 0.85, 0.5
 """The same of ONNX Runtime's, with many and with few rows."""
 _MANY_ROWS = 64
-_FEW_TAPS, _DEPTHWISE_PRODUCT = 32, 0.2
-"""Convolutions of fewer products per element are depthwise ones, and their share."""
+_DEPTHWISE_PRODUCT = 0.2
+"""Its share where every channel has filters of its own."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
 _STATE_PRODUCT, _GATE, _STEP_US = 0.3, 12.0, 1.0
 """A recurrent cell's products with its state, instructions per gate, and what a step costs ONNX
 Runtime beside them."""
+_SPREAD = 105.0
+"""Vector instructions per element whose neighbours come from other channels."""
 _SOFTMAX, _NORM = 10.0, 6.0
 """Vector instructions per score, and per element of a normalised row."""
 
@@ -136,7 +138,7 @@ def _pool(p: PoolParams, operands: Sequence[Dims], result: Dims) -> Effort:
 
 
 def _move(p: MoveParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort()
+    return Effort(vector=_SPREAD * prod(result) if p.kind == "spread" else 0.0)
 
 
 def _channel_norm(p: ChannelNormParams, operands: Sequence[Dims], result: Dims) -> Effort:
@@ -191,7 +193,8 @@ def original(op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result
         return Effort()
     if op == "Conv":
         taps = prod(operands[1][1:])
-        share = _PRODUCT if taps > _FEW_TAPS else _DEPTHWISE_PRODUCT
+        depthwise = operands[1][1] == 1 and attrs.get("group", 1) > 1
+        share = _DEPTHWISE_PRODUCT if depthwise else _PRODUCT
         return Effort(2.0 * prod(result) * taps / share)
     if op == "ConvTranspose":
         return Effort(2.0 * prod(operands[0]) * prod(operands[1][1:]) / _FLAT_PRODUCT)
