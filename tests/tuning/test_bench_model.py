@@ -64,9 +64,9 @@ def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> Non
         worker.open("m", path, stand.library.path)
         (y,) = worker.run("m", feeds).values()
     last = np.fromfile(
-        folder / "weights.data", np.float32, offset=(repeated.count - 1) * repeated.stride
+        folder / repeated.data, np.float32, offset=(repeated.count - 1) * repeated.stride
     )
-    weight = unpack_panels(last[: np.prod(repeated.weight)].reshape(repeated.weight), PROBLEM.n)
+    weight = unpack_panels(last[: np.prod(repeated.weight.shape)].reshape(repeated.weight.shape), PROBLEM.n)
     operands = [feeds["x"] @ weight + feeds["b"], *(feeds[f"e{i}"] for i in range(4))]
     operands[3] = operands[3][:, None]
     np.testing.assert_allclose(y, CHAIN.reference(operands)[0], atol=1e-4)
