@@ -66,7 +66,9 @@ def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> Non
     last = np.fromfile(
         folder / repeated.data, np.float32, offset=(repeated.count - 1) * repeated.stride
     )
-    weight = unpack_panels(last[: np.prod(repeated.weight.shape)].reshape(repeated.weight.shape), PROBLEM.n)
+    weight = unpack_panels(
+        last[: np.prod(repeated.weight.shape)].reshape(repeated.weight.shape), PROBLEM.n
+    )
     operands = [feeds["x"] @ weight + feeds["b"], *(feeds[f"e{i}"] for i in range(4))]
     operands[3] = operands[3][:, None]
     np.testing.assert_allclose(y, CHAIN.reference(operands)[0], atol=1e-4)

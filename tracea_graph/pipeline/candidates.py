@@ -16,7 +16,7 @@ from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.rewrite import Trace
-from tracea_graph.tuning import Drivers, tune
+from tracea_graph.tuning import Drivers, Task, tables, tune
 
 __all__ = ["Built", "Workshop"]
 
@@ -102,14 +102,14 @@ class Workshop:
         """Find better drivers for the whole model's products; later plans use them."""
         start = time.perf_counter()
         assembly, _ = self.plan()
-        self._drivers = tune(
-            assembly.workloads(bindings),
+        options = self.options
+        task = Task(
             self.foundry.isas,
-            threads=self.options.thread_counts,
-            budget_s=_TUNING_SHARE[self.options.effort] * self.options.budget,
-            environment=self.options.environment,
-            seed=self.options.seed,
+            options.thread_counts,
+            _TUNING_SHARE[options.effort] * options.budget,
+            seed=options.seed,
         )
+        self._drivers = tables(tune(assembly.workloads(bindings), task, options.environment))
         self._spent("tune", start)
 
     def build(self, dropped: frozenset[str] = frozenset(), out: Path | None = None) -> Built:

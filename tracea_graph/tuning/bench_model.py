@@ -44,7 +44,9 @@ def weight_of(problem: Problem) -> TensorSpec:
     k, n = problem.k, problem.n
     if problem.layout in IN_BF16:
         return TensorSpec(DType.BF16, (-(-n // PANEL), k // 2, PANEL, 2))
-    return TensorSpec(DType.F32, (-(-n // PANEL), k, PANEL) if problem.layout == "panels" else (k, n))
+    return TensorSpec(
+        DType.F32, (-(-n // PANEL), k, PANEL) if problem.layout == "panels" else (k, n)
+    )
 
 
 def _extras(problem: Problem, rows: Extent) -> list[TensorSpec]:
@@ -93,9 +95,7 @@ def bench_program(problem: Problem, drivers: tuple[GemmDriver, ...]) -> Program:
         calls.append(Call("round_bf16", (views[0], pairs)))
         views[0] = pairs
     ints = (LAYOUTS.index(problem.layout), len(problem.parts) or 1)
-    calls.append(
-        Call(problem.kernel, tuple(views), ints, chain=problem.epilogue, drivers=drivers)
-    )
+    calls.append(Call(problem.kernel, tuple(views), ints, chain=problem.epilogue, drivers=drivers))
     return Program(tuple(inputs), outputs, {"m": (0, 0)}, tuple(temps), tuple(calls))
 
 
@@ -146,7 +146,9 @@ class Stand(AbstractContextManager["Stand"]):
         types = {t.name: t for t in map(_op_type, found)}
         self.library = build_library(
             list(types.values()),
-            sorted({name for p in found for c in bench_program(p, ()).calls for name in kernels_of(c)}),
+            sorted(
+                {name for p in found for c in bench_program(p, ()).calls for name in kernels_of(c)}
+            ),
             list(chains.values()),
             (isa,),
             folder / "bench.so",
@@ -201,7 +203,7 @@ class Stand(AbstractContextManager["Stand"]):
         count, weight = math.ceil(wanted / problem.weight_bytes), weight_of(problem)
         return Repeated(
             self.library.domain, _op_type(problem).name, inputs, outputs,
-            weight, min(max(count, 2), MOST_NODES), f"{weight.dtype.short if weight.dtype else 0}.data",
+            weight, min(max(count, 2), MOST_NODES), f"{problem.dtype}.data",
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:
@@ -222,12 +224,12 @@ class Stand(AbstractContextManager["Stand"]):
         if have >= size:
             return
         numbers = np.random.default_rng(1).standard_normal(_BLOCK // 4, dtype=np.float32) * 0.02
+        block = numbers.tobytes()
         if model.weight.dtype is DType.BF16:
-            numbers = numbers.view(np.uint32) >> 16 & 0xFFFF
-            numbers = numbers.astype(np.uint16).repeat(2)
+            block = (numbers.view(np.uint32) >> 16).astype(np.uint16).repeat(2).tobytes()
         with data.open("ab") as file:
             for _ in range(have, size, _BLOCK):
-                file.write(numbers.tobytes())
+                file.write(block)
 
     def _opened(self, worker: Worker, case: Case, driver: GemmDriver, threads: int) -> str:
         key = (driver, threads)

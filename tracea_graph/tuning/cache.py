@@ -41,7 +41,8 @@ CREATE TABLE IF NOT EXISTS result (
 _STORE = """
 INSERT INTO result VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
-    what = excluded.what, about = excluded.about, value = excluded.value, evidence = excluded.evidence,
+    what = excluded.what, about = excluded.about,
+    value = excluded.value, evidence = excluded.evidence,
     final = excluded.final, written = excluded.written
 WHERE excluded.final >= result.final
 """
