@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 __all__ = ["TOLERANCE", "Environment", "Options"]
 
@@ -82,6 +84,11 @@ class Options:
     seed: int = 0
     precision: str = "fp32"
     """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights."""
+
+    storage: str = ""
+    """URL of tuning studies that other machines share; empty for this machine alone."""
+    patterns: tuple[Mapping[str, Any], ...] = ()
+    """Hints on drivers, as a ``--config`` file has them; see ``tuning.hints``."""
 
     @property
     def tolerance(self) -> float:

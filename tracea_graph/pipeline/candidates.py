@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tracea_graph.build import Library
@@ -17,6 +18,7 @@ from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.rewrite import Trace
 from tracea_graph.tuning import Drivers, Task, tables, tune
+from tracea_graph.tuning.hints import hinted, hints_from
 
 __all__ = ["Built", "Workshop"]
 
@@ -108,8 +110,10 @@ class Workshop:
             options.thread_counts,
             _TUNING_SHARE[options.effort] * options.budget,
             seed=options.seed,
+            storage=options.storage,
         )
-        self._drivers = tables(tune(assembly.workloads(bindings), task, options.environment))
+        loads, pin = assembly.workloads(bindings), partial(hinted, hints_from(options.patterns))
+        self._drivers = tables(tune(loads, task, options.environment, pin=pin))
         self._spent("tune", start)
 
     def build(self, dropped: frozenset[str] = frozenset(), out: Path | None = None) -> Built:

@@ -17,8 +17,8 @@ __all__ = ["Event", "Listener", "Measured", "Settled", "Started", "Tuned", "igno
 class Tuned:
     """What became of one case.
 
-    ``source``: ``cache`` (a hit), ``measured``, ``begun`` (time ran out) or ``default``.  ``why``
-    says, of what was not in the cache, why it was not; and of a default, why it was left.
+    ``source``: ``cache`` (a hit), ``hint``, ``measured``, ``begun`` (time ran out) or ``default``.
+    ``why`` says, of what was not in the cache, why it was not; of a default, why it was left.
     """
 
     case: Case

@@ -16,7 +16,7 @@ from tracea_graph.tuning.cache import TuningCache
 from tracea_graph.tuning.events import Listener, ignore
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.tuning.problem import Problem
-from tracea_graph.tuning.tuner import Propose, Tuner
+from tracea_graph.tuning.tuner import Pin, Propose, Tuner
 
 __all__ = ["CACHE_FILE", "Task", "tuner"]
 
@@ -49,6 +49,7 @@ def tuner(
     *,
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
+    pin: Pin = lambda case: None,
 ) -> Iterator[Tuner]:
     """A tuner on this machine's cache and stand."""
     environment, profile = environment or Environment(), profile_cpu()
@@ -63,7 +64,7 @@ def tuner(
         facts = machine_facts(profile, environment)
         yield Tuner(
             cache, stand, isa=task.isas[-1], threads=task.threads, facts=facts, seed=task.seed,
-            listen=listen, propose=propose,
+            listen=listen, propose=propose, pin=pin,
         )  # fmt: skip
 
 

@@ -83,6 +83,11 @@ class SharedStudy:
         """True once this worker is the one to judge."""
 
     @property
+    def trials(self) -> list[optuna.trial.FrozenTrial]:
+        """All trials, whoever has them."""
+        return self._study.get_trials(deepcopy=False)
+
+    @property
     def outcome(self) -> Outcome | None:
         """What the one who judged found, without the trials."""
         try:
@@ -104,7 +109,7 @@ class SharedStudy:
         self._fill(study)
         while study.has_time():
             self._give_up_lost()
-            trials = self._study.get_trials(deepcopy=False)
+            trials = self.trials
             if self._wants_more(study, trials):
                 self._take(study)
             elif any(t.state in (states.RUNNING, states.WAITING) for t in trials):
@@ -143,23 +148,22 @@ class SharedStudy:
 
         states = optuna.trial.TrialState
         trial = self._study.ask(space_of(study.candidates))
-        driver = GemmDriver(**trial.params)
+        driver, score = GemmDriver(**trial.params), None
         try:
             if driver not in set(study.candidates):
                 self._study.tell(trial, state=states.PRUNED)
                 return
             score = study.first_score(driver)
-            if score is None:
-                self._study.tell(trial, state=states.FAIL)
-                self._study.enqueue_trial(trial.params)
-                return
-            trial.set_user_attr("evidence", json.dumps(study.trial(driver).to_json()))
-            self._study.tell(trial, score)
-        except BaseException:
-            with suppress(Exception):  # the storage may be what failed
-                self._study.tell(trial, state=states.FAIL)
-                self._study.enqueue_trial(trial.params)
-            raise
+            if score is not None:
+                evidence = json.dumps(study.trial(driver).to_json())
+                with suppress(optuna.exceptions.UpdateFinishedTrialError):  # given up meanwhile
+                    trial.set_user_attr("evidence", evidence)
+                self._study.tell(trial, score, skip_if_finished=True)
+        finally:
+            if score is None and driver in set(study.candidates):
+                with suppress(Exception):  # the storage may be what failed
+                    self._study.tell(trial, state=states.FAIL, skip_if_finished=True)
+                    self._study.enqueue_trial(trial.params)
 
     def _give_up_lost(self) -> None:
         """Trials whose worker seems dead are taken from it and wait again."""
@@ -189,7 +193,7 @@ class SharedStudy:
 
     def _adopted(self, study: Study) -> bool:
         """Take over everybody's trials."""
-        for trial in self._study.get_trials(deepcopy=False):
+        for trial in self.trials:
             with suppress(KeyError, TypeError, ValueError):  # a trial without races, or spoilt
                 study.adopt(Trial.from_json(json.loads(trial.user_attrs["evidence"])))
         return True

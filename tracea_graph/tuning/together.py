@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.tuning.events import Listener, Settled, Started, Tuned, ignore
+from tracea_graph.tuning.events import Settled, Started, Tuned
 from tracea_graph.tuning.identity import key_of
 from tracea_graph.tuning.jobs import Job, Prospects, allot, by_worth, jobs_of
-from tracea_graph.tuning.machine import Task, tuner
+from tracea_graph.tuning.machine import Task
 from tracea_graph.tuning.problem import Case, Workload
 from tracea_graph.tuning.shared import Shared, SharedStudy
 from tracea_graph.tuning.study import Outcome
-from tracea_graph.tuning.tuner import Racing, Tuner
+from tracea_graph.tuning.tuner import KNOWN, Racing, Tuner
 from tracea_graph.tuning.wire import case_from_json, case_to_json
 
 __all__ = ["help_others", "tune_together"]
@@ -39,9 +38,9 @@ def tune_together(made: Tuner, workloads: Sequence[Workload], task: Task) -> lis
     shared = Shared(task.storage, lost_after=task.lost_after, seed=task.seed)
     end = made.clock() + task.budget
     jobs = jobs_of(workloads, made.isa, made.threads, task.rest_us)
-    found = {job.case: made.remembered(job) for job in jobs}
+    found = {job.case: made.known(job) for job in jobs}
     prospects = Prospects(made.isa, made.threads)
-    todo = by_worth((j for j in jobs if found[j.case].source != "cache"), prospects)
+    todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)
     made.tell(Started(tuple(found.values()), tuple(todo), task.budget))
     trials = allot(todo, prospects, task.budget)
     parts = []
@@ -60,31 +59,27 @@ def tune_together(made: Tuner, workloads: Sequence[Workload], task: Task) -> lis
 
 def help_others(
     task: Task,
-    environment: Environment | None = None,
+    opened: Callable[[Task], AbstractContextManager[Tuner]],
     *,
     idle: float = float("inf"),
-    listen: Listener = ignore,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> int:
-    """Take trials of whatever is published at ``task.storage``, as this machine.
+    """Take trials of whatever is published at ``task.storage``, by tuners that ``opened`` makes.
 
     Ends after ``task.budget`` seconds, or ``idle`` seconds without work; how many cases were
-    settled here.
+    settled meanwhile.
     """
     shared = Shared(task.storage, lost_after=task.lost_after, seed=task.seed)
     end, last, settled = time.monotonic() + task.budget, time.monotonic(), 0
     while time.monotonic() < min(end, last + idle):
         for (precision, threads), jobs in _published(shared).items():
-            isas = profile_cpu().levels(precision)
-            own = replace(task, isas=isas, threads=threads)
-            with tuner(own, environment, listen=listen) as made:
-                parts = _open_parts(made, shared, jobs)
-                if not parts:
+            own = replace(task, isas=profile_cpu().levels(precision), threads=threads)
+            with opened(own) as made:
+                if not (parts := _open_parts(made, shared, jobs)):
                     continue
                 say(f"{len(parts)} cases are open")
                 with made.stand([part.job.case.problem for part in parts]) as stand:
-                    done = _take_part(made, stand, parts, min(end, time.monotonic() + task.budget))
-                settled += len(done)
+                    settled += len(_take_part(made, stand, parts, end))
                 last = time.monotonic()
         time.sleep(_POLL_SECONDS)
     return settled

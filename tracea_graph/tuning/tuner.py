@@ -24,7 +24,7 @@ from tracea_graph.tuning.problem import Case, Problem, Workload
 from tracea_graph.tuning.space import candidates, default_of
 from tracea_graph.tuning.study import Explore, Outcome, Study, Trial, explore
 
-__all__ = ["LITTLE", "Propose", "Racing", "Tuner"]
+__all__ = ["KNOWN", "LITTLE", "Pin", "Propose", "Racing", "Tuner"]
 
 LITTLE = "what is left promises less than 1 % end to end"
 _RACE_SECONDS = 5.0
@@ -32,6 +32,11 @@ _RACE_SECONDS = 5.0
 
 Propose = Callable[[Case, Sequence[GemmDriver]], Sequence[GemmDriver]]
 """The candidates of a case, from those the policy ranks: filtered, or more in front."""
+
+Pin = Callable[[Case], GemmDriver | None]
+"""The driver a case shall have, where somebody says so."""
+KNOWN = ("cache", "hint")
+"""Sources of cases that need no measuring."""
 
 
 class Racing(Protocol):
@@ -50,7 +55,7 @@ class Tuner:
 
     ``threads`` are the thread counts a driver must do well at; ``facts`` what results depend on
     besides the problem (see ``identity``); ``limit`` how many candidates a case has, the policy's
-    first; ``propose`` may change the candidates of a case.
+    first; ``propose`` may change the candidates of a case, ``pin`` settle it.
     """
 
     def __init__(
@@ -66,10 +71,12 @@ class Tuner:
         clock: Callable[[], float] = time.monotonic,
         listen: Listener = ignore,
         propose: Propose = lambda case, ranked: ranked,
+        pin: Pin = lambda case: None,
     ) -> None:
         self.isa, self.threads, self.facts = isa, tuple(dict.fromkeys(threads)), facts
         self._cache, self.stand, self._limit = cache, stand, limit
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
+        self._pin = pin
 
     def run(
         self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
@@ -80,12 +87,12 @@ class Tuner:
         """
         end = self.clock() + budget
         jobs = jobs_of(workloads, self.isa, self.threads, rest_us)
-        found = {job.case: self.remembered(job) for job in jobs}
+        found = {job.case: self.known(job) for job in jobs}
         prospects = Prospects(self.isa, self.threads)
         for one in found.values():
             if one.source == "cache":
                 prospects.won(1 - 1 / one.gain)
-        todo = by_worth((j for j in jobs if found[j.case].source != "cache"), prospects)
+        todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)
         left = self._promising(todo, prospects, found)
         self.tell(Started(tuple(found.values()), tuple(left), budget))
         if left and budget > 0:
@@ -111,6 +118,13 @@ class Tuner:
     def about(self, case: Case) -> dict[str, str]:
         """Everything a case's result depends on here."""
         return about_case(case, self.facts, self.isa, self.threads)
+
+    def known(self, job: Job) -> Tuned:
+        """A case's hint, or what the cache knows."""
+        driver = self._pin(job.case)
+        if driver is not None:
+            return Tuned(job.case, driver, 1.0, "hint", "", job.share)
+        return self.remembered(job)
 
     def remembered(self, job: Job) -> Tuned:
         """What the cache knows of a case; the default, and why, where that is nothing."""
