@@ -214,7 +214,7 @@ def _save(args: argparse.Namespace, found: Sequence[TunedModel]) -> None:
         "precision": args.precision, "target": args.target, "seed": args.seed,
         "storage": args.storage,
     }  # fmt: skip
-    tuned = {str(t.case): t for one in found for t in one.tuned if t.source != "default"}
+    tuned = {t.case: t for one in found for t in one.tuned if t.gain > 1 or t.source == "hint"}
     save_config(args.save_config, settings, [hint_of(t) for t in tuned.values()])
 
 
@@ -228,7 +228,7 @@ def _json(found: TunedModel) -> dict[str, Any]:
         "saved": found.saved,
         "cases": [
             {
-                "region": str(t.case), "nodes": found.counts.get(str(t.case), 0),
+                "region": str(t.case), "nodes": found.counts.get(t.case, 0),
                 "share": t.share, "source": t.source, "why": t.why, "gain": t.gain,
                 "driver": vars(t.driver),
             }

@@ -14,7 +14,7 @@ from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of
-from tracea_graph.tuning import Listener, Propose, Task, Tuned, ignore, tune
+from tracea_graph.tuning import Case, Listener, Propose, Task, Tuned, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from
 
 __all__ = ["TunedModel", "tune_model"]
@@ -22,16 +22,17 @@ __all__ = ["TunedModel", "tune_model"]
 
 @dataclass(frozen=True)
 class TunedModel:
-    """What became of a model's cases; ``counts`` are the nodes that have each."""
+    """What became of a model's cases; ``counts`` are the nodes that have each
+    of those at the sizes asked for."""
 
     path: Path
     tuned: tuple[Tuned, ...]
-    counts: Mapping[str, int]
+    counts: Mapping[Case, int]
 
     @property
     def saved(self) -> float:
         """The share of the model's predicted time that better drivers save, at sizes asked for."""
-        return sum(t.share * (1 - 1 / t.gain) for t in self.tuned if str(t.case) in self.counts)
+        return sum(t.share * (1 - 1 / t.gain) for t in self.tuned if t.case in self.counts)
 
 
 def tune_model(
@@ -64,5 +65,5 @@ def tune_model(
         loads, task, options.environment, listen=listen, propose=propose,
         pin=partial(hinted, hints_from(options.patterns)),
     )  # fmt: skip
-    counts = {f"{w.problem}, {rows} rows": w.count for w in loads for rows in w.rows}
+    counts = {Case(w.problem, rows): w.count for w in loads for rows in w.rows}
     return TunedModel(path, tuple(found), counts)

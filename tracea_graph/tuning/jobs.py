@@ -29,6 +29,8 @@ _FEWEST, _MOST = 4, 160
 """Trials of a case, at least and at most."""
 _BENCH_BYTES, _PAIRS, _OPENING_US = 64 << 20, 5, 60e3
 """A bench model's weights, the pairs a trial takes on average, and the µs a session takes."""
+_SEARCHING = 0.7
+"""Share of a case's time for searching; the rest is for telling the best apart."""
 _JUDGING = 30
 """Pairs of the verdict, usually."""
 
@@ -88,6 +90,11 @@ class Prospects:
     def won(self, gain: float) -> None:
         """A job turned out to win this share of its time."""
         self._won.append(gain)
+
+    def slice_of(self, jobs: Sequence[Job], seconds: float) -> float:
+        """The seconds the first of these jobs may search, of what is left for all of them."""
+        wanted = [self.of(job) for job in jobs]
+        return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
 
     def hopeless(self, jobs: Iterable[Job]) -> set[int]:
         """Runs whose remaining jobs together promise less than a hundredth."""

@@ -103,7 +103,8 @@ class Study:
 
     ``known`` are trials of an earlier, interrupted study; ``save`` hears of progress after every
     race.  ``has_time`` says whether to go on.  ``trials`` bounds the candidates that are measured;
-    ``seed`` is the sampler's, where there is one; ``search`` does the first rung.
+    ``seed`` is the sampler's, where there is one; ``search`` does the first rung, as long as
+    ``may_search``: then the best so far is judged, but the outcome is not final.
     """
 
     default: GemmDriver
@@ -116,6 +117,7 @@ class Study:
     seed: int = 0
     trials: int = EXHAUSTIVE
     search: Explore = field(default=lambda study: explore(study))
+    may_search: Callable[[], bool] = lambda: True
 
     def run(self) -> Outcome:
         """Choose a driver.  What was measured when time is up stays in the outcome's trials."""
@@ -125,7 +127,8 @@ class Study:
 
     def _searched(self) -> list[Trial] | None:
         """The candidates worth judging, best first; None when time is up."""
-        if not self.search(self):
+        self._complete = self.search(self)
+        if not self._complete and (not self.has_time() or self.may_search()):
             return None
         left, count = list(self._trials.values()), len(self._trials)
         for (before, _), (pairs, part) in pairwise(RUNGS):
@@ -136,13 +139,13 @@ class Study:
 
     def _judged(self, best: Sequence[Trial]) -> Outcome:
         """Judge the best on fresh pairs; the next best if it turns out no gain."""
-        final = True
+        final = self._complete
         for trial in best:
             if trial.score(self.threads, RUNGS[-1][0]) < MINIMUM_GAIN:
                 break
             verdict = self._verdict(trial)
             if verdict == "gain":
-                return self._outcome(trial, final=True)
+                return self._outcome(trial, final=self._complete)
             final = final and verdict == "none"
             if verdict == "":
                 break
@@ -165,7 +168,7 @@ class Study:
 
     def first_score(self, driver: GemmDriver) -> float | None:
         """A candidate's score after its first pairs, now or earlier; None when time is up."""
-        if not self._raced(driver, RUNGS[0][0]):
+        if not self.may_search() or not self._raced(driver, RUNGS[0][0]):
             return None
         return self._trials[driver].score(self.threads, RUNGS[0][0])
 

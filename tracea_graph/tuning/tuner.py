@@ -7,6 +7,7 @@ what promises too little, or what the budget does not reach, keeps its default.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -99,9 +100,11 @@ class Tuner:
             trials = allot(left, prospects, budget)
             with self.stand([job.case.problem for job in left]) as stand:
                 while left and self.clock() < end:
+                    until = self.clock() + prospects.slice_of(left, end - self.clock())
                     job, *left = left
-                    found[job.case] = self.study(job, stand, end, trials[job.case])
-                    prospects.won(1 - 1 / found[job.case].gain)
+                    found[job.case] = self.study(job, stand, end, trials[job.case], until=until)
+                    if found[job.case].source == "measured":
+                        prospects.won(1 - 1 / found[job.case].gain)
                     left = self._promising(left, prospects, found)
         return list(found.values())
 
@@ -142,9 +145,13 @@ class Tuner:
         return Tuned(case, default_of(case), 1.0, "default", why, job.share)
 
     def study(
-        self, job: Job, stand: Racing, end: float, trials: int, search: Explore = explore
-    ) -> Tuned:
-        """Measure a case, with at most so many trials; what was found goes to the cache."""
+        self, job: Job, stand: Racing, end: float, trials: int, search: Explore = explore,
+        until: float = math.inf,
+    ) -> Tuned:  # fmt: skip
+        """Measure a case, with at most so many trials, searching ``until`` then at the latest.
+
+        What was found goes to the cache.
+        """
         case, start = job.case, self.clock()
         default = default_of(case)
         ranked = candidates(case, self.isa, self.threads, self._limit)
@@ -159,6 +166,7 @@ class Tuner:
             seed=self._seed,
             trials=trials,
             search=search,
+            may_search=lambda: self.clock() < until,
         )
         outcome = study.run()
         self.save(case, outcome)

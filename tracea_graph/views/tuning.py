@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.tuning import Tuned
+from tracea_graph.tuning import Case, Tuned
 
 __all__ = ["Curve", "convergence_svg", "curves", "driver_text", "render_curves", "render_tuned"]
 
@@ -22,16 +22,16 @@ _COLOURS = ("#2a6fdb", "#d9582b", "#2f9e44", "#9c36b5", "#e8a200", "#0b8a8f", "#
 
 
 def render_tuned(
-    tuned: Sequence[Tuned], counts: Mapping[str, int], saved: float
+    tuned: Sequence[Tuned], counts: Mapping[Case, int], saved: float
 ) -> RenderableType:
     """One model's cases: those it has at the sizes asked for first, the largest shares first."""
     table = Table(title_justify="left")
     for name in ("region", "nodes", "share", "cache", "driver", "gain", ""):
         table.add_column(name, justify="right" if name in ("nodes", "share", "gain") else "left")
-    asked = [t for t in tuned if str(t.case) in counts]
+    asked = [t for t in tuned if t.case in counts]
     for t in sorted(asked, key=lambda t: -t.share):
         table.add_row(
-            str(t.case), str(counts[str(t.case)]), f"{t.share:.1%}",
+            str(t.case), str(counts[t.case]), f"{t.share:.1%}",
             _SOURCES.get(t.source, "miss"), driver_text(t), f"{t.gain:.3f}×", escape(t.why),
         )  # fmt: skip
     others = len(tuned) - len(asked)
