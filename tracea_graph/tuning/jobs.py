@@ -25,6 +25,7 @@ _PRIOR_GAIN = 0.03
 """What a case is expected to win before any was measured, where the cost model sees less."""
 _WORTH = 0.01
 """A run whose remaining cases promise less, end to end, is left as it is."""
+_UNASKED_WEIGHT = 0.1
 _FEWEST, _MOST = 4, 160
 """Trials of a case, at least and at most."""
 _BENCH_BYTES, _PAIRS, _OPENING_US = 64 << 20, 5, 60e3
@@ -47,6 +48,11 @@ class Job:
     def run(self) -> int:
         """The run it belongs to: 0 for what was asked for, else its row count."""
         return 0 if self.asked else self.case.rows
+
+    @property
+    def weight(self) -> float:
+        """How much its run counts beside the one asked for."""
+        return 1.0 if self.asked else _UNASKED_WEIGHT
 
 
 def jobs_of(
@@ -93,7 +99,7 @@ class Prospects:
 
     def slice_of(self, jobs: Sequence[Job], seconds: float) -> float:
         """The seconds the first of these jobs may search, of what is left for all of them."""
-        wanted = [self.of(job) for job in jobs]
+        wanted = [self.of(job) * job.weight for job in jobs]
         return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
 
     def hopeless(self, jobs: Iterable[Job]) -> set[int]:
@@ -118,7 +124,7 @@ def allot(jobs: Sequence[Job], prospects: Prospects, seconds: float) -> Mapping[
 
     It follows from models alone: equal jobs and budgets give equal numbers on any day.
     """
-    wanted = {job.case: prospects.of(job) for job in jobs}
+    wanted = {job.case: prospects.of(job) * job.weight for job in jobs}
     total = sum(wanted.values()) or 1.0
     trials = {}
     for case, gain in wanted.items():
