@@ -249,7 +249,7 @@ def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
     assert heard
     with TuningCache(tmp_path / "tuning.sqlite") as cache:
         entries = [entry for _, entry in cache]
-    assert any(e.final for e in entries)
+    assert any(e.evidence for e in entries), "something was measured"
     assert all(not trial["fault"] for e in entries for trial in e.evidence)
     again = tune(loads, Task(isas, budget=0.0), environment)
     assert tables(again) == tables(first)

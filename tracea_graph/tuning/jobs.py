@@ -83,19 +83,19 @@ class Prospects:
     isa: str
     threads: Sequence[int]
     _seen: dict[Case, float] = field(default_factory=dict)
-    _won: list[float] = field(default_factory=list)
+    _won: dict[int, list[float]] = field(default_factory=dict)
 
     def of(self, job: Job) -> float:
         """Expected end-to-end gain of a job, as a share of its run's time."""
         if job.case not in self._seen:
             self._seen[job.case] = _modelled_gain(job.case, self.isa, self.threads)
-        usual = (_PRIOR_GAIN + sum(self._won)) / (1 + len(self._won))
-        trust = 1.0 / (1 + len(self._won))
+        won = self._won.get(job.run, [])
+        usual, trust = (_PRIOR_GAIN + sum(won)) / (1 + len(won)), 1.0 / (1 + len(won))
         return job.share * (trust * max(self._seen[job.case], usual) + (1 - trust) * usual)
 
-    def won(self, gain: float) -> None:
-        """A job turned out to win this share of its time."""
-        self._won.append(gain)
+    def won(self, job: Job, gain: float) -> None:
+        """A job turned out to be so many times as fast: others of its run may expect the like."""
+        self._won.setdefault(job.run, []).append(1 - 1 / gain)
 
     def slice_of(self, jobs: Sequence[Job], seconds: float) -> float:
         """The seconds the first of these jobs may search, of what is left for all of them."""

@@ -90,9 +90,9 @@ class Tuner:
         jobs = jobs_of(workloads, self.isa, self.threads, rest_us)
         found = {job.case: self.known(job) for job in jobs}
         prospects = Prospects(self.isa, self.threads)
-        for one in found.values():
-            if one.source == "cache":
-                prospects.won(1 - 1 / one.gain)
+        for job in jobs:
+            if found[job.case].source == "cache":
+                prospects.won(job, found[job.case].gain)
         todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)
         left = self._promising(todo, prospects, found)
         self.tell(Started(tuple(found.values()), tuple(left), budget))
@@ -104,7 +104,7 @@ class Tuner:
                     job, *left = left
                     found[job.case] = self.study(job, stand, end, trials[job.case], until=until)
                     if found[job.case].source == "measured":
-                        prospects.won(1 - 1 / found[job.case].gain)
+                        prospects.won(job, found[job.case].gain)
                     left = self._promising(left, prospects, found)
         return list(found.values())
 
