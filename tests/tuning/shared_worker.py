@@ -43,7 +43,7 @@ def opened(task: Task, cache: Path, machine: str) -> Iterator[Tuner]:
 
 def main() -> None:
     url, cache, machine = sys.argv[1:4]
-    task = Task((), budget=120.0, storage=url, lost_after=3.0)
+    task = Task((), budget=500.0, storage=url, lost_after=3.0)
 
     def make(own: Task) -> AbstractContextManager[Tuner]:
         return opened(own, Path(cache), machine)

@@ -113,6 +113,15 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         row = (key, entry.what, *texts, int(entry.final), entry.written or time.time())
         self._guarded(lambda: self._connection.execute(_STORE, row))
 
+    def abouts(self) -> list[dict[str, str]]:
+        """What the keys of all entries are made of."""
+        query = "SELECT about FROM result"
+        found = []
+        for (text,) in self._guarded(lambda: self._connection.execute(query).fetchall()):
+            with suppress(ValueError):
+                found.append(json.loads(text))
+        return found
+
     def remove(self, keys: Iterable[str]) -> None:
         """Forget entries; unknown keys are fine."""
         rows = [(key,) for key in keys]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 from tracea_graph.check.timing import Race
@@ -89,6 +89,9 @@ class Tuner:
         end = self.clock() + budget
         jobs = jobs_of(workloads, self.isa, self.threads, rest_us)
         found = {job.case: self.known(job) for job in jobs}
+        if budget <= 0:
+            self.tell(Started(tuple(found.values()), (), budget))
+            return list(found.values())
         prospects = Prospects(self.isa, self.threads)
         for job in jobs:
             if found[job.case].source == "cache":
@@ -96,7 +99,7 @@ class Tuner:
         todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)
         left = self._promising(todo, prospects, found)
         self.tell(Started(tuple(found.values()), tuple(left), budget))
-        if left and budget > 0:
+        if left:
             trials = allot(left, prospects, budget)
             with self.stand([job.case.problem for job in left]) as stand:
                 while left and self.clock() < end:
@@ -141,8 +144,13 @@ class Tuner:
                 return Tuned(case, driver, gain, "begun", "begun, not finished", job.share)
         except (KeyError, TypeError, ValueError):  # spoilt: measure again
             pass
-        why = difference(about, (other.about for _, other in self._cache))
+        why = difference(about, self._abouts)
         return Tuned(case, default_of(case), 1.0, "default", why, job.share)
+
+    @cached_property
+    def _abouts(self) -> list[dict[str, str]]:
+        """What the cache held when it was first asked in vain."""
+        return self._cache.abouts()
 
     def study(
         self, job: Job, stand: Racing, end: float, trials: int, search: Explore = explore,
