@@ -12,6 +12,7 @@ import pytest
 from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.variants import LEVELS
 from tracea_graph.ops.program import GemmDriver
 from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.tuning import (
@@ -27,7 +28,7 @@ from tracea_graph.tuning import (
     tables,
     tune,
 )
-from tracea_graph.tuning.identity import difference, key_of, machine_facts
+from tracea_graph.tuning.identity import about_case, difference, key_of, machine_facts
 from tracea_graph.tuning.jobs import TYPICAL_ROWS, Prospects, allot, by_worth, jobs_of
 from tracea_graph.tuning.problem import Case
 from tracea_graph.tuning.tuner import LITTLE
@@ -262,6 +263,13 @@ def test_the_key_follows_compiler_and_processor(tmp_path: Path) -> None:
     changed = machine_facts(replace(profile, l3=profile.l3 + 1), environment)
     assert key_of(changed) != key_of(facts)
     assert {name for name in facts if facts[name] != changed[name]} == {"machine"}
+
+
+@pytest.mark.parametrize("level", [level.name for level in LEVELS])
+def test_every_level_has_a_key_of_its_own(level: str) -> None:
+    case = Case(replace(LARGE, layout="pairs"), 128)
+    keys = {key_of(about_case(case, {}, isa, (1,))) for isa in (level, "scalar", "avx2")}
+    assert len(keys) == len({level, "scalar", "avx2"})
 
 
 def test_the_nearest_result_says_what_is_different() -> None:

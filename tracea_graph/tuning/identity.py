@@ -18,7 +18,6 @@ from tracea_graph.build.cache import digest
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, fingerprint_hash
 from tracea_graph.kernels import cpu
-from tracea_graph.kernels.variants import isa_of
 from tracea_graph.ops.chain import Chain
 from tracea_graph.tuning.problem import Case, Problem
 from tracea_graph.tuning.space import default_of
@@ -108,8 +107,8 @@ def _word(item: tuple[str, Any]) -> str:
 def _kernels(kernel: str, isa: str, epilogue: Chain | None) -> str:
     """A digest of all text the measured code is made of."""
     folder = Path(cpu.__file__).resolve().parent
-    base = isa_of(isa).base or isa
-    headers = [(folder / name).read_bytes() for name in (*_RUNTIME, f"vec_{base}.h")]
+    shared = (path.name for glob in ("vec_*.h", "gemm_*.h") for path in folder.glob(glob))
+    headers = [(folder / name).read_bytes() for name in (*_RUNTIME, *sorted(shared))]
     source = cpu.emit(kernel, isa)
     chain = cpu.emit("chain", isa, epilogue).text if epilogue else ""
     return digest(source.text, *source.flags, *headers, chain)[:16]
