@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 __all__ = ["TOLERANCE", "Environment", "Options"]
 
@@ -88,6 +90,10 @@ class Options:
     """A plan of an earlier run: its decisions are applied, nothing is tuned or timed."""
     save_lock: Path | None = None
     """Where to write this run's decisions."""
+    storage: str = ""
+    """URL of tuning studies that other machines share; empty for this machine alone."""
+    patterns: tuple[Mapping[str, Any], ...] = ()
+    """Hints on drivers, as a ``--config`` file has them; see ``tuning.hints``."""
 
     @property
     def tolerance(self) -> float:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from tracea_graph.api import STAGES
+from tracea_graph.cli import values
 from tracea_graph.cli.bench import add_bench
+from tracea_graph.cli.cache import add_cache
 from tracea_graph.cli.doctor import add_doctor
 from tracea_graph.cli.inspect import add_explain, add_inspect
+from tracea_graph.cli.settings import add_config
+from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
@@ -71,14 +75,19 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help="real inputs to verify and time with; or a folder with a NAME.npz for NAME.onnx",
     )  # fmt: skip
     add(
-        "--budget", type=float, default=Options.budget, metavar="SECONDS",
-        help="longest time to measure",
+        "--budget", type=values.seconds, default=Options.budget, metavar="SECONDS",
+        help="longest time to measure, such as 90, 90s or 5m",
     )  # fmt: skip
     add("--no-verify", action="store_true", help="do not compare outputs with the original's")
     add("--max-error", type=float, metavar="EPS", help="accepted error, as a share of max|y|")
     add("--rtol", type=float, metavar="X", help="accepted relative error, element by element")
     add("--atol", type=float, metavar="X", help="accepted absolute error, element by element")
     add("--seed", type=int, default=0, metavar="N", help="seed of the synthesised inputs")
+    add(
+        "--storage", default="", metavar="URL",
+        help="share tuning studies: postgresql://, mysql://, sqlite:/// or grpc:// (optuna's)",
+    )  # fmt: skip
+    add_config(add)
 
 
 def _add_rewriting(parser: argparse.ArgumentParser) -> None:
@@ -140,6 +149,8 @@ def tool_parser() -> argparse.ArgumentParser:
     add_verify(commands)
     add_strip(commands)
     add_doctor(commands)
+    add_tune(commands)
+    add_cache(commands)
     return parser
 
 
@@ -189,6 +200,8 @@ def options_of(args: argparse.Namespace) -> Options:
         precision=args.precision,
         lock=args.lock,
         save_lock=args.save_lock,
+        storage=args.storage,
+        patterns=args.patterns,
     )
 
 

@@ -19,8 +19,11 @@ from rich.markup import escape
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser, wants_folder
 from tracea_graph.cli.bench import run_bench
+from tracea_graph.cli.cache import run_cache
 from tracea_graph.cli.doctor import run_doctor
 from tracea_graph.cli.inspect import run_explain, run_inspect
+from tracea_graph.cli.settings import with_config
+from tracea_graph.cli.tune import run_tune, run_tune_report, run_worker, whole_command
 from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
@@ -51,6 +54,10 @@ _PLAIN: Mapping[str, Callable[[argparse.Namespace, Console], int]] = MappingProx
         "verify": run_verify,
         "strip": run_strip,
         "doctor": run_doctor,
+        "tune": run_tune,
+        "tune worker": run_worker,
+        "tune report": run_tune_report,
+        "cache": run_cache,
     }
 )
 """Subcommands that print for themselves."""
@@ -86,14 +93,17 @@ def _guarded(
             stream.reconfigure(errors="replace")  # a file name may be no text in this locale
     verbose = 0
     try:
-        args = parser().parse_args(argv)
+        words = whole_command(sys.argv[1:] if argv is None else argv)
+        args = parser().parse_args(with_config(words))
         verbose = getattr(args, "verbose", 0)
         return run(args)
     except BrokenPipeError:  # whoever read the output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        _complain("interrupted: no half-written file is left, what was compiled stays cached")
+        _complain(
+            "interrupted: no half-written file is left; what was compiled or measured is kept"
+        )
         return INTERRUPTED
     except Exception as error:  # the last line of defence: no traceback unless asked for
         return _failed(error, verbose)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tracea_graph.build import Library
@@ -17,7 +18,8 @@ from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
-from tracea_graph.tuning import Drivers, tune
+from tracea_graph.tuning import Drivers, Task, tables, tune
+from tracea_graph.tuning.hints import hinted, hints_from
 
 __all__ = ["Built", "Recipe", "Workshop"]
 
@@ -132,14 +134,16 @@ class Workshop:
         """Find better drivers for the whole model's products; later plans use them."""
         start = time.perf_counter()
         assembly, _ = self.plan()
-        self._drivers = tune(
-            assembly.workloads(bindings),
+        options = self.options
+        task = Task(
             self.foundry.isas,
-            threads=self.options.thread_counts,
-            budget_s=_TUNING_SHARE[self.options.effort] * self.options.budget,
-            environment=self.options.environment,
-            seed=self.options.seed,
+            options.thread_counts,
+            _TUNING_SHARE[options.effort] * options.budget,
+            seed=options.seed,
+            storage=options.storage,
         )
+        loads, pin = assembly.workloads(bindings), partial(hinted, hints_from(options.patterns))
+        self._drivers = tables(tune(loads, task, options.environment, pin=pin))
         self._spent("tune", start)
 
     def use(self, drivers: Drivers) -> None:
