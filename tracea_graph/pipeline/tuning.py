@@ -51,7 +51,7 @@ def tune_model(
     inputs = gather_inputs(model, options)
     isas = levels_of(options.target, options.precision)
     planner = Planner(model.graph, options, inputs.timed[0].symbols, isas)
-    graph, _ = planner.plan()
+    graph = planner.plan().graph
     assembly = assemble(graph)
     bindings = [binding.symbols for binding in inputs.timed]
     loads = assembly.workloads(bindings)
