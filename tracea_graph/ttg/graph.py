@@ -135,6 +135,26 @@ class TileGraph:
         """Who reads a value; a graph output is not a use, see :meth:`is_output`."""
         return tuple(self._wiring.uses(value))
 
+    def sources(self, region: Region) -> list[Region]:
+        """The regions that write what it reads, each once."""
+        return list({r.id: r for r in self._wiring.sources(region)}.values())
+
+    def readers(self, region: Region) -> list[Region]:
+        """The regions that read what it writes, each once."""
+        return list({r.id: r for r in self._wiring.readers(region)}.values())
+
+    def convex(self, regions: Iterable[Region]) -> list[Region]:
+        """The regions and all that lie on paths between them, producers first.
+
+        Only such a set can run as one program: no path leaves it and comes back.
+        """
+        return self.in_order(self._wiring.regions[n] for n in self._wiring.between(regions))
+
+    def in_order(self, regions: Iterable[Region]) -> list[Region]:
+        """Some of its regions, producers before consumers."""
+        rank = self._wiring.places()
+        return sorted(regions, key=lambda r: rank[r.id])
+
     def is_output(self, value: str) -> bool:
         return value in self._sinks
 

@@ -45,10 +45,12 @@ def family_of(model: RegionModel | None) -> str:
     """What kind of loop nest a region is; see :data:`FAMILIES`."""
     if model is None:
         return "opaque"
+    summed = set(model.space.reductions)
+    windows = [{n for n, _ in dim.terms} for access in model.reads for dim in access.dims]
+    if any(names & summed and names - summed - {"g"} for names in windows):
+        return "stencil"
     if model.depth:
         return "contraction"
-    if any(dim.window != 1 and dim.terms for access in model.reads for dim in access.dims):
-        return "stencil"
     if model.space.reductions:
         return "reduction"
     return "elementwise" if any(work.flops for work in model.work) else "movement"

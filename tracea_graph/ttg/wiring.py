@@ -9,7 +9,7 @@ Source: Pearce and Kelly, "A dynamic topological sort algorithm", JEA 2006, with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from tracea_graph.errors import GraphError
@@ -30,6 +30,7 @@ class Wiring:
         self._uses: dict[str, dict[tuple[str, int], Use]] = {}
         self._position: dict[str, int] = {}
         self._order: list[Region] | None = None
+        self._index: dict[str, int] = {}
 
     def uses(self, value: str) -> Iterable[Use]:
         """The operands that read a value, in the order in which they came."""
@@ -51,8 +52,14 @@ class Wiring:
         """Producers before consumers, by rank otherwise.  Raises GraphError on a cycle."""
         if self._order is None:
             self._order = self._sorted()
-            self._position = {r.id: i for i, r in enumerate(self._order)}
+            self._index = {r.id: i for i, r in enumerate(self._order)}
+            self._position = dict(self._index)
         return self._order
+
+    def places(self) -> Mapping[str, int]:
+        """By name, where a region stands in :meth:`order`."""
+        self.order()
+        return self._index
 
     def _sorted(self) -> list[Region]:
         waiting = {r.id: len({s.id for s in self.sources(r)}) for r in self.regions.values()}
@@ -68,6 +75,29 @@ class Wiring:
                     heappush(ready, (self.rank[name], name))
         if len(found) < len(self.regions):
             raise GraphError("the graph has a cycle")
+        return found
+
+    def between(self, regions: Iterable[Region]) -> set[str]:
+        """Names of the regions, and of all that lie on paths from one of them to another."""
+        self._settled()
+        inside = list(regions)
+        places = [self._position[r.id] for r in inside]
+        low, high = min(places, default=0), max(places, default=0)
+        below = self._reached(inside, self.readers, lambda at: at <= high)
+        above = self._reached(inside, self.sources, lambda at: at >= low)
+        return {r.id for r in inside} | (below & above)
+
+    def _reached(
+        self, start: Iterable[Region], step: Callable[[Region], Iterable[Region]],
+        near: Callable[[int], bool],
+    ) -> set[str]:  # fmt: skip
+        """What follows (or comes before) some regions, as far as positions are near."""
+        found, waiting = set[str](), list(start)
+        while waiting:
+            for region in step(waiting.pop()):
+                if region.id not in found and near(self._position[region.id]):
+                    found.add(region.id)
+                    waiting.append(region)
         return found
 
     def add(self, ranked: Sequence[tuple[Rank, Region]]) -> None:
@@ -136,22 +166,12 @@ class Wiring:
         self._position |= {r.id: here for r in new}
         moved = set[str]()
         for region in new:
-            after = self._followers(region, here)
+            after = self._reached((region,), self.readers, lambda at: at <= here)
             if region.id in after:
                 return False
             moved |= after
         self._position |= dict.fromkeys(moved, here)
         return True
-
-    def _followers(self, region: Region, limit: int) -> set[str]:
-        """What is behind a region at positions up to a limit."""
-        found, waiting = set[str](), [region]
-        while waiting:
-            for reader in self.readers(waiting.pop()):
-                if self._position[reader.id] <= limit and reader.id not in found:
-                    found.add(reader.id)
-                    waiting.append(reader)
-        return found
 
 
 _NOBODY: Mapping[tuple[str, int], Use] = {}
