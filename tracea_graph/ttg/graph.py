@@ -17,10 +17,11 @@ from tracea_graph.ir import Node, TensorSpec, Weight
 from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
 from tracea_graph.ttg.html import diff_html, graph_html, tile_map_html
 from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.plan import Plan, make_plan
 from tracea_graph.ttg.region import Region, Use, region_of
 from tracea_graph.ttg.tilemap import TileMap, tile_map
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
-from tracea_graph.ttg.traffic import Staging
+from tracea_graph.ttg.traffic import MemoryLevel, Staging
 from tracea_graph.ttg.wiring import Wiring
 
 __all__ = ["Region", "TileGraph", "Use"]
@@ -277,6 +278,42 @@ class TileGraph:
         outside = (v for v in written if any(u.region.id not in ids for u in self.uses(v)))
         kept = {*outside, *(v for v in written if self.is_output(v))}
         return Staging([self._modelled(r) for r in regions], bindings, tiles, order, kept)
+
+    def plan(self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
+        """What runs together, at which level values are taken, where they lie meanwhile.
+
+        ``levels`` come innermost first, the last one shared by cores.  Raises GraphError if a
+        symbol has no binding.
+        """
+        return make_plan(self, {**self.bindings, **bindings}, levels)
+
+    def critical_path(
+        self, bindings: Mapping[str, int] | None = None
+    ) -> tuple[list[Region], float]:
+        """The regions that have to run one after another and take longest, and their cost.
+
+        Cost is what :attr:`appraise` says in microseconds, else operations (opaque regions: 0).
+        """
+        bound = {**self.bindings, **(bindings or {})}
+        best: dict[str, float] = {}
+        after: dict[str, Region | None] = {}
+        for region in reversed(self.regions()):
+            follower = max(self.readers(region), key=lambda r: best[r.id], default=None)
+            after[region.id] = follower
+            best[region.id] = self._cost(region, bound) + (best[follower.id] if follower else 0.0)
+        path: list[Region] = []
+        at = max(self.regions(), key=lambda r: best[r.id], default=None)
+        while at is not None:
+            path.append(at)
+            at = after[at.id]
+        return path, best[path[0].id] if path else 0.0
+
+    def _cost(self, region: Region, bindings: Mapping[str, int]) -> float:
+        known = self.appraise(region).get("microseconds")
+        if known is not None:
+            return float(known)
+        model = self.model(region)
+        return model.flops(bindings) if model else 0.0
 
     def _modelled(self, region: Region) -> RegionModel:
         if model := self.model(region):
