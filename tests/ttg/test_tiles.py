@@ -110,7 +110,9 @@ def test_the_critical_path_comes_first() -> None:
 def test_edges_by_hand_are_on_the_critical_path() -> None:
     builder = TTGBuilder(1, 3)
     a, b, c = (TileMetadata(0, n, 0, k) for n, k in enumerate((8, 8, 32)))
-    tiles = builder.add_tile(a).add_tile(b).add_tile(c).add_edge(b, a).build_sparse("critical-path")
+    tiles = (
+        builder.add_tile(a).add_tile(b).add_tile(c).add_edge(b, a).build_sparse("critical-path")
+    )
     assert [t.region_n for t in tiles] == [2, 1, 0] and tiles.critical_path == 32
 
 

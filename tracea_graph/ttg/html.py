@@ -162,7 +162,7 @@ def _fragment(caption: str, legend: str, svg: str, facts: Mapping[str, Any]) -> 
         panel = f'<div class="panel" style="{_HALF}">{hint}</div>'
         code = _script().replace("ROOT", json.dumps(mark)).replace("FACTS", data)
         script = f"<script>//<![CDATA[\n{code}\n//]]></script>"
-    drawing = f'<div style="{_HALF};max-height:720px">{svg}</div>' if svg else ""
+    drawing = f'<div style="{_HALF};max-height:max(720px,85vh)">{svg}</div>' if svg else ""
     return (
         f'<div id="{mark}" style="{_STYLE}"><p>{caption}</p><div class="bar">{legend}</div>'
         f'<div style="display:flex;flex-wrap:wrap;gap:18px">{drawing}{panel}</div>{script}</div>'
