@@ -87,9 +87,23 @@ def test_the_decision_depends_on_the_level() -> None:
 def test_stencils_become_bands() -> None:
     """Depth first: two stencils over a large image share bands; a band's halo is computed twice,
     so that thin bands are refused."""
-    graph = named([blur(4096, 512, "x", "h"), replace(blur(4096, 512, "h", "y"), name="again")])
-    (group,) = graph.plan({}, LEVELS).groups
-    assert group.level == "L2" and group.tile[0] >= 32
+    models = [blur(4096, 512, "x", "h"), replace(blur(4096, 512, "h", "y"), name="again")]
+    (group,) = named(models).plan({}, LEVELS).groups
+    assert group.level == "L1" and group.tile[0] >= 16
+    assert min(c.tile[0] for c in row_blocks(models, {}, LEVELS, best=10)) == 16
+    roomy = row_blocks(models, {}, LEVELS[1:2], best=1)[0]
+    assert roomy.tile[0] > group.tile[0] and roomy.traffic < group.traffic
+
+
+def test_a_product_streams_columns_past_as_many_rows_as_fit() -> None:
+    """512 × 384 by 384 × 1536 in 1 MB: whole weights do not fit, columns of them do; the more
+    rows stay, the fewer times the weights pass by.  Twice the width halves the rows."""
+    level = LEVELS[1]
+    best = row_blocks([gemm(512, 1536, 384)], {}, (level,))[0]
+    wide = row_blocks([gemm(512, 3072, 768)], {}, (level,))[0]
+    assert best.tile[:2] == (256, 64) and wide.tile[:2] == (128, 64)
+    # x and the result once; the weights once for each of two blocks
+    assert best.traffic == 4 * (512 * 384 + 2 * 384 * 1536 + 512 * 1536)
 
 
 def test_row_blocks_are_rejected_by_footprint_and_ranked_by_traffic() -> None:

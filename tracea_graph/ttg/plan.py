@@ -40,6 +40,8 @@ REGISTERS = "registers"
 OUTSIDE = "DRAM"
 _ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Rows of a tile that are tried."""
+_COLUMNS = 64
+"""Columns of a tile where whole rows do not fit: some register tiles wide."""
 _MOST_TILES = 1 << 14
 _MOST_RECOMPUTED = 1.1
 """Operations of a pair over those of its regions: halos yes, whole rows again no."""
@@ -123,12 +125,15 @@ def row_blocks(
         for count in dict.fromkeys(min(r, rows) for r in _ROWS):
             if bound.problem[0] * -(-rows // max(count, 1)) > _MOST_TILES:
                 continue
-            staging = Staging(models, bindings, {level.name: (count, 0, 0)}, kept=kept)
-            if not staging.fits(level):
+            tiles = ((count, width, 0) for width in (0, _COLUMNS))
+            stagings = (Staging(models, bindings, {level.name: t}, kept=kept) for t in tiles)
+            staging = next((s for s in stagings if s.fits(level)), None)
+            if staging is None:
                 break  # more rows never need less room
             if staging.flops(level) <= _MOST_RECOMPUTED * alone:
-                size, moved = staging.footprint(level), staging.traffic(level)
-                fitting.append(Candidate(level.name, (count, 0, 0), size, moved))
+                tile, size = staging.tiles[level.name], staging.footprint(level)
+                assert isinstance(tile, tuple)
+                fitting.append(Candidate(level.name, tile, size, staging.traffic(level)))
         found += sorted(fitting, key=lambda c: (c.traffic, -c.tile[0]))[:best]
     return found
 
