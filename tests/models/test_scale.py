@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from models.scale import layers, million_tiles, planned
 
 
