@@ -79,6 +79,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("softmax_columns", "const tracea_softmax_tile*"),
         ),
         "copy": (Function("copy", "const tracea_copy_tile*"),),
+        "recurrent": (
+            Function("lstm", "const tracea_recurrent_tile*"),
+            Function("gru", "const tracea_recurrent_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -108,6 +112,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "softmax": ("softmax",),
         "channel_norm": ("norm",),
         "copy": ("copy",),
+        "recurrent": ("recurrent",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -17,7 +17,7 @@ enum Opcode : int32_t {  // as in plan.py
   kConv, kConvStem, kDepthwise, kWinograd,
   kPool, kPoolAll, kToBlocked, kToPlain, kHalo, kConvPlain,
   kGemmBf16, kRoundBf16,
-  kReduce, kSoftmax, kChannelNorm, kCopy,
+  kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent,
 };
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
@@ -193,7 +193,7 @@ inline const Driver* Reader::drivers(int32_t count) {
 }
 
 inline void Reader::call(Call* out, int32_t index) {
-  out->opcode = small(kGemm, kCopy, "opcode");
+  out->opcode = small(kGemm, kRecurrent, "opcode");
   out->int_count = small(0, kMaxParams, "number of ints");
   out->float_count = small(0, kMaxParams, "number of floats");
   out->view_count = small(0, kMaxViews, "number of views");

@@ -162,9 +162,9 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
 }
 enum { QB = 24, KB = 256, QB_PADDED = 32 };
 constexpr float INF = __builtin_inff(), LOWEST = -3.40282347e38f;
-constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
-constexpr float CALM = 1e20f;
 constexpr float NOTHING = 110.0f;  // e^-110 is 0 beside 1
+
+// What an attention tile reads: its scratch, and one head's keys and values packed where that pays.
 
 INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -231,6 +231,28 @@ float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
       total[j / W % 4] = total[j / W % 4] + abs(load(x + i * stride + j, first(cols - j)));
   return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
+
+// Keys and values of the tile, packed where that pays.
+Head prepare(const tracea_attention_tile* t, const Scratch& s) {
+  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
+  const bool direct = t->direct && t->k_col == 1;
+  if (direct)
+    h.keys = nullptr;
+  else
+    pack_keys(t, s.keys);
+  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
+    h.values = t->v;
+    h.width = t->v_stride;
+  } else {
+    pack_values(t, s.values);
+  }
+  if (!direct && (t->causal || t->mask_kind)) {
+    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
+    if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
+  }
+  return h;
+}
+// Blocks of scores: scale * q k^T, capped, masked and cut by the order of keys.
 
 // The mask of the current block: row i, key k at data + i * row + k.  DROP keeps the scores
 // where it is +inf and drops them where it is -inf; ADD is added.
@@ -365,7 +387,78 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
     }
   }
 }
+// Which keys a block of queries has to look at.
+constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
+constexpr float CALM = 1e20f;
 
+// Keys [low, high) may matter to these rows; what the others score is at most `bound`.
+struct Range {
+  int64_t low, high;
+  float bound;
+};
+
+// Is every element of the mask over rows x keys such that the key is dropped?
+bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
+    const int64_t at = (q + i) * t->mask_row + k;
+    if (t->mask_kind == 1) {
+      for (int64_t j = 0; j < keys; j += W) {
+        const vm m = first(keys - j);
+        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
+        if (!(reduce_max(v) <= ABSORBING)) return false;
+      }
+    } else {
+      uint8_t any = 0;
+      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
+      if (any) return false;
+    }
+  }
+  return true;
+}
+
+// The largest element of an additive mask over rows x keys.
+float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  vf high = set1(-INF);
+  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++)
+    for (int64_t j = 0; j < keys; j += W) {
+      const int64_t at = (q + i) * t->mask_row + (k + j) * t->mask_col;
+      const vm m = first(t->mask_col ? keys - j : 1);
+      high = max(select(m, load((const float*)h.mask + at, m), set1(-INF)), high);
+    }
+  return reduce_max(high);
+}
+
+Range range_of(const Head& h, int64_t q, int64_t rows) {
+  const tracea_attention_tile* t = h.t;
+  Range r = {0, t->keys, -INF};
+  if (!h.skips) return r;
+  if (t->causal) {
+    const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
+    r.high = least(padded(most(seen, 0)), t->keys);
+    if (t->mask_kind == 0) r.bound = t->fill;
+    if (t->mask_kind == 1 && r.high < t->keys)
+      r.bound = t->fill + largest(h, q, rows, r.high, t->keys - r.high);
+  }
+  if (t->mask_kind == 0 || t->mask_col == 0) return r;
+  if (t->mask_kind == 1) {
+    const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
+    const float scale = t->scale < 0.0f ? -t->scale : t->scale;
+    if (!(size * h.size * scale < CALM)) return r;
+  }
+  const int64_t high = r.high;
+  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
+    r.low = least(r.low + PANEL, r.high);
+  while (r.low < r.high) {
+    const int64_t start = padded(r.high) - PANEL;
+    if (!all_dropped(h, q, rows, start, r.high - start)) break;
+    r.high = start;
+  }
+  if (t->mask_kind == 1 && (r.low > 0 || r.high < high) && !(r.bound > ABSORBING + CALM))
+    r.bound = ABSORBING + CALM;
+  return r;
+}
 // sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
 struct SumBlock {
   int64_t keys;
@@ -532,75 +625,6 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
   });
 }
 
-// Keys [low, high) may matter to these rows; what the others score is at most `bound`.
-struct Range {
-  int64_t low, high;
-  float bound;
-};
-
-// Is every element of the mask over rows x keys such that the key is dropped?
-bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
-  const tracea_attention_tile* t = h.t;
-  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
-    const int64_t at = (q + i) * t->mask_row + k;
-    if (t->mask_kind == 1) {
-      for (int64_t j = 0; j < keys; j += W) {
-        const vm m = first(keys - j);
-        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
-        if (!(reduce_max(v) <= ABSORBING)) return false;
-      }
-    } else {
-      uint8_t any = 0;
-      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
-      if (any) return false;
-    }
-  }
-  return true;
-}
-
-// The largest element of an additive mask over rows x keys.
-float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
-  const tracea_attention_tile* t = h.t;
-  vf high = set1(-INF);
-  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++)
-    for (int64_t j = 0; j < keys; j += W) {
-      const int64_t at = (q + i) * t->mask_row + (k + j) * t->mask_col;
-      const vm m = first(t->mask_col ? keys - j : 1);
-      high = max(select(m, load((const float*)h.mask + at, m), set1(-INF)), high);
-    }
-  return reduce_max(high);
-}
-
-Range range_of(const Head& h, int64_t q, int64_t rows) {
-  const tracea_attention_tile* t = h.t;
-  Range r = {0, t->keys, -INF};
-  if (!h.skips) return r;
-  if (t->causal) {
-    const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
-    r.high = least(padded(most(seen, 0)), t->keys);
-    if (t->mask_kind == 0) r.bound = t->fill;
-    if (t->mask_kind == 1 && r.high < t->keys)
-      r.bound = t->fill + largest(h, q, rows, r.high, t->keys - r.high);
-  }
-  if (t->mask_kind == 0 || t->mask_col == 0) return r;
-  if (t->mask_kind == 1) {
-    const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
-    const float scale = t->scale < 0.0f ? -t->scale : t->scale;
-    if (!(size * h.size * scale < CALM)) return r;
-  }
-  const int64_t high = r.high;
-  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
-    r.low = least(r.low + PANEL, r.high);
-  while (r.low < r.high) {
-    const int64_t start = padded(r.high) - PANEL;
-    if (!all_dropped(h, q, rows, start, r.high - start)) break;
-    r.high = start;
-  }
-  if (t->mask_kind == 1 && (r.low > 0 || r.high < high) && !(r.bound > ABSORBING + CALM))
-    r.bound = ABSORBING + CALM;
-  return r;
-}
-
 void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
   const int64_t all = h.t->keys;
   Running run;
@@ -631,26 +655,6 @@ void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
   finish(h, s, q, rows, run);
 }
 
-// Keys and values of the tile, packed where that pays.
-Head prepare(const tracea_attention_tile* t, const Scratch& s) {
-  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
-  const bool direct = t->direct && t->k_col == 1;
-  if (direct)
-    h.keys = nullptr;
-  else
-    pack_keys(t, s.keys);
-  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
-    h.values = t->v;
-    h.width = t->v_stride;
-  } else {
-    pack_values(t, s.values);
-  }
-  if (!direct && (t->causal || t->mask_kind)) {
-    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
-    if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
-  }
-  return h;
-}
 }  // namespace
 
 TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile* t) {

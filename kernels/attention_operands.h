@@ -1,0 +1,88 @@
+// What an attention tile reads: its scratch, and one head's keys and values packed where that pays.
+
+INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values [keys][padded v],
+// scores [QB][KB], output sums [QB][padded v], a mask block [QB][KB].
+struct Scratch {
+  float *keys, *values, *scores, *sums, *mask;
+};
+
+INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) {
+  Scratch s;
+  s.keys = (float*)memory;
+  s.values = s.keys + padded(keys) * head;
+  s.scores = s.values + keys * padded(head_v);
+  s.sums = s.scores + QB * KB;
+  s.mask = s.sums + QB * padded(head_v);
+  return s;
+}
+
+// One head: its keys and values ready to use.  `skips`: whether values of dropped keys may be left
+// out (0 times infinity is not 0); `size`: a bound of |k|, infinite or NaN if there is none.
+struct Head {
+  const tracea_attention_tile* t;
+  const float* q;
+  const char* mask;
+  float* y;
+  const float* keys;    // packed, null if they are read in place
+  const float* values;  // row k at k * width
+  int64_t width;
+  bool skips;
+  float size;
+};
+
+void pack_keys(const tracea_attention_tile* t, float* to) {
+  for (int64_t k = 0; k < t->keys; k += PANEL) {
+    const int rows = (int)least(PANEL, t->keys - k);
+    if (t->k_col != 1) {
+      for (int64_t d = 0; d < t->head; d++)
+        for (int j = 0; j < PANEL; j += W)
+          store(to + k * t->head + d * PANEL + j, load(t->k + d * t->k_col + k + j, first(rows - j)));
+      continue;
+    }
+    for (int64_t d = 0; d < t->head; d += PANEL) {
+      const int cols = (int)least(PANEL, t->head - d);
+      transpose(t->k + k * t->k_stride + d, t->k_stride, rows, cols, to + k * t->head + d * PANEL);
+    }
+  }
+}
+
+void pack_values(const tracea_attention_tile* t, float* to) {
+  const int64_t width = padded(t->head_v);
+  for (int64_t k = 0; k < t->keys; k++)
+    for (int64_t d = 0; d < width; d += W)
+      store(to + k * width + d, load(t->v + k * t->v_stride + d, first(t->head_v - d)));
+}
+
+// The sum of |x| over rows: NaN or infinite if any element is.
+float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
+  vf total[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < cols; j += W)
+      total[j / W % 4] = total[j / W % 4] + abs(load(x + i * stride + j, first(cols - j)));
+  return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
+}
+
+// Keys and values of the tile, packed where that pays.
+Head prepare(const tracea_attention_tile* t, const Scratch& s) {
+  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
+  const bool direct = t->direct && t->k_col == 1;
+  if (direct)
+    h.keys = nullptr;
+  else
+    pack_keys(t, s.keys);
+  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
+    h.values = t->v;
+    h.width = t->v_stride;
+  } else {
+    pack_values(t, s.values);
+  }
+  if (!direct && (t->causal || t->mask_kind)) {
+    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
+    if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
+  }
+  return h;
+}

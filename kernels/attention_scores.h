@@ -1,0 +1,135 @@
+// Blocks of scores: scale * q k^T, capped, masked and cut by the order of keys.
+
+// The mask of the current block: row i, key k at data + i * row + k.  DROP keeps the scores
+// where it is +inf and drops them where it is -inf; ADD is added.
+enum MaskKind { NONE, ADD, DROP };
+struct Mask {
+  MaskKind kind;
+  const float* data;
+  int64_t row;
+};
+
+INLINE Mask block_mask(const Head& h, const Scratch& s, int64_t q, int64_t queries, int64_t k,
+                       int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  if (t->mask_kind == 0) return {NONE, s.mask, 0};
+  if (t->mask_kind == 1 && t->mask_col == 1)
+    return {ADD, (const float*)h.mask + q * t->mask_row + k, t->mask_row};
+  const int64_t rows = t->mask_row ? queries : 1;
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t at = (q + i) * t->mask_row + k * t->mask_col;
+    const float* add = (const float*)h.mask + at;
+    const uint8_t* keep = (const uint8_t*)h.mask + at;
+    float* to = s.mask + i * KB;
+    for (int64_t j = 0; j < keys; j++)
+      to[j] = t->mask_kind == 1 ? add[0] : keep[j * t->mask_col] ? INF : -INF;
+  }
+  return {t->mask_kind == 1 ? ADD : DROP, s.mask, t->mask_row ? KB : 0};
+}
+
+// What becomes of raw scores: row i of the block sees `seen + i * step` keys from its first column
+// on, others score `fill` (before the mask is added); -inf from column `cols` on.
+struct Masking {
+  Mask mask;
+  float fill;
+  int64_t seen, step, cols;
+};
+
+INLINE Masking part_of(const Masking& m, int64_t row, int64_t col) {
+  const Mask mask = {m.mask.kind, m.mask.data + row * m.mask.row + col, m.mask.row};
+  const int64_t seen = m.seen == INT64_MAX ? m.seen : m.seen + row * m.step - col;
+  return {mask, m.fill, seen, m.step, m.cols - col};
+}
+
+// scores[MR x 16 NV] = scale * q k^T, masked.  top[i] collects each row's maximum, lane by lane.
+struct ScoreBlock {
+  int64_t head;
+  const float* q;
+  int64_t q_stride;
+  const float* keys;
+  float scale;
+  Masking m;
+  float* scores;
+  vf* top;
+};
+
+template <int MR, int NV>
+void score(const ScoreBlock& s) {
+  vf c[MR][NV * P], b[NV * P];
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
+  for (int64_t d = 0; d < s.head; d++) {
+    load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
+    step<MR, NV>(c, s.q + d, s.q_stride, b);
+  }
+  const vf scale = set1(s.scale);
+  const Mask mask = s.m.mask;
+  const bool cuts = s.m.seen < NV * PANEL;
+  UNROLL for (int i = 0; i < MR; i++) {
+    vf high = s.top[i];
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      const vm m = j / P == NV - 1 ? first(s.m.cols - j * W) : first(W);
+      vf v = c[i][j];
+      vf other = set1(s.m.fill);
+      if (mask.kind == NONE) {
+        v = v * scale;
+      } else {
+        const vf add = load(mask.data + i * mask.row + j * W, m);
+        other = mask.kind == ADD ? other + add : set1(-INF);
+        v = mask.kind == ADD ? fma(v, scale, add) : min(v * scale, add);
+      }
+      if (cuts) v = select(first(s.m.seen + i * s.m.step - j * W), v, other);
+      if (j / P == NV - 1) v = select(m, v, set1(-INF));
+      store(s.scores + i * KB + j * W, v);
+      high = max(v, high);
+    }
+    s.top[i] = high;
+  }
+}
+
+// The same for scores that lie there already, scaled; capped first if there is a cap.
+void mask_scores(const Masking& m, float softcap, int64_t rows, float* scores, vf* top) {
+  const bool cuts = m.seen < m.cols;
+  for (int64_t i = 0; i < rows; i++) {
+    vf high = top[i];
+    for (int64_t k = 0; k < padded(m.cols); k += W) {
+      const vm inside = first(m.cols - k);
+      vf v = load(scores + i * KB + k), other = set1(m.fill);
+      if (softcap != 0.0f) v = set1(softcap) * v_tanh(v / set1(softcap));
+      if (m.mask.kind != NONE) {
+        const vf add = load(m.mask.data + i * m.mask.row + k, inside);
+        other = m.mask.kind == ADD ? other + add : set1(-INF);
+        v = m.mask.kind == ADD ? v + add : min(v, add);
+      }
+      if (cuts) v = select(first(m.seen + i * m.step - k), v, other);
+      v = select(inside, v, set1(-INF));
+      store(scores + i * KB + k, v);
+      high = max(v, high);
+    }
+    top[i] = high;
+  }
+}
+
+// scores[rows x keys] = scale * q k^T with keys read in place, W at a time.
+void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows, int64_t k,
+                    int64_t keys, float* scores) {
+  for (int64_t j = 0; j < padded(keys); j += W) {
+    const float* key[W];
+    UNROLL for (int w = 0; w < W; w++)
+      key[w] = t->k + (k + least(j + w, keys - 1)) * t->k_stride;
+    for (int64_t i = 0; i < rows; i++) {
+      vf a[W];
+      UNROLL for (int w = 0; w < W; w++) a[w] = set1(0.0f);
+      int64_t d = 0;
+      for (; d + W <= t->head; d += W) {
+        const vf x = load(q + i * t->q_stride + d);
+        UNROLL for (int w = 0; w < W; w++) a[w] = fma(load(key[w] + d), x, a[w]);
+      }
+      if (d < t->head) {
+        const vm m = first(t->head - d);
+        const vf x = load(q + i * t->q_stride + d, m);
+        UNROLL for (int w = 0; w < W; w++) a[w] = fma(load(key[w] + d, m), x, a[w]);
+      }
+      store(scores + i * KB + j, sums(a) * set1(t->scale));
+    }
+  }
+}
