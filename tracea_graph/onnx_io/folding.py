@@ -104,8 +104,11 @@ def _groups(candidates: Sequence[Call]) -> list[list[Call]]:
     for call in candidates:
         graph.add_node(call.index)
         graph.add_edges_from((call.index, writer[v]) for v in call.proto.input if v in writer)
-    parts = list(nx.connected_components(graph))
-    return [[c for c in candidates if c.index in part] for part in parts]
+    group = {i: n for n, part in enumerate(nx.connected_components(graph)) for i in part}
+    groups: dict[int, list[Call]] = {}
+    for call in candidates:
+        groups.setdefault(group[call.index], []).append(call)
+    return list(groups.values())
 
 
 def _frontier(group: Sequence[Call], draft: Draft) -> list[str]:
