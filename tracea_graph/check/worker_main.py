@@ -36,6 +36,11 @@ RAW: Mapping[str, tuple[np.dtype[Any], int]] = {
 }
 """Types NumPy lacks: the integers their bits travel as, and their ONNX code."""
 
+DISTRIBUTIONS = ("Bernoulli", "Dropout", "Multinomial")
+"""Random operators that read more than a shape."""
+ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}
+"""ONNX's names of element types, where they are not NumPy's."""
+
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -85,25 +90,77 @@ def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
 
 
 def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
-    """A CPU session; ``extra`` values of the graph become additional outputs."""
+    """A CPU session; ``extra`` values become additional outputs, those to ``cut`` inputs."""
     made, source = options(request, profile_prefix), request["model"]
-    if request["extra"]:
+    if request["extra"] or request["cut"]:
         folder = str(Path(source).resolve().parent)
         made.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", folder
         )
-        source = with_outputs(source, request["extra"])
+        source = edited(source, request["extra"], request["cut"])
     return ort.InferenceSession(source, made, providers=["CPUExecutionProvider"])
 
 
-def with_outputs(path: str, values: Sequence[str]) -> bytes:
-    """The model with more of its values as outputs."""
+def edited(path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]]) -> bytes:
+    """The model with more of its values as outputs, and random ones as inputs."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
+    cut_random(model.graph, cut)
     known = {output.name for output in model.graph.output}
-    model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in values if v not in known)
+    model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in extra if v not in known)
     return bytes(model.SerializeToString())
+
+
+def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
+    """Values with their element type's name and dims become inputs, in the place of their nodes.
+
+    What a distribution depends on becomes an output, for nothing else would compare it.
+    """
+    from onnx import TensorProto, ValueInfoProto, helper
+
+    nodes = [node for node in graph.node if not cut.keys().isdisjoint(node.output)]
+    for node in nodes:
+        if node.op_type in DISTRIBUTIONS:
+            name = f"{node.output[0]}.drawn_from"
+            graph.node.append(helper.make_node("Identity", node.input[:1], [name]))
+            graph.output.append(ValueInfoProto(name=name))
+        graph.node.remove(node)
+    for name, (kind, dims) in cut.items():
+        element = getattr(TensorProto, ELEMENTS.get(kind, kind.upper()))
+        graph.input.append(helper.make_tensor_value_info(name, element, dims))
+
+
+def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
+    """What random nodes write of that the outputs depend on, in the order of the nodes.
+
+    Those of ``ops`` are random; Dropout only if it may be told to train.
+    """
+    writer = {v: node for node in graph.node for v in node.output if v}
+    seen, ahead = set[str](), [output.name for output in graph.output]
+    while ahead:
+        value = ahead.pop()
+        if value not in seen:
+            seen.add(value)
+            ahead += reads(writer[value]) if value in writer else []
+    return [
+        v
+        for node in graph.node
+        if node.domain in ("", "ai.onnx")
+        and node.op_type in ops
+        and (node.op_type != "Dropout" or (len(node.input) > 2 and node.input[2]))
+        and not seen.isdisjoint(node.output)
+        for v in node.output
+        if v
+    ]
+
+
+def reads(node: Any) -> list[str]:
+    """The values a node reads, those of its subgraphs' nodes among them."""
+    graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
+    inner = [v for graph in graphs for n in graph.node for v in reads(n)]
+    ends = [output.name for graph in graphs for output in graph.output]
+    return [*node.input, *inner, *ends]
 
 
 def wrap(session: ort.InferenceSession, request: Request) -> Opened:
@@ -201,7 +258,9 @@ class Server:
 
     def run(self, request: Request) -> dict[str, Any]:
         opened = self.sessions[request["name"]]
-        found = caller(opened, self.feeds(request))()
+        feeds = self.feeds(request)  # held until the end: an output may be an input's own memory
+        call = caller(opened, feeds)
+        found = call()
         outputs: dict[str, Array] = {}
         for name, value in zip(opened.outputs, found, strict=True):
             outputs |= flatten(name, value) if opened.plain else {name: from_value(value)}
@@ -245,6 +304,12 @@ class Server:
         import onnx
 
         onnx.checker.check_model(request["model"], full_check=True)
+
+    def random(self, request: Request) -> list[str]:
+        import onnx
+
+        model = onnx.load(request["model"], load_external_data=False)
+        return random_values(model.graph, request["ops"])
 
     def answer(self, request: Request) -> dict[str, Any]:
         """The reply to one request; what ONNX Runtime or onnx refuse becomes an error."""
