@@ -183,7 +183,10 @@ class Worker(AbstractContextManager["Worker"]):
     def run(
         self, name: str, feeds: Mapping[str, Array], *, limit: float | None = None
     ) -> dict[str, Array]:
-        """All outputs by name; a sequence comes as ``name[i]``, a map as ``name.keys/.values``."""
+        """All outputs by name; a sequence comes as ``name[i]``, a map as ``name.keys/.values``.
+
+        Sequences go in as ``name[i]`` too.
+        """
         answer = self._path("npz")
         found = self._ask("run", f"run {name!r}", limit, feeds, name=name, answer=str(answer))
         with np.load(answer, allow_pickle=False) as data:

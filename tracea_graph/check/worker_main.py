@@ -208,7 +208,9 @@ def from_value(value: ort.OrtValue) -> Array:
 
 
 def flatten(name: str, value: Any) -> dict[str, Array]:
-    """Sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``."""
+    """Sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``; nothing for none."""
+    if value is None:
+        return {}
     if isinstance(value, list):
         return {k: a for i, v in enumerate(value) for k, a in flatten(f"{name}[{i}]", v).items()}
     if isinstance(value, dict):
@@ -217,11 +219,25 @@ def flatten(name: str, value: Any) -> dict[str, Array]:
     return {name: np.asarray(value)}
 
 
+def gathered(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Any]:
+    """Feeds as the session takes them: ``name[i]`` are lists, optional inputs may be absent."""
+    found: dict[str, Any] = dict(feeds)
+    for port in session.get_inputs():
+        parts = [found.pop(f"{port.name}[{i}]") for i in range(len(feeds))
+                 if f"{port.name}[{i}]" in found]  # fmt: skip
+        if parts or port.type.startswith("seq("):
+            found[port.name] = parts
+        elif port.type.startswith("optional("):
+            found.setdefault(port.name, None)
+    return found
+
+
 def caller(opened: Opened, feeds: Mapping[str, Array]) -> Callable[[], Any]:
     """A call without arguments that runs the session once, without copying where possible."""
     session, outputs = opened.session, list(opened.outputs)
     if opened.plain:
-        return lambda: session.run(outputs, feeds)
+        whole = gathered(session, feeds)
+        return lambda: session.run(outputs, whole)
     kinds = {i.name: i.type for i in session.get_inputs()}
     values = {name: to_value(array, kinds.get(name, "")) for name, array in feeds.items()}
     return lambda: session.run_with_ort_values(outputs, values)
