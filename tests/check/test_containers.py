@@ -32,4 +32,4 @@ def test_a_wrong_sequence_fails(tmp_path: Path) -> None:
     other = save(tmp_path, "b.onnx", SEQUENCE.replace("Relu", "Abs"))
     feeds = gather_inputs(load(path), Options()).verification
     found = verify(path, other, None, feeds)
-    assert found.status == "failed" and "'y'" in found.sentence or "'t[" in found.sentence
+    assert found.status == "failed" and ("'y'" in found.sentence or "'t[" in found.sentence)

@@ -148,7 +148,9 @@ def test_samples_of_a_distribution_are_fed_alike(tmp_path):
 
 
 def test_random_values_of_other_names_cannot_be_compared(tmp_path):
-    found = outcome(tmp_path, NOISY, NOISY.replace("r ", "q ").replace("(r,", "(q,"), weights=NUMBERS)
+    found = outcome(
+        tmp_path, NOISY, NOISY.replace("r ", "q ").replace("(r,", "(q,"), weights=NUMBERS
+    )
     assert found.status == "inconclusive" and "writes 'r'" in found.sentence
 
 

@@ -159,9 +159,7 @@ class Draft:
         else:
             self.weights.append(tensor)
         if how == 8 and array.dtype == np.float32:
-            self.inputs.append(
-                helper.make_tensor_value_info(name, tensor.data_type, array.shape)
-            )
+            self.inputs.append(helper.make_tensor_value_info(name, tensor.data_type, array.shape))
         letter = "b" if array.dtype == np.bool_ else "i" if array.dtype.kind == "i" else "f"
         return Value(name, array.shape, letter, True, True)
 
@@ -207,9 +205,7 @@ class Draft:
         self.domains.add(domain)
         label = names[0] if self.often(80) else ""
         self.nodes.append(helper.make_node(op, given, names, name=label, **attributes))
-        return [
-            self._known(Value(n, d, type, exact)) for n, d in zip(names, shapes, strict=True)
-        ]
+        return [self._known(Value(n, d, type, exact)) for n, d in zip(names, shapes, strict=True)]
 
     def _known(self, value: Value) -> Value:
         self.values.append(value)
@@ -228,7 +224,7 @@ class Draft:
     # ---- the model ---------------------------------------------------------------------
 
     def model(self, outputs: Sequence[Value], name: str = "fuzz") -> onnx.ModelProto:
-        """The model with these outputs; what leads to none of them stays, as exporters leave it."""
+        """The model with these outputs; what leads to none of them stays in it."""
         results = [
             helper.make_tensor_value_info(v.name, _ELEMENT[v.type], self._outer(v.dims))
             for v in outputs

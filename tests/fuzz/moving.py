@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from onnx import helper
 from fuzz.draft import Dims, Draft, Unfit, Value, broadcast, symbolic
 from fuzz.pointwise import compare
+from onnx import helper
 
 __all__ = ["MOVES", "ROWS"]
 

@@ -78,7 +78,8 @@ def main(files: str, out: str, how: str) -> None:
     from tracea_graph import Options, api
 
     def tell(**what: object) -> None:
-        print(json.dumps(what), flush=True)
+        sys.stdout.write(json.dumps(what) + "\n")
+        sys.stdout.flush()
 
     options = Options(Path(out), keep="legal", verify=how == "verify")
     paths = Path(files).read_text(encoding="utf-8").split("\n")

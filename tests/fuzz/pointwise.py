@@ -49,9 +49,11 @@ def _newer(d: Draft, x: Value) -> Value:
         lambda: d.add("Softplus", [x], x.dims),
         lambda: d.add("Softsign", [x], x.dims),
         lambda: d.add("Selu", [x], x.dims),
-        lambda: d.add("Clip", [x], x.dims, min=-0.5, max=0.8)
-        if d.opset < 11
-        else d.add("Clip", [x, scalar0(d, -0.5), scalar0(d, 0.8)], x.dims),
+        lambda: (
+            d.add("Clip", [x], x.dims, min=-0.5, max=0.8)
+            if d.opset < 11
+            else d.add("Clip", [x, scalar0(d, -0.5), scalar0(d, 0.8)], x.dims)
+        ),
     ]
     if d.opset >= 9:
         made += [lambda: d.add("Erf", [x], x.dims), lambda: _sign(d)]

@@ -234,7 +234,11 @@ class Worker(AbstractContextManager["Worker"]):
     def random(self, model: Path) -> tuple[str, ...]:
         """The values that random operators write and the outputs depend on."""
         found = self._ask(
-            "random", f"read {model.name}", None, model=str(model.resolve()), ops=sorted(RANDOM_OPS)
+            "random",
+            f"read {model.name}",
+            None,
+            model=str(model.resolve()),
+            ops=sorted(RANDOM_OPS),
         )
         return tuple(found)
 

@@ -52,5 +52,7 @@ class Model:
 def _spec(tensor: TypeProto.Tensor) -> TensorSpec:
     """The type of a tensor, unnamed dims told apart."""
     dims = enumerate(tensor.shape.dim) if tensor.HasField("shape") else ()
-    shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or f"?{i}" for i, d in dims)
+    shape = tuple(
+        d.dim_value if d.HasField("dim_value") else d.dim_param or f"?{i}" for i, d in dims
+    )
     return TensorSpec(DType.from_onnx(tensor.elem_type), shape)
