@@ -10,8 +10,9 @@ import pytest
 from check.test_worker import bad_library
 from check.tiny_models import graph, save
 
+from tracea_graph.check.bisection import bisect
 from tracea_graph.check.distance import Elementwise, choices, errors, undecided
-from tracea_graph.check.verify import bisect, verify
+from tracea_graph.check.verify import verify
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((8, 8)).astype(np.float32)

@@ -13,7 +13,7 @@ all the same, is ``inconclusive``: never called verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -34,7 +34,7 @@ from tracea_graph.check.worker import Array, Cut, OpenInfo, Port, Rejected, Work
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 
-__all__ = ["OutputError", "Reference", "Verification", "bisect", "compare", "reference", "verify"]
+__all__ = ["OutputError", "Reference", "Verification", "compare", "reference", "verify"]
 
 _NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
@@ -392,30 +392,3 @@ def _verdict(
     what = worst.note or f"it is off by {worst.relative:.1e} of max|y|, {allowed:.1e} is allowed"
     sentence = f"output {worst.output!r} with {worst.feed}: {what}"
     return Verification("failed", sentence, outputs, known.rejected, tolerance)
-
-
-# ---- blame -----------------------------------------------------------------------------
-
-
-def bisect(rewrites: Sequence[str], fails: Callable[[frozenset[str]], bool]) -> frozenset[str]:
-    """A smallest set of rewrites that fails together (QuickXplain, Junker 2004).
-
-    ``fails(on)`` builds and verifies with just the rewrites in ``on``; it must be False for none.
-    No rewrite can be left out of the result.  One guilty rewrite of n costs about 2·log2(n)
-    calls.  Empty if all of them together do not fail.
-    """
-    if not rewrites or not fails(frozenset(rewrites)):
-        return frozenset()
-
-    def blame(sure: frozenset[str], fresh: bool, rest: tuple[str, ...]) -> frozenset[str]:
-        """What of ``rest`` is needed to fail beside ``sure``; ``fresh`` if ``sure`` just grew."""
-        if fresh and fails(sure):
-            return frozenset()
-        if len(rest) == 1:
-            return frozenset(rest)
-        first, second = rest[: len(rest) // 2], rest[len(rest) // 2 :]
-        right = blame(sure | set(first), True, second)
-        left = blame(sure | right, bool(right), first)
-        return left | right
-
-    return blame(frozenset(), False, tuple(dict.fromkeys(rewrites)))

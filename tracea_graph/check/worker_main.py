@@ -119,8 +119,7 @@ def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
     """
     from onnx import TensorProto, ValueInfoProto, helper
 
-    nodes = [node for node in graph.node if not cut.keys().isdisjoint(node.output)]
-    for node in nodes:
+    for node in [n for n in graph.node if not cut.keys().isdisjoint(n.output)]:
         if node.op_type in DISTRIBUTIONS:
             name = f"{node.output[0]}.drawn_from"
             graph.node.append(helper.make_node("Identity", node.input[:1], [name]))
@@ -159,8 +158,7 @@ def reads(node: Any) -> list[str]:
     """The values a node reads, those of its subgraphs' nodes among them."""
     graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
     inner = [v for graph in graphs for n in graph.node for v in reads(n)]
-    ends = [output.name for graph in graphs for output in graph.output]
-    return [*node.input, *inner, *ends]
+    return [*node.input, *inner, *(output.name for graph in graphs for output in graph.output)]
 
 
 def wrap(session: ort.InferenceSession, request: Request) -> Opened:
@@ -223,8 +221,8 @@ def gathered(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[
     """Feeds as the session takes them: ``name[i]`` are lists, optional inputs may be absent."""
     found: dict[str, Any] = dict(feeds)
     for port in session.get_inputs():
-        parts = [found.pop(f"{port.name}[{i}]") for i in range(len(feeds))
-                 if f"{port.name}[{i}]" in found]  # fmt: skip
+        keys = [f"{port.name}[{i}]" for i in range(len(feeds))]
+        parts = [found.pop(key) for key in keys if key in found]
         if parts or port.type.startswith("seq("):
             found[port.name] = parts
         elif port.type.startswith("optional("):
