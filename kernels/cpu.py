@@ -79,6 +79,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("softmax_columns", "const tracea_softmax_tile*"),
         ),
         "copy": (Function("copy", "const tracea_copy_tile*"),),
+        "recurrent": (
+            Function("lstm", "const tracea_recurrent_tile*"),
+            Function("gru", "const tracea_recurrent_tile*"),
+        ),
         "gemm_blocks": (
             Function("gemm_blocks", "const tracea_blocks_tile*"),
             Function("all_finite", "const float*, int64_t", "int32_t"),
@@ -112,6 +116,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "softmax": ("softmax",),
         "channel_norm": ("norm",),
         "copy": ("copy",),
+        "recurrent": ("recurrent",),
         "gemm_blocks": ("gemm", "gemm_blocks"),
     }
 )

@@ -11,6 +11,7 @@
 #include "runtime_gemm.h"
 #include "runtime_gemm_blocks.h"
 #include "runtime_pool.h"
+#include "runtime_recurrent.h"
 #include "runtime_reduce.h"
 #include "runtime_round.h"
 #include "runtime_rows.h"
@@ -63,6 +64,8 @@ constexpr KernelDriver kDrivers[] = {
     {"channel_norm", check_channel_norm, run_channel_norm,
      [](const tracea_isa_table& t) { return t.norm_group != nullptr; }},
     {"copy", check_copy, run_copy, [](const tracea_isa_table& t) { return t.copy != nullptr; }},
+    {"recurrent", check_recurrent, run_recurrent,
+     [](const tracea_isa_table& t) { return t.gru != nullptr; }},
     {"gemm_blocks", check_gemm_blocks, run_gemm_blocks,
      [](const tracea_isa_table& t) { return t.gemm_blocks && t.gemm_pack; }},
 };

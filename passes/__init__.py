@@ -9,8 +9,8 @@ from tracea_graph.passes import (
     attention,
     attention_nodes,
     batch_norm,
-    channel_norm,
     channel_norms,
+    channels_last,
     conv,
     elementwise,
     embedding,
@@ -22,9 +22,11 @@ from tracea_graph.passes import (
     pool,
     projections,
     recognise,
+    recurrent,
     reductions,
     rotary,
     sharing,
+    spelling,
     transposed,
     trunk,
 )
@@ -42,13 +44,16 @@ FORMS = ("bf16", "exact-rank", "window", "zero-blocks")
 """Rules that give a region another form: without them it is there in its plain one."""
 
 
+_SPELL = Phase("spell", (spelling.SpellOut(),))
+"""What is several operators in one is written out, for the rules to see."""
+
 _RECOGNISE = Phase(
     "recognise",
     (
         *map(RulePass, recognise.RULES),
         attention.RecogniseAttention(),
         attention_nodes.LiftAttention(),
-        channel_norm.RecogniseChannelNorm(),
+        channels_last.RecogniseChannelNorm(),
         rotary.LiftRotary(),
     ),
 )
@@ -134,6 +139,7 @@ def _lift(plain_weights: bool) -> Phase:
             batch_norm.AbsorbBatchNorm(),
             pool.LiftPool(),
             pool.AbsorbFlatten(),
+            recurrent.LiftRecurrent(),
         ),
     )
 
@@ -147,6 +153,7 @@ def phases(
     ``bf16`` or ``bf16-weights``; ``windows`` are for attention.
     """
     exact = (
+        _SPELL,
         _RECOGNISE,
         _lift(plain_weights),
         _REDUCE,

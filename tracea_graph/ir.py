@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "RANDOM_OPS",
     "Attr",
     "Blob",
     "DType",
@@ -29,6 +30,12 @@ __all__ = [
 ]
 
 Array = npt.NDArray[np.generic]
+
+RANDOM_OPS = frozenset({
+    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike",
+})  # fmt: skip
+"""ONNX operators that draw anew each time they run (Dropout when it trains)."""
 
 
 class DType(Enum):
@@ -182,13 +189,15 @@ class Weight:
     """A constant of the model whose bytes are read only when asked for.
 
     ``load`` returns the array and may be called more than once; it must not cache, so that
-    memory stays bounded by what is in use.
+    memory stays bounded by what is in use.  One with a ``recipe`` is not stored: it would take
+    more bytes than what these nodes make it from when the model is loaded.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     load: Callable[[], Array] = field(repr=False)
+    recipe: tuple[Node, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def spec(self) -> TensorSpec:
