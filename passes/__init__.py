@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from tracea_graph.config import Window
 from tracea_graph.passes import (
@@ -31,7 +32,8 @@ from tracea_graph.passes import (
     trunk,
 )
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
-from tracea_graph.passes.exact_rank import FactorGemm
+from tracea_graph.passes.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
+from tracea_graph.passes.exact_rank import LOW_RANK, FactorGemm
 from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
@@ -40,9 +42,11 @@ __all__ = ["CONNECT", "FORMS", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-FORMS = ("bf16", "exact-rank", "window", "zero-blocks")
+FORMS = ("bf16", "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
 """Rules that give a region another form: without them it is there in its plain one."""
 
+
+UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
 
 _SPELL = Phase("spell", (spelling.SpellOut(),))
 """What is several operators in one is written out, for the rules to see."""
@@ -145,12 +149,16 @@ def _lift(plain_weights: bool) -> Phase:
 
 
 def phases(
-    plain_weights: bool = False, precision: str = "fp32", windows: Sequence[Window] = ()
+    plain_weights: bool = False,
+    precision: str = "fp32",
+    windows: Sequence[Window] = (),
+    compressed: Mapping[str, Compressed] = UNCHANGED,
 ) -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16`` or ``bf16-weights``; ``windows`` are for attention.
+    ``bf16`` or ``bf16-weights``; ``windows`` are for attention; ``compressed`` has what stands for a matrix that
+    is stored under a name.
     """
     exact = (
         _SPELL,
@@ -166,6 +174,8 @@ def phases(
     )
     # regions are what they will be: what can be skipped in them is all that changes
     near = (WindowAttention(tuple(windows)),) if windows else ()
+    rules = (FactorOnRequest(compressed), PruneBlocks(compressed))
+    smaller = (Phase("compress", rules),) if compressed else ()
     sparse = Phase("sparsity", (FactorGemm(), SkipZeroBlocks(), *near))
     lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
-    return (*exact, sparse, *lower)
+    return (*exact, *smaller, sparse, *lower)

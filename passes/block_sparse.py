@@ -17,13 +17,13 @@ import numpy as np
 
 from tracea_graph.ir import DType, Weight
 from tracea_graph.ops.gemm import BLOCKS, PANEL, SCATTER_SINCE, GemmParams, pack_blocks
-from tracea_graph.passes.exact_rank import FACTORED
+from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.zeros import Mask, Places, ZeroScan, active_places
+from tracea_graph.passes.zeros import Places, ZeroScan, active_places
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["SkipZeroBlocks"]
+__all__ = ["SkipZeroBlocks", "skipping"]
 
 _MOST_STORED = 0.9
 """Share of blocks above which skipping the others is not worth a proposal."""
@@ -40,7 +40,7 @@ class SkipZeroBlocks:
         params = region.params
         if not isinstance(params, GemmParams) or params.layout != "panels":
             return
-        if region.rule == FACTORED:  # its panels are no longer the model's own numbers
+        if region.rule in (FACTORED, LOW_RANK):  # its panels are no longer the model's own numbers
             return
         panels = graph.weight(region.operands[1])
         if panels is None or not (sources := _sources(graph, region)):
@@ -60,20 +60,22 @@ class SkipZeroBlocks:
             return
         for block, places in maps.items():
             if stored[block] <= _MOST_STORED:
-                yield self._skipping(region, panels, zeros, block, places)
+                yield skipping(self.name, region, panels, block, places)
 
-    def _skipping(
-        self, region: Region, panels: Weight, zeros: Mask, block: int, places: Places
-    ) -> Proposal:
-        """The product over the blocks at ``places``; of a zero matrix one block stays."""
-        if not len(places):
-            places = np.zeros(1, np.int32)
-        params: GemmParams = dataclasses.replace(region.params, layout="blocks", block=block)
-        blocks = _stored(panels, places, block)
-        at = Weight(f"{blocks.name}_map", DType.I32, places.shape, lambda: places)
-        operands = (region.operands[0], blocks.name, *region.operands[2:], at.name)
-        new = fused(self.name, params, operands, region.results, [region])
-        return Proposal(self.name, (region,), (new,), weights={w.name: w for w in (blocks, at)})
+
+def skipping(
+    rule: str, region: Region, panels: Weight, block: int, places: Places, error: float = 0.0
+) -> Proposal:
+    """The product over the blocks at ``places``; of a zero matrix one block stays."""
+    if not len(places):
+        places = np.zeros(1, np.int32)
+    params: GemmParams = dataclasses.replace(region.params, layout="blocks", block=block)
+    blocks = _stored(panels, places, block)
+    at = Weight(f"{blocks.name}_map", DType.I32, places.shape, lambda: places)
+    operands = (region.operands[0], blocks.name, *region.operands[2:], at.name)
+    new = fused(rule, params, operands, region.results, [region])
+    weights = {w.name: w for w in (blocks, at)}
+    return Proposal(rule, (region,), (new,), weights=weights, error=error)
 
 
 def _sources(graph: TileGraph, region: Region) -> list[Weight]:

@@ -22,10 +22,12 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["FACTORED", "FactorGemm"]
+__all__ = ["FACTORED", "LOW_RANK", "FactorGemm", "two_products"]
 
 FACTORED = "exact-rank"
 """The rule that made products of two factors."""
+LOW_RANK = "low-rank"
+"""The rule that does where the factors are not the matrix."""
 
 
 @dataclass(frozen=True)
@@ -54,30 +56,38 @@ class FactorGemm:
         if node.attrs.get("transB", 0):
             a, b = b.T, a.T
         if (a.shape[0], b.shape[1]) == (params.k, params.n):
-            yield self._factored(region, a, b, (*shape[:-1],))
+            yield two_products(self.name, region, a, b, shape[:-1], EPSILON)
 
-    def _factored(
-        self, region: Region, a: npt.NDArray[Any], b: npt.NDArray[Any], rows: tuple[Any, ...]
-    ) -> Proposal:
-        """Both products; the rank is filled up with zeros to whole panels."""
-        rank = -(-a.shape[1] // PANEL) * PANEL
-        middle = f"{region.results[0]}_rank{a.shape[1]}"
-        stored = {
-            f"{middle}_a": pack_panels(np.pad(a, ((0, 0), (0, rank - a.shape[1])))),
-            f"{middle}_b": pack_panels(np.pad(b, ((0, rank - b.shape[0]), (0, 0)))),
-        }
-        weights = {n: _held(n, array) for n, array in stored.items()}
-        first = GemmParams(a.shape[0], rank)
-        second: GemmParams = dataclasses.replace(region.params, k=rank)
-        name_a, name_b = stored
-        new = (
-            fused(self.name, first, (region.operands[0], name_a), (middle,), [region]),
-            fused(
-                self.name, second, (middle, name_b, *region.operands[2:]), region.results, [region]
-            ),
-        )
-        specs = {middle: TensorSpec(DType.F32, (*rows, rank))}
-        return Proposal(self.name, (region,), new, specs, weights, error=EPSILON)
+
+def two_products(
+    rule: str,
+    region: Region,
+    a: npt.NDArray[Any],
+    b: npt.NDArray[Any],
+    rows: tuple[Any, ...],
+    error: float,
+) -> Proposal:
+    """Products by ``[K, R]`` and ``[R, N]`` in the place of one; what follows, follows the second.
+
+    The rank is filled up with zeros to whole panels.
+    """
+    rank = -(-a.shape[1] // PANEL) * PANEL
+    middle = f"{region.results[0]}_rank{a.shape[1]}"
+    stored = {
+        f"{middle}_a": pack_panels(np.pad(a, ((0, 0), (0, rank - a.shape[1])))),
+        f"{middle}_b": pack_panels(np.pad(b, ((0, rank - b.shape[0]), (0, 0)))),
+    }
+    weights = {n: _held(n, array) for n, array in stored.items()}
+    first = GemmParams(a.shape[0], rank)
+    second: GemmParams = dataclasses.replace(region.params, k=rank)
+    name_a, name_b = stored
+    operands = (middle, name_b, *region.operands[2:])
+    new = (
+        fused(rule, first, (region.operands[0], name_a), (middle,), [region]),
+        fused(rule, second, operands, region.results, [region]),
+    )
+    specs = {middle: TensorSpec(DType.F32, (*rows, rank))}
+    return Proposal(rule, (region,), new, specs, weights, error=error)
 
 
 def _held(name: str, array: npt.NDArray[Any]) -> Weight:

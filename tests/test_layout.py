@@ -24,7 +24,7 @@ RANKS = (
     ("ttg",),
     ("ops", "rewrite"),
     ("passes", "kernels"),
-    ("onnx_io", "hardware", "policy", "tuning", "build", "check"),
+    ("onnx_io", "hardware", "policy", "tuning", "build", "check", "compress"),
     ("views",),
     ("api",),
     ("cli",),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TOLERANCE", "Environment", "Options", "Window"]
+__all__ = ["TOLERANCE", "Environment", "Options", "Prune", "Window"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,18 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Prune:
+    """A ``share`` of zeros: of all numbers, of each ``group`` along k, or of blocks.
+
+    ``block``: columns and steps of k.
+    """
+
+    share: float
+    group: int = 0
+    block: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class Options:
     """What a caller may choose; the command line has a flag of the same name for each."""
 
@@ -91,6 +103,14 @@ class Options:
     rtol: float | None = None
     atol: float | None = None
     data: Path | None = None
+    """Real inputs; with ``low_rank`` or ``prune`` those to calibrate with."""
+    holdout: Path | None = None
+    """Inputs the error of a smaller model is measured with."""
+    metric: str = ""
+    """``FILE.py:FUNCTION``: an error to hold ``max_error`` against instead of that of max|y|."""
+    low_rank: float | None = None
+    """Two factors where a layer's own output keeps within this relative error."""
+    prune: Prune | None = None
     until: str | None = None
     keep_sources: Path | None = None
     cache: Path | None = None
@@ -112,9 +132,14 @@ class Options:
     @property
     def tolerance(self) -> float:
         """The error accepted, as a share of ``max|y|``."""
-        exact = self.precision == "fp32" and not self.windows
+        exact = self.precision == "fp32" and not (self.windows or self.compresses)
         usual = TOLERANCE.exact if exact else TOLERANCE.lossy
         return usual if self.max_error is None else self.max_error
+
+    @property
+    def compresses(self) -> bool:
+        """True if weights may become others."""
+        return self.low_rank is not None or self.prune is not None
 
     @property
     def environment(self) -> Environment:

@@ -1,0 +1,134 @@
+"""Gram matrices of what layers read, in one pass over data that may be larger than memory.
+
+G = Σ xᵀx over all rows x [K] of a value, in double precision: all that the error of any change of
+the layer's matrix depends on, ‖X·D‖² = tr(Dᵀ·G·D).  Memory is bounded by one set of inputs, its
+activations, and a K × K matrix per value.  What was summed is kept in a file now and then, so that
+an interrupted pass goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.check.worker import Worker
+from tracea_graph.compress.samples import Samples
+from tracea_graph.errors import UsageError, WorkerError
+
+__all__ = ["Calibration", "calibrate"]
+
+Floats = npt.NDArray[np.floating[Any]]
+_KEEP_EVERY = 20.0
+"""Seconds between writing down what was summed."""
+
+
+@dataclass
+class Calibration:
+    """Gram matrices ``[K, K]`` by value, the rows behind each, and how many sets were read."""
+
+    grams: dict[str, Floats] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    sets: int = 0
+
+    def add(self, value: str, array: npt.NDArray[Any]) -> None:
+        """Add the rows of an activation ``[…, K]``.  Raises ValueError if one is not finite."""
+        flat = array.reshape(-1, array.shape[-1]).astype(np.float64)
+        product = flat.T @ flat
+        if not np.isfinite(product).all():
+            raise ValueError(f"{value!r} is not finite")
+        if value in self.grams:
+            self.grams[value] += product
+            self.rows[value] += len(flat)
+        else:
+            self.grams[value], self.rows[value] = product, len(flat)
+
+    def joint(self, values: Sequence[str]) -> tuple[Floats, int]:
+        """The Gram matrix over the rows of several values, and how many rows these are."""
+        total: Floats = np.sum([self.grams[v] for v in values], axis=0)
+        return total, sum(self.rows[v] for v in values)
+
+
+def calibrate(
+    model: Path,
+    values: Sequence[str],
+    samples: Samples,
+    progress: Callable[[str], None] = lambda step: None,
+    kept: Path | None = None,
+    threads: int = 1,
+) -> Calibration:
+    """Run the model over all sets and sum what ``values`` are, each once.
+
+    ``kept`` is the file what was summed is kept in: a pass that was interrupted goes on, one that
+    was finished is not repeated.  Raises UsageError for sets that do not fit, for inputs the model
+    rejects, and for activations that are not finite.
+    """
+    found = _resumed(kept, values) if kept else Calibration()
+    done, index, last = found.sets, 0, time.monotonic()
+    with Worker(limit=600.0) as worker:
+        for label, feed in samples:
+            index += 1
+            if index <= done:
+                continue
+            if index == done + 1:
+                worker.open("calibrate", model, threads=threads, extra=list(values))
+            progress(f"calibrating with {label}: {sum(found.rows.values())} rows")
+            try:
+                outputs = worker.run("calibrate", feed)
+            except WorkerError as error:
+                raise UsageError(f"the model rejects {label} of --data: {error}") from error
+            _add(found, values, outputs, feed, label)
+            if kept and time.monotonic() - last > _KEEP_EVERY:
+                _keep(found, kept)
+                last = time.monotonic()
+    if not found.sets:
+        raise UsageError("--data holds no set of inputs to calibrate with")
+    if kept and found.sets > done:
+        _keep(found, kept)
+    return found
+
+
+def _add(
+    found: Calibration,
+    values: Sequence[str],
+    outputs: Mapping[str, npt.NDArray[Any]],
+    feed: Mapping[str, npt.NDArray[Any]],
+    label: str,
+) -> None:
+    try:
+        for value in values:
+            found.add(value, outputs[value] if value in outputs else feed[value])
+    except ValueError as error:
+        raise UsageError(f"with {label} of --data, {error} in the model") from error
+    found.sets += 1
+
+
+def _keep(found: Calibration, path: Path) -> None:
+    """Write what was summed, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {f"g{i}": g for i, g in enumerate(found.grams.values())}
+    rows = np.array(list(found.rows.values()), np.int64)
+    draft = path.with_suffix(f".{os.getpid()}.npz")
+    np.savez(draft, names=np.array(list(found.grams)), rows=rows, sets=found.sets, **arrays)
+    os.replace(draft, path)
+
+
+def _resumed(path: Path, values: Sequence[str]) -> Calibration:
+    """What an earlier pass summed; nothing if there was none, or of other values."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            names = [str(n) for n in data["names"]]
+            if sorted(names) != sorted(values):
+                return Calibration()
+            grams = {n: data[f"g{i}"] for i, n in enumerate(names)}
+            rows = dict(zip(names, map(int, data["rows"]), strict=True))
+            return Calibration(grams, rows, int(data["sets"]))
+    except (OSError, ValueError, KeyError, BadZipFile, EOFError):
+        return Calibration()

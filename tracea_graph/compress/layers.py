@@ -1,0 +1,81 @@
+"""The products of a planned graph whose matrix could be another: what they read and hold.
+
+Products that share a stored matrix are one layer, for what becomes of it becomes of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Node, Weight
+from tracea_graph.ops.gemm import GemmParams, unpack_panels
+from tracea_graph.policy import CostModel
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Layer", "layers_of"]
+
+Floats = npt.NDArray[np.floating[Any]]
+_LEAST = 1 << 14
+"""Elements below which a matrix is not worth another form."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A stored matrix ``[k, n]`` and the original operators that multiply by it.
+
+    ``inputs`` are the values they read, ``us`` the predicted time of all of them.
+    """
+
+    name: str
+    k: int
+    n: int
+    panels: Weight
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    us: float
+
+    def matrix(self) -> Floats:
+        """``[k, n]`` in double precision."""
+        return unpack_panels(np.asarray(self.panels.array(), np.float64), self.n)
+
+    @property
+    def title(self) -> str:
+        """What the first of its operators is called."""
+        return self.nodes[0].name or self.nodes[0].outputs[0]
+
+
+def layers_of(graph: TileGraph, cost: CostModel) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+    """Layers in graph order, and a sentence for each product that cannot be one."""
+    found: dict[str, list[Region]] = {}
+    notes = []
+    for region in graph.regions():
+        params = region.params
+        if not isinstance(params, GemmParams):
+            continue
+        weight = graph.weight(region.operands[1])
+        if weight is None:
+            notes.append(f"{region.operands[1]!r} is not constant: its product stays as it is")
+        elif params.layout != "panels" or weight.dtype is not DType.F32:
+            notes.append(f"{weight.name!r} is not stored as float32 panels: it stays as it is")
+        elif params.k * params.n >= _LEAST:
+            found.setdefault(weight.name, []).append(region)
+    layers = [_layer(graph, name, regions, cost) for name, regions in found.items()]
+    return tuple(layers), tuple(dict.fromkeys(notes))
+
+
+def _layer(graph: TileGraph, name: str, regions: list[Region], cost: CostModel) -> Layer:
+    params: GemmParams = regions[0].params
+    nodes = tuple(n for r in regions for n in r.nodes if n.op in ("MatMul", "Gemm"))
+    reads = tuple(dict.fromkeys(n.inputs[0] for n in nodes))
+    us = sum(cost(graph, r) for r in regions)
+    return Layer(name, params.k, params.n, graph.weights[name], nodes, reads, us)
+
+
+def rows_of(layers: tuple[Layer, ...]) -> Mapping[str, int]:
+    """Every value layers read, with its last dim."""
+    return {value: layer.k for layer in layers for value in layer.inputs}

@@ -1,0 +1,80 @@
+"""Two factors in the place of a matrix: the best of a rank for the inputs that were seen.
+
+Whitened SVD (SVD-LLM, Wang et al. 2024, arXiv:2403.07378): with G = XᵀX = L·Lᵀ, the matrix W' of
+rank r that minimises ‖X·(W − W')‖ = ‖Lᵀ·(W − W')‖ follows from the SVD of Lᵀ·W, and the error is
+the root of the sum of its squared singular values beyond the r-th.  Its right singular vectors V
+are the eigenvectors of the layer's output covariance WᵀGW, and W' = (W·V_r)·V_rᵀ: the same matrix,
+with no inverse of L, however few rows G has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LowRankMenu", "ranks_for"]
+
+Floats = npt.NDArray[np.floating[Any]]
+_STEP = 16
+"""Ranks are multiples of a panel's columns."""
+_SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
+"""Shares of the parameters the ranks on offer keep: few, so that equal layers get equal ones."""
+
+
+def ranks_for(k: int, n: int) -> tuple[int, ...]:
+    """The ranks worth a try for a ``[k, n]`` matrix: multiples of 16, ascending."""
+    even = k * n / (k + n)
+    found = {max(_STEP, round(even * share / _STEP) * _STEP) for share in _SHARES}
+    return tuple(sorted(r for r in found if r < min(k, n) and r < 0.9 * even))
+
+
+@dataclass(frozen=True)
+class LowRankMenu:
+    """What each rank costs a layer ``[k, n]`` with Gram matrix ``[k, k]`` of its input.
+
+    Without a Gram matrix all inputs count alike (plain SVD).
+    """
+
+    matrix: Floats
+    gram: Floats | None = None
+
+    @cached_property
+    def _spectrum(self) -> tuple[Floats, Floats]:
+        """Squared singular values, descending, and right singular vectors ``[n, ·]``."""
+        w, g = self.matrix, self.gram
+        k, n = w.shape
+        if n <= k:
+            values, vectors = np.linalg.eigh(w.T @ (w if g is None else g @ w))
+            return np.clip(values[::-1], 0, None), vectors[:, ::-1]
+        root = w if g is None else _root(g) @ w
+        values, left = np.linalg.eigh(root @ root.T)
+        values, left = np.clip(values[::-1], 0, None), left[:, ::-1]
+        lengths = np.sqrt(np.maximum(values, values[0] * 1e-24 + 1e-300))
+        return values, (root.T @ left) / lengths
+
+    def error(self, rank: int) -> float:
+        """‖X·(W − W')‖ / ‖X·W‖ at this rank: exact for the inputs the Gram matrix is of."""
+        values, _ = self._spectrum
+        total = float(values.sum())
+        return float(np.sqrt(values[rank:].sum() / total)) if total > 0 else 0.0
+
+    def factors(self, rank: int) -> tuple[Floats, Floats]:
+        """``[k, rank]`` and ``[rank, n]``, in float32."""
+        basis = self._spectrum[1][:, :rank]
+        return (self.matrix @ basis).astype(np.float32), basis.T.astype(np.float32)
+
+    def ranks(self, accepted: float) -> Sequence[int]:
+        """The ranks on offer whose error is accepted."""
+        return [r for r in ranks_for(*self.matrix.shape) if self.error(r) <= accepted]
+
+
+def _root(gram: Floats) -> Floats:
+    """Lᵀ with L·Lᵀ = gram, which may be singular."""
+    values, vectors = np.linalg.eigh(gram)
+    root: Floats = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
+    return root

@@ -1,0 +1,66 @@
+"""The error that is budgeted: of ``max|y|``, or whatever a function of the user's says."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.check.distance import is_float, relative_distance
+from tracea_graph.errors import UsageError
+
+__all__ = ["Metric", "load_metric", "share_of_largest"]
+
+Outputs = Mapping[str, npt.NDArray[Any]]
+Metric = Callable[[Outputs, Outputs], float]
+"""The error of outputs by name, given those of the original."""
+
+
+def share_of_largest(found: Outputs, wanted: Outputs) -> float:
+    """The largest difference of any floating-point output as a share of its ``max|y|``."""
+    floats = [name for name, array in wanted.items() if is_float(np.asarray(array))]
+    return max((relative_distance(found[n], wanted[n]) for n in floats), default=0.0)
+
+
+def load_metric(text: str) -> Metric:
+    """The function of ``FILE.py:FUNCTION``, guarded: what it raises or answers is checked.
+
+    Raises UsageError if there is none; so does the metric for an error of its own, or an answer
+    that is no number from 0.
+    """
+    file, _, name = text.rpartition(":")
+    path = Path(file)
+    if not file or not name.isidentifier() or path.suffix != ".py":
+        raise UsageError(f"--metric takes FILE.py:FUNCTION, not {text!r}")
+    if not path.is_file():
+        raise UsageError(f"--metric {path} does not exist")
+    function = getattr(_module(path), name, None)
+    if not callable(function):
+        raise UsageError(f"--metric {path} has no function {name!r}")
+
+    def guarded(found: Outputs, wanted: Outputs) -> float:
+        try:
+            value = float(function(dict(found), dict(wanted)))
+        except Exception as error:  # the user's code may raise anything
+            raise UsageError(f"--metric {text} raised {type(error).__name__}: {error}") from error
+        if not 0 <= value < math.inf:
+            raise UsageError(f"--metric {text} must return a number from 0, not {value}")
+        return value
+
+    return guarded
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"tracea_metric_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(f"--metric {path} raised {type(error).__name__}: {error}") from error
+    return module
