@@ -38,7 +38,7 @@ from tracea_graph.passes.precision import GemmInBf16
 from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["CONNECT", "FORMS", "phases"]
+__all__ = ["CONNECT", "FORMS", "UNCHANGED", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
@@ -47,6 +47,7 @@ FORMS = ("bf16", "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
 
 
 UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
+"""Every matrix stays what it is."""
 
 _SPELL = Phase("spell", (spelling.SpellOut(),))
 """What is several operators in one is written out, for the rules to see."""
@@ -157,8 +158,8 @@ def phases(
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16`` or ``bf16-weights``; ``windows`` are for attention; ``compressed`` has what stands for a matrix that
-    is stored under a name.
+    ``bf16`` or ``bf16-weights``; ``windows`` are for attention; ``compressed`` has what
+    stands for matrices, by the names these are stored under.
     """
     exact = (
         _SPELL,

@@ -18,13 +18,15 @@ from tracea_graph.onnx_io import files_of, library_need
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
+from tracea_graph.pipeline.clock import Clock
+from tracea_graph.pipeline.compressing import compress
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock, read_lock
 from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, staging
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.pipeline.reporting import Clock, Reporter
+from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.stages import STAGES, Stages
 from tracea_graph.pipeline.targets import levels_of
 from tracea_graph.ttg import TileGraph
@@ -157,8 +159,10 @@ def _steps(
     locked = lock.recipe(model.graph, foundry.isas) if lock else None
     cost = lock.cost if lock else None
     planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas, cost)
+    smaller = compress(model, options, inputs, planner, foundry, scratch, clock)
+    inputs, planner = smaller.inputs, smaller.planner
     workshop = Workshop(model, options, planner, foundry, scratch, locked)
-    report = Reporter(paths, model, inputs, foundry.isas, options, clock)
+    report = Reporter(paths, model, inputs, foundry.isas, options, clock, smaller)
     assembly, trace = workshop.plan()
     if lock:
         lock.check(assembly)
@@ -183,6 +187,7 @@ def _steps(
 
         clock.step("timing")
         kept = judge.time(right)
+        smaller.confirm(kept)
 
         clock.step("writing")
         return report.publish(kept, judge, workshop, stage)

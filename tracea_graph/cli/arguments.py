@@ -18,8 +18,9 @@ from tracea_graph.cli.inspect import add_explain, add_inspect
 from tracea_graph.cli.settings import add_config
 from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
-from tracea_graph.config import Options, Window
+from tracea_graph.config import Options, Prune, Window
 from tracea_graph.errors import UsageError
+from tracea_graph.ops.gemm import BLOCKS, PANEL
 
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
 
@@ -75,6 +76,14 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help="real inputs to verify and time with; or a folder with a NAME.npz for NAME.onnx",
     )  # fmt: skip
     add(
+        "--holdout", type=Path, metavar="FILE.npz",
+        help="inputs to measure --low-rank and --prune with (default: every fifth of --data)",
+    )  # fmt: skip
+    add(
+        "--metric", default="", metavar="FILE.py:FUNC",
+        help="FUNC(outputs, originals) is the error --max-error limits, for --low-rank, --prune",
+    )  # fmt: skip
+    add(
         "--budget", type=values.seconds, default=Options.budget, metavar="SECONDS",
         help="longest time to measure, such as 90, 90s or 5m",
     )  # fmt: skip
@@ -103,6 +112,14 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add(
         "--window", action="append", default=[], metavar="[A-B:]N[+G]",
         help="attention sees N keys a query, and the first G; in layers A to B, or all",
+    )  # fmt: skip
+    add(
+        "--low-rank", type=float, metavar="EPS",
+        help="two factors for a matrix, where its product's own relative error is at most EPS",
+    )  # fmt: skip
+    add(
+        "--prune", metavar="SPEC",
+        help="zeros in matrices: 0.6, 2:4 or block:16x4:0.7 (columns x rows of the block)",
     )  # fmt: skip
     add("--only", action="append", default=[], metavar="RULE", help="use this rule; repeatable")
     add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
@@ -207,6 +224,10 @@ def options_of(args: argparse.Namespace) -> Options:
         storage=args.storage,
         patterns=args.patterns,
         windows=tuple(map(_window, args.window)),
+        holdout=args.holdout,
+        metric=args.metric,
+        low_rank=args.low_rank,
+        prune=None if args.prune is None else _prune(args.prune),
     )
 
 
@@ -231,6 +252,28 @@ def _window(text: str) -> Window:
     if layers and layers[0] >= layers[1]:
         raise UsageError(f"--window {text!r} names no layer: {first} is above {last}")
     return Window(int(keys), int(everywhere or 0), layers)
+
+
+def _prune(text: str) -> Prune:
+    """``0.6``, ``2:4`` or ``block:16x4:0.7``.  Raises UsageError."""
+    form = r"(?:(?:block:(\d{1,3})x(\d{1,3}):)?(0?\.\d{1,6})|([1-9]\d?):([1-9]\d?))"
+    if not (found := re.fullmatch(form, text)):
+        raise UsageError(f"--prune takes 0.6, 2:4 or block:16x4:0.7, not {text!r}")
+    columns, steps, share, stay, group = found.groups()
+    if group:
+        if int(stay) >= int(group):
+            raise UsageError(f"--prune {text} leaves all numbers: use fewer than {group}")
+        return Prune(1 - int(stay) / int(group), group=int(group))
+    if not 0 < float(share) < 1:
+        raise UsageError(f"--prune takes a share of zeros between 0 and 1, not {text!r}")
+    if columns is None:
+        return Prune(float(share))
+    if int(columns) != PANEL or int(steps) not in BLOCKS:
+        raise UsageError(
+            f"--prune takes blocks of {PANEL} columns and {', '.join(map(str, BLOCKS))} rows, "
+            f"such as block:16x4:{share}, not {text!r}"
+        )
+    return Prune(float(share), block=(int(columns), int(steps)))
 
 
 def _shape(text: str) -> dict[str, int]:

@@ -1,14 +1,15 @@
 """Lossy transforms of weights, chosen before planning: what calibration data says they cost."""
 
-from tracea_graph.compress.budget import Choice, allocate
+from tracea_graph.compress.budget import Choice, allocate, search, total_error
 from tracea_graph.compress.calibrate import Calibration, calibrate
 from tracea_graph.compress.layers import Layer, layers_of
-from tracea_graph.compress.lowrank import LowRankMenu
-from tracea_graph.compress.metric import Metric, load_metric
-from tracea_graph.compress.prune import PruneMenu
-from tracea_graph.compress.samples import Samples
+from tracea_graph.compress.menus import Menus, middling
+from tracea_graph.compress.metric import Metric, load_metric, share_of_largest
+from tracea_graph.compress.samples import Samples, split
+from tracea_graph.compress.sensitivity import changes_of, output_errors
 
 __all__ = [
-    "Calibration", "Choice", "Layer", "LowRankMenu", "Metric", "PruneMenu", "Samples", "allocate",
-    "calibrate", "layers_of", "load_metric",
+    "Calibration", "Choice", "Layer", "Menus", "Metric", "Samples", "allocate", "calibrate",
+    "changes_of", "layers_of", "load_metric", "middling", "output_errors", "search",
+    "share_of_largest", "split", "total_error",
 ]  # fmt: skip

@@ -2,18 +2,26 @@
 
 Errors of layers add in quadrature, so Σ e² ≤ ε² is a knapsack; its relaxation by one price λ of
 squared error gives every layer the option with the largest ``saved − λ·e²``, and the smallest λ
-that fits is found by bisection.
+that fits is found by bisection.  What is left of the budget then, for equal layers enter together,
+goes to what fits, the most saved per squared error first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-__all__ = ["Choice", "allocate", "total_error"]
+__all__ = ["Choice", "allocate", "search", "total_error"]
 
-_ROUNDS = 60
+_ROUNDS, _DEAREST = 60, 1e60
+"""Of the bisection, and the price it gives up at."""
+_TRIALS = 6
+"""Results built and measured, at most, to find what holds the budget."""
+_MARGIN, _NEAR = 0.97, 0.75
+"""Shares of the budget aimed at, for levels of instruction sets differ in their rounding, and
+above which there is nothing left to look for."""
+Chosen = dict[str, "Choice"]
 
 
 @dataclass(frozen=True)
@@ -34,10 +42,10 @@ def total_error(choices: Sequence[Choice]) -> float:
     return sqrt(sum(c.error**2 for c in choices))
 
 
-def allocate(menu: Mapping[str, Sequence[Choice]], budget: float) -> dict[str, Choice]:
+def allocate(menu: Mapping[str, Sequence[Choice]], budget: float) -> Chosen:
     """At most one choice per layer, together within ``budget``; layers without one stay."""
 
-    def at(price: float) -> dict[str, Choice]:
+    def at(price: float) -> Chosen:
         found = {}
         for layer, choices in menu.items():
             best = max(choices, key=lambda c: c.saved - price * c.error**2, default=None)
@@ -45,17 +53,60 @@ def allocate(menu: Mapping[str, Sequence[Choice]], budget: float) -> dict[str, C
                 found[layer] = best
         return found
 
+    def fits(price: float) -> bool:
+        return total_error([*at(price).values()]) <= budget
+
+    if fits(0.0):
+        return at(0.0)
     low, high = 0.0, 1.0
-    if total_error([*at(low).values()]) <= budget:
-        return at(low)
-    while total_error([*at(high).values()]) > budget:
+    while not fits(high) and high < _DEAREST:
         low, high = high, high * 16
-        if high > 1e60:
-            return {}
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
-        if total_error([*at(middle).values()]) <= budget:
-            high = middle
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return _filled(menu, at(high) if fits(high) else {}, budget)
+
+
+def _filled(menu: Mapping[str, Sequence[Choice]], chosen: Chosen, budget: float) -> Chosen:
+    """The choices with more for layers that have none, as long as they fit."""
+    found = dict(chosen)
+    left = [c for layer, cs in menu.items() if layer not in found for c in cs if c.saved > 0]
+    for choice in sorted(left, key=lambda c: -c.saved / max(c.error**2, 1e-300)):
+        if choice.layer not in found and total_error([*found.values(), choice]) <= budget:
+            found[choice.layer] = choice
+    return found
+
+
+def search(
+    menu: Mapping[str, Sequence[Choice]], budget: float, measure: Callable[[Chosen, int], float]
+) -> tuple[Chosen, float]:
+    """The most that was found to hold the budget end to end, and its measured error.
+
+    What is allocated backs off while ``measure`` (a choice, and the number of the trial) gives
+    more than the budget, and grows while there is room.  Nothing if nothing holds.
+    """
+    low, high = 0.0, float("inf")
+    allowance, best, best_error = budget, Chosen(), 0.0
+    tried: list[Chosen] = []
+    while len(tried) < _TRIALS:
+        chosen = allocate(menu, allowance)
+        if chosen in tried or (not chosen and low >= high / 2):
+            break
+        if not chosen:  # nothing is as mild as this
+            low = allowance
+            mildest = min((c.error for cs in menu.values() for c in cs), default=0.0)
+            if mildest >= high or mildest <= allowance:
+                break
+            allowance = mildest * 1.001
+            continue
+        error = measure(chosen, len(tried))
+        tried.append(chosen)
+        if error <= budget * _MARGIN:
+            low, best, best_error = allowance, chosen, error
+            if error > _NEAR * budget:
+                break
         else:
-            low = middle
-    return at(high)
+            high = allowance
+        step = allowance * min(max(0.9 * budget / max(error, 1e-12), 0.05), 4.0)
+        allowance = step if low < step < high else (low + min(high, 4 * allowance)) / 2
+    return best, best_error

@@ -113,10 +113,12 @@ def _add(
 def _keep(found: Calibration, path: Path) -> None:
     """Write what was summed, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {f"g{i}": g for i, g in enumerate(found.grams.values())}
-    rows = np.array(list(found.rows.values()), np.int64)
+    arrays: dict[str, Any] = {f"g{i}": g for i, g in enumerate(found.grams.values())}
+    arrays["names"] = np.array(list(found.grams))
+    arrays["rows"] = np.array(list(found.rows.values()), np.int64)
+    arrays["sets"] = np.array(found.sets)
     draft = path.with_suffix(f".{os.getpid()}.npz")
-    np.savez(draft, names=np.array(list(found.grams)), rows=rows, sets=found.sets, **arrays)
+    np.savez(draft, **arrays)
     os.replace(draft, path)
 
 

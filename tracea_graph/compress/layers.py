@@ -5,7 +5,6 @@ Products that share a stored matrix are one layer, for what becomes of it become
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Node, Weight
-from tracea_graph.ops.gemm import GemmParams, unpack_panels
+from tracea_graph.ops.gemm import PANEL, GemmParams, unpack_panels
 from tracea_graph.policy import CostModel
 from tracea_graph.ttg import Region, TileGraph
 
@@ -28,7 +27,8 @@ _LEAST = 1 << 14
 class Layer:
     """A stored matrix ``[k, n]`` and the original operators that multiply by it.
 
-    ``inputs`` are the values they read, ``us`` the predicted time of all of them.
+    ``starts`` says at which of its columns each operator's own begin; ``inputs`` are the values
+    they read, ``us`` is the predicted time of all of them.
     """
 
     name: str
@@ -36,6 +36,8 @@ class Layer:
     n: int
     panels: Weight
     nodes: tuple[Node, ...]
+    starts: tuple[int, ...]
+    widths: tuple[int, ...]
     inputs: tuple[str, ...]
     us: float
 
@@ -70,12 +72,30 @@ def layers_of(graph: TileGraph, cost: CostModel) -> tuple[tuple[Layer, ...], tup
 
 def _layer(graph: TileGraph, name: str, regions: list[Region], cost: CostModel) -> Layer:
     params: GemmParams = regions[0].params
-    nodes = tuple(n for r in regions for n in r.nodes if n.op in ("MatMul", "Gemm"))
+    nodes = tuple(n for r in regions for n in _products(r))
+    widths = tuple(_own(graph, n).shape[1] for n in nodes)
+    starts = tuple(_start(graph, name, r, n) for r in regions for n in _products(r))
     reads = tuple(dict.fromkeys(n.inputs[0] for n in nodes))
     us = sum(cost(graph, r) for r in regions)
-    return Layer(name, params.k, params.n, graph.weights[name], nodes, reads, us)
+    return Layer(name, params.k, params.n, graph.weights[name], nodes, starts, widths, reads, us)
 
 
-def rows_of(layers: tuple[Layer, ...]) -> Mapping[str, int]:
-    """Every value layers read, with its last dim."""
-    return {value: layer.k for layer in layers for value in layer.inputs}
+def _products(region: Region) -> list[Node]:
+    return [n for n in region.nodes if n.op in ("MatMul", "Gemm")]
+
+
+def _own(graph: TileGraph, node: Node) -> Floats:
+    """An operator's own matrix, as it multiplies by it but for a factor."""
+    array = np.asarray(graph.weights[node.inputs[1]].array(), np.float64)
+    array = array.reshape(array.shape[-2:])
+    return array.T if node.attrs.get("transB", 0) else array
+
+
+def _start(graph: TileGraph, name: str, region: Region, node: Node) -> int:
+    """The column of the stored matrix at which an operator's own columns begin."""
+    if len(_products(region)) == 1:
+        return 0
+    own = _own(graph, node)
+    whole = unpack_panels(np.asarray(graph.weights[name].array()), region.params.n)
+    ends = range(0, whole.shape[1] - own.shape[1] + 1, PANEL)
+    return next(s for s in ends if np.array_equal(whole[:, s : s + own.shape[1]], own))

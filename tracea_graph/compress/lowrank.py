@@ -9,9 +9,7 @@ with no inverse of L, however few rows G has seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,42 +33,45 @@ def ranks_for(k: int, n: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class LowRankMenu:
-    """What each rank costs a layer ``[k, n]`` with Gram matrix ``[k, k]`` of its input.
+    """What each rank costs a layer: squared singular values of its output, descending, and as many
+    right singular vectors ``[n, ·]`` (float32) as the largest rank on offer needs."""
 
-    Without a Gram matrix all inputs count alike (plain SVD).
-    """
+    values: Floats
+    basis: Floats
+    ranks: tuple[int, ...]
 
-    matrix: Floats
-    gram: Floats | None = None
+    @classmethod
+    def of(cls, matrix: Floats, gram: Floats | None = None) -> LowRankMenu:
+        """Of a matrix ``[k, n]`` and the Gram matrix ``[k, k]`` of its input.
 
-    @cached_property
-    def _spectrum(self) -> tuple[Floats, Floats]:
-        """Squared singular values, descending, and right singular vectors ``[n, ·]``."""
-        w, g = self.matrix, self.gram
-        k, n = w.shape
-        if n <= k:
-            values, vectors = np.linalg.eigh(w.T @ (w if g is None else g @ w))
-            return np.clip(values[::-1], 0, None), vectors[:, ::-1]
-        root = w if g is None else _root(g) @ w
-        values, left = np.linalg.eigh(root @ root.T)
-        values, left = np.clip(values[::-1], 0, None), left[:, ::-1]
-        lengths = np.sqrt(np.maximum(values, values[0] * 1e-24 + 1e-300))
-        return values, (root.T @ left) / lengths
+        Without a Gram matrix all inputs count alike (plain SVD).
+        """
+        ranks = ranks_for(*matrix.shape)
+        values, vectors = _spectrum(matrix, gram)
+        return cls(values, vectors[:, : max(ranks, default=0)].astype(np.float32), ranks)
 
     def error(self, rank: int) -> float:
         """‖X·(W − W')‖ / ‖X·W‖ at this rank: exact for the inputs the Gram matrix is of."""
-        values, _ = self._spectrum
-        total = float(values.sum())
-        return float(np.sqrt(values[rank:].sum() / total)) if total > 0 else 0.0
+        total = float(self.values.sum())
+        return float(np.sqrt(self.values[rank:].sum() / total)) if total > 0 else 0.0
 
-    def factors(self, rank: int) -> tuple[Floats, Floats]:
-        """``[k, rank]`` and ``[rank, n]``, in float32."""
-        basis = self._spectrum[1][:, :rank]
-        return (self.matrix @ basis).astype(np.float32), basis.T.astype(np.float32)
+    def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:
+        """``[k, rank]`` and ``[rank, n]`` of the matrix, in float32."""
+        basis = self.basis[:, :rank]
+        return (matrix @ basis).astype(np.float32), np.ascontiguousarray(basis.T)
 
-    def ranks(self, accepted: float) -> Sequence[int]:
-        """The ranks on offer whose error is accepted."""
-        return [r for r in ranks_for(*self.matrix.shape) if self.error(r) <= accepted]
+
+def _spectrum(w: Floats, g: Floats | None) -> tuple[Floats, Floats]:
+    """Squared singular values, descending, and right singular vectors ``[n, ·]``."""
+    k, n = w.shape
+    if n <= k:
+        values, vectors = np.linalg.eigh(w.T @ (w if g is None else g @ w))
+        return np.clip(values[::-1], 0, None), vectors[:, ::-1]
+    root = w if g is None else _root(g) @ w
+    values, left = np.linalg.eigh(root @ root.T)
+    values, left = np.clip(values[::-1], 0, None), left[:, ::-1]
+    lengths = np.sqrt(np.maximum(values, values[0] * 1e-24 + 1e-300))
+    return values, (root.T @ left) / lengths
 
 
 def _root(gram: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """Zeros in a matrix: which numbers go, and what the others become to make up for them.
 
 The score of a number is its magnitude, or with calibration data |w|·‖x‖₂ (Wanda, Sun et al. 2023,
-arXiv:2306.11695).  With data the rest is updated as well, one row of the matrix after the other, by
+arXiv:2306.11695).  With data the rest is updated as well, row after row of the matrix, by
 the inverse of the Hessian XᵀX (SparseGPT, Frantar and Alistarh 2023, arXiv:2301.00774).
 
     0.6               of each column, the 60 % with the lowest scores
@@ -54,7 +54,7 @@ class PruneMenu:
             plain = np.where(mask, self.matrix, 0.0)
             updated = plain if self.gram is None else _updated(self.matrix, mask, self.gram)
             best = min((plain, updated), key=self._error_of)
-            self._made[share] = best
+            self._made[share] = best.astype(np.float32)
         return self._made[share]
 
     def error(self, share: float) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -16,11 +17,13 @@ from tracea_graph.check.feeds import from_file
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 
-__all__ = ["Samples"]
+__all__ = ["Samples", "split"]
 
 Feed = Mapping[str, npt.NDArray[Any]]
 _EVERY = 5
 """Without data of its own, every fifth set is held out."""
+_HELD = 16
+"""Sets to measure with, at most."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,29 @@ class Samples:
         """What tells these sets from others: names, sizes and times of the files."""
         stats = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in self.files]
         return hashlib.sha256(repr((stats, self.part)).encode()).hexdigest()
+
+
+def split(
+    data: Path | None, holdout: Path | None, model: Model
+) -> tuple[Samples | None, dict[str, Feed], list[str]]:
+    """What to calibrate with, the sets to measure with, and what is to be said about them.
+
+    Raises UsageError for files that are none, and for data without a set.
+    """
+    samples = Samples.of(data, model) if data is not None else None
+    if holdout is not None:
+        held = dict(itertools.islice(Samples.of(holdout, model, "--holdout"), _HELD))
+        if not held:
+            raise UsageError(f"--holdout {holdout} holds no set of inputs")
+        return samples, held, [] if samples else [_NO_DATA]
+    if samples is None:
+        return None, {}, [_NO_DATA, _NO_HOLDOUT]
+    held = dict(itertools.islice(replace(samples, part="held out"), _HELD))
+    if held:
+        return replace(samples, part="calibrate"), held, []
+    only = "--data has one set of inputs: the error was measured with what calibrated it"
+    return samples, dict(samples), [only]
+
+
+_NO_DATA = "no --data: plain SVD and magnitudes, whatever the inputs are like"
+_NO_HOLDOUT = "the error was measured with synthesised inputs: the figure means little"

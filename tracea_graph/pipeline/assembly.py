@@ -16,6 +16,7 @@ from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.program import Program
+from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.passes.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Drivers, Workload, problems_of, with_drivers
@@ -146,7 +147,9 @@ def assemble(graph: TileGraph) -> Assembly:
         outputs = tuple(s.dtype or DType.F32 for s in program.outputs)
         type_name = f"{region.op}_{_type_key(body, inputs, outputs)}"
         result.types[type_name] = OpType(type_name, inputs, outputs)
-        result.placed.append(Placed(region, type_name, program, body, _group(region, type_name)))
+        result.placed.append(
+            Placed(region, type_name, program, body, _group(graph, region, type_name))
+        )
         for call in program.calls:
             result.kernels |= kernels_of(call)
             if call.chain is not None:
@@ -159,8 +162,14 @@ def _type_key(body: Body, inputs: Sequence[DType], outputs: Sequence[DType]) -> 
     return hashlib.sha256(f"{body.key}{dtypes}".encode()).hexdigest()[:6]
 
 
-def _group(region: Region, type_name: str) -> str:
-    """Equal programs on equal weights' sizes are judged together."""
+def _group(graph: TileGraph, region: Region, type_name: str) -> str:
+    """Equal programs on equal weights' sizes are judged together, and both factors of a matrix."""
+    if region.rule in (FACTORED, LOW_RANK):
+        weights = [graph.weight(n.inputs[1]) for n in region.nodes if n.op in ("MatMul", "Gemm")]
+        shapes = "+".join("x".join(map(str, w.shape[-2:])) for w in weights if w)
+        written = {v for n in region.nodes for v in n.outputs}
+        last = region.results[0] in written
+        return f"{region.rule} {shapes} rank {region.params.k if last else region.params.n}"
     if isinstance(region.params, GemmParams):
         return f"{type_name} {region.params.k}x{region.params.n}"
     return type_name

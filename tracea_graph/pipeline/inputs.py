@@ -44,10 +44,13 @@ class Inputs:
 
 
 def gather_inputs(model: Model, options: Options) -> Inputs:
-    """Feeds for a model.  Raises UsageError for data or shapes that do not fit it."""
+    """Feeds for a model.  Raises UsageError for data or shapes that do not fit it.
+
+    Data to calibrate with is none to time with: that takes the sizes asked for.
+    """
     graph, names = model.graph, model.inputs
     timed, verified = bindings(graph, options.shapes, names)
-    if (data := _data_of(model, options)) is not None:
+    if not options.compresses and (data := _data_of(model, options)) is not None:
         if data.is_file() and not is_zipfile(data):
             raise UsageError(f"--data {data} is no .npz file; numpy.savez writes one")
         sets = from_file(data, graph, names)

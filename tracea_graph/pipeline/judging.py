@@ -22,6 +22,9 @@ from tracea_graph.pipeline.inputs import Feed, Inputs
 
 __all__ = ["Judge"]
 
+_METRIC_TOLERANCE = 1.0
+"""Where the user's own metric judges: nothing may be off by more than all of max|y|."""
+
 
 @dataclass
 class Judge:
@@ -144,7 +147,7 @@ class Judge:
         return None if rtol is None and atol is None else Elementwise(rtol or 0.0, atol or 0.0)
 
     def _tolerance(self) -> float:
-        return self.options.tolerance
+        return _METRIC_TOLERANCE if self.options.metric else self.options.tolerance
 
     def _blame(self, full: Built) -> frozenset[str]:
         groups = tuple(full.assembly.groups)

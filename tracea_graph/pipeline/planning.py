@@ -14,7 +14,8 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes import CONNECT, phases
+from tracea_graph.passes import CONNECT, UNCHANGED, phases
+from tracea_graph.passes.compressed import Compressed
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -53,7 +54,8 @@ class Planner:
 
     ``bindings`` are the symbol values gains are predicted for.  Where nothing is timed the cost
     model only orders proposals, so a fixed machine serves; else this one is measured, once.
-    ``cost`` is the model of a plan made earlier, to plan the same again.
+    ``cost`` is the model of a plan made earlier, to plan the same again; ``compressed`` has what
+    stands for matrices.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class Planner:
         bindings: Mapping[str, int],
         isas: Sequence[str] = (),
         cost: CostModel | None = None,
+        compressed: Mapping[str, Compressed] = UNCHANGED,
     ) -> None:
-        every = phases(options.plain_weights, options.precision, options.windows)
+        every = phases(options.plain_weights, options.precision, options.windows, compressed)
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,42 +12,30 @@ from typing import Any
 from tracea_graph.config import Options
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, is_result, write_original
+from tracea_graph.passes.compressed import PRUNED
+from tracea_graph.passes.exact_rank import LOW_RANK
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline.clock import Clock
+from tracea_graph.pipeline.compressing import Compression
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.output import Paths, Stage, write_text
 from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.rewrite import Trace
-from tracea_graph.views import GroupRow, Report, SavingRow, TimingRow, rule_rows
+from tracea_graph.views import (
+    CompressionRow,
+    GroupRow,
+    Report,
+    SavingRow,
+    TimingRow,
+    rule_rows,
+)
 
-__all__ = ["Clock", "Reporter", "versions"]
+__all__ = ["Reporter", "versions"]
 
 _PACKAGES = ("onnx", "onnxruntime", "numpy", "networkx")
-
-
-@dataclass
-class Clock:
-    """Names the step under way and adds up seconds per step."""
-
-    progress: Callable[[str], None]
-    seconds: dict[str, float] = field(default_factory=dict)
-    _name: str = ""
-    _start: float = 0.0
-
-    def step(self, name: str) -> None:
-        """The step before ends here."""
-        now = time.perf_counter()
-        if self._name:
-            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._start
-        self._name, self._start = name.split(" ")[0], now
-        if name:
-            self.progress(name)
-
-    def pause(self) -> None:
-        """No step is under way."""
-        self.step("")
 
 
 def versions() -> dict[str, str]:
@@ -77,6 +64,7 @@ class Reporter:
     isas: tuple[str, ...]
     options: Options
     clock: Clock
+    compression: Compression
     assembly: Assembly | None = None
     trace: Trace = field(default_factory=Trace)
 
@@ -147,11 +135,12 @@ class Reporter:
             groups=self._groups(kept, judge),
             rules=rule_rows(self.trace),
             savings=self._savings(kept),
+            compressed=self._compressed(kept),
             timings=timings if kept else (),
             tried=() if kept else timings,
             warnings=self._warnings(judge),
             bindings=self.inputs.labels,
-            notes=self.inputs.notes,
+            notes=(*self.inputs.notes, *self.compression.notes),
             rejected=dict(check.rejected) if check else {},
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),
@@ -163,6 +152,12 @@ class Reporter:
         if self.assembly is None:
             return ()
         return saving_rows(self.assembly, kept.assembly.groups.keys() if kept else frozenset())
+
+    def _compressed(self, kept: Built | None) -> tuple[CompressionRow, ...]:
+        """What was chosen for each layer, and whether it stayed."""
+        placed = kept.assembly.placed if kept else []
+        stay = {n for i in placed if i.region.rule in (LOW_RANK, PRUNED) for n in i.originals}
+        return tuple(replace(r, kept=r.layer in stay) for r in self.compression.rows)
 
     def _count(self) -> int:
         """Nodes after canonicalization, before any rewrite."""
@@ -184,7 +179,7 @@ class Reporter:
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = list(judge.warnings)
+        found = [*self.compression.warnings, *judge.warnings]
         if is_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")

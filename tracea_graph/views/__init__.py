@@ -5,6 +5,7 @@ from __future__ import annotations
 from tracea_graph.views.graph import render_graph, render_stages
 from tracea_graph.views.html import report_page
 from tracea_graph.views.report import (
+    CompressionRow,
     GroupRow,
     Report,
     RuleRow,
@@ -15,6 +16,7 @@ from tracea_graph.views.report import (
 from tracea_graph.views.text import plain, render_report, render_rules
 
 __all__ = [
+    "CompressionRow",
     "GroupRow",
     "Report",
     "RuleRow",

@@ -15,7 +15,10 @@ import numpy as np
 
 from tracea_graph.rewrite import Trace
 
-__all__ = ["GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow", "rule_rows", "with_folder"]
+__all__ = [
+    "CompressionRow", "GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow", "rule_rows",
+    "with_folder",
+]  # fmt: skip
 
 
 _QUOTED = re.compile(r"'[^']*'")
@@ -91,6 +94,36 @@ class SavingRow:
 
 
 @dataclass(frozen=True)
+class CompressionRow:
+    """A layer ``[k, n]`` that was given another matrix: ``technique`` and its ``size`` (a rank, or
+    a share of zeros), and the share of its numbers and operations that is left.
+
+    ``predicted`` and ``measured`` are relative errors of the layer's output on calibration data
+    and on held-out data (None without); ``output`` is what it is predicted to add to the model's
+    error, ``saved`` the µs it is predicted to save.
+    """
+
+    layer: str
+    technique: str
+    size: float
+    k: int
+    n: int
+    left: float
+    predicted: float
+    measured: float | None
+    output: float
+    saved: float
+    kept: bool = False
+
+    @property
+    def title(self) -> str:
+        """``rank 96`` or ``70 % zeros``."""
+        if self.technique == "zeros":
+            return f"{100 * self.size:.0f} % zeros"
+        return f"rank {self.size:.0f}"
+
+
+@dataclass(frozen=True)
 class TimingRow:
     """Original against result under one binding and thread count.
 
@@ -138,6 +171,7 @@ class Report:
     groups: tuple[GroupRow, ...] = ()
     rules: tuple[RuleRow, ...] = ()
     savings: tuple[SavingRow, ...] = ()
+    compressed: tuple[CompressionRow, ...] = ()
     timings: tuple[TimingRow, ...] = ()
     tried: tuple[TimingRow, ...] = ()
     warnings: tuple[str, ...] = ()

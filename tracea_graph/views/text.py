@@ -10,7 +10,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.views.report import Report, RuleRow, SavingRow, TimingRow, with_folder
+from tracea_graph.views.report import (
+    CompressionRow,
+    Report,
+    RuleRow,
+    SavingRow,
+    TimingRow,
+    with_folder,
+)
 
 __all__ = ["cell", "new_table", "plain", "render_report", "render_rules"]
 
@@ -53,6 +60,8 @@ def _tables(report: Report, full: bool) -> Iterator[Table]:
         yield _groups(report, full)
     if report.savings:
         yield _savings(report.savings)
+    if report.compressed:
+        yield _compressed(report.compressed)
     if full and report.rules:
         yield render_rules(report.rules)
 
@@ -101,6 +110,30 @@ def _savings(rows: Sequence[SavingRow]) -> Table:
         sizes = _size(row.before), _size(row.after)
         used = "yes" if row.kept else "no"
         table.add_row(cell(row.group), row.technique, str(row.count), *sizes, share, used)
+    return table
+
+
+def _compressed(rows: Sequence[CompressionRow]) -> Table:
+    """What became of each layer under the error budget."""
+    table = new_table("smaller layers")
+    table.add_column("layer", overflow="fold")
+    table.add_column("technique", no_wrap=True)
+    for name in ("matrix", "left", "predicted", "held out", "output", "saves"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("used", no_wrap=True)
+    for row in rows:
+        held = "" if row.measured is None else f"{row.measured:.2g}"
+        table.add_row(
+            cell(row.layer),
+            row.title,
+            f"{row.k} × {row.n}",
+            f"{100 * row.left:.0f} %",
+            f"{row.predicted:.2g}",
+            held,
+            f"{row.output:.2g}",
+            f"{row.saved / 1000:.3g} ms",
+            "yes" if row.kept else "no",
+        )
     return table
 
 

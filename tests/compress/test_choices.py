@@ -1,0 +1,133 @@
+"""What smaller matrices cost is known beforehand, and a budget buys the most time."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tracea_graph.compress import Choice, allocate, search, total_error
+from tracea_graph.compress.lowrank import LowRankMenu, ranks_for
+from tracea_graph.compress.prune import PruneMenu
+from tracea_graph.config import Prune
+
+Array = npt.NDArray[Any]
+
+
+def data(rows: int, k: int, seed: int = 0) -> Array:
+    """Inputs that vary much more in some directions than in others."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rows, k)) @ (
+        rng.standard_normal((k, k)) * np.exp(-np.arange(k) / 20)[:, None]
+    )
+
+
+def relative(x: Array, w: Array, other: Array) -> float:
+    return float(np.linalg.norm(x @ (w - other)) / np.linalg.norm(x @ w))
+
+
+@pytest.mark.parametrize(("k", "n"), [(96, 192), (192, 96), (128, 128)])
+@pytest.mark.parametrize("rows", [40, 1000])
+def test_the_error_of_a_rank_is_known(k: int, n: int, rows: int) -> None:
+    x, w = data(rows, k), np.random.default_rng(1).standard_normal((k, n))
+    menu = LowRankMenu.of(w, x.T @ x)
+    for rank in menu.ranks:
+        a, b = menu.factors(w, rank)
+        assert a.shape == (k, rank) and b.shape == (rank, n) and a.dtype == np.float32
+        assert relative(x, w, a.astype(np.float64) @ b) == pytest.approx(
+            menu.error(rank), rel=0.01, abs=1e-5
+        )
+
+
+def test_whitening_beats_plain_factors_on_what_was_seen() -> None:
+    x, w = data(1000, 128), np.random.default_rng(1).standard_normal((128, 256))
+    (whitened, plain), rank = (LowRankMenu.of(w, g) for g in (x.T @ x, None)), 16
+    errors = [
+        relative(x, w, np.matmul(*menu.factors(w, rank), dtype=np.float64))
+        for menu in (whitened, plain)
+    ]
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_plain_factors_are_those_of_the_svd() -> None:
+    w = np.random.default_rng(1).standard_normal((64, 160))
+    sizes = np.linalg.svd(w, compute_uv=False)
+    expected = np.sqrt((sizes[32:] ** 2).sum() / (sizes**2).sum())
+    assert LowRankMenu.of(w).error(32) == pytest.approx(expected)
+
+
+def test_ranks_fill_panels_and_save() -> None:
+    for k, n in ((768, 3072), (64, 64), (16, 4096)):
+        for rank in ranks_for(k, n):
+            assert rank % 16 == 0 and rank * (k + n) < k * n
+    assert ranks_for(16, 4096) == ()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [Prune(0.6), Prune(0.5, group=4), Prune(0.75, block=(16, 1)), Prune(0.5, block=(16, 4))],
+    ids=str,
+)
+@pytest.mark.parametrize("seen", [True, False])
+def test_pruning_keeps_its_pattern_and_knows_its_error(spec: Prune, seen: bool) -> None:
+    x, w = data(500, 96), np.random.default_rng(1).standard_normal((96, 80))
+    menu = PruneMenu(w, spec, x.T @ x if seen else None)
+    other = menu.pruned(spec.share)
+    assert np.mean(other == 0) == pytest.approx(spec.share, abs=0.01)
+    if spec.group:
+        assert (np.count_nonzero(other.reshape(-1, spec.group, 80), axis=1) == 2).all()
+    if spec.block:
+        columns, steps = spec.block
+        blocks = other.reshape(96 // steps, steps, 80 // columns, columns).any((1, 3))
+        assert np.mean(blocks) == pytest.approx(1 - spec.share, abs=0.01)
+    seen_by = x if seen else np.eye(96)
+    assert relative(seen_by, w, other) == pytest.approx(menu.error(spec.share), rel=0.01)
+
+
+def test_the_update_makes_up_for_zeros() -> None:
+    x, w = data(500, 96), np.random.default_rng(1).standard_normal((96, 80))
+    blind, seeing = (PruneMenu(w, Prune(0.6), g).pruned(0.6) for g in (None, x.T @ x))
+    assert relative(x, w, seeing) < 0.8 * relative(x, w, blind)
+
+
+def menu(*layers: list[tuple[float, float]]) -> dict[str, list[Choice]]:
+    return {
+        f"l{i}": [Choice(f"l{i}", "low rank", 16, saved, error, error) for saved, error in offers]
+        for i, offers in enumerate(layers)
+    }
+
+
+def test_a_budget_buys_nearly_the_most_time() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        offers = [
+            sorted(zip(rng.random(3) * 10, rng.random(3) * 0.1, strict=True)) for _ in range(4)
+        ]
+        offered = menu(*offers)
+        found = allocate(offered, 0.1)
+        assert total_error([*found.values()]) <= 0.1
+        every = product(*([None, *cs] for cs in offered.values()))
+        picks = [[c for c in pick if c] for pick in every]
+        best = max(sum(c.saved for c in pick) for pick in picks if total_error(pick) <= 0.1)
+        assert sum(c.saved for c in found.values()) >= 0.6 * best
+
+
+def test_equal_layers_need_not_enter_together() -> None:
+    found = allocate(menu(*[[(1.0, 0.01)]] * 6), 0.02)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("truth", [0.2, 1.0, 7.0])
+def test_what_is_measured_decides(truth: float) -> None:
+    """Predictions that are off by a factor: the search still ends within the budget, near it."""
+    offers = menu(*[[(10.0 * e, e / 100) for e in range(1, 60)]] * 5)
+    chosen, error = search(offers, 0.1, lambda c, _: truth * total_error([*c.values()]))
+    assert 0.05 < error <= 0.1 and chosen
+
+
+def test_a_budget_that_nothing_holds() -> None:
+    chosen, _ = search(menu([(1.0, 0.1)]), 1e-6, lambda c, _: 0.1)
+    assert not chosen

@@ -1,0 +1,81 @@
+"""What could become of each layer, and the matrices that would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.compress.budget import Choice
+from tracea_graph.compress.layers import Layer
+from tracea_graph.compress.lowrank import LowRankMenu
+from tracea_graph.compress.prune import PruneMenu
+from tracea_graph.config import Prune
+
+__all__ = ["Menus", "middling"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass
+class Menus:
+    """Menus of the techniques asked for: factors up to a relative error of the layer's own output,
+    zeros as a pattern says."""
+
+    low_rank: float | None
+    prune: Prune | None
+    _ranks: dict[str, LowRankMenu] = field(default_factory=dict)
+    _zeros: dict[str, PruneMenu] = field(default_factory=dict)
+
+    def offered(self, layer: Layer, gram: Floats | None) -> list[Choice]:
+        """What could become of a layer; what that does to the model's outputs is not known yet.
+
+        ``gram`` is the Gram matrix of the layer's inputs; None where there is no data.
+        """
+        matrix, found = layer.matrix(), list[Choice]()
+        if self.low_rank is not None:
+            menu = self._ranks[layer.name] = LowRankMenu.of(matrix, gram)
+            for rank in menu.ranks:
+                left = rank * (layer.k + layer.n) / (layer.k * layer.n)
+                if (error := menu.error(rank)) <= self.low_rank:
+                    found.append(_choice(layer, "low rank", rank, left, error))
+        if self.prune is not None:
+            pruning = self._zeros[layer.name] = PruneMenu(matrix, self.prune, gram)
+            for share in pruning.shares():
+                found.append(_choice(layer, "zeros", share, 1 - share, pruning.error(share)))
+        return found
+
+    def other(self, layer: Layer, choice: Choice) -> tuple[Floats, ...]:
+        """The matrices a choice puts in the place of a layer's: one, or two factors."""
+        if choice.technique == "zeros":
+            return (self._zeros[layer.name].pruned(choice.size),)
+        return self._ranks[layer.name].factors(layer.matrix(), int(choice.size))
+
+    def delta(self, layer: Layer, choice: Choice) -> Floats:
+        """What a choice adds to a layer's matrix."""
+        other = self.other(layer, choice)
+        whole = other[0] if len(other) == 1 else other[0].astype(np.float64) @ other[1]
+        return whole - layer.matrix()
+
+    def why_nothing(self) -> str:
+        """Why there is nothing on offer for any layer."""
+        errors = [m.error(max(m.ranks)) for m in self._ranks.values() if m.ranks]
+        if not errors:
+            return "no layer is large enough for two factors"
+        return (
+            f"no layer's own error keeps within --low-rank {self.low_rank:g}: "
+            f"the least is {min(errors):.2g}"
+        )
+
+
+def middling(choices: Sequence[Choice]) -> Choice:
+    """The choice of middling error."""
+    return sorted(choices, key=lambda c: c.layer_error)[len(choices) // 2]
+
+
+def _choice(layer: Layer, technique: str, size: float, left: float, error: float) -> Choice:
+    """A choice that leaves this share of a layer's numbers and operations."""
+    return Choice(layer.name, technique, size, layer.us * (1 - left), error, error)
