@@ -187,7 +187,7 @@ def _steps(
 
         clock.step("timing")
         kept = judge.time(right)
-        smaller.confirm(kept)
+        report.held_out = smaller.confirm(kept)
 
         clock.step("writing")
         return report.publish(kept, judge, workshop, stage)

@@ -16,6 +16,7 @@ from tracea_graph.cli.cache import add_cache
 from tracea_graph.cli.doctor import add_doctor
 from tracea_graph.cli.inspect import add_explain, add_inspect
 from tracea_graph.cli.settings import add_config
+from tracea_graph.cli.sweep import add_sweep
 from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.config import Options, Prune, Window
@@ -164,6 +165,12 @@ def tool_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     optimize = commands.add_parser("optimize", help="write a faster model")
     _add_optimize(optimize)
+    sweep = commands.add_parser(
+        "sweep", conflict_handler="resolve", help="one result per accepted error",
+        description="Optimize once per --max-error with smaller matrices; show what each buys.",
+    )  # fmt: skip
+    _add_optimize(sweep)
+    add_sweep(sweep)
     add_inspect(commands)
     add_explain(commands)
     add_bench(commands)

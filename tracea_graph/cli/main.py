@@ -23,6 +23,7 @@ from tracea_graph.cli.cache import run_cache
 from tracea_graph.cli.doctor import run_doctor
 from tracea_graph.cli.inspect import run_explain, run_inspect
 from tracea_graph.cli.settings import with_config
+from tracea_graph.cli.sweep import run_sweep
 from tracea_graph.cli.tune import run_tune, run_tune_report, run_worker, whole_command
 from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
@@ -76,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(args: argparse.Namespace) -> int:
     if args.command in _PLAIN:
         return _PLAIN[args.command](args, _console())
+    if args.command == "sweep":
+        return _sweep(args)
     return _optimize(args)
 
 
@@ -159,6 +162,12 @@ def _optimize(args: argparse.Namespace) -> int:
             _explain(outcome.source, options, reports[-1])
     _finish(reports, args)
     return codes[0] if codes else 0
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    """The options are those of one optimization; each budget takes its place in them."""
+    largest = argparse.Namespace(**{**vars(args), "max_error": args.max_error[-1]})
+    return run_sweep(args, options_of(largest), _console(quiet=args.quiet))
 
 
 def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Iterator[api.Outcome]:

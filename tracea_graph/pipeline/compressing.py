@@ -62,7 +62,8 @@ class Compression:
     """What was chosen, and what is told about it.
 
     ``inputs`` are those to verify and time with, ``planner`` plans with what was chosen;
-    ``measure`` is the user's metric on held-out inputs, if there is one.
+    ``measure`` is the error of a result on held-out inputs, by the user's ``own_metric`` or as a
+    share of max|y|.
     """
 
     inputs: Inputs
@@ -72,19 +73,22 @@ class Compression:
     notes: tuple[str, ...] = ()
     measure: Callable[[Built], float] | None = None
     budget: float = 0.0
+    own_metric: bool = False
 
-    def confirm(self, kept: Built | None) -> None:
-        """Measure what is to be published once more with the user's metric.
+    def confirm(self, kept: Built | None) -> float | None:
+        """The error of what is to be published on held-out inputs; None where nothing was chosen.
 
-        Raises VerifyError if what was kept no longer holds the budget.
+        Raises VerifyError if what was kept no longer holds the budget by the user's own metric.
         """
         if kept is None or self.measure is None:
-            return
-        if (error := self.measure(kept)) > self.budget:
+            return None
+        error = self.measure(kept)
+        if self.own_metric and error > self.budget:
             raise VerifyError(
                 f"what was kept has an error of {error:.3g} by --metric, "
                 f"above the {self.budget:.3g} allowed"
             )
+        return error
 
 
 def compress(
@@ -319,8 +323,9 @@ class _Run:
             rows,
             tuple(self.warnings),
             (note,),
-            self.measure if self.options.metric else None,
+            self.measure,
             self.budget,
+            bool(self.options.metric),
         )
 
     def _held_gram(self, layers: Sequence[Layer]) -> Calibration | None:

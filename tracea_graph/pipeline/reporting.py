@@ -66,6 +66,7 @@ class Reporter:
     clock: Clock
     compression: Compression
     assembly: Assembly | None = None
+    held_out: float | None = None
     trace: Trace = field(default_factory=Trace)
 
     def planned(self, assembly: Assembly, trace: Trace) -> None:
@@ -136,6 +137,7 @@ class Reporter:
             rules=rule_rows(self.trace),
             savings=self._savings(kept),
             compressed=self._compressed(kept),
+            held_out=self.held_out,
             timings=timings if kept else (),
             tried=() if kept else timings,
             warnings=self._warnings(judge),

@@ -149,8 +149,10 @@ class Report:
 
     ``error`` is the largest difference from the original as a share of ``max|y|``, ``floor`` that
     of ONNX Runtime with its own optimizations from without; ``status`` is ``passed``,
-    ``inconclusive`` or ``skipped``.  ``tried`` are the timings of what was not kept, where the
-    original was; ``rejected`` the inputs the original itself refuses, and what it said.
+    ``inconclusive`` or ``skipped``.  ``held_out`` is the error of all smaller layers on held-out
+    inputs, by the user's own metric where there is one.  ``tried`` are the timings of what was not
+    kept, where the original was; ``rejected`` the inputs the original itself refuses, and what it
+    said.
     """
 
     input: str
@@ -172,6 +174,7 @@ class Report:
     rules: tuple[RuleRow, ...] = ()
     savings: tuple[SavingRow, ...] = ()
     compressed: tuple[CompressionRow, ...] = ()
+    held_out: float | None = None
     timings: tuple[TimingRow, ...] = ()
     tried: tuple[TimingRow, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -1,0 +1,272 @@
+"""Smaller matrices through the whole pipeline: predicted, measured, within the budget, or not."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tiny import answers
+
+from tracea_graph import Options, Report, api
+from tracea_graph.compress import Samples, calibrate, split
+from tracea_graph.config import Prune
+from tracea_graph.errors import UsageError
+from tracea_graph.onnx_io import load
+
+Array = npt.NDArray[Any]
+K, N = 192, 256
+
+
+def decaying(k: int, n: int, seed: int) -> Array:
+    """A matrix whose singular values fall off quickly."""
+    rng = np.random.default_rng(seed)
+    u, v = (np.linalg.qr(rng.standard_normal((d, min(k, n))))[0] for d in (k, n))
+    return ((u * np.exp(-np.arange(min(k, n)) / 12)) @ v.T * 8).astype(np.float32)
+
+
+def network(path: Path, shared: bool = False, fed: bool = False) -> Path:
+    """x·w0, ReLU, ·w1, or with one matrix for both, or with a fed one."""
+    weights = {"w0": decaying(K, N, 0), "w1": decaying(N, K, 1)}
+    first = "w0"
+    if shared:
+        weights = {"w0": decaying(K, K, 0)}
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", K])]
+    if fed:
+        inputs.append(helper.make_tensor_value_info("given", TensorProto.FLOAT, [K, N]))
+        first = "given"
+        del weights["w0"]
+    nodes = [
+        helper.make_node("MatMul", ["x", first], ["h"], "up"),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("MatMul", ["r", "w0" if shared else "w1"], ["y"], "down"),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", K])
+    stored = [numpy_helper.from_array(a, n) for n, a in weights.items()]
+    graph = helper.make_graph(nodes, "net", inputs, [output], stored)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def inputs(sets: int = 5, rows: int = 400, seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    mixing = np.random.default_rng(9).standard_normal((K, K)) * np.exp(-np.arange(K) / 60)[:, None]
+    return (rng.standard_normal((sets, rows, K)) @ mixing / 4).astype(np.float32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return network(tmp_path / "net.onnx")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=inputs())
+    return path
+
+
+def options(data: Path | None, **more: Any) -> Options:
+    settings = {"low_rank": 1.0, "max_error": 0.05, "keep": "legal", "threads": (1,), **more}
+    return Options(data=data, **settings)
+
+
+def relative(report: Report, feeds: Array) -> float:
+    """‖y − y'‖ / ‖y‖ of a result through its library."""
+    (found,), (wanted,) = (
+        answers(Path(path), {"x": feeds}, library).values()
+        for path, library in ((report.output, Path(report.library or "")), (report.input, None))
+    )
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+@pytest.mark.compiler
+def test_a_budget_is_used_and_held(model: Path, data: Path) -> None:
+    before = hashlib.sha256(model.read_bytes()).hexdigest()
+    report = api.optimize(model, options(data))
+    assert report.improved and [row.kept for row in report.compressed] == [True, True]
+    assert report.held_out is not None and 0.005 < report.held_out <= 0.05
+    assert report.error is not None and report.error <= 0.05
+    assert all(row.left < 0.8 and row.saved > 0 for row in report.compressed)
+    for row in report.compressed:
+        assert row.measured is not None and row.measured < 1.3 * row.predicted
+    assert hashlib.sha256(model.read_bytes()).hexdigest() == before
+
+
+@pytest.mark.compiler
+def test_the_predicted_error_is_that_of_the_kernels(tmp_path: Path) -> None:
+    """One layer: what calibration predicts is what its compiled products do to the same data."""
+    proto = onnx.load(network(tmp_path / "net.onnx"))
+    graph = proto.graph
+    del graph.node[1:], graph.output[:]
+    graph.node[0].output[0] = "y"
+    graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", N]))
+    del graph.initializer[1]
+    path = tmp_path / "one.onnx"
+    onnx.save(proto, path)
+    seen = inputs(1)
+    for name, array in (("seen", seen), ("held", inputs(1, seed=1))):
+        np.savez(tmp_path / f"{name}.npz", x=array)
+    chosen = options(tmp_path / "seen.npz", holdout=tmp_path / "held.npz")
+    report = api.optimize(path, chosen)
+    (row,) = report.compressed
+    assert relative(report, seen[0]) == pytest.approx(row.predicted, rel=0.02)
+    assert relative(report, inputs(1, seed=1)[0]) == pytest.approx(row.measured, rel=0.02)
+
+
+@pytest.mark.compiler
+def test_pruned_blocks_are_skipped(model: Path, data: Path) -> None:
+    spec = Prune(0.5, block=(16, 4))
+    report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))
+    assert report.improved and all(row.technique == "zeros" for row in report.compressed)
+    assert any(row.kept for row in report.compressed)
+    assert {row.technique.split(",")[0] for row in report.savings} == {"zero blocks"}
+
+
+@pytest.mark.compiler
+def test_a_matrix_that_layers_share_is_one(tmp_path: Path, data: Path) -> None:
+    report = api.optimize(network(tmp_path / "shared.onnx", shared=True), options(data))
+    assert len(report.compressed) == 1 and report.improved
+    assert report.held_out is not None and report.held_out <= 0.05
+
+
+@pytest.mark.compiler
+def test_a_matrix_that_is_fed_stays(tmp_path: Path) -> None:
+    path, data = network(tmp_path / "fed.onnx", fed=True), tmp_path / "fed.npz"
+    np.savez(data, x=inputs(), given=np.stack([decaying(K, N, 0)] * 5))
+    report = api.optimize(path, options(data))
+    assert [row.layer for row in report.compressed] == ["down"]
+
+
+@pytest.mark.compiler
+def test_a_budget_that_is_impossible(model: Path, data: Path) -> None:
+    report = api.optimize(model, options(data, max_error=1e-9))
+    assert not report.compressed
+    assert any("nothing holds an error of 1e-09" in w for w in report.warnings)
+
+
+@pytest.mark.compiler
+def test_without_data_it_says_so(model: Path) -> None:
+    report = api.optimize(model, options(None))
+    said = " ".join(report.warnings)
+    assert "plain SVD" in said and "the figure means little" in said
+    assert all(row.measured is None for row in report.compressed)
+
+
+@pytest.mark.compiler
+def test_too_few_rows_are_told(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", x=inputs(3, 20))
+    report = api.optimize(model, options(tmp_path / "few.npz"))
+    assert any("40 rows, fewer than the 192" in w for w in report.warnings)
+
+
+@pytest.mark.compiler
+def test_the_users_own_metric_is_the_budget(model: Path, data: Path, tmp_path: Path) -> None:
+    metric = tmp_path / "metric.py"
+    metric.write_text("def tenth(a, b): return abs(a['y'] - b['y']).max() / 10\n")
+    report = api.optimize(model, options(data, metric=f"{metric}:tenth"))
+    assert report.held_out is not None and 0 < report.held_out <= 0.05
+
+
+def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) -> None:
+    loaded, kept = load(model), tmp_path / "kept.npz"
+    whole = calibrate(model, ["x", "r"], Samples.of(data, loaded), kept=kept)
+    assert whole.sets == 5 and whole.rows == {"x": 2000, "r": 2000}
+    np.savez(tmp_path / "part.npz", x=inputs()[:2])
+    part = calibrate(model, ["x", "r"], Samples.of(tmp_path / "part.npz", loaded), kept=kept)
+    assert part.sets == 5  # what was kept is more than these: nothing is run again
+    kept.unlink()
+    calibrate(model, ["x", "r"], Samples.of(tmp_path / "part.npz", loaded), kept=kept)
+    steps: list[str] = []
+    resumed = calibrate(model, ["x", "r"], Samples.of(data, loaded), steps.append, kept)
+    assert len(steps) == 3 and resumed.rows == whole.rows
+    for value, gram in whole.grams.items():
+        np.testing.assert_allclose(resumed.grams[value], gram)
+    x = inputs().reshape(-1, K).astype(np.float64)
+    np.testing.assert_allclose(whole.grams["x"], x.T @ x)
+
+
+def test_a_broken_file_of_sums_is_not_used(model: Path, data: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.npz"
+    kept.write_bytes(b"PK\x03\x04 no archive")
+    found = calibrate(model, ["x"], Samples.of(data, load(model)), kept=kept)
+    assert found.sets == 5
+
+
+def test_every_fifth_set_is_held_out(model: Path, data: Path) -> None:
+    samples, held, notes = split(data, None, load(model))
+    assert samples is not None and [name for name, _ in samples] == [
+        f"data.npz[{i}]" for i in (0, 2, 3, 4)
+    ]
+    assert list(held) == ["data.npz[1]"] and not notes
+
+
+def with_nan(array: Array) -> Array:
+    array[1, 3, 4] = np.nan
+    return array
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: {"y": inputs()}, "missing: x, unknown: y"),
+        (lambda: {"x": inputs()[..., :5]}, "has dims (400, 5), the model wants"),
+        (lambda: {"x": with_nan(inputs())}, "'x' in data.npz[1] of --data is not finite"),
+        (lambda: {"x": inputs() * np.float32(1e38)}, "is not finite"),
+    ],
+    ids=["names", "dims", "nan", "overflow"],
+)
+def test_data_that_does_not_fit(
+    model: Path, tmp_path: Path, made: Callable[[], dict[str, Array]], said: str
+) -> None:
+    with np.errstate(over="ignore"):
+        np.savez(tmp_path / "data.npz", **made())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=re.escape(said)):
+        api.optimize(model, options(tmp_path / "data.npz"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"low_rank": 0.0}, "--low-rank takes an error above 0, up to 1, not 0"),
+        ({"max_error": 0.0}, "--low-rank needs a --max-error above 0"),
+        ({"custom_ops": False}, "--low-rank and --no-custom-ops contradict"),
+        ({"plain_weights": True}, "--low-rank and --plain-weights contradict"),
+        ({"verify": False}, "--low-rank and --no-verify contradict"),
+        ({"metric": "nothing"}, "--metric takes FILE.py:FUNCTION"),
+        ({"metric": "gone.py:f"}, "--metric gone.py does not exist"),
+        ({"data": Path("gone.npz")}, "--data gone.npz does not exist"),
+        ({"holdout": Path("gone.npz")}, "--holdout gone.npz does not exist"),
+    ],
+)
+def test_options_that_make_no_sense(
+    model: Path, data: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        api.optimize(model, options(**{"data": data, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def f(a, b): return a['nothing']", "raised KeyError: 'nothing'"),
+        ("def f(a, b): return float('nan')", "must return a number from 0, not nan"),
+        ("def f(a, b): return -1", "must return a number from 0"),
+        ("g = 1", "has no function 'f'"),
+        ("def f(:", "raised SyntaxError"),
+    ],
+)
+def test_a_metric_that_fails(
+    model: Path, data: Path, tmp_path: Path, code: str, said: str
+) -> None:
+    (tmp_path / "m.py").write_text(code)
+    with pytest.raises(UsageError, match=said):
+        api.optimize(model, options(data, metric=f"{tmp_path / 'm.py'}:f"))

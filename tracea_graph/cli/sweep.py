@@ -1,0 +1,102 @@
+"""``tracea sweep``: one result per error budget, and what each one buys."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from tracea_graph import api
+from tracea_graph.config import Options
+from tracea_graph.errors import UsageError
+from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.views import Report, plain
+from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep
+
+__all__ = ["add_sweep", "run_sweep"]
+
+_ALONE = 1.0
+"""``--low-rank`` where nothing is said: the budget alone decides."""
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    """What a sweep takes beside the options of ``tracea optimize``, whose ``--max-error`` it
+    replaces."""
+    parser.add_argument(
+        "--max-error", required=True, type=_budgets, metavar="EPS[,EPS]",
+        help="the errors to allow, such as 1e-3,3e-3,1e-2",
+    )  # fmt: skip
+    parser.add_argument("--svg", type=Path, metavar="FILE.svg", help="write the Pareto picture")
+
+
+def run_sweep(args: argparse.Namespace, options: Options, console: Console) -> int:
+    """Optimize once per budget.  Raises UsageError for what :func:`tracea_graph.api.optimize`
+    would, and for several models."""
+    if len(args.models) != 1:
+        raise UsageError("tracea sweep takes one model")
+    (model,) = args.models
+    if args.svg is not None:
+        check_file(args.svg, "--svg", args.models)
+    if not options.compresses:
+        options = dataclasses.replace(options, low_rank=_ALONE)
+    points = []
+    status = Console(stderr=True, quiet=args.quiet or args.json).status("")
+    with status:
+        for budget in args.max_error:
+            one = dataclasses.replace(
+                options, max_error=budget, output=_place(model, options.output, budget)
+            )
+
+            def hear(step: str, budget: float = budget) -> None:
+                status.update(escape(plain(f"{budget:g}: {step}")))
+
+            points.append(_point(budget, api.optimize(model, one, hear)))
+    if args.svg is not None:
+        write_text(args.svg, pareto_svg(points, f"{model.name}: error against time"))
+    if args.json:
+        json.dump([dataclasses.asdict(p) for p in points], sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        console.print(render_sweep(points))
+    return 0
+
+
+def _budgets(text: str) -> tuple[float, ...]:
+    """``1e-3,3e-3``, ascending, each once."""
+    try:
+        found = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        found = [0.0]
+    if not 0 < found[0] <= found[-1] < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} are no errors above 0, such as 1e-3,1e-2")
+    return tuple(found)
+
+
+def _place(model: Path, output: Path | None, budget: float) -> Path:
+    """``MODEL.EPS.onnx`` in the folder that ``-o`` names, or beside the model.
+
+    Raises UsageError if ``-o`` names a file.
+    """
+    if output is not None and output.suffix and not output.is_dir():
+        raise UsageError(f"-o {output} must be a folder: a sweep writes several results")
+    folder = model.parent if output is None else output
+    folder.mkdir(exist_ok=True)
+    return folder / f"{model.stem}.{budget:g}.onnx"
+
+
+def _point(budget: float, report: Report) -> SweepPoint:
+    """A result at the first shape and thread count; the original stands for itself."""
+    rows = report.timings or report.tried
+    first = rows[0] if rows else None
+    before = first.before_ms if first else 0.0
+    after = before / first.ratio if first and report.improved else before
+    error = report.held_out if report.held_out is not None else report.error or 0.0
+    layers = sum(row.kept for row in report.compressed)
+    return SweepPoint(
+        budget, error if report.improved else 0.0, before, after, layers, report.output
+    )
