@@ -21,13 +21,13 @@ Floats = npt.NDArray[np.floating[Any]]
 _STEP = 16
 """Ranks are multiples of a panel's columns."""
 _SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
-"""Shares of the parameters the ranks on offer keep: few, so that equal layers get equal ones."""
+"""Shares of the numbers that ranks on offer keep at most: few, so that equal layers share one."""
 
 
 def ranks_for(k: int, n: int) -> tuple[int, ...]:
     """The ranks worth a try for a ``[k, n]`` matrix: multiples of 16, ascending."""
     even = k * n / (k + n)
-    found = {max(_STEP, round(even * share / _STEP) * _STEP) for share in _SHARES}
+    found = {max(_STEP, int(even * share / _STEP) * _STEP) for share in _SHARES}
     return tuple(sorted(r for r in found if r < min(k, n) and r < 0.9 * even))
 
 

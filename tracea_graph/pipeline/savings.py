@@ -1,7 +1,7 @@
 """What structure in the weights saves: bytes of the stored weights, group by group.
 
-zero blocks    the panels of the dense matrix    ->    stored blocks and their map
-exact rank     the same, with its last product   ->    either factor
+zero blocks        the panels of the dense matrix    ->    stored blocks and their map
+exact, low rank    the same, with its last product   ->    either factor
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Set
 from math import prod
 
 from tracea_graph.ops.gemm import PANEL, GemmParams
-from tracea_graph.passes.exact_rank import FACTORED
+from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.views import SavingRow
 
 __all__ = ["saving_rows"]
+
+_RANKS = {FACTORED: "exact rank", LOW_RANK: "low rank"}
 
 
 def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
@@ -26,8 +28,8 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
             continue
         if params.layout == "blocks":
             technique = f"zero blocks, {params.block} × {PANEL}"
-        elif items[0].region.rule == FACTORED:
-            technique = "exact rank"
+        elif items[0].region.rule in _RANKS:
+            technique = _RANKS[items[0].region.rule]
         else:
             continue
         before = sum(_dense_bytes(planned, item) for item in items)
@@ -47,11 +49,11 @@ def _dense_bytes(planned: Assembly, item: Placed) -> int:
     """Of the product's own matrix in float32; 0 for the first of two factors, which has none."""
     region = item.region
     params: GemmParams = region.params
-    if region.rule != FACTORED:
+    if region.rule not in _RANKS:
         return 4 * params.k * -(-params.n // PANEL) * PANEL
     written = {v for node in region.nodes for v in node.outputs}
     if region.results[0] not in written:
         return 0
-    source = next(n.inputs[1] for n in region.nodes if n.op in ("MatMul", "Gemm"))
-    weight = planned.graph.weight(source)
-    return 4 * prod(weight.shape) if weight else 0
+    sources = [n.inputs[1] for n in region.nodes if n.op in ("MatMul", "Gemm")]
+    weights = [planned.graph.weight(source) for source in sources]
+    return sum(4 * prod(weight.shape) for weight in weights if weight)

@@ -70,7 +70,7 @@ def pareto_svg(points: Sequence[SweepPoint], title: str) -> str:
     least = min((p.error for p in points if p.error > 0), default=1e-6)
     low = math.log10(least / 2)
     high = math.log10(max([p.error for p in points] + [least * 4]) * 2)
-    most = 1.1 * max((p.ms for p in points), default=1.0)
+    most = 1.1 * max((p.ms for p in points), default=0.0) or 1.0
     right, bottom = _WIDTH - 24, _HEIGHT - _MARGIN
 
     def at(error: float, ms: float) -> tuple[float, float]:
