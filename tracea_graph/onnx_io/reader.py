@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,14 +42,16 @@ class _Stored:
     outside: int
 
 
-def load(path: Path, inline: bool = False) -> Model:
+def load(path: Path, inline: bool = False, kept: Container[str] = ()) -> Model:
     """Read, check and canonicalize a model; ``inline`` puts bodies in place of custom ops.
+
+    Nodes of the op types in ``kept`` are not inlined.
 
     Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
     """
     skeleton, spans, size = _read(path)
     if inline:
-        inline_bodies(skeleton, spans)
+        inline_bodies(skeleton, spans, kept)
     validate.check_text(skeleton)
     opsets = _opsets(skeleton)
     validate.check_opset(opsets, skeleton.ir_version)
