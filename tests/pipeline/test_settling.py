@@ -1,4 +1,4 @@
-"""``tracea bench --settle``: what loses on this machine gets its body back, nothing is compiled."""
+"""``tracea bench --settle``: what loses here gets its body back, nothing is compiled."""
 
 from __future__ import annotations
 

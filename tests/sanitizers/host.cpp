@@ -83,13 +83,18 @@ size_t element_size(int type) {
   }
 }
 
-void allocate(OrtValue& value) {
+constexpr size_t kMost = 64 << 20;  // bytes of a tensor or of scratch
+
+OrtStatus* allocate(OrtValue& value) {
   value.bytes = element_size(value.shape.type);
-  for (int64_t dim : value.shape.dims) value.bytes *= static_cast<size_t>(dim);
+  for (int64_t dim : value.shape.dims)
+    if (dim < 0 || __builtin_mul_overflow(value.bytes, static_cast<size_t>(dim), &value.bytes))
+      return fail("a tensor has no size");
+  if (value.bytes > kMost) return fail("a tensor is too large");
   free(value.data);
   value.data = static_cast<char*>(malloc(value.bytes ? value.bytes : 1));
-  if (!value.data) die("there is no memory for a tensor");
   memset(value.data, 0xff, value.bytes);  // a NaN, where nothing is written
+  return nullptr;
 }
 
 // ---- the functions ----------------------------------------------------------------------------
@@ -112,8 +117,8 @@ OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* di
   OrtValue& value = (*context->outputs)[index];
   value.shape.type = context->op->GetOutputType(context->op, index);
   value.shape.dims.assign(dims, dims + rank);
-  allocate(value);
-  return *out = &value, nullptr;
+  *out = &value;
+  return allocate(value);
 }
 
 OrtStatus* get_plan(const OrtKernelInfo* info, const char* name, int64_t* out, size_t* count) {
@@ -164,7 +169,7 @@ void fill_table() {
     return *out = &allocator, nullptr;
   });
   set(75, [](OrtAllocator*, size_t bytes, void** out) -> S {
-    return *out = malloc(bytes), nullptr;
+    return *out = bytes > kMost ? nullptr : malloc(bytes), nullptr;
   });
   set(76, [](OrtAllocator*, void* block) -> S { return free(block), nullptr; });
   set(132, [](OrtAllocator*) {});
@@ -236,7 +241,7 @@ Job read_job(std::istream& file) {
     input.shape.type = static_cast<int>(number(file));
     input.shape.dims.resize(static_cast<size_t>(number(file)));
     for (auto& dim : input.shape.dims) dim = number(file);
-    allocate(input);
+    if (OrtStatus* status = allocate(input)) die(status->text);
     file.read(input.data, static_cast<std::streamsize>(input.bytes));
   }
   return job;

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
+from collections.abc import Sequence
 
 import pytest
 from runtime.cases import all_cases
-from sanitizers.harness import Sanitizer, conforms
+from runtime.conv_cases import all_conv_cases
+from runtime.support import Case, mutate
+from sanitizers.harness import Job, Sanitizer, conforms
 
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.plan import encode
 
 pytestmark = pytest.mark.compiler
 ISAS = profile_cpu().isas
-CASES = all_cases()
+LEVELS = profile_cpu().levels("bf16")
+CASES = (*all_cases(), *all_conv_cases())
 MEMORY = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 THREADS = ("-fsanitize=thread",)
 SHARED = (
@@ -22,7 +28,7 @@ SHARED = (
 )  # fmt: skip
 
 
-def _links(flag: str) -> bool:
+def links(flag: str) -> bool:
     """True if g++ has the sanitizer's library."""
     command = ["g++", flag, "-x", "c++", "-", "-o", "/dev/null"]
     code = "int main() { return 0; }"
@@ -32,26 +38,47 @@ def _links(flag: str) -> bool:
         return False
 
 
+def jobs(cases: Sequence[Case]) -> list[Job]:
+    return [(case, encode(case.program)) for case in cases]
+
+
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Sanitizer:
-    if not _links(MEMORY[0]):
+    if not links(MEMORY[0]):
         pytest.skip("g++ has no address sanitizer here")
-    return Sanitizer(MEMORY, CASES, ISAS, tmp_path_factory.mktemp("memory"))
+    return Sanitizer(MEMORY, CASES, LEVELS, tmp_path_factory.mktemp("memory"))
 
 
-def test_no_kernel_leaves_its_memory(isa: str, memory: Sanitizer) -> None:
-    answers = memory.run(CASES, isa, workers=2)
-    for case in CASES:
-        conforms(case, answers[case.name], TOLERANCE.kernel_f32)
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_kernel_leaves_its_memory(level: str, memory: Sanitizer) -> None:
+    answers = memory.run(jobs(CASES), level, workers=2)
+    for case, answer in zip(CASES, answers, strict=True):
+        conforms(case, answer, TOLERANCE.exact)
+
+
+def mutants(count: int) -> list[Job]:
+    """Plans that are wrong somewhere, of every case in turn."""
+    chance = random.Random(count)
+    chosen = (CASES[i % len(CASES)] for i in range(count))
+    return [(case, mutate(encode(case.program), chance)) for case in chosen]
+
+
+@pytest.mark.parametrize(
+    "count", [1000, pytest.param(20_000, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_no_plan_makes_a_kernel_leave_its_memory(count: int, memory: Sanitizer) -> None:
+    answers = memory.run(mutants(count), ISAS[-1])
+    refused = [answer for answer in answers if isinstance(answer, str)]
+    assert len(refused) > count // 2
+    assert all(answer.endswith(".") or "tensor" in answer for answer in refused)
 
 
 def test_concurrent_runs_share_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
-    if not _links(THREADS[0]):
+    if not links(THREADS[0]):
         pytest.skip("g++ has no thread sanitizer here")
-    isa = next(level for level in reversed(ISAS) if level in ("scalar", "avx2", "avx512"))
     cases = [case for case in CASES if case.name in SHARED]
     assert len(cases) == len(SHARED)
-    racing = Sanitizer(THREADS, cases, (isa,), tmp_path_factory.mktemp("threads"))
-    answers = racing.run(cases, isa, workers=3, together=4, repeats=5)
-    for case in cases:
-        conforms(case, answers[case.name], TOLERANCE.kernel_f32)
+    racing = Sanitizer(THREADS, cases, ISAS[-1:], tmp_path_factory.mktemp("threads"))
+    answers = racing.run(jobs(cases), ISAS[-1], workers=3, together=4, repeats=5)
+    for case, answer in zip(cases, answers, strict=True):
+        conforms(case, answer, TOLERANCE.exact)

@@ -11,6 +11,7 @@ differently each time, is ``inconclusive``: never called verified.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ from tracea_graph.errors import WorkerError
 
 __all__ = ["OutputError", "Reference", "Verification", "bisect", "compare", "reference", "verify"]
 
+PATIENCE = 30.0
+"""Seconds any candidate may take for one run, however fast the original is."""
 _NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
 _SAME_FOR_ALL: Mapping[str, float] = MappingProxyType({})
@@ -98,6 +101,12 @@ class Reference:
     levels: tuple[str, ...] = ("off", "all")
     trouble: str = ""
     valid: bool = True
+    seconds: float = 0.0
+
+    @property
+    def patience(self) -> float:
+        """Seconds a candidate may take for one run before it counts as hanging."""
+        return PATIENCE + 100 * self.seconds
 
 
 def verify(
@@ -175,7 +184,7 @@ def compare(
                 if wrong := _signature(known, info):
                     return Verification("failed", wrong, (), known.rejected, tolerance)
                 for label in known.off:
-                    answers = worker.run("candidate", feeds[label])
+                    answers = worker.run("candidate", feeds[label], limit=known.patience)
                     found += _judge(known, label, answers, limits, elementwise, choices)
     except WorkerError as error:
         sentence = f"the candidate does not run: {error}"
@@ -198,7 +207,9 @@ def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str
     except Rejected:  # some models need ONNX Runtime's optimizations to run at all
         levels = ("all",)
         worker.open("off", original, level="all", extra=extra)
+    start = time.monotonic()
     raw, rejected = _runs(worker, "off", feeds)
+    seconds = time.monotonic() - start
     first = next(iter(raw), None)
     stable = first is None or _same(raw[first], worker.run("off", feeds[first]))
     worker.close("off")
@@ -208,8 +219,9 @@ def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
     trouble = _trouble(raw, rejected, stable)
     return Reference(
-        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid
-    )
+        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
+        seconds,
+    )  # fmt: skip
 
 
 def _runs(worker: Worker, name: str, feeds: Feeds) -> tuple[dict[str, Outputs], dict[str, str]]:
