@@ -55,8 +55,8 @@ def caller_of(name: str) -> str:
 def inline_bodies(skeleton: ModelProto, spans: Spans, kept: Container[str] = ()) -> None:
     """Replace every custom-op node that has a straight-line body by it, in place.
 
-    Nodes of the op types in ``kept`` stay as they are.  Inner nodes and values are called ``CALL//own name``.  ``spans`` follow the nodes they
-    belong to.
+    Nodes of the op types in ``kept`` stay as they are.  Inner nodes and values are called
+    ``CALL//own name``.  ``spans`` follow the nodes they belong to.
     """
     bodies: Bodies = {(f.domain, f.name): f for f in skeleton.functions}
     nodes: list[NodeProto] = []
