@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
 from tracea_graph.check.verify import compare, reference
@@ -22,7 +23,7 @@ from tracea_graph.onnx_io.inlining import Call, calls_of
 from tracea_graph.pipeline.bench import entrant
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
 from tracea_graph.pipeline.output import Paths, Stage, staging
-from tracea_graph.pipeline.reporting import versions
+from tracea_graph.pipeline.packages import versions
 from tracea_graph.pipeline.stripping import strip, write_inlined
 from tracea_graph.views.settlement import Settlement, SettlementRow
 
@@ -137,7 +138,7 @@ def _rewrite(path: Path, found: Settlement) -> None:
 
 def _report(stage: Stage, found: Settlement, data: Path | None) -> None:
     """The report beside the model, with what was settled; a new one where there is none."""
-    record = {"versions": dict(found.versions)}
+    record: dict[str, Any] = {"versions": dict(found.versions)}
     if stage.paths.report.is_file():
         record = json.loads(stage.paths.report.read_text(encoding="utf-8"))
     record |= {"data": data and data.name, "settled": found.to_dict()}
