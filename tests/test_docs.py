@@ -72,7 +72,8 @@ def test_the_cpp_block_runs_on_the_wheels_library(folder: Path, tmp_path: Path) 
     numbers = ", ".join(repr(float(v)) + "f" for v in X.ravel())
     (tmp_path / "main.cpp").write_text(
         f"{include}\nint main() {{\n{body}\n"
-        f'for (float y : session.run({{{numbers}}}, {{3, 32}}, 3 * 48)) std::printf("%.9g\\n", y);\n}}\n'
+        f"for (float y : session.run({{{numbers}}}, {{3, 32}}, 3 * 48))\n"
+        '  std::printf("%.9g\\n", y);\n}\n'
     )
     shim = ROOT / "tests" / "deploy"
     (tmp_path / "libonnxruntime.so.1").symlink_to(library)
