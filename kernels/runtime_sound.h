@@ -126,7 +126,8 @@ inline bool sound_chain(const tracea_chain_type& chain, Digest& digest) {
 }
 
 inline bool sound_level(const Image& image, const tracea_isa_table& level, Digest& digest) {
-  const int32_t sides[] = {level.gemm_mr, level.gemm_nv, level.conv_pixels, level.conv_nv};
+  const int32_t sides[] = {level.gemm_mr,  level.gemm_nv,     level.pairs_mr,
+                           level.pairs_nv, level.conv_pixels, level.conv_nv};
   if (!image.name(level.isa) || level_of(level.isa) < 0 || level.chains != tracea_chain_count)
     return false;
   digest.text(level.isa);
@@ -134,7 +135,8 @@ inline bool sound_level(const Image& image, const tracea_isa_table& level, Diges
     if (side < 1 || side > kMaxTileSide) return false;
     digest.number(side);
   }
-  if (level.gemm_mr * level.gemm_nv * TRACEA_PANEL > kMaxTile) return false;
+  if (most(level.gemm_mr * level.gemm_nv, level.pairs_mr * level.pairs_nv) * TRACEA_PANEL > kMaxTile)
+    return false;
   constexpr size_t first = offsetof(tracea_isa_table, gemm), last = offsetof(tracea_isa_table, copy);
   for (size_t at = first; at <= last; at += sizeof(void*)) {
     void* function;
