@@ -13,6 +13,7 @@ all the same, is ``inconclusive``: never called verified.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ from tracea_graph.errors import WorkerError
 
 __all__ = ["OutputError", "Reference", "Verification", "compare", "reference", "verify"]
 
+PATIENCE = 30.0
+"""Seconds any candidate may take for one run, however fast the original is."""
 _NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
 _SAME_FOR_ALL: Mapping[str, float] = MappingProxyType({})
@@ -101,6 +104,12 @@ class Reference:
     trouble: str = ""
     valid: bool = True
     drawn: Mapping[str, Outputs] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def patience(self) -> float:
+        """Seconds a candidate may take for one run before it counts as hanging."""
+        return PATIENCE + 100 * self.seconds
 
 
 def verify(
@@ -185,7 +194,7 @@ def compare(
                     return Verification("failed", wrong, (), known.rejected, tolerance)
                 for label in known.off:
                     feed = {**feeds[label], **known.drawn.get(label, {})}
-                    answers = worker.run("candidate", feed)
+                    answers = worker.run("candidate", feed, limit=known.patience)
                     found += _judge(known, label, answers, limits, elementwise, choices)
     except WorkerError as error:
         sentence = f"the candidate does not run: {error}"
@@ -211,7 +220,9 @@ def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str
     except Rejected:  # some models need ONNX Runtime's optimizations to run at all
         levels = ("all",)
         worker.open("off", original, level="all", extra=extra, cut=cut)
+    start = time.monotonic()
     raw, rejected = _runs(worker, "off", feeds)
+    seconds = time.monotonic() - start
     rejected |= unfit
     first = next(iter(raw), None)
     stable = first is None or _same(raw[first], worker.run("off", feeds[first]))
@@ -222,8 +233,9 @@ def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
     trouble = _trouble(raw, rejected, stable)
     return Reference(
-        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid, drawn
-    )
+        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
+        drawn, seconds,
+    )  # fmt: skip
 
 
 def _drawn(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,13 +18,12 @@ from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.output import Paths, Stage, write_text
+from tracea_graph.pipeline.packages import runtime_conflict, versions
 from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import GroupRow, Report, SavingRow, TimingRow, rule_rows
 
-__all__ = ["Clock", "Reporter", "versions"]
-
-_PACKAGES = ("onnx", "onnxruntime", "numpy", "networkx")
+__all__ = ["Clock", "Reporter"]
 
 
 @dataclass
@@ -49,17 +47,6 @@ class Clock:
     def pause(self) -> None:
         """No step is under way."""
         self.step("")
-
-
-def versions() -> dict[str, str]:
-    """The tool and the packages its results depend on."""
-    names = {"tracea": "tracea-graph"} | {name: name for name in _PACKAGES}
-    return {word: _version(name) for word, name in names.items()}
-
-
-@cache
-def _version(package: str) -> str:
-    return importlib.metadata.version(package)
 
 
 @cache
@@ -184,7 +171,7 @@ class Reporter:
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = list(judge.warnings)
+        found = [*judge.warnings, *filter(None, (runtime_conflict(),))]
         if is_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")

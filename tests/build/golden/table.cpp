@@ -50,5 +50,7 @@ static const tracea_op_type types[] = {
     {"FusedGemm_b2", 3, 2, inputs_0, outputs_0},
     {"FusedNorm_a1", 2, 1, inputs_1, outputs_1}};
 
+extern "C" const uint64_t tracea_table_digest = 9496870985472344638ULL;
+
 extern "C" const tracea_library tracea_library_table = {
     "tracea.0123456789", 2, levels, 2, types};

@@ -26,6 +26,7 @@ namespace {
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));  // for shifts that drop bits
 typedef __mmask16 vm;
 enum { W = 16 };
 constexpr float EXP_LOW = -105.5f;  // exp rounds to 2^-152 here, which is 0
@@ -138,7 +139,7 @@ INLINE vf v_tanh(vf x) {
   const vf shifted = fma(x, set1(2.88539008f), magic);  // its low bits are n
   const vf h = fma(shifted - magic, set1(-0.346573590f), x);
   const vf p = poly(h, 1.99999988f, 1.33332193f, 0.666676581f, 0.267812312f, 0.0888449401f);
-  const vf power = from_bits((bits(shifted) << 23) + 0x3f800000);
+  const vf power = from_bits((vi)(((vu)bits(shifted) << 23) + 0x3f800000));
   const vf e = fma(power, fma(h * h, p, h + h), power - one);
   return e / (e + set1(2.0f));
 }
