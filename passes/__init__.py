@@ -149,4 +149,4 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
     )
     # regions are what they will be: only their numbers change
     lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
-    return (*exact, *lower)
+    return (*exact, *lower, Phase(CONNECT, (trunk.ConnectBlocks(),)))
