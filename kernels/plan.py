@@ -61,6 +61,7 @@ OPCODES = MappingProxyType(
                 "softmax",
                 "channel_norm",
                 "copy",
+                "attention_bf16",
             )
         )
     }

@@ -62,6 +62,8 @@ constexpr KernelDriver kDrivers[] = {
     {"channel_norm", check_channel_norm, run_channel_norm,
      [](const tracea_isa_table& t) { return t.norm_group != nullptr; }},
     {"copy", check_copy, run_copy, [](const tracea_isa_table& t) { return t.copy != nullptr; }},
+    {"attention_bf16", check_attention_bf16, run_attention,
+     [](const tracea_isa_table& t) { return t.attention_bf16 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

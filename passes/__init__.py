@@ -25,7 +25,7 @@ from tracea_graph.passes import (
     transposed,
     trunk,
 )
-from tracea_graph.passes.precision import GemmInBf16
+from tracea_graph.passes.precision import AttentionInBf16, GemmInBf16
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["CONNECT", "phases"]
@@ -130,6 +130,14 @@ def _lift(plain_weights: bool) -> Phase:
     )
 
 
+def _lower(precision: str) -> tuple[Phase, ...]:
+    """Regions are what they will be: only their numbers change."""
+    if precision == "fp32":
+        return ()
+    attention = (AttentionInBf16(),) if precision == "bf16" else ()
+    return (Phase("precision", (GemmInBf16(precision), *attention)),)
+
+
 def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
@@ -147,6 +155,4 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
         Phase(CONNECT, (trunk.ConnectTrunk(),)),
         *_MOVEMENT,
     )
-    # regions are what they will be: only their numbers change
-    lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
-    return (*exact, *lower, Phase(CONNECT, (trunk.ConnectBlocks(),)))
+    return (*exact, *_lower(precision), Phase(CONNECT, (trunk.ConnectBlocks(),)))

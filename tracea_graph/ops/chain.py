@@ -73,7 +73,7 @@ class Chain:
     """Operand kinds, steps in order, which values are results, and the operands' element types.
 
     ``dtypes`` is empty where every operand is float32, ``stores`` where every number that is a
-    result is.  As an epilogue, operand 0 is the accumulator tile.
+    result is.  Results in bf16 exist only inside programs.  As an epilogue, operand 0 is the accumulator tile.
     """
 
     operands: tuple[str, ...]
@@ -103,10 +103,10 @@ class Chain:
         if self.stores == natural:
             object.__setattr__(self, "stores", ())
         elif self.stores and any(
-            s is not n and (n is DType.BOOL or s not in INTEGERS)
+            s is not n and (n is DType.BOOL or s not in (*INTEGERS, DType.BF16))
             for s, n in zip(self.stores, natural, strict=True)
         ):
-            raise ValueError("only a number is stored as an integer")
+            raise ValueError("only a number is stored as an integer or in bf16")
         for i, step in enumerate(self.steps):
             found = "".join("f" if isinstance(a, float) else types[a] for a in step.args)
             if found != ELEMENTARY[step.op].takes:
