@@ -134,8 +134,8 @@ INLINE void store_bf16(uint16_t* p, vf v, int64_t = 1) {
 }
 
 // Lanes of the bf16 at p (first) and q (second).
-INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t) {
-  return from_bits((vi)((uint32_t)*p | (uint32_t)*q << 16));
+INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
+  return n <= 0 ? 0.0f : from_bits((vi)((uint32_t)*p | (uint32_t)*q << 16));
 }
 //% endif
 //% if "transpose" in needs

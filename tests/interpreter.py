@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 from tracea_graph.ir import Extent, TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
-from tracea_graph.ops.gemm import round_bf16
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run"]
@@ -76,8 +76,8 @@ def check_lifetimes(program: Program) -> None:
         used = [n for n, c in enumerate(program.calls) if Buffer("temp", i) in buffers(c)]
         assert used, f"temp {i} is never used"
         assert (temp.first, temp.last) == (used[0], used[-1])
-        last = program.calls[used[0]].views[-1]
-        assert last is not None and last.buffer == Buffer("temp", i)
+        results = program.calls[used[0]].views[-2:]  # a result, or one of two
+        assert Buffer("temp", i) in [v.buffer for v in results if v is not None]
 
 
 def buffers(call: Call) -> set[Buffer]:
@@ -145,11 +145,16 @@ def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
 
 
 def norm(call: Call, views: list[Any]) -> None:
-    x, gamma, beta, y = views
+    x, gamma, beta, y, *rounded = views
     (kind,), (epsilon,) = call.ints, call.floats
     centred = x - x.mean(-1, keepdims=True) if kind == 0 else x.copy()
     scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
-    y[...] = scaled * (1 if gamma is None else gamma) + (0 if beta is None else beta)
+    result = scaled * (1 if gamma is None else gamma) + (0 if beta is None else beta)
+    assert y is not None or rounded
+    if y is not None:
+        y[...] = result
+    for half in rounded:
+        half[...] = round_bf16(result)
 
 
 def elementwise(call: Call, views: list[Any]) -> None:
@@ -419,7 +424,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
         "gemm": gemm, "gemm_bf16": gemm, "round_bf16": round_to_bf16,
         "norm": norm, "elementwise": elementwise,
-        "embedding": embedding, "attention": attention,
+        "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
         "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd,

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
-from tracea_graph.ops.gemm import round_bf16
 
 __all__ = ["CAUSAL", "LAYOUTS", "MASKS", "AttentionParams"]
 

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
 
 __all__ = [
     "BF16_SINCE", "IN_BF16", "PANEL", "GemmParams", "pack_pairs", "pack_panels",
-    "round_bf16", "unpack_pairs", "unpack_panels",
+    "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 
 PANEL = 16
@@ -75,14 +76,6 @@ def unpack_pairs(pairs: Floats, k: int, n: int) -> Floats:
     p, half, width, _ = pairs.shape
     panels = np.asarray(pairs, np.float32).transpose(0, 1, 3, 2).reshape(p, 2 * half, width)
     return unpack_panels(panels, n)[:k]
-
-
-def round_bf16(x: Floats) -> Floats:
-    """What bf16 makes of numbers, to nearest, ties to even; in their own precision."""
-    import ml_dtypes
-
-    rounded = np.asarray(x, np.float32).astype(ml_dtypes.bfloat16)
-    return rounded.astype(np.asarray(x).dtype)
 
 
 @dataclass(frozen=True)
