@@ -16,7 +16,7 @@ import jinja2
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
-from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of
+from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of, vectors_of
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Call
 
@@ -44,6 +44,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         ),
         "gemm_bf16": (
             Function("gemm_bf16", "const tracea_gemm_tile*"),
+            Function("gemm_bf16_end", "void"),
             Function("gemm_mixed", "const tracea_gemm_tile*"),
             Function("round_bf16", "const tracea_round_tile*"),
         ),
@@ -160,7 +161,7 @@ def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
     body = render(
         variant.template,
         isa=variant.isa,
-        vectors_of=isa_of(variant.isa).base or variant.isa,
+        vectors_of=vectors_of(variant.isa),
         symbols=exported,
         **_parameters(variant, chain),
     )

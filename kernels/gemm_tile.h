@@ -8,8 +8,8 @@ struct Prefetch {
   int64_t due, rate;  // in 1/65536 lines per chunk
 };
 
-INLINE Prefetch plan_prefetch(const tracea_gemm_tile* t) {
-  const int64_t chunks = t->k / CHUNK;
+INLINE Prefetch plan_prefetch(const tracea_gemm_tile* t, int64_t chunk) {
+  const int64_t chunks = t->k / chunk;
   if (!t->prefetch || chunks == 0) return {nullptr, 0, 0};
   return {t->prefetch, 32768, ((int64_t)t->prefetch_lines << 16) / chunks};
 }
@@ -53,7 +53,7 @@ void tile(const tracea_gemm_tile* t) {
     a += step_a;
     row += stride;
   };
-  Prefetch prefetch = plan_prefetch(t);
+  Prefetch prefetch = plan_prefetch(t, CHUNK);
   int64_t k = 0;
   for (; k + CHUNK <= t->k; k += CHUNK) {
     advance(prefetch);

@@ -155,7 +155,8 @@ int minor_of(const char* version) {
 
 bool chains_agree(const tracea_isa_table& isa, Fault& fault) {
   bool same = isa.chains == tracea_chain_count &&
-              isa.gemm_mr * isa.gemm_nv * TRACEA_PANEL <= kMaxTile;
+              isa.gemm_mr * isa.gemm_nv * TRACEA_PANEL <= kMaxTile &&
+              isa.pairs_mr * isa.pairs_nv * TRACEA_PANEL <= kMaxTile;
   for (int32_t i = 0; same && i < isa.chains; ++i)
     same = isa.chain_key[i] == tracea_chain_types[i].key;
   return same || fault.fail("The library's tables contradict each other; build it again.");

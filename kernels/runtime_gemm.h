@@ -35,7 +35,7 @@ inline void divide_k(GemmJob& job, int64_t wanted) {
 // Columns, groups of them and chunks of rows: enough tasks for every processor, of rows first
 // enough to make use of a packed panel.
 inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) {
-  const int64_t widest = job.isa->gemm_nv, panels = ceil_div(job.n, TRACEA_PANEL);
+  const int64_t widest = job.nv, panels = ceil_div(job.n, TRACEA_PANEL);
   int64_t width = driver.tile_panels ? least(driver.tile_panels, widest) : widest;
   const int64_t wanted = processors > 1 ? 4 * processors : 1;
   job.chunks = ceil_div(job.m, driver.row_chunk);
@@ -170,12 +170,18 @@ inline bool run_gemm(Run& run, const Call& call, const Box* views) {
   const int64_t layout = call.ints[0];
   job.x_row = x[0], job.x_step = x[1];
   job.kernel = job.isa->gemm;
+  job.mr = job.isa->gemm_mr, job.nv = job.isa->gemm_nv;
   if (layout == kPanels) {
     job.w_panel = w[0], job.w_row = w[1], job.w_column = 1;
   } else if (layout >= kPairPanels) {
-    job.kernel = layout == kPairPanels ? job.isa->gemm_bf16 : job.isa->gemm_mixed;
-    if (layout == kPairPanels) job.x_row /= 2;
-    else job.x_step = 2;
+    if (layout == kPairPanels) {
+      job.kernel = job.isa->gemm_bf16, job.end = job.isa->gemm_bf16_end;
+      job.mr = job.isa->pairs_mr, job.nv = job.isa->pairs_nv;
+      job.x_row /= 2;
+    } else {
+      job.kernel = job.isa->gemm_mixed;
+      job.x_step = 2;
+    }
     job.k /= 2, job.w_panel = w[0] / 2, job.w_row = TRACEA_PANEL, job.w_column = 1;
   } else {
     job.w_panel = TRACEA_PANEL;

@@ -14,11 +14,13 @@ constexpr int kMaxTile = 32 * 64;  // floats of the largest register tile
 struct GemmJob {
   const tracea_isa_table* isa;
   tracea_gemm_fn kernel;
+  tracea_gemm_end_fn end;  // or null
   tracea_chain_fn chain;
   const tracea_chain_type* type;
   const Box *x, *w, *bias, *extra, *results;  // bias may be null
   int32_t parts;                              // results side by side; with a chain one
   int32_t outer;                              // leading axes: as many products of their own
+  int32_t mr, nv;          // largest register tile
   int64_t items, m, n, k;
   int64_t x_row, x_step;   // strides of x between rows and along k
   int64_t w_row, w_column; // strides of w along k and between columns; panels: 16 and 1
@@ -146,6 +148,7 @@ struct Part {
   const Item& item;
   int64_t row, end, first, last;
   float *packed, *sums;  // this task's scratch
+  int32_t* state;        // its kernel's
 
   int64_t panel(const GemmJob& job) const { return first_panel(job, first); }
 };
@@ -180,7 +183,7 @@ inline Wanted next_panels(const GemmJob& job, const Part& part, int64_t i, int64
 inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t block) {
   alignas(64) float finished[kMaxTile];
   const int64_t p0 = first_panel(job, i), p1 = first_panel(job, i + 1), n0 = p0 * TRACEA_PANEL;
-  const int64_t rows = part.end - part.row, blocks = ceil_div(rows, job.isa->gemm_mr);
+  const int64_t rows = part.end - part.row, blocks = ceil_div(rows, job.mr);
   const int64_t k0 = block * job.k_block, columns = least(p1 * TRACEA_PANEL, job.n) - n0;
   const bool begins = block == 0, ends = block + 1 == job.k_blocks;
   const Wanted wanted = next_panels(job, part, i, block);
@@ -199,6 +202,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   tile.nv = static_cast<int32_t>(p1 - p0);
   tile.last = static_cast<int32_t>(columns - (tile.nv - 1) * TRACEA_PANEL);
   tile.b_exact = job.w_exact;
+  tile.state = part.state;
   int64_t row = part.row;
   for (int64_t b = 0; b < blocks; ++b) {
     tile.mr = static_cast<int32_t>(rows / blocks + (b < rows % blocks));
@@ -240,6 +244,7 @@ inline void gemm_task(void* usr, size_t index) {
   const bool scratch = job.slots.bytes > 0;
   const int slot = scratch ? claim_slot(job.slots) : 0;
   float* memory = scratch ? reinterpret_cast<float*>(memory_of(job.slots, slot)) : nullptr;
+  int32_t state = 0;
   for (int64_t at = first; at < least(job.items, first + job.per_task); ++at) {
     const Item item = item_of(job, at);
     const Part part = {item,
@@ -248,12 +253,14 @@ inline void gemm_task(void* usr, size_t index) {
                        group * job.per_group,
                        least(job.columns, (group + 1) * job.per_group),
                        memory,
-                       memory + job.packed_floats};
+                       memory + job.packed_floats,
+                       &state};
     for (int64_t block = 0; block < job.k_blocks; ++block) {
       if (job.packs) pack_block(job, part, block);
       for (int64_t i = part.first; i < part.last; ++i) gemm_column(job, part, i, block);
     }
   }
+  if (job.end) job.end();
   if (scratch) release_slot(job.slots, slot);
 }
 

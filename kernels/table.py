@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels import cpu
-from tracea_graph.kernels.variants import LEVELS, conv_tile, gemm_tile
+from tracea_graph.kernels.variants import LEVELS, conv_tile, gemm_tile, pairs_tile
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
 __all__ = ["OpType", "table_source"]
@@ -120,7 +120,7 @@ def _levels(levels: Sequence[str], held: frozenset[str], chains: int) -> str:
     """One row a level; null for functions of kernels the library does not hold."""
     rows = []
     for level in levels:
-        tiles = ", ".join(map(str, (*gemm_tile(level), *conv_tile(level))))
+        tiles = ", ".join(map(str, (*gemm_tile(level), *pairs_tile(level), *conv_tile(level))))
         functions = [
             symbol if kernel in held else "nullptr"
             for kernel in cpu.KERNELS

@@ -29,14 +29,16 @@ typedef struct {
   int64_t init_stride;
   float* c;
   int64_t ldc;
-  int32_t mr;          // 1 .. tracea_gemm_info.mr
-  int32_t nv;          // 1 .. tracea_gemm_info.nv
+  int32_t mr;          // 1 .. the level's gemm_mr, in pairs pairs_mr
+  int32_t nv;          // 1 .. the level's gemm_nv, in pairs pairs_nv
   int32_t last;        // columns of the last panel, 1 .. 16; only those are stored
   int32_t b_exact;     // 1: B may not be read past column `last` (plain weights)
   const char* prefetch;        // null, or the first cache line wanted next
   int32_t prefetch_lines;      // lines to prefetch, spread over the k loop
+  int32_t* state;              // what the kernel set up for this task; 0 before its first tile
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
+typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile
 
 // C[m x n] = bias + A[m x k] * B[n x k] transposed, for few rows of A: both are read along k, B
 // once and in the order of memory.
@@ -289,13 +291,16 @@ typedef void (*tracea_copy_fn)(const tracea_copy_tile*);
 // Everything one instruction-set level offers; the generated table fills one per level, with null
 // for kernels the library does not hold.
 typedef struct {
-  const char* isa;             // "scalar", "avx2", "avx512"
+  const char* isa;             // its name in variants.py
   int32_t gemm_mr, gemm_nv;    // largest register tile
+  int32_t pairs_mr, pairs_nv;  // the same of gemm_bf16
   int32_t conv_pixels, conv_nv;
   tracea_gemm_fn gemm;
   tracea_gemm_dot_fn gemm_dot;
   tracea_gemm_pack_fn gemm_pack;
-  tracea_gemm_fn gemm_bf16, gemm_mixed;  // lanes of a tile are pairs of bf16, k counts pairs
+  tracea_gemm_fn gemm_bf16;              // lanes of a tile are pairs of bf16, k counts pairs
+  tracea_gemm_end_fn gemm_bf16_end;
+  tracea_gemm_fn gemm_mixed;             // the same with float32 on the left
   tracea_round_fn round_bf16;
   tracea_norm_fn norm_layer, norm_rms, norm_group, norm_columns;
   tracea_gather_fn gather;

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 __all__ = [
     "BF16_ISAS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "conv_tile", "find", "gemm_tile",
-    "isa_of",
+    "isa_of", "pairs_tile", "vectors_of",
 ]  # fmt: skip
 
 PANEL = 16
@@ -59,8 +59,15 @@ BF16_ISAS = (
     Isa(
         "avx512bf16", 16, (*_AVX512_FEATURES, "avx512_bf16"), (*_AVX512, "-mavx512bf16"), "avx512"
     ),
+    Isa(
+        "amxbf16",
+        16,
+        (*_AVX512_FEATURES, "avx512_bf16", "amx_tile", "amx_bf16"),
+        (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        "avx512bf16",
+    ),
 )
-"""Levels above those that only kernels in bf16 gain from."""
+"""Levels above those that only kernels in bf16 gain from, lowest first."""
 
 LEVELS = (*ISAS, *BF16_ISAS)
 
@@ -68,6 +75,12 @@ LEVELS = (*ISAS, *BF16_ISAS)
 def isa_of(name: str) -> Isa:
     """The level called ``name``.  Raises KeyError for an unknown one."""
     return {isa.name: isa for isa in LEVELS}[name]
+
+
+def vectors_of(name: str) -> str:
+    """The level whose vectors the level ``name`` computes with.  Raises KeyError if unknown."""
+    base = isa_of(name).base
+    return vectors_of(base) if base else name
 
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -107,10 +120,17 @@ def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
 
 def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
     """The same on pairs of bf16, right operand packed; the left one in bf16 or float32."""
-    params = {"mr": mr, "nv": nv}
+    params = {"mr": mr, "nv": nv, "matrix": False}
     functions = frozenset({"halves", "pairs"})
     tile = f"{mr}x{nv * PANEL}"
     return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
+
+
+def _gemm_amx(isa: str, mr: int, nv: int) -> Variant:
+    """Pairs on 2 x 2 matrix tiles of 16 x 16; a left operand in float32 on ``mr`` by ``nv``."""
+    params = {"mr": mr, "nv": nv, "matrix": True}
+    functions = frozenset({"halves", "pairs"})
+    return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", "32x32", params, functions, "bf16")
 
 
 def _norm(isa: str, rows: int) -> Variant:
@@ -190,6 +210,7 @@ VARIANTS = (
     _gemm_bf16("avx2", 6, 1),
     _gemm_bf16("avx512", 8, 3),
     _gemm_bf16("avx512bf16", 8, 3),
+    _gemm_amx("amxbf16", 8, 3),
     _norm("scalar", 4),
     _norm("avx2", 4),
     _norm("avx512", 4),
@@ -233,18 +254,23 @@ VARIANTS = (
 
 
 def find(op: str, isa: str) -> Variant:
-    """The variant of ``op`` for the level ``isa``, or for its base if it has none of its own.
+    """The variant of ``op`` for the level ``isa``, or for the nearest base that has one.
 
     Raises KeyError when there is none.
     """
     known = {(v.op, v.isa): v for v in VARIANTS}
     base = isa_of(isa).base
-    return known[op, isa] if (op, isa) in known or not base else known[op, base]
+    return known[op, isa] if (op, isa) in known or not base else find(op, base)
 
 
 def gemm_tile(isa: str) -> tuple[int, int]:
     """Rows and 16-wide panels of the level's largest register tile."""
     return _tile("gemm", isa)
+
+
+def pairs_tile(isa: str) -> tuple[int, int]:
+    """The same where both operands are in bf16."""
+    return _tile("gemm_bf16", isa)
 
 
 def conv_tile(isa: str) -> tuple[int, int]:

@@ -166,7 +166,7 @@ INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower
 //% if "halves" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.
-//% if isa == "avx512bf16"
+//% if isa in ("avx512bf16", "amxbf16")
 INLINE __m256i to_bf16(vf v) { return (__m256i)_mm512_cvtneps_pbh(v); }  // subnormals are 0
 //% else
 INLINE __m256i to_bf16(vf v) {

@@ -31,7 +31,7 @@ class Environment:
     """The environment variables the package reads, in one place."""
 
     isa: str | None = field(default_factory=lambda: os.environ.get("TRACEA_ISA"))
-    """``TRACEA_ISA=scalar|avx2|avx512``: the highest instruction set kernels may use."""
+    """``TRACEA_ISA=scalar|avx2|avx512|avx512bf16|amxbf16``: the highest level kernels may use."""
     cache: Path = field(default_factory=lambda: _cache_root())
     """``TRACEA_CACHE``: where compiled kernels and tuning results are kept."""
     compiler: str | None = field(default_factory=lambda: os.environ.get("CXX"))

@@ -37,7 +37,7 @@ class GemmTile(ctypes.Structure):
         ("b", c_void_p), ("b_panel", c_int64), ("b_row", c_int64),
         ("init", c_void_p), ("init_stride", c_int64), ("c", c_void_p), ("ldc", c_int64),
         ("mr", c_int32), ("nv", c_int32), ("last", c_int32), ("b_exact", c_int32),
-        ("prefetch", c_void_p), ("prefetch_lines", c_int32),
+        ("prefetch", c_void_p), ("prefetch_lines", c_int32), ("state", c_void_p),
     ]  # fmt: skip
 
 
@@ -167,13 +167,13 @@ def _open(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def kernel(source: Source, symbol: str) -> Callable[[ctypes.Structure], None]:
-    """The exported function ``symbol`` of a unit, called with its tile."""
+def kernel(source: Source, symbol: str) -> Callable[..., None]:
+    """The exported function ``symbol`` of a unit, called with its tile, if it takes one."""
     found = _open(compile_unit(source))[symbol]
     found.restype = None
 
-    def call(tile: ctypes.Structure) -> None:
-        found(ctypes.byref(tile))
+    def call(*tile: ctypes.Structure) -> None:
+        found(*map(ctypes.byref, tile))
 
     return call
 

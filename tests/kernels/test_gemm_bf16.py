@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int64, c_void_p
+from ctypes import c_int32, c_int64, c_void_p
 
 import ml_dtypes
 import numpy as np
@@ -12,11 +12,16 @@ import pytest
 from tests.kernels.conformance import Array, GemmTile, Output, close, guarded, kernel
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
-from tracea_graph.kernels.variants import gemm_tile
+from tracea_graph.kernels.variants import gemm_tile, pairs_tile
 from tracea_graph.ops.gemm import pack_pairs
 
 PANEL = 16
 LEVELS = profile_cpu().levels("bf16")
+
+
+if LEVELS[-1] == "amxbf16":
+    # Linux grants a process matrix tiles once it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, tile data).
+    assert ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
 
 
 class RoundTile(ctypes.Structure):
@@ -39,14 +44,20 @@ def in_pairs(x: Array) -> Array:
     return padded.astype(ml_dtypes.bfloat16).view(np.uint32)
 
 
+def tile_of(isa: str, mixed: bool) -> tuple[int, int]:
+    """Rows and panels of the largest register tile."""
+    return gemm_tile(isa) if mixed else pairs_tile(isa)
+
+
 def multiply(isa: str, a: Array, b: Array, bias: Array | None, mixed: bool, mr: int) -> Array:
     """The whole product by tiles of at most ``mr`` rows."""
-    run = kernel(emit("gemm_bf16", isa), symbols("gemm_bf16", isa)[1 if mixed else 0])
-    (m, k), n, nv = a.shape, b.shape[1], gemm_tile(isa)[1]
+    source, names = emit("gemm_bf16", isa), symbols("gemm_bf16", isa)
+    run, end = kernel(source, names[2 if mixed else 0]), kernel(source, names[1])
+    (m, k), n, nv = a.shape, b.shape[1], tile_of(isa, mixed)[1]
     pairs = -(-k // 2)
     weights = guarded(pack_pairs(b).view(np.uint32))
     rows = guarded(a if mixed else in_pairs(a))
-    out = Output(m, n)
+    out, state = Output(m, n), c_int32(0)
     for row in range(0, m, mr):
         for col in range(0, n, nv * PANEL):
             count = min(nv, -(-(n - col) // PANEL))
@@ -57,7 +68,10 @@ def multiply(isa: str, a: Array, b: Array, bias: Array | None, mixed: bool, mr: 
                 init=None if bias is None else bias.ctypes.data + 4 * col,
                 c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
                 mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
+                state=ctypes.addressof(state),
             ))  # fmt: skip
+    if not mixed:
+        end()
     out.check_canaries()
     return out.view.copy()
 
@@ -66,9 +80,9 @@ def multiply(isa: str, a: Array, b: Array, bias: Array | None, mixed: bool, mr: 
 @pytest.mark.parametrize("mixed", [False, True], ids=["pairs", "mixed"])
 @pytest.mark.parametrize("n", [1, 16, 17, 49, 97])
 def test_equals_reference(level: str, n: int, mixed: bool) -> None:
-    mr = gemm_tile(level)[0]
+    mr = tile_of(level, mixed)[0]
     rng = np.random.default_rng(n)
-    for m in (1, mr - 1, mr, 13):
+    for m in (1, mr - 1, mr, mr + 5, 2 * mr + 9):
         for k in (2, 8, 66) if mixed else (1, 2, 7, 67):
             a = rng.standard_normal((m, k), np.float32)
             b = rng.standard_normal((k, n), np.float32)
@@ -83,14 +97,14 @@ def test_equals_reference(level: str, n: int, mixed: bool) -> None:
 def test_the_result_does_not_depend_on_the_tile(level: str, mixed: bool) -> None:
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((9, 64), np.float32), rng.standard_normal((64, 40), np.float32)
-    whole = multiply(level, a, b, None, mixed, gemm_tile(level)[0])
+    whole = multiply(level, a, b, None, mixed, tile_of(level, mixed)[0])
     np.testing.assert_array_equal(multiply(level, a, b, None, mixed, 1), whole)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("cols", [1, 2, 15, 16, 33])
 def test_rounding_is_to_nearest_even(level: str, cols: int) -> None:
-    run = kernel(emit("gemm_bf16", level), symbols("gemm_bf16", level)[2])
+    run = kernel(emit("gemm_bf16", level), symbols("gemm_bf16", level)[3])
     rng = np.random.default_rng(cols)
     x = rng.standard_normal((5, cols)).astype(np.float32)
     special = [0.0, -0.0, np.inf, -np.inf, 3.39e38, 1e-40, 1 + 2**-8, 1 + 3 * 2**-8, np.nan]
@@ -100,7 +114,7 @@ def test_rounding_is_to_nearest_even(level: str, cols: int) -> None:
     source = guarded(x)
     run(RoundTile(5, cols, source.ctypes.data, cols, y.ctypes.data, even + 3))
     want = x.astype(ml_dtypes.bfloat16).astype(np.float32)
-    if level == "avx512bf16":  # whose products take a subnormal for 0 in any case
+    if level in ("avx512bf16", "amxbf16"):  # whose products take a subnormal for 0 in any case
         want[np.abs(want) < np.finfo(np.float32).tiny] = 0.0
     got = y[:, :cols].view(ml_dtypes.bfloat16).astype(np.float32)
     np.testing.assert_array_equal(got, want)

@@ -48,12 +48,14 @@ class CpuProfile:
     l3: int
 
     def levels(self, precision: str = "fp32") -> tuple[str, ...]:
-        """Kernel levels for a precision, lowest first: bf16 has one of its own on top."""
+        """Kernel levels for a precision, lowest first: bf16 has its own on top."""
         if not precision.startswith("bf16"):
             return self.isas
-        known = {*self.isas, *self.extras}
-        own = (i.name for i in BF16_ISAS if i.base in known and known >= {i.features[-1]})
-        return (*self.isas, *own)
+        levels = self.isas
+        for isa in BF16_ISAS:
+            if isa.base in levels and isa.features[-1] in self.extras:
+                levels += (isa.name,)
+        return levels
 
 
 def profile_cpu(

@@ -161,9 +161,11 @@ def _rate(
 
 
 def _peak(figures: Measurements, variant: Variant) -> float:
-    """The level's own figure, else that of the best instruction for the dtype."""
+    """The level's own figure, or its newest instruction's, else the best one for the dtype."""
+    names = (variant.isa, *isa_of(variant.isa).features[-1:])
     others = (p.gops for p in figures.peaks if p.dtype == variant.dtype)
-    return figures.peak(variant.dtype, variant.isa) or max(others, default=0.0)
+    own = (figures.peak(variant.dtype, name) for name in names)
+    return max(own, default=0.0) or max(others, default=0.0)
 
 
 def _lacks(variant: Variant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:

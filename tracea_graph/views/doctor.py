@@ -103,7 +103,7 @@ def _gpus(devices: tuple[Gpu, ...]) -> Table:
     for d in devices:
         sizes = (d.shared_memory, d.l2, d.memory)
         cells = (
-            f"{d.vendor} {d.name}".strip(),
+            d.name if d.name.startswith(d.vendor) else f"{d.vendor} {d.name}",
             d.capability,
             str(d.units or "?"),
             *map(_bytes, sizes),

@@ -1,0 +1,110 @@
+// The register tile of a product in bf16 on matrix tiles (Intel SDM, TDPBF16PS): up to 2 x 2
+// accumulators of 16 x 16 in tiles 0 to 3, rows of A in 4 and 5, panels of B in 6 and 7.  A panel
+// of pairs is what the instruction wants of B as it lies.  One instruction adds its sum over even
+// and its sum over odd elements of 32 to C: blocks of k are multiples of 32, so that the result
+// does not depend on them.
+enum { DEPTH = 16, ROWS = 16 };  // lanes of k and rows in one instruction
+
+// The instruction's operand, palette 1.
+struct alignas(64) TileShapes {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t bytes[16];
+  uint8_t rows[16];
+};
+
+// Shapes stay from tile to tile of a task: setting them takes as long as several products.
+INLINE void shape_tiles(const tracea_gemm_tile* t) {
+  if (*t->state == t->mr) return;
+  *t->state = t->mr;
+  const int upper = t->mr < ROWS ? t->mr : ROWS, lower = t->mr - upper;
+  TileShapes s = {};
+  s.palette = 1;
+  const int rows[8] = {upper, upper, lower, lower, upper, lower, DEPTH, DEPTH};
+  for (int i = 0; i < 8; i++) {
+    s.rows[i] = (uint8_t)rows[i];
+    s.bytes[i] = rows[i] ? 64 : 0;
+  }
+  _tile_loadconfig(&s);
+}
+
+// One instruction per accumulator: DEPTH lanes of k.
+template <bool TALL, bool WIDE>
+INLINE void multiply(const float* a, int64_t lda, const float* b, int64_t panel) {
+  _tile_loadd(4, a, lda * 4);
+  _tile_loadd(6, b, 64);
+  _tile_dpbf16ps(0, 4, 6);
+  if (WIDE) {
+    _tile_loadd(7, b + panel, 64);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  if (TALL) {
+    _tile_loadd(5, a + ROWS * lda, lda * 4);
+    _tile_dpbf16ps(2, 5, 6);
+    if (WIDE) _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
+// The last lanes of k, less than DEPTH of them, with zeros behind.
+template <bool TALL, bool WIDE>
+void multiply_rest(const tracea_gemm_tile* t, int64_t k) {
+  alignas(64) float a[2 * ROWS * DEPTH] = {}, b[2 * DEPTH * PANEL] = {};
+  const size_t count = (size_t)(t->k - k);
+  for (int i = 0; i < t->mr; i++)
+    __builtin_memcpy(a + i * DEPTH, t->a + i * t->lda + k, count * sizeof(float));
+  for (int j = 0; j < t->nv; j++)
+    __builtin_memcpy(b + j * DEPTH * PANEL, t->b + j * t->b_panel + k * PANEL,
+                     count * PANEL * sizeof(float));
+  multiply<TALL, WIDE>(a, DEPTH, b, DEPTH * PANEL);
+}
+
+template <bool TALL, bool WIDE>
+INLINE void begin(const float* init, int64_t stride) {
+  _tile_loadd(0, init, stride * 4);
+  if (WIDE) _tile_loadd(1, init + PANEL, stride * 4);
+  if (TALL) _tile_loadd(2, init + ROWS * stride, stride * 4);
+  if (TALL && WIDE) _tile_loadd(3, init + ROWS * stride + PANEL, stride * 4);
+}
+
+template <bool TALL, bool WIDE>
+INLINE void end(float* c, int64_t stride) {
+  _tile_stored(0, c, stride * 4);
+  if (WIDE) _tile_stored(1, c + PANEL, stride * 4);
+  if (TALL) _tile_stored(2, c + ROWS * stride, stride * 4);
+  if (TALL && WIDE) _tile_stored(3, c + ROWS * stride + PANEL, stride * 4);
+}
+
+template <bool TALL, bool WIDE>
+void matrix_tile(const tracea_gemm_tile* t) {
+  alignas(64) float whole[2 * ROWS * 2 * PANEL];  // in place of a result with a narrow last panel
+  enum { WIDTH = 2 * PANEL };
+  const bool narrow = t->last < PANEL;
+  const size_t columns = (size_t)((WIDE ? PANEL : 0) + t->last) * sizeof(float);
+  shape_tiles(t);
+  const float* init = t->init;
+  int64_t stride = t->init_stride;
+  if (init && narrow) {
+    for (int i = 0; i < (stride ? t->mr : 1); i++)
+      __builtin_memcpy(whole + i * WIDTH, init + i * stride, columns);
+    init = whole;
+    if (stride) stride = WIDTH;
+  }
+  if (init) {
+    begin<TALL, WIDE>(init, stride);
+  } else {
+    _tile_zero(0);
+    if (WIDE) _tile_zero(1);
+    if (TALL) _tile_zero(2);
+    if (TALL && WIDE) _tile_zero(3);
+  }
+  Prefetch prefetch = plan_prefetch(t, DEPTH);
+  int64_t k = 0;
+  for (; k + DEPTH <= t->k; k += DEPTH) {
+    advance(prefetch);
+    multiply<TALL, WIDE>(t->a + k, t->lda, t->b + k * PANEL, t->b_panel);
+  }
+  if (k < t->k) multiply_rest<TALL, WIDE>(t, k);
+  if (!narrow) return end<TALL, WIDE>(t->c, t->ldc);
+  end<TALL, WIDE>(whole, WIDTH);
+  for (int i = 0; i < t->mr; i++)
+    __builtin_memcpy(t->c + i * t->ldc, whole + i * WIDTH, columns);
+}
