@@ -33,9 +33,7 @@ def lower_gemm(
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
     extras, affine = operands[2 + p.bias :][: len(kinds)], operands[2 + p.bias + len(kinds) :]
-    views = [
-        over_rows(slot, kind, rows, p.n) for slot, kind in zip(extras, kinds, strict=True)
-    ]
+    views = [over_rows(slot, kind, rows, p.n) for slot, kind in zip(extras, kinds, strict=True)]
     total = sum_of(w, results) if p.norm else None
     chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
     into = [total] if total else [matrix(slot) for slot in slots]

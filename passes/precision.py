@@ -1,6 +1,6 @@
 """Lower precision, where the caller asked for it: products with weights in bf16.
 
-bf16            both operands in bf16, sums in float32; so in attention, whose softmax is in float32
+bf16            both operands in bf16, sums in float32; attention likewise, its softmax in float32
 bf16-weights    weights in bf16, everything else in float32
 """
 

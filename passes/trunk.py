@@ -76,7 +76,6 @@ def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | 
     """One program of a core and everything around it, proposed by its first step."""
     if not isinstance(region.params, family.cores):
         return
-    graph = family.graph
     around = _Neighbourhood(family)
     members = around.grow(region)
     while members and members[0].id == region.id and len(members) > 1:

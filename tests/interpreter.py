@@ -16,9 +16,9 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import Extent, TensorSpec, evaluate
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
-from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run"]

@@ -24,7 +24,7 @@ from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, sta
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Clock, Reporter
 from tracea_graph.pipeline.stages import STAGES, Stages
-from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
@@ -93,11 +93,14 @@ def _together(
     work: Sequence[tuple[Path, Paths]], options: Options, progress: Progress
 ) -> Iterator[Outcome]:
     """Optimize models that share what they can: every one is planned, then each is finished."""
+    options, notes = settle_precision(options)
     foundry = Foundry(levels_of(options.target, options.precision), options.environment)
     with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
         runs = [
-            _steps(source, paths, options, foundry, crew, Path(name, str(i)), Clock(progress))
+            _steps(
+                source, paths, options, notes, foundry, crew, Path(name, str(i)), Clock(progress)
+            )
             for i, (source, paths) in enumerate(work)
         ]
         planned = [_advance(run) for run in runs]
@@ -130,6 +133,7 @@ def _steps(
     source: Path,
     paths: Paths,
     options: Options,
+    notes: Sequence[str],
     foundry: Foundry,
     crew: Crew | None,
     scratch: Path,
@@ -147,7 +151,7 @@ def _steps(
     clock.step("planning")
     planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas)
     workshop = Workshop(model, options, planner, foundry, scratch)
-    report = Reporter(paths, model, inputs, foundry.isas, options, clock)
+    report = Reporter(paths, model, inputs, foundry.isas, options, notes, clock)
     assembly, trace = workshop.plan()
     report.planned(assembly, trace)
 

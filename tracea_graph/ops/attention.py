@@ -51,7 +51,8 @@ class AttentionParams:
     columns of q, k and v and ``widths`` their tensors' last dimensions.  ``fill`` is the score a
     key gets that a boolean mask or causality drops.  ``zero_rows``: a query with no key left (all
     scores −inf) gives zeros instead of NaN.  ``in_bf16``: q, k, v and the weights are rounded to
-    bf16 before they are multiplied; the sums and the softmax stay in float32.  Raises ValueError for what contradicts itself.
+    bf16 before they are multiplied; the sums and the softmax stay in float32.  Raises ValueError
+    for what contradicts itself.
     """
 
     heads: int

@@ -74,7 +74,8 @@ class Chain:
     """Operand kinds, steps in order, which values are results, and the operands' element types.
 
     ``dtypes`` is empty where every operand is float32, ``stores`` where every number that is a
-    result is.  Results in bf16 exist only inside programs.  As an epilogue, operand 0 is the accumulator tile.
+    result is.  Results in bf16 exist only inside programs.  As an epilogue, operand 0 is the
+    accumulator tile.
     """
 
     operands: tuple[str, ...]

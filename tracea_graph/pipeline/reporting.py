@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -74,6 +74,7 @@ class Reporter:
     inputs: Inputs
     isas: tuple[str, ...]
     options: Options
+    notes: Sequence[str]
     clock: Clock
     assembly: Assembly | None = None
     trace: Trace = field(default_factory=Trace)
@@ -166,7 +167,7 @@ class Reporter:
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = list(judge.warnings)
+        found = [*self.notes, *judge.warnings]
         if is_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")
