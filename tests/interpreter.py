@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from tracea_graph.ir import Extent, TensorSpec, evaluate
+from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
@@ -95,10 +95,20 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
     for call in program.calls:
         views = [None if v is None else strided(memory, v, symbols) for v in call.views]
         KERNELS[call.kernel](call, views)
+        for view in filter(None, call.views[-2:]):  # what it writes
+            if dtype_of(program, view.buffer) is DType.BF16:
+                memory[view.buffer] = round_bf16(memory[view.buffer])
     return [
         memory[Buffer("output", i)].reshape(sizes(spec, symbols))
         for i, spec in enumerate(program.outputs)
     ]
+
+
+def dtype_of(program: Program, buffer: Buffer) -> DType | None:
+    """The element type of what a program writes; None for an input."""
+    if buffer.kind == "temp":
+        return program.temps[buffer.index].dtype
+    return program.outputs[buffer.index].dtype if buffer.kind == "output" else None
 
 
 def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Array:
