@@ -80,6 +80,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("softmax_columns", "const tracea_softmax_tile*"),
         ),
         "copy": (Function("copy", "const tracea_copy_tile*"),),
+        "recurrent": (
+            Function("lstm", "const tracea_recurrent_tile*"),
+            Function("gru", "const tracea_recurrent_tile*"),
+        ),
         "attention_bf16": (
             Function("attention_bf16", "const tracea_attention_tile*"),
             Function("attention_bf16_scratch", "int64_t, int64_t, int64_t", "int64_t"),
@@ -113,6 +117,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "softmax": ("softmax",),
         "channel_norm": ("norm",),
         "copy": ("copy",),
+        "recurrent": ("recurrent",),
         "attention_bf16": ("attention_bf16",),
     }
 )

@@ -61,6 +61,7 @@ OPCODES = MappingProxyType(
                 "softmax",
                 "channel_norm",
                 "copy",
+                "recurrent",
                 "attention_bf16",
             )
         )

@@ -41,6 +41,10 @@ class Signature {
     return reads(i, rank, type);
   }
 
+  bool may_write(int32_t i, int32_t rank, int32_t type = ORT_F32) {
+    return call_.views[i].kind == kNone || writes(i, rank, type);
+  }
+
   const tracea_chain_type* chain() const { return call_.chain_type(); }
   int64_t integer(int32_t i) const { return call_.ints[i]; }
   int32_t rank(int32_t i) const { return call_.views[i].rank; }

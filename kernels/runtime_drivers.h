@@ -10,6 +10,7 @@
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
 #include "runtime_pool.h"
+#include "runtime_recurrent.h"
 #include "runtime_reduce.h"
 #include "runtime_round.h"
 #include "runtime_rows.h"
@@ -62,6 +63,8 @@ constexpr KernelDriver kDrivers[] = {
     {"channel_norm", check_channel_norm, run_channel_norm,
      [](const tracea_isa_table& t) { return t.norm_group != nullptr; }},
     {"copy", check_copy, run_copy, [](const tracea_isa_table& t) { return t.copy != nullptr; }},
+    {"recurrent", check_recurrent, run_recurrent,
+     [](const tracea_isa_table& t) { return t.gru != nullptr; }},
     {"attention_bf16", check_attention_bf16, run_attention,
      [](const tracea_isa_table& t) { return t.attention_bf16 != nullptr; }},
 };

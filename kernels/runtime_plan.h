@@ -17,8 +17,7 @@ enum Opcode : int32_t {  // as in plan.py
   kConv, kConvStem, kDepthwise, kWinograd,
   kPool, kPoolAll, kToBlocked, kToPlain, kHalo, kConvPlain,
   kGemmBf16, kRoundBf16,
-  kReduce, kSoftmax, kChannelNorm, kCopy,
-  kAttentionBf16,
+  kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent, kAttentionBf16,
   kLastOpcode = kAttentionBf16,
 };
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };

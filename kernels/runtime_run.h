@@ -95,6 +95,10 @@ struct Box {
   float* f32() const { return reinterpret_cast<float*>(data); }
   bool is(int64_t d0) const { return dims[0] == d0; }
   bool is(int64_t d0, int64_t d1) const { return dims[0] == d0 && dims[1] == d1; }
+  bool is(int64_t d0, int64_t d1, int64_t d2) const { return is(d0, d1) && dims[2] == d2; }
+  bool is(int64_t d0, int64_t d1, int64_t d2, int64_t d3) const {
+    return is(d0, d1, d2) && dims[3] == d3;
+  }
 };
 
 inline bool outside(Run& run, int32_t call, int32_t view) {

@@ -277,6 +277,26 @@ typedef struct {
 } tracea_winograd_out_tile;
 typedef void (*tracea_winograd_out_fn)(const tracea_winograd_out_tile*);
 
+// One step of a recurrent cell for `rows` rows of a batch and `hidden` units, `blocks` panels of 16
+// a gate (ops/recurrent.py has the formulas): p is the input's part of the sums, r the state's
+// matrix in panels.  The states h and c before may be null, for zeros; c may be c_next, h never y.
+typedef struct {
+  int64_t rows, hidden, blocks;
+  const float* p;      // [rows][gates * blocks * 16]
+  int64_t p_row;
+  const float* r;      // [gates * blocks][hidden][16]
+  const float* rest;   // of the gru: blocks * 16 values
+  const float* h;
+  int64_t h_row;
+  const float* c;
+  int64_t c_row;
+  float* c_next;
+  int64_t c_next_row;
+  float* y;
+  int64_t y_row;
+} tracea_recurrent_tile;
+typedef void (*tracea_recurrent_fn)(const tracea_recurrent_tile*);
+
 // y = x for a matrix of elements of `size` bytes (1, 2, 4 or 8), both at any strides.
 typedef struct {
   int64_t rows, cols;
@@ -316,6 +336,7 @@ typedef struct {
   tracea_reduce_fn reduce_rows, reduce_columns;
   tracea_softmax_fn softmax_rows, softmax_columns;
   tracea_copy_fn copy;
+  tracea_recurrent_fn lstm, gru;
   tracea_attention_fn attention_bf16;
   tracea_attention_scratch_fn attention_bf16_scratch;
   int32_t chains;              // entries in chain_key / chain

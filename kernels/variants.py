@@ -202,6 +202,14 @@ def _softmax(isa: str, rows: int) -> Variant:
     return Variant("softmax", isa, "softmax.cpp.in", tile, {"rows": rows}, functions)
 
 
+def _recurrent(isa: str, vectors: int, rows: int) -> Variant:
+    """``vectors`` of units of each gate for up to ``rows``."""
+    params = {"vectors": vectors, "rows": rows}
+    functions = frozenset({"sigmoid", "tanh"})
+    tile = f"{rows}x{vectors * isa_of(isa).width}"
+    return Variant("recurrent", isa, "recurrent.cpp.in", tile, params, functions)
+
+
 VARIANTS = (
     _gemm("scalar", 4, 1, 2),
     _gemm("avx2", 6, 1, 2),
@@ -243,6 +251,9 @@ VARIANTS = (
     _softmax("scalar", 2),
     _softmax("avx2", 2),
     _softmax("avx512", 4),
+    _recurrent("scalar", 4, 1),
+    _recurrent("avx2", 1, 2),
+    _recurrent("avx512", 1, 6),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),

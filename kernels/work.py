@@ -182,6 +182,12 @@ def _conv_plain(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, .
     return groups, batch * prod(space), out // groups, prod(taps)
 
 
+def _recurrent(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    """The state's products: gates of every step and direction."""
+    (directions, steps, batch, _), (_, panels, hidden, width) = views[0].dims, views[1].dims
+    return directions * steps, batch, panels * width, hidden
+
+
 def _inside(y: Touched, ints: tuple[int, ...]) -> int:
     """Pixels of a blocked value without its halo, which the last four ints say."""
     batch, _, height, width, _ = y.dims
@@ -194,6 +200,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "gemm": _gemm, "gemm_bf16": _gemm, "attention": _attention,
         "attention_bf16": _attention, "conv": _conv,
         "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
+        "recurrent": _recurrent,
     }
 )  # fmt: skip
 """Kernels whose time goes into products; all others compute something per element."""

@@ -81,22 +81,40 @@ def stripped(tensor: onnx.TensorProto) -> bool:
     return rule and tensor.data_type == onnx.TensorProto.FLOAT
 
 
-def make(name: str, directory: Path = BUILD) -> Path:
-    """Write ``directory/NAME.onnx`` with inline weights and return its path."""
+def make(name: str, directory: Path = BUILD, hollow: bool = False) -> Path:
+    """Write ``directory/NAME.onnx`` with inline weights and return its path.
+
+    A ``hollow`` model has large weights of zeros but for one number that tells them apart:
+    enough for planning, written in little time.
+    """
     model = load_stored(name)
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / f"{name}.onnx"
     part = target.with_suffix(f".{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            _write(model, file.write)
+            _write(model, file.write, _hollow if hollow else regrow)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
     return target
 
 
-def _write(model: onnx.ModelProto, write: Callable[[bytes], object]) -> None:
+def _hollow(tensor: onnx.TensorProto) -> Iterator[np.ndarray]:
+    """Zeros after one number, in chunks."""
+    left, first = math.prod(tensor.dims), zlib.crc32(tensor.name.encode()) % 9973 + 1
+    while left:
+        chunk = np.zeros(min(left, _CHUNK), "<f4")
+        chunk[0], first = first, 0
+        left -= chunk.size
+        yield chunk
+
+
+def _write(
+    model: onnx.ModelProto,
+    write: Callable[[bytes], object],
+    values: Callable[[onnx.TensorProto], Iterator[np.ndarray]],
+) -> None:
     """Serialize ``model`` as protobuf does, but regrow and write one weight at a time."""
     tensors = list(model.graph.initializer)
     heads = [_head(tensor) for tensor in tensors]
@@ -114,7 +132,7 @@ def _write(model: onnx.ModelProto, write: Callable[[bytes], object]) -> None:
         write(_field(_INITIALIZER, len(head) + _size(tensor)))
         write(head)
         if stripped(tensor):
-            for chunk in regrow(tensor):
+            for chunk in values(tensor):
                 write(chunk.tobytes())
 
 

@@ -6,8 +6,8 @@ from tracea_graph.passes import (
     attention,
     attention_nodes,
     batch_norm,
-    channel_norm,
     channel_norms,
+    channels_last,
     conv,
     elementwise,
     embedding,
@@ -19,9 +19,11 @@ from tracea_graph.passes import (
     pool,
     projections,
     recognise,
+    recurrent,
     reductions,
     rotary,
     sharing,
+    spelling,
     transposed,
     trunk,
 )
@@ -34,13 +36,16 @@ CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
 
 
+_SPELL = Phase("spell", (spelling.SpellOut(),))
+"""What is several operators in one is written out, for the rules to see."""
+
 _RECOGNISE = Phase(
     "recognise",
     (
         *map(RulePass, recognise.RULES),
         attention.RecogniseAttention(),
         attention_nodes.LiftAttention(),
-        channel_norm.RecogniseChannelNorm(),
+        channels_last.RecogniseChannelNorm(),
         rotary.LiftRotary(),
     ),
 )
@@ -126,6 +131,7 @@ def _lift(plain_weights: bool) -> Phase:
             batch_norm.AbsorbBatchNorm(),
             pool.LiftPool(),
             pool.AbsorbFlatten(),
+            recurrent.LiftRecurrent(),
         ),
     )
 
@@ -145,6 +151,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
     ``bf16`` or ``bf16-weights``.
     """
     exact = (
+        _SPELL,
         _RECOGNISE,
         _lift(plain_weights),
         _REDUCE,

@@ -32,6 +32,8 @@ NEGLIGIBLE = -1e4
 """A score at or below this never contributes beside any other."""
 ABSORBING = -1e30
 """Adding a score to this gives this: adding it is the same as putting it in the score's place."""
+CALM = 1e20
+"""Numbers that vanish beside an absorbing one."""
 Shape = tuple[Extent, ...]
 
 
@@ -166,7 +168,7 @@ class Masks:
             if isinstance(step, str):
                 sums.append(step)
                 continue
-            if step.selects and i and step.fill != -inf:
+            if step.selects and step.fill != -inf and not self._vanish(self.steps[:i], step.fill):
                 raise Unfit("a mask takes the place of scores that another mask has changed")
             if step.causal != "none" and not step.kept and causal == "none":
                 causal, fill = step.causal, step.fill
@@ -175,6 +177,12 @@ class Masks:
         value = self._joined("Add", sums, DType.F32)
         self._check(value, DType.F32)
         return Masking(causal, "add", value, fill, lowest)
+
+    def _vanish(self, steps: Sequence[_Drop | str], fill: float) -> bool:
+        """True if adding these masks to ``fill`` gives ``fill``: they are far smaller."""
+        sums = [interval(self.graph, s) for s in steps if isinstance(s, str)]
+        calm = all(low >= -CALM and high <= CALM for low, high in sums)
+        return not steps or (fill <= ABSORBING and calm and len(sums) == len(steps))
 
     def _dropping(
         self, causal: str, kept: list[str], drops: Sequence[_Drop], lowest: float

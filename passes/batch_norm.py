@@ -78,6 +78,8 @@ class AbsorbBatchNorm:
         weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
         if weight is None or (bias and offsets is None):
             return Miss(self.name, last.id, "the bias is not constant")
+        if weight.recipe:
+            return Miss(self.name, last.id, f"{w!r} would have to be stored, which it is not now")
         make = after_filters if after else before_filters
         new_w, new_bias = make(params, weight, offsets, affine, last.results[0])
         operands = (x if after else norm.operands[0], new_w.name, new_bias.name, *extras)

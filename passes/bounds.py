@@ -2,6 +2,7 @@
 
 (1 − Cast(bool)) · c        lies in [min(c, 0), max(c, 0)]
 Where(keep, 0, c)           lies in [min(c, 0), max(c, 0)]
+Cast(any int64)             lies in [−2^63, 2^63]
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def interval(graph: TileGraph, value: str, depth: int = 0) -> Interval:
     if region.op == "Where":
         a, b = (interval(graph, v, depth + 1) for v in region.operands[1:])
         return min(a[0], b[0]), max(a[1], b[1])
+    if region.op in _UNARY and graph.spec(value).dtype is DType.F32:
+        return _UNARY[region.op](interval(graph, region.operands[0], depth + 1))
     rule = _ARITHMETIC.get(region.op)
     if rule is None or len(region.operands) != 2 or graph.spec(value).dtype is not DType.F32:
         return UNBOUNDED
@@ -69,15 +72,25 @@ def _of_cast(graph: TileGraph, region: Region, depth: int) -> Interval:
     source = graph.spec(region.operands[0]).dtype
     if source is DType.BOOL:
         return 0.0, 1.0
-    known = source is DType.F32 and attribute(region, "to", 0) == DType.F32.onnx
-    narrow = source in (DType.I32, DType.I64)
-    return interval(graph, region.operands[0], depth + 1) if known or narrow else UNBOUNDED
+    single = attribute(region, "to", 0) == DType.F32.onnx
+    if source not in (DType.I32, DType.I64, DType.F32) or (source is DType.F32 and not single):
+        return UNBOUNDED
+    low, high = interval(graph, region.operands[0], depth + 1)
+    most = 2.0 ** (31 if source is DType.I32 else 63)
+    return (low, high) if source is DType.F32 else (max(low, -most), min(high, most))
 
 
 def _products(a: Interval, b: Interval) -> Interval:
     every = [x * y for x in a for y in b]
     return UNBOUNDED if any(map(isnan, every)) else (min(every), max(every))
 
+
+_UNARY: Mapping[str, Callable[[Interval], Interval]] = MappingProxyType(
+    {
+        "Neg": lambda a: (-a[1], -a[0]),
+        "Abs": lambda a: (max(a[0], -a[1], 0.0), max(abs(a[0]), abs(a[1]))),
+    }
+)
 
 _ARITHMETIC: Mapping[str, Callable[[Interval, Interval], Interval]] = MappingProxyType(
     {

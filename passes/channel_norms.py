@@ -12,12 +12,13 @@ from typing import Any
 
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.norm import Norm
+from tracea_graph.passes.recognise import LAYER_NORMS, RMS_NORMS
 from tracea_graph.passes.reductions import axes_of
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "is_over_channels", "over_channels"]
 
 
 def _image(m: Match, *vectors: str) -> str | None:
@@ -137,37 +138,22 @@ def _group(m: Match) -> Region:
 # ---- over the channels at each position ------------------------------------------------
 
 
-def _deviation(op: Any, x: Any, epsilon: Any) -> Any:
-    d = op.Sub(x, op.ReduceMean(x))
-    return op.over_sqrt(d, op.Add(op.ReduceMean(op.square(d)), epsilon))
+def is_over_channels(m: Match) -> bool:
+    """True if every mean of a match is over the channels alone."""
+    means = [r for r in m.covered if r.op == "ReduceMean"]
+    axis = 1 - (m.spec("x").rank or 0)
+    return all(axes_of(m.graph, r) == (axis,) and attribute(r, "keepdims", 1) == 1 for r in means)
 
 
-def _over_channels(op: Any, x: Any, gamma: Any, beta: Any, epsilon: Any) -> Any:
-    return op.Add(op.Mul(_deviation(op, x, epsilon), gamma), beta)
-
-
-def _over_channels_bare(op: Any, x: Any, epsilon: Any) -> Any:
-    return _deviation(op, x, epsilon)
-
-
-def _rms(op: Any, x: Any, epsilon: Any) -> Any:
-    return op.over_sqrt(x, op.Add(op.ReduceMean(op.square(x)), epsilon))
-
-
-def _rms_over_channels(op: Any, x: Any, gamma: Any, epsilon: Any) -> Any:
-    return op.Mul(_rms(op, x, epsilon), gamma)
-
-
-def _channels_check(m: Match) -> str | None:
+def over_channels(m: Match) -> str | None:
+    """Why a match of ``LAYER_NORMS`` or ``RMS_NORMS`` is no norm over the channels, or None."""
     affine = _affine(m)
     if (reason := _image(m, *affine)) is not None:
         return reason
-    shape = m.spec("x").shape or ()
-    if any(m.spec(n).shape == (shape[1],) for n in affine):
+    if any(_is_vector(m, n) for n in affine):
         return "gamma or beta lies along the last axis"
-    for mean in (r for r in m.covered if r.op == "ReduceMean"):
-        if axes_of(m.graph, mean) != (1 - len(shape),) or attribute(mean, "keepdims", 1) != 1:
-            return "a mean is not over the channels alone"
+    if not is_over_channels(m):
+        return "a mean is not over the channels alone"
     if constant_number(m.graph, m.values["epsilon"]) is None:
         return "epsilon is not a constant"
     return None
@@ -213,13 +199,8 @@ def _turn(m: Match) -> Region:
 RULES: tuple[Rule, ...] = (
     Rule("channel-norm-op", (_norm_op,), _op, _op_check),
     Rule("group-norm", (_group_norm, _group_norm_bare), _group, _group_check),
-    Rule(
-        "layer-norm-over-channels",
-        (_over_channels, _over_channels_bare),
-        _channels("layer"),
-        _channels_check,
-    ),
-    Rule("rms-norm-over-channels", (_rms_over_channels,), _channels("rms"), _channels_check),
+    Rule("layer-norm-over-channels", LAYER_NORMS, _channels("layer"), over_channels),
+    Rule("rms-norm-over-channels", RMS_NORMS, _channels("rms"), over_channels),
     Rule("turned-layer-norm", (_turned,), _turn, _turned_check),
 )
 """Recognition rules."""

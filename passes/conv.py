@@ -21,7 +21,7 @@ from tracea_graph.passes.filters import (
     layout_for,
     pack_weight,
     pad_bias,
-    repack,
+    transformed,
 )  # fmt: skip
 from tracea_graph.passes.regions import (
     attribute,
@@ -31,6 +31,7 @@ from tracea_graph.passes.regions import (
     operand_producer,
     same_shape,
 )
+from tracea_graph.passes.storage import making
 from tracea_graph.passes.windows import read_window
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -82,7 +83,7 @@ class LiftConv:
                 padded = pad_bias(stored)
                 bias, weights[padded.name] = padded.name, padded
         if params.layout != "plain":
-            packed = pack_weight(weight, params.layout)
+            packed = pack_weight(weight, params.layout, making(graph, w), graph.opset)
             w, weights[packed.name] = packed.name, packed
         operands = (x, w, *([bias] if bias else []))
         new = fused(self.name, params, operands, region.results, [region])
@@ -211,11 +212,11 @@ class TransformFilters:
         if not params.transformable or weight is None:
             return
         for layout in WINOGRAD:
-            transformed = repack(weight, params, layout)
-            operands = (region.operands[0], transformed.name, *region.operands[2:])
+            filters = transformed(weight, params, layout, graph.opset)
+            operands = (region.operands[0], filters.name, *region.operands[2:])
             other = dataclasses.replace(params, layout=layout)
             new = fused(self.name, other, operands, region.results, [region])
-            weights = {transformed.name: transformed}
+            weights = {filters.name: filters}
             yield Proposal(self.name, (region,), (new,), weights=weights)
 
 

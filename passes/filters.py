@@ -5,30 +5,35 @@ Every new weight is computed when it is asked for; nothing is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import Array, DType, Extent, Weight
+from tracea_graph.ir import Array, DType, Extent, Node, Weight
+from tracea_graph.ops.body import BodyBuilder, placed
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import (
     BLOCK,
+    WINOGRAD,
     blocks,
     pack_filters,
+    spell_packed,
     stored_shape,
     unpack_filters,
 )  # fmt: skip
 from tracea_graph.ops.windows import Window
+from tracea_graph.ops.winograd import spell_transform
 from tracea_graph.passes.storage import is_shared
 from tracea_graph.ttg import TileGraph
 
 Floats = npt.NDArray[np.floating[Any]]
 
 __all__ = [
-    "Affine", "after_filters", "before_filters", "layout_for", "pack_weight", "pad_bias", "repack",
+    "Affine", "after_filters", "before_filters", "layout_for", "pack_weight", "pad_bias",
+    "transformed",
 ]  # fmt: skip
 
 _STEM = 8
@@ -52,24 +57,39 @@ def layout_for(
     return "blocked" if i % BLOCK == 0 and o // groups % BLOCK == 0 else "plain"
 
 
-def pack_weight(weight: Weight, layout: str) -> Weight:
-    """The same weights in a layout."""
-    shape = stored_shape(layout, weight.shape)
+def pack_weight(weight: Weight, layout: str, made: Sequence[Node], opset: int) -> Weight:
+    """The same weights in a layout.
+
+    Where nodes ``made`` compute them from smaller constants, others pack them at load.
+    """
+    name, shape = f"{weight.name}_{layout}", stored_shape(layout, weight.shape)
+    recipe: tuple[Node, ...] = ()
+    if made:
+        b = BodyBuilder(1, opset)
+        body = b.done(spell_packed(b, b.inputs[0], layout, weight.shape))
+        recipe = (*made, *placed(body, [weight.name], name))
     return Weight(
-        f"{weight.name}_{layout}", DType.F32, shape,
-        lambda: pack_filters(np.asarray(weight.load(), np.float32), layout),
+        name, DType.F32, shape,
+        lambda: pack_filters(np.asarray(weight.load(), np.float32), layout), recipe,
     )  # fmt: skip
 
 
-def repack(weight: Weight, params: ConvParams, layout: str) -> Weight:
-    """Stored weights of a convolution in another layout."""
+def transformed(weight: Weight, params: ConvParams, layout: str, opset: int) -> Weight:
+    """Blocked filters by Winograd's transform.
+
+    They take 1.8 (``winograd2``) or four times the bytes, so the runtime is left to compute them.
+    """
 
     def load() -> Array:
         stored = np.asarray(weight.load(), np.float32)
         return pack_filters(unpack_filters(stored, params.layout, params.shape), layout)
 
-    name = weight.name.removesuffix(f"_{params.layout}")
-    return Weight(f"{name}_{layout}", DType.F32, stored_shape(layout, params.shape), load)
+    name = f"{weight.name.removesuffix(f'_{params.layout}')}_{layout}"
+    b = BodyBuilder(1, opset)
+    m, (o, i) = WINOGRAD[layout], params.shape[:2]
+    body = b.done(spell_transform(b, b.inputs[0], m, o, i))
+    recipe = placed(body, [weight.name], name)
+    return Weight(name, DType.F32, stored_shape(layout, params.shape), load, recipe)
 
 
 def pad_bias(weight: Weight) -> Weight:

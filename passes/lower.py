@@ -23,6 +23,7 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import Program
+from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.softmax import SoftmaxParams
@@ -30,6 +31,7 @@ from tracea_graph.passes.lower_attention import lower_attention
 from tracea_graph.passes.lower_elementwise import lower_concat, lower_elementwise
 from tracea_graph.passes.lower_gemm import lower_gemm
 from tracea_graph.passes.lower_matmul import lower_matmul
+from tracea_graph.passes.lower_recurrent import lower_recurrent
 from tracea_graph.passes.lower_reduce import (
     lower_channel_norm,
     lower_reduce,
@@ -98,6 +100,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ChannelNormParams: lower_channel_norm,
         ReduceParams: lower_reduce,
         SoftmaxParams: lower_softmax,
+        RecurrentParams: lower_recurrent,
         RegionParams: _lower_region,
     }
 )

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.moves import MoveParams
-from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.passes.views import read_move
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Moves", "read_moves"]
@@ -51,37 +51,29 @@ def _read_concat(graph: TileGraph, region: Region) -> Moves | None:
     return ((params, region.operands, region.results[0]),)
 
 
-def _read_split(graph: TileGraph, region: Region) -> Moves | None:
-    rank = graph.spec(region.operands[0]).rank or 1
-    if int(str(attribute(region, "axis", 0))) % rank != 1:
-        return None
-    moves, start = [], 0
-    for value in region.results:
-        count = _channels(graph, value) if value else None
-        if count is None:
+def _read_view(graph: TileGraph, region: Region) -> Moves | None:
+    """What an index map says of every result: some of the channels, or the axes turned."""
+    moves = []
+    for value in filter(None, region.results):
+        params = _of_view(graph, region, value)
+        if params is None:
             return None
-        params = MoveParams("channels", (start, start + count))
         moves.append((params, region.operands[:1], value))
-        start += count
-    return tuple(moves) if start == _channels(graph, region.operands[0]) else None
+    return tuple(moves)
 
 
-def _read_slice(graph: TileGraph, region: Region) -> Moves | None:
-    parts = [
-        constant_ints(region, graph, name, i)
-        for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)
-    ]
-    starts, ends, axes, steps = parts
-    total, rank = _channels(graph, region.operands[0]), graph.spec(region.operands[0]).rank or 1
-    if total is None or not starts or not ends or axes is None or steps is None:
+def _of_view(graph: TileGraph, region: Region, value: str) -> MoveParams | None:
+    view, total = read_move(graph, region, value), _channels(graph, region.operands[0])
+    if view is None or len(view.moves) != 1 or graph.weight(region.operands[0]) is not None:
         return None
-    if len(starts) != 1 or [a % rank for a in axes] != [1] or (steps or (1,)) != (1,):
+    op, ints = view.moves[0].op, view.moves[0].ints
+    if op == "transpose":
+        return MoveParams("transpose", ints) if ints in _TURNS else None
+    axis, start, stop, step = ints
+    if axis != 1 or step != 1 or total is None:
         return None
-    start, stop, _ = slice(starts[0], ends[0]).indices(total)
-    if stop <= start:
-        return None
-    params = MoveParams("channels", (start, stop))
-    return ((params, region.operands[:1], region.results[0]),)
+    start, stop, _ = slice(start, stop).indices(total)
+    return MoveParams("channels", (start, stop)) if start < stop else None
 
 
 def _read_resize(graph: TileGraph, region: Region) -> Moves | None:
@@ -138,16 +130,9 @@ def _text(region: Region, name: str, default: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _read_transpose(graph: TileGraph, region: Region) -> Moves | None:
-    perm = next((p for p in _TURNS if p == attribute(region, "perm", ())), None)
-    if perm is None or graph.weight(region.operands[0]) is not None:
-        return None
-    return ((MoveParams("transpose", perm), region.operands, region.results[0]),)
-
-
 _READERS: Mapping[str, Callable[[TileGraph, Region], Moves | None]] = MappingProxyType(
     {
-        "Concat": _read_concat, "Split": _read_split, "Slice": _read_slice,
-        "Resize": _read_resize, "Upsample": _read_resize, "Transpose": _read_transpose,
+        "Concat": _read_concat, "Split": _read_view, "Slice": _read_view,
+        "Transpose": _read_view, "Resize": _read_resize, "Upsample": _read_resize,
     }
 )  # fmt: skip

@@ -23,7 +23,7 @@ from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LAYER_NORMS", "RULES"]
+__all__ = ["LAYER_NORMS", "RMS_NORMS", "RULES"]
 
 _ROOT_HALF = 1 / math.sqrt(2)
 _TANH_SCALE = math.sqrt(2 / math.pi)
@@ -256,7 +256,8 @@ def _norm(rule: str, kind: str) -> Callable[[Match], Region]:
 
 
 LAYER_NORMS = (_layer_norm_spelled, _layer_norm_scaled, _layer_norm_bare)
-"""Patterns of a layer normalisation, whatever axis its means are over."""
+RMS_NORMS = (_rms_norm_spelled, _rms_norm_bare)
+"""Patterns of normalisations, whatever axis their means are over."""
 
 
 def _rule(name: str, patterns: tuple[Any, ...], rewrite: Any, check: Any) -> Rule:
@@ -299,7 +300,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "rms-norm",
-        (_rms_norm_spelled, _rms_norm_bare),
+        RMS_NORMS,
         lambda n: _norm(n, "rms"),
         _spelled_check,
     ),

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.ops.gemm import PANEL, pack_panels
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Storage", "is_shared", "storage_for", "stored_smaller"]
+__all__ = ["Storage", "is_shared", "making", "storage_for", "stored_smaller"]
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm")
 _SMALL = 1 << 16
@@ -62,6 +62,16 @@ def stored_smaller(graph: TileGraph, value: str) -> str | None:
     base = graph.weight(source)
     small = base is not None and max(base.nbytes, _SMALL) < weight.nbytes
     return source if small else None
+
+
+def making(graph: TileGraph, value: str) -> tuple[Node, ...]:
+    """The nodes that make a constant from a smaller one; none if it may be stored."""
+    nodes: list[Node] = []
+    if stored_smaller(graph, value) is not None:
+        while (region := graph.producer(value)) is not None and region.operands:
+            nodes += region.nodes
+            value = region.operands[0]
+    return tuple(reversed(nodes))
 
 
 def is_shared(graph: TileGraph, value: str, ops: Sequence[str]) -> bool:

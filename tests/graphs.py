@@ -13,6 +13,7 @@ A float given as an operand becomes a scalar constant, a NumPy array a weight.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tracea_graph import load
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.body import Body
 from tracea_graph.policy import CostModel, Machine
@@ -29,7 +31,7 @@ from tracea_graph.rewrite import Limits, Pass, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Net", "assert_same", "evaluate", "normal", "only", "ops", "optimized", "reasons",
+    "Net", "assert_same", "evaluate", "loaded", "normal", "only", "ops", "optimized", "reasons",
     "relative_error", "run_body", "schedule_only",
 ]  # fmt: skip
 
@@ -106,6 +108,9 @@ class Net:
         weights = [numpy_helper.from_array(a, n) for n, a in self.weights.items()]
         proto = helper.make_graph(self.nodes, "net", list(self.inputs.values()), results, weights)
         opsets = [helper.make_opsetid("", self.opset)]
+        opsets += [
+            helper.make_opsetid(d, 1) for d in sorted({n.domain for n in self.nodes} - {""})
+        ]
         model = helper.make_model(proto, opset_imports=opsets, ir_version=8)
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True)
         self.model = inferred
@@ -119,6 +124,15 @@ class Net:
         options.log_severity_level = 3
         session = onnxruntime.InferenceSession(self.model.SerializeToString(), options)
         return list(session.run(None, dict(feeds)))
+
+
+def loaded(net: Net, *outputs: str) -> TileGraph:
+    """The graph as the importer reads it: it knows more sizes than ONNX's own inference."""
+    net.graph(*outputs)
+    with NamedTemporaryFile(suffix=".onnx") as file:
+        file.write(net.model.SerializeToString())
+        file.flush()
+        return load(file.name)
 
 
 def _tile_graph(model: onnx.ModelProto, weights: Mapping[str, Array], opset: int) -> TileGraph:

@@ -21,7 +21,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
-__all__ = ["bind", "check_lifetimes", "check_views", "run"]
+__all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
 
 Array = npt.NDArray[Any]
 Bindings = Mapping[str, int]
@@ -76,8 +76,14 @@ def check_lifetimes(program: Program) -> None:
         used = [n for n, c in enumerate(program.calls) if Buffer("temp", i) in buffers(c)]
         assert used, f"temp {i} is never used"
         assert (temp.first, temp.last) == (used[0], used[-1])
-        results = program.calls[used[0]].views[-2:]  # a result, or one of two
-        assert Buffer("temp", i) in [v.buffer for v in results if v is not None]
+        assert Buffer("temp", i) in {v.buffer for v in written(program.calls[used[0]]) if v}
+
+
+def written(call: Call) -> Sequence[View | None]:
+    """The views a temp may first appear in."""
+    return (
+        call.views[5:] if call.kernel == "recurrent" else call.views[-2:]
+    )  # a result, or one of two
 
 
 def buffers(call: Call) -> set[Buffer]:
@@ -430,6 +436,38 @@ def softmax(call: Call, views: list[Any]) -> None:
     views[-1][...] = d - np.log(total) if log else np.exp(d) / total
 
 
+def recurrent(call: Call, views: list[Any]) -> None:
+    """Step by step, each gate a slice of whole panels."""
+    p, panels, rest, h0, c0, last, cell, y = views
+    gru, reverse = call.ints
+    directions, steps, batch, columns = p.shape
+    hidden, gates = y.shape[3], 3 if gru else 4
+    width = columns // gates
+    assert panels.shape == (directions, columns // 16, hidden, 16)
+    assert y.shape == (steps, directions, batch, hidden) and hidden <= width < hidden + 16
+    for d in range(directions):
+        h = np.zeros((batch, hidden)) if h0 is None else h0[d]
+        c = np.zeros((batch, hidden)) if c0 is None else c0[d]
+        matrix = np.concatenate(list(panels[d]), axis=1)
+        for i in range(steps):
+            t = steps - 1 - i if reverse >> d & 1 else i
+            ahead = [a[:, :hidden] for a in np.split(p[d, t], gates, axis=1)]
+            back = [a[:, :hidden] for a in np.split(h @ matrix, gates, axis=1)]
+            first, second = (1 / (1 + np.exp(-ahead[g] - back[g])) for g in range(2))
+            if gru:
+                n = np.tanh(ahead[2] + second * (back[2] + rest[d, :hidden]))
+                h = n + first * (h - n)
+            else:
+                forget = 1 / (1 + np.exp(-ahead[2] - back[2]))
+                c = forget * c + first * np.tanh(ahead[3] + back[3])
+                h = second * np.tanh(c)
+            y[t, d] = h
+        if last is not None:
+            last[d] = h
+        if cell is not None:
+            cell[d] = c
+
+
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
         "gemm": gemm, "gemm_bf16": gemm, "round_bf16": round_to_bf16,
@@ -439,6 +477,6 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd,
         "reduce": reduce, "softmax": softmax, "channel_norm": channel_norm,
-        "copy": copy,
+        "copy": copy, "recurrent": recurrent,
     }
 )  # fmt: skip

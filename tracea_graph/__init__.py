@@ -7,7 +7,7 @@ graph = tracea_graph.load("model.onnx")            # the topological tile graph
 
 from __future__ import annotations
 
-from tracea_graph.api import load, optimize, optimize_many, session
+from tracea_graph.api import load, optimize, optimize_many, plan_kernel, session
 from tracea_graph.config import Options
 from tracea_graph.hardware import Doctor
 from tracea_graph.ttg import TileGraph, TTGBuilder
@@ -16,5 +16,5 @@ from tracea_graph.views import Report
 
 __all__ = [
     "Doctor", "Options", "Report", "TTGBuilder", "TileGraph", "__version__", "load", "optimize",
-    "optimize_many", "session",
+    "optimize_many", "plan_kernel", "session",
 ]  # fmt: skip

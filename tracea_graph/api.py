@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tracea_graph.check.crew import Crew
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.hardware import Decision, Doctor
 from tracea_graph.onnx_io import files_of, library_need
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.pipeline.assembly import Assembly
@@ -20,6 +21,7 @@ from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
+from tracea_graph.pipeline.lock import Lock, read_lock
 from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, staging
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Clock, Reporter
@@ -31,7 +33,9 @@ from tracea_graph.views import Report
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["STAGES", "Outcome", "load", "optimize", "optimize_many", "session", "stages"]
+__all__ = [
+    "STAGES", "Outcome", "load", "optimize", "optimize_many", "plan_kernel", "session", "stages",
+]  # fmt: skip
 
 Progress = Callable[[str], None]
 Steps = Generator[Assembly, None, Report]
@@ -93,13 +97,23 @@ def _together(
     work: Sequence[tuple[Path, Paths]], options: Options, progress: Progress
 ) -> Iterator[Outcome]:
     """Optimize models that share what they can: every one is planned, then each is finished."""
+    lock = read_lock(options.lock) if options.lock else None
+    options = lock.settle(options) if lock else options
     options, notes = settle_precision(options)
     foundry = Foundry(levels_of(options.target, options.precision), options.environment)
     with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
         runs = [
             _steps(
-                source, paths, options, notes, foundry, crew, Path(name, str(i)), Clock(progress)
+                source,
+                paths,
+                options,
+                notes,
+                foundry,
+                crew,
+                Path(name, str(i)),
+                Clock(progress),
+                lock,
             )
             for i, (source, paths) in enumerate(work)
         ]
@@ -138,6 +152,7 @@ def _steps(
     crew: Crew | None,
     scratch: Path,
     clock: Clock,
+    lock: Lock | None,
 ) -> Steps:
     """The way of one model.  It waits once, when it is planned, so that others can be too."""
     clock.step(f"reading {source.name}")
@@ -149,22 +164,28 @@ def _steps(
     inputs = gather_inputs(model, options)
 
     clock.step("planning")
-    planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas)
-    workshop = Workshop(model, options, planner, foundry, scratch)
+    locked = lock.recipe(model.graph, foundry.isas) if lock else None
+    cost = lock.cost if lock else None
+    planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas, cost)
+    workshop = Workshop(model, options, planner, foundry, scratch, locked)
     report = Reporter(paths, model, inputs, foundry.isas, options, notes, clock)
     assembly, trace = workshop.plan()
+    if lock:
+        lock.check(assembly)
+        workshop.use(lock.drivers(assembly.workloads(())))
     report.planned(assembly, trace)
 
     clock.pause()
     yield assembly
     with staging(paths, files) as stage:
         clock.step("tuning")
-        if options.keep == "faster":
+        if options.keep == "faster" and lock is None:
             workshop.tune([binding.symbols for binding in inputs.timed])
 
         clock.step("building")
         out = stage.model if options.keep == "legal" else None
-        full = workshop.build(out=out) if report.worth_building() else None
+        wanted = report.worth_building() and (lock is None or lock.improved)
+        full = workshop.build(out=out) if wanted else None
 
         judge = Judge(model, workshop, inputs, options, foundry.isas, crew)
         clock.step("verifying")
@@ -185,6 +206,15 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
 def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:
     """What each stage makes of a model, up to ``until`` (see :data:`STAGES`); writes nothing."""
     return Stages.run(Path(path), options, until)
+
+
+def plan_kernel(op: str, shape: Sequence[int], precision: str = "FP32") -> Decision:
+    """The kernel variant a problem gets on this machine, and why not the others.
+
+    ``op``: ``gemm``, ``conv2d``, ``flash_attention_2`` …, with the sizes ``tracea doctor --help``
+    lists.  Raises UsageError for an unknown op or shape, if none qualifies, or if two tie.
+    """
+    return Doctor().plan_kernel(op, shape, precision)
 
 
 def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:

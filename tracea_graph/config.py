@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 __all__ = ["TOLERANCE", "Environment", "Options"]
 
@@ -66,7 +68,8 @@ class Options:
     budget: float = 180.0
     """Seconds of measuring, at most."""
     effort: str = "default"
-    """``thorough`` searches for better drivers; otherwise those found earlier are used."""
+    """``quick`` judges all rewrites together; ``thorough`` searches for better drivers, otherwise
+    those found earlier are used."""
     verify: bool = True
     custom_ops: bool = True
     require_library: bool = False
@@ -82,6 +85,15 @@ class Options:
     seed: int = 0
     precision: str = "fp32"
     """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights."""
+
+    lock: Path | None = None
+    """A plan of an earlier run: its decisions are applied, nothing is tuned or timed."""
+    save_lock: Path | None = None
+    """Where to write this run's decisions."""
+    storage: str = ""
+    """URL of tuning studies that other machines share; empty for this machine alone."""
+    patterns: tuple[Mapping[str, Any], ...] = ()
+    """Hints on drivers, as a ``--config`` file has them; see ``tuning.hints``."""
 
     @property
     def tolerance(self) -> float:

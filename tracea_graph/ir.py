@@ -182,13 +182,15 @@ class Weight:
     """A constant of the model whose bytes are read only when asked for.
 
     ``load`` returns the array and may be called more than once; it must not cache, so that
-    memory stays bounded by what is in use.
+    memory stays bounded by what is in use.  One with a ``recipe`` is not stored: it would take
+    more bytes than what these nodes make it from when the model is loaded.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     load: Callable[[], Array] = field(repr=False)
+    recipe: tuple[Node, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def spec(self) -> TensorSpec:

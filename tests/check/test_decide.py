@@ -273,3 +273,18 @@ def test_a_gain_proven_at_one_thread_count_need_only_be_likely_at_the_other():
     found = run(machine, threads=(1, 2))
     kept = {v.group.key: v.kept for v in found.verdicts}
     assert kept == {"a": True, "b": True, "c": False}
+
+
+class SlowMachine(FakeMachine):
+    """A pair takes 20 ms, and no race takes longer than it may."""
+
+    def race(self, a: str, b: str, feeds: Any, *, pairs: int, seconds: float, **_: Any) -> Race:
+        pairs = max(1, min(pairs, int(seconds / 0.02)))
+        time.sleep(0.02 * pairs)
+        return super().race(a, b, feeds, pairs=pairs, seconds=seconds)
+
+
+def test_a_slow_model_may_use_the_whole_budget_for_its_one_race():
+    """A first look of 0.1 s is five pairs, too few to tell anything."""
+    found = run(SlowMachine({"a": 0.03, "b": 0.03}), budget=0.5)
+    assert found.kept == {"a", "b"} and found.total[1, "seq=128"].pairs >= 8

@@ -113,6 +113,19 @@ def test_an_unknown_operation_lists_the_known_ones() -> None:
         plan_kernel("fft", (1,), "f32", *machine(*LEVELS))
 
 
+def test_other_words_mean_the_same_and_every_rejection_has_its_reason() -> None:
+    shape = SHAPES["attention"]
+    decision = plan_kernel("flash_attention_2", shape, "BF16", *machine(*LEVELS))
+    assert decision.op == "attention" and decision.variant == decision.winner.id
+    assert (decision.backend, decision.precision) == ("cpu", "f32")
+    assert decision.precision_note and decision.score > 0
+    assert len(decision.rejected) == len(decision.others)
+    assert all(why for _, why in decision.rejected)
+    assert "slower: " in dict(decision.rejected)[decision.others[0].id]
+    faster = plan_kernel("flash_attention_2", (1, 12, 512, 512, 64), "f32", *machine(*LEVELS))
+    assert faster.score == pytest.approx(decision.score, rel=0.2)
+
+
 def test_a_decision_is_shown_with_every_variant() -> None:
     decision = decide(precision="bf16", isas=LEVELS[:2])
     console = Console(width=160)

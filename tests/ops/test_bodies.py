@@ -31,6 +31,7 @@ from tracea_graph.ops.gemm import (
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
@@ -284,6 +285,22 @@ CASES = {
             ("bool", (keep(2, 1, 5, 7),)),
         )
     },
+    "lstm": Case(
+        RecurrentParams("lstm", 6, 5, initial=True, results=("y", "h", "c")),
+        ((7, 2, 6), (1, 4, 6, 16), (1, 4, 5, 16), (1, 64), (1, 2, 5), (1, 2, 5)),
+    ),
+    "lstm, reverse": Case(
+        RecurrentParams("lstm", 6, 16, (True,), results=("y", "c")),
+        ((7, 2, 6), (1, 4, 6, 16), (1, 4, 16, 16), (1, 64)),
+    ),
+    "gru, both directions": Case(
+        RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h")),
+        ((7, 2, 6), (2, 6, 6, 16), (2, 6, 20, 16), (2, 96), (2, 32), (2, 2, 20)),
+    ),
+    "gru, last state only": Case(
+        RecurrentParams("gru", 6, 16, results=("h",)),
+        ((1, 3, 6), (1, 3, 6, 16), (1, 3, 16, 16), (1, 48), (1, 16)),
+    ),
     "attention, no queries": Case(ATTEND, ((2, 0, 6), (2, 7, 6), (2, 7, 8))),
     "attention, one head, one key": Case(
         AttentionParams(1, 3, 3, 1.0, widths=(3, 3, 3)), ((1, 4, 3), (1, 1, 3), (1, 1, 3))

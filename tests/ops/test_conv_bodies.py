@@ -8,7 +8,18 @@ from convolutions import ALONE, CASES
 from graphs import relative_error, run_body
 
 from tracea_graph.ir import TensorSpec
-from tracea_graph.ops.filters import LAYOUTS, WINOGRAD, pack_filters, stored_shape, unpack_filters
+from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.filters import (
+    LAYOUTS,
+    WINOGRAD,
+    pack_filters,
+    spell_packed,
+    stored_shape,
+    unpack_filters,
+)
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.windows import Window
+from tracea_graph.ops.winograd import spell_transform
 
 OPSETS = (11, 13, 17, 18, 21)
 
@@ -51,3 +62,31 @@ def test_filters_come_back_as_they_were(layout: str, shape: tuple[int, ...]) -> 
         return
     assert stored.sum(dtype=np.float64) == plain.sum(dtype=np.float64)
     assert np.array_equal(unpack_filters(stored, layout, shape), plain)
+
+
+@pytest.mark.parametrize("layout", sorted({*LAYOUTS} - {*WINOGRAD, "plain"}))
+@pytest.mark.parametrize("opset", OPSETS)
+def test_filters_are_packed_by_nodes_too(layout: str, opset: int) -> None:
+    kernel = () if layout == "panels" else (3, 4)
+    shape = (33, 1 if layout == "depthwise" else 20, *(kernel or (1, 1)))
+    plain = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    b = BodyBuilder(1, opset)
+    (found,) = run_body(b.done(spell_packed(b, "i0", layout, shape)), [plain], opset)
+    assert np.array_equal(found, pack_filters(plain, layout))
+
+
+@pytest.mark.parametrize("layout", sorted(WINOGRAD))
+def test_filters_are_transformed_by_nodes_too(layout: str) -> None:
+    plain = np.random.default_rng(0).standard_normal((33, 20, 3, 3)).astype(np.float32)
+    b = BodyBuilder(1, 17)
+    body = b.done(spell_transform(b, "i0", WINOGRAD[layout], 33, 20))
+    (found,) = run_body(body, [pack_filters(plain, "blocked")], 17)
+    assert relative_error(found, pack_filters(plain, layout)) < 3e-7
+
+
+def test_an_average_with_gaps() -> None:
+    """Possible since opset 19."""
+    params = PoolParams("average-inside", Window((2, 2), (1, 1), (2, 2), (0,) * 4))
+    x = np.random.default_rng(0).standard_normal((1, 16, 5, 6)).astype(np.float32)
+    (found,) = run_body(params.body(19), [x], 19)
+    assert relative_error(found, params.reference([x])[0]) < 1e-6

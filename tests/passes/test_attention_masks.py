@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from tempfile import NamedTemporaryFile
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
+from graphs import Net, assert_same, loaded, normal, only, ops, reasons, schedule_only
 
-from tracea_graph import load
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention import RecogniseAttention
 from tracea_graph.ttg import TileGraph
@@ -110,15 +108,6 @@ def with_true(net: Net, scores: str) -> str:
 
 ORDERS = {f.__name__: f for f in
           (lessorequal, greater, less_added, not_less, triangle, trilu, with_true)}  # fmt: skip
-
-
-def loaded(net: Net, *outputs: str) -> TileGraph:
-    """The graph as the importer reads it: it knows the sizes of a Range."""
-    net.graph(*outputs)
-    with NamedTemporaryFile(suffix=".onnx") as file:
-        file.write(net.model.SerializeToString())
-        file.flush()
-        return load(file.name)
 
 
 def recognised(

@@ -35,6 +35,7 @@ CASES: dict[str, tuple[Make, tuple[float, float]]] = {
     "a boolean": (kept, (0, 1)),
     "a cast boolean": (as_float, (0, 1)),
     "a boolean cast twice": (through_integers, (0, 1)),
+    "a distance": (lambda n: n("Neg", n("Abs", n("Sub", as_float(n), 3.0))), (-3, -2)),
     "a choice": (lambda n: n("Where", kept(n), 0.0, LOWEST), (LOWEST, 0)),
     "a choice of −∞": (lambda n: n("Where", kept(n), 0.0, -inf), (-inf, 0)),
     "a computed mask": (
@@ -51,7 +52,7 @@ CASES: dict[str, tuple[Make, tuple[float, float]]] = {
     "an input times zero": (lambda n: n("Mul", n.input("x", 2, 4), 0.0), UNBOUNDED),
     "an integer input": (
         lambda n: n("Cast", n.ids("i", 2, 4), to=DType.F32.onnx),
-        UNBOUNDED,
+        (-(2.0**63), 2.0**63),
     ),
     "NaN": (lambda n: n.const([1.0, np.nan]), UNBOUNDED),
 }

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
+from onnx import numpy_helper
 
 from tracea_graph.ir import DType
 from tracea_graph.passes import batch_norm, conv, pool
+from tracea_graph.pipeline.assembly import assemble
 
 LIFT = (conv.LiftConv(), conv.AbsorbPad(), batch_norm.AbsorbBatchNorm())
 FUSE = (conv.AbsorbConvEpilogue(), batch_norm.LiftBatchNorm())
@@ -240,6 +242,31 @@ def test_winograd_only_where_it_is_exact_mathematics() -> None:
     layouts = [r.params.layout for r in graph.regions()]
     assert [name.startswith("winograd") for name in layouts] == [True, False, False, False]
     assert_same(net, graph, FEEDS, 3e-5)
+
+
+def test_transformed_filters_are_not_stored() -> None:
+    net, x = new()
+    graph = net.graph(convolve(net, x, 32, 16))
+    schedule_only(graph, *LIFT)
+    schedule_only(graph, conv.TransformFilters())
+    assembly = assemble(graph)
+    stored = {v: w.nbytes for v, w in assembly.weights().items()}
+    assert stored == {"w0_blocked": 32 * 16 * 9 * 4, "w1": 32 * 4}
+    *made, last = assembly.nodes("d")
+    assert made[-1].outputs == last.inputs[1:2] and made[0].inputs == ("w0_blocked",)
+
+
+HALF = np.array([0.5], np.float32)
+
+
+def test_filters_made_from_one_number_are_still_made_at_load() -> None:
+    net, x = new()
+    filled = net("ConstantOfShape", net.ints(200, 16, 3, 3), value=numpy_helper.from_array(HALF))
+    graph = net.graph(net("Conv", x, filled, pads=[1] * 4))
+    schedule_only(graph, *LIFT)
+    assembly = assemble(graph)
+    assert sum(w.nbytes for w in assembly.weights().values()) == 4 * 8
+    assert assembly.nodes("d")[0].op == "ConstantOfShape"
 
 
 # ---- pools -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from runtime.recurrences import recurrent_cases
 from runtime.reductions import REDUCED_CHAINS, reduction_cases
 from runtime.support import Case, dense, single, spec, strided
 
@@ -567,4 +568,5 @@ def all_cases() -> tuple[Case, ...]:
         attention("attention_boolean", mask="bool", queries=130, keys=70),
         *attention_ops(),
         *reduction_cases(),
+        *recurrent_cases(),
     )

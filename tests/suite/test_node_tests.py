@@ -31,7 +31,7 @@ class Least:
 
 
 SAMPLE, ALL = slice(0, None, 8), slice(None)
-LEAST: Mapping[str, Least] = MappingProxyType({"sample": Least(170, 50), "all": Least(1400, 430)})
+LEAST: Mapping[str, Least] = MappingProxyType({"sample": Least(170, 50), "all": Least(1500, 600)})
 
 EXCUSES = {
     "": 1.00,

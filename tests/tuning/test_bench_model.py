@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -64,9 +65,11 @@ def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> Non
         worker.open("m", path, stand.library.path)
         (y,) = worker.run("m", feeds).values()
     last = np.fromfile(
-        folder / "weights.data", np.float32, offset=(repeated.count - 1) * repeated.stride
+        folder / repeated.data, np.float32, offset=(repeated.count - 1) * repeated.stride
     )
-    weight = unpack_panels(last[: np.prod(repeated.weight)].reshape(repeated.weight), PROBLEM.n)
+    weight = unpack_panels(
+        last[: np.prod(repeated.weight.shape)].reshape(repeated.weight.shape), PROBLEM.n
+    )
     operands = [feeds["x"] @ weight + feeds["b"], *(feeds[f"e{i}"] for i in range(4))]
     operands[3] = operands[3][:, None]
     np.testing.assert_allclose(y, CHAIN.reference(operands)[0], atol=1e-4)
@@ -95,3 +98,19 @@ def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand
     with pytest.raises(WorkerError):
         stand.race(case, DRIVER, GemmDriver(2**31 - 1, row_chunk=0), 1, 1, 5.0)
     assert len(stand.race(case, DRIVER, DRIVER, 1, 2, 5.0).a_ms) == 2
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(48, 40, "pairs"),
+        Problem(48, 40, "mixed", bias=False, epilogue=CHAIN),
+        Problem(48, 40, parts=(16, 8, 16)),
+    ],
+    ids=str,
+)
+def test_bf16_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
+    environment, case = Environment(cache=tmp_path / "cache"), Case(problem, 5)
+    with Stand([problem], "scalar", tmp_path, environment=environment, cache=CACHE) as stand:
+        race = stand.race(case, DRIVER, GemmDriver(2**31 - 1, panel_group=1), 1, 2, 5.0)
+    assert len(race.a_ms) == 2 and min(race.b_ms) > 0

@@ -12,7 +12,7 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.ops.program import GemmDriver
 from tracea_graph.tuning.problem import Case, Problem
 from tracea_graph.tuning.space import candidates, default_of
-from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, FIRST, Outcome, Study, Trial
+from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Outcome, Study, Trial
 
 CASE = Case(Problem(768, 768), 128)
 DEFAULT = default_of(CASE)
@@ -28,7 +28,7 @@ class Machine:
         self.random = random.Random(7)
         self.pairs: dict[GemmDriver, int] = {}
 
-    def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+    def measure(self, driver: GemmDriver, threads: int, pairs: int, stage: str) -> Race:
         self.pairs[driver] = self.pairs.get(driver, 0) + pairs
         return Race(self.times(DEFAULT, pairs), self.times(driver, pairs))
 
@@ -66,7 +66,7 @@ def test_the_known_optimum_is_found_through_noise(index: int) -> None:
 def test_losers_get_few_pairs() -> None:
     machine = Machine(favours(CHALLENGERS[3], 1.3), noise=0.05)
     run(machine)
-    assert sorted(machine.pairs.values())[: len(CHALLENGERS) * 2 // 3] == [FIRST] * 8
+    assert sorted(machine.pairs.values())[: len(CHALLENGERS) // 2] == [RUNGS[0][0]] * 6
     assert machine.pairs[CHALLENGERS[3]] > FINAL
 
 
@@ -83,9 +83,9 @@ def test_what_drowns_in_noise_is_left_open() -> None:
     calm = Machine(favours(CHALLENGERS[0], 1.1))
 
     class Shaken(Machine):
-        def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+        def measure(self, driver: GemmDriver, threads: int, pairs: int, stage: str) -> Race:
             if pairs < FINAL:
-                return calm.measure(driver, threads, pairs)
+                return calm.measure(driver, threads, pairs, stage)
             waves = [1.0 if i // 3 % 2 else 3.0 for i in range(pairs)]
             return Race((1.1,) * pairs, tuple(waves))
 
@@ -102,7 +102,7 @@ def test_a_gain_on_one_thread_count_must_not_cost_another() -> None:
     best = CHALLENGERS[1]
 
     class Uneven(Machine):
-        def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+        def measure(self, driver: GemmDriver, threads: int, pairs: int, stage: str) -> Race:
             slow = 0.7 if threads == 1 else 1.03
             return Race((1.0,) * pairs, ((slow if driver == best else 1.0),) * pairs)
 
@@ -114,10 +114,10 @@ def test_a_crash_marks_its_candidate_only() -> None:
     bad, best = CHALLENGERS[0], CHALLENGERS[4]
 
     class Crashing(Machine):
-        def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+        def measure(self, driver: GemmDriver, threads: int, pairs: int, stage: str) -> Race:
             if driver == bad:
                 raise WorkerError("the worker died (SIGSEGV)")
-            return super().measure(driver, threads, pairs)
+            return super().measure(driver, threads, pairs, stage)
 
     found = run(Crashing(favours(best, 1.2)))
     assert found.driver == best
@@ -126,7 +126,7 @@ def test_a_crash_marks_its_candidate_only() -> None:
 
 def test_where_nothing_runs_nothing_is_final() -> None:
     class Broken(Machine):
-        def measure(self, driver: GemmDriver, threads: int, pairs: int) -> Race:
+        def measure(self, driver: GemmDriver, threads: int, pairs: int, stage: str) -> Race:
             raise WorkerError("out of memory")
 
     found = run(Broken(lambda d: 1.0))
@@ -135,7 +135,7 @@ def test_where_nothing_runs_nothing_is_final() -> None:
 
 def test_an_interrupted_study_resumes_without_measuring_twice() -> None:
     cost = favours(CHALLENGERS[6], 1.2)
-    first = Machine(cost, patience=5 * FIRST)
+    first = Machine(cost, patience=5 * RUNGS[0][0])
     begun = run(first)
     assert not begun.final and begun.driver == DEFAULT
     known = [Trial.from_json(t.to_json()) for t in begun.trials]

@@ -16,7 +16,8 @@ median above 1.005, no loss): asking for a proof at each of them costs gains of 
 are real.  Groups that alone are neither a clear gain nor slower are then raced together, with what
 stays against what stays without them: many small gains are one large one, and that can be seen.
 What remains is raced against the original again, and if that is no win everywhere nothing stays.
-Groups too small for their share of the budget are judged together as one.
+Groups too small for their share of the budget are judged together as one; where that leaves a
+single unit, the whole budget goes to racing it against the original.
 """
 
 from __future__ import annotations
@@ -102,8 +103,11 @@ def decide(
     threads: Sequence[int] = (1,),
     budget: float = 60.0,
     worker: Callable[[], Racer] = Worker,
+    apart: bool = True,
 ) -> Decision:
     """Measure groups and keep what pays, within ``budget`` seconds of measuring.
+
+    Without ``apart`` they are judged together: one race, all or nothing.
 
     ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
     in; one that dies is replaced and its candidate loses.  BuildError of the full model is raised.
@@ -113,7 +117,7 @@ def decide(
         return Decision(frozenset(), (), {}, None, notes)
     full = build(frozenset())
     with Bench(worker, feeds, tuple(dict.fromkeys(threads)), budget) as bench:
-        return _Decider(Candidate(original, None), full, build, bench, notes).decide(groups)
+        return _Decider(Candidate(original, None), full, build, bench, notes, apart).decide(groups)
 
 
 @dataclass
@@ -133,10 +137,13 @@ class _Unit:
     def proven(self) -> bool:
         return any(rating.win for rating in self.ratings.values())
 
+    def gains(self, keys: Sequence[Key]) -> bool:
+        """True if it wins somewhere and is likely to gain everywhere."""
+        return self.proven and not self.lost and len(self.ratings) == len(keys)
+
     def verdicts(self, keys: Sequence[Key]) -> list[Verdict]:
         """One verdict for each group."""
-        everywhere = len(self.ratings) == len(keys)
-        kept = bool(self.trouble) or (self.proven and not self.lost and everywhere)
+        kept = bool(self.trouble) or self.gains(keys)
         reason = self.trouble or _reason(kept, self.ratings, self.groups)
         ratios = {key: rating.ratio for key, rating in self.ratings.items()}
         return [Verdict(group, kept, reason, ratios) for group in self.groups]
@@ -151,6 +158,7 @@ class _Decider:
     build: Build
     bench: Bench
     notes: tuple[str, ...]
+    apart: bool = True
 
     def decide(self, groups: Sequence[Group]) -> Decision:
         try:
@@ -167,6 +175,8 @@ class _Decider:
 
     def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
         """The groups to judge alone, and one unit of all that are too small for the budget."""
+        if not self.apart:
+            return [_Unit(list(groups))]
         cost = self.bench.cost_of_a_race(total)
         room = int(GROUPS_SHARE * self.bench.budget / cost) if cost else len(groups)
         alone = len(groups) if room >= len(groups) else max(room - 1, 0)
@@ -193,8 +203,18 @@ class _Decider:
                 unit.trouble = f"kept with the whole: without it nothing could be timed ({error})"
 
     def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> Decision:
-        """One unit: with it against without is the whole against the original."""
-        unit.ratings = {key: Rating(ratio, ratio.low > MINIMUM) for key, ratio in total.items()}
+        """One unit: with it against without is the whole against the original.
+
+        The first look is short; where it leaves a gain open, all time that is left decides.
+        """
+        unit.ratings = _rated(total)
+        if not unit.gains(self.bench.keys) and not any(r.high < 1.0 for r in total.values()):
+            try:
+                longer = self.bench.against(self.original, self.full, self.bench.left)
+            except WorkerError as error:
+                return self._nothing(unit.verdicts(()), {}, f"it could not be timed: {error}")
+            total = {**total, **longer}
+            unit.ratings = _rated(total)
         verdicts = tuple(unit.verdicts(self.bench.keys))
         kept = frozenset(v.group.key for v in verdicts if v.kept)
         return Decision(kept, verdicts, total, self.full if kept else None, self.notes)
@@ -234,7 +254,7 @@ class _Decider:
         ratios = self.bench.against(
             without, self.build(rest) if rest else self.full, TOGETHER_SHARE * self.bench.left
         )
-        if not is_win(ratios, self.bench.keys):
+        if not _Unit([], _rated(ratios)).gains(self.bench.keys):
             return list(verdicts)
         why = f"kept: no clear gain alone, but with {len(open_) - 1} others {_numbers(ratios)}"
         return [
@@ -250,6 +270,10 @@ class _Decider:
             replace(v, kept=False, reason=f"dropped: {why}") if v.kept else v for v in verdicts
         )
         return Decision(frozenset(), given_up, total, None, self.notes)
+
+
+def _rated(ratios: Mapping[Key, Ratio]) -> dict[Key, Rating]:
+    return {key: Rating(found, found.low > MINIMUM) for key, found in ratios.items()}
 
 
 def _reason(kept: bool, ratings: Mapping[Key, Rating], unit: Sequence[Group]) -> str:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from tracea_graph.api import STAGES
+from tracea_graph.cli import values
 from tracea_graph.cli.bench import add_bench
+from tracea_graph.cli.cache import add_cache
 from tracea_graph.cli.doctor import add_doctor
 from tracea_graph.cli.inspect import add_explain, add_inspect
+from tracea_graph.cli.settings import add_config
+from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
@@ -50,6 +54,7 @@ def _add_optimize(parser: argparse.ArgumentParser) -> None:
     )
     _add_measuring(parser)
     _add_rewriting(parser)
+    _add_locking(parser)
     _add_writing(parser)
     _add_printing(parser)
 
@@ -58,7 +63,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("measuring").add_argument
     add(
         "--effort", choices=("quick", "default", "thorough"), default="default",
-        help="thorough: search for better blocking of the products too",
+        help="quick: judge all rewrites together; thorough: search for better blocking too",
     )  # fmt: skip
     add("--threads", metavar="N[,M]", help="thread counts to time (default: 1 and all cores)")
     add(
@@ -70,14 +75,19 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help="real inputs to verify and time with; or a folder with a NAME.npz for NAME.onnx",
     )  # fmt: skip
     add(
-        "--budget", type=float, default=Options.budget, metavar="SECONDS",
-        help="longest time to measure",
+        "--budget", type=values.seconds, default=Options.budget, metavar="SECONDS",
+        help="longest time to measure, such as 90, 90s or 5m",
     )  # fmt: skip
     add("--no-verify", action="store_true", help="do not compare outputs with the original's")
     add("--max-error", type=float, metavar="EPS", help="accepted error, as a share of max|y|")
     add("--rtol", type=float, metavar="X", help="accepted relative error, element by element")
     add("--atol", type=float, metavar="X", help="accepted absolute error, element by element")
     add("--seed", type=int, default=0, metavar="N", help="seed of the synthesised inputs")
+    add(
+        "--storage", default="", metavar="URL",
+        help="share tuning studies: postgresql://, mysql://, sqlite:/// or grpc:// (optuna's)",
+    )  # fmt: skip
+    add_config(add)
 
 
 def _add_rewriting(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +104,15 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
     add("--no-custom-ops", action="store_true", help="plain ONNX only, no library")
     add("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
+
+
+def _add_locking(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("locking").add_argument
+    add("--save-lock", type=Path, metavar="PLAN.json", help="write all decisions to this file")
+    add(
+        "--lock", type=Path, metavar="PLAN.json",
+        help="apply the decisions of this file: nothing is tuned or timed, outputs are verified",
+    )  # fmt: skip
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +132,7 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
 def _add_printing(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("printing").add_argument
     add("--json", action="store_true", help="print the report as JSON, a list for several models")
+    add("--explain", action="store_true", help="say what became of every operator, and why")
     add("-q", "--quiet", action="store_true", help="print errors only")
     add("-v", "--verbose", action="count", default=0, help="print reasons, rules and near misses")
 
@@ -129,6 +149,8 @@ def tool_parser() -> argparse.ArgumentParser:
     add_verify(commands)
     add_strip(commands)
     add_doctor(commands)
+    add_tune(commands)
+    add_cache(commands)
     return parser
 
 
@@ -150,6 +172,8 @@ def options_of(args: argparse.Namespace) -> Options:
             raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {value:g}")
     if args.require_library and args.no_custom_ops:
         raise UsageError("--require-library and --no-custom-ops contradict each other")
+    if len(args.models) > 1 and (args.lock or args.save_lock):
+        raise UsageError("--lock and --save-lock are about one model")
     return Options(
         output=None if args.output is None else Path(args.output),
         target=args.target,
@@ -174,6 +198,10 @@ def options_of(args: argparse.Namespace) -> Options:
         cache=args.cache,
         seed=args.seed,
         precision=args.precision,
+        lock=args.lock,
+        save_lock=args.save_lock,
+        storage=args.storage,
+        patterns=args.patterns,
     )
 
 

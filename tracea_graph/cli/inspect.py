@@ -50,7 +50,7 @@ def add_explain(commands: Any) -> None:
     parser.add_argument("--node", default="", metavar="NAME", help="one operator or value")
     parser.add_argument(
         "--result", type=Path, metavar="FILE.json",
-        help="report with measured gains (default: MODEL.tracea.json if it is there)",
+        help="report or plan lock with measured gains (default: MODEL.tracea.json if it is there)",
     )  # fmt: skip
     _add_choices(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

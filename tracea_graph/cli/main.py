@@ -19,12 +19,17 @@ from rich.markup import escape
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser, wants_folder
 from tracea_graph.cli.bench import run_bench
+from tracea_graph.cli.cache import run_cache
 from tracea_graph.cli.doctor import run_doctor
 from tracea_graph.cli.inspect import run_explain, run_inspect
+from tracea_graph.cli.settings import with_config
+from tracea_graph.cli.tune import run_tune, run_tune_report, run_worker, whole_command
 from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, TraceaError
+from tracea_graph.pipeline.explaining import explain
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
+from tracea_graph.pipeline.targets import levels_of
 from tracea_graph.views import (
     Report,
     plain,
@@ -34,6 +39,7 @@ from tracea_graph.views import (
     report_page,
     rule_rows,
 )
+from tracea_graph.views.explain import render_explanation
 
 __all__ = ["main", "optimize_main"]
 
@@ -48,6 +54,10 @@ _PLAIN: Mapping[str, Callable[[argparse.Namespace, Console], int]] = MappingProx
         "verify": run_verify,
         "strip": run_strip,
         "doctor": run_doctor,
+        "tune": run_tune,
+        "tune worker": run_worker,
+        "tune report": run_tune_report,
+        "cache": run_cache,
     }
 )
 """Subcommands that print for themselves."""
@@ -83,14 +93,17 @@ def _guarded(
             stream.reconfigure(errors="replace")  # a file name may be no text in this locale
     verbose = 0
     try:
-        args = parser().parse_args(argv)
+        words = whole_command(sys.argv[1:] if argv is None else argv)
+        args = parser().parse_args(with_config(words))
         verbose = getattr(args, "verbose", 0)
         return run(args)
     except BrokenPipeError:  # whoever read the output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        _complain("interrupted: no half-written file is left, what was compiled stays cached")
+        _complain(
+            "interrupted: no half-written file is left; what was compiled or measured is kept"
+        )
         return INTERRUPTED
     except Exception as error:  # the last line of defence: no traceback unless asked for
         return _failed(error, verbose)
@@ -128,6 +141,8 @@ def _optimize(args: argparse.Namespace) -> int:
         return _show_stages(args, options, options.until)
     if args.report is not None:
         check_file(args.report, "--report", args.models)
+    if args.save_lock is not None:
+        check_file(args.save_lock, "--save-lock", args.models)
     if args.keep_sources is not None:
         check_folder(args.keep_sources, "--keep-sources")
     reports, codes = list[Report](), list[int]()
@@ -140,6 +155,8 @@ def _optimize(args: argparse.Namespace) -> int:
         reports.append(outcome.report)
         if not args.json:
             _console(quiet=args.quiet).print(render_report(reports[-1], args.verbose))
+        if args.explain and not (args.json or args.quiet):
+            _explain(outcome.source, options, reports[-1])
     _finish(reports, args)
     return codes[0] if codes else 0
 
@@ -159,6 +176,13 @@ def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Itera
         if outcome is None:
             return
         yield outcome
+
+
+def _explain(source: Path, options: Options, report: Report) -> None:
+    """What ``tracea explain`` says, with the gains of this run."""
+    isas = levels_of(options.target, options.precision) if options.keep == "faster" else ()
+    told = explain(source, options, result=Path(report.files[-1]), isas=isas)
+    _console().print(render_explanation(told))
 
 
 def _finish(reports: Sequence[Report], args: argparse.Namespace) -> None:

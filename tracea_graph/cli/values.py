@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-__all__ = ["count", "shape", "share", "threads", "words"]
+__all__ = ["count", "seconds", "shape", "share", "threads", "words"]
 
 
 def count(text: str) -> int:
@@ -24,6 +24,14 @@ def share(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
     return value
+
+
+def seconds(text: str) -> float:
+    """``90``, ``90s``, ``1.5m`` or ``2h``, from 0."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 60, 60s or 5m")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def words(text: str) -> tuple[str, ...]:

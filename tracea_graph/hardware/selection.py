@@ -1,8 +1,9 @@
 """Which kernel variant a problem gets on a machine, and why not the others.
 
 A variant qualifies if the processor has its instruction set, its dtype is wanted and its limits
-hold.  The fastest by modelled time wins: arithmetic at the measured peak of its instruction set,
-as far as its register tile fills it, plus reads and writes at the bandwidth of L2.
+hold.  The fastest by modelled time wins, the higher level if two are equal but for noise:
+arithmetic at the measured peak of its instruction set, as far as its register tile fills it, plus
+reads and writes at the bandwidth of L2.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.measure import Measurements
 from tracea_graph.kernels.variants import LEVELS, PANEL, VARIANTS, Variant, isa_of
 
-__all__ = ["OPS", "Candidate", "Decision", "plan_kernel", "variant_id"]
+__all__ = ["ALIASES", "OPS", "Candidate", "Decision", "plan_kernel", "variant_id"]
 
 _FALLBACK = {"bf16": "f16", "f16": "f32"}
 _FLIGHT = 8
 """Multiply-adds that must be under way to fill two units of four cycles latency."""
 _HEAD_MAX = 256
 _F32 = 4.0
+_NOISE = 1.02
+"""Times this close are equal: the library then takes the higher level."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,25 @@ class Decision:
     precision_note: str
     others: tuple[Candidate, ...]
     """Slower ones first, in order of time; then those that do not qualify."""
+    score: float = 0.0
+    """Modelled GFLOP/s of the winner: the higher the better."""
+
+    @property
+    def variant(self) -> str:
+        """The winner's id."""
+        return self.winner.id
+
+    @property
+    def rejected(self) -> tuple[tuple[str, str], ...]:
+        """Every other candidate, and why it is not the winner."""
+        return tuple(
+            (c.id, c.why or f"{self._beaten(c)}: {c.us:.3g} µs against {self.winner.us:.3g} µs")
+            for c in self.others
+        )
+
+    def _beaten(self, other: Candidate) -> str:
+        near = _time(other) <= _NOISE * _time(self.winner)
+        return "as fast, but of a lower level" if near else "slower"
 
 
 @dataclass(frozen=True)
@@ -82,16 +104,18 @@ def plan_kernel(
 ) -> Decision:
     """Decide one problem.
 
-    ``shape``: the sizes :data:`OPS` lists for the op.  ``precision`` falls back bf16, f16, f32
+    ``op`` is one of :data:`OPS` or another word for one (:data:`ALIASES`); ``shape``: the sizes
+    ``OPS`` lists for it.  ``precision`` falls back bf16, f16, f32
     where no variant has it.  ``cap`` is the highest instruction set allowed (``TRACEA_ISA``).
     Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
     """
+    op = ALIASES.get(op.lower(), op)
     known, wanted = _known(op, shape), precision.lower().replace("fp", "f")
     able = known.kernels or (op,)
     rated = [(v, _rate(known, v, shape, cpu, figures, cap)) for v in variants if v.op in able]
     used, note = _precision(op, wanted, rated)
-    fit = sorted((c for v, c in rated if v.dtype == used and c.us is not None), key=_time)
-    if len(fit) > 1 and fit[0].us == fit[1].us:
+    fit = _by_preference([c for v, c in rated if v.dtype == used and c.us is not None])
+    if len(fit) > 1 and (fit[0].us, fit[0].isa) == (fit[1].us, fit[1].isa):
         raise UsageError(
             f"{fit[0].id} and {fit[1].id} are equally good for {op} {_text(shape)}; "
             "set TRACEA_ISA to choose one"
@@ -101,7 +125,9 @@ def plan_kernel(
         for v, c in rated
         if v.dtype != used or c.us is None
     ]
-    return Decision(op, tuple(shape), "cpu", fit[0], wanted, used, note, (*fit[1:], *unfit))
+    score = known.flops(shape) / (fit[0].us or 1.0) * 1e-3
+    others = (*fit[1:], *unfit)
+    return Decision(op, tuple(shape), "cpu", fit[0], wanted, used, note, others, score)
 
 
 def variant_id(variant: Variant) -> str:
@@ -133,6 +159,13 @@ def _precision(op: str, wanted: str, rated: Sequence[_Rated]) -> tuple[str, str]
         tried.append(why or f"no variant of {op} has {used}")
         used = _FALLBACK.get(used)
     raise UsageError(f"no variant of {op} qualifies: {'; '.join(tried)}")
+
+
+def _by_preference(fit: Sequence[Candidate]) -> list[Candidate]:
+    """By time; what is as fast as the fastest, but for noise, by level: highest first."""
+    levels = [isa.name for isa in LEVELS]
+    near = _NOISE * min(_time(c) for c in fit)
+    return sorted(fit, key=lambda c: (max(_time(c), near), -levels.index(c.isa), _time(c)))
 
 
 def _time(candidate: Candidate) -> float:
@@ -251,3 +284,10 @@ OPS = {
     "chain": _Op(("rows", "cols"), lambda s: 4.0 * prod(s), lambda s: 3.0 * prod(s), _vector_fill),
 }
 """Operations and the sizes they take."""
+
+ALIASES = {
+    "matmul": "gemm", "linear": "gemm", "conv": "conv2d", "flash_attention": "attention",
+    "flash_attention_2": "attention", "sdpa": "attention", "layer_norm": "norm",
+    "rms_norm": "norm", "embedding": "gather", "elementwise": "chain",
+}  # fmt: skip
+"""Other words for the operations; flash attention is how every attention kernel here works."""

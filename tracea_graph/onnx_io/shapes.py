@@ -32,9 +32,9 @@ _UNARY = frozenset((
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "Ceil",
     "Celu", "Clip", "Cos", "Cosh", "CumSum", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
     "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "LRN", "LeakyRelu", "Log",
-    "LogSoftmax", "LpNormalization", "Mish", "Neg", "Not", "PRelu", "Reciprocal", "Relu",
-    "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt",
-    "Tan", "Tanh", "ThresholdedRelu", "Trilu",
+    "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Mish", "Neg", "Not", "PRelu",
+    "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax",
+    "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
 ))  # fmt: skip
 """Operators whose only used output has the type and sizes of their first operand."""
 
@@ -94,7 +94,8 @@ class _Inference:
     def _learn(self, node: NodeProto, facts: Facts, standard: bool) -> None:
         types = self._types(node, facts)
         if node.op_type in LIKE_INPUT and node.input:
-            types.setdefault(node.output[0], facts.type_of(node.input[0]))
+            for name in {*node.output[:1], *(node.output[3:] if "Skip" in node.op_type else ())}:
+                types.setdefault(name, facts.type_of(node.input[0]))
         sizes = list(self._sizes(node, facts) if standard else ())
         for i, name in enumerate(node.output):
             if not name:
@@ -190,6 +191,7 @@ def _try(rule: Callable[[NodeProto, Facts], T], node: NodeProto, facts: Facts) -
 
 LIKE_INPUT = frozenset({
     "BiasGelu", "FastGelu", "Gelu", "GroupNormalization", "LayerNormalization", "QuickGelu",
-    "SimplifiedLayerNormalization", "SkipLayerNormalization",
+    "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
 })  # fmt: skip
-"""Operators ONNX Runtime knows in any opset, whose first output is like their first input."""
+"""Operators ONNX Runtime knows in any opset, whose first output is like their first input; so
+is the sum, the fourth output of two of them."""

@@ -17,6 +17,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.softmax import SoftmaxParams
@@ -34,6 +35,7 @@ OpParams = (
     | ChannelNormParams
     | ReduceParams
     | SoftmaxParams
+    | RecurrentParams
     | ConvParams
     | PoolParams
     | MoveParams
@@ -51,6 +53,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedChannelNorm", ChannelNormParams),
     ("FusedReduce", ReduceParams),
     ("FusedSoftmax", SoftmaxParams),
+    ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),
     ("FusedPool", PoolParams),
     ("FusedMove", MoveParams),

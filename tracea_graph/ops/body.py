@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from tracea_graph.ir import Attr, Blob, Node
 
-__all__ = ["Body", "BodyBuilder", "structural_key"]
+__all__ = ["Body", "BodyBuilder", "placed", "spell", "structural_key"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,16 @@ class BodyBuilder:
         self.nodes.append(Node(op, inputs, (name,), attrs))
         return name
 
+    def node(
+        self, op: str, inputs: Sequence[str], results: Sequence[str], attrs: Mapping[str, Attr]
+    ) -> list[str]:
+        """Writes a node of several results; an empty name stays empty: nobody wants it."""
+        names = [f"t{len(self.nodes)}_{name}" if name else "" for name in results]
+        while not names[-1]:
+            names.pop()
+        self.nodes.append(Node(op, tuple(inputs), tuple(names), attrs))
+        return names
+
     def ints(self, *values: int) -> str:
         """A 1-D int64 constant."""
         return self("Constant", value=np.asarray(values, np.int64))
@@ -60,6 +70,14 @@ class BodyBuilder:
         if self.opset < 10:
             return self("Slice", x, axes=(axis,), starts=(start,), ends=(end,))
         return self("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
+
+    def pad(self, x: str, before: Sequence[int], after: Sequence[int]) -> str:
+        """Zeros around ``x``; ``x`` itself where there are none to add."""
+        if not any((*before, *after)):
+            return x
+        if self.opset < 11:
+            return self("Pad", x, pads=(*before, *after))
+        return self("Pad", x, self.ints(*before, *after))
 
     def reduce(self, op: str, x: str, axes: tuple[int, ...], keepdims: bool = True) -> str:
         """A reduction over axes, which are an attribute or an operand as the opset has it."""
@@ -85,6 +103,14 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
     return Node(node.op, inputs, outputs, node.attrs, node.domain)
 
 
+def placed(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...]:
+    """The nodes of a body with one output, between values of a graph; inner names are new."""
+    names = {**dict(zip(body.inputs, inputs, strict=True)), body.outputs[0]: result}
+    for node in body.nodes:
+        names |= {v: f"{result}.{v}" for v in node.outputs if v not in names}
+    return tuple(_rename(node, names) for node in body.nodes)
+
+
 def structural_key(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> str:
     """SHA-256 of a subgraph up to the names of its values and nodes."""
     ids: dict[str, int] = {"": -1}
@@ -94,13 +120,14 @@ def structural_key(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequen
     for node in nodes:
         reads = [ids.setdefault(v, len(ids)) for v in node.inputs]
         writes = [ids.setdefault(v, len(ids)) for v in node.outputs]
-        attrs = sorted((k, _spell(v)) for k, v in node.attrs.items())
+        attrs = sorted((k, spell(v)) for k, v in node.attrs.items())
         rows.append([node.domain, node.op, reads, writes, attrs])
     rows.append([ids.get(v, -1) for v in outputs])
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _spell(value: Attr) -> str:
+def spell(value: Attr) -> str:
+    """An attribute as text that is equal where its value is."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, Blob):

@@ -30,8 +30,8 @@ from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.winograd import transform
 
 __all__ = [
-    "BLOCK", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters", "spell_filters", "stored_shape",
-    "unpack_filters",
+    "BLOCK", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters", "spell_filters", "spell_packed",
+    "stored_shape", "unpack_filters",
 ]  # fmt: skip
 
 BLOCK = 16
@@ -143,3 +143,18 @@ def spell_filters(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> 
         turned = b("Transpose", w, perm=(0, rank - 1, *range(1, rank - 1)))
         plain = b("Reshape", turned, b.ints(-1, i, *kernel))
     return b.slice_last(plain, 0, o, 0) if o % BLOCK else plain
+
+
+def spell_packed(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> str:
+    """Write the nodes that pack plain weights; no layout of :data:`WINOGRAD`, nor plain."""
+    o, i, *kernel = shape
+    kh, kw = (1, *kernel)[-2:]
+    wide = BLOCK * blocks(i) if layout == "blocked" else i
+    split = b("Reshape", w, b.ints(o, i, kh, kw))
+    padded = b.pad(split, (0,) * 4, (BLOCK * blocks(o) - o, wide - i, 0, 0))
+    if layout == "blocked":
+        lanes = b("Reshape", padded, b.ints(blocks(o), BLOCK, blocks(i), BLOCK, kh, kw))
+        return b("Transpose", lanes, perm=(0, 2, 4, 5, 3, 1))
+    lanes = b("Reshape", padded, b.ints(blocks(o), BLOCK, wide, kh, kw))
+    turned = b("Transpose", lanes, perm=(0, 2, 3, 4, 1))
+    return b("Reshape", turned, b.ints(*stored_shape(layout, shape)))

@@ -83,8 +83,8 @@ class PoolParams:
         attrs: dict[str, Any] = {
             "kernel_shape": window.kernel, "strides": window.strides, "pads": window.pads,
         }  # fmt: skip
-        if self.kind == "max" and set(window.dilations) != {1}:
+        if set(window.dilations) != {1}:  # of averages since opset 19
             attrs["dilations"] = window.dilations
-        elif self.kind != "max":
+        if self.kind != "max":
             attrs["count_include_pad"] = int(self.kind == "average")
         return b.done(b(word, x, **attrs))

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["transform"]
+from tracea_graph.ops.body import BodyBuilder
+
+__all__ = ["spell_transform", "transform"]
 
 _BLOCK = 16
 _G = MappingProxyType(
@@ -46,3 +48,16 @@ def transform(weight: npt.NDArray[Any], m: int) -> npt.NDArray[np.float32]:
     padded[:, :outputs, :inputs] = planes.reshape(-1, outputs, inputs)
     shape = (-1, blocks[0], _BLOCK, blocks[1], _BLOCK)
     return np.ascontiguousarray(padded.reshape(shape).transpose(0, 1, 3, 4, 2))
+
+
+def spell_transform(b: BodyBuilder, w: str, m: int, outputs: int, inputs: int) -> str:
+    """Write the nodes that do the same to blocked weights ``[Ob,Ib,3,3,16,16]``.
+
+    ``vec(g w g') = (g ⊗ g) vec(w)``: one product for all planes.  It is rounded as it goes, in
+    float32: fp64 would double the memory a session takes while it is made.
+    """
+    blocks = [-(-channels // _BLOCK) for channels in (outputs, inputs)]
+    taps = b("Reshape", b("Transpose", w, perm=(2, 3, 0, 1, 4, 5)), b.ints(9, -1))
+    g = b("Constant", value=np.kron(_G[m], _G[m]).astype(np.float32))
+    planes = b("MatMul", g, taps)
+    return b("Reshape", planes, b.ints((m + 2) ** 2, *blocks, _BLOCK, _BLOCK))

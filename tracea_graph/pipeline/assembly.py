@@ -67,9 +67,30 @@ class Assembly:
 
     def weights(self) -> Mapping[str, Weight]:
         """Constants some node reads and no node produces."""
-        graph = self.graph
+        graph, made = self.graph, self._made()
         reads = {v for r in graph.regions() for v in r.reads} | set(graph.outputs)
-        return {v: graph.weights[v] for v in graph.weights if v in reads and not graph.producer(v)}
+        reads |= {v for node in made for v in node.reads}
+        written = {v for node in made for v in node.outputs}
+        return {
+            v: graph.weights[v]
+            for v in graph.weights
+            if v in reads and v not in written and not graph.producer(v)
+        }
+
+    def _made(self) -> list[Node]:
+        """The nodes that make constants from smaller ones, in order."""
+        weights, made = self.graph.weights, dict[str, Node]()
+        waiting = [v for r in self.graph.regions() for v in r.reads if v in weights]
+
+        def make(value: str) -> None:
+            for node in weights[value].recipe if value in weights else ():
+                for source in node.reads:
+                    make(source)
+                made.update(dict.fromkeys(node.outputs, node))
+
+        for value in waiting:
+            make(value)
+        return list(dict.fromkeys(made.values()))
 
     def workloads(self, bindings: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
         """What can be tuned, with the row counts these bindings give."""
@@ -90,10 +111,11 @@ class Assembly:
     def nodes(self, domain: str) -> list[Node]:
         """The result's nodes in order; original ones as they were."""
         custom = {id(item.region): item for item in self.placed}
-        nodes: list[Node] = []
+        nodes = self._made()
+        made = set(nodes)
         for region in self.graph.regions():
             if (item := custom.get(id(region))) is None:
-                nodes.extend(region.nodes)
+                nodes.extend(n for n in region.nodes if n not in made)
             else:
                 nodes.append(_custom_node(item, domain, len(nodes)))
         return nodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tracea_graph.build import Library
@@ -14,11 +15,13 @@ from tracea_graph.onnx_io import DataPool, Model, write
 from tracea_graph.passes.precision import LOWERING
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
-from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.planning import Plan, Planner, Ruling
+from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
-from tracea_graph.tuning import Drivers, tune
+from tracea_graph.tuning import Drivers, Task, tables, tune
+from tracea_graph.tuning.hints import hinted, hints_from
 
-__all__ = ["Built", "Workshop"]
+__all__ = ["Built", "Recipe", "Workshop"]
 
 _TUNING_SHARE = {"quick": 0.0, "default": 0.0, "thorough": 0.15}
 """Of the budget, by effort; without any, what earlier runs found still counts."""
@@ -36,16 +39,33 @@ class Built:
     built: Library | None
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """All decisions behind a result: what gains were predicted with, what was ruled out, and the
+    tuned drivers."""
+
+    cost: CostModel
+    ruling: Ruling
+    drivers: Drivers
+
+
 class Workshop:
     """Plans, builds and writes candidates of one model into a scratch folder.
 
     A group of rewrites is dropped by freezing the operators it covers and planning afresh, so
     what is left is exactly what the passes would do without it.  One that only lowers precision
     is dropped by barring the rule that does: its exact form is what it is judged against.
+    A ``locked`` recipe leaves nothing to decide.
     """
 
     def __init__(
-        self, model: Model, options: Options, planner: Planner, foundry: Foundry, folder: Path
+        self,
+        model: Model,
+        options: Options,
+        planner: Planner,
+        foundry: Foundry,
+        folder: Path,
+        locked: Recipe | None = None,
     ) -> None:
         self.model, self.options, self.planner = model, options, planner
         self.foundry, self.folder = foundry, folder
@@ -53,18 +73,27 @@ class Workshop:
         self._frozen: dict[str, frozenset[str]] = {}
         self._rules: dict[str, str] = {}
         self._count = 0
+        self._locked = locked
         self._drivers: Drivers = {}
-        self._plans: dict[frozenset[str], tuple[Assembly, Trace]] = {}
+        self._plans: dict[frozenset[str], tuple[Assembly, Plan]] = {}
         self._pool = DataPool(folder / "weights.data")
 
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
         """The assembly without the dropped groups."""
+        assembly, plan = self._planned(dropped)
+        return assembly.tuned(self._drivers), plan.trace
+
+    def recipe(self, dropped: frozenset[str]) -> Recipe:
+        """What it takes to plan the same again."""
+        plan = self._planned(dropped)[1]
+        return Recipe(self.planner.cost, plan.ruling, self._drivers)
+
+    def _planned(self, dropped: frozenset[str]) -> tuple[Assembly, Plan]:
         if dropped not in self._plans:
             self._plans[dropped] = self._plan(dropped)
-        assembly, trace = self._plans[dropped]
-        return assembly.tuned(self._drivers), trace
+        return self._plans[dropped]
 
-    def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, Trace]:
+    def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, Plan]:
         why = "measured no faster, or wrong"
         frozen = {v: why for g in dropped - self._rules.keys() for v in self._frozen[g]}
         barred: dict[str, dict[str, str]] = {}
@@ -72,14 +101,17 @@ class Workshop:
             barred.setdefault(self._rules[group], {}).update(
                 dict.fromkeys(self._frozen[group], why)
             )
-        graph, trace = self.planner.plan(frozen, barred)
-        assembly = assemble(graph)
+        if self._locked is not None:
+            plan = self.planner.follow(self._locked.ruling)
+        else:
+            plan = self.planner.plan(frozen, barred)
+        assembly = assemble(plan.graph)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
             if items[0].region.rule in LOWERING:
                 self._rules[group] = items[0].region.rule
-        return assembly, trace
+        return assembly, plan
 
     def parts(self, group: str) -> tuple[str, ...]:
         """Keys under which the steps of a group can be dropped one by one, in graph order.
@@ -87,7 +119,7 @@ class Workshop:
         None where the group is one step.  A step that is dropped parts the program it was in.
         """
         values = self._frozen[group]
-        graph, _ = self.planner.plan(apart=True)
+        graph = self.planner.plan(apart=True).graph
         found = {}
         for region in (r for r in graph.regions() if r.fused):
             written = frozenset(v for n in region.nodes for v in n.outputs if v)
@@ -104,7 +136,7 @@ class Workshop:
     def lowered(self, rule: str) -> str | None:
         """A key under which one rule that lowers precision can be dropped everywhere; None if it
         was applied nowhere."""
-        graph, _ = self.planner.plan(apart=True)
+        graph = self.planner.plan(apart=True).graph
         regions = [r for r in graph.regions() if r.rule == rule]
         values = frozenset(v for r in regions for n in r.nodes for v in n.outputs if v)
         self._frozen[rule], self._rules[rule] = values, rule
@@ -114,15 +146,21 @@ class Workshop:
         """Find better drivers for the whole model's products; later plans use them."""
         start = time.perf_counter()
         assembly, _ = self.plan()
-        self._drivers = tune(
-            assembly.workloads(bindings),
+        options = self.options
+        task = Task(
             self.foundry.isas,
-            threads=self.options.thread_counts,
-            budget_s=_TUNING_SHARE[self.options.effort] * self.options.budget,
-            environment=self.options.environment,
-            seed=self.options.seed,
+            options.thread_counts,
+            _TUNING_SHARE[options.effort] * options.budget,
+            seed=options.seed,
+            storage=options.storage,
         )
+        loads, pin = assembly.workloads(bindings), partial(hinted, hints_from(options.patterns))
+        self._drivers = tables(tune(loads, task, options.environment, pin=pin))
         self._spent("tune", start)
+
+    def use(self, drivers: Drivers) -> None:
+        """Drivers found earlier; later plans use them."""
+        self._drivers = drivers
 
     def build(self, dropped: frozenset[str] = frozenset(), out: Path | None = None) -> Built:
         """A candidate, as it is to be published at ``out``.

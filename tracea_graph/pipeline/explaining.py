@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
@@ -19,15 +18,20 @@ __all__ = ["explain"]
 
 
 def explain(
-    path: Path, options: Options, node: str = "", result: Path | None = None
+    path: Path,
+    options: Options,
+    node: str = "",
+    result: Path | None = None,
+    isas: Sequence[str] = (),
 ) -> Explanation:
     """Run the passes on a model and tell what became of every operator.
 
-    ``result`` is the report (JSON) of an earlier run, by default that of ``NAME.tracea.onnx``
-    beside the model if there is one: it has the measured gains.  Raises UsageError if ``node`` is
-    no operator or value of the model, ModelError if it is no model.
+    ``result`` is the report (JSON) or the locked plan of an earlier run, by default the report of
+    ``NAME.tracea.onnx`` beside the model if there is one: it has the measured gains.  ``isas`` are
+    the levels to predict for on this machine; without them a fixed machine is assumed.  Raises
+    UsageError if ``node`` is no operator or value of the model, ModelError if it is no model.
     """
-    made = Stages.run(path, options, "passes")
+    made = Stages.run(path, options, "passes", isas)
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
     by_node: dict[str, list[Decision]] = {}
     for decision in made.trace.decisions:
@@ -37,7 +41,7 @@ def explain(
         _story(made.imported, made.graph, r, by_node, measured) for r in made.graph.regions()
     )
     sizes = ", ".join(f"{k}={v}" for k, v in made.graph.bindings.items()) or "its fixed shapes"
-    told = Explanation(str(path), sizes, stories, rule_rows(made.trace))
+    told = Explanation(str(path), sizes, stories, rule_rows(made.trace), _note(made.imported))
     if node and not told.about(node):
         raise UsageError(f"{path.name} has no operator or value {node!r}; --json lists all")
     return told
@@ -52,6 +56,9 @@ def _story(
 ) -> Story:
     names = tuple(n.name or next(iter(n.outputs), n.op) for n in region.nodes)
     decisions = {id(d): d for name in names for d in by_node.get(name, ())}.values()
+    steps = tuple(dict.fromkeys(d.rule for d in decisions if d.verdict == "applied"))
+    # a rule that lost to itself merely found the same place twice
+    lost = [d for d in decisions if not d.reason.startswith(f"{d.rule} took ")]
     originals = {r.id: r for n in region.nodes for v in n.outputs if (r := before.producer(v))}
     return Story(
         region.op,
@@ -62,14 +69,28 @@ def _story(
         sum(_microseconds(before, r) for r in originals.values()),
         _microseconds(after, region),
         next((measured[name] for name in names if name in measured and region.fused), ""),
-        tuple(dict.fromkeys(d.rule for d in decisions if d.verdict == "applied")),
-        _reasons(decisions, "missed", "rejected"),
-        _reasons(decisions, "superseded"),
+        steps,
+        _reasons(region, decisions, "missed", "rejected"),
+        _reasons(region, lost, "superseded"),
     )
 
 
-def _reasons(decisions: Any, *verdicts: str) -> tuple[tuple[str, str], ...]:
-    found = ((d.rule, d.reason) for d in decisions if d.verdict in verdicts)
+def _note(graph: TileGraph) -> str:
+    """A word about models that were optimized before."""
+    known = any(r.op.startswith("tracea.") for r in graph.regions())
+    return "this is a result: its kernels are explained by the original, with --result" * known
+
+
+def _reasons(
+    region: Region, decisions: Iterable[Decision], *verdicts: str
+) -> tuple[tuple[str, str], ...]:
+    """Rules and why they were not applied; a reason without a tensor is about the region's."""
+    at = f" (at {region.results[0]!r})" if region.results else ""
+    found = (
+        (d.rule, d.reason if "'" in d.reason else d.reason + at)
+        for d in decisions
+        if d.verdict in verdicts
+    )
     return tuple(dict.fromkeys(found))
 
 

@@ -62,6 +62,8 @@ class Judge:
             self.reason = self.verification.sentence
             return None
         rest, first = full, self.verification.sentence
+        if self.options.lock and self.verification.status == "failed":
+            raise VerifyError(f"the result of {self.options.lock} is wrong: {first}")
         while self.verification.status == "failed":
             guilty = self._too_coarse() or self._blame(rest)
             if not guilty:
@@ -185,7 +187,7 @@ class Judge:
 
     def time(self, candidate: Built | None) -> Built | None:
         """What of the candidate was measured faster, or None."""
-        if candidate is None or self.options.keep == "legal":
+        if candidate is None or self.options.keep == "legal" or self.options.lock:
             return candidate
         self.decision = decide(
             self.model.path,
@@ -195,13 +197,19 @@ class Judge:
             threads=self.options.thread_counts,
             budget=self.options.budget,
             worker=Worker,
+            apart=self.options.effort != "quick",
         )
         self.warnings += self.decision.notes
         if self.decision.candidate is None:
             self.reason = self._why_nothing(self.decision)
             return None
-        dropped = frozenset(v.group.key for v in self.decision.verdicts if not v.kept)
-        return self.build(self.guilty | dropped)
+        return self.build(self.dropped)
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """The groups that were wrong, or not measured faster."""
+        verdicts = self.decision.verdicts if self.decision else ()
+        return self.guilty | {v.group.key for v in verdicts if not v.kept}
 
     def _timed(self) -> dict[str, Feed]:
         """Feeds to time that the original takes; if it refuses all, the largest of the others."""

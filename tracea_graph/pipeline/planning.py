@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from tracea_graph.config import Options
@@ -14,11 +15,11 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import CONNECT, phases
-from tracea_graph.policy import CostModel, Machine, measured_machine
+from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Planner"]
+__all__ = ["Plan", "Planner", "Ruling"]
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 Barred = Mapping[str, Mapping[str, str]]
@@ -29,11 +30,30 @@ _WORTH_US = 1.0
 _DOUBTFUL = (ElementwiseParams, ConcatParams, ConvParams, PoolParams, MoveParams, RegionParams)
 
 
+@dataclass(frozen=True)
+class Ruling:
+    """What the scheduler was told to leave alone, and why: all that a plan depends on beside the
+    graph, the options and the cost model."""
+
+    frozen: Mapping[str, str]
+    barred: Barred
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A scheduled graph, the account of how it came about, and what was ruled out before."""
+
+    graph: TileGraph
+    trace: Trace
+    ruling: Ruling
+
+
 class Planner:
     """Schedules a graph again and again, with ever more of it frozen.
 
     ``bindings`` are the symbol values gains are predicted for.  Where nothing is timed the cost
     model only orders proposals, so a fixed machine serves; else this one is measured, once.
+    ``cost`` is the model of a plan made earlier, to plan the same again.
     """
 
     def __init__(
@@ -42,6 +62,7 @@ class Planner:
         options: Options,
         bindings: Mapping[str, int],
         isas: Sequence[str] = (),
+        cost: CostModel | None = None,
     ) -> None:
         every = phases(options.plain_weights, options.precision)
         known = {p.name for phase in every for p in phase.passes}
@@ -52,39 +73,53 @@ class Planner:
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
         self._known_petty: dict[str, str] = {}
-        machine = Machine()
-        if options.keep == "faster" and isas:
-            machine = measured_machine(options.environment, isas[-1])
-        self.cost = CostModel(machine, bindings)
+        if cost is None:
+            measure = options.keep == "faster" and isas
+            machine = measured_machine(options.environment, isas[-1]) if measure else Machine()
+            cost = CostModel(machine, bindings)
+        self.cost = cost
 
     def plan(
         self,
         frozen: Mapping[str, str] = NOTHING,
         barred: Barred = NO_BARS,
         apart: bool = False,
-    ) -> tuple[TileGraph, Trace]:
-        """The scheduled graph and its trace; operators that write a frozen value stay.
+    ) -> Plan:
+        """The scheduled graph; operators that write a frozen value stay.
 
         ``frozen`` says why of each; ``barred`` does for single rules.  ``apart`` leaves regions
         that could be steps of one program as nodes of their own.
         """
-        graph, frozen = self._graph.copy(), {**self._known_petty, **frozen}
-        legal = self._options.keep == "legal"
-        limits = Limits(
-            frozenset(self._options.only),
-            frozenset(self._options.skip),
-            frozen,
-            barred,
-            min_gain_us=float("-inf") if legal else 0.0,
-            check=self._options.environment.check,
-        )
-        phases = [p for p in self._phases if not apart or p.name != CONNECT]
-        trace = schedule(graph, phases, self.cost, limits)
-        petty = {} if legal or apart else self._petty(graph)
+        frozen = {**self._known_petty, **frozen}
+        plan = self.follow(Ruling(frozen, barred), apart)
+        petty = {} if self._legal or apart else self._petty(plan.graph)
         if petty.keys() - frozen.keys():
             self._known_petty |= petty
             return self.plan(frozen, barred)
-        return graph, trace
+        return plan
+
+    def follow(self, ruling: Ruling, apart: bool = False) -> Plan:
+        """The scheduled graph under a ruling, with nothing added to it."""
+        graph = self._graph.copy()
+        limits = Limits(
+            frozenset(self._options.only),
+            frozenset(self._options.skip),
+            ruling.frozen,
+            ruling.barred,
+            min_gain_us=float("-inf") if self._legal else 0.0,
+            max_error=self._options.tolerance,
+            check=self._options.environment.check,
+        )
+        phases = [p for p in self._phases if not apart or p.name != CONNECT]
+        return Plan(graph, schedule(graph, phases, self.cost, limits, self._price), ruling)
+
+    @property
+    def _legal(self) -> bool:
+        return self._options.keep == "legal"
+
+    def _price(self, region: Region) -> float:
+        """Share of the budget a new kind of region takes; nothing where nothing is measured."""
+        return 0.0 if self._legal else price(region, self._options.budget)
 
     def gain(self, graph: TileGraph, region: Region) -> float:
         """Predicted µs saved by a fused region over the operators it stands for."""
@@ -100,5 +135,7 @@ class Planner:
             for r in graph.regions()
             if isinstance(r.params, _DOUBTFUL) and self.gain(graph, r) < _WORTH_US
         ]
-        why = f"it promises less than {_WORTH_US:g} µs"
-        return {v: why for r in small for n in r.nodes for v in n.outputs if v}
+        why = {
+            r: f"a kernel for {r.results[0]!r} promises less than {_WORTH_US:g} µs" for r in small
+        }
+        return {v: why[r] for r in small for n in r.nodes for v in n.outputs if v}

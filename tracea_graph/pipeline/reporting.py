@@ -17,7 +17,8 @@ from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
-from tracea_graph.pipeline.output import Paths, Stage
+from tracea_graph.pipeline.lock import Lock
+from tracea_graph.pipeline.output import Paths, Stage, write_text
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import GroupRow, Report, TimingRow, rule_rows
 
@@ -102,6 +103,13 @@ class Reporter:
         report = self._report(kept, judge, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, library)
+        if self.options.save_lock is not None:
+            recipe = workshop.recipe(judge.dropped if kept else frozenset())
+            groups = report.to_dict()["groups"]
+            lock = Lock.of(
+                self.model.graph, self.options, self.isas, recipe, groups, kept is not None
+            )
+            write_text(self.options.save_lock, lock.to_json())
         if kept is not None and kept.built is not None:
             workshop.foundry.published(kept.built, self.paths.library)
         return report
@@ -159,11 +167,14 @@ class Reporter:
 
     def _reason(self, kept: Built | None, judge: Judge) -> str:
         if kept is None:
-            return judge.reason or "no rewrite applies"
+            locked = self.options.lock and f"{self.options.lock} says so"
+            return judge.reason or locked or "no rewrite applies"
         before, after = len(self.model.skeleton.graph.node), len(kept.assembly.graph.regions())
         kernels = len(kept.assembly.placed)
         kind = "kernels" if kernels > 1 else "a kernel"
         which = f", {kernels} of them {kind}" if kernels else ""
+        if self.options.lock:
+            return f"{before} nodes became {after}{which}, as {self.options.lock} says"
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:

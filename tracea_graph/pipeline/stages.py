@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,17 +46,21 @@ class Stages:
     sources: tuple[Source, ...] = ()
 
     @classmethod
-    def run(cls, path: Path, options: Options, until: str) -> Stages:
-        """Run the pipeline up to and including ``until``; nothing is written."""
+    def run(cls, path: Path, options: Options, until: str, isas: Sequence[str] = ()) -> Stages:
+        """Run the pipeline up to and including ``until``; nothing is written.
+
+        Gains are predicted for a fixed machine, or for this one and kernels for ``isas``.
+        """
         options, _ = settle_precision(options)
         model = load(path)
         graph = model.graph
         graph.bindings = bindings(graph, options.shapes, model.inputs)[0][0].symbols
-        planner = Planner(graph, options, graph.bindings)
+        planner = Planner(graph, options, graph.bindings, isas)
         appraise_by(planner.cost, graph)
         if until == "import":
             return cls(graph, Trace(), graph)
-        planned, trace = planner.plan()
+        plan = planner.plan()
+        planned, trace = plan.graph, plan.trace
         appraise_by(planner.cost, planned)
         if until == "passes":
             return cls(planned, trace, graph)

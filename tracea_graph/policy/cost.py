@@ -44,8 +44,9 @@ _RANDOM = 0.25
 _COPY = 3.0
 """What a copy moves, in its size: a written byte counts twice."""
 _ABSENT = TensorSpec(None, ())
-_STAGING = 2
-"""Vector instructions per element that is copied on its way into a chain."""
+_STAGING = 80
+"""Vector instructions per element that is copied on its way into a chain: elements that lie a
+stride apart are fetched one by one, each from a cache line of its own."""
 
 
 @dataclass(frozen=True)

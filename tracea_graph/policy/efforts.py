@@ -24,6 +24,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.policy.weights import Dims, instructions
@@ -34,7 +35,7 @@ SHAPE_ONLY = frozenset(
     ("Shape", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Constant", "ConstantOfShape",
      "Flatten")
 )  # fmt: skip
-PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
+PRODUCTS = frozenset(("MatMul", "Gemm", "Conv", "LSTM", "GRU"))
 OVERLAPPING = (
     GemmParams,
     MatMulParams,
@@ -58,10 +59,15 @@ _CONVOLUTIONS = MappingProxyType(
 _PRODUCT, _FLAT_PRODUCT = 0.85, 0.5
 """The same of ONNX Runtime's, with many and with few rows."""
 _MANY_ROWS = 64
-_FEW_TAPS, _DEPTHWISE_PRODUCT = 32, 0.2
-"""Convolutions of fewer products per element are depthwise ones, and their share."""
+_DEPTHWISE_PRODUCT = 0.2
+"""Its share where every channel has filters of its own."""
 _HEAD_US = 0.3
 """What one head of an attention costs beside its arithmetic."""
+_STATE_PRODUCT, _GATE, _STEP_US = 0.3, 12.0, 1.0
+"""A recurrent cell's products with its state, instructions per gate, and what a step costs ONNX
+Runtime beside them."""
+_SPREAD = 105.0
+"""Vector instructions per element whose neighbours come from other channels."""
 _SOFTMAX, _NORM = 10.0, 6.0
 """Vector instructions per score, and per element of a normalised row."""
 
@@ -132,7 +138,7 @@ def _pool(p: PoolParams, operands: Sequence[Dims], result: Dims) -> Effort:
 
 
 def _move(p: MoveParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort()
+    return Effort(vector=_SPREAD * prod(result) if p.kind == "spread" else 0.0)
 
 
 def _channel_norm(p: ChannelNormParams, operands: Sequence[Dims], result: Dims) -> Effort:
@@ -148,6 +154,19 @@ def _softmax(p: SoftmaxParams, operands: Sequence[Dims], result: Dims) -> Effort
     return Effort(vector=prod(result) * (_SOFTMAX + (p.prologue.flops if p.prologue else 0)))
 
 
+def _recurrent(p: RecurrentParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return _cell(operands, _FUSED_PRODUCT, _STATE_PRODUCT, 0.0)
+
+
+def _cell(operands: Sequence[Dims], ahead: float, back: float, step_us: float) -> Effort:
+    """A recurrent cell; ``ahead`` and ``back`` are its products' shares of the peak."""
+    x, w, r = operands[:3]
+    steps, batch = x[0], prod(x[:2])
+    units = prod(r[:2]) * (r[3] if len(r) > 3 else 1)  # of all gates; panels have a fourth axis
+    product = 2.0 * batch * (prod(w) / ahead + prod(r) / back)
+    return Effort(product, batch * units * _GATE, steps * w[0] * step_us)
+
+
 EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingProxyType(
     {
         AttentionParams: _attention,
@@ -161,6 +180,7 @@ EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingP
         GemmParams: _gemm,
         MatMulParams: _matmul,
         NormParams: _norm,
+        RecurrentParams: _recurrent,
         ReduceParams: _reduce,
         SoftmaxParams: _softmax,
     }
@@ -173,7 +193,8 @@ def original(op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result
         return Effort()
     if op == "Conv":
         taps = prod(operands[1][1:])
-        share = _PRODUCT if taps > _FEW_TAPS else _DEPTHWISE_PRODUCT
+        depthwise = operands[1][1] == 1 and attrs.get("group", 1) > 1
+        share = _DEPTHWISE_PRODUCT if depthwise else _PRODUCT
         return Effort(2.0 * prod(result) * taps / share)
     if op == "ConvTranspose":
         return Effort(2.0 * prod(operands[0]) * prod(operands[1][1:]) / _FLAT_PRODUCT)
@@ -182,4 +203,6 @@ def original(op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result
         rows = prod(result) / max(1.0, columns)
         share = _PRODUCT if rows >= _MANY_ROWS else _FLAT_PRODUCT
         return Effort(2.0 * prod(result) * depth / share)
+    if op in ("LSTM", "GRU"):
+        return _cell(operands, _PRODUCT, _STATE_PRODUCT, _STEP_US)
     return Effort(vector=instructions(op.rpartition("::")[2], attrs, operands, result))

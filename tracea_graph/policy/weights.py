@@ -81,7 +81,9 @@ def instructions(
     if op in _ACROSS and _across(op, attrs, data, result):
         weight = _ACROSS[op]
     if op in _POOLS:
-        weight *= prod(map(float, attrs.get("kernel_shape", (1,))))
+        kernel = attrs.get("kernel_shape", (1,))
+        sides = data[len(data) - len(kernel) :] or kernel
+        weight *= prod(min(float(k), side) for k, side in zip(kernel, sides, strict=False))
     return weight * prod(data if op in _REDUCING else result)
 
 

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from tracea_graph.rewrite.pattern import Match, Miss, OpBuilder, Rule, constant_number, match
-from tracea_graph.rewrite.scheduler import (
-    Cost,
-    Decision,
-    Limits,
-    Pass,
-    Phase,
-    Proposal,
-    RulePass,
-    Trace,
-    schedule,
-)
+from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Price, Proposal, RulePass
+from tracea_graph.rewrite.scheduler import schedule
+from tracea_graph.rewrite.trace import Decision, Trace
 
 __all__ = [
     "Cost",
@@ -24,6 +16,7 @@ __all__ = [
     "OpBuilder",
     "Pass",
     "Phase",
+    "Price",
     "Proposal",
     "Rule",
     "RulePass",

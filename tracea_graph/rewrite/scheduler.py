@@ -1,266 +1,178 @@
 """The priority scheduler: passes propose, it disposes, and it writes down why.
 
-Within a phase every proposal waits in one heap ordered by predicted gain.  The best one that is
-still legal is applied; then only the passes whose neighbourhood changed are asked again, and once
-the heap is empty those that found something in the way.  The outcome is deterministic: ties break
-by the order of passes and regions.
+All proposals wait in one heap (:class:`Heap`).  A phase depends on those before it: its passes are
+first asked when nothing earlier is left to decide, and what they propose comes after.  The best
+pattern's sites that are still legal are applied; then only the passes of that phase are asked
+again, about the neighbourhood that changed, and once the heap is empty those that found something
+in the way.  The outcome is deterministic: ties break by the order of passes and regions.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from math import hypot
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import TensorSpec, Weight
-from tracea_graph.rewrite.pattern import Miss, Rule, match
+from tracea_graph.rewrite.heap import Heap, Waiting
+from tracea_graph.rewrite.pattern import Miss
+from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Preview, Price, Proposal
+from tracea_graph.rewrite.trace import Trace
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Cost", "Decision", "Pass", "Phase", "Proposal", "RulePass", "Trace", "schedule"]
+__all__ = ["schedule"]
 
-Cost = Callable[[TileGraph, Region], float]
-"""Predicted time of one region in µs."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """Replace ``old`` by ``new``; ``specs`` and ``weights`` describe values that are new.
-
-    A ``step`` is applied whatever it gains: it is there for what others make of it, and whoever
-    planned looks in the end at what is left alone.
-    """
-
-    rule: str
-    old: tuple[Region, ...]
-    new: tuple[Region, ...]
-    specs: Mapping[str, TensorSpec] = field(default_factory=dict)
-    weights: Mapping[str, Weight] = field(default_factory=dict)
-    error: float = 0.0
-    step: bool = False
-
-    @property
-    def where(self) -> str:
-        """The value that names the site."""
-        return self.new[0].results[0]
-
-
-class Pass(Protocol):
-    """Something that proposes rewrites anchored at one region."""
-
-    @property
-    def name(self) -> str:
-        """The name ``--only`` and ``--skip`` use."""
-        ...
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterable[Proposal | Miss]:
-        """Proposals whose last operator is ``region``, and near misses with their reason."""
-        ...
-
-
-@dataclass(frozen=True)
-class RulePass:
-    """A pattern rule as a pass."""
-
-    rule: Rule
-
-    @property
-    def name(self) -> str:
-        return self.rule.name
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if not region.results:
-            return
-        for pattern in self.rule.patterns:
-            found = match(pattern, graph, region)
-            if found is None:
-                continue
-            if isinstance(found, Miss):
-                yield Miss(self.name, found.where, found.reason)
-                continue
-            if (reason := self.rule.check(found)) is not None:
-                yield Miss(self.name, region.id, reason)
-                continue
-            yield Proposal(self.name, found.covered, (self.rule.rewrite(found),))
-            return
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Passes that run to a fixed point together, before the next phase starts."""
-
-    name: str
-    passes: tuple[Pass, ...]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One line of the trace."""
-
-    phase: str
-    rule: str
-    where: str
-    verdict: str
-    """``applied``, ``rejected``, ``superseded`` or ``missed``."""
-    reason: str = ""
-    gain_us: float = 0.0
-    nodes: tuple[str, ...] = ()
-    """The original operators it was about: their names, or first results."""
-
-
-@dataclass
-class Trace:
-    """What was proposed, and what became of it, in order."""
-
-    decisions: list[Decision] = field(default_factory=list)
-
-    def add(self, *args: object) -> None:
-        self.decisions.append(Decision(*args))  # type: ignore[arg-type]
-
-    def applied(self) -> dict[str, int]:
-        """How often each rule was applied."""
-        counts: dict[str, int] = {}
-        for decision in self.decisions:
-            if decision.verdict == "applied":
-                counts[decision.rule] = counts.get(decision.rule, 0) + 1
-        return counts
-
-    def misses(self) -> dict[tuple[str, str], int]:
-        """(rule, reason) of every near miss, with its count."""
-        counts: dict[tuple[str, str], int] = {}
-        for decision in self.decisions:
-            if decision.verdict in ("missed", "rejected"):
-                key = (decision.rule, decision.reason)
-                counts[key] = counts.get(key, 0) + 1
-        return counts
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the caller allows: rules, and the least gain in µs.
-
-    ``frozen`` maps values whose operators stay as they are to the reason; ``barred`` does so for
-    single rules.
-    """
-
-    only: frozenset[str] = frozenset()
-    skip: frozenset[str] = frozenset()
-    frozen: Mapping[str, str] = field(default_factory=dict)
-    barred: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    min_gain_us: float = 0.0
-    check: bool = False
+NO_LIMITS = Limits()
 
 
 def schedule(
-    graph: TileGraph, phases: Sequence[Phase], cost: Cost, limits: Limits = Limits()
+    graph: TileGraph,
+    phases: Sequence[Phase],
+    cost: Cost,
+    limits: Limits = NO_LIMITS,
+    price: Price = lambda region: 0.0,
 ) -> Trace:
     """Run the phases in order on ``graph``, in place.
 
     Raises GraphError naming the rule if a rewrite breaks the graph.
     """
-    trace = Trace()
-    for phase in phases:
-        passes = [p for p in phase.passes if _wanted(p.name, limits)]
-        _Run(graph, phase.name, passes, cost, limits, trace).run()
+    run = _Run(graph, phases, cost, limits, price)
+    for index in range(len(phases)):
+        run.open(index)
         graph.prune()
-    return trace
+    return run.trace
 
 
 def _wanted(name: str, limits: Limits) -> bool:
     return name not in limits.skip and (not limits.only or name in limits.only)
 
 
+_Opened = tuple[int, Pass]
+"""A pass and the index of its phase."""
+_Asked = tuple[str, int, str]
+"""Who was asked about what: region, phase and pass."""
+
+
 class _Run:
-    """One phase: the heap, and who has to be asked again."""
+    """The heap, the phases opened so far, and who has to be asked again."""
 
     def __init__(
         self,
         graph: TileGraph,
-        phase: str,
-        passes: Sequence[Pass],
+        phases: Sequence[Phase],
         cost: Cost,
         limits: Limits,
-        trace: Trace,
+        price: Price,
     ) -> None:
-        self.graph, self.phase, self.passes = graph, phase, passes
-        self.cost, self.limits, self.trace = cost, limits, trace
-        self.heap: list[tuple[float, int, Proposal]] = []
-        self.count = 0
-        # by region and pass, as of the last time they were asked
-        self.missed: dict[tuple[str, str], dict[Miss, None]] = {}
+        self.graph, self.phases, self.cost, self.limits = graph, phases, cost, limits
+        self.heap, self.trace = Heap(price), Trace()
+        self.opened: list[_Opened] = []
+        # by region, phase and pass, as of the last time they were asked
+        self.missed: dict[_Asked, dict[Miss, None]] = {}
+        self.waiting: dict[_Asked, list[Waiting]] = {}
+        self.told: set[Miss] = set()
         self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
+        self.times: dict[Region, float] = {}
+        self.error = 0.0  # predicted, of all that was applied
 
-    def run(self) -> None:
+    def open(self, index: int) -> None:
+        """Ask a phase's passes everywhere, and dispose of what comes until nothing does."""
+        passes = [(index, p) for p in self.phases[index].passes if _wanted(p.name, self.limits)]
+        self.opened += passes
         for region in self.graph.regions():
-            self.ask(region, self.passes)
+            self.ask(region, passes)
         while self.drain():
-            for where, name in list(self.missed):
+            for where, phase, name in list(self.missed):
                 if (again := self.graph.region(where)) is not None:
-                    self.ask(again, [p for p in self.passes if p.name == name])
-        for (where, _), misses in self.missed.items():
+                    self.ask(
+                        again, [(i, p) for i, p in self.opened if (i, p.name) == (phase, name)]
+                    )
+        self.tell_misses()
+
+    def tell_misses(self) -> None:
+        for (where, phase, _), misses in self.missed.items():
             still = self.graph.region(where)
             nodes = _names([still] if still else [])
-            for miss in misses:
+            for miss in [m for m in misses if m not in self.told]:
                 said = miss.rule, miss.where, "missed", miss.reason
-                self.trace.add(self.phase, *said, 0.0, nodes)
+                self.trace.add(self.phases[phase].name, *said, 0.0, nodes)
+            self.told |= misses.keys()
+        self.missed.clear()
 
     def drain(self) -> int:
         """Dispose of everything in the heap; return how many rewrites were applied."""
         applied = 0
-        while self.heap:
-            gain, _, proposal = heapq.heappop(self.heap)
-            applied += self.dispose(proposal, -gain)
+        while (site := self.heap.pop()) is not None:
+            applied += self.dispose(site)
         return applied
 
-    def ask(self, region: Region, passes: Iterable[Pass]) -> None:
-        for p in passes:
-            self.missed.pop((region.id, p.name), None)
+    def ask(self, region: Region, passes: Iterable[_Opened]) -> None:
+        for phase, p in passes:
+            key = region.id, phase, p.name
+            self.missed.pop(key, None)
+            for earlier in self.waiting.pop(key, ()):
+                self.heap.withdraw(earlier)
             for item in p.propose(self.graph, region):
                 if isinstance(item, Miss):
-                    self.missed.setdefault((region.id, p.name), {})[item] = None
+                    self.missed.setdefault(key, {})[item] = None
                 else:
-                    self.push(item)
+                    site = Waiting(phase, item, self.gain(item))
+                    self.waiting.setdefault(key, []).append(site)
+                    self.heap.push(self.graph, site)
 
-    def push(self, proposal: Proposal) -> None:
-        gain = sum(self.cost(self.graph, r) for r in proposal.old)
-        preview = _Preview(self.graph, proposal)
-        gain -= sum(self.cost(preview, r) for r in proposal.new)
-        heapq.heappush(self.heap, (-gain, self.count, proposal))
-        self.count += 1
+    def gain(self, proposal: Proposal) -> float:
+        preview = Preview(self.graph, proposal)
+        before = sum(self.time(self.graph, r) for r in proposal.old)
+        return before - sum(self.time(preview, r) for r in proposal.new)
 
-    def dispose(self, proposal: Proposal, gain: float) -> bool:
-        """Apply the proposal if it is still legal; write down what became of it."""
+    def time(self, graph: TileGraph, region: Region) -> float:
+        """A region and the shapes around it never change, so it is predicted once."""
+        if region not in self.times:
+            self.times[region] = self.cost(graph, region)
+        return self.times[region]
+
+    def dispose(self, site: Waiting) -> bool:
+        """Apply a proposal if it is still legal; write down what became of it."""
+        proposal, phase = site.proposal, self.phases[site.phase].name
         rule, where, nodes = proposal.rule, proposal.where, _names(proposal.old)
-        verdict = self.verdict(proposal, gain)
-        if verdict is not None:
-            self.trace.add(self.phase, rule, where, *verdict, gain, nodes)
+        if (verdict := self.verdict(site)) is not None:
+            self.trace.add(phase, rule, where, *verdict, site.gain, nodes)
             return False
         try:
             self.graph.replace(proposal.old, proposal.new, proposal.specs, proposal.weights)
             if self.limits.check:
                 self.graph.check()
         except GraphError as error:
-            self.trace.add(self.phase, rule, where, "rejected", str(error), gain, nodes)
+            why = _impossible(proposal, error)
+            self.trace.add(phase, rule, where, "rejected", why, site.gain, nodes)
             return False
-        self.trace.add(self.phase, rule, where, "applied", "", gain, nodes)
+        self.trace.add(phase, rule, where, "applied", "", site.gain, nodes)
+        self.error = hypot(self.error, proposal.error)
+        self.heap.settle(proposal)
         for gone in proposal.old:
-            self.missed.pop((gone.id, rule), None)
+            self.missed.pop((gone.id, site.phase, rule), None)
             self.took[gone.id] = rule
         for region in self.neighbourhood(proposal.new):
-            self.ask(region, self.passes)
+            self.ask(region, [(i, p) for i, p in self.opened if i == site.phase])
         return True
 
-    def verdict(self, proposal: Proposal, gain: float) -> tuple[str, str] | None:
+    def verdict(self, site: Waiting) -> tuple[str, str] | None:
+        proposal, limits = site.proposal, self.limits
         if gone := [r.id for r in proposal.old if self.graph.region(r.id) is not r]:
-            taker = next((self.took[name] for name in gone if name in self.took), "another rule")
-            return "superseded", f"{taker} took part of it first"
+            known = next((r for r in proposal.old if r.id in gone and r.id in self.took), None)
+            if known is None:
+                return "superseded", "another rule took part of it first"
+            return "superseded", f"{self.took[known.id]} took {known.results[0]!r} first"
         written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
-        for kept in (self.limits.frozen, self.limits.barred.get(proposal.rule, {})):
+        for kept in (limits.frozen, limits.barred.get(proposal.rule, {})):
             if found := next((v for v in written if v in kept), None):
                 return "rejected", kept[found]
-        if gain < self.limits.min_gain_us and not proposal.step:
-            return "rejected", "no gain predicted"
+        if site.gain < limits.min_gain_us and not proposal.step:
+            return "rejected", f"no gain is predicted for {proposal.where!r}"
+        if proposal.error and hypot(self.error, proposal.error) > limits.max_error:
+            return "rejected", (
+                f"its predicted error of {proposal.error:.2g} would bring that of all rewrites "
+                f"above the {limits.max_error:.2g} allowed"
+            )
         return None
 
     def neighbourhood(self, regions: Iterable[Region]) -> list[Region]:
@@ -276,24 +188,15 @@ class _Run:
         return list(near.values())
 
 
+def _impossible(proposal: Proposal, error: GraphError) -> str:
+    """Why the graph refused a rewrite, in terms of the model."""
+    if "would make a cycle" not in str(error):
+        return str(error)
+    written = " and ".join(repr(r.results[0]) for r in proposal.old if r.results)
+    return f"what makes {written} cannot be one: something in between needs one for the other"
+
+
 def _names(regions: Iterable[Region]) -> tuple[str, ...]:
     """What the original operators of some regions are called."""
     nodes = {id(n): n for r in regions for n in r.nodes}
     return tuple(n.name or next(iter(n.outputs), n.op) for n in nodes.values())
-
-
-class _Preview(TileGraph):
-    """A graph's questions, answered as if a proposal's new values existed."""
-
-    def __init__(self, graph: TileGraph, proposal: Proposal) -> None:
-        self._graph, self._proposal = graph, proposal
-        self.opset = graph.opset
-
-    def spec(self, value: str) -> TensorSpec:
-        if value in self._proposal.specs:
-            return self._proposal.specs[value]
-        weight = self._proposal.weights.get(value)
-        return weight.spec if weight else self._graph.spec(value)
-
-    def weight(self, value: str) -> Weight | None:
-        return self._proposal.weights.get(value) or self._graph.weight(value)

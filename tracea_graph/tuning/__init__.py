@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from tracea_graph.tuning.cache import TuningCache
+from tracea_graph.tuning.cache import Entry, TuningCache
+from tracea_graph.tuning.events import Event, Listener, Measured, Settled, Started, Tuned, ignore
+from tracea_graph.tuning.machine import CACHE_FILE, Task
 from tracea_graph.tuning.problem import (
+    Case,
     Drivers,
     Problem,
     Workload,
     problems_of,
     with_drivers,
 )
-from tracea_graph.tuning.tuner import Tuned, Tuner, tune
+from tracea_graph.tuning.tables import tables
+from tracea_graph.tuning.tune import tune
+from tracea_graph.tuning.tuner import Propose, Tuner
 
 __all__ = [
-    "Drivers", "Problem", "Tuned", "Tuner", "TuningCache", "Workload", "problems_of", "tune",
-    "with_drivers",
+    "CACHE_FILE", "Case", "Drivers", "Entry", "Event", "Listener", "Measured", "Problem",
+    "Propose", "Settled", "Started", "Task", "Tuned", "Tuner", "TuningCache", "Workload",
+    "ignore", "problems_of", "tables", "tune", "with_drivers",
 ]  # fmt: skip

@@ -19,11 +19,12 @@ from tracea_graph.check.timing import Race
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
-from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.kernels.cpu import kernels_of
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.table import OpType
-from tracea_graph.ops.gemm import LAYOUTS, PANEL
-from tracea_graph.ops.program import Buffer, Call, GemmDriver, Program, View
+from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL
+from tracea_graph.ops.program import Buffer, Call, GemmDriver, Program, Temp, View
 from tracea_graph.tuning.problem import Case, Problem
 from tracea_graph.tuning.wire_model import Repeated
 
@@ -38,10 +39,14 @@ _LIMIT = 20.0
 """Seconds until a candidate that does not answer counts as hung."""
 
 
-def weight_shape(problem: Problem) -> tuple[int, ...]:
-    if problem.layout == "panels":
-        return (-(-problem.n // PANEL), problem.k, PANEL)
-    return (problem.k, problem.n)
+def weight_of(problem: Problem) -> TensorSpec:
+    """The stored weights of one node."""
+    k, n = problem.k, problem.n
+    if problem.layout in IN_BF16:
+        return TensorSpec(DType.BF16, (-(-n // PANEL), k // 2, PANEL, 2))
+    return TensorSpec(
+        DType.F32, (-(-n // PANEL), k, PANEL) if problem.layout == "panels" else (k, n)
+    )
 
 
 def _extras(problem: Problem, rows: Extent) -> list[TensorSpec]:
@@ -55,14 +60,19 @@ def _extras(problem: Problem, rows: Extent) -> list[TensorSpec]:
 
 
 def _results(problem: Problem, rows: Extent) -> tuple[TensorSpec, ...]:
+    if problem.parts:
+        return tuple(TensorSpec(DType.F32, (rows, width)) for width in problem.parts)
     types = problem.epilogue.result_types if problem.epilogue else (DType.F32,)
     return tuple(TensorSpec(dtype, (rows, problem.n)) for dtype in types)
 
 
 def bench_program(problem: Problem, drivers: tuple[GemmDriver, ...]) -> Program:
-    """The product alone; inputs are x, w, bias, extras, and y of the node before, unread."""
+    """The product alone; inputs are x, w, bias, extras, and y of the node before, unread.
+
+    Where x has to be bf16 it is rounded first, as in the programs of models.
+    """
     k, n = problem.k, problem.n
-    inputs = [TensorSpec(DType.F32, ("m", k)), TensorSpec(DType.F32, weight_shape(problem))]
+    inputs = [TensorSpec(DType.F32, ("m", k)), weight_of(problem)]
     views: list[View | None] = [_dense(i, s.shape or ()) for i, s in enumerate(inputs)]
     views.append(_dense(2, (n,)) if problem.bias else None)
     if problem.bias:
@@ -76,10 +86,17 @@ def bench_program(problem: Problem, drivers: tuple[GemmDriver, ...]) -> Program:
         inputs.append(spec)
     outputs = _results(problem, "m")
     inputs.append(outputs[0])
-    views += (View(Buffer("output", i), ("m", n), (n, 1)) for i in range(len(outputs)))
-    layout = LAYOUTS.index(problem.layout)
-    call = Call("gemm", tuple(views), (layout, 1), chain=problem.epilogue, drivers=drivers)
-    return Program(tuple(inputs), outputs, {"m": (0, 0)}, (), (call,))
+    widths = problem.parts or (n,) * len(outputs)
+    views += (View(Buffer("output", i), ("m", w), (w, 1)) for i, w in enumerate(widths))
+    temps, calls = list[Temp](), list[Call]()
+    if problem.layout == "pairs":
+        pairs = View(Buffer("temp", 0), ("m", k), (k, 1))
+        temps.append(Temp(DType.BF16, combine("mul", "m", k), 0, 1))
+        calls.append(Call("round_bf16", (views[0], pairs)))
+        views[0] = pairs
+    ints = (LAYOUTS.index(problem.layout), len(problem.parts) or 1)
+    calls.append(Call(problem.kernel, tuple(views), ints, chain=problem.epilogue, drivers=drivers))
+    return Program(tuple(inputs), outputs, {"m": (0, 0)}, tuple(temps), tuple(calls))
 
 
 def _dense(index: int, dims: tuple[Extent, ...]) -> View:
@@ -129,13 +146,14 @@ class Stand(AbstractContextManager["Stand"]):
         types = {t.name: t for t in map(_op_type, found)}
         self.library = build_library(
             list(types.values()),
-            ("gemm",),
+            sorted(
+                {name for p in found for c in bench_program(p, ()).calls for name in kernels_of(c)}
+            ),
             list(chains.values()),
             (isa,),
             folder / "bench.so",
             environment=environment,
         )
-        self._data = folder / "weights.data"
         self._worker: Worker | None = None
         self._open: dict[tuple[GemmDriver, int], str] = {}
         self._case: Case | None = None
@@ -152,7 +170,7 @@ class Stand(AbstractContextManager["Stand"]):
     def race(
         self, case: Case, a: GemmDriver, b: GemmDriver, threads: int, pairs: int, seconds: float
     ) -> Race:
-        """Run two drivers of a case in turn, whatever their ``max_rows``.
+        """Run two drivers of a case in turn, whatever their ``max_rows``; times of one product.
 
         Raises WorkerError if either cannot run; the next race starts a new worker then.
         """
@@ -161,12 +179,15 @@ class Stand(AbstractContextManager["Stand"]):
         try:
             worker = self._worker = self._worker or Worker(limit=_LIMIT)
             names = [self._opened(worker, case, driver, threads) for driver in (a, b)]
-            return worker.race(
+            race = worker.race(
                 names[0], names[1], self._feeds, pairs=pairs, warmup=1, seconds=seconds
             )
         except WorkerError:
             self._stop()
             raise
+        count = self.model(case).count
+        a_ms, b_ms = (tuple(ms / count for ms in series) for series in (race.a_ms, race.b_ms))
+        return Race(a_ms, b_ms)
 
     def model(self, case: Case) -> Repeated:
         """The model of a case, without its plan."""
@@ -179,16 +200,16 @@ class Stand(AbstractContextManager["Stand"]):
         inputs["y0"] = outputs[0]
         margin = LARGE_MARGIN if rows >= LARGE_ROWS else MARGIN
         wanted = min(self._cache * margin, MOST_BYTES)
-        count = math.ceil(wanted / problem.weight_bytes)
+        count, weight = math.ceil(wanted / problem.weight_bytes), weight_of(problem)
         return Repeated(
             self.library.domain, _op_type(problem).name, inputs, outputs,
-            weight_shape(problem), min(max(count, 2), MOST_NODES), self._data.name,
+            weight, min(max(count, 2), MOST_NODES), f"{problem.dtype}.data",
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:
         """Feeds and weights for a case; sessions of the last one are closed."""
         model = self.model(case)
-        self._provide(model.count * model.stride)
+        self._provide(model)
         random = np.random.default_rng(0)
         self._feeds = {name: _draw(random, spec) for name, spec in model.inputs.items()}
         for name in self._open.values():
@@ -196,15 +217,19 @@ class Stand(AbstractContextManager["Stand"]):
                 self._worker.close(name)
         self._open, self._case = {}, case
 
-    def _provide(self, size: int) -> None:
-        """Let the data file be at least so long; its content repeats."""
-        have = self._data.stat().st_size if self._data.exists() else 0
+    def _provide(self, model: Repeated) -> None:
+        """Let a model's data file be long enough; its content repeats."""
+        data, size = self._folder / model.data, model.count * model.stride
+        have = data.stat().st_size if data.exists() else 0
         if have >= size:
             return
-        block = np.random.default_rng(1).standard_normal(_BLOCK // 4, dtype=np.float32) * 0.02
-        with self._data.open("ab") as file:
+        numbers = np.random.default_rng(1).standard_normal(_BLOCK // 4, dtype=np.float32) * 0.02
+        block = numbers.tobytes()
+        if model.weight.dtype is DType.BF16:
+            block = (numbers.view(np.uint32) >> 16).astype(np.uint16).repeat(2).tobytes()
+        with data.open("ab") as file:
             for _ in range(have, size, _BLOCK):
-                file.write(block.tobytes())
+                file.write(block)
 
     def _opened(self, worker: Worker, case: Case, driver: GemmDriver, threads: int) -> str:
         key = (driver, threads)

@@ -1,8 +1,9 @@
 """The persistent cache: what was measured once on this machine is never measured again.
 
 One SQLite file, readable by its owner alone.  A key is a digest of everything a result depends
-on; an entry holds the drivers found and the measurements behind them.  Entries that are not
-final hold what an interrupted study had measured, so that the next run resumes it.
+on, spelled out in ``about``; an entry holds the drivers found and the measurements behind them.
+Entries that are not final hold what an interrupted study had measured, so that the next run
+resumes it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -24,12 +25,13 @@ __all__ = ["Entry", "TuningCache"]
 
 _APPLICATION = 0x74726163
 """``trac``: marks the file as ours (SQLite's ``application_id``)."""
-_VERSION = 1
+_VERSION = 2
 _WAIT_SECONDS = 10.0
 _TABLE = """
 CREATE TABLE IF NOT EXISTS result (
     key TEXT PRIMARY KEY,
     what TEXT NOT NULL,
+    about TEXT NOT NULL,
     value TEXT NOT NULL,
     evidence TEXT NOT NULL,
     final INTEGER NOT NULL,
@@ -37,12 +39,15 @@ CREATE TABLE IF NOT EXISTS result (
 ) WITHOUT ROWID
 """
 _STORE = """
-INSERT INTO result VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO result VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
-    what = excluded.what, value = excluded.value, evidence = excluded.evidence,
+    what = excluded.what, about = excluded.about,
+    value = excluded.value, evidence = excluded.evidence,
     final = excluded.final, written = excluded.written
 WHERE excluded.final >= result.final
 """
+
+_COLUMNS = "key, what, about, value, evidence, final, written"
 
 _T = TypeVar("_T")
 
@@ -51,13 +56,30 @@ _T = TypeVar("_T")
 class Entry:
     """A result: ``value`` and ``evidence`` are JSON-ready, ``final`` tells it from a beginning.
 
-    ``what`` describes the key for people.
+    ``what`` describes the problem for people, ``about`` everything the key is a digest of;
+    ``written`` is the time of writing (seconds since 1970), which the cache fills in.
     """
 
     value: Any
     evidence: Any
     final: bool
     what: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
+    written: float = field(default=0.0, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``tracea cache export`` writes of an entry, besides its key."""
+        return {
+            "what": self.what, "about": dict(self.about), "value": self.value,
+            "evidence": self.evidence, "final": self.final, "written": self.written,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Entry:
+        """The inverse of :meth:`to_json`.  Raises KeyError, TypeError or ValueError."""
+        about = {str(name): str(value) for name, value in dict(data["about"]).items()}
+        final, written = bool(data["final"]), float(data["written"])
+        return cls(data["value"], data["evidence"], final, str(data["what"]), about, written)
 
 
 class TuningCache(AbstractContextManager["TuningCache"]):
@@ -81,30 +103,41 @@ class TuningCache(AbstractContextManager["TuningCache"]):
 
     def get(self, key: str) -> Entry | None:
         """The entry stored under a key, or None where there is none or it cannot be read."""
-        query = "SELECT value, evidence, final, what FROM result WHERE key = ?"
+        query = f"SELECT {_COLUMNS} FROM result WHERE key = ?"
         row = self._guarded(lambda: self._connection.execute(query, (key,)).fetchone())
-        if row is None:
-            return None
-        try:
-            return Entry(json.loads(row[0]), json.loads(row[1]), bool(row[2]), row[3])
-        except ValueError:
-            return None
+        return None if row is None else _entry(row)
 
     def put(self, key: str, entry: Entry) -> None:
         """Store an entry; a beginning never replaces a final one."""
-        value, evidence = (json.dumps(x, sort_keys=True) for x in (entry.value, entry.evidence))
-        row = (key, entry.what, value, evidence, int(entry.final), time.time())
+        texts = (json.dumps(x, sort_keys=True) for x in (entry.about, entry.value, entry.evidence))
+        row = (key, entry.what, *texts, int(entry.final), entry.written or time.time())
         self._guarded(lambda: self._connection.execute(_STORE, row))
+
+    def abouts(self) -> list[dict[str, str]]:
+        """What the keys of all entries are made of."""
+        query = "SELECT about FROM result"
+        found = []
+        for (text,) in self._guarded(lambda: self._connection.execute(query).fetchall()):
+            with suppress(ValueError):
+                found.append(json.loads(text))
+        return found
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Forget entries; unknown keys are fine."""
+        rows = [(key,) for key in keys]
+        query = "DELETE FROM result WHERE key = ?"
+        self._guarded(lambda: self._connection.executemany(query, rows))
 
     def __len__(self) -> int:
         (count,) = self._connection.execute("SELECT count(*) FROM result").fetchone()
         return int(count)
 
     def __iter__(self) -> Iterator[tuple[str, Entry]]:
-        """Keys and entries, oldest first."""
-        query = "SELECT key, value, evidence, final, what FROM result ORDER BY written"
-        for key, value, evidence, final, what in self._connection.execute(query).fetchall():
-            yield key, Entry(json.loads(value), json.loads(evidence), bool(final), what)
+        """Keys and entries, oldest first; those that cannot be read are left out."""
+        query = f"SELECT {_COLUMNS} FROM result ORDER BY written"
+        for row in self._guarded(lambda: self._connection.execute(query).fetchall()):
+            if (entry := _entry(row)) is not None:
+                yield row[0], entry
 
     # ---- the file ----------------------------------------------------------------------
 
@@ -167,6 +200,15 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         connection = sqlite3.connect(":memory:", isolation_level=None)
         connection.execute(_TABLE)
         return connection
+
+
+def _entry(row: tuple[Any, ...]) -> Entry | None:
+    """The entry of a row of all columns, or None where it is no JSON."""
+    try:
+        about, value, evidence = map(json.loads, row[2:5])
+    except ValueError:
+        return None
+    return Entry(value, evidence, bool(row[5]), row[1], about, row[6])
 
 
 def _open(path: Path) -> sqlite3.Connection:

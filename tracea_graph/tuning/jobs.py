@@ -1,27 +1,39 @@
-"""What to tune first: cases in the order of expected gain per time of measuring.
+"""What to tune first, and how many trials it is worth.
 
-    expected gain = share of its run's time · what the cost model sees to be won
+    expected gain = share of its run's time · what is expected to be won of it
     cost          ∝ one run of the bench model: time per byte of weights
 
-Row counts are runs of their own: a product at one row may matter as much as the same at 512.
+The row counts asked for are one run, in which every case has its share of the whole model's
+predicted time; every typical row count nobody asked for is a run of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tracea_graph.tuning.problem import Case, Workload, row_class
 from tracea_graph.tuning.space import candidates, default_of, modelled_us
 
-__all__ = ["TYPICAL_ROWS", "Job", "by_worth", "jobs_of"]
+__all__ = ["TYPICAL_ROWS", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
 
 TYPICAL_ROWS = (1, 16, 128, 1024)
 """The row count that stands for each row class nobody asked for."""
 _PETTY_US = 3.0
 """A product faster than this is not worth tuning: calling it costs as much."""
-_LEAST_GAIN = 0.01
-"""What may be won even where the cost model sees nothing."""
+_PRIOR_GAIN = 0.03
+"""What a case is expected to win before any was measured, where the cost model sees less."""
+_WORTH = 0.01
+"""A run whose remaining cases promise less, end to end, is left as it is."""
+_UNASKED_WEIGHT = 0.1
+_FEWEST, _MOST = 4, 160
+"""Trials of a case, at least and at most."""
+_BENCH_BYTES, _PAIRS, _OPENING_US = 64 << 20, 5, 60e3
+"""A bench model's weights, the pairs a trial takes on average, and the µs a session takes."""
+_SEARCHING = 0.7
+"""Share of a case's time for searching; the rest is for telling the best apart."""
+_JUDGING = 30
+"""Pairs of the verdict, usually."""
 
 
 @dataclass(frozen=True)
@@ -32,48 +44,108 @@ class Job:
     asked: bool
     share: float
 
+    @property
+    def run(self) -> int:
+        """The run it belongs to: 0 for what was asked for, else its row count."""
+        return 0 if self.asked else self.case.rows
 
-def jobs_of(workloads: Iterable[Workload], isa: str, threads: Sequence[int]) -> list[Job]:
-    """Every case of the workloads that is large enough to tune."""
-    spent: dict[int, float] = {}
-    found: list[tuple[Case, bool, float, int]] = []
+    @property
+    def weight(self) -> float:
+        """How much its run counts beside the one asked for."""
+        return 1.0 if self.asked else _UNASKED_WEIGHT
+
+
+def jobs_of(
+    workloads: Iterable[Workload], isa: str, threads: Sequence[int], rest_us: float = 0.0
+) -> list[Job]:
+    """Every case of the workloads that is large enough to tune.
+
+    ``rest_us`` is what the model's other regions take, by prediction.
+    """
+    spent: dict[int, float] = {0: rest_us}
+    found: list[tuple[Job, float]] = []
     for load in workloads:
         taken = {row_class(rows) for rows in load.rows}
         others = [rows for rows in TYPICAL_ROWS if row_class(rows) not in taken]
         for rows in (*load.rows, *others):
-            case = Case(load.problem, rows)
-            us = modelled_us(case, default_of(case), isa, threads[0])
-            spent[rows] = spent.get(rows, 0.0) + us * load.count
-            found.append((case, rows in load.rows, us, load.count))
-    return [
-        Job(case, asked, us * count / spent[case.rows])
-        for case, asked, us, count in found
-        if us >= _PETTY_US
-    ]
+            job = Job(Case(load.problem, rows), rows in load.rows, 0.0)
+            us = modelled_us(job.case, default_of(job.case), isa, threads[0])
+            spent[job.run] = spent.get(job.run, 0.0) + us * load.count
+            if us >= _PETTY_US:
+                found.append((job, us * load.count))
+    return [Job(j.case, j.asked, us / spent[j.run]) for j, us in found]
 
 
-def by_worth(jobs: Iterable[Job], isa: str, threads: Sequence[int]) -> list[Job]:
+@dataclass
+class Prospects:
+    """What jobs are expected to win: what the cost model sees, corrected by what was won."""
+
+    isa: str
+    threads: Sequence[int]
+    _seen: dict[Case, float] = field(default_factory=dict)
+    _won: dict[int, list[float]] = field(default_factory=dict)
+
+    def of(self, job: Job) -> float:
+        """Expected end-to-end gain of a job, as a share of its run's time."""
+        if job.case not in self._seen:
+            self._seen[job.case] = _modelled_gain(job.case, self.isa, self.threads)
+        won = self._won.get(job.run, [])
+        usual, trust = (_PRIOR_GAIN + sum(won)) / (1 + len(won)), 1.0 / (1 + len(won))
+        return job.share * (trust * max(self._seen[job.case], usual) + (1 - trust) * usual)
+
+    def won(self, job: Job, gain: float) -> None:
+        """A job turned out to be so many times as fast: others of its run may expect the like."""
+        self._won.setdefault(job.run, []).append(1 - 1 / gain)
+
+    def slice_of(self, jobs: Sequence[Job], seconds: float) -> float:
+        """The seconds the first of these jobs may search, of what is left for all of them."""
+        wanted = [self.of(job) * job.weight for job in jobs]
+        return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
+
+    def hopeless(self, jobs: Iterable[Job]) -> set[int]:
+        """Runs whose remaining jobs together promise less than a hundredth."""
+        sums: dict[int, float] = {}
+        for job in jobs:
+            sums[job.run] = sums.get(job.run, 0.0) + self.of(job)
+        return {run for run, gain in sums.items() if gain < _WORTH}
+
+
+def by_worth(jobs: Iterable[Job], prospects: Prospects) -> list[Job]:
     """Jobs asked for first, then by expected gain per cost."""
 
     def worth(job: Job) -> float:
-        return job.share * _gain(job.case, isa, threads) / _cost(job.case, isa)
+        return prospects.of(job) / _run_us(job.case, prospects.isa)
 
     return sorted(jobs, key=lambda job: (not job.asked, -worth(job)))
 
 
-def _gain(case: Case, isa: str, threads: Sequence[int]) -> float:
+def allot(jobs: Sequence[Job], prospects: Prospects, seconds: float) -> Mapping[Case, int]:
+    """Trials per case, in proportion to expected gains, of what fits into the time.
+
+    It follows from models alone: equal jobs and budgets give equal numbers on any day.
+    """
+    wanted = {job.case: prospects.of(job) * job.weight for job in jobs}
+    total = sum(wanted.values()) or 1.0
+    trials = {}
+    for case, gain in wanted.items():
+        run_us = _run_us(case, prospects.isa) * len(prospects.threads)
+        us = seconds * 1e6 * gain / total - 2 * _JUDGING * run_us
+        fitting = int(us / (2 * _PAIRS * run_us + _OPENING_US))
+        trials[case] = min(max(fitting, _FEWEST), _MOST)
+    return trials
+
+
+def _modelled_gain(case: Case, isa: str, threads: Sequence[int]) -> float:
     """Share of the case's time that the cost model expects the best candidate to save."""
     default = default_of(case)
-    best = max(
-        (
-            1 - modelled_us(case, driver, isa, t) / modelled_us(case, default, isa, t)
-            for driver in candidates(case, isa, threads, limit=4)
-            for t in threads
-        ),
-        default=0.0,
+    gains = (
+        1 - modelled_us(case, driver, isa, t) / modelled_us(case, default, isa, t)
+        for driver in candidates(case, isa, threads, limit=4)
+        for t in threads
     )
-    return max(best, _LEAST_GAIN)
+    return max(gains, default=0.0)
 
 
-def _cost(case: Case, isa: str) -> float:
-    return modelled_us(case, default_of(case), isa, 1) / case.problem.weight_bytes
+def _run_us(case: Case, isa: str) -> float:
+    """µs of one run of the case's bench model."""
+    return modelled_us(case, default_of(case), isa, 1) * _BENCH_BYTES / case.problem.weight_bytes

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.gemm import LAYOUTS
+from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL
 from tracea_graph.ops.program import Call, GemmDriver, Program
 from tracea_graph.passes.lower_gemm import DRIVERS
 
@@ -20,15 +20,17 @@ __all__ = [
     "with_drivers",
 ]  # fmt: skip
 
-_TUNED_LAYOUTS = ("panels", "kn")
+_TUNED_LAYOUTS = ("panels", "kn", *IN_BF16)
 """Weights ``[N, K]`` are read by rows, where drivers have no say."""
+_KERNELS = ("gemm", "gemm_bf16")
 
 
 @dataclass(frozen=True)
 class Problem:
     """One product up to its row count: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
 
-    ``layout`` is how the weights lie: ``panels`` or ``kn``.
+    ``layout`` is how the weights lie, one of ``LAYOUTS`` but ``nk``; ``parts`` are the widths of
+    several products side by side, which sum up to ``n``; empty for one.
     """
 
     k: int
@@ -36,13 +38,22 @@ class Problem:
     layout: str = "panels"
     bias: bool = True
     epilogue: Chain | None = None
-    kernel: str = "gemm"
+    parts: tuple[int, ...] = ()
+
+    @property
+    def kernel(self) -> str:
+        return "gemm_bf16" if self.layout in IN_BF16 else "gemm"
+
+    @property
+    def dtype(self) -> str:
+        """What is multiplied: ``f32``, ``bf16``, or ``mixed`` for bf16 weights alone."""
+        return {"pairs": "bf16", "mixed": "mixed"}.get(self.layout, "f32")
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the stored weights, padding included."""
-        width = -(-self.n // 16) * 16 if self.layout == "panels" else self.n
-        return 4 * self.k * width
+        width = self.n if self.layout == "kn" else -(-self.n // PANEL) * PANEL
+        return (2 if self.layout in IN_BF16 else 4) * self.k * width
 
     @property
     def key(self) -> dict[str, Any]:
@@ -54,10 +65,12 @@ class Problem:
             "layout": self.layout,
             "bias": self.bias,
             "epilogue": self.epilogue.text if self.epilogue else "",
+            "parts": "+".join(map(str, self.parts)),
         }
 
     def __str__(self) -> str:
-        return f"{self.kernel} {self.k}x{self.n}" + (" + epilogue" if self.epilogue else "")
+        width = "+".join(map(str, self.parts)) or str(self.n)
+        return f"{self.kernel} {self.k}x{width}" + (" + epilogue" if self.epilogue else "")
 
 
 @dataclass(frozen=True)
@@ -96,20 +109,22 @@ def row_class(rows: int) -> int:
 def problem_of(call: Call) -> Problem | None:
     """The problem a kernel call poses, or None where drivers have no say.
 
-    Those are other kernels, weights stored ``[N, K]``, batches, several products in one, operands
-    that lie transposed, and weights that are computed.
+    Those are other kernels, weights stored ``[N, K]``, batches, operands that lie transposed, and
+    weights that are computed.
     """
-    if call.kernel != "gemm" or LAYOUTS[call.ints[0]] not in _TUNED_LAYOUTS:
+    if call.kernel not in _KERNELS or LAYOUTS[call.ints[0]] not in _TUNED_LAYOUTS:
         return None
-    x, weight, bias, result = call.views[0], call.views[1], call.views[2], call.views[-1]
-    if x is None or weight is None or result is None or weight.buffer.kind != "input":
+    x, weight, bias = call.views[:3]
+    if x is None or weight is None or weight.buffer.kind != "input":
         return None
-    if call.ints[1] != 1 or len(x.dims) != 2 or x.strides[1] != 1 or weight.strides[-1] != 1:
+    if len(x.dims) != 2 or x.strides[1] != 1 or weight.strides[-1] != 1:
         return None
-    k, n = x.dims[1], result.dims[1]
-    if not isinstance(k, int) or not isinstance(n, int):
+    results = [view for view in call.views[-call.ints[1] :] if view is not None]
+    k, parts = x.dims[1], [d for view in results if isinstance(d := view.dims[1], int)]
+    if not isinstance(k, int) or len(parts) < call.ints[1]:
         return None
-    return Problem(k, n, LAYOUTS[call.ints[0]], bias is not None, call.chain)
+    several = tuple(parts) if len(parts) > 1 else ()
+    return Problem(k, sum(parts), LAYOUTS[call.ints[0]], bias is not None, call.chain, several)
 
 
 def problems_of(

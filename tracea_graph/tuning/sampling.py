@@ -12,10 +12,12 @@ from tracea_graph.ops.program import GemmDriver
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["sample"]
+__all__ = ["SEEDS", "params_of", "sample", "sampler", "space_of"]
 
-_SEEDS = 10
+SEEDS = 10
 """Candidates measured first, in the order of the cost model."""
+_STALE = 32
+"""Proposals without a new candidate after which the sampler has nothing to say any more."""
 _AXES = ("max_rows", "tile_panels", "row_chunk", "panel_group", "prefetch")
 
 
@@ -32,15 +34,13 @@ def sample(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize", sampler=_sampler(seed))
-    values = {a: sorted({getattr(c, a) for c in candidates}) for a in _AXES}
-    space: dict[str, optuna.distributions.BaseDistribution] = {
-        a: optuna.distributions.CategoricalDistribution(v) for a, v in values.items()
-    }
-    for candidate in candidates[:_SEEDS]:
-        study.enqueue_trial(dict(zip(_AXES, astuple(candidate), strict=True)))
-    known, seen = set(candidates), set[GemmDriver]()
-    for _ in range(4 * trials):  # sets a bound where proposals repeat themselves
+    study = optuna.create_study(direction="maximize", sampler=sampler(seed))
+    space = space_of(candidates)
+    for candidate in candidates[:SEEDS]:
+        study.enqueue_trial(params_of(candidate))
+    known, seen, stale = set(candidates), set[GemmDriver](), 0
+    while len(seen) < min(trials, len(known)) and stale < _STALE:
+        stale += 1
         trial = study.ask(space)
         driver = GemmDriver(**trial.params)
         if driver not in known:
@@ -49,16 +49,31 @@ def sample(
         if (found := score(driver)) is None:
             return False
         study.tell(trial, found)
-        seen.add(driver)
-        if len(seen) == trials:
-            break
+        if driver not in seen:
+            seen.add(driver)
+            stale = 0
     return True
 
 
-def _sampler(seed: int) -> optuna.samplers.BaseSampler:
+def params_of(driver: GemmDriver) -> dict[str, int]:
+    """A driver as optuna's parameters."""
+    return dict(zip(_AXES, astuple(driver), strict=True))
+
+
+def space_of(
+    candidates: Sequence[GemmDriver],
+) -> dict[str, optuna.distributions.BaseDistribution]:
+    """The axes of the space that the candidates lie in."""
+    import optuna
+
+    values = {a: sorted({getattr(c, a) for c in candidates}) for a in _AXES}
+    return {a: optuna.distributions.CategoricalDistribution(v) for a, v in values.items()}
+
+
+def sampler(seed: int) -> optuna.samplers.BaseSampler:
     """Gaussian process where its dependencies are installed, else tree-structured Parzen."""
     import optuna
 
     if find_spec("scipy") and find_spec("torch"):
-        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_SEEDS)
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_SEEDS)
+        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=SEEDS)
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=SEEDS)

@@ -1,11 +1,11 @@
 """One study: which of a case's drivers is fastest, measured as little as it takes.
 
-Successive halving: every candidate runs a few pairs against the default, the better third some
-more, and the best of those is judged on pairs taken after it was chosen, so that being lucky
-once does not make a winner.  Candidates are ranked by their shortest runs, which noise only
-ever lengthens; the verdict rests on the median over blocks of pairs and its bounds.  Over
-several thread counts ratios count as their geometric mean.  The default stays unless it is
-beaten by :data:`MINIMUM_GAIN` and clearly.
+Successive halving: every candidate runs a few pairs against the default, the better half some
+more, the best of those more again, and the best of all is judged on pairs taken after it was
+chosen, so that being lucky once does not make a winner.  Candidates are ranked by their shortest
+runs, which noise only ever lengthens; the verdict rests on the median over blocks of pairs and
+its bounds.  Over several thread counts ratios count as their geometric mean.  The default stays
+unless it is beaten by :data:`MINIMUM_GAIN` and clearly.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from tracea_graph.check.timing import Race, Ratio, pooled, ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.ops.program import GemmDriver
 
-__all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Outcome", "Study", "Trial"]
+__all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Outcome", "Study", "Trial", "explore"]
 
 MINIMUM_GAIN = 1.01
 EXHAUSTIVE = 64
-"""Up to so many candidates each is measured; of more, a sampler picks as many."""
-FIRST, SECOND, FINAL = 5, 7, 24
-"""Pairs per rung: for all, for the best third, and per round to judge the best one."""
+"""Up to so many candidates they are measured in their order; of more, a sampler picks."""
+RUNGS = ((3, 1), (6, 2), (12, 6))
+"""Pairs a candidate has after each rung, and which part of all candidates reaches it."""
+FINAL = 24
+"""Pairs per round to judge the best one."""
 BLOCK = 3
 """Pairs of which the shortest runs make one sample of the verdict."""
 ROUNDS = 3
@@ -34,8 +37,11 @@ NOISY = 1.25
 _CLEAR = 1.0
 _NO_LOSS = 0.99
 
-Measure = Callable[[GemmDriver, int, int], Race]
-"""``measure(driver, threads, pairs)``: the default (a) against a driver (b)."""
+Measure = Callable[[GemmDriver, int, int, str], Race]
+"""``measure(driver, threads, pairs, stage)``: the default (a) against a driver (b); the stage is
+``search`` or ``verdict``."""
+Explore = Callable[["Study"], bool]
+"""Lets candidates have their first pairs; False when time is up."""
 
 
 @dataclass
@@ -96,7 +102,9 @@ class Study:
     """Measures candidates against a default until one is chosen or time is up.
 
     ``known`` are trials of an earlier, interrupted study; ``save`` hears of progress after every
-    rung.  ``has_time`` says whether to go on.  ``seed`` is the sampler's, where there is one.
+    race.  ``has_time`` says whether to go on.  ``trials`` bounds the candidates that are measured;
+    ``seed`` is the sampler's, where there is one; ``search`` does the first rung, as long as
+    ``may_search``: then the best so far is judged, but the outcome is not final.
     """
 
     default: GemmDriver
@@ -107,33 +115,37 @@ class Study:
     save: Callable[[Sequence[Trial]], None]
     known: Sequence[Trial] = ()
     seed: int = 0
+    trials: int = EXHAUSTIVE
+    search: Explore = field(default=lambda study: explore(study))
+    may_search: Callable[[], bool] = lambda: True
 
     def run(self) -> Outcome:
         """Choose a driver.  What was measured when time is up stays in the outcome's trials."""
         self._trials = {t.driver: t for t in self.known if t.driver in set(self.candidates)}
-        if len(self.candidates) > EXHAUSTIVE:
-            from tracea_graph.tuning.sampling import sample
+        best = self._searched()
+        return self._outcome(None, final=False) if best is None else self._judged(best)
 
-            complete = sample(self.candidates, self._first_score, EXHAUSTIVE, self.seed)
-        else:
-            complete = all(self._raced(driver, FIRST) for driver in self.candidates)
-        if not complete:
-            return self._outcome(None, final=False)
-        third = self._ranked(list(self._trials.values()), FIRST)
-        third = third[: max(1, math.ceil(len(self._trials) / 3))]
-        if not all(self._raced(trial.driver, FIRST + SECOND) for trial in third):
-            return self._outcome(None, final=False)
-        return self._judged(self._ranked(third, FIRST + SECOND)[:2])
+    def _searched(self) -> list[Trial] | None:
+        """The candidates worth judging, best first; None when time is up."""
+        self._complete = self.search(self)
+        if not self._complete and (not self.has_time() or self.may_search()):
+            return None
+        left, count = list(self._trials.values()), len(self._trials)
+        for (before, _), (pairs, part) in pairwise(RUNGS):
+            left = self._ranked(left, before)[: max(1, math.ceil(count / part))]
+            if not all(self._raced(trial.driver, pairs) for trial in left):
+                return None
+        return self._ranked(left, RUNGS[-1][0])[:2]
 
     def _judged(self, best: Sequence[Trial]) -> Outcome:
         """Judge the best on fresh pairs; the next best if it turns out no gain."""
-        final = True
+        final = self._complete
         for trial in best:
-            if trial.score(self.threads, FIRST + SECOND) < MINIMUM_GAIN:
+            if trial.score(self.threads, RUNGS[-1][0]) < MINIMUM_GAIN:
                 break
             verdict = self._verdict(trial)
             if verdict == "gain":
-                return self._outcome(trial, final=True)
+                return self._outcome(trial, final=self._complete)
             final = final and verdict == "none"
             if verdict == "":
                 break
@@ -154,11 +166,23 @@ class Study:
                 return "none"
         return "noise" if noisy else "none"
 
-    def _first_score(self, driver: GemmDriver) -> float | None:
-        """A candidate's score after the first rung; None when time is up."""
-        if not self._raced(driver, FIRST):
+    def first_score(self, driver: GemmDriver) -> float | None:
+        """A candidate's score after its first pairs, now or earlier; None when time is up."""
+        if not self.may_search() or not self._raced(driver, RUNGS[0][0]):
             return None
-        return self._trials[driver].score(self.threads, FIRST)
+        return self._trials[driver].score(self.threads, RUNGS[0][0])
+
+    def trial(self, driver: GemmDriver) -> Trial:
+        """What was measured of a candidate."""
+        return self._trials[driver]
+
+    def adopt(self, trial: Trial) -> None:
+        """Take over what was measured elsewhere, unless more is known here."""
+        have = self._trials.get(trial.driver)
+        if have is None or sum(map(_pairs, have.races.values())) < sum(
+            map(_pairs, trial.races.values())
+        ):
+            self._trials[trial.driver] = trial
 
     def _raced(self, driver: GemmDriver, pairs: int) -> bool:
         """Let a candidate have so many pairs; False when time is up."""
@@ -172,7 +196,8 @@ class Study:
                 if not self.has_time():
                     return False
                 try:
-                    race = self.measure(trial.driver, count, missing)
+                    stage = "verdict" if into is trial.verdict else "search"
+                    race = self.measure(trial.driver, count, missing, stage)
                 except WorkerError as error:
                     trial.fault = str(error)
                 else:
@@ -186,13 +211,21 @@ class Study:
         return sorted(trials, key=lambda t: (-t.score(self.threads, pairs), order[t.driver]))
 
     def _outcome(self, best: Trial | None, *, final: bool) -> Outcome:
-
         trials = tuple(self._trials.values())
         if best is None:
             broken = bool(trials) and all(t.fault for t in trials)
             return Outcome(self.default, 1.0, final and not broken, trials)
         gain = _mean([r.median for r in best.judged(self.threads)])
         return Outcome(best.driver, gain, final, trials)
+
+
+def explore(study: Study) -> bool:
+    """Few candidates are all measured, in their order; of many a sampler picks."""
+    if len(study.candidates) > EXHAUSTIVE:
+        from tracea_graph.tuning.sampling import sample
+
+        return sample(study.candidates, study.first_score, study.trials, study.seed)
+    return all(study.first_score(c) is not None for c in study.candidates[: study.trials])
 
 
 def is_gain(ratios: Sequence[Ratio]) -> bool:

@@ -9,6 +9,7 @@ a data file that every candidate shares.  Source: protobuf encoding, field numbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ class Repeated:
     op: str
     inputs: Mapping[str, TensorSpec]
     outputs: tuple[TensorSpec, ...]
-    weight: tuple[int, ...]
+    weight: TensorSpec
     count: int
     data: str
 
@@ -46,10 +47,12 @@ class Repeated:
 
     @property
     def _bytes(self) -> int:
-        size = 4
-        for dim in self.weight:
-            size *= dim
-        return size
+        kind = self.weight.dtype or DType.F32
+        return int(math.prod(self._dims) * kind.size)
+
+    @property
+    def _dims(self) -> tuple[int, ...]:
+        return tuple(dim for dim in self.weight.shape or () if isinstance(dim, int))
 
     def serialize(self, plan: Sequence[int]) -> bytes:
         """The model file; ``plan`` is every node's."""
@@ -83,8 +86,8 @@ class Repeated:
         place = {"location": self.data, "offset": index * self.stride, "length": self._bytes}
         return _message(
             5,
-            *(_number(1, dim) for dim in self.weight),
-            _number(2, _FLOAT),
+            *(_number(1, dim) for dim in self._dims),
+            _number(2, self.weight.dtype.onnx if self.weight.dtype else _FLOAT),
             _text(8, f"w{index}"),
             *(_message(13, _text(1, key), _text(2, str(value))) for key, value in place.items()),
             _number(14, _EXTERNAL),

@@ -47,6 +47,7 @@ class Explanation:
     assumed: str
     stories: tuple[Story, ...]
     rules: tuple[RuleRow, ...]
+    note: str = ""
 
     def about(self, node: str) -> tuple[Story, ...]:
         """The regions that an original operator went into, or that write a value."""
@@ -69,6 +70,8 @@ def render_node(told: Explanation, node: str) -> RenderableType:
 
 def _parts(told: Explanation) -> Iterator[RenderableType]:
     yield Text(f"{plain(told.model)}: predicted for {plain(told.assumed)}")
+    if told.note:
+        yield Text(plain(told.note))
     fused: dict[tuple[object, ...], list[Story]] = {}
     left: dict[str, list[Story]] = {}
     for story in told.stories:
@@ -101,7 +104,7 @@ def _parts(told: Explanation) -> Iterator[RenderableType]:
         for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
             why = {f"{rule}: {reason}": None for s in group for rule, reason in s.missed}
             total = sum(s.after_us for s in group)
-            said = "; ".join(why) or "no rule is about it, or none fits its neighbourhood"
+            said = "; ".join(why) or "no rule matches it"
             table.add_row(cell(op), str(len(group)), f"{total:.3g}", cell(said))
         yield table
     if told.rules:

@@ -2,7 +2,8 @@
 
     mean, variance over axis 1        ->    Transpose, FusedNorm over the last axis, Transpose
 
-Inside a program of convolutions the transposes are how blocked values are read and written.
+Inside a program of convolutions the transposes are how blocked values are read and written;
+``channel_norms`` says what such a norm is, and takes those of other ranks and weights.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.passes.channel_norms import is_over_channels, over_channels
 from tracea_graph.passes.recognise import LAYER_NORMS
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Match, Miss, Proposal, constant_number, match
 from tracea_graph.ttg import Region, TileGraph
 
@@ -33,28 +35,18 @@ class RecogniseChannelNorm:
             return
         for pattern in LAYER_NORMS:
             found = match(pattern, graph, region)
-            if isinstance(found, Match) and self._over_channels(found):
+            if isinstance(found, Match) and found.spec("x").rank == 4 and is_over_channels(found):
                 reason = self._check(found)
                 yield Miss(self.name, region.id, reason) if reason else self._build(found)
                 return
 
-    def _over_channels(self, m: Match) -> bool:
-        means = [r for r in m.covered if r.op == "ReduceMean"]
-        return m.spec("x").rank == 4 and all(
-            _axes(m.graph, mean) in ((1,), (-3,)) for mean in means
-        )
-
     def _check(self, m: Match) -> str | None:
-        channels = (m.spec("x").shape or (0, 0))[1]
-        if not is_f32(m.graph, *m.values.values()):
-            return "not all operands are float32"
-        if constant_number(m.graph, m.values["epsilon"]) is None:
-            return "epsilon is not a constant"
-        for name in ("gamma", "beta"):
-            weight = m.graph.weight(m.values[name]) if name in m.values else None
-            if name in m.values and (weight is None or weight.shape[-3:] != (channels, 1, 1)):
-                return f"{name} is not one constant per channel"
-        return None
+        if (reason := over_channels(m)) is not None:
+            return reason
+        varying = [
+            n for n in ("gamma", "beta") if n in m.values and not m.graph.weight(m.values[n])
+        ]
+        return f"{varying[0]} is not one constant per channel" if varying else None
 
     def _build(self, m: Match) -> Proposal:
         graph, result = m.graph, m.root.results[0]
@@ -73,13 +65,6 @@ class RecogniseChannelNorm:
         )
         specs = {before: turned, after: turned}
         return Proposal(self.name, m.covered, new, specs, {w.name: w for w in affine})
-
-
-def _axes(graph: TileGraph, mean: Region) -> object:
-    axes = attribute(mean, "axes", None)
-    if axes is None and len(mean.operands) > 1 and (w := graph.weight(mean.operands[1])):
-        axes = tuple(int(a) for a in w.array().reshape(-1))
-    return axes if attribute(mean, "keepdims", 1) == 1 else None
 
 
 def _vector(weight: Weight) -> Weight:

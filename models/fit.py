@@ -1,0 +1,169 @@
+"""How well the cost model predicts what was measured: ``python -m models.fit FILE.json``.
+
+For each kind of region: how many there are, the median error of its predicted time, and the
+factor that would take the bias out of its numbers in ``policy/weights.py``, ``policy/efforts.py``
+and ``policy/cost.py``.  Beside it stands a plain count of operations at the best constant speed.
+``--zoo DIR`` has the models; without it they are made anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from models.make import make
+from models.regions import Measured, cost_model, measured, planned
+from tracea_graph.ir import evaluate
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.blocks import signature
+
+__all__ = ["LEAST_US", "Choice", "Prediction", "choices", "flop_error", "median_error", "predict"]
+
+LEAST_US = 20.0
+"""Shorter regions are left out: the profiler's own cost of each node is a part of theirs."""
+_CLOSE = 1.1
+"""A choice within a tenth of the best one is right."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One measured region, its predicted µs and its count of operations."""
+
+    row: Measured
+    us: float
+    flops: float
+
+    @property
+    def error(self) -> float:
+        """|predicted / measured − 1|"""
+        return abs(self.us / self.row.us - 1.0)
+
+    @property
+    def kind(self) -> str:
+        """What is fitted together."""
+        layout = getattr(self.row.region.params, "layout", "")
+        return f"{self.row.what} {self.row.region.op} {layout}".strip()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Fused or not: µs of the kernel and of the operators it stands for, and what is predicted."""
+
+    row: Measured
+    apart_us: float
+    fused_predicted: float
+    apart_predicted: float
+
+    @property
+    def right(self) -> bool:
+        """True if what the model prefers takes at most a tenth longer than the better one."""
+        chosen = self.row.us if self.fused_predicted <= self.apart_predicted else self.apart_us
+        return chosen <= _CLOSE * min(self.row.us, self.apart_us)
+
+
+def predict(stored: Mapping[str, Any], name: str, path: Path) -> list[Prediction]:
+    """Every row of a model that is long enough and that the present plan still has."""
+    cost, bindings = cost_model(dict(stored), name), stored["models"][name]["bindings"]
+    return [
+        Prediction(row, cost(row.graph, row.region), _flops(row.graph, row.region, bindings))
+        for row in measured(dict(stored), name, path)
+        if row.us >= LEAST_US
+    ]
+
+
+def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[Choice]:
+    """Every kernel whose operators were all measured too."""
+    cost, bindings = cost_model(dict(stored), name), stored["models"][name]["bindings"]
+    rows = list(measured(dict(stored), name, path))
+    apart = {signature(r.graph, r.region): r.us for r in rows if r.what == "ort"}
+    before = planned(path, bindings).before
+    found = []
+    for row in (r for r in rows if r.what == "kernel"):
+        written = (v for n in row.region.nodes for v in n.outputs if v)
+        regions = {r.id: r for v in written if (r := before.producer(v)) is not None}.values()
+        times = [apart.get(signature(before, r), 0.0) for r in regions]
+        if sum(times) + row.us >= LEAST_US:
+            before_us = sum(cost(before, r) for r in regions)
+            found.append(Choice(row, sum(times), cost(row.graph, row.region), before_us))
+    return found
+
+
+def median_error(predictions: Sequence[Prediction]) -> float:
+    """Of the cost model."""
+    return statistics.median(p.error for p in predictions)
+
+
+def flop_error(predictions: Sequence[Prediction]) -> float:
+    """Of a count of operations, at the speed that suits these regions best."""
+    rated = [(p.row.us, p.flops) for p in predictions]
+    speeds = [us / flops for us, flops in rated if flops]
+    return min(
+        statistics.median(abs(speed * flops / us - 1.0) for us, flops in rated) for speed in speeds
+    )
+
+
+def _flops(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> float:
+    """Operations as everybody counts them; convolutions by their taps."""
+    params = region.params
+    if isinstance(params, ConvParams) or region.op == "Conv":
+        dims = [evaluate(d, bindings) for d in graph.spec(region.results[0]).shape or ()]
+        weight = graph.spec(region.operands[1]).shape or ()
+        taps = params.taps if params else prod(d for d in weight[1:] if isinstance(d, int))
+        return 2.0 * prod(dims) * taps
+    model = graph.model(region)
+    return model.flops(bindings) if model else 0.0
+
+
+def report(predictions: Sequence[Prediction], chosen: Sequence[Choice]) -> str:
+    """The table, and one line for all."""
+    kinds: dict[str, list[Prediction]] = {}
+    for p in predictions:
+        kinds.setdefault(p.kind, []).append(p)
+    lines = [f"{'kind':42} {'rows':>5} {'ms':>8} {'error':>6} {'factor':>7}"]
+    for kind, rows in sorted(kinds.items(), key=lambda kv: -sum(_total(p) for p in kv[1])):
+        factor = statistics.median(p.row.us / p.us for p in rows)
+        spent = sum(map(_total, rows)) * 1e-3
+        lines.append(
+            f"{kind:42} {len(rows):5} {spent:8.1f} {median_error(rows):6.0%} {factor:7.2f}"
+        )
+    right = sum(c.right for c in chosen)
+    lines += [
+        f"{len(predictions)} regions of {LEAST_US:g} µs or more: median error "
+        f"{median_error(predictions):.1%}; of a count of operations {flop_error(predictions):.1%}",
+        f"fused or not: within a tenth of the better for {right} of {len(chosen)} kernels "
+        f"({right / max(len(chosen), 1):.1%})",
+    ]
+    return "\n".join(lines)
+
+
+def _total(p: Prediction) -> float:
+    return p.row.us * p.row.count
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print how well a file of measurements is predicted."""
+    parser = argparse.ArgumentParser(prog="python -m models.fit", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE.json")
+    parser.add_argument("--zoo", type=Path, metavar="DIR")
+    parser.add_argument("--only", action="append", default=[], metavar="MODEL")
+    args = parser.parse_args(argv)
+    stored = json.loads(args.file.read_text())
+    predictions, chosen = list[Prediction](), list[Choice]()
+    for name in args.only or stored["models"]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = args.zoo / f"{name}.onnx" if args.zoo else make(name, Path(folder), hollow=True)
+            predictions += predict(stored, name, path)
+            chosen += choices(stored, name, path)
+    print(report(predictions, chosen))
+
+
+if __name__ == "__main__":
+    main()

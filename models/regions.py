@@ -1,0 +1,142 @@
+"""How long regions take: ``python -m models.regions MODEL.onnx… -o FILE.json`` measures them.
+
+Every model is rewritten by all rules but the one that joins convolutions, so that each is a node
+of its own, and timed node by node on one core; so is the original, node by node as it stands.
+Equal regions are one row.  The file is what ``models.fit`` fits the cost model to, and what
+``tests/policy`` holds it to:
+
+    {"machine": {…}, "models": {name: {"bindings": {…}, "rows": [[what, value, count, us]…]}}}
+
+``what`` is ``kernel`` or ``ort``, ``value`` a region's first result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracea_graph import Options, api
+from tracea_graph.check.bench import PROFILING_US
+from tracea_graph.check.worker import Worker
+from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.policy import CostModel, Machine, measured_machine
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.blocks import signature
+
+__all__ = ["APART", "Measured", "Planned", "cost_model", "measured", "planned"]
+
+APART = Options(keep="legal", verify=False, skip=("trunk",))
+"""How the measured results are made."""
+_RUNS = 25
+
+Row = tuple[str, str, int, float]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A model's graph before and after the rules, under the bindings it was timed with."""
+
+    before: TileGraph
+    after: TileGraph
+
+    def regions(self) -> Iterator[tuple[str, TileGraph, Region]]:
+        """All that can be timed: kernels of the result, and ONNX Runtime's own operators."""
+        yield from (("kernel", self.after, r) for r in self.after.regions() if r.fused)
+        yield from (("ort", self.before, r) for r in self.before.regions())
+
+    def unique(self) -> dict[tuple[str, str], list[tuple[str, TileGraph, Region]]]:
+        """Equal regions together, by their kind and signature."""
+        found: dict[tuple[str, str], list[tuple[str, TileGraph, Region]]] = {}
+        for what, graph, region in self.regions():
+            found.setdefault((what, signature(graph, region)), []).append((what, graph, region))
+        return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row with its region: µs of the ``count`` equal ones' median."""
+
+    model: str
+    what: str
+    graph: TileGraph
+    region: Region
+    count: int
+    us: float
+
+
+def planned(path: Path, bindings: dict[str, int]) -> Planned:
+    """What the rules make of a model; nothing is measured."""
+    graph = load(path).graph
+    return Planned(graph, Planner(graph, APART, bindings).plan().graph)
+
+
+def measured(stored: dict[str, Any], name: str, path: Path) -> Iterator[Measured]:
+    """The stored rows of a model that its present plan still has."""
+    data = stored["models"][name]
+    plan = planned(path, data["bindings"])
+    by_value = {(what, r.results[0]): (g, r) for what, g, r in plan.regions() if r.results}
+    for what, value, count, us in data["rows"]:
+        if (found := by_value.get((what, value))) is not None:
+            yield Measured(name, what, *found, count, us)
+
+
+def _measure(path: Path) -> dict[str, Any]:
+    """One model's rows."""
+    model = load(path)
+    inputs = gather_inputs(model, APART)
+    (label, feed), *_ = inputs.timing.items()
+    bindings = dict(inputs.timed[0].symbols)
+    with tempfile.TemporaryDirectory() as folder, Worker() as worker:
+        out = Path(folder, "result.onnx")
+        report = api.optimize(path, dataclasses.replace(APART, output=out))
+        library = Path(report.library) if report.library else None
+        worker.open("original", path, level="off")
+        worker.open("result", out, library)
+        before, after = worker.profile_pair("original", "result", feed, _RUNS, warmup=3)
+        results = {c.name: next(iter(c.outputs), "") for c in calls_of(load(out))}
+    times = {("ort", t.name): t.us for t in before}
+    times |= {("kernel", results[t.name]): t.us for t in after if t.name in results}
+    rows = sorted(_rows(planned(path, bindings), times))
+    print(f"{path.stem}, {label}: {len(rows)} rows")
+    return {"bindings": bindings, "rows": rows}
+
+
+def _rows(plan: Planned, times: dict[tuple[str, str], float]) -> Iterator[Row]:
+    for (what, _), group in plan.unique().items():
+        named = [(r.results[0] if what == "kernel" else r.node.name) for _, _, r in group]
+        found = [times[what, name] for name in named if times.get((what, name))]
+        if found:
+            us = max(statistics.median(found) - PROFILING_US, 0.1)
+            yield what, group[0][2].results[0], len(found), round(us, 2)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure models; rows of others that the file has stay."""
+    parser = argparse.ArgumentParser(prog="python -m models.regions", description=__doc__)
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    parser.add_argument("-o", dest="out", type=Path, required=True, metavar="FILE.json")
+    args = parser.parse_args(argv)
+    stored = json.loads(args.out.read_text()) if args.out.exists() else {"models": {}}
+    stored["machine"] = dataclasses.asdict(measured_machine())
+    for path in args.models:
+        stored["models"][path.stem] = _measure(path)
+        args.out.write_text(json.dumps(stored, sort_keys=True) + "\n")
+
+
+def cost_model(stored: dict[str, Any], name: str) -> CostModel:
+    """The cost model as it was on the machine that measured."""
+    return CostModel(Machine(**stored["machine"]), stored["models"][name]["bindings"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Recurrent cells.
+
+LSTM(x, W, R, B, , h0, c0), GRU(…)  -> FusedRecurrent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.gemm import PANEL
+from tracea_graph.ops.recurrent import GATES, RecurrentParams, pack_gates, pad_gates
+from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["LiftRecurrent"]
+
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+_PLAIN = {
+    "lstm": (b"sigmoid", b"tanh", b"tanh"),
+    "gru": (b"sigmoid", b"tanh"),
+}
+Floats = npt.NDArray[np.floating[Any]]
+_LENGTHS, _STATE, _PEEPHOLES = 4, 5, 7
+"""Places of optional operands."""
+_RESULTS = ("y", "h", "c")
+
+
+class LiftRecurrent:
+    """A cell with constant matrices and ONNX's default activations."""
+
+    name = "recurrent"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        kind = region.op.lower()
+        if kind not in GATES or region.fused:
+            return
+        if (reason := _unfit(graph, region, kind)) is not None:
+            yield Miss(self.name, region.id, reason)
+            return
+        operands = (*region.operands, *[""] * _PEEPHOLES)
+        states = [v for v in operands[_STATE : _STATE + (2 if kind == "lstm" else 1)] if v]
+        params = RecurrentParams(
+            kind,
+            graph.weights[operands[1]].shape[2],
+            graph.weights[operands[2]].shape[2],
+            _DIRECTIONS[_text(region, "direction", "forward")],
+            bool(states),
+            tuple(n for n, v in zip(_RESULTS, region.results, strict=False) if v),
+        )
+        weights = _stored(graph, operands, params)
+        new = fused(
+            self.name, params, (operands[0], *(w.name for w in weights), *states),
+            tuple(filter(None, region.results)), [region],
+        )  # fmt: skip
+        yield Proposal(self.name, (region,), (new,), weights={w.name: w for w in weights})
+
+
+def _unfit(graph: TileGraph, region: Region, kind: str) -> str | None:
+    """Why a cell is none that the kernel computes, or None."""
+    operands = (*region.operands, *[""] * (_PEEPHOLES + 1))
+    direction = _text(region, "direction", "forward")
+    if any(graph.weight(v) is None for v in operands[1:3]):
+        return f"the matrices {operands[1]!r} and {operands[2]!r} are not both constant"
+    if operands[3] and graph.weight(operands[3]) is None:
+        return f"the bias {operands[3]!r} is not constant"
+    if not is_f32(graph, *(v for i, v in enumerate(operands) if v and i != _LENGTHS)):
+        return "the operands are not float32"
+    if operands[_LENGTHS]:
+        return f"sequences have lengths of their own, {operands[_LENGTHS]!r}"
+    if kind == "lstm" and operands[_PEEPHOLES]:
+        return f"it has peepholes, {operands[_PEEPHOLES]!r}"
+    if kind == "lstm" and bool(operands[_STATE]) != bool(operands[_STATE + 1]):
+        return "one of the initial states is given, the other is not"
+    if kind == "gru" and not attribute(region, "linear_before_reset", 0):
+        return "the reset gate comes before the product (linear_before_reset=0)"
+    if any(region.node.attrs.get(name) for name in ("clip", "layout", "input_forget")):
+        return "it clips, couples its gates, or has the batch first"
+    if direction not in _DIRECTIONS or graph.spec(operands[0]).rank != 3:
+        return f"the direction {direction!r} or the rank of {operands[0]!r} is not known"
+    named = region.node.attrs.get("activations")
+    wanted = _PLAIN[kind] * len(_DIRECTIONS[direction])
+    if isinstance(named, tuple) and tuple(_bytes(n).lower() for n in named) != wanted:
+        return "its activations are not the usual ones"
+    return None
+
+
+def _text(region: Region, name: str, default: str) -> str:
+    return _bytes(attribute(region, name, default)).decode()
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams) -> list[Weight]:
+    """W and R in panels, the bias, and the gru's rest; named after what they are made of."""
+    gates, directions, padded = params.gates, params.directions, params.padded
+    w, r = (graph.weights[v] for v in operands[1:3])
+    bias = graph.weights[operands[3]] if operands[3] else None
+
+    def halves() -> tuple[Floats, Floats]:
+        none = np.zeros((directions, 2 * gates * params.hidden), np.float32)
+        both = none if bias is None else np.asarray(bias.load(), np.float32)
+        ahead, back = np.split(both, 2, axis=1)
+        return pad_gates(ahead, gates), pad_gates(back, gates)
+
+    def summed() -> Array:
+        ahead, back = halves()
+        if params.kind == "gru":  # the last gate's part is reset with the product
+            back[:, 2 * padded :] = 0
+        return ahead + back
+
+    def late() -> Array:
+        return halves()[1][:, 2 * padded :]
+
+    def panels(weight: Weight) -> Weight:
+        shape = (directions, gates * padded // PANEL, weight.shape[2], PANEL)
+        name = f"{weight.name}_gates"
+        return Weight(
+            name,
+            DType.F32,
+            shape,
+            lambda: pack_gates(np.asarray(weight.load(), np.float32), gates),
+        )
+
+    of = operands[3] or operands[2]
+    made = [
+        panels(w),
+        panels(r),
+        Weight(f"{of}_sum", DType.F32, (directions, gates * padded), summed),
+    ]
+    if params.kind == "gru":
+        made.append(Weight(f"{of}_rest", DType.F32, (directions, padded), late))
+    return made

@@ -1,0 +1,75 @@
+"""``tracea tune``: what it prints, what it leaves, and how it stops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracea_graph.check.timing import Race
+from tracea_graph.cli import main
+from tracea_graph.cli import tune as command
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.pipeline.tuning import TunedModel
+from tracea_graph.tuning import Case, Measured, Problem, Settled, Started, Tuned
+
+CASE = Case(Problem(768, 3072), 128)
+FOUND = Tuned(CASE, GemmDriver(512, 2, 64), 1.25, "measured", share=0.5)
+
+
+def fake(path: Path, options: Any, *, listen: Any, **more: Any) -> TunedModel:
+    listen(Started((Tuned(CASE, FOUND.driver, 1.0, "default", "never measured"),), (), 1.0))
+    listen(Measured(CASE, FOUND.driver, 1, "search", Race((1.25,) * 3, (1.0,) * 3)))
+    listen(Settled(FOUND, 1.0, 1))
+    return TunedModel(path, (FOUND,), {CASE: 12})
+
+
+@pytest.fixture(autouse=True)
+def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(command, "tune_model", fake)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_is_printed_saved_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    cache = ("--cache", "cache")
+    assert main(["tune", "m.onnx", "--budget", "1m", "--save-config", "c.yaml", *cache]) == 0
+    out = capsys.readouterr().out
+    assert "gemm 768x3072, 128 rows" in out and "miss, measured" in out and "1.250×" in out
+    assert "predicted saving, end to end: 10.0%" in out
+    assert "gemm 768x3072" in Path("c.yaml").read_text()
+    assert main(["tune", "report", "--csv", "t.csv", "--svg", "t.svg", *cache]) == 0
+    assert "1.250×" in capsys.readouterr().out
+    assert Path("t.svg").read_text().startswith("<svg") and "gflops" in Path("t.csv").read_text()
+    assert main(["tune", "m.onnx", "--json", "--config", "c.yaml", *cache]) == 0
+    (model,) = json.loads(capsys.readouterr().out)
+    assert model["cases"][0]["nodes"] == 12 and model["saved"] == pytest.approx(0.1)
+
+
+def test_an_interrupt_exits_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(path: Path, options: Any, **more: Any) -> TunedModel:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "tune_model", stopped)
+    assert main(["tune", "m.onnx", "--cache", "cache"]) == 130
+    assert "measured is kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("report", "--cache", "empty"), "nothing was tuned yet"),
+        (("report", "gone.jsonl"), "gone.jsonl cannot be read"),
+        (("m.onnx", "--budget", "soon"), "'soon' is no time such as 60"),
+        (("worker",), "the following arguments are required: --storage"),
+        (("worker", "--storage", "ftp://x"), "--storage takes a URL"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert main(["tune", *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,78 @@
+"""What is added to an attention's scores beside masks: slopes, relative positions, a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from graphs import Net, assert_same, loaded, normal, only, schedule_only
+
+from tracea_graph.ir import DType
+from tracea_graph.passes.attention import RecogniseAttention
+
+H, D = 4, 4
+LOWEST = float(np.finfo(np.float32).min)
+SLOPES = 2.0 ** -np.arange(1, H + 1).reshape(H, 1, 1)
+Bias = Callable[[Net, str], str]
+
+
+def positions(net: Net, value: str) -> str:
+    """0, 1, 2 … over the rows of q or k, as float32."""
+    size = net("Gather", net("Shape", value), net.const(2, np.int64))
+    return net("Cast", net("Range", net.const(0, np.int64), size, net.const(1, np.int64)), to=1)
+
+
+def alibi_of_keys(net: Net, scores: str) -> str:
+    """BLOOM: slope times the key's position, a row.s constant off the distance."""
+    return net("Add", scores, net("Mul", net.const(SLOPES), positions(net, "k")))
+
+
+def alibi_of_distances(net: Net, scores: str) -> str:
+    """MPT: slope times −|i − j|."""
+    rows = net("Unsqueeze", positions(net, "q"), net.ints(1))
+    far = net("Abs", net("Sub", rows, positions(net, "k")))
+    return net("Add", scores, net("Mul", net("Neg", far), net.const(SLOPES)))
+
+
+def alibi_in_order(net: Net, scores: str) -> str:
+    """The same under a causal mask."""
+    biased = alibi_of_distances(net, scores)
+    rows = net("Unsqueeze", positions(net, "q"), net.ints(1))
+    keep = net("LessOrEqual", positions(net, "k"), rows)
+    return net("Where", keep, biased, LOWEST)
+
+
+def relative_table(net: Net, scores: str) -> str:
+    """T5: a row of a table for every bucket of distances, turned so that heads come first."""
+    rows = net("Unsqueeze", positions(net, "q"), net.ints(1))
+    distance = net("Sub", positions(net, "k"), rows)
+    bucket = net("Cast", net("Clip", net("Add", distance, 4.0), 0.0, 8.0), to=DType.I64.onnx)
+    bias = net("Transpose", net("Gather", net.weight(9, H), bucket), perm=[2, 0, 1])
+    return net("Add", scores, net("Unsqueeze", bias, net.ints(0)))
+
+
+def given(net: Net, scores: str) -> str:
+    """Swin: a bias per head that the graph is given."""
+    return net("Add", scores, net.input("bias", 1, H, "seq", "keys"))
+
+
+BIASES = {f.__name__: f for f in (
+    alibi_of_keys, alibi_of_distances, alibi_in_order, relative_table, given
+)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_bias_of_scores_is_the_mask(name: str) -> None:
+    net = Net(18)
+    q, k, v = (net.input(x, "batch", H, n, D) for x, n in zip("qkv", ("seq", "keys", "keys"),
+                                                              strict=True))  # fmt: skip
+    scores = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]))
+    weights = net("Softmax", BIASES[name](net, net("Mul", scores, D**-0.5)), axis=-1)
+    y = net("Transpose", net("MatMul", weights, v), perm=[0, 2, 1, 3])
+    graph = loaded(net, net("Reshape", y, net.ints(0, 0, H * D)))
+    trace = schedule_only(graph, RecogniseAttention())
+    assert trace.applied() == {"attention": 1}, trace.misses()
+    assert only(graph, "FusedAttention").params.mask == "add"
+    sizes = {"q": (2, H, 5, D), "k": (2, H, 7, D), "v": (2, H, 7, D), "bias": (1, H, 5, 7)}
+    assert_same(net, graph, {n: normal(*sizes[n], seed=i) for i, n in enumerate(net.inputs)})

@@ -1,0 +1,93 @@
+"""Recurrent cells become regions where the kernel computes what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import Net, assert_same, normal, only, reasons, schedule_only
+
+from tracea_graph.passes.recurrent import LiftRecurrent
+
+GATES = {"LSTM": 4, "GRU": 3}
+STATES = {"LSTM": 2, "GRU": 1}
+STEPS, BATCH, INPUTS, HIDDEN = 6, 3, 7, 5
+
+
+def cell(op: str, directions: int = 1, bias: bool = True, **attrs: Any) -> tuple[Net, list[str]]:
+    """A net with x and the cell's first operands."""
+    net, gates = Net(14), GATES[op]
+    x = net.input("x", "steps", "batch", INPUTS)
+    w = net.const(0.3 * normal(directions, gates * HIDDEN, INPUTS, seed=1))
+    r = net.const(0.3 * normal(directions, gates * HIDDEN, HIDDEN, seed=2))
+    return net, [x, w, r, net.weight(directions, 2 * gates * HIDDEN) if bias else ""]
+
+
+def usual(op: str) -> dict[str, Any]:
+    return {"hidden_size": HIDDEN} | ({"linear_before_reset": 1} if op == "GRU" else {})
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("initial", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("op", GATES)
+def test_a_cell_is_a_region(op: str, bias: bool, initial: bool, direction: str) -> None:
+    directions = 2 if direction == "bidirectional" else 1
+    net, operands = cell(op, directions, bias)
+    feeds = {"x": normal(STEPS, BATCH, INPUTS)}
+    if initial:
+        operands.append("")
+        for name in ("h", "c")[: STATES[op]]:
+            operands.append(net.input(name, directions, "batch", HIDDEN))
+            feeds[name] = normal(directions, BATCH, HIDDEN, seed=9)
+    results = net.many(op, 1 + STATES[op], *operands, direction=direction, **usual(op))
+    graph = net.graph(*results)
+    assert schedule_only(graph, LiftRecurrent()).applied() == {"recurrent": 1}
+    params = only(graph, "FusedRecurrent").params
+    assert params.results == ("y", "h", "c")[: 1 + STATES[op]]
+    assert (params.directions, params.initial) == (directions, initial)
+    assert_same(net, graph, feeds, 2e-6)
+
+
+def test_results_nobody_wants_are_not_computed() -> None:
+    net, operands = cell("LSTM")
+    _, h, _ = net.many("LSTM", 3, *operands, **usual("LSTM"))
+    net.nodes[-1].output[0] = net.nodes[-1].output[2] = ""
+    graph = net.graph(h)
+    schedule_only(graph, LiftRecurrent())
+    assert only(graph, "FusedRecurrent").params.results == ("h",)
+    assert_same(net, graph, {"x": normal(STEPS, BATCH, INPUTS)}, 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "reason"),
+    [
+        ("LSTM", {"clip": 0.5}, "it clips, couples its gates, or has the batch first"),
+        ("LSTM", {"input_forget": 1}, "it clips, couples its gates, or has the batch first"),
+        ("LSTM", {"activations": ["Tanh"] * 3}, "its activations are not the usual ones"),
+        (
+            "GRU", {"linear_before_reset": 0},
+            "the reset gate comes before the product (linear_before_reset=0)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_does_not_compute_stays(op: str, attrs: Any, reason: str) -> None:
+    net, operands = cell(op)
+    graph = net.graph(net(op, *operands, **(usual(op) | attrs)))
+    trace = schedule_only(graph, LiftRecurrent())
+    assert trace.applied() == {} and reasons(trace, "recurrent") == {reason}
+
+
+def test_lengths_and_fed_matrices_are_named() -> None:
+    net, operands = cell("GRU")
+    lengths = net.const(np.full(BATCH, STEPS), np.int32)
+    graph = net.graph(net("GRU", *operands, lengths, **usual("GRU")))
+    trace = schedule_only(graph, LiftRecurrent())
+    assert reasons(trace, "recurrent") == {f"sequences have lengths of their own, {lengths!r}"}
+    net, operands = cell("GRU")
+    operands[2] = net.input("r", 1, 3 * HIDDEN, HIDDEN)
+    trace = schedule_only(net.graph(net("GRU", *operands, **usual("GRU"))), LiftRecurrent())
+    assert reasons(trace, "recurrent") == {
+        f"the matrices {operands[1]!r} and 'r' are not both constant"
+    }

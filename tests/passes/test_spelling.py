@@ -1,0 +1,179 @@
+"""Operators that are several others are written out, and become what those become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reasons, schedule_only
+
+from tracea_graph.ir import DType
+from tracea_graph.passes.spelling import SpellOut
+
+MS = "com.microsoft"
+Write = Callable[[Net, str], str]
+
+
+def norm(op: str, *weights: int, **attrs: float) -> Write:
+    """A contributed norm of x + s with vectors of these sizes."""
+    return lambda n, x: n(
+        op, x, n.input("s", "batch", "seq", 16), *(n.weight(w) if w else "" for w in weights),
+        domain=MS, **attrs,
+    )  # fmt: skip
+
+
+FORMS: dict[str, tuple[Write, int, set[str]]] = {
+    "LayerNormalization over two axes": (
+        lambda n, x: n("LayerNormalization", n("Reshape", x, n.ints(0, 0, 4, 4)),
+                       n.weight(4, 4), n.weight(4, 4), axis=2),
+        17, {"FusedNorm"},
+    ),
+    "the same without beta": (
+        lambda n, x: n("LayerNormalization", n("Reshape", x, n.ints(0, 0, 4, 4)),
+                       n.weight(4, 4), axis=-2, epsilon=1e-3),
+        21, {"FusedNorm"},
+    ),
+    "LayerNormalization over everything, its weights computed": (
+        lambda n, x: n("LayerNormalization", n("Reshape", x, n.ints(10, 16)),
+                       n.input("g", 10, 16), n.input("b", 10, 16), axis=0),
+        17, {"FusedNorm"},
+    ),
+    "RMSNormalization over two axes": (
+        lambda n, x: n("RMSNormalization", n("Reshape", x, n.ints(0, 0, 4, 4)), n.weight(4, 4),
+                       axis=2),
+        23, {"FusedNorm"},
+    ),
+    "MeanVarianceNormalization": (
+        lambda n, x: n("MeanVarianceNormalization", n("Unsqueeze", x, n.ints(1)), axes=[0, 2, 3]),
+        13, {"FusedReduce", "FusedElementwise"},
+    ),
+    "MeanVarianceNormalization of the last axes": (
+        lambda n, x: n("MeanVarianceNormalization", x, axes=[1, 2]),
+        13, {"FusedReduce", "FusedElementwise"},
+    ),
+    "LpNormalization": (
+        lambda n, x: n("LpNormalization", x), 17, {"FusedReduce", "FusedElementwise"}
+    ),
+    "LpNormalization, the 1-norm": (
+        lambda n, x: n("LpNormalization", x, p=1, axis=1),
+        17, {"FusedReduce", "FusedElementwise"},
+    ),
+    "SkipLayerNormalization": (
+        norm("SkipLayerNormalization", 16, 16, epsilon=1e-5), 17, {"FusedNorm"}
+    ),
+    "SkipLayerNormalization with a bias": (
+        norm("SkipLayerNormalization", 16, 16, 16), 14, {"FusedNorm"}
+    ),
+    "SkipSimplifiedLayerNormalization": (
+        norm("SkipSimplifiedLayerNormalization", 16, epsilon=1e-6), 17, {"FusedNorm"}
+    ),
+    "SkipSimplifiedLayerNormalization with a bias": (
+        norm("SkipSimplifiedLayerNormalization", 16, 16), 17, {"FusedNorm"}
+    ),
+    "Gelu": (lambda n, x: n("Gelu", x, domain=MS), 17, {"FusedElementwise"}),
+    "BiasGelu": (
+        lambda n, x: n("BiasGelu", x, n.weight(16), domain=MS), 17, {"FusedElementwise"}
+    ),
+    "FastGelu": (lambda n, x: n("FastGelu", x, domain=MS), 17, {"FusedElementwise"}),
+    "FastGelu with a bias": (
+        lambda n, x: n("FastGelu", x, n.weight(16), domain=MS), 17, {"FusedElementwise"}
+    ),
+    "QuickGelu": (
+        lambda n, x: n("QuickGelu", x, alpha=1.5, domain=MS), 17, {"FusedElementwise"}
+    ),
+    "DequantizeLinear by channel": (
+        lambda n, x: n("DequantizeLinear", n.input("q", "batch", 16, 5, dtype=DType.U8),
+                       n.const(np.linspace(0.01, 0.1, 16)), n.const(np.arange(16), np.uint8)),
+        17, {"FusedElementwise"},
+    ),
+    "DequantizeLinear by column": (
+        lambda n, x: n("DequantizeLinear", n.input("q", "batch", 5, 16, dtype=DType.U8),
+                       n.const(np.linspace(0.01, 0.1, 16)), axis=-1),
+        19, {"FusedElementwise"},
+    ),
+}  # fmt: skip
+
+
+def feeds(net: Net) -> dict[str, np.ndarray]:
+    quantised = np.arange(160, dtype=np.uint8)
+    every = {
+        "x": normal(2, 5, 16), "s": normal(2, 5, 16, seed=1),
+        "q": quantised.reshape(2, 16, 5), "g": normal(10, 16, seed=2), "b": normal(10, 16, seed=3),
+    }  # fmt: skip
+    if "q" in net.inputs and net.inputs["q"].type.tensor_type.shape.dim[1].dim_value == 5:
+        every["q"] = quantised.reshape(2, 5, 16)
+    return {name: every[name] for name in net.inputs}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_operator_becomes_kernels(name: str) -> None:
+    write, opset, words = FORMS[name]
+    net = Net(opset)
+    y = write(net, net.input("x", "batch", "seq", 16))
+    graph = loaded(net, net("Neg", y))
+    trace = optimized(graph)
+    assert trace.applied()["spell-out"] == 1, trace.misses()
+    movement = {"Unsqueeze", "Reshape", "FusedElementwise"}
+    assert words <= set(ops(graph)) <= words | movement, ops(graph)
+    assert_same(net, graph, feeds(net), 5e-6)
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_the_sum_of_a_skip_norm_is_a_second_result(op: str) -> None:
+    net = Net()
+    x, s = (net.input(v, "batch", "seq", 16) for v in "xs")
+    y = net.many(op, 4, x, s, net.weight(16), domain=MS, name="y")
+    graph = loaded(net, net("MatMul", y[0], net.weight(16, 16)), net("Neg", y[3]))
+    trace = optimized(graph)
+    assert trace.applied()["spell-out"] == 1, trace.misses()
+    assert ops(graph).count("FusedNorm") == 1
+    assert_same(net, graph, feeds(net))
+
+
+def test_zeros_over_their_norm_stay_zeros() -> None:
+    net = Net()
+    graph = loaded(net, net("LpNormalization", net.input("x", 2, 4)))
+    optimized(graph)
+    assert "FusedElementwise" in ops(graph)
+    assert_same(net, graph, {"x": np.array([[0, 0, 0, 0], [3, 0, 4, 0]], np.float32)})
+
+
+def test_the_bias_of_an_attention_goes_to_what_is_before_it() -> None:
+    net = Net()
+    x = net.input("x", "batch", "seq", 16)
+    qkv = [net("MatMul", x, net.weight(16, 16)) for _ in range(3)]
+    y = net("MultiHeadAttention", *qkv, net.weight(48), num_heads=2, domain=MS)
+    net.graph(y)
+    graph = loaded(net, y)
+    assert schedule_only(graph, SpellOut()).applied() == {"spell-out": 1}
+    assert only(graph, f"{MS}::MultiHeadAttention").operands[3] == ""
+    optimized(graph)
+    assert "FusedAttention" in ops(graph) and "Add" not in ops(graph), ops(graph)
+    assert_same(net, graph, {"x": normal(2, 5, 16)})
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (
+            lambda n, x: n.many("SkipLayerNormalization", 2, x, x, n.weight(16), domain=MS,
+                                name="y"),
+            "its result 'y_1' is read too",
+        ),
+        (
+            lambda n, x: (n("LayerNormalization", x, n.input("g", 16), axis=1),),
+            "gamma or beta does not have the normalised shape",
+        ),
+        (
+            lambda n, x: (n("MeanVarianceNormalization", n("Cast", x, to=11), axes=[2]),),
+            "its operands are not float32",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_stays(
+    write: Callable[[Net, str], tuple[str, ...]], reason: str
+) -> None:
+    net = Net()
+    graph = net.graph(*write(net, net.input("x", 2, 5, 16)))
+    assert reasons(schedule_only(graph, SpellOut()), "spell-out") == {reason}

@@ -1,0 +1,108 @@
+"""Hints settle drivers, entry points propose them; both are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracea_graph.errors import UsageError
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.tuning import Case, Problem, Tuned, Tuner, TuningCache, Workload, hints
+from tracea_graph.tuning.hints import hint_of, hinted, hints_from, proposals
+from tracea_graph.tuning.space import candidates, default_of
+
+FUSED = Problem(768, 768, epilogue=Chain(("full",), (Step("gelu", (0,)),), (1,)))
+CASE, OTHER = Case(FUSED, 128), Case(Problem(768, 768), 128)
+
+
+def test_the_first_hint_that_fits_counts() -> None:
+    found = hints_from(
+        [
+            {"match": "gemm 768x768*", "rows": 64, "stages": 1},
+            {"match": "gemm 768x768*", "epilogue": "fused", "tile": {"rows": 64, "panels": 2}},
+            {"match": "gemm 768x768*", "stages": 1},
+        ]
+    )
+    fused, plain = hinted(found, CASE), hinted(found, OTHER)
+    assert fused == GemmDriver(512, tile_panels=2, row_chunk=64)
+    assert plain is not None and (plain.prefetch, plain.row_chunk) == (0, 256)
+    assert hinted(found, Case(Problem(8, 8), 128)) is None
+
+
+def test_a_result_as_a_hint_gives_its_driver_to_its_case_alone() -> None:
+    driver = GemmDriver(512, 2, 96, 4, 0)
+    found = hints_from([hint_of(Tuned(CASE, driver, 1.2, "measured"))])
+    assert hinted(found, CASE) == driver
+    assert hinted(found, OTHER) is None
+
+
+def test_hinted_cases_are_not_measured(tmp_path: Path) -> None:
+    @contextmanager
+    def stand(problems: Any) -> Iterator[Any]:
+        raise AssertionError("nothing is to be measured")
+        yield
+
+    found = hints_from([{"match": "*", "tile": {"columns": 2}}])
+    with TuningCache(tmp_path / "c.sqlite") as cache:
+        tuner = Tuner(
+            cache, stand, isa="avx512", threads=(1,), facts={},
+            pin=lambda case: hinted(found, case),
+        )  # fmt: skip
+        tuned = tuner.run([Workload(FUSED, 1, (128,))], 100.0)
+    assert {t.source for t in tuned} == {"hint"}
+    assert {t.driver.panel_group for t in tuned} == {2}
+
+
+class Point:
+    """An installed entry point."""
+
+    name = "mine"
+
+    def __init__(self, propose: Any) -> None:
+        self._propose = propose
+
+    def load(self) -> Any:
+        if isinstance(self._propose, Exception):
+            raise self._propose
+        return self._propose
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, propose: Any) -> None:
+    monkeypatch.setattr(hints, "entry_points", lambda group: [Point(propose)])
+
+
+def test_an_entry_point_proposes_before_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def mine(case: dict[str, Any]) -> list[dict[str, int]]:
+        seen.append(case)
+        return [{"rows": 48, "stages": 1}]
+
+    installed(monkeypatch, mine)
+    ranked = candidates(CASE, "avx512", (1,), 4)
+    first, *rest = proposals()(CASE, ranked)
+    assert (first.row_chunk, first.prefetch) == (48, 0) and rest == ranked
+    assert first.max_rows == default_of(CASE).max_rows
+    assert seen == [{"op": str(FUSED), "rows": 128, "k": 768, "n": 768, "dtype": "f32"}]
+
+
+@pytest.mark.parametrize(
+    ("propose", "said"),
+    [
+        (ImportError("no module"), "'mine' cannot be loaded: no module"),
+        (lambda case: 1 / 0, "'mine' failed on gemm 768x768"),
+        (lambda case: [{"rows": -1}], "rows of at least 1, not -1"),
+        (lambda case: [{"colour": 1}], "not {'colour': 1}"),
+    ],
+)
+def test_entry_points_that_misbehave_are_named(
+    monkeypatch: pytest.MonkeyPatch, propose: Any, said: str
+) -> None:
+    installed(monkeypatch, propose)
+    with pytest.raises(UsageError, match=said):
+        list(proposals()(CASE, []))

@@ -1,0 +1,144 @@
+"""``tracea cache``: what tuning remembers, and how it travels."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tracea_graph.config import Environment
+from tracea_graph.errors import UsageError
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.tuning import CACHE_FILE, Entry, TuningCache
+from tracea_graph.tuning.identity import machine_facts
+
+__all__ = ["add_cache", "run_cache"]
+
+_DAY = 86400.0
+
+
+def add_cache(commands: Any) -> None:
+    """Add the subcommand to what ``add_subparsers`` returned."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "cache",
+        help="what tuning remembers",
+        description="List, export, import or prune the results of tuning. A result counts where "
+        "machine, compiler, versions, kernel sources, problem and thread counts are equal.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, what in (
+        ("ls", "list what is known"),
+        ("export", "write results as JSON lines"),
+        ("import", "take over exported results; final ones stay"),
+        ("prune", "forget what can no longer be used here"),
+    ):
+        action = actions.add_parser(name, help=what, description=what)
+        action.add_argument("--cache", type=Path, metavar="DIR", help="default: TRACEA_CACHE")
+        if name == "ls":
+            action.add_argument("--json", action="store_true", help="print JSON")
+        if name in ("export", "import"):
+            action.add_argument("file", metavar="FILE.jsonl", help="- for standard output, input")
+        if name == "prune":
+            _add_prune(action)
+
+
+def _add_prune(action: argparse.ArgumentParser) -> None:
+    add = action.add_argument
+    add("--older", type=float, metavar="DAYS", help="and what is older than that")
+    add("--begun", action="store_true", help="and what was begun, not finished")
+    add("--other-machines", action="store_true", help="and what was measured elsewhere")
+    add("--all", action="store_true", help="everything")
+
+
+def run_cache(args: argparse.Namespace, console: Console) -> int:
+    """Do one action; the exit code.  Raises UsageError for files that cannot be used."""
+    environment = Environment(cache=args.cache) if args.cache else Environment()
+    with TuningCache(environment.cache / CACHE_FILE) as cache:
+        if args.action == "ls":
+            _list(cache, console, args.json, environment)
+        elif args.action == "export":
+            console.print(_export(cache, args.file), soft_wrap=True, end="")
+        elif args.action == "import":
+            console.print(f"{_import(cache, args.file)} results were read")
+        else:
+            gone = [key for key, entry in cache if _is_stale(entry, args, environment)]
+            cache.remove(gone)
+            console.print(f"{len(gone)} results were forgotten, {len(cache)} are left")
+    return 0
+
+
+def _list(cache: TuningCache, console: Console, as_json: bool, environment: Environment) -> None:
+    entries = list(cache)
+    if as_json:
+        rows = [{"key": key, **entry.to_json()} for key, entry in entries]
+        for row in rows:
+            row["trials"] = len(row.pop("evidence"))
+        console.print(json.dumps(rows, indent=1), markup=False, soft_wrap=True)
+        return
+    here = machine_facts(profile_cpu(), environment)
+    table = Table()
+    for name in ("problem", "threads", "dtype", "gain", "trials", "state", "made", "key"):
+        table.add_column(name, justify="right" if name in ("gain", "trials") else "left")
+    for key, entry in entries:
+        gain = entry.value.get("gain", 1.0) if isinstance(entry.value, dict) else 1.0
+        usable = all(entry.about.get(name) == value for name, value in here.items())
+        state = ("final" if entry.final else "begun") + ("" if usable else ", of elsewhere")
+        table.add_row(
+            escape(entry.what), entry.about.get("threads", "?"), entry.about.get("dtype", "?"),
+            f"{gain:.3f}×", str(len(entry.evidence)), state,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.written)), key[:10],
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"{len(entries)} results in {escape(str(cache.path))}", soft_wrap=True)
+
+
+def _export(cache: TuningCache, name: str) -> str:
+    lines = [json.dumps({"key": key, **entry.to_json()}) + "\n" for key, entry in cache]
+    if name == "-":
+        sys.stdout.write("".join(lines))
+        return ""
+    try:
+        Path(name).write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{name} cannot be written: {error.strerror}") from None
+    return f"{len(lines)} results were written to {escape(name)}\n"
+
+
+def _import(cache: TuningCache, name: str) -> int:
+    """Take over the entries of a file, all or none."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name} cannot be read: {error}") from None
+    entries = list(_entries(text, name))
+    for key, entry in entries:
+        cache.put(key, entry)
+    return len(entries)
+
+
+def _entries(text: str, name: str) -> Iterator[tuple[str, Entry]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            row = json.loads(line)
+            yield str(row["key"]), Entry.from_json(row)
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(f"line {number} of {name} is no exported result") from None
+
+
+def _is_stale(entry: Entry, args: argparse.Namespace, environment: Environment) -> bool:
+    """Whether an entry is to be forgotten: nothing here can ever hit it, or it was asked for."""
+    here = machine_facts(profile_cpu(), environment)
+    own = entry.about.get("machine") == here["machine"]
+    if args.all or (args.begun and not entry.final) or (args.other_machines and not own):
+        return True
+    if args.older is not None and time.time() - entry.written > args.older * _DAY:
+        return True
+    return own and any(entry.about.get(name) != value for name, value in here.items())

@@ -1,0 +1,61 @@
+"""The progress of tuning on a terminal: how far, how long still, and the best so far."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tracea_graph.tuning import Event, Measured, Settled, Started
+from tracea_graph.views import plain
+
+__all__ = ["Bar"]
+
+
+class Bar(AbstractContextManager["Bar"]):
+    """A listener that draws a bar on stderr; use it in a ``with`` statement."""
+
+    def __init__(self, name: str, silent: bool = False) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(),
+            TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(),
+            TimeRemainingColumn(), TextColumn("{task.fields[best]}"),
+            console=Console(stderr=True, quiet=silent), transient=True,
+        )  # fmt: skip
+        self._name, self._best = plain(name), 1.0
+        self._task = self._progress.add_task(escape(f"planning {self._name}"), total=None, best="")
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show what an event tells."""
+        if isinstance(event, Started):
+            self._progress.update(
+                self._task, total=len(event.jobs), description=escape(f"tuning {self._name}")
+            )
+        elif isinstance(event, Measured):
+            self._measured(event)
+        elif isinstance(event, Settled):
+            self._best = 1.0
+            self._progress.advance(self._task)
+
+    def _measured(self, event: Measured) -> None:
+        if event.race is not None and event.race.b_ms:
+            gain = min(event.race.a_ms) / min(event.race.b_ms)
+            self._best = max(self._best, gain)
+        self._progress.update(
+            self._task, description=escape(str(event.case)), best=f"best {self._best:.2f}×"
+        )

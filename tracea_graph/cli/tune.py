@@ -1,0 +1,237 @@
+"""``tracea tune``: search drivers for a model's products; ``worker`` helps others, ``report``
+shows how it went."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from tracea_graph.cli import values
+from tracea_graph.cli.progress import Bar
+from tracea_graph.cli.settings import add_config, save_config
+from tracea_graph.config import Environment, Options
+from tracea_graph.errors import UsageError
+from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.pipeline.tuning import TunedModel, tune_model
+from tracea_graph.tuning import Event, Task
+from tracea_graph.tuning.hints import hint_of, proposals
+from tracea_graph.tuning.machine import tuner
+from tracea_graph.tuning.telemetry import FOLDER, Telemetry, read_rows, runs, write_csv
+from tracea_graph.views import plain
+from tracea_graph.views.tuning import convergence_svg, curves, render_curves, render_tuned
+
+__all__ = ["add_tune", "run_tune", "run_tune_report", "run_worker", "whole_command"]
+
+_BUDGET = 60.0
+_DAY = 86400.0
+
+
+def whole_command(words: Sequence[str]) -> list[str]:
+    """``tune worker`` and ``tune report`` are one word to the parser."""
+    if len(words) > 1 and words[0] == "tune" and words[1] in ("worker", "report"):
+        return [f"tune {words[1]}", *words[2:]]
+    return list(words)
+
+
+def add_tune(commands: Any) -> None:
+    """Add the subcommands to what ``add_subparsers`` returned."""
+    _add_models(
+        commands.add_parser(
+            "tune",
+            help="search better blocking for a model's products",
+            description="Measure which blocking is fastest here, within a budget. What is found "
+            "goes to the cache, where tracea-optimize finds it; nothing is measured twice, "
+            "Ctrl-C keeps what was measured, and the next run goes on.",
+        )
+    )
+    _add_worker(
+        commands.add_parser(
+            "tune worker",
+            help="help other machines tune",
+            description="Take trials of whatever is published at a storage, as this machine. A "
+            "worker that is killed loses the trial it was at, nothing else.",
+        )
+    )
+    _add_report(
+        commands.add_parser(
+            "tune report",
+            help="show how a tuning run converged",
+            description="Read a run's telemetry, which never leaves this machine.",
+        )
+    )
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    add(
+        "--budget", type=values.seconds, default=_BUDGET, metavar="SECONDS",
+        help="time to measure, such as 60, 60s or 5m (default: 60)",
+    )  # fmt: skip
+    add("--threads", type=values.threads, default=(), metavar="N[,M]", help="default: 1 and all")
+    add(
+        "--shape", type=values.shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
+        help="sizes of symbolic dimensions; may be repeated",
+    )  # fmt: skip
+    add("--precision", choices=("fp32", "bf16", "bf16-weights"), default="fp32")
+    add("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
+    add("--seed", type=int, default=0, metavar="N", help="of the sampler and the inputs")
+    add("--storage", default="", metavar="URL", help="share the trials with other machines")
+    _add_lost(add)
+    add_config(add)
+    add(
+        "--save-config", type=Path, metavar="FILE.yaml",
+        help="write options and results as a file for --config",
+    )  # fmt: skip
+    _add_cache(add)
+    add("--json", action="store_true", help="print JSON")
+    add("-q", "--quiet", action="store_true", help="print errors only")
+
+
+def _add_worker(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--storage", required=True, metavar="URL", help="postgresql://, mysql://, grpc:// …")
+    add("--budget", type=values.seconds, default=30 * _DAY, metavar="SECONDS", help="work so long")
+    add(
+        "--idle", type=values.seconds, default=30 * _DAY, metavar="SECONDS",
+        help="end after so long without work (default: wait for more)",
+    )  # fmt: skip
+    add("--seed", type=int, default=0, metavar="N", help="of the sampler")
+    _add_lost(add)
+    _add_cache(add)
+    add("-q", "--quiet", action="store_true", help="print errors only")
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", nargs="?", type=Path, metavar="RUN.jsonl", help="default: the last run")
+    add("--csv", type=Path, metavar="FILE.csv", help="write all rows as a table")
+    add("--svg", type=Path, metavar="FILE.svg", help="draw the convergence")
+    _add_cache(add)
+    add("--json", action="store_true", help="print all rows as JSON")
+
+
+def _add_lost(add: Any) -> None:
+    add(
+        "--lost-after", type=values.seconds, default=60.0, metavar="SECONDS",
+        help="take over a shared trial that is unfinished for so long (default: 60)",
+    )  # fmt: skip
+
+
+def _add_cache(add: Any) -> None:
+    add("--cache", type=Path, metavar="DIR", help="default: ~/.cache/tracea-graph")
+
+
+def run_tune(args: argparse.Namespace, console: Console) -> int:
+    """Tune models one after another; the exit code."""
+    if args.save_config is not None:
+        check_file(args.save_config, "--save-config", args.models)
+    console.quiet = args.quiet
+    options = Options(
+        threads=args.threads, shapes=tuple(args.shape), precision=args.precision,
+        target=args.target, seed=args.seed, storage=args.storage, patterns=args.patterns,
+        cache=args.cache, budget=args.budget / len(args.models), effort="thorough",
+    )  # fmt: skip
+    found = [_tune(path, options, args, console) for path in args.models]
+    if args.save_config is not None:
+        _save(args, found)
+    if args.json:
+        console.print(json.dumps([_json(one) for one in found], indent=1), markup=False)
+    return 0
+
+
+def _tune(path: Path, options: Options, args: argparse.Namespace, console: Console) -> TunedModel:
+    silent = args.quiet or args.json
+    folder = options.environment.cache / FOLDER
+    with Telemetry(folder, path.stem) as telemetry, Bar(path.name, silent) as bar:
+
+        def listen(event: Event) -> None:
+            telemetry(event)
+            bar(event)
+
+        found = tune_model(
+            path, options, lost_after=args.lost_after, listen=listen, propose=proposals()
+        )
+    if not args.json:
+        console.print(escape(plain(path.name)), highlight=False)
+        console.print(render_tuned(found.tuned, found.counts, found.saved))
+    return found
+
+
+def run_worker(args: argparse.Namespace, console: Console) -> int:
+    """Help until the budget or the patience is spent; the exit code."""
+    from tracea_graph.tuning.together import help_others
+
+    console.quiet = args.quiet
+    environment = Environment(cache=args.cache) if args.cache else Environment()
+    task = Task(
+        (), budget=args.budget, seed=args.seed, storage=args.storage, lost_after=args.lost_after
+    )
+    with Telemetry(environment.cache / FOLDER, f"worker{os.getpid()}") as telemetry:
+        opened = partial(tuner, environment=environment, listen=telemetry, propose=proposals())
+        count = help_others(task, opened, idle=args.idle, say=lambda s: console.print(s))
+    console.print(f"{count} cases were settled with this machine's help")
+    return 0
+
+
+def run_tune_report(args: argparse.Namespace, console: Console) -> int:
+    """Show one run; the exit code.  Raises UsageError where there is none."""
+    environment = Environment(cache=args.cache) if args.cache else Environment()
+    known = [args.run] if args.run else runs(environment.cache / FOLDER)[:1]
+    if not known:
+        raise UsageError("nothing was tuned yet: tracea tune MODEL.onnx")
+    try:
+        rows = read_rows(known[0])
+    except OSError as error:
+        raise UsageError(f"{known[0]} cannot be read: {error.strerror}") from None
+    if args.csv is not None:
+        check_file(args.csv, "--csv", known)
+        write_csv(rows, args.csv)
+    found = curves(rows)
+    if args.svg is not None:
+        check_file(args.svg, "--svg", known)
+        write_text(args.svg, convergence_svg(found, known[0].stem))
+    if args.json:
+        console.print(json.dumps(rows, indent=1), markup=False)
+        return 0
+    hits = sum(bool(row.get("hit")) for row in rows)
+    console.print(f"{known[0].name}: {len(found)} regions measured, {hits} known before")
+    console.print(render_curves(found))
+    return 0
+
+
+def _save(args: argparse.Namespace, found: Sequence[TunedModel]) -> None:
+    settings = {
+        "threads": list(args.threads), "shape": [_sizes(shape) for shape in args.shape],
+        "precision": args.precision, "target": args.target, "seed": args.seed,
+        "storage": args.storage,
+    }  # fmt: skip
+    tuned = {t.case: t for one in found for t in one.tuned if t.gain > 1 or t.source == "hint"}
+    save_config(args.save_config, settings, [hint_of(t) for t in tuned.values()])
+
+
+def _sizes(shape: dict[str, int]) -> str:
+    return ",".join(f"{name}={size}" for name, size in shape.items())
+
+
+def _json(found: TunedModel) -> dict[str, Any]:
+    return {
+        "model": str(found.path),
+        "saved": found.saved,
+        "cases": [
+            {
+                "region": str(t.case), "nodes": found.counts.get(t.case, 0),
+                "share": t.share, "source": t.source, "why": t.why, "gain": t.gain,
+                "driver": vars(t.driver),
+            }
+            for t in found.tuned
+        ],
+    }  # fmt: skip

@@ -1,0 +1,203 @@
+"""Plan locks: all decisions of one optimization in a file, to be applied again without measuring.
+
+    {"format": 1, "structure": …, "isas": […], "settings": {…}, "machine": {…}, "bindings": {…},
+     "improved": true, "frozen": [[key, why]…], "barred": […], "drivers": […], "groups": […]}
+
+Values are named by structural hashes, so a model that was exported or trained anew still fits; a
+model that computes something else does not.  The cost model's figures are part of the lock, for
+the scheduler goes by them: the same lock, tool and compiler give the same files, byte by byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.config import Options
+from tracea_graph.errors import UsageError
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.ops.structure import graph_key, value_keys
+from tracea_graph.pipeline.assembly import Assembly
+from tracea_graph.pipeline.candidates import Recipe
+from tracea_graph.pipeline.planning import Ruling
+from tracea_graph.policy import CostModel, Machine
+from tracea_graph.ttg import TileGraph
+from tracea_graph.tuning import Drivers, Workload
+from tracea_graph.version import VERSION
+
+__all__ = ["Lock", "read_lock"]
+
+_FORMAT = 1
+_SETTINGS = (
+    "keep", "only", "skip", "budget", "precision", "max_error", "custom_ops", "require_library",
+    "plain_weights", "single_file",
+)  # fmt: skip
+"""Options the files depend on, beside the recipe."""
+_KEYS = frozenset(
+    ("tracea", "structure", "isas", "settings", "machine", "bindings", "improved", "frozen",
+     "barred", "drivers", "groups")
+)  # fmt: skip
+_ADVICE = "make a new one with --save-lock"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock's content as read; ``where`` is the file, for messages."""
+
+    where: str
+    content: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        graph: TileGraph,
+        options: Options,
+        isas: Sequence[str],
+        recipe: Recipe,
+        groups: Sequence[Mapping[str, Any]],
+        improved: bool,
+    ) -> Lock:
+        """What was decided about an imported graph; ``groups`` are the report's rows."""
+        keys = value_keys(graph)
+        frozen = [[keys.get(v, v), why] for v, why in recipe.ruling.frozen.items()]
+        barred = [
+            [rule, keys.get(v, v), why]
+            for rule, values in recipe.ruling.barred.items()
+            for v, why in values.items()
+        ]
+        drivers = [
+            [problem.key, [dataclasses.astuple(d) for d in table]]
+            for problem, table in recipe.drivers.items()
+        ]
+        return cls(
+            "",
+            {
+                "format": _FORMAT,
+                "tracea": VERSION,
+                "structure": graph_key(graph, keys),
+                "isas": list(isas),
+                "settings": {name: getattr(options, name) for name in _SETTINGS},
+                "machine": dataclasses.asdict(recipe.cost.machine),
+                "bindings": dict(recipe.cost.bindings),
+                "improved": improved,
+                "frozen": sorted(frozen),
+                "barred": sorted(barred),
+                "drivers": sorted(drivers, key=str),
+                "groups": list(groups),
+            },
+        )
+
+    def to_json(self) -> str:
+        """Indented JSON with sorted keys."""
+        return json.dumps(self.content, indent=1, sort_keys=True, default=str) + "\n"
+
+    @property
+    def improved(self) -> bool:
+        """False if the original was kept."""
+        return bool(self.content["improved"])
+
+    @property
+    def cost(self) -> CostModel:
+        """What gains were predicted with."""
+        return CostModel(Machine(**self.content["machine"]), self.content["bindings"])
+
+    def settle(self, options: Options) -> Options:
+        """The options it was made with.
+
+        Raises UsageError if one that was given contradicts it.
+        """
+        default, found = Options(), dict[str, Any]()
+        for name, locked in self.content["settings"].items():
+            value = tuple(locked) if isinstance(locked, list) else locked
+            given = getattr(options, name)
+            if given not in (value, getattr(default, name)):
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"{flag} contradicts {self.where}, which was made with {locked}; {_ADVICE}"
+                )
+            found[name] = value
+        return dataclasses.replace(options, **found)
+
+    def recipe(self, graph: TileGraph, isas: Sequence[str]) -> Recipe:
+        """Its decisions about an imported graph, but for the drivers.
+
+        Raises UsageError if the graph computes something else, or the machine has other
+        instruction sets.
+        """
+        if list(isas) != self.content["isas"]:
+            had, have = ", ".join(self.content["isas"]), ", ".join(isas)
+            raise UsageError(
+                f"{self.where} was made for {had}, and kernels here are for {have}; {_ADVICE}"
+            )
+        keys = value_keys(graph)
+        if graph_key(graph, keys) != self.content["structure"]:
+            raise UsageError(
+                f"{self.where} does not fit: the model computes something else than the one it "
+                f"was made for; {_ADVICE}"
+            )
+        values = {key: value for value, key in keys.items()}
+        frozen = {values.get(key, key): why for key, why in self.content["frozen"]}
+        barred: dict[str, dict[str, str]] = {}
+        for rule, key, why in self.content["barred"]:
+            barred.setdefault(rule, {})[values.get(key, key)] = why
+        return Recipe(self.cost, Ruling(frozen, barred), {})
+
+    def check(self, assembly: Assembly) -> None:
+        """Raise UsageError unless the assembly has just the groups that were kept."""
+        if not self.improved:
+            return
+        found = {key: len(items) for key, items in assembly.groups.items()}
+        wanted = {g["group"]: g["count"] for g in self.content["groups"] if g["kept"]}
+        if found != wanted:
+            odd = next(k for k in {**wanted, **found} if found.get(k) != wanted.get(k))
+            raise UsageError(
+                f"{self.where} was made by tracea-graph {self.content['tracea']} with "
+                f"{wanted.get(odd, 0)} × {odd}, and {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
+            )
+
+    def drivers(self, workloads: Sequence[Workload]) -> Drivers:
+        """Its tuned drivers for the problems that are left."""
+        tables = {
+            json.dumps(key, sort_keys=True): tuple(GemmDriver(*driver) for driver in table)
+            for key, table in self.content["drivers"]
+        }
+        problems = {json.dumps(w.problem.key, sort_keys=True): w.problem for w in workloads}
+        return {problem: tables[key] for key, problem in problems.items() if key in tables}
+
+
+def read_lock(path: Path) -> Lock:
+    """A lock from its file.  Raises UsageError if it is none, or another version's."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no plan {path}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no plan lock: {error}") from error
+    if not isinstance(content, dict) or "format" not in content:
+        raise UsageError(f"{path} is no plan lock; {_ADVICE}")
+    if content["format"] != _FORMAT:
+        raise UsageError(
+            f"{path} has format {content['format']}, and this version reads {_FORMAT}; {_ADVICE}"
+        )
+    if missing := _KEYS - content.keys():
+        raise UsageError(f"{path} is no plan lock: it lacks {', '.join(sorted(missing))}")
+    lock = Lock(str(path), content)
+    try:
+        lock.settle(Options())
+        assert lock.cost and _well_formed(content)
+    except (TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise UsageError(
+            f"{path} is no plan lock: {error or 'its lists are malformed'}"
+        ) from error
+    return lock
+
+
+def _well_formed(content: Mapping[str, Any]) -> bool:
+    """True if every list holds what :meth:`Lock.of` writes."""
+    lengths = (("frozen", 2), ("barred", 3), ("drivers", 2))
+    rows = all(len(row) == n for name, n in lengths for row in content[name])
+    return rows and all({"group", "count", "kept"} <= group.keys() for group in content["groups"])

@@ -1,0 +1,139 @@
+"""Search spaces as data: axes, what makes a configuration legal, and seeds to measure first.
+
+    space = (
+        SearchSpace()
+        .tile_m([64, 128])
+        .tile_n([64, 128, 256])
+        .stages([2, 3, 4])
+        .require("operand tiles fit shared memory", lambda c: shared_bytes(c) <= limit)
+        .seed(tile_m=128, tile_n=128, stages=3)
+    )
+    best = space.ranked(modelled_us, limit=16)
+
+A space never changes; every method gives a new one, so that a policy can narrow what a variant
+declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+__all__ = ["Config", "Constraint", "SearchSpace"]
+
+Config = Mapping[str, int]
+"""A value for each axis."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What every legal configuration satisfies; ``reason`` is the sentence it is rejected with."""
+
+    reason: str
+    holds: Callable[[Config], bool]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """All combinations of the axes' values that satisfy the constraints."""
+
+    axes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    seeds: tuple[tuple[tuple[str, int], ...], ...] = ()
+
+    # ---- building ----------------------------------------------------------------------
+
+    def axis(self, name: str, values: Sequence[int]) -> SearchSpace:
+        """With these values on an axis, in place of what it had.  Raises ValueError for none."""
+        kept = tuple(dict.fromkeys(values))
+        if not kept:
+            raise ValueError(f"the axis {name!r} needs at least one value")
+        axes = {**dict(self.axes), name: kept}
+        return replace(self, axes=tuple(axes.items()))
+
+    def tile_m(self, values: Sequence[int]) -> SearchSpace:
+        """Rows of a tile."""
+        return self.axis("tile_m", values)
+
+    def tile_n(self, values: Sequence[int]) -> SearchSpace:
+        """Columns of a tile."""
+        return self.axis("tile_n", values)
+
+    def tile_k(self, values: Sequence[int]) -> SearchSpace:
+        """Depth that is brought near at a time."""
+        return self.axis("tile_k", values)
+
+    def stages(self, values: Sequence[int]) -> SearchSpace:
+        """Buffers of a software pipeline; 1 is none."""
+        return self.axis("stages", values)
+
+    def warps(self, values: Sequence[int]) -> SearchSpace:
+        """Groups of lanes that share a tile."""
+        return self.axis("warps", values)
+
+    def split_k(self, values: Sequence[int]) -> SearchSpace:
+        """Parts the depth is cut into, summed at the end."""
+        return self.axis("split_k", values)
+
+    def require(self, reason: str, holds: Callable[[Config], bool]) -> SearchSpace:
+        """With one more constraint."""
+        return replace(self, constraints=(*self.constraints, Constraint(reason, holds)))
+
+    def seed(self, **config: int) -> SearchSpace:
+        """With a configuration to try first; axes it leaves open take their first value."""
+        return replace(self, seeds=(*self.seeds, tuple(config.items())))
+
+    # ---- asking ------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Combinations, legal or not."""
+        total = 1
+        for _, values in self.axes:
+            total *= len(values)
+        return total
+
+    def reason(self, config: Config) -> str:
+        """Why a configuration is not legal; empty if it is."""
+        for name, values in self.axes:
+            if config.get(name) not in values:
+                return f"{name} is {config.get(name)}, not one of {', '.join(map(str, values))}"
+        return next((c.reason for c in self.constraints if not c.holds(config)), "")
+
+    def combinations(self) -> Iterator[Config]:
+        """Every combination, in the order of the axes."""
+        names = [name for name, _ in self.axes]
+        for values in product(*(values for _, values in self.axes)):
+            yield dict(zip(names, values, strict=True))
+
+    def legal(self) -> Iterator[Config]:
+        """Every legal configuration."""
+        return (c for c in self.combinations() if not self.reason(c))
+
+    def heroes(self) -> Iterator[Config]:
+        """The seeds that are legal here, each once."""
+        first = {name: values[0] for name, values in self.axes}
+        whole = [{**first, **dict(seed)} for seed in self.seeds]
+        unique = {tuple(sorted(config.items())): config for config in whole}
+        return (config for config in unique.values() if not self.reason(config))
+
+    def ranked(
+        self, modelled_us: Callable[[Config], float], limit: int | None = None
+    ) -> list[Config]:
+        """Legal configurations worth measuring: seeds, then the others by modelled time.
+
+        Ties stay in the order of :meth:`legal`.
+        """
+        heroes = list(self.heroes())
+        rest = [config for config in self.legal() if config not in heroes]
+        return [*heroes, *sorted(rest, key=modelled_us)][:limit]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; constraints by their reasons."""
+        return {
+            "axes": {name: list(values) for name, values in self.axes},
+            "constraints": [c.reason for c in self.constraints],
+            "seeds": [dict(seed) for seed in self.seeds],
+        }

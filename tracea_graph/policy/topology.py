@@ -1,0 +1,293 @@
+"""From an operator's shape and structure to how it should be tiled, and why.
+
+    decide(OperatorTopology("gemm", 128, 768, 768, LowRank(64)), ARCHITECTURES["zen4"])
+
+gives the tiling (a grid, a stream of weights, two thin products, a map of stored or visible
+tiles), the order tiles are visited in, the kernel that runs them, and the pruned search space with
+the architecture's hero configurations as seeds.  Every choice comes with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from tracea_graph.errors import UsageError
+from tracea_graph.policy.architectures import Architecture
+from tracea_graph.policy.space import Config, SearchSpace
+
+__all__ = [
+    "BlockSparse", "Dense", "LowRank", "OperatorTopology", "TopologyDecision", "Windowed",
+    "decide", "modelled_us",
+]  # fmt: skip
+
+_STREAM_ROWS = 4
+"""Up to so many rows a product runs at the speed its weights come in."""
+_WORTH_SKIPPING = 0.75
+"""Above this share of stored tiles the map costs more than what it skips."""
+_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Every element counts."""
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The right operand is a product of ``[k, rank]`` and ``[rank, n]``."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class BlockSparse:
+    """The right operand has blocks of ``rows × columns``; ``density`` of them are not zero."""
+
+    rows: int
+    columns: int
+    density: float
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """Row ``i`` of the result needs only the columns within ``window`` of ``i``."""
+
+    window: int
+
+
+Kind = Dense | LowRank | BlockSparse | Windowed
+
+
+@dataclass(frozen=True)
+class OperatorTopology:
+    """``m × n`` results, each a sum over ``k``, and how the operand between them is built.
+
+    Raises UsageError for sizes below 1, and for structure that does not fit them.
+    """
+
+    op: str
+    m: int
+    n: int
+    k: int
+    kind: Kind = Dense()
+
+    def __post_init__(self) -> None:
+        if min(self.m, self.n, self.k) < 1:
+            raise UsageError(f"{self.op} needs sizes above 0, not {self.m}, {self.n}, {self.k}")
+        match self.kind:
+            case LowRank(rank) if not 1 <= rank <= min(self.k, self.n):
+                raise UsageError(f"rank {rank} is not between 1 and {min(self.k, self.n)}")
+            case BlockSparse(rows, columns, density):
+                if min(rows, columns) < 1 or not 0 <= density <= 1:
+                    raise UsageError(f"no blocks of {rows}x{columns} with density {density:g}")
+            case Windowed(window) if window < 1:
+                raise UsageError(f"a window of {window} shows nothing")
+
+    @property
+    def flops(self) -> float:
+        """Operations that are not skipped."""
+        dense = 2.0 * self.m * self.n * self.k
+        match self.kind:
+            case LowRank(rank):
+                return 2.0 * self.m * rank * (self.k + self.n)
+            case BlockSparse(_, _, density):
+                return dense * density
+            case Windowed(window):
+                return dense * min(1.0, (2 * window + 1) / self.n)
+        return dense
+
+
+@dataclass(frozen=True)
+class TopologyDecision:
+    """How to tile; ``configs`` are the pruned space's best, ``reasons`` one for each choice."""
+
+    tiling: str
+    order: str
+    variant: str
+    space: SearchSpace
+    configs: tuple[Config, ...]
+    reasons: tuple[str, ...]
+
+
+def decide(
+    topology: OperatorTopology, on: Architecture, dtype: str = "f32", limit: int = 16
+) -> TopologyDecision:
+    """The policy's choice for one operator on one family of processors.
+
+    Raises UsageError for a dtype it does not know, or if no tile is legal.
+    """
+    if dtype not in _BYTES:
+        raise UsageError(f"there is no dtype {dtype!r}; there are {', '.join(_BYTES)}")
+    tiling, why_tiling = _tiling(topology)
+    order, why_order = _order(topology, tiling, on, _BYTES[dtype])
+    variant, why_variant = _variant(topology, tiling, on, dtype)
+    space = _space(topology, tiling, on, _BYTES[dtype])
+    configs = space.ranked(modelled_us(topology, on, dtype), limit)
+    if not configs:
+        raise UsageError(f"no tile of {topology.op} is legal on {on.name}")
+    legal = sum(1 for _ in space.legal())
+    pruned = f"{legal} of {space.size} tiles are legal, {len(configs)} are worth measuring"
+    return TopologyDecision(
+        tiling, order, variant, space, tuple(configs), (why_tiling, why_order, why_variant, pruned)
+    )
+
+
+def _tiling(t: OperatorTopology) -> tuple[str, str]:
+    match t.kind:
+        case LowRank(rank):
+            dense = 2.0 * t.m * t.n * t.k
+            if t.flops < dense:
+                saved = f"{t.flops / dense:.0%} of the dense operations"
+                return "two-products", f"two products through rank {rank} take {saved}"
+            return "grid", f"rank {rank} is too high: two products would take more operations"
+        case BlockSparse(rows, columns, density):
+            if density <= _WORTH_SKIPPING:
+                return "map", f"only {density:.0%} of the {rows}x{columns} blocks are stored"
+            return (
+                "grid",
+                f"{density:.0%} of the blocks are stored: a map costs more than it saves",
+            )
+        case Windowed(window):
+            if 2 * window + 1 < _WORTH_SKIPPING * t.n:
+                return "band", f"a row sees {2 * window + 1} of {t.n} columns"
+            return "grid", f"a window of {window} hides hardly any of {t.n} columns"
+    if t.m <= _STREAM_ROWS:
+        return "stream", f"{t.m} rows: time goes into reading the {t.k}x{t.n} operand once"
+    return "grid", f"{t.m}x{t.n} results, all of them computed"
+
+
+def _order(t: OperatorTopology, tiling: str, on: Architecture, size: int) -> tuple[str, str]:
+    right, left = t.k * t.n * size, t.m * t.k * size
+    if tiling in ("stream", "band"):
+        return "row-major", "neighbours in a row share what they read"
+    if right <= on.far // 2:
+        return "row-major", f"the right operand ({right >> 10} kB) stays in the second level"
+    if left <= on.far // 2:
+        return "column-major", f"the left operand ({left >> 10} kB) stays in the second level"
+    return "z-order", "neither operand fits the second level: squares of tiles share both"
+
+
+def _variant(t: OperatorTopology, tiling: str, on: Architecture, dtype: str) -> tuple[str, str]:
+    words = {
+        "two-products": "low_rank_gemm",
+        "map": "block_sparse_gemm",
+        "band": "windowed_attention",
+        "stream": "gemv" if t.m == 1 else "gemm",
+        "grid": t.op,
+    }
+    name = f"{dtype}_{words[tiling]}__{on.name}"
+    return name, f"{words[tiling]} in {dtype}: the kernel for a {tiling}"
+
+
+def _space(t: OperatorTopology, tiling: str, on: Architecture, size: int) -> SearchSpace:
+    hero = "flat" if t.m <= 16 else "square"
+    space = SearchSpace()
+    if on.device == "cpu":
+        space = _cpu_space(space, t, on, size)
+    else:
+        space = _gpu_space(space, t, on, size)
+    if isinstance(t.kind, BlockSparse) and tiling == "map":
+        columns, rows = t.kind.columns, t.kind.rows
+        space = space.require(
+            "a tile lies within blocks or is made of whole ones",
+            lambda c: _nests(c["tile_n"], columns) and _nests(c["tile_k"], rows),
+        )
+    for config in on.heroes.get(hero, ()):
+        space = space.seed(**config)
+    return space
+
+
+def _cpu_space(
+    space: SearchSpace, t: OperatorTopology, on: Architecture, size: int
+) -> SearchSpace:
+    lanes, registers = on.lanes, on.registers
+    return (
+        space.tile_m([1, 2, 4, 6, 8, 12, 14])
+        .tile_n([lanes * i for i in (1, 2, 3, 4)])
+        .tile_k([64, 128, 256, 512, 1024])
+        .axis("rows", [32, 64, 96, 128, 192, 256, 384])
+        .require(
+            "accumulators, a row of the right tile and one broadcast fit the registers",
+            lambda c: (c["tile_m"] + 1) * (c["tile_n"] // lanes) + 1 <= registers,
+        )
+        .require(
+            "a panel of the right operand fits half the second level",
+            lambda c: c["tile_k"] * c["tile_n"] * size <= on.far // 2,
+        )
+        .require("the tile is no taller than the result", lambda c: c["tile_m"] <= t.m)
+        .require("the depth is no more than one step beyond k", lambda c: c["tile_k"] < t.k + 64)
+    )
+
+
+def _gpu_space(
+    space: SearchSpace, t: OperatorTopology, on: Architecture, size: int
+) -> SearchSpace:
+    return (
+        space.tile_m([16, 32, 64, 128, 256])
+        .tile_n([32, 64, 128, 256])
+        .tile_k([16, 32, 64])
+        .stages([2, 3, 4])
+        .warps([2, 4, 8])
+        .require(
+            "both operands' tiles of all stages fit shared memory",
+            lambda c: (c["tile_m"] + c["tile_n"]) * c["tile_k"] * c["stages"] * size <= on.near,
+        )
+        .require(
+            "accumulators fit the registers of their threads",
+            lambda c: c["tile_m"] * c["tile_n"] <= 128 * 32 * c["warps"],
+        )
+        .require(
+            "every warp has a fragment of 16x16",
+            lambda c: (c["tile_m"] // 16) * (c["tile_n"] // 16) >= c["warps"],
+        )
+        .require("a tile is at most twice the result", lambda c: c["tile_m"] < 2 * max(t.m, 16))
+    )
+
+
+def _nests(tile: int, block: int) -> bool:
+    return tile % block == 0 or block % tile == 0
+
+
+# ---- modelled time ---------------------------------------------------------------------
+
+_GHZ = {"cpu": 4.0, "cuda": 1.6}
+_NEAR_BYTES = 64.0
+"""Bytes a cycle from the second level to the first."""
+_LATENCY = 4.0
+
+
+def modelled_us(
+    topology: OperatorTopology, on: Architecture, dtype: str = "f32"
+) -> Callable[[Config], float]:
+    """Predicted µs of a configuration on one core or SM, to rank by.
+
+    Arithmetic at the share of the peak that the tile fills, on results padded to whole tiles, or
+    the traffic its reuse leaves, whichever takes longer.
+    """
+    size, share = _BYTES[dtype], topology.flops / (2.0 * topology.m * topology.n * topology.k)
+
+    def time(config: Config) -> float:
+        m, n = config["tile_m"], config["tile_n"]
+        padded = ceil(topology.m / m) * m * ceil(topology.n / n) * n * topology.k * share
+        cycles = 2.0 * padded / (on.flops * _fill(config, on))
+        moved = padded * (1.0 / _rows(config, topology) + 1.0 / n) * size
+        return max(cycles, moved / _NEAR_BYTES) / _GHZ[on.device] * 1e-3
+
+    return time
+
+
+def _fill(config: Config, on: Architecture) -> float:
+    """Share of the multiply-adds a tile keeps busy."""
+    if on.device == "cpu":
+        vectors = config["tile_m"] * config["tile_n"] / on.lanes
+        loads = config["tile_m"] + config["tile_n"] / on.lanes
+        return min(1.0, vectors / (2 * _LATENCY), vectors / loads)
+    ahead = 1.0 - 1.0 / (2.0 * config["stages"])
+    return ahead * min(1.0, config["tile_m"] * config["tile_n"] / (64.0 * 64.0))
+
+
+def _rows(config: Config, t: OperatorTopology) -> int:
+    """Rows that share one reading of the right operand's tile."""
+    return max(config["tile_m"], min(config.get("rows", 1), t.m))

@@ -1,0 +1,112 @@
+"""The heap proposals wait in: equal ones together, the most gain per cost first.
+
+    worth of a pattern = predicted gain of a site / (1 + share of the budget the pattern costs)
+
+Sites are of one pattern if the same rule makes the same region of the same operators on operands
+of the same shapes: they are lowered, tuned, compiled and measured once, so they share the cost and
+are disposed of together.  A kind of region the model has already costs nothing more.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from tracea_graph.rewrite.proposal import Preview, Price, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Heap", "Waiting"]
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """A proposal, the phase its pass belongs to and its predicted gain in µs."""
+
+    phase: int
+    proposal: Proposal
+    gain: float
+
+
+@dataclass
+class _Pattern:
+    first: int
+    sites: list[Waiting] = field(default_factory=list)
+    worth: float = 0.0
+
+
+class Heap:
+    """Patterns by phase, then worth, then the order they were first seen in."""
+
+    def __init__(self, price: Price) -> None:
+        self._price = price
+        self._heap: list[tuple[int, float, int, Hashable]] = []
+        self._patterns: dict[Hashable, _Pattern] = {}
+        self._keys: dict[Waiting, Hashable] = {}
+        self._known: set[Hashable] = set()
+        self._count = 0
+
+    def push(self, graph: TileGraph, waiting: Waiting) -> None:
+        """Add a site to its pattern, which goes up (or down) in the heap."""
+        key = self._keys[waiting] = (waiting.phase, *_pattern_of(graph, waiting.proposal))
+        self._count += 1
+        pattern = self._patterns.setdefault(key, _Pattern(self._count))
+        pattern.sites.append(waiting)
+        self._place(key, pattern)
+
+    def withdraw(self, waiting: Waiting) -> None:
+        """Take a site back, if it still waits."""
+        key = self._keys.pop(waiting, None)
+        if key is None:
+            return
+        pattern = self._patterns[key]
+        pattern.sites.remove(waiting)
+        if pattern.sites:
+            self._place(key, pattern)
+        else:
+            del self._patterns[key]
+
+    def pop(self) -> Waiting | None:
+        """The first site of the best pattern, or None if nothing waits."""
+        while self._heap:
+            _, worth, first, key = heapq.heappop(self._heap)
+            pattern = self._patterns.get(key)
+            if pattern is not None and (pattern.worth, pattern.first) == (-worth, first):
+                self.withdraw(site := pattern.sites[0])
+                return site
+        return None
+
+    def settle(self, proposal: Proposal) -> None:
+        """The kinds of region it makes are decided: further sites cost nothing."""
+        self._known.update(map(_kind_of, proposal.new))
+
+    def _place(self, key: Hashable, pattern: _Pattern) -> None:
+        """An entry with the pattern's present worth; the older ones are passed over by pop."""
+        site = pattern.sites[0]
+        kinds = {_kind_of(r): r for r in site.proposal.new}
+        new = sum(self._price(r) for kind, r in kinds.items() if kind not in self._known)
+        gain = max(w.gain for w in pattern.sites)
+        pattern.worth = gain / (1.0 + new)
+        heapq.heappush(self._heap, (site.phase, -pattern.worth, pattern.first, key))
+
+
+def _pattern_of(graph: TileGraph, proposal: Proposal) -> tuple[Hashable, ...]:
+    preview = Preview(graph, proposal)
+    old = tuple(_signature(graph, r) for r in proposal.old)
+    return proposal.rule, old, tuple(_signature(preview, r) for r in proposal.new)
+
+
+def _signature(graph: TileGraph, region: Region) -> Hashable:
+    """What tells a region from others that would be lowered and predicted differently."""
+    specs = tuple(
+        (graph.spec(v).dtype, graph.spec(v).shape, graph.weight(v) is not None) if v else None
+        for v in region.operands
+    )
+    return _kind_of(region), specs
+
+
+def _kind_of(region: Region) -> Hashable:
+    """What it computes, whatever it is given."""
+    if region.params is not None:
+        return region.op, region.params
+    return region.op, tuple(sorted((k, repr(v)) for k, v in region.node.attrs.items()))

@@ -1,0 +1,124 @@
+"""What passes give the scheduler, and what its caller allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tracea_graph.ir import TensorSpec, Weight
+from tracea_graph.rewrite.pattern import Miss, Rule, match
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Cost", "Limits", "Pass", "Phase", "Preview", "Price", "Proposal", "RulePass"]
+
+Cost = Callable[[TileGraph, Region], float]
+"""Predicted time of one region in µs."""
+Price = Callable[[Region], float]
+"""Share of the budget that compiling and measuring a new kind of region takes."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Replace ``old`` by ``new``; ``specs`` and ``weights`` describe values that are new.
+
+    ``error`` is the error it is predicted to bring into the outputs, as a share of ``max|y|``
+    (0: exact).  A ``step`` is applied whatever it gains: it is there for what others make of it,
+    and whoever planned looks in the end at what is left alone.
+    """
+
+    rule: str
+    old: tuple[Region, ...]
+    new: tuple[Region, ...]
+    specs: Mapping[str, TensorSpec] = field(default_factory=dict)
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    error: float = 0.0
+    step: bool = False
+
+    @property
+    def where(self) -> str:
+        """The value that names the site."""
+        return self.new[0].results[0]
+
+
+class Pass(Protocol):
+    """Something that proposes rewrites anchored at one region."""
+
+    @property
+    def name(self) -> str:
+        """The name ``--only`` and ``--skip`` use."""
+        ...
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterable[Proposal | Miss]:
+        """Proposals whose last operator is ``region``, and near misses with their reason."""
+        ...
+
+
+@dataclass(frozen=True)
+class RulePass:
+    """A pattern rule as a pass."""
+
+    rule: Rule
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not region.results:
+            return
+        for pattern in self.rule.patterns:
+            found = match(pattern, graph, region)
+            if found is None:
+                continue
+            if isinstance(found, Miss):
+                yield Miss(self.name, found.where, found.reason)
+                continue
+            if (reason := self.rule.check(found)) is not None:
+                yield Miss(self.name, region.id, reason)
+                continue
+            yield Proposal(self.name, found.covered, (self.rule.rewrite(found),))
+            return
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Passes that run to a fixed point together, before the next phase starts."""
+
+    name: str
+    passes: tuple[Pass, ...]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the caller allows: rules, the least gain in µs, and the error.
+
+    ``frozen`` maps values whose operators stay as they are to the reason; ``barred`` does so for
+    single rules.  ``max_error`` bounds the root of the summed squares of predicted errors, which
+    are independent roundings.
+    """
+
+    only: frozenset[str] = frozenset()
+    skip: frozenset[str] = frozenset()
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    barred: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    min_gain_us: float = 0.0
+    max_error: float = float("inf")
+    check: bool = False
+
+
+class Preview(TileGraph):
+    """A graph's questions, answered as if a proposal's new values existed."""
+
+    def __init__(self, graph: TileGraph, proposal: Proposal) -> None:
+        self._graph, self._proposal = graph, proposal
+        self.opset = graph.opset
+
+    def spec(self, value: str) -> TensorSpec:
+        if value in self._proposal.specs:
+            return self._proposal.specs[value]
+        weight = self._proposal.weights.get(value)
+        return weight.spec if weight else self._graph.spec(value)
+
+    def weight(self, value: str) -> Weight | None:
+        return self._proposal.weights.get(value) or self._graph.weight(value)

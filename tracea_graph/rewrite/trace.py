@@ -1,0 +1,49 @@
+"""The trace: one line for every proposal and near miss, in the order they were decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Decision", "Trace"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One line of the trace."""
+
+    phase: str
+    rule: str
+    where: str
+    verdict: str
+    """``applied``, ``rejected``, ``superseded`` or ``missed``."""
+    reason: str = ""
+    gain_us: float = 0.0
+    nodes: tuple[str, ...] = ()
+    """The original operators it was about: their names, or first results."""
+
+
+@dataclass
+class Trace:
+    """What was proposed, and what became of it, in order."""
+
+    decisions: list[Decision] = field(default_factory=list)
+
+    def add(self, *args: object) -> None:
+        self.decisions.append(Decision(*args))  # type: ignore[arg-type]
+
+    def applied(self) -> dict[str, int]:
+        """How often each rule was applied."""
+        counts: dict[str, int] = {}
+        for decision in self.decisions:
+            if decision.verdict == "applied":
+                counts[decision.rule] = counts.get(decision.rule, 0) + 1
+        return counts
+
+    def misses(self) -> dict[tuple[str, str], int]:
+        """(rule, reason) of every near miss, with its count."""
+        counts: dict[tuple[str, str], int] = {}
+        for decision in self.decisions:
+            if decision.verdict in ("missed", "rejected"):
+                key = (decision.rule, decision.reason)
+                counts[key] = counts.get(key, 0) + 1
+        return counts

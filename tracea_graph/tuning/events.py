@@ -1,0 +1,71 @@
+"""What a tuner tells while it works: listeners draw progress and write telemetry from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracea_graph.check.timing import Race
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.tuning.jobs import Job
+from tracea_graph.tuning.problem import Case
+
+__all__ = ["Event", "Listener", "Measured", "Settled", "Started", "Tuned", "ignore"]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What became of one case.
+
+    ``source``: ``cache`` (a hit), ``hint``, ``measured``, ``begun`` (time ran out) or ``default``.
+    ``why`` says, of what was not in the cache, why it was not; of a default, why it was left.
+    """
+
+    case: Case
+    driver: GemmDriver
+    gain: float
+    source: str
+    why: str = ""
+    share: float = 0.0
+    """Of its run's predicted time; see :class:`~tracea_graph.tuning.jobs.Job`."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """What the cache knows of every case, and the jobs that are to be measured, in order."""
+
+    known: tuple[Tuned, ...]
+    jobs: tuple[Job, ...]
+    budget: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One trial's race: the default (a) against a driver (b), ms of one product.
+
+    ``stage`` is ``search`` or ``verdict``; ``fault`` says why there is no race.
+    """
+
+    case: Case
+    driver: GemmDriver
+    threads: int
+    stage: str
+    race: Race | None
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A case is done, after so many seconds."""
+
+    tuned: Tuned
+    seconds: float
+    trials: int
+
+
+Event = Started | Measured | Settled
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Listens to nothing."""

@@ -1,0 +1,156 @@
+"""Hints: what a person, or an earlier run, says about the drivers of a pattern.
+
+    patterns:
+      - match: gemm 768x3072*     # as `tracea tune` names it; * and ? as in file names
+        rows: 128                 # optional: at this row count only
+        tile: {panels: 2, rows: 64, columns: 4}
+        stages: 2                 # 1: no prefetch; 2: the next panel is fetched meanwhile
+        epilogue: fused           # or plain: only products with, or without, an epilogue
+
+What is left out of ``tile`` stays the default's.  A hint settles its cases: nothing is measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from importlib.metadata import entry_points
+from typing import Any
+
+from tracea_graph.errors import UsageError
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.tuning.events import Tuned
+from tracea_graph.tuning.problem import Case
+from tracea_graph.tuning.space import default_of
+from tracea_graph.tuning.tuner import Propose
+
+__all__ = ["GROUP", "Hint", "hint_of", "hinted", "hints_from", "proposals"]
+
+GROUP = "tracea_graph.candidates"
+"""Entry points of this group propose candidates: ``propose(case) -> iterable of dicts``, where a
+case is a dict of ``op``, ``rows``, ``k``, ``n``, ``dtype`` and a candidate one of ``panels``,
+``rows``, ``columns`` and ``stages``."""
+_TILE = {"panels": "tile_panels", "rows": "row_chunk", "columns": "panel_group"}
+_KEYS = ("match", "rows", "tile", "stages", "epilogue")
+_EPILOGUES = ("fused", "plain", "any")
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Hint:
+    """One entry of ``patterns``; see the module."""
+
+    match: str
+    tile: tuple[tuple[str, int], ...] = ()
+    stages: int | None = None
+    epilogue: str = "any"
+    rows: int | None = None
+
+    def fits(self, case: Case) -> bool:
+        """Whether a case is one of those meant."""
+        fused = case.problem.epilogue is not None
+        return (
+            fnmatchcase(str(case.problem), self.match)
+            and self.rows in (None, case.rows)
+            and self.epilogue in ("any", "fused" if fused else "plain")
+        )
+
+    def driver(self, case: Case) -> GemmDriver:
+        """The case's default with what the hint says."""
+        return _driver(case, dict(self.tile), self.stages)
+
+
+def hints_from(entries: Any) -> tuple[Hint, ...]:
+    """Hints of a file's ``patterns``.  Raises UsageError for what makes no sense."""
+    if not isinstance(entries, list | tuple):
+        raise UsageError(f"patterns is a list of hints, not {entries!r}")
+    return tuple(map(_hint, entries))
+
+
+def hint_of(tuned: Tuned) -> dict[str, Any]:
+    """A result as an entry of ``patterns``."""
+    driver, problem = tuned.driver, tuned.case.problem
+    return {
+        "match": re.sub(r"([\[*?])", r"[\1]", str(problem)),
+        "rows": tuned.case.rows,
+        "tile": {name: getattr(driver, field) for name, field in _TILE.items()},
+        "stages": 1 + driver.prefetch,
+        "epilogue": "fused" if problem.epilogue else "plain",
+    }
+
+
+def hinted(hints: Sequence[Hint], case: Case) -> GemmDriver | None:
+    """The driver the first fitting hint gives a case, if any does."""
+    return next((hint.driver(case) for hint in hints if hint.fits(case)), None)
+
+
+def proposals() -> Propose:
+    """Puts what installed entry points propose before the policy's candidates.
+
+    Raises UsageError for an entry point that cannot be loaded or proposes what is no candidate.
+    """
+    found = [(point.name, _loaded(point)) for point in entry_points(group=GROUP)]
+
+    def propose(case: Case, ranked: Sequence[GemmDriver]) -> Sequence[GemmDriver]:
+        more = [d for name, ask in found for d in _proposed(name, ask, case)]
+        return list(dict.fromkeys((*more, *ranked)))
+
+    return propose
+
+
+def _loaded(point: Any) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise UsageError(f"the entry point {point.name!r} cannot be loaded: {error}") from error
+
+
+def _proposed(name: str, ask: Any, case: Case) -> Iterable[GemmDriver]:
+    p = case.problem
+    facts = {"op": str(p), "rows": case.rows, "k": p.k, "n": p.n, "dtype": p.dtype}
+    try:
+        proposed = [dict(one) for one in ask(facts)]
+    except Exception as error:
+        raise UsageError(f"the entry point {name!r} failed on {case}: {error}") from error
+    for one in proposed:
+        stages = one.pop("stages", None)
+        yield _driver(case, _tile(one, f"the entry point {name!r}"), _stages(stages))
+
+
+def _driver(case: Case, tile: Mapping[str, int], stages: int | None) -> GemmDriver:
+    default = default_of(case)
+    changes = {_TILE[name]: size for name, size in tile.items()}
+    prefetch = default.prefetch if stages is None else stages - 1
+    return replace(default, prefetch=prefetch, **changes)
+
+
+def _hint(entry: Any) -> Hint:
+    if not isinstance(entry, dict) or not isinstance(entry.get("match"), str):
+        raise UsageError(f"a hint needs a match, such as 'gemm 768x3072*': {entry!r}")
+    if unknown := set(entry) - set(_KEYS):
+        raise UsageError(f"a hint has {', '.join(_KEYS)}, not {', '.join(map(str, unknown))}")
+    rows, epilogue = entry.get("rows"), entry.get("epilogue", "any")
+    if epilogue not in _EPILOGUES:
+        raise UsageError(f"epilogue is {', '.join(_EPILOGUES)}, not {epilogue!r}")
+    if rows is not None and (type(rows) is not int or rows < 1):
+        raise UsageError(f"rows is a number above 0, not {rows!r}")
+    tile = tuple(_tile(entry.get("tile", {}), "a hint").items())
+    return Hint(entry["match"], tile, _stages(entry.get("stages")), epilogue, rows)
+
+
+def _tile(tile: Any, where: str) -> dict[str, int]:
+    least = {"panels": 0, "rows": 1, "columns": 0}
+    if not isinstance(tile, dict) or set(tile) - set(least):
+        raise UsageError(f"{where} has a tile of {', '.join(least)}, not {tile!r}")
+    for name, size in tile.items():
+        if type(size) is not int or not least[name] <= size <= _LARGEST:
+            raise UsageError(f"{where} has {name} of at least {least[name]}, not {size!r}")
+    return dict(tile)
+
+
+def _stages(stages: Any) -> int | None:
+    if stages not in (None, 1, 2):
+        raise UsageError(f"stages is 1 or 2, not {stages!r}")
+    return None if stages is None else int(stages)

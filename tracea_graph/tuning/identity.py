@@ -1,0 +1,114 @@
+"""What a tuning result depends on, in words; the cache's key is a digest of all of it.
+
+The machine (processor, instruction set, caches), the compiler, ONNX Runtime, this package's
+version, the text of everything the measured code is made of, the problem, its row count and
+dtype, the thread counts, and the driver a candidate had to beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.build import find_compiler
+from tracea_graph.build.cache import digest
+from tracea_graph.config import Environment
+from tracea_graph.hardware import CpuProfile, fingerprint_hash
+from tracea_graph.kernels import cpu
+from tracea_graph.ops.chain import Chain
+from tracea_graph.tuning.problem import Case, Problem
+from tracea_graph.tuning.space import default_of
+from tracea_graph.version import VERSION
+
+__all__ = ["about_case", "difference", "key_of", "machine_facts"]
+
+_RUNTIME = (
+    "tracea_kernels.h", "runtime_core.h", "runtime_run.h", "runtime_gemm.h", "runtime_gemm_rows.h",
+    "runtime_gemm_tile.h", "runtime_slots.h",
+)  # fmt: skip
+"""Files beside the kernels that a result depends on."""
+_PROBLEM = ("op", "epilogue", "rows", "dtype")
+_WORDS = {
+    "machine": "on another machine",
+    "compiler": "with another compiler",
+    "onnxruntime": "with another ONNX Runtime",
+    "tracea": "by another version of tracea",
+    "kernels": "with other kernel sources",
+    "isa": "for another instruction set",
+    "threads": "at other thread counts",
+    "default": "against another default",
+}
+
+
+def machine_facts(profile: CpuProfile, environment: Environment) -> dict[str, str]:
+    """What a result depends on besides the problem and the kernels' text.
+
+    Raises BuildError where there is no working compiler.
+    """
+    try:
+        runtime = version("onnxruntime")
+    except PackageNotFoundError:
+        runtime = "unknown"
+    compiler = find_compiler(environment).identity
+    return {
+        "machine": f"{profile.model} [{fingerprint_hash(profile)}]",
+        "compiler": f"{compiler.splitlines()[0]} [{digest(compiler)[:8]}]",
+        "onnxruntime": runtime,
+        "tracea": VERSION,
+    }
+
+
+def about_case(
+    case: Case, facts: Mapping[str, str], isa: str, threads: Sequence[int]
+) -> dict[str, str]:
+    """Everything a case's result depends on; values are words."""
+    problem = case.problem
+    return {
+        **facts,
+        "kernels": _kernels(problem.kernel, isa, problem.epilogue),
+        "isa": isa,
+        "threads": ",".join(map(str, threads)),
+        "op": " ".join(filter(None, map(_word, sorted(_shape(problem).items())))),
+        "epilogue": problem.epilogue.text if problem.epilogue else "",
+        "rows": str(case.rows),
+        "dtype": problem.dtype,
+        "default": str(default_of(case)),
+    }
+
+
+def key_of(about: Mapping[str, str]) -> str:
+    """The digest that is the cache's key."""
+    return digest(*(f"{name}={value}" for name, value in sorted(about.items())))
+
+
+def difference(about: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> str:
+    """Why a case is not in the cache: how the nearest result of the same problem was made."""
+    same = [o for o in others if all(o.get(name) == about[name] for name in _PROBLEM)]
+    if not same:
+        return "never measured"
+    changes = [[w for n, w in _WORDS.items() if o.get(n) != about.get(n)] for o in same]
+    nearest = min(changes, key=lambda words: len(words))
+    return f"measured {' and '.join(nearest)}"
+
+
+def _shape(problem: Problem) -> dict[str, Any]:
+    return {n: v for n, v in problem.key.items() if n != "epilogue"}
+
+
+def _word(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name}={value}" if value != "" else ""
+
+
+@cache
+def _kernels(kernel: str, isa: str, epilogue: Chain | None) -> str:
+    """A digest of all text the measured code is made of."""
+    folder = Path(cpu.__file__).resolve().parent
+    shared = (path.name for glob in ("vec_*.h", "gemm_*.h") for path in folder.glob(glob))
+    headers = [(folder / name).read_bytes() for name in (*_RUNTIME, *sorted(shared))]
+    source = cpu.emit(kernel, isa)
+    chain = cpu.emit("chain", isa, epilogue).text if epilogue else ""
+    return digest(source.text, *source.flags, *headers, chain)[:16]

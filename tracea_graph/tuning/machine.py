@@ -1,0 +1,74 @@
+"""This machine's tuner: its cache, its measuring stand and what is known of it, put together."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tracea_graph.config import Environment
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.tuning.bench_model import Stand
+from tracea_graph.tuning.cache import TuningCache
+from tracea_graph.tuning.events import Listener, ignore
+from tracea_graph.tuning.identity import machine_facts
+from tracea_graph.tuning.problem import Problem
+from tracea_graph.tuning.tuner import Pin, Propose, Tuner
+
+__all__ = ["CACHE_FILE", "Task", "tuner"]
+
+CACHE_FILE = "tuning.sqlite"
+_UNKNOWN_CACHE = 32 << 20
+"""Bytes assumed where the machine does not tell."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to tune for: the highest of ``isas``, at these thread counts, in so many seconds.
+
+    ``rest_us`` is what the model's other regions take, by prediction; ``storage`` the URL of
+    studies that other machines share; ``lost_after`` the seconds until a trial there is given up.
+    """
+
+    isas: Sequence[str]
+    threads: Sequence[int] = (1,)
+    budget: float = 5.0
+    rest_us: float = 0.0
+    seed: int = 0
+    storage: str = ""
+    lost_after: float = 60.0
+
+
+@contextmanager
+def tuner(
+    task: Task,
+    environment: Environment | None = None,
+    *,
+    listen: Listener = ignore,
+    propose: Propose = lambda case, ranked: ranked,
+    pin: Pin = lambda case: None,
+) -> Iterator[Tuner]:
+    """A tuner on this machine's cache and stand."""
+    environment, profile = environment or Environment(), profile_cpu()
+    size = profile.l3 or profile.l2 or _UNKNOWN_CACHE
+    with (
+        TuningCache(environment.cache / CACHE_FILE) as cache,
+        tempfile.TemporaryDirectory(prefix="tracea-tune-") as folder,
+    ):
+        stand = partial(
+            _stand, isa=task.isas[-1], folder=Path(folder), environment=environment, cache=size
+        )
+        facts = machine_facts(profile, environment)
+        yield Tuner(
+            cache, stand, isa=task.isas[-1], threads=task.threads, facts=facts, seed=task.seed,
+            listen=listen, propose=propose, pin=pin,
+        )  # fmt: skip
+
+
+def _stand(
+    problems: Sequence[Problem], *, isa: str, folder: Path, environment: Environment, cache: int
+) -> Stand:
+    return Stand(problems, isa, folder, environment=environment, cache=cache)

@@ -1,0 +1,153 @@
+"""What tuning measured, a row at a time, in files on this machine and nowhere else.
+
+One JSONL file per run under ``CACHE/telemetry``: a row per trial's race and one per settled
+region.  Times are ms of one product; GFLOP/s and GB/s follow from the median, counting the
+weights, x and the results once each.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, TextIO
+
+from tracea_graph.tuning.events import Event, Measured, Settled, Started
+from tracea_graph.tuning.problem import Case
+
+__all__ = ["FOLDER", "Telemetry", "read_rows", "runs", "write_csv"]
+
+FOLDER = "telemetry"
+Row = dict[str, Any]
+_MOST_RUNS = 100
+"""Files kept; the oldest go first."""
+
+
+class Telemetry(AbstractContextManager["Telemetry"]):
+    """A listener that writes ``folder/TIME-NAME.jsonl``; use it in a ``with`` statement.
+
+    A folder that cannot be written costs the rows, nothing else.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{name}.jsonl"
+        self._start, self._file = time.monotonic(), _open(self.path)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __call__(self, event: Event) -> None:
+        """Write what an event tells."""
+        for row in _rows(event):
+            stamped = {"seconds": round(time.monotonic() - self._start, 3), **row}
+            if self._file is not None:
+                self._file.write(json.dumps(stamped) + "\n")
+                self._file.flush()
+
+
+def runs(folder: Path) -> list[Path]:
+    """Files of earlier runs, the newest first."""
+    return sorted(folder.glob("*.jsonl"), reverse=True)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """A run's rows; lines that are none, such as the last of a killed run, are left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and "what" in row:
+                rows.append(row)
+    return rows
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Rows as a table; a driver's settings are columns of their own."""
+    flat = [_flat(row) for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def _flat(row: Mapping[str, Any]) -> Row:
+    config = row.get("config") or {}
+    return {k: v for k, v in row.items() if k != "config"} | dict(config)
+
+
+def _rows(event: Event) -> Iterator[Row]:
+    if isinstance(event, Started):
+        for one in event.known:
+            hit = one.source == "cache"
+            yield {**_about("cached", one.case), "hit": hit, "why": one.why, "gain": one.gain}
+    elif isinstance(event, Measured):
+        yield {
+            **_about("trial", event.case), "stage": event.stage, "threads": event.threads,
+            "config": asdict(event.driver), "fault": event.fault, **_times(event),
+        }  # fmt: skip
+    else:
+        yield _region(event)
+
+
+def _region(event: Settled) -> Row:
+    tuned = event.tuned
+    return {
+        **_about("region", tuned.case), "source": tuned.source, "gain": tuned.gain,
+        "share": tuned.share, "config": asdict(tuned.driver), "trials": event.trials,
+        "took": round(event.seconds, 3),
+    }  # fmt: skip
+
+
+def _about(what: str, case: Case) -> Row:
+    p = case.problem
+    return {
+        "what": what, "region": str(case), "dtype": p.dtype, "rows": case.rows, "k": p.k, "n": p.n
+    }  # fmt: skip
+
+
+def _times(event: Measured) -> Row:
+    if event.race is None or not event.race.b_ms:
+        return {}
+    ms, default = median(event.race.b_ms), median(event.race.a_ms)
+    p = event.case.problem
+    moved = p.weight_bytes + 4 * event.case.rows * (p.k + p.n)
+    return {
+        "ms": ms, "p95_ms": _percentile(event.race.b_ms, 0.95), "default_ms": default,
+        "gflops": event.case.flops / ms * 1e-6, "gbytes": moved / ms * 1e-6,
+        "pairs": len(event.race.b_ms), "gain": _shortest_gain(event),
+    }  # fmt: skip
+
+
+def _shortest_gain(event: Measured) -> float:
+    assert event.race is not None
+    return min(event.race.a_ms) / min(event.race.b_ms)
+
+
+def _percentile(numbers: Iterable[float], share: float) -> float:
+    """The smallest number that so many do not exceed."""
+    ordered = sorted(numbers)
+    return ordered[math.ceil(share * len(ordered)) - 1]
+
+
+def _open(path: Path) -> TextIO | None:
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in runs(path.parent)[_MOST_RUNS - 1 :]:
+            old.unlink(missing_ok=True)
+        return path.open("w", encoding="utf-8")
+    return None

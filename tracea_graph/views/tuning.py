@@ -1,0 +1,155 @@
+"""What tuning found, and how it came about: tables, and convergence as text and as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tracea_graph.tuning import Case, Tuned
+
+__all__ = ["Curve", "convergence_svg", "curves", "driver_text", "render_curves", "render_tuned"]
+
+_SOURCES = {"cache": "hit", "hint": "hint", "measured": "miss, measured", "begun": "miss, begun"}
+_BARS = " ▁▂▃▄▅▆▇█"
+_WIDTH, _HEIGHT, _MARGIN = 720, 360, 60
+_COLOURS = ("#2a6fdb", "#d9582b", "#2f9e44", "#9c36b5", "#e8a200", "#0b8a8f", "#c2255c", "#5c6b7a")
+
+
+def render_tuned(
+    tuned: Sequence[Tuned], counts: Mapping[Case, int], saved: float
+) -> RenderableType:
+    """One model's cases: those it has at the sizes asked for first, the largest shares first."""
+    table = Table(title_justify="left")
+    for name in ("region", "nodes", "share", "cache", "driver", "gain", ""):
+        table.add_column(name, justify="right" if name in ("nodes", "share", "gain") else "left")
+    asked = [t for t in tuned if t.case in counts]
+    for t in sorted(asked, key=lambda t: -t.share):
+        table.add_row(
+            str(t.case), str(counts[t.case]), f"{t.share:.1%}",
+            _SOURCES.get(t.source, "miss"), driver_text(t), f"{t.gain:.3f}×", escape(t.why),
+        )  # fmt: skip
+    others = len(tuned) - len(asked)
+    lines = [Text(f"predicted saving, end to end: {saved:.1%}")]
+    if others:
+        known = sum(t.source in ("cache", "measured") for t in tuned) - sum(
+            t.source in ("cache", "measured") for t in asked
+        )
+        lines.append(Text(f"{others} cases at other row counts, {known} of them known"))
+    if not tuned:
+        lines = [Text("nothing in this model has drivers to choose")]
+    return Group(*([table] if asked else []), *lines)
+
+
+def driver_text(tuned: Tuned) -> str:
+    """``default`` or the settings that differ from automatic ones."""
+    d = tuned.driver
+    if tuned.gain == 1.0 and tuned.source != "hint":
+        return "default"
+    width = f"{d.tile_panels} panels" if d.tile_panels else "widest tile"
+    group = f", {d.panel_group} columns a task" if d.panel_group else ""
+    return f"{width}, {d.row_chunk} rows{group}{', prefetch' if d.prefetch else ''}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How a region's best speed-up over the default grew: (seconds, gain) per trial."""
+
+    region: str
+    points: tuple[tuple[float, float], ...]
+    config: Mapping[str, Any]
+    gflops: float
+    settled: float = 0.0
+    """The gain that was judged to be real; 0 if it never came to that."""
+
+    @property
+    def best(self) -> float:
+        return self.points[-1][1]
+
+
+def curves(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
+    """Convergence per region, from telemetry rows, in order of appearance."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    best: dict[str, Mapping[str, Any]] = {}
+    settled: dict[str, float] = {}
+    for row in rows:
+        name = str(row.get("region"))
+        if row["what"] == "region":
+            settled[name] = float(row["gain"])
+        if row["what"] != "trial" or not row.get("gain"):
+            continue
+        known = points.setdefault(name, [])
+        before = known[-1][1] if known else 1.0
+        known.append((float(row["seconds"]), max(before, float(row["gain"]))))
+        if float(row["gain"]) > before or name not in best:
+            best[name] = row
+    return [
+        Curve(n, tuple(p), best[n]["config"], best[n]["gflops"], settled.get(n, 0.0))
+        for n, p in points.items()
+    ]
+
+
+def render_curves(found: Sequence[Curve]) -> RenderableType:
+    """A line per region: trials, the best gain over them as a curve, and what it is made of."""
+    table = Table(title_justify="left")
+    for name in ("region", "races", "best so far, 1× to the best", "best", "judged", "GFLOP/s"):
+        table.add_column(name, justify="left" if name[:4] in ("regi", "best s") else "right")
+    for curve in found:
+        judged = f"{curve.settled:.3f}×" if curve.settled else "open"
+        table.add_row(
+            escape(curve.region), str(len(curve.points)), _sparkline(curve),
+            f"{curve.best:.3f}×", judged, f"{curve.gflops:.0f}",
+        )  # fmt: skip
+    return table
+
+
+def _sparkline(curve: Curve, width: int = 28) -> str:
+    gains = [gain for _, gain in curve.points]
+    picked = [gains[min(len(gains) - 1, i * len(gains) // width)] for i in range(width)]
+    span = max(gains) - 1.0
+    return "".join(_BARS[round((g - 1.0) / span * 8) if span else 0] for g in picked)
+
+
+def convergence_svg(found: Sequence[Curve], title: str) -> str:
+    """The best speed-up over time, a step line per region."""
+    last = max((c.points[-1][0] for c in found), default=1.0) or 1.0
+    top = max((c.best for c in found), default=1.0)
+    top = max(top, 1.01)
+    right, bottom = _WIDTH - 20, _HEIGHT - _MARGIN
+
+    def at(seconds: float, gain: float) -> str:
+        x = _MARGIN + seconds / last * (right - _MARGIN)
+        return f"{x:.1f},{bottom - (gain - 1.0) / (top - 1.0) * (bottom - 40):.1f}"
+
+    height = _HEIGHT + 18 * len(found)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
+        ' font-family="system-ui, sans-serif" font-size="12" role="img">',
+        f'<text x="{_MARGIN}" y="22" font-size="15">{escape_xml(title)}</text>',
+        f'<path d="M{_MARGIN},40V{bottom}H{right}" fill="none" stroke="#7b8794"/>',
+        f'<text x="{_MARGIN - 6}" y="{bottom}" text-anchor="end">1×</text>',
+        f'<text x="{_MARGIN - 6}" y="44" text-anchor="end">{top:.2f}×</text>',
+        f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{last:.0f} s</text>',
+    ]
+    for i, curve in enumerate(found):
+        colour, y = _COLOURS[i % len(_COLOURS)], bottom + 40 + 18 * i
+        line, before = [at(curve.points[0][0], 1.0)], 1.0
+        for seconds, gain in curve.points:
+            line += [at(seconds, before), at(seconds, gain)]
+            before = gain
+        parts.append(
+            f'<polyline points="{" ".join(line)}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            f'<text x="{_MARGIN}" y="{y}" fill="{colour}">{escape_xml(curve.region)}: '
+            f"{curve.best:.3f}×</text>"
+        )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def escape_xml(text: str) -> str:
+    """Text as it may stand in XML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
