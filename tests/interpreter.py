@@ -80,10 +80,12 @@ def check_lifetimes(program: Program) -> None:
 
 
 def written(call: Call) -> Sequence[View | None]:
-    """The views a temp may first appear in."""
-    return (
-        call.views[5:] if call.kernel == "recurrent" else call.views[-2:]
-    )  # a result, or one of two
+    """The views a call writes, as far as a temp may first appear in them."""
+    if call.kernel == "recurrent":
+        return call.views[5:]
+    if call.kernel == "norm":
+        return call.views[3:]
+    return call.views[-len(call.chain.results) if call.chain else -1 :]
 
 
 def buffers(call: Call) -> set[Buffer]:
@@ -101,7 +103,7 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
     for call in program.calls:
         views = [None if v is None else strided(memory, v, symbols) for v in call.views]
         KERNELS[call.kernel](call, views)
-        for view in filter(None, call.views[-2:]):  # what it writes
+        for view in filter(None, written(call)):
             if dtype_of(program, view.buffer) is DType.BF16:
                 memory[view.buffer] = round_bf16(memory[view.buffer])
     return [
