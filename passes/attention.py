@@ -27,6 +27,8 @@ __all__ = ["RecogniseAttention", "attention_params", "attention_proposal"]
 
 _MAX_HEAD = 256
 """The widest head kernels take."""
+_RANGE = 11
+"""The opset from which a body can count positions."""
 
 
 class RecogniseAttention:
@@ -94,6 +96,8 @@ def attention_params(
         raise Unfit("q, k and v do not provably agree in batch and keys")
     if max(q.size, v.size) > _MAX_HEAD:
         raise Unfit(f"heads of {max(q.size, v.size)} columns are wider than {_MAX_HEAD}")
+    if masking.causal != "none" and graph.opset < _RANGE:
+        raise Unfit(f"its body compares positions with Range, which came with opset {_RANGE}")
     return AttentionParams(
         q.heads, q.size, v.size, scale, masking.kind,
         offsets=(q.offset, k.offset, v.offset), widths=(q.width, k.width, v.width),

@@ -11,7 +11,7 @@ back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -157,76 +157,82 @@ def _channels_known(graph: TileGraph, region: Region) -> bool:
 
 
 class _Neighbourhood:
-    """Who can be a step, and who reaches whom, of one graph."""
+    """Who around a region can be a step of its program."""
 
     def __init__(self, family: _Family) -> None:
-        self.family, graph = family, family.graph
-        self.order = graph.regions()
-        self.rank = {r.id: i for i, r in enumerate(self.order)}
-        self.steps = [family.steps_of(r) for r in self.order]
-        self.sources = [
-            [self.rank[p.id] for v in r.reads if (p := graph.producer(v)) is not None]
-            for r in self.order
-        ]
-        self.readers: list[list[int]] = [[] for _ in self.order]
-        self.above = [0] * len(self.order)  # bit sets
-        self.below = [0] * len(self.order)
-        for i, sources in enumerate(self.sources):
-            for s in sources:
-                self.readers[s].append(i)
-                self.above[i] |= self.above[s] | 1 << s
-        for i in reversed(range(len(self.order))):
-            for r in self.readers[i]:
-                self.below[i] |= self.below[r] | 1 << r
+        self.family, self.graph = family, family.graph
+        self._known: dict[str, Steps | None] = {}
+
+    def steps(self, region: Region) -> Steps | None:
+        if region.id not in self._known:
+            self._known[region.id] = self.family.steps_of(region)
+        return self._known[region.id]
 
     def exclude(self, region: Region) -> None:
         """A region that cannot be a step after all."""
-        self.steps[self.rank[region.id]] = None
+        self._known[region.id] = None
 
     def grow(self, seed: Region) -> list[Region]:
         """The largest convex set of steps around a region, producers first."""
-        chosen = {self.rank[seed.id]}
-        waiting, refused = [self.rank[seed.id]], set[int]()
+        chosen, refused = {seed.id: seed}, set[str]()
+        waiting = [seed]
         while waiting:
             at = waiting.pop(0)
-            for near in (*self.sources[at], *self.readers[at]):
-                if near in chosen or near in refused or self.steps[near] is None:
+            readers = self.graph.in_order(self.graph.readers(at))
+            for near in (*self.graph.sources(at), *readers):
+                if near.id in chosen or near.id in refused or self.steps(near) is None:
                     continue
                 more = self._closure(chosen, near)
                 if more is None:
-                    refused.add(near)
+                    refused.add(near.id)
                     continue
-                chosen |= more
-                waiting += sorted(more)
-        return [self.order[i] for i in sorted(self._trimmed(chosen))]
+                chosen |= {r.id: r for r in more}
+                waiting += more
+        return self._trimmed(self.graph.in_order(chosen.values()))
 
-    def _closure(self, chosen: set[int], near: int) -> set[int] | None:
+    def _closure(self, chosen: Mapping[str, Region], near: Region) -> list[Region] | None:
         """``near`` and everything on paths between it and the chosen; None if not all can join."""
-        above = below = 0
-        for i in (*chosen, near):
-            above |= self.above[i]
-            below |= self.below[i]
-        between = above & below
-        more = {near, *(i for i in range(len(self.order)) if between >> i & 1)} - chosen
-        if any(self.steps[i] is None for i in more):
+        every = self.graph.convex((*chosen.values(), near))
+        more = [r for r in every if r.id not in chosen]
+        if any(self.steps(r) is None for r in more):
             return None
-        every = chosen | more
-        steps = sum(len(self.steps[i] or ()) for i in every)
-        operands = {v for i in every for v in self.order[i].reads}
+        steps = sum(len(self.steps(r) or ()) for r in every)
+        operands = {v for r in every for v in r.reads}
         return None if steps > _MAX_STEPS or len(operands) > _MAX_OPERANDS + steps else more
 
-    def _trimmed(self, chosen: set[int]) -> set[int]:
-        """Without what has no core before it, and what follows the last core in vain."""
-        cores = {i for i in chosen if isinstance(self.order[i].params, self.family.cores)}
-        kept = set[int]()
-        for i in sorted(chosen):
-            before = any(self.above[i] >> c & 1 for c in cores)
-            between = before and any(self.below[i] >> c & 1 for c in cores)
-            inside = [s for s in self.sources[i] if s in chosen]
-            tail = before and self.family.ends(self.order[i]) and all(s in kept for s in inside)
-            if i in cores or between or tail:
-                kept.add(i)
-        return kept
+    def _trimmed(self, chosen: Sequence[Region]) -> list[Region]:
+        """Without what has no core before it, and what follows the last core in vain.
+
+        The chosen are convex: what lies before or behind one of them does so inside.
+        """
+        after, before = (
+            self._with_core(chosen, self.graph.sources),
+            self._with_core(chosen[::-1], self.graph.readers),
+        )
+        inside, kept = {r.id for r in chosen}, dict[str, Region]()
+        for region in chosen:
+            core, behind = self._is_core(region), region.id in after
+            sources = (s.id for s in self.graph.sources(region) if s.id in inside)
+            tail = behind and self.family.ends(region) and all(s in kept for s in sources)
+            if core or (behind and region.id in before) or tail:
+                kept[region.id] = region
+        return list(kept.values())
+
+    def _is_core(self, region: Region) -> bool:
+        return isinstance(region.params, self.family.cores)
+
+    def _with_core(
+        self, regions: Sequence[Region], near: Callable[[Region], Sequence[Region]]
+    ) -> set[str]:
+        """Of regions in order those that a core comes before, by way of ``near``."""
+        found, reached = set[str](), set[str]()
+        for region in regions:
+            names = {r.id for r in near(region)}
+            if not names.isdisjoint(reached):
+                found.add(region.id)
+            if region.id in found or self._is_core(region):
+                reached.add(region.id)
+        return found
 
 
 def _first_unfit(family: _Family, members: Sequence[Region]) -> Region | None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "RANDOM_OPS",
     "Attr",
     "Blob",
     "DType",
@@ -29,6 +30,12 @@ __all__ = [
 ]
 
 Array = npt.NDArray[np.generic]
+
+RANDOM_OPS = frozenset({
+    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike",
+})  # fmt: skip
+"""ONNX operators that draw anew each time they run (Dropout when it trains)."""
 
 
 class DType(Enum):

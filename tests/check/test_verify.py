@@ -10,8 +10,9 @@ import pytest
 from check.test_worker import bad_library
 from check.tiny_models import graph, save
 
+from tracea_graph.check.bisection import bisect
 from tracea_graph.check.distance import Elementwise, choices, errors, undecided
-from tracea_graph.check.verify import bisect, verify
+from tracea_graph.check.verify import verify
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((8, 8)).astype(np.float32)
@@ -117,9 +118,48 @@ def test_rejected_feeds_are_named_and_all_rejected_is_inconclusive(tmp_path):
     assert found.status == "inconclusive" and "--data" in found.sentence
 
 
-def test_random_models_are_inconclusive(tmp_path):
-    text = """g (float[N,8] x) => (float[N,8] y) { r = RandomNormalLike(x)  y = Add(x, r) }"""
-    found = outcome(tmp_path, text, text)
+NOISY = """g (float[N,8] x) => (float[N,8] y) {
+    r = RandomNormalLike(x)  n = Mul(r, half)  y = Add(x, n) }"""
+DROPPING = """g (float[N,8] x) => (float[N,8] y) {
+    h = Mul(x, two)  d, m = Dropout(h, half, yes)  y = Relu(d) }"""
+NUMBERS = {"half": np.float32(0.5), "two": np.float32(2.0), "yes": np.array(True)}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "said"),
+    [
+        (NOISY, NOISY.replace("Add(x, n)", "Add(x, r)"), "'y'"),
+        (DROPPING, DROPPING.replace("Relu(d)", "Abs(d)"), "'y'"),
+        (DROPPING, DROPPING.replace("Mul(x, two)", "Add(x, two)"), "'d.drawn_from'"),
+    ],
+)
+def test_random_values_are_fed_alike(tmp_path, text, wrong, said):
+    found = outcome(tmp_path, text, text, weights=NUMBERS)
+    assert found.status == "passed" and "fed alike" in found.sentence
+    found = outcome(tmp_path, text, wrong, weights=NUMBERS)
+    assert found.status == "failed" and said in found.sentence
+
+
+def test_samples_of_a_distribution_are_fed_alike(tmp_path):
+    text = """g (float[N,8] x) => (float[N,8] y, int32[N,3] s) {
+        p = Sigmoid(x)  b = Bernoulli(p)  y = Mul(b, x)  s = Multinomial<sample_size = 3>(x) }"""
+    assert outcome(tmp_path, text, text).status == "passed"
+    found = outcome(tmp_path, text, text.replace("Sigmoid(x)", "HardSigmoid(x)"))
+    assert found.status == "failed" and "'b.drawn_from'" in found.sentence
+
+
+def test_random_values_of_other_names_cannot_be_compared(tmp_path):
+    found = outcome(
+        tmp_path, NOISY, NOISY.replace("r ", "q ").replace("(r,", "(q,"), weights=NUMBERS
+    )
+    assert found.status == "inconclusive" and "writes 'r'" in found.sentence
+
+
+def test_random_values_of_a_branch_are_inconclusive(tmp_path):
+    text = """g (float[N,8] x) => (float[N,8] y) {
+        y = If(yes) <then_branch = a () => (float[N,8] t) { t = RandomNormalLike(x) },
+                     else_branch = b () => (float[N,8] e) { e = Relu(x) }> }"""
+    found = outcome(tmp_path, text, text, weights={"yes": NUMBERS["yes"]})
     assert found.status == "inconclusive" and "differently each time" in found.sentence
 
 

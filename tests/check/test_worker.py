@@ -85,6 +85,15 @@ def test_sequences_are_flattened(tmp_path):
         }
 
 
+def test_an_output_may_be_an_input(tmp_path):
+    path = save(tmp_path, "m.onnx", "g (float[N] x) => (float[N] x, float[N] y) { y = Relu(x) }")
+    x = np.arange(10_000, dtype=np.float32)
+    with Worker() as worker:
+        worker.open("m", path)
+        for _ in range(20):  # its memory may be used again only when it has been read
+            np.testing.assert_array_equal(worker.run("m", {"x": x})["x"], x)
+
+
 def test_a_refusal_is_an_error_the_worker_survives(tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"\x00nonsense")

@@ -86,7 +86,15 @@ INVALID: dict[str, tuple[Callable[[], ModelProto], str]] = {
     ),
     "wrong shape": (
         lambda: model([node("MatMul", "x b", "y")], [value("x", [2, 3]), value("b", [4, 5])], [Y]),
-        "the model is invalid: ",
+        "'x' is f32[2,3] and 'b' is f32[4,5]",
+    ),
+    "shapes that contradict each other": (
+        lambda: model(
+            [node("Relu", "x", "h"), node("Add", "h b", "y")],
+            [value("x", [2, 3]), value("b", [2, 4])],
+            [Y],
+        ),
+        "'h' is f32[2,3] and 'b' is f32[2,4]",
     ),
     "unknown weight type": (unknown_type, "has the unknown type 99"),
     "data of another size": (misfit, "holds 2048 bytes, its shape [9, 64] needs 2304"),

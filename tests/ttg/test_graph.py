@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ttg import Region, TileGraph, Use
+from tracea_graph.ttg.wiring import Wiring
 
 SPEC = TensorSpec(DType.F32, ("n", 4))
 
@@ -214,6 +217,71 @@ def test_a_copy_is_independent() -> None:
 def test_check_finds_a_value_without_a_source() -> None:
     graph = tiny()
     graph.check()
-    graph.nx.remove_node("const:w")
+    del graph.weights["w"]
     with pytest.raises(GraphError, match="reads 'w', which nothing produces"):
+        graph.check()
+
+
+# ---- size --------------------------------------------------------------------------------
+
+
+def long_chain(length: int) -> TileGraph:
+    nodes = (Node("Relu", (f"v{i}",), (f"v{i + 1}",)) for i in range(length))
+    return TileGraph.of_nodes(nodes, ["v0"], [f"v{length}"], {}, {})
+
+
+def test_a_chain_of_any_length_needs_no_recursion() -> None:
+    """Ordered, changed at both ends, checked, and walked along its critical path."""
+    graph = long_chain(100_000)
+    assert len(graph.regions()) == 100_000
+    first, last = graph.regions()[0], graph.regions()[-1]
+    with pytest.raises(GraphError, match="cycle"):
+        graph.replace([first, last], [fused(("v0", "v99999"), ("v1", "v100000"))])
+    graph.replace([first], [fused(("v0",), ("v1",))])
+    graph.check()
+    assert len(graph.convex([graph.regions()[0], last])) == 100_000
+    assert len(graph.critical_path()[0]) == 100_000
+
+
+def test_a_replacement_looks_at_its_neighbourhood_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the pairs of a chain are fused: what is visited does not grow with the graph."""
+    graph, seen = long_chain(4000), 0
+    readers = Wiring.readers
+
+    def counted(wiring: Wiring, region: Region) -> Iterator[Region]:
+        nonlocal seen
+        seen += 1
+        return readers(wiring, region)
+
+    monkeypatch.setattr(Wiring, "readers", counted)
+    regions = graph.regions()
+    seen = 0
+    for i, (a, b) in enumerate(zip(regions[::2], regions[1::2], strict=True)):
+        graph.replace([a, b], [fused(a.operands, b.results, f"f{i}")])
+    assert len(graph.regions()) == 2000 and seen < 4 * 4000
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_replacements_are_refused_exactly_where_they_make_a_cycle(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = [
+        Node("Op", tuple(f"v{j}" for j in set(rng.integers(0, i + 1, 2).tolist())), (f"v{i + 1}",))
+        for i in range(40)
+    ]
+    graph = TileGraph.of_nodes(nodes, ["v0"], [f"v{i}" for i in range(1, 41)], {}, {})
+    for step in range(60):
+        regions = graph.regions()
+        picked = [regions[i] for i in set(rng.integers(0, len(regions), 2).tolist())]
+        names = {r.id for r in picked}
+        outside = {v for r in picked for v in r.reads} - {v for r in picked for v in r.writes}
+        new = fused(tuple(sorted(outside)), tuple(v for r in picked for v in r.writes), f"f{step}")
+        convex = {r.id for r in graph.convex(picked)} == names
+        whole = nx.DiGraph((a if a not in names else "new", b if b not in names else "new")
+                           for a, b in nx.DiGraph(graph.nx).edges)  # fmt: skip
+        whole.remove_edges_from([("new", "new")])
+        assert nx.is_directed_acyclic_graph(whole) == convex
+        if convex:
+            graph.replace(picked, [new])
+        else:
+            refused(graph, "would make a cycle", picked, [new])
         graph.check()

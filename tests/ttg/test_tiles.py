@@ -12,7 +12,18 @@ import pytest
 from ttg.models import blur, gemm, rows
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg import ORDERS, EdgeKind, Role, TileSet, data_edges, dependence_kind, expand
+from tracea_graph.ttg import (
+    ORDERS,
+    EdgeKind,
+    Reuse,
+    Role,
+    TileMetadata,
+    TileSet,
+    TTGBuilder,
+    data_edges,
+    dependence_kind,
+    expand,
+)
 from tracea_graph.ttg import dependences as needs_of
 
 KINDS = (EdgeKind.ROW_ADJACENT, EdgeKind.COL_ADJACENT, EdgeKind.K_PIPELINE)
@@ -80,6 +91,42 @@ def test_orders_are_what_they_are_called() -> None:
     steps = {abs(a - c) + abs(b - d) for (a, b), (c, d) in itertools.pairwise(hilbert)}
     assert steps == {1}
     assert [m + n for m, n in _path("wavefront", 3)] == [0, 1, 1, 2, 2, 2, 3, 3, 4]
+
+
+def test_the_critical_path_comes_first() -> None:
+    """Three slices of one sum: what most slices wait for starts first, on all places alike."""
+    tiles = expand(gemm(2, 2, 12).bind({}), (1, 1, 5))
+    assert tiles.critical_path == 12
+    first = tiles.ordered("critical-path")
+    assert [t.k_start for t in first] == [0] * 4 + [5] * 4 + [10] * 4
+    assert expand(gemm(2, 2, 12).bind({}), (1, 1, 5), "critical-path").order.tolist() == list(
+        first.order
+    )
+    at = np.argsort(first.order)
+    waits = first.edges[first.edges["kind"] == EdgeKind.K_PIPELINE]
+    assert (at[waits["source"]] < at[waits["target"]]).all()
+
+
+def test_edges_by_hand_are_on_the_critical_path() -> None:
+    builder = TTGBuilder(1, 3)
+    a, b, c = (TileMetadata(0, n, 0, k) for n, k in enumerate((8, 8, 32)))
+    tiles = (
+        builder.add_tile(a).add_tile(b).add_tile(c).add_edge(b, a).build_sparse("critical-path")
+    )
+    assert [t.region_n for t in tiles] == [2, 1, 0] and tiles.critical_path == 32
+
+
+def test_hints_say_which_operand_stays() -> None:
+    tiles = expand(gemm(2, 2, 8).bind({}), (1, 1, 4))
+    rows, result = int(Reuse.ROWS), int(Reuse.RESULT)
+    # (0,0) two slices, (0,1) two slices …: the sum stays within a place, nothing between
+    assert tiles.reuse.tolist() == [0, result, 0, result, 0, result, 0, result]
+    whole = expand(gemm(2, 2, 8).bind({}), (1, 1, 0))
+    assert whole.reuse.tolist() == [0, rows, 0, rows]
+    snake = expand(gemm(2, 2, 8).bind({}), (1, 1, 0), "hilbert").reuse
+    assert sorted(snake[1:].tolist()) == [rows, rows, int(Reuse.COLUMNS)] or (
+        sorted(snake[1:].tolist()) == [rows, int(Reuse.COLUMNS), int(Reuse.COLUMNS)]
+    )
 
 
 def test_an_unknown_order_is_named() -> None:

@@ -20,10 +20,10 @@ from tracea_graph.check.demand import Demand, demand
 from tracea_graph.check.wishes import Dims
 from tracea_graph.check.worker import Array
 from tracea_graph.errors import UsageError
-from tracea_graph.ir import DType, evaluate, symbols_of
+from tracea_graph.ir import DType, TensorSpec, evaluate, symbols_of
 from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["Binding", "Feeds", "bindings", "from_file", "synthesize"]
+__all__ = ["Binding", "Feeds", "bindings", "fill", "from_file", "synthesize"]
 
 Feeds = Mapping[str, Mapping[str, Array]]
 """Named input sets: binding label → input name → array."""
@@ -39,6 +39,8 @@ _NUMPY: Mapping[DType, str] = {
 _FLOATS = frozenset({DType.F32, DType.F64, DType.F16, DType.BF16, DType.C64, DType.C128})
 _WORDS = ("alpha", "beta", "gamma", "")
 _MASKED_SCORE = -1e4
+_ELEMENTS = 9
+"""Tensors in a sequence: more than any index that nothing else bounds."""
 
 
 def synthesize(
@@ -47,11 +49,40 @@ def synthesize(
     """An array for every input without a default, of the dims the binding gives it.
 
     ``inputs`` names them where initializers that may be overridden are inputs too.  Inputs that
-    are no tensors of a known type are left out: only real data can supply them.
+    are no tensors of a known type are left out: see :func:`fill`.
     """
     dims = dims_under(graph, binding)
     wanted = [v for v in fed(graph, inputs) if graph.spec(v).dtype in _NUMPY]
     return {name: _array(graph, name, binding, dims, seed) for name in wanted}
+
+
+def fill(
+    containers: Mapping[str, tuple[bool, TensorSpec]], binding: Binding, seed: int = 0
+) -> dict[str, Array]:
+    """Tensors for optional inputs, under their names, and for sequences, as ``name[i]``.
+
+    Dims without a size in the binding are 3.
+    """
+    found: dict[str, Array] = {}
+    for name, (several, spec) in containers.items():
+        if spec.dtype not in _NUMPY:
+            continue
+        shape = tuple(evaluate(d, {**dict.fromkeys(symbols_of(d), 3), **binding.symbols})
+                      for d in spec.shape or ())  # fmt: skip
+        for i in range(_ELEMENTS if several else 1):
+            rng = np.random.default_rng([seed, i, zlib.crc32(name.encode())])
+            key = f"{name}[{i}]" if several else name
+            found[key] = _free(spec.dtype or DType.F32, shape, rng)
+    return found
+
+
+def _free(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """An array that nothing is asked of."""
+    if dtype is DType.STR:
+        return rng.choice(np.array(_WORDS, dtype=object), shape)
+    if dtype in _FLOATS:
+        return _cast(np.asarray(rng.standard_normal(shape)), dtype)
+    return _cast(rng.integers(0, 2 if dtype is DType.BOOL else 8, shape), dtype)
 
 
 def dims_under(graph: TileGraph, binding: Binding) -> Dims:

@@ -5,13 +5,15 @@ with all of them.  Their own distance is the floor f: nothing below it can be to
 output of the candidate, optimizations off and on, must lie within ``max(tolerance, 2 f)`` of
 ``max|y|`` from either reference, have NaN and infinities in the same places, the same dims and
 type; integers, booleans and strings must be equal, except an index whose scores were nearer to
-each other than the tolerance.  A model the reference itself refuses to run, or that answers
-differently each time, is ``inconclusive``: never called verified.
+each other than the tolerance.  Random values are drawn once, by the original, and fed to both
+models in the place of the operators that draw them; what a distribution is made of is compared as
+an output is.  A model the reference itself refuses to run, or that answers differently each time
+all the same, is ``inconclusive``: never called verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -28,11 +30,11 @@ from tracea_graph.check.distance import (
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.worker import Array, OpenInfo, Port, Rejected, Worker
+from tracea_graph.check.worker import Array, Cut, OpenInfo, Port, Rejected, Worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 
-__all__ = ["OutputError", "Reference", "Verification", "bisect", "compare", "reference", "verify"]
+__all__ = ["OutputError", "Reference", "Verification", "compare", "reference", "verify"]
 
 _NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
@@ -86,7 +88,7 @@ class Reference:
     ``scores`` are the values behind indices chosen by score; ``levels`` the optimization levels
     a candidate must run at (only ``all`` if the original needs them); ``trouble`` says why the
     original cannot serve as a reference, empty if it can; ``valid`` whether onnx's
-    checker accepts it.
+    checker accepts it; ``drawn`` the random values to feed, per feed.
     """
 
     off: Mapping[str, Outputs]
@@ -98,6 +100,7 @@ class Reference:
     levels: tuple[str, ...] = ("off", "all")
     trouble: str = ""
     valid: bool = True
+    drawn: Mapping[str, Outputs] = field(default_factory=dict)
 
 
 def verify(
@@ -169,13 +172,20 @@ def compare(
         with hire(library, env) as worker:
             if check and known.valid:
                 worker.check(candidate)
+            cut = _cut(known.drawn)
+            if lacking := cut.keys() - {*(worker.random(candidate) if cut else ())}:
+                sentence = f"no random operator of the candidate writes {min(lacking)!r}"
+                return Verification("inconclusive", sentence, (), known.rejected, tolerance)
             for level in known.levels:
                 count = threads if level == "all" else 1
-                info = worker.open("candidate", candidate, library, threads=count, level=level)
+                info = worker.open(
+                    "candidate", candidate, library, threads=count, level=level, cut=cut
+                )
                 if wrong := _signature(known, info):
                     return Verification("failed", wrong, (), known.rejected, tolerance)
                 for label in known.off:
-                    answers = worker.run("candidate", feeds[label])
+                    feed = {**feeds[label], **known.drawn.get(label, {})}
+                    answers = worker.run("candidate", feed)
                     found += _judge(known, label, answers, limits, elementwise, choices)
     except WorkerError as error:
         sentence = f"the candidate does not run: {error}"
@@ -193,23 +203,51 @@ def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str
         valid = True
     except Rejected:  # onnx's checker is stricter than ONNX Runtime
         valid = False
+    drawn, unfit = _drawn(worker, original, feeds)
+    cut = _cut(drawn)
+    feeds = {k: {**feed, **drawn.get(k, {})} for k, feed in feeds.items() if k not in unfit}
     try:
-        worker.open("off", original, level="off", extra=extra)
+        worker.open("off", original, level="off", extra=extra, cut=cut)
     except Rejected:  # some models need ONNX Runtime's optimizations to run at all
         levels = ("all",)
-        worker.open("off", original, level="all", extra=extra)
+        worker.open("off", original, level="all", extra=extra, cut=cut)
     raw, rejected = _runs(worker, "off", feeds)
+    rejected |= unfit
     first = next(iter(raw), None)
     stable = first is None or _same(raw[first], worker.run("off", feeds[first]))
     worker.close("off")
-    info = worker.open("on", original, level="all")
+    info = worker.open("on", original, level="all", cut=cut)
     on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
     inner = set(extra) - {port.name for port in info.outputs}
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
     trouble = _trouble(raw, rejected, stable)
     return Reference(
-        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid
+        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid, drawn
     )
+
+
+def _drawn(
+    worker: Worker, original: Path, feeds: Feeds
+) -> tuple[dict[str, Outputs], dict[str, str]]:
+    """What the original's random operators drew for each feed, and the feeds it refused."""
+    names = worker.random(original)
+    if not names:
+        return {}, {}
+    worker.open("drawing", original, extra=names)
+    found, rejected = _runs(worker, "drawing", feeds)
+    worker.close("drawing")
+    return {label: {n: run[n] for n in names} for label, run in found.items()}, rejected
+
+
+def _cut(drawn: Mapping[str, Outputs]) -> Cut:
+    """The values drawn: their element types, and the dims that are equal under all feeds."""
+    found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
+    for run in drawn.values():
+        for name, array in run.items():
+            before = found.get(name, ("", array.shape))[1]
+            dims = (a if a == b else None for a, b in zip(before, array.shape, strict=True))
+            found[name] = (array.dtype.name, tuple(dims))
+    return found
 
 
 def _runs(worker: Worker, name: str, feeds: Feeds) -> tuple[dict[str, Outputs], dict[str, str]]:
@@ -345,37 +383,12 @@ def _verdict(
         largest = max((o.relative for o in outputs), default=0.0)
         common = set(limits.values()) <= {tolerance}
         limit = f"{tolerance:.1e} is allowed" if common else "within each output's own tolerance"
-        sentence = f"the largest error is {largest:.1e} of max|y|, {limit}"
+        random = len(_cut(known.drawn))
+        alike = f"; {random} random values were fed alike" if random else ""
+        sentence = f"the largest error is {largest:.1e} of max|y|, {limit}{alike}"
         return Verification("passed", sentence, outputs, known.rejected, tolerance)
     worst = max(failed, key=lambda o: o.relative)
     allowed = _allowed(limits[worst.output], worst.floor)
     what = worst.note or f"it is off by {worst.relative:.1e} of max|y|, {allowed:.1e} is allowed"
     sentence = f"output {worst.output!r} with {worst.feed}: {what}"
     return Verification("failed", sentence, outputs, known.rejected, tolerance)
-
-
-# ---- blame -----------------------------------------------------------------------------
-
-
-def bisect(rewrites: Sequence[str], fails: Callable[[frozenset[str]], bool]) -> frozenset[str]:
-    """A smallest set of rewrites that fails together (QuickXplain, Junker 2004).
-
-    ``fails(on)`` builds and verifies with just the rewrites in ``on``; it must be False for none.
-    No rewrite can be left out of the result.  One guilty rewrite of n costs about 2·log2(n)
-    calls.  Empty if all of them together do not fail.
-    """
-    if not rewrites or not fails(frozenset(rewrites)):
-        return frozenset()
-
-    def blame(sure: frozenset[str], fresh: bool, rest: tuple[str, ...]) -> frozenset[str]:
-        """What of ``rest`` is needed to fail beside ``sure``; ``fresh`` if ``sure`` just grew."""
-        if fresh and fails(sure):
-            return frozenset()
-        if len(rest) == 1:
-            return frozenset(rest)
-        first, second = rest[: len(rest) // 2], rest[len(rest) // 2 :]
-        right = blame(sure | set(first), True, second)
-        left = blame(sure | right, bool(right), first)
-        return left | right
-
-    return blame(frozenset(), False, tuple(dict.fromkeys(rewrites)))

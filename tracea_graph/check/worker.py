@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,10 +27,15 @@ import numpy.typing as npt
 
 from tracea_graph.check.timing import Race
 from tracea_graph.errors import WorkerError
+from tracea_graph.ir import RANDOM_OPS
 
-__all__ = ["Array", "NodeTime", "OpenInfo", "Port", "Rejected", "Worker"]
+__all__ = ["Array", "Cut", "NodeTime", "OpenInfo", "Port", "Rejected", "Worker"]
 
 Array = npt.NDArray[Any]
+
+Cut = Mapping[str, tuple[str, tuple[int | None, ...]]]
+"""Values by name with NumPy's name of their element type and their dims."""
+_NOTHING: Cut = MappingProxyType({})
 
 _RAW_TYPES = {
     "tensor(bfloat16)": "bfloat16",
@@ -137,14 +142,17 @@ class Worker(AbstractContextManager["Worker"]):
         threads: int = 1,
         level: str = "all",
         extra: Sequence[str] = (),
+        cut: Cut = _NOTHING,
         weigh: bool = False,
         limit: float | None = None,
     ) -> OpenInfo:
         """Create a session called ``name``, in the place of an earlier one of that name.
 
         ``level`` is ``"all"``, ``"basic"`` or ``"off"``: ONNX Runtime's own optimizations.
-        ``extra`` names inner values that shall be outputs too; ``weigh`` takes the time (some
-        ms) to see what the session adds to the process's memory.
+        ``extra`` names inner values that shall be outputs too; those to ``cut`` (:meth:`random`)
+        become inputs, and what Dropout, Multinomial and Bernoulli read of theirs an output
+        ``NAME.drawn_from``.  ``weigh`` takes the time (some ms) to see what the session adds to
+        the process's memory.
         """
         found = self._ask(
             "open",
@@ -156,6 +164,7 @@ class Worker(AbstractContextManager["Worker"]):
             threads=threads,
             level=level,
             extra=list(extra),
+            cut={name: list(spec) for name, spec in cut.items()},
             weigh=weigh,
         )
         inputs, outputs = (
@@ -174,7 +183,10 @@ class Worker(AbstractContextManager["Worker"]):
     def run(
         self, name: str, feeds: Mapping[str, Array], *, limit: float | None = None
     ) -> dict[str, Array]:
-        """All outputs by name; a sequence comes as ``name[i]``, a map as ``name.keys/.values``."""
+        """All outputs by name; a sequence comes as ``name[i]``, a map as ``name.keys/.values``.
+
+        Sequences go in as ``name[i]`` too.
+        """
         answer = self._path("npz")
         found = self._ask("run", f"run {name!r}", limit, feeds, name=name, answer=str(answer))
         with np.load(answer, allow_pickle=False) as data:
@@ -218,6 +230,17 @@ class Worker(AbstractContextManager["Worker"]):
     def check(self, model: Path) -> None:
         """Run onnx's checker with shape inference.  Raises Rejected with its sentence."""
         self._ask("check", f"check {model.name}", None, model=str(model.resolve()))
+
+    def random(self, model: Path) -> tuple[str, ...]:
+        """The values that random operators write and the outputs depend on."""
+        found = self._ask(
+            "random",
+            f"read {model.name}",
+            None,
+            model=str(model.resolve()),
+            ops=sorted(RANDOM_OPS),
+        )
+        return tuple(found)
 
     # ---- transport ---------------------------------------------------------------------
 

@@ -36,6 +36,11 @@ RAW: Mapping[str, tuple[np.dtype[Any], int]] = {
 }
 """Types NumPy lacks: the integers their bits travel as, and their ONNX code."""
 
+DISTRIBUTIONS = ("Bernoulli", "Dropout", "Multinomial")
+"""Random operators that read more than a shape."""
+ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}
+"""ONNX's names of element types, where they are not NumPy's."""
+
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -85,25 +90,75 @@ def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
 
 
 def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
-    """A CPU session; ``extra`` values of the graph become additional outputs."""
+    """A CPU session; ``extra`` values become additional outputs, those to ``cut`` inputs."""
     made, source = options(request, profile_prefix), request["model"]
-    if request["extra"]:
+    if request["extra"] or request["cut"]:
         folder = str(Path(source).resolve().parent)
         made.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", folder
         )
-        source = with_outputs(source, request["extra"])
+        source = edited(source, request["extra"], request["cut"])
     return ort.InferenceSession(source, made, providers=["CPUExecutionProvider"])
 
 
-def with_outputs(path: str, values: Sequence[str]) -> bytes:
-    """The model with more of its values as outputs."""
+def edited(path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]]) -> bytes:
+    """The model with more of its values as outputs, and random ones as inputs."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
+    cut_random(model.graph, cut)
     known = {output.name for output in model.graph.output}
-    model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in values if v not in known)
+    model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in extra if v not in known)
     return bytes(model.SerializeToString())
+
+
+def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
+    """Values with their element type's name and dims become inputs, in the place of their nodes.
+
+    What a distribution depends on becomes an output, for nothing else would compare it.
+    """
+    from onnx import TensorProto, ValueInfoProto, helper
+
+    for node in [n for n in graph.node if not cut.keys().isdisjoint(n.output)]:
+        if node.op_type in DISTRIBUTIONS:
+            name = f"{node.output[0]}.drawn_from"
+            graph.node.append(helper.make_node("Identity", node.input[:1], [name]))
+            graph.output.append(ValueInfoProto(name=name))
+        graph.node.remove(node)
+    for name, (kind, dims) in cut.items():
+        element = getattr(TensorProto, ELEMENTS.get(kind, kind.upper()))
+        graph.input.append(helper.make_tensor_value_info(name, element, dims))
+
+
+def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
+    """What random nodes write of that the outputs depend on, in the order of the nodes.
+
+    Those of ``ops`` are random; Dropout only if it may be told to train.
+    """
+    writer = {v: node for node in graph.node for v in node.output if v}
+    seen, ahead = set[str](), [output.name for output in graph.output]
+    while ahead:
+        value = ahead.pop()
+        if value not in seen:
+            seen.add(value)
+            ahead += reads(writer[value]) if value in writer else []
+    return [
+        v
+        for node in graph.node
+        if node.domain in ("", "ai.onnx")
+        and node.op_type in ops
+        and (node.op_type != "Dropout" or (len(node.input) > 2 and node.input[2]))
+        and not seen.isdisjoint(node.output)
+        for v in node.output
+        if v
+    ]
+
+
+def reads(node: Any) -> list[str]:
+    """The values a node reads, those of its subgraphs' nodes among them."""
+    graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
+    inner = [v for graph in graphs for n in graph.node for v in reads(n)]
+    return [*node.input, *inner, *(output.name for graph in graphs for output in graph.output)]
 
 
 def wrap(session: ort.InferenceSession, request: Request) -> Opened:
@@ -151,7 +206,9 @@ def from_value(value: ort.OrtValue) -> Array:
 
 
 def flatten(name: str, value: Any) -> dict[str, Array]:
-    """Sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``."""
+    """Sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``; nothing for none."""
+    if value is None:
+        return {}
     if isinstance(value, list):
         return {k: a for i, v in enumerate(value) for k, a in flatten(f"{name}[{i}]", v).items()}
     if isinstance(value, dict):
@@ -160,11 +217,25 @@ def flatten(name: str, value: Any) -> dict[str, Array]:
     return {name: np.asarray(value)}
 
 
+def gathered(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Any]:
+    """Feeds as the session takes them: ``name[i]`` are lists, optional inputs may be absent."""
+    found: dict[str, Any] = dict(feeds)
+    for port in session.get_inputs():
+        keys = [f"{port.name}[{i}]" for i in range(len(feeds))]
+        parts = [found.pop(key) for key in keys if key in found]
+        if parts or port.type.startswith("seq("):
+            found[port.name] = parts
+        elif port.type.startswith("optional("):
+            found.setdefault(port.name, None)
+    return found
+
+
 def caller(opened: Opened, feeds: Mapping[str, Array]) -> Callable[[], Any]:
     """A call without arguments that runs the session once, without copying where possible."""
     session, outputs = opened.session, list(opened.outputs)
     if opened.plain:
-        return lambda: session.run(outputs, feeds)
+        whole = gathered(session, feeds)
+        return lambda: session.run(outputs, whole)
     kinds = {i.name: i.type for i in session.get_inputs()}
     values = {name: to_value(array, kinds.get(name, "")) for name, array in feeds.items()}
     return lambda: session.run_with_ort_values(outputs, values)
@@ -201,7 +272,9 @@ class Server:
 
     def run(self, request: Request) -> dict[str, Any]:
         opened = self.sessions[request["name"]]
-        found = caller(opened, self.feeds(request))()
+        feeds = self.feeds(request)  # held until the end: an output may be an input's own memory
+        call = caller(opened, feeds)
+        found = call()
         outputs: dict[str, Array] = {}
         for name, value in zip(opened.outputs, found, strict=True):
             outputs |= flatten(name, value) if opened.plain else {name: from_value(value)}
@@ -245,6 +318,12 @@ class Server:
         import onnx
 
         onnx.checker.check_model(request["model"], full_check=True)
+
+    def random(self, request: Request) -> list[str]:
+        import onnx
+
+        model = onnx.load(request["model"], load_external_data=False)
+        return random_values(model.graph, request["ops"])
 
     def answer(self, request: Request) -> dict[str, Any]:
         """The reply to one request; what ONNX Runtime or onnx refuse becomes an error."""

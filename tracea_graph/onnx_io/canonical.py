@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 
+from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.duplicates import share_duplicates
 from tracea_graph.onnx_io.facts import attribute
@@ -85,8 +86,10 @@ def remove_identities(draft: Draft) -> int:
 
 
 def _renamable(value: str, draft: Draft, captured: set[str]) -> bool:
-    produced = bool(draft.tensors[value].inputs)
-    return produced and value not in captured and value not in draft.kept
+    """True if its writer may write it under another name; random values are known by theirs."""
+    writers = draft.tensors[value].inputs
+    random = any(writer.op in RANDOM_OPS for writer in writers)
+    return bool(writers) and not random and value not in captured and value not in draft.kept
 
 
 def _literal(call: Call) -> Array | None:

@@ -71,25 +71,32 @@ class Draft:
         self.tensors: dict[str, gs.Variable] = self.graph.tensors()
         self.facts = Facts()
         self._gone: set[int] = set()
-        self._wiring = [(list(n.input), list(n.output)) for n in skeleton.graph.node]
+        self._calls: dict[int, Call] = {}
+        """By node, as of when its wiring was looked at last."""
 
     def calls(self) -> Iterator[Call]:
         """Every node, producers first."""
-        imported = list(self.skeleton.graph.node)
         for handle in self.graph.nodes:
             index = int(handle.name)
-            if index in self._gone:
-                continue
-            source = imported[index]
-            before, after = self._wiring[index]
-            inputs = [t.name for t in handle.inputs][: len(before)]
-            outputs = [t.name for t in handle.outputs]
-            if inputs != before or outputs != after:
-                proto = NodeProto()
-                proto.CopyFrom(source)
-                proto.input[:], proto.output[:] = inputs, outputs
-                source = proto
-            yield Call(index, source, self.captures[index], handle)
+            if index not in self._gone:
+                if index not in self._calls:
+                    self._calls[index] = self._call(index, handle)
+                yield self._calls[index]
+
+    def _call(self, index: int, handle: gs.Node) -> Call:
+        """A node as it is wired now: the imported one, or a copy if that differs."""
+        source = self.skeleton.graph.node[index]
+        inputs = [t.name for t in handle.inputs][: len(source.input)]
+        outputs = [t.name for t in handle.outputs]
+        if inputs != list(source.input) or outputs != list(source.output):
+            proto = NodeProto()
+            proto.CopyFrom(source)
+            proto.input[:], proto.output[:] = inputs, outputs
+            source = proto
+        return Call(index, source, self.captures[index], handle)
+
+    def _rewired(self, handle: gs.Node) -> None:
+        self._calls.pop(int(handle.name), None)
 
     def captured(self) -> set[str]:
         """Values some subgraph reads by name."""
@@ -107,13 +114,13 @@ class Draft:
 
     def bypass(self, call: Call, value: str) -> None:
         """Let every reader of the node's first output read ``value`` instead; drop the node."""
-        _redirect(call.handle.outputs[0], self.tensors[value])
+        self._redirect(call.handle.outputs[0], self.tensors[value])
         self.remove(call)
 
     def share(self, call: Call, earlier: Call) -> None:
         """Let every reader of the node's outputs read those of an equal node; drop the node."""
         for old, new in zip(call.handle.outputs, earlier.handle.outputs, strict=True):
-            _redirect(old, new)
+            self._redirect(old, new)
         self.remove(call)
 
     def hand_over(self, call: Call, value: str) -> None:
@@ -123,7 +130,8 @@ class Draft:
         self.remove(call)
         place = next(i for i, tensor in enumerate(producer.outputs) if tensor is old)
         producer.outputs[place] = new
-        _redirect(old, new)
+        self._rewired(producer)
+        self._redirect(old, new)
 
     def feed(self, call: Call, operand: int, numbers: Sequence[int]) -> None:
         """Let an operand of a node be an int64 vector, a new weight."""
@@ -135,9 +143,18 @@ class Draft:
             self.weights[name] = constant(name, np.array(numbers, np.int64))
             self.facts.weight(self.weights[name])
         call.handle.inputs[operand] = self.tensors[name]
+        self._rewired(call.handle)
 
     def _holds(self, name: str, numbers: Sequence[int]) -> bool:
         return name in self.weights and self.facts.numbers(name) == list(numbers)
+
+    def _redirect(self, old: gs.Variable, new: gs.Variable) -> None:
+        """Let every reader of one tensor read another."""
+        for reader in list(old.outputs):
+            for i, tensor in enumerate(reader.inputs):
+                if tensor is old:
+                    reader.inputs[i] = new
+            self._rewired(reader)
 
     def remove(self, call: Call) -> None:
         """Take a node out."""
@@ -162,14 +179,6 @@ class Draft:
             )
             for c in self.calls()
         ]
-
-
-def _redirect(old: gs.Variable, new: gs.Variable) -> None:
-    """Let every reader of one tensor read another."""
-    for reader in list(old.outputs):
-        for i, tensor in enumerate(reader.inputs):
-            if tensor is old:
-                reader.inputs[i] = new
 
 
 def _shell(

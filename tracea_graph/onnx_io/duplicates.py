@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.nodes import has_subgraph
 
 __all__ = ["share_duplicates"]
-
-RANDOM = frozenset({
-    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-    "RandomUniformLike",
-})  # fmt: skip
 
 SMALL = 4096
 """Bytes up to which constants are compared by content; larger ones by name."""
@@ -41,7 +37,7 @@ def share_duplicates(draft: Draft) -> int:
 def _content(call: Call, draft: Draft) -> Hashable | None:
     """What the node computes; None if it may differ from run to run, or is not ONNX's own."""
     proto = call.proto
-    if proto.domain not in ("", "ai.onnx") or proto.op_type in RANDOM or has_subgraph(proto):
+    if proto.domain not in ("", "ai.onnx") or proto.op_type in RANDOM_OPS or has_subgraph(proto):
         return None
     attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in proto.attribute)
     operands = tuple(_operand(name, draft) for name in proto.input)

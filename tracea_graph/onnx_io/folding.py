@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
-from tracea_graph.ir import DType, TensorSpec, Weight
+from tracea_graph.ir import RANDOM_OPS, DType, TensorSpec, Weight
 from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.nodes import has_subgraph
 from tracea_graph.onnx_io.runtime import plain_session
@@ -25,10 +25,9 @@ __all__ = ["fold_constants"]
 LIMIT = 1 << 20
 """Bytes up to which a constant may be folded, as operand or as result."""
 
-NEVER = frozenset({
-    "Bernoulli", "Constant", "DequantizeLinear", "Dropout", "DynamicQuantizeLinear", "Multinomial",
-    "QuantizeLinear", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-})  # fmt: skip
+NEVER = RANDOM_OPS | {
+    "Constant", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"
+}  # fmt: skip
 """Random, or telling ONNX Runtime how something is quantized."""
 
 OVERHEAD = 24
@@ -104,8 +103,11 @@ def _groups(candidates: Sequence[Call]) -> list[list[Call]]:
     for call in candidates:
         graph.add_node(call.index)
         graph.add_edges_from((call.index, writer[v]) for v in call.proto.input if v in writer)
-    parts = list(nx.connected_components(graph))
-    return [[c for c in candidates if c.index in part] for part in parts]
+    group = {i: n for n, part in enumerate(nx.connected_components(graph)) for i in part}
+    groups: dict[int, list[Call]] = {}
+    for call in candidates:
+        groups.setdefault(group[call.index], []).append(call)
+    return list(groups.values())
 
 
 def _frontier(group: Sequence[Call], draft: Draft) -> list[str]:

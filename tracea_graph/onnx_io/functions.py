@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from onnx import FunctionProto, NodeProto, OperatorSetIdProto
+import numpy as np
+from onnx import FunctionProto, NodeProto, OperatorSetIdProto, TensorProto, helper, numpy_helper
 
 from tracea_graph.ir import Node
 from tracea_graph.onnx_io import nodes as node_io
 
 __all__ = ["Function", "to_proto"]
+
+_ANY_CONSTANT = 9
+"""The opset from which Constant may be of any type; before, it is of floating point."""
+_FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,24 @@ def to_proto(
     proto.input.extend(function.inputs)
     proto.output.extend(function.outputs)
     proto.attribute.extend(function.attributes)
-    proto.node.extend(node_io.to_proto(node, imported) for node in function.nodes)
+    proto.opset_import.extend(imports)
+    nodes = (node_io.to_proto(node, imported) for node in function.nodes)
+    if any(i.domain in ("", "ai.onnx") and i.version < _ANY_CONSTANT for i in proto.opset_import):
+        nodes = (plain for node in nodes for plain in _in_floats(node))
+    proto.node.extend(nodes)
     for i, node in enumerate(proto.node):
         # onnxruntime 1.20 names nodes it fuses after these and refuses two without a name
         node.name = node.name or f"{function.type}_{i}"
-    proto.opset_import.extend(imports)
     return proto
+
+
+def _in_floats(node: NodeProto) -> list[NodeProto]:
+    """A node as it is, or a Constant of integers or truth values as a cast of doubles."""
+    if node.op_type != "Constant" or node.attribute[0].t.data_type in _FLOATS:
+        return [node]
+    tensor, (name,) = node.attribute[0].t, node.output
+    doubles = numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64))
+    return [
+        helper.make_node("Constant", [], [f"{name}_double"], value=doubles),
+        helper.make_node("Cast", [f"{name}_double"], [name], to=tensor.data_type),
+    ]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onnx import ModelProto
+from onnx import ModelProto, TypeProto
 
-from tracea_graph.ir import Weight
+from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["Model"]
@@ -34,3 +34,25 @@ class Model:
     size: int
     skeleton: ModelProto = field(repr=False)
     defaults: Mapping[str, Weight] = field(default_factory=dict, repr=False)
+
+    @property
+    def containers(self) -> dict[str, tuple[bool, TensorSpec]]:
+        """Inputs that are sequences (True) or optional values of tensors: what they hold."""
+        found = {}
+        for value in self.skeleton.graph.input:
+            kind, several = value.type, False
+            while (what := kind.WhichOneof("value")) in ("sequence_type", "optional_type"):
+                several |= what == "sequence_type"
+                kind = getattr(kind, what).elem_type
+            if what == "tensor_type" and kind is not value.type:
+                found[value.name] = (several, _spec(kind.tensor_type))
+        return found
+
+
+def _spec(tensor: TypeProto.Tensor) -> TensorSpec:
+    """The type of a tensor, unnamed dims told apart."""
+    dims = enumerate(tensor.shape.dim) if tensor.HasField("shape") else ()
+    shape = tuple(
+        d.dim_value if d.HasField("dim_value") else d.dim_param or f"?{i}" for i, d in dims
+    )
+    return TensorSpec(DType.from_onnx(tensor.elem_type), shape)

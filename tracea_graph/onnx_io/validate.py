@@ -15,6 +15,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TypeProto, shape_inference
 
 from tracea_graph.errors import ModelError
+from tracea_graph.onnx_io.contradictions import contradiction
 from tracea_graph.onnx_io.nodes import captures_of
 from tracea_graph.onnx_io.order import topological
 from tracea_graph.onnx_io.runtime import plain_session
@@ -178,7 +179,9 @@ def _ask_runtime(shell: ModelProto) -> None:
     except Exception as error:  # the binding raises several unrelated types
         text = str(error)
         if not any(reason in text for reason in _TOLERATED):
-            raise ModelError(f"the model is invalid: {_sentence(text)}") from error
+            found = contradiction(_lenient(shell))
+            where = f" ({found})" if found else ""
+            raise ModelError(f"the model is invalid: {_sentence(text)}{where}") from error
 
 
 def _sentence(text: str) -> str:

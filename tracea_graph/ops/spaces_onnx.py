@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from tracea_graph.ir import Extent, combine
+from tracea_graph.ops import spaces_windows
 from tracea_graph.ops.chain import ELEMENTARY
 from tracea_graph.ops.space_parts import (
     access,
@@ -269,6 +270,8 @@ MODELS: Mapping[str, Model] = MappingProxyType(
     | dict.fromkeys((f"Reduce{kind}" for kind in REDUCTIONS), reduce)
     | dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape)
     | {"MatMul": matmul, "Gemm": gemm, "Transpose": transpose, "Gather": gather}
-    | {"Concat": concat, "Split": split, "Slice": slice_}
+    | {"Concat": concat, "Split": split, "Slice": slice_, "Conv": spaces_windows.conv}
+    | dict.fromkeys(("MaxPool", "AveragePool"), spaces_windows.pool)
+    | dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool"), spaces_windows.pool_all)
 )
 """The operators with a model; all others are opaque."""

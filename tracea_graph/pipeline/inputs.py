@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.check.bindings import Binding, bindings
-from tracea_graph.check.feeds import from_file, synthesize
+from tracea_graph.check.feeds import fill, from_file, synthesize
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
@@ -53,10 +53,16 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
         sets = from_file(data, graph, names)
         feeds = {f"data[{i}]": feed for i, feed in enumerate(sets)}
         return Inputs(timed, feeds, feeds)
-    checked = {b.label: synthesize(graph, b, options.seed, names) for b in verified}
-    timing = {b.label: synthesize(graph, b, options.seed, names) for b in timed}
+    checked = {b.label: _made(model, b, options.seed) for b in verified}
+    timing = {b.label: _made(model, b, options.seed) for b in timed}
     count = _MANY if model.size < _SMALL else 1
     return Inputs(timed, timing, checked | _uniform(timed[0].label, timing, options.seed, count))
+
+
+def _made(model: Model, binding: Binding, seed: int) -> Feed:
+    containers = {n: c for n, c in model.containers.items() if n in model.inputs}
+    plain = synthesize(model.graph, binding, seed, model.inputs)
+    return {**plain, **fill(containers, binding, seed)}
 
 
 def _data_of(model: Model, options: Options) -> Path | None:

@@ -146,7 +146,9 @@ def match(pattern: Callable[..., Any], graph: TileGraph, root: Region) -> Match 
     None: the shape of the graph is different.  A Miss: it fits, but something inside is read by
     others or is a graph output.
     """
-    tree = pattern(OpBuilder(), *map(Var, _names(pattern)))
+    tree, last = _tree(pattern)
+    if root.op not in last:
+        return None
     blocked: Miss | None = None
     for found in _match(tree, root.results[0], Match(graph, root)):
         reason = _blocked(found)
@@ -157,9 +159,18 @@ def match(pattern: Callable[..., Any], graph: TileGraph, root: Region) -> Match 
 
 
 @cache
-def _names(pattern: Callable[..., Any]) -> tuple[str, ...]:
-    """What the pattern calls its variables."""
-    return tuple(inspect.signature(pattern).parameters)[1:]
+def _tree(pattern: Callable[..., Any]) -> tuple[Any, frozenset[str]]:
+    """What a pattern builds, once, as it depends on nothing; and what its last operator can be."""
+    variables = tuple(inspect.signature(pattern).parameters)[1:]
+    tree = pattern(OpBuilder(), *map(Var, variables))
+    return tree, _ops_at_root(tree)
+
+
+def _ops_at_root(tree: Any) -> frozenset[str]:
+    """Operators the last one of a pattern can be."""
+    if isinstance(tree, Either):
+        return frozenset[str]().union(*map(_ops_at_root, tree.alternatives))
+    return frozenset((tree.op,))
 
 
 def _blocked(found: Match) -> str | None:

@@ -7,8 +7,9 @@ from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.graph import Region, TileGraph, Use
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
+from tracea_graph.ttg.plan import Group, Link, Plan, make_plan, row_blocks
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
-from tracea_graph.ttg.tiles import EdgeKind, Role, TileMetadata, TileSet, expand
+from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
 from tracea_graph.ttg.traffic import MemoryLevel, Staging
 
 __all__ = [
@@ -18,10 +19,14 @@ __all__ = [
     "BoundModel",
     "Dim",
     "EdgeKind",
+    "Group",
     "IterationSpace",
+    "Link",
     "MemoryLevel",
+    "Plan",
     "Region",
     "RegionModel",
+    "Reuse",
     "Role",
     "Staging",
     "TTGBuilder",
@@ -35,5 +40,7 @@ __all__ = [
     "dependence_kind",
     "dependences",
     "expand",
+    "make_plan",
+    "row_blocks",
     "whole",
 ]

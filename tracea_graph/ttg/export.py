@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -10,7 +11,28 @@ import networkx as nx
 if TYPE_CHECKING:
     from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["to_dot", "to_json", "to_networkx"]
+__all__ = ["region_graph", "to_dot", "to_json", "to_networkx"]
+
+
+def region_graph(graph: TileGraph, source: Callable[[str], str]) -> nx.MultiDiGraph:
+    """A node per region, graph input, output and constant that is read; an edge per use.
+
+    ``source`` names the node a value comes from.  Edges are keyed ``(value, operand)``.
+    """
+    view = nx.MultiDiGraph(name=graph.name)
+    view.add_nodes_from((f"input:{v}", {"kind": "input", "value": v}) for v in graph.inputs)
+    regions = graph.regions()
+    view.add_nodes_from((r.id, {"kind": "region", "region": r}) for r in regions)
+    view.add_nodes_from((f"output:{v}", {"kind": "output", "value": v}) for v in graph.outputs)
+    uses = [(v, r.id, i) for r in regions for i, v in enumerate(r.operands) if v]
+    uses += [(v, r.id, -1) for r in regions for v in r.captures]
+    uses += [(v, f"output:{v}", 0) for v in graph.outputs]
+    for value, reader, operand in uses:
+        origin = source(value)
+        if origin.startswith("const:"):
+            view.add_node(origin, kind="const", value=value)
+        view.add_edge(origin, reader, key=(value, operand), value=value, operand=operand)
+    return view
 
 
 def to_networkx(graph: TileGraph) -> nx.MultiDiGraph:

@@ -72,6 +72,10 @@
     line.appendChild(select);
     line.appendChild(keys);
     bar.parentNode.insertBefore(line, bar);
+    if (!all.some(function (n) { return n.rule; })) {
+      select.value = "family";  // nothing is fused yet: passes would leave all grey
+      select.onchange();
+    }
   }
 
   // ---- the tile map -------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The region graph: one node per region, graph input, output and constant; one edge per use.
 
 A region is one or more fused operators.  After import every ONNX operator is a region of its own;
-passes replace sets of regions by fused ones.  The graph is a ``networkx.MultiDiGraph`` kept in
-step with the regions, so everything networkx offers (ancestors, paths, drawing) works on it.
+passes replace sets of regions by fused ones.  ``graph.nx`` is the same as a
+``networkx.MultiDiGraph``, so everything networkx offers (ancestors, paths, drawing) works on it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import networkx as nx
+from networkx import MultiDiGraph
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Node, TensorSpec, Weight
-from tracea_graph.ttg.export import to_dot, to_json, to_networkx
+from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
 from tracea_graph.ttg.html import diff_html, graph_html, tile_map_html
 from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.plan import Plan, make_plan
 from tracea_graph.ttg.region import Region, Use, region_of
 from tracea_graph.ttg.tilemap import TileMap, tile_map
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
-from tracea_graph.ttg.traffic import Staging
+from tracea_graph.ttg.traffic import MemoryLevel, Staging
+from tracea_graph.ttg.wiring import Wiring
 
 __all__ = ["Region", "TileGraph", "Use"]
 
@@ -76,18 +78,13 @@ class TileGraph:
         self.describe: Describe = _opaque
         self.appraise: Appraise = _unknown
         self.bindings: Mapping[str, int] = {}
-        self.nx = nx.MultiDiGraph(name=name)
-        self._producer: dict[str, Region] = {}
-        self._uses: dict[str, list[Use]] = {}
-        for value in self.inputs:
-            self.nx.add_node(f"input:{value}", kind="input", value=value)
-        self._insert([((i, 0), region) for i, region in enumerate(regions)])
-        for value in self.outputs:
-            sink = f"output:{value}"
-            self.nx.add_node(sink, kind="output", value=value)
-            self._edge(value, sink, 0)
-        if not nx.is_directed_acyclic_graph(self.nx):
-            raise GraphError("the graph has a cycle")
+        self._entries, self._sinks = frozenset(self.inputs), frozenset(self.outputs)
+        self._wiring = Wiring()
+        self._wiring.add([((i, 0), region) for i, region in enumerate(regions)])
+        self._view: MultiDiGraph | None = None
+        for value in (*self.outputs, *(v for r in self._wiring.regions.values() for v in r.reads)):
+            self._source(value)
+        self._wiring.order()
 
     @classmethod
     def of_nodes(
@@ -114,34 +111,57 @@ class TileGraph:
         twin.bindings = self.bindings
         return twin
 
+    @property
+    def nx(self) -> MultiDiGraph:
+        """The networkx view, made when it is asked for and kept until the graph changes."""
+        if self._view is None:
+            self._view = region_graph(self, self._source)
+        return self._view
+
     # ---- questions ---------------------------------------------------------------------
 
     def regions(self) -> list[Region]:
         """All regions, producers before consumers, original order otherwise."""
-        rank = {n: data.get("rank", (-1, 0)) for n, data in self.nx.nodes(data=True)}
-        order = nx.lexicographical_topological_sort(self.nx, key=rank.__getitem__)
-        nodes = self.nx.nodes
-        return [nodes[n]["region"] for n in order if nodes[n]["kind"] == "region"]
+        return list(self._wiring.order())
 
     def region(self, name: str) -> Region | None:
         """The region with this id, or None."""
-        data = self.nx.nodes.get(name)
-        return data.get("region") if data else None
+        return self._wiring.regions.get(name)
 
     def producer(self, value: str) -> Region | None:
         """The region that writes a value; None for inputs, weights and ``""``."""
-        return self._producer.get(value)
+        return self._wiring.producer.get(value)
 
     def uses(self, value: str) -> tuple[Use, ...]:
         """Who reads a value; a graph output is not a use, see :meth:`is_output`."""
-        return tuple(self._uses.get(value, ()))
+        return tuple(self._wiring.uses(value))
+
+    def sources(self, region: Region) -> list[Region]:
+        """The regions that write what it reads, each once."""
+        return list({r.id: r for r in self._wiring.sources(region)}.values())
+
+    def readers(self, region: Region) -> list[Region]:
+        """The regions that read what it writes, each once."""
+        return list({r.id: r for r in self._wiring.readers(region)}.values())
+
+    def convex(self, regions: Iterable[Region]) -> list[Region]:
+        """The regions and all that lie on paths between them, producers first.
+
+        Only such a set can run as one program: no path leaves it and comes back.
+        """
+        return self.in_order(self._wiring.regions[n] for n in self._wiring.between(regions))
+
+    def in_order(self, regions: Iterable[Region]) -> list[Region]:
+        """Some of its regions, producers before consumers."""
+        rank = self._wiring.places()
+        return sorted(regions, key=lambda r: rank[r.id])
 
     def is_output(self, value: str) -> bool:
-        return value in self.outputs
+        return value in self._sinks
 
     def only_use(self, value: str) -> Use | None:
         """The single use of a value that is no graph output, or None."""
-        uses = self._uses.get(value, ())
+        uses = self.uses(value)
         return uses[0] if len(uses) == 1 and not self.is_output(value) else None
 
     def spec(self, value: str) -> TensorSpec:
@@ -170,19 +190,10 @@ class TileGraph:
         """
         gone = {r.id for r in old}
         self._check_values(gone, old, new, weights or {})
-        ranked = [(self.nx.nodes[r.id]["rank"], r) for r in old]
-        before = self.specs, self.weights
-        self.specs = {**self.specs, **(specs or {})}
-        self.weights = {**self.weights, **(weights or {})}
-        place = max((rank for rank, _ in ranked), default=(len(self.nx), 0))
-        self._remove(old)
-        fresh = [((place[0], place[1] + 1 + i), r) for i, r in enumerate(new)]
-        self._insert(fresh)
-        if any(self._on_cycle(region) for region in new):
-            self._remove(new)
-            self.specs, self.weights = before
-            self._insert(ranked)
-            raise GraphError(f"fusing {sorted(gone)} would make a cycle")
+        self._wiring.exchange(old, new)
+        self.specs.update(specs or {})
+        self.weights.update(weights or {})
+        self._view = None
 
     def _check_values(
         self,
@@ -201,14 +212,15 @@ class TileGraph:
             readers = [u.region.id for u in self.uses(value) if u.region.id not in gone]
             if self.is_output(value) or readers:
                 raise GraphError(f"value {value!r} is still read by {readers or 'the outputs'}")
-        known = {*written, *self.inputs, *self.weights, *weights}
         for value in (v for r in new for v in r.reads):
-            if value not in known and not self._survives(value, gone):
+            if value in written or value in self._entries:
+                continue
+            if not (value in self.weights or value in weights or self._survives(value, gone)):
                 raise GraphError(f"value {value!r} is read but nothing produces it")
 
     def _survives(self, value: str, gone: set[str]) -> bool:
         """True if a region that is not going writes the value."""
-        writer = self._producer.get(value)
+        writer = self.producer(value)
         return writer is not None and writer.id not in gone
 
     def prune(self) -> int:
@@ -216,19 +228,18 @@ class TileGraph:
         dropped, doubtful = 0, self.regions()
         while doubtful:
             dead = [r for r in doubtful if not any(map(self._needed, r.writes))]
-            sources = [self._producer[v] for r in dead for v in r.reads if v in self._producer]
-            self._remove(dead)
+            sources = {s.id: s for r in dead for s in self._wiring.sources(r)}
+            self._wiring.drop(dead)
             dropped += len(dead)
-            doubtful = [r for r in {s.id: s for s in sources}.values() if r.id in self.nx]
+            doubtful = [r for r in sources.values() if r.id in self._wiring.regions]
+        self._view = None
         return dropped
 
     def check(self) -> None:
-        """Raise GraphError unless the graph is acyclic and every edge has its producer."""
-        if not nx.is_directed_acyclic_graph(self.nx):
-            raise GraphError("the graph has a cycle")
-        for region in self.regions():
+        """Raise GraphError unless the graph is acyclic and every value read has a source."""
+        for region in self._wiring.order():
             for value in region.reads:
-                if self._source(value) not in self.nx:
+                if not self._known(value):
                     raise GraphError(f"region {region.id} reads {value!r}, which nothing produces")
 
     # ---- loops and tiles ---------------------------------------------------------------
@@ -268,6 +279,42 @@ class TileGraph:
         kept = {*outside, *(v for v in written if self.is_output(v))}
         return Staging([self._modelled(r) for r in regions], bindings, tiles, order, kept)
 
+    def plan(self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
+        """What runs together, at which level values are taken, where they lie meanwhile.
+
+        ``levels`` come innermost first, the last one shared by cores.  Raises GraphError if a
+        symbol has no binding.
+        """
+        return make_plan(self, {**self.bindings, **bindings}, levels)
+
+    def critical_path(
+        self, bindings: Mapping[str, int] | None = None
+    ) -> tuple[list[Region], float]:
+        """The regions that have to run one after another and take longest, and their cost.
+
+        Cost is what :attr:`appraise` says in microseconds, else operations (opaque regions: 0).
+        """
+        bound = {**self.bindings, **(bindings or {})}
+        best: dict[str, float] = {}
+        after: dict[str, Region | None] = {}
+        for region in reversed(self.regions()):
+            follower = max(self.readers(region), key=lambda r: best[r.id], default=None)
+            after[region.id] = follower
+            best[region.id] = self._cost(region, bound) + (best[follower.id] if follower else 0.0)
+        path: list[Region] = []
+        at = max(self.regions(), key=lambda r: best[r.id], default=None)
+        while at is not None:
+            path.append(at)
+            at = after[at.id]
+        return path, best[path[0].id] if path else 0.0
+
+    def _cost(self, region: Region, bindings: Mapping[str, int]) -> float:
+        known = self.appraise(region).get("microseconds")
+        if known is not None:
+            return float(known)
+        model = self.model(region)
+        return model.flops(bindings) if model else 0.0
+
     def _modelled(self, region: Region) -> RegionModel:
         if model := self.model(region):
             return model
@@ -297,7 +344,7 @@ class TileGraph:
         """This graph beside what became of it."""
         return GraphDiff(self, after)
 
-    def to_networkx(self) -> nx.MultiDiGraph:
+    def to_networkx(self) -> MultiDiGraph:
         """A copy with plain attributes only, for networkx's own writers."""
         return to_networkx(self)
 
@@ -313,61 +360,20 @@ class TileGraph:
         return graph_html(self)
 
     def _needed(self, value: str) -> bool:
-        return self.is_output(value) or bool(self._uses.get(value))
+        return self.is_output(value) or self._wiring.read(value)
 
-    def _remove(self, regions: Sequence[Region]) -> None:
-        for region in regions:
-            for value in set(region.reads):
-                left = [u for u in self._uses[value] if u.region.id != region.id]
-                self._uses[value] = left
-            for value in region.writes:
-                del self._producer[value]
-            self.nx.remove_node(region.id)
-        constants = {f"const:{value}" for region in regions for value in region.reads}
-        unread = [n for n in constants if n in self.nx and not self.nx.out_degree(n)]
-        self.nx.remove_nodes_from(unread)
-
-    def _insert(self, ranked: Sequence[tuple[tuple[int, int], Region]]) -> None:
-        for rank, region in ranked:
-            self.nx.add_node(region.id, kind="region", region=region, rank=rank)
-            for value in region.writes:
-                if value in self._producer:
-                    raise GraphError(f"value {value!r} is written twice")
-                self._producer[value] = region
-        for _, region in ranked:
-            operands = [(v, i) for i, v in enumerate(region.operands) if v]
-            for value, operand in operands + [(v, -1) for v in region.captures]:
-                self._uses.setdefault(value, []).append(Use(region, operand))
-                self._edge(value, region.id, operand)
-            self._reconnect(region)
-
-    def _reconnect(self, region: Region) -> None:
-        """Edges from this region to readers that were there before it."""
-        for value in region.writes:
-            for use in self._uses.get(value, ()):
-                if use.region.id in self.nx:
-                    self._edge(value, use.region.id, use.operand)
-            if self.is_output(value) and f"output:{value}" in self.nx:
-                self._edge(value, f"output:{value}", 0)
-
-    def _edge(self, value: str, reader: str, operand: int) -> None:
-        source = self._source(value)
-        if source.startswith("const:"):
-            self.nx.add_node(source, kind="const", value=value)
-        self.nx.add_edge(source, reader, key=(value, operand), value=value, operand=operand)
+    def _known(self, value: str) -> bool:
+        return value in self._wiring.producer or value in self._entries or value in self.weights
 
     def _source(self, value: str) -> str:
-        if value in self._producer:
-            return self._producer[value].id
-        if value in self.inputs:
+        """The node of the networkx view that a value comes from."""
+        if (region := self.producer(value)) is not None:
+            return region.id
+        if value in self._entries:
             return f"input:{value}"
         if value in self.weights:
             return f"const:{value}"
         raise GraphError(f"value {value!r} is read but nothing produces it")
-
-    def _on_cycle(self, region: Region) -> bool:
-        sources = {self._source(value) for value in region.reads}
-        return not sources.isdisjoint({region.id, *nx.descendants(self.nx, region.id)})
 
 
 Describe = Callable[[Region, TileGraph], RegionModel | None]

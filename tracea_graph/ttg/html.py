@@ -45,10 +45,12 @@ def family_of(model: RegionModel | None) -> str:
     """What kind of loop nest a region is; see :data:`FAMILIES`."""
     if model is None:
         return "opaque"
+    summed = set(model.space.reductions)
+    windows = [{n for n, _ in dim.terms} for access in model.reads for dim in access.dims]
+    if any(names & summed and names - summed - {"g"} for names in windows):
+        return "stencil"
     if model.depth:
         return "contraction"
-    if any(dim.window != 1 and dim.terms for access in model.reads for dim in access.dims):
-        return "stencil"
     if model.space.reductions:
         return "reduction"
     return "elementwise" if any(work.flops for work in model.work) else "movement"
@@ -160,7 +162,7 @@ def _fragment(caption: str, legend: str, svg: str, facts: Mapping[str, Any]) -> 
         panel = f'<div class="panel" style="{_HALF}">{hint}</div>'
         code = _script().replace("ROOT", json.dumps(mark)).replace("FACTS", data)
         script = f"<script>//<![CDATA[\n{code}\n//]]></script>"
-    drawing = f'<div style="{_HALF};max-height:720px">{svg}</div>' if svg else ""
+    drawing = f'<div style="{_HALF};max-height:max(720px,85vh)">{svg}</div>' if svg else ""
     return (
         f'<div id="{mark}" style="{_STYLE}"><p>{caption}</p><div class="bar">{legend}</div>'
         f'<div style="display:flex;flex-wrap:wrap;gap:18px">{drawing}{panel}</div>{script}</div>'

@@ -15,7 +15,16 @@ import numpy as np
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg.space import Ints
 
-__all__ = ["ORDERS", "column_major", "hilbert", "order_keys", "row_major", "wavefront", "z_order"]
+__all__ = [
+    "CRITICAL_PATH",
+    "ORDERS",
+    "column_major",
+    "hilbert",
+    "order_keys",
+    "row_major",
+    "wavefront",
+    "z_order",
+]
 
 
 def row_major(m: Ints, n: Ints) -> Ints:
@@ -62,10 +71,15 @@ ORDERS: Mapping[str, Callable[[Ints, Ints], Ints]] = MappingProxyType(
 )
 
 
+CRITICAL_PATH = "critical-path"
+"""The order that asks for edges: tiles with most work waiting behind them first."""
+
+
 def order_keys(name: str, m: Ints, n: Ints) -> Ints:
     """Sort keys of the tiles at ``(m, n)``.  Raises GraphError for an unknown order."""
     if name not in ORDERS:
-        raise GraphError(f"unknown tile order {name!r}: choose one of {', '.join(ORDERS)}")
+        known = ", ".join((*ORDERS, CRITICAL_PATH))
+        raise GraphError(f"unknown tile order {name!r}: choose one of {known}")
     return ORDERS[name](m.astype(np.int64), n.astype(np.int64))
 
 

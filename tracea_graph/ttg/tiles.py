@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import Any
 
@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg.model import BoundModel, Tiles
-from tracea_graph.ttg.orders import order_keys
+from tracea_graph.ttg.orders import CRITICAL_PATH, order_keys
 from tracea_graph.ttg.space import Ints, Ranges
 
-__all__ = ["EDGE", "TILE", "EdgeKind", "Role", "TileMetadata", "TileSet", "expand"]
+__all__ = ["EDGE", "TILE", "EdgeKind", "Reuse", "Role", "TileMetadata", "TileSet", "expand"]
 
 TILE = np.dtype([(name, "<i4") for name in ("region_m", "region_n", "k_start", "k_end", "role")])
 """A row of the L2 table."""
@@ -53,6 +53,14 @@ class EdgeKind(IntEnum):
     ROW_ADJACENT = 1
     COL_ADJACENT = 2
     K_PIPELINE = 3
+
+
+class Reuse(IntFlag):
+    """Which operand of a tile stays from the tile before: rows of A, columns of B, the sum."""
+
+    ROWS = 1
+    COLUMNS = 2
+    RESULT = 4
 
 
 @dataclass(frozen=True)
@@ -110,8 +118,56 @@ class TileSet:
         return self.order.nbytes + self.table.nbytes + self.edges.nbytes
 
     def ordered(self, order: str) -> TileSet:
-        """The same tiles in another order; slices of one sum stay together, first slice first."""
+        """The same tiles in another order; slices of one sum stay together, first slice first.
+
+        ``critical-path`` puts first what most work waits for: such tiles follow their dependences,
+        and slices of one sum lie apart.
+        """
+        if order == CRITICAL_PATH:
+            ids = np.flatnonzero(self.table["role"] != Role.SKIP).astype(np.int32)
+            return replace(self, order=ids[np.argsort(-self.heights[ids], kind="stable")])
         return replace(self, order=_launch_order(self.table, order))
+
+    @cached_property
+    def heights(self) -> Ints:
+        """Steps of the reduction on the longest way from each tile to the end, itself included.
+
+        Ways lead along dependences (``DATA``, ``K_PIPELINE``).
+        Raises GraphError if tiles wait for each other.
+        """
+        own = (self.table["k_end"] - self.table["k_start"]).astype(np.int64).clip(1)
+        binding = np.isin(self.edges["kind"], (EdgeKind.DATA, EdgeKind.K_PIPELINE))
+        source, target = (self.edges[end][binding] for end in ("source", "target"))
+        height: Ints = own.copy()
+        for _ in range(len(own)):
+            longer = own.copy()
+            np.maximum.at(longer, source, own[source] + height[target])
+            if np.array_equal(longer, height):
+                return height
+            height = longer
+        raise GraphError("tiles wait for each other: there is no longest way")
+
+    @property
+    def critical_path(self) -> int:
+        """Steps of the reduction that have to follow each other, whatever runs at once."""
+        return int(self.heights[self.order].max(initial=0))
+
+    @cached_property
+    def reuse(self) -> npt.NDArray[np.uint8]:
+        """What each launched tile finds in place from the one before: flags of :class:`Reuse`."""
+        rows = self.table[self.order]
+        before, after = rows[:-1], rows[1:]
+        same = {name: before[name] == after[name] for name in TILE.names or ()}
+        problem = rows["region_m"] // max(self.grid[0] // max(self.batch, 1), 1)
+        slices = same["k_start"] & same["k_end"]
+        hints = np.zeros(len(rows), np.uint8)
+        for flag, kept in (
+            (Reuse.ROWS, same["region_m"] & slices),
+            (Reuse.COLUMNS, same["region_n"] & slices & (problem[:-1] == problem[1:])),
+            (Reuse.RESULT, same["region_m"] & same["region_n"]),
+        ):
+            hints[1:][kept] |= np.uint8(flag)
+        return hints
 
     def skipping(self, skip: npt.NDArray[np.bool_], order: str = "row-major") -> TileSet:
         """Tiles where ``skip`` (``[tiles]`` or the grid's shape) is true no longer run."""
@@ -121,7 +177,8 @@ class TileSet:
             raise GraphError(f"a skip mask has shape {skip.shape}, the tile grid {self.grid}")
         table = self.table.copy()
         table["role"][skip] = Role.SKIP
-        return replace(self, table=table, order=_launch_order(table, order))
+        left = np.flatnonzero(table["role"] != Role.SKIP).astype(np.int32)
+        return replace(self, table=table, order=left).ordered(order)
 
     @cached_property
     def edges(self) -> Records:
@@ -202,7 +259,9 @@ def expand(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-major")
     table["role"] = np.where(cut, Role.BOUNDARY, Role.MAIN)
     flat = table.reshape(-1)
     shape = (sizes[0], sizes[1], sizes[2])
-    return TileSet(flat, _launch_order(flat, order), (rows, columns), shape, batch, model)
+    dense = _launch_order(flat, "row-major")
+    tiles = TileSet(flat, dense, (rows, columns), shape, batch, model)
+    return tiles if order == "row-major" else tiles.ordered(order)
 
 
 def _cut(index: Ints, size: int, extent: int) -> Ranges:

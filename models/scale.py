@@ -1,0 +1,142 @@
+"""How import, scheduling and tiles grow: ``python -m models.scale [--nodes N[,N…]]``.
+
+Graphs of N operators (layers of ten: product, bias, GELU, residual, SiLU) are imported and
+scheduled without measuring; one region is expanded to a million tiles with their edges.  Times are
+of the processor, each graph in a process of its own.  The last column divides by n log n: it does
+not grow where time grows no faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from rich.console import Console
+from rich.table import Table
+
+from tracea_graph.config import Options
+from tracea_graph.onnx_io import load
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.ttg import AccessMap, Axis, IterationSpace, RegionModel, along, expand
+
+__all__ = ["layers", "main", "million_tiles", "planned"]
+
+WIDTH = 8
+
+
+def layers(count: int) -> ModelProto:
+    """A model of ``count`` operators, every product with a weight of its own."""
+    nodes: list[NodeProto] = []
+    weights: dict[str, TensorProto] = {}
+
+    def add(op: str, *operands: str) -> str:
+        nodes.append(helper.make_node(op, operands, [f"v{len(nodes)}"], name=f"n{len(nodes)}"))
+        return str(nodes[-1].output[0])
+
+    def constant(name: str, array: object) -> str:
+        weights[name] = numpy_helper.from_array(np.asarray(array, np.float32), name)
+        return name
+
+    root2, one, half = (constant(f"c{v}", v) for v in (math.sqrt(2), 1.0, 0.5))
+    bias = constant("bias", np.zeros(WIDTH))
+    x = "x"
+    while len(nodes) + 10 <= count:
+        w = constant(f"w{len(nodes)}", np.full((WIDTH, WIDTH), 1e-3 * len(nodes)))
+        h = add("Add", add("MatMul", x, w), bias)
+        phi = add("Add", add("Erf", add("Div", h, root2)), one)
+        residual = add("Add", add("Mul", add("Mul", h, phi), half), x)
+        x = add("Mul", residual, add("Sigmoid", residual))
+    while len(nodes) < count:
+        x = add("Relu", x)
+    ends = [
+        helper.make_tensor_value_info(v, TensorProto.FLOAT, ["batch", WIDTH]) for v in ("x", x)
+    ]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], list(weights.values()))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def planned(path: str, schedule: bool = True) -> dict[str, float]:
+    """Seconds of import and schedule of one model, and the process's peak in MB."""
+    start = time.process_time()
+    model = load(Path(path))
+    loaded = time.process_time()
+    found = {"import": loaded - start, "nodes": float(len(model.graph.regions()))}
+    if schedule:
+        Planner(model.graph, Options(), {"batch": 1}).plan()
+        found["schedule"] = time.process_time() - loaded
+    found["mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return found
+
+
+def million_tiles() -> dict[str, float]:
+    """Seconds and MB of a product's 2²⁰ tiles of 16 × 16 with every edge."""
+    axes = (Axis("m", 1 << 14), Axis("n", 1 << 14), Axis("k", 512, True))
+    sizes = {a.name: a.extent for a in axes}
+    pairs = {"A": "mk", "B": "kn", "C": "mn"}
+    maps = [
+        AccessMap(v, tuple(map(along, names)), tuple(sizes[n] for n in names))
+        for v, names in pairs.items()
+    ]
+    model = RegionModel("product", IterationSpace(axes), (maps[0], maps[1]), (maps[2],),
+                        rows=("m",), cols=("n",), depth=("k",))  # fmt: skip
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    tiles = expand(model.bind({}), (16, 16, 0))
+    edges = len(tiles.edges)
+    seconds = time.process_time() - start
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"tiles": len(tiles), "edges": edges, "seconds": seconds, "mb": grown / 1024}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m models.scale", description=__doc__)
+    parser.add_argument("--nodes", default="1000,10000,100000", help="sizes, default %(default)s")
+    parser.add_argument("--import-only", action="store_true", help="do not schedule")
+    parser.add_argument("--json", action="store_true", help="print data instead of tables")
+    args = parser.parse_args(argv)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="tracea-") as folder:
+        for count in map(int, args.nodes.split(",")):
+            path = Path(folder, f"{count}.onnx")
+            path.write_bytes(layers(count).SerializeToString())
+            rows.append(_apart(planned, str(path), not args.import_only))
+    tiles = _apart(million_tiles)
+    if args.json:
+        print(json.dumps({"graphs": rows, "tiles": tiles}))
+        return 0
+    table = Table("nodes", "import s", "schedule s", "peak MB", "µs / (n log₂ n)", box=None)
+    for row in rows:
+        n = row["nodes"]
+        total = row["import"] + row.get("schedule", 0.0)
+        table.add_row(
+            f"{n:.0f}", f"{row['import']:.2f}", f"{row.get('schedule', math.nan):.2f}",
+            f"{row['mb']:.0f}", f"{total / (n * math.log2(n)) * 1e6:.1f}",
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{tiles['tiles']} tiles, {tiles['edges']} edges: {tiles['seconds']:.2f} s, "
+        f"{tiles['mb']:.0f} MB"
+    )
+    return 0
+
+
+def _apart(work: object, *args: object) -> dict[str, float]:
+    """What a function returns, called in a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        result: dict[str, float] = pool.apply(work, args)  # type: ignore[arg-type]
+        return result
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,63 @@
+"""Whole models, drawn by hypothesis: a chain of steps that branches and meets again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+from fuzz.draft import Draft, Unfit
+from fuzz.moving import MOVES, ROWS
+from fuzz.pointwise import POINTWISE
+from fuzz.products import PRODUCTS
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+__all__ = ["drawn", "models"]
+
+OPSETS = (17, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24)
+GROUPS = (PRODUCTS, PRODUCTS, POINTWISE, ROWS, MOVES)
+
+
+@st.composite
+def models(draw: Callable[..., object]) -> onnx.ModelProto:
+    """A valid model of one to a dozen steps."""
+    opset = draw(st.sampled_from(OPSETS))
+    draft = Draft(draw, st, opset, dynamic=draw(st.booleans()))  # type: ignore[arg-type]
+    for _ in range(draft.number(1, 9)):
+        step, mark = draft.choose(draft.choose(GROUPS)), draft.mark()
+        try:
+            step(draft)
+        except Unfit:
+            draft.reset(mark)
+    if not draft.nodes:
+        draft.reset((0, 0, 0, 0))
+        x = draft.input(2)
+        draft.add("Relu", [x], x.dims)
+    made = {v for node in draft.nodes for v in node.output}
+    read = {v for node in draft.nodes for v in node.input}
+    values = [v for v in draft.values if v.name in made and v.type != "q"]
+    ends = [v for v in values if v.name not in read] or values[-1:]
+    middle = [v for v in values if v.name in read and draft.often(10)]
+    if draft.often(5):
+        middle += [v for v in draft.values if v.name[0] == "x"][:1]
+    outputs = [*ends, *middle]
+    if draft.often(30):
+        outputs.reverse()
+    return draft.model(outputs)
+
+
+def drawn(count: int, start: int) -> list[onnx.ModelProto]:
+    """Up to ``count`` different models, the same for the same ``start``."""
+    found: dict[bytes, onnx.ModelProto] = {}
+
+    @seed(start)
+    @settings(
+        max_examples=2 * count, phases=[Phase.generate], database=None, deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(models())
+    def collect(model: onnx.ModelProto) -> None:
+        found[model.SerializeToString(deterministic=True)] = model
+
+    collect()
+    return list(found.values())[:count]

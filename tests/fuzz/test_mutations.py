@@ -1,0 +1,133 @@
+"""Damaged files: refused with a sentence or optimized, in bounded time, memory and space."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import pytest
+from fuzz import mutations
+from fuzz.mutations import mutate
+from fuzz.strategies import drawn
+from suite.node_tests import light_models
+from tiny import ROOT, transformer
+
+pytestmark = pytest.mark.compiler
+
+LIMIT, MEMORY = 1500.0, 1 << 30
+"""Seconds for a batch of files, bytes for a process."""
+_OTHERS = ("stderr", ".ses")
+"""Files that the test and ONNX Runtime's telemetry write."""
+MEANT = ("ModelError", "UsageError", "VerifyError")
+"""What a damaged file may be answered with."""
+
+
+@dataclass
+class Found:
+    """What a batch did wrong, and how much memory its processes took."""
+
+    wrong: list[str] = field(default_factory=list)
+    answered: int = 0
+    written: int = 0
+    peak: int = 0
+
+
+def damaged(folder: Path, sources: Sequence[bytes], count: int, seed: int) -> list[Path]:
+    rng = random.Random(seed)
+    folder.mkdir(parents=True)
+    paths = []
+    for i in range(count):
+        path = folder / f"d{seed}_{i}.onnx"
+        path.write_bytes(mutate(rng, rng.choice(sources), sources))
+        paths.append(path)
+    return paths
+
+
+def run(folder: Path, paths: Sequence[Path], how: str) -> Found:
+    """Optimize the files in a process of their own."""
+    for name in ("out", "work", "tmp"):
+        (folder / name).mkdir(exist_ok=True)
+    listed = folder / "files.txt"
+    listed.write_text("\n".join(map(str, paths)), encoding="utf-8")
+    before = list(_files(folder))
+    script = str(Path(mutations.__file__))
+    command = [sys.executable, script, str(listed), str(folder / "out"), how]
+    with (folder / "stderr").open("w") as stderr:
+        try:
+            ran = subprocess.run(
+                command, cwd=folder / "work",
+                env={**os.environ, "TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE, stderr=stderr, timeout=LIMIT, check=False, text=True,
+            )  # fmt: skip
+            said, code = ran.stdout, ran.returncode
+        except subprocess.TimeoutExpired as late:
+            said, code = (late.stdout or b"").decode(), -1
+    found = _heard(folder, [json.loads(line) for line in said.splitlines()], code)
+    if list(_files(folder)) != before:
+        found.wrong.append(f"files outside the output folder: {set(_files(folder)) - {*before}}")
+    return found
+
+
+def _heard(folder: Path, lines: Sequence[dict[str, object]], code: int) -> Found:
+    found = Found()
+    for line in lines:
+        found.peak = max(
+            [found.peak, *(int(str(line.get(k, 0))) for k in ("peak", "worker_peak"))]
+        )
+        if "file" in line:
+            found.answered += 1
+            error = str(line["error"])
+            found.written += not error
+            if error and not error.startswith(MEANT):
+                found.wrong.append(f"{line['file']}: {error}")
+    if code:
+        steps = [line["step"] for line in lines if "step" in line]
+        tail = (folder / "stderr").read_text()[-400:]
+        found.wrong.append(f"exit code {code} after {steps[-1:]}: {tail}")
+    elif found.peak > MEMORY:
+        found.wrong.append(f"a process took {found.peak >> 20} MiB")
+    return found
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int]]:
+    """Every file that must neither come nor change."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and folder / "out" not in path.parents and path.name not in _OTHERS:
+            yield str(path), path.stat().st_mtime_ns
+
+
+def small_models(count: int, seed: int) -> list[bytes]:
+    return [onnx.ModelProto.SerializeToString(m) for m in drawn(count, seed)]
+
+
+def real_models(folder: Path) -> list[bytes]:
+    """Nets, most of whose bytes are structure."""
+    light = [m for m in light_models() if m.stat().st_size < 1 << 16]
+    return [m.read_bytes() for m in (*light, transformer(folder))]
+
+
+@pytest.mark.parametrize(
+    ("small", "real", "seeds"),
+    [(60, 240, (0,)), pytest.param(150, 350, range(1, 21), marks=pytest.mark.slow)],
+)
+def test_damaged_files_do_no_harm(
+    small: int, real: int, seeds: Sequence[int], tmp_path: Path
+) -> None:
+    sources, nets = small_models(40, 3), real_models(tmp_path)
+    wrong: list[str] = []
+    answered = written = 0
+    for seed in seeds:
+        for how, kind, count in (("verify", sources, small), ("plain", nets, real)):
+            folder = tmp_path / f"{how}{seed}"
+            found = run(folder, damaged(folder / "in", kind, count, seed), how)
+            wrong += found.wrong
+            answered, written = answered + found.answered, written + found.written
+    assert not wrong
+    assert answered == (small + real) * len(seeds) and written > answered // 50

@@ -1,0 +1,39 @@
+"""The size limits of the region graph: see ``python -m models.scale`` for the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.scale import layers, million_tiles, planned
+
+
+def test_ten_thousand_operators_are_imported_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "layers.onnx"
+    path.write_bytes(layers(10_000).SerializeToString())
+    found = planned(str(path), schedule=False)
+    assert found["nodes"] == 10_000 and found["import"] < 2
+
+
+def test_scheduling_grows_with_the_graph_and_no_faster(tmp_path: Path) -> None:
+    """Eight times the operators take about eight times as long; quadratic would be 64."""
+    seconds = []
+    for count in (250, 2000):
+        path = tmp_path / f"{count}.onnx"
+        path.write_bytes(layers(count).SerializeToString())
+        seconds.append(min(planned(str(path))["schedule"] for _ in range(2)))
+    assert seconds[1] < 20 * seconds[0]
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_operators_fit(tmp_path: Path) -> None:
+    path = tmp_path / "layers.onnx"
+    path.write_bytes(layers(100_000).SerializeToString())
+    found = planned(str(path), schedule=False)
+    assert found["import"] < 25 and found["mb"] < 2048
+
+
+def test_a_million_tiles_are_arrays() -> None:
+    found = million_tiles()
+    assert found["tiles"] == 1 << 20 and found["seconds"] < 1.5 and found["mb"] < 200
