@@ -185,10 +185,27 @@ INLINE vf minus_turns(vf x, vf n) {
 INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
 INLINE vf upper(vf a) { return from_bits(bits(a) & (int32_t)0xffff0000); }
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
-INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
-  uint32_t u;
-  __builtin_memcpy(&u, &x, sizeof u);
-  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+//% endif
+//% if "halves" in needs
+
+// The nearest bf16, ties to even; a NaN stays one.
+INLINE void store_bf16(uint16_t* p, vf v, int64_t n) {
+  uint32_t u[W];
+  __builtin_memcpy(u, &v, sizeof u);
+  for (int i = 0; i < W && i < n; i++) {
+    const uint32_t near = (u[i] + 0x7fff + (u[i] >> 16 & 1)) >> 16;
+    p[i] = (uint16_t)((u[i] & 0x7fffffff) > 0x7f800000 ? u[i] >> 16 | 0x40 : near);
+  }
+}
+INLINE void store_bf16(uint16_t* p, vf v) { store_bf16(p, v, W); }
+
+// Lanes of the bf16 at p (first) and q (second).
+INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
+  uint32_t u[W] = {};
+  for (int i = 0; i < W && i < n; i++) u[i] = (uint32_t)p[i] | (uint32_t)q[i] << 16;
+  vf v;
+  __builtin_memcpy(&v, u, sizeof v);
+  return v;
 }
 //% endif
 //% if "turn" in needs or "transpose" in needs

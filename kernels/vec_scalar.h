@@ -125,9 +125,18 @@ INLINE void turn(const float* src, int64_t, int64_t, int64_t, float* dst, int64_
 INLINE vf lower(vf a) { return from_bits((vi)((uint32_t)bits(a) << 16)); }
 INLINE vf upper(vf a) { return from_bits(bits(a) & (vi)0xffff0000); }
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
-INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
-  const uint32_t u = (uint32_t)bits(x);
-  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+//% endif
+//% if "halves" in needs
+
+// The nearest bf16, ties to even; a NaN stays one.
+INLINE void store_bf16(uint16_t* p, vf v, int64_t = 1) {
+  const uint32_t u = (uint32_t)bits(v);
+  *p = (uint16_t)(v != v ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+// Lanes of the bf16 at p (first) and q (second).
+INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
+  return n <= 0 ? 0.0f : from_bits((vi)((uint32_t)*p | (uint32_t)*q << 16));
 }
 //% endif
 //% if "transpose" in needs

@@ -32,7 +32,7 @@ from tracea_graph.passes import (
 )
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.exact_rank import FactorGemm
-from tracea_graph.passes.precision import GemmInBf16
+from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16
 from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
 
@@ -40,7 +40,7 @@ __all__ = ["CONNECT", "FORMS", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-FORMS = ("bf16", "exact-rank", "window", "zero-blocks")
+FORMS = (*LOWERING, "exact-rank", "window", "zero-blocks")
 """Rules that give a region another form: without them it is there in its plain one."""
 
 
@@ -144,6 +144,14 @@ def _lift(plain_weights: bool) -> Phase:
     )
 
 
+def _lower(precision: str) -> tuple[Phase, ...]:
+    """Regions are what they will be: only their numbers change."""
+    if precision == "fp32":
+        return ()
+    attention = (AttentionInBf16(),) if precision == "bf16" else ()
+    return (Phase("precision", (GemmInBf16(precision), *attention)),)
+
+
 def phases(
     plain_weights: bool = False, precision: str = "fp32", windows: Sequence[Window] = ()
 ) -> tuple[Phase, ...]:
@@ -167,5 +175,4 @@ def phases(
     # regions are what they will be: what can be skipped in them is all that changes
     near = (WindowAttention(tuple(windows)),) if windows else ()
     sparse = Phase("sparsity", (FactorGemm(), SkipZeroBlocks(), *near))
-    lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
-    return (*exact, sparse, *lower)
+    return (*exact, sparse, *_lower(precision), Phase(CONNECT, (trunk.ConnectBlocks(),)))

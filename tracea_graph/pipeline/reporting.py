@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -63,6 +63,7 @@ class Reporter:
     inputs: Inputs
     isas: tuple[str, ...]
     options: Options
+    notes: Sequence[str]
     clock: Clock
     assembly: Assembly | None = None
     trace: Trace = field(default_factory=Trace)
@@ -171,7 +172,7 @@ class Reporter:
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = [*judge.warnings, *filter(None, (runtime_conflict(),))]
+        found = [*self.notes, *judge.warnings, *filter(None, (runtime_conflict(),))]
         if is_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")
