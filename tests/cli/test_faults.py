@@ -16,7 +16,7 @@ from tiny import ROOT, answers, error_between, product
 
 from tracea_graph import Options, api, optimize
 from tracea_graph.build.cache import ObjectCache
-from tracea_graph.check import verify
+from tracea_graph.check import reference
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError
 
@@ -218,7 +218,7 @@ def test_a_kernel_that_goes_wrong_is_dropped(
     pattern = r"s|^\(TRACEA_API void tracea_f32_chain_[^{]*{\)|\1 " + injected + "|"
     line = f"[ -f unit.cpp ] && sed -i '{pattern}' unit.cpp"
     monkeypatch.setenv("CXX", compiler(home, line))
-    monkeypatch.setattr(verify, "PATIENCE", 3.0)
+    monkeypatch.setattr(reference, "PATIENCE", 3.0)
     report = optimize(
         "good.onnx", Options(keep="legal", target="cpu:scalar", cache=home / "cache")
     )

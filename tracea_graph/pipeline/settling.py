@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
-from tracea_graph.check.verify import compare, reference
+from tracea_graph.check.reference import reference
+from tracea_graph.check.verify import compare
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.hardware import fingerprint, profile_cpu
