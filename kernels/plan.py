@@ -63,6 +63,7 @@ OPCODES = MappingProxyType(
                 "copy",
                 "recurrent",
                 "gemm_blocks",
+                "attention_bf16",
             )
         )
     }

@@ -68,6 +68,8 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gru != nullptr; }},
     {"gemm_blocks", check_gemm_blocks, run_gemm_blocks,
      [](const tracea_isa_table& t) { return t.gemm_blocks && t.gemm_pack; }},
+    {"attention_bf16", check_attention_bf16, run_attention,
+     [](const tracea_isa_table& t) { return t.attention_bf16 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -104,7 +104,8 @@ typedef struct {
 typedef void (*tracea_chain_fn)(const tracea_chain_tile*);
 
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over the last axis (layer), or
-// y = x / sqrt(mean(x*x) + eps) * gamma (rms).  gamma, beta may be null.  y may be x.
+// y = x / sqrt(mean(x*x) + eps) * gamma (rms).  gamma, beta may be null.  y may be x, or null if
+// only `rounded` is wanted: y in bf16.
 // norm_group: over all of a piece of rows x cols, gamma and beta by row; norm_columns: over the
 // rows of each column, gamma and beta by row.  Both read `layer`: 0 for rms.
 typedef struct {
@@ -117,6 +118,8 @@ typedef struct {
   float* y;
   int64_t y_stride;
   int32_t layer;
+  uint16_t* rounded;   // of norm_layer and norm_rms; or null
+  int64_t rounded_stride;
 } tracea_norm_tile;
 typedef void (*tracea_norm_fn)(const tracea_norm_tile*);
 
@@ -181,10 +184,13 @@ typedef struct {
   int32_t mask_kind, causal, zero_rows;
   int32_t direct;                        // 1: few queries; k is read in place, not packed
   float scale, fill, softcap;
-  float* y; int64_t y_stride, y_head;
+  void* y; int64_t y_stride, y_head;
+  int32_t y_size;                        // bytes of an element: 4; in bf16 also 2
   void* scratch;                         // >= tracea_attention_scratch(...) bytes, 64-byte aligned
 } tracea_attention_tile;
 typedef void (*tracea_attention_fn)(const tracea_attention_tile*);
+// attention_bf16: q, k and v are bf16; a column of q and k is a pair of them (`head` and all steps
+// of q, k and v count pairs), k's columns lie side by side, nothing is read in place.
 typedef int64_t (*tracea_attention_scratch_fn)(int64_t keys, int64_t head, int64_t head_v);
 
 // One register tile of a dense convolution: `nv` blocks of 16 output channels for `pixels` outputs
@@ -353,6 +359,8 @@ typedef struct {
   tracea_recurrent_fn lstm, gru;
   tracea_blocks_fn gemm_blocks;
   tracea_finite_fn all_finite;
+  tracea_attention_fn attention_bf16;
+  tracea_attention_scratch_fn attention_bf16_scratch;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

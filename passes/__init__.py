@@ -34,7 +34,7 @@ from tracea_graph.passes import (
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
 from tracea_graph.passes.exact_rank import LOW_RANK, FactorGemm
-from tracea_graph.passes.precision import GemmInBf16
+from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16
 from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
 
@@ -42,7 +42,7 @@ __all__ = ["CONNECT", "FORMS", "UNCHANGED", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-FORMS = ("bf16", "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
+FORMS = (*LOWERING, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
 """Rules that give a region another form: without them it is there in its plain one."""
 
 
@@ -149,6 +149,14 @@ def _lift(plain_weights: bool) -> Phase:
     )
 
 
+def _lower(precision: str) -> tuple[Phase, ...]:
+    """Regions are what they will be: only their numbers change."""
+    if precision == "fp32":
+        return ()
+    attention = (AttentionInBf16(),) if precision == "bf16" else ()
+    return (Phase("precision", (GemmInBf16(precision), *attention)),)
+
+
 def phases(
     plain_weights: bool = False,
     precision: str = "fp32",
@@ -178,5 +186,5 @@ def phases(
     rules = (FactorOnRequest(compressed), PruneBlocks(compressed))
     smaller = (Phase("compress", rules),) if compressed else ()
     sparse = Phase("sparsity", (FactorGemm(), SkipZeroBlocks(), *near))
-    lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
-    return (*exact, *smaller, sparse, *lower)
+    last = Phase(CONNECT, (trunk.ConnectBlocks(),))
+    return (*exact, *smaller, sparse, *_lower(precision), last)

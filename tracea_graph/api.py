@@ -28,7 +28,7 @@ from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, sta
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.stages import STAGES, Stages
-from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
@@ -101,12 +101,21 @@ def _together(
     """Optimize models that share what they can: every one is planned, then each is finished."""
     lock = read_lock(options.lock) if options.lock else None
     options = lock.settle(options) if lock else options
+    options, notes = settle_precision(options)
     foundry = Foundry(levels_of(options.target, options.precision), options.environment)
     with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
         runs = [
             _steps(
-                source, paths, options, foundry, crew, Path(name, str(i)), Clock(progress), lock
+                source,
+                paths,
+                options,
+                notes,
+                foundry,
+                crew,
+                Path(name, str(i)),
+                Clock(progress),
+                lock,
             )
             for i, (source, paths) in enumerate(work)
         ]
@@ -140,6 +149,7 @@ def _steps(
     source: Path,
     paths: Paths,
     options: Options,
+    notes: Sequence[str],
     foundry: Foundry,
     crew: Crew | None,
     scratch: Path,
@@ -162,7 +172,7 @@ def _steps(
     smaller = compress(model, options, inputs, planner, foundry, scratch, clock)
     inputs, planner = smaller.inputs, smaller.planner
     workshop = Workshop(model, options, planner, foundry, scratch, locked)
-    report = Reporter(paths, model, inputs, foundry.isas, options, clock, smaller)
+    report = Reporter(paths, model, inputs, foundry.isas, options, notes, clock, smaller)
     assembly, trace = workshop.plan()
     if lock:
         lock.check(assembly)

@@ -77,6 +77,7 @@ class NormTile(ctypes.Structure):
         ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
         ("gamma", c_void_p), ("beta", c_void_p), ("eps", c_float),
         ("y", c_void_p), ("y_stride", c_int64), ("layer", c_int32),
+        ("rounded", c_void_p), ("rounded_stride", c_int64),
     ]  # fmt: skip
 
 
@@ -132,7 +133,7 @@ class AttentionTile(ctypes.Structure):
         ("before", c_int64), ("after", c_int64), ("everywhere", c_int64),
         ("mask_kind", c_int32), ("causal", c_int32), ("zero_rows", c_int32), ("direct", c_int32),
         ("scale", c_float), ("fill", c_float), ("softcap", c_float),
-        ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64),
+        ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64), ("y_size", c_int32),
         ("scratch", c_void_p),
     ]  # fmt: skip
 

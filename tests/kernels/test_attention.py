@@ -48,7 +48,7 @@ def _attend(
         queries=queries, keys=keys, head=head, head_v=head_v, q=address(q), q_stride=head,
         k=address(k), k_stride=head, v=address(v), v_stride=head_v, scale=head**-0.5,
         scratch=memory.ctypes.data + start, zero_rows=zero_rows, heads=1, k_col=1, seen_step=1,
-        before=-1,
+        before=-1, y_size=4,
     )  # fmt: skip
     if turned:
         k = guarded(np.ascontiguousarray(k.T))

@@ -28,7 +28,8 @@ class Layer:
     """A stored matrix ``[k, n]`` and the original operators that multiply by it.
 
     ``starts`` says at which of its columns each operator's own begin; ``inputs`` are the values
-    they read, ``us`` is the predicted time of all of them.
+    they read, ``us`` is the predicted time of all of them.  What takes the matrix's place is
+    stored under names that begin with one of its ``marks``.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Layer:
     widths: tuple[int, ...]
     inputs: tuple[str, ...]
     us: float
+    marks: tuple[str, ...]
 
     def matrix(self) -> Floats:
         """``[k, n]`` in double precision."""
@@ -76,8 +78,11 @@ def _layer(graph: TileGraph, name: str, regions: list[Region], cost: CostModel) 
     widths = tuple(_own(graph, n).shape[1] for n in nodes)
     starts = tuple(_start(graph, name, r, n) for r in regions for n in _products(r))
     reads = tuple(dict.fromkeys(n.inputs[0] for n in nodes))
+    marks = (f"{name}_pruned", *(f"{r.results[0]}_rank" for r in regions))
     us = sum(cost(graph, r) for r in regions)
-    return Layer(name, params.k, params.n, graph.weights[name], nodes, starts, widths, reads, us)
+    return Layer(
+        name, params.k, params.n, graph.weights[name], nodes, starts, widths, reads, us, marks
+    )
 
 
 def _products(region: Region) -> list[Node]:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 
 __all__ = ["CAUSAL", "LAYOUTS", "MASKS", "AttentionParams"]
@@ -50,7 +51,9 @@ class AttentionParams:
     many as q has.  ``layouts`` are those of q, k, v and y.  In rows, ``offsets`` are the first
     columns of q, k and v and ``widths`` their tensors' last dimensions.  ``fill`` is the score a
     key gets that a boolean mask or causality drops.  ``zero_rows``: a query with no key left (all
-    scores −inf) gives zeros instead of NaN.  Raises ValueError for what contradicts itself.
+    scores −inf) gives zeros instead of NaN.  ``in_bf16``: q, k, v and the weights are rounded to
+    bf16 before they are multiplied; the sums and the softmax stay in float32.  Raises ValueError
+    for what contradicts itself.
     """
 
     heads: int
@@ -68,10 +71,13 @@ class AttentionParams:
     softcap: float = 0.0
     window: int = 0
     everywhere: int = 0
+    in_bf16: bool = False
 
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
             raise ValueError(f"no attention with {self.heads} heads and mask {self.mask!r}")
+        if self.in_bf16 and (self.head % 2 or "turned" in self.layouts):
+            raise ValueError("attention in bf16 takes pairs of columns, k by rows")
         if self.kv_heads < 0 or self.heads % self.shared_heads:
             raise ValueError(f"{self.kv_heads} heads of keys do not serve {self.heads} of queries")
         if self.causal not in CAUSAL or not self.softcap >= 0:
@@ -144,7 +150,8 @@ class AttentionParams:
     # ---- NumPy ---------------------------------------------------------------------------
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:
-        q, k, v = (self._heads(a, i) for i, a in enumerate(arrays[:3]))
+        rounded = round_bf16 if self.in_bf16 else np.asarray
+        q, k, v = (self._heads(rounded(a), i) for i, a in enumerate(arrays[:3]))
         scores = self.scale * (q @ np.swapaxes(k, -1, -2))
         if self.softcap:
             scores = self.softcap * np.tanh(scores / self.softcap)
@@ -161,7 +168,8 @@ class AttentionParams:
         with np.errstate(invalid="ignore"):  # −inf − −inf, where no key is left
             weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
             shares = weights / weights.sum(-1, keepdims=True)
-        y = (np.nan_to_num(shares) if self.zero_rows else shares) @ v
+        shares = np.nan_to_num(shares) if self.zero_rows else shares
+        y = shares @ v
         if self.layouts[3] == "heads":
             return [y]
         y = np.moveaxis(y, 1, 2)

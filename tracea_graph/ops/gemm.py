@@ -24,13 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
 
 __all__ = [
     "BF16_SINCE", "BLOCKS", "IN_BF16", "PANEL", "SCATTER_SINCE", "GemmParams", "pack_blocks",
-    "pack_pairs", "pack_panels", "round_bf16", "unpack_blocks", "unpack_pairs", "unpack_panels",
+    "pack_pairs", "pack_panels", "unpack_blocks", "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 
 PANEL = 16
@@ -102,14 +103,6 @@ def unpack_blocks(blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, 
     whole = np.zeros((panels * depth, block, width), blocks.dtype)
     whole[places] = blocks
     return unpack_panels(whole.reshape(panels, depth * block, width), n)[:k]
-
-
-def round_bf16(x: Floats) -> Floats:
-    """What bf16 makes of numbers, to nearest, ties to even; in their own precision."""
-    import ml_dtypes
-
-    rounded = np.asarray(x, np.float32).astype(ml_dtypes.bfloat16)
-    return rounded.astype(np.asarray(x).dtype)
 
 
 @dataclass(frozen=True)

@@ -124,11 +124,23 @@ class Workshop:
         for region in (r for r in graph.regions() if r.fused):
             written = frozenset(v for n in region.nodes for v in n.outputs if v)
             if written <= values:
-                found[f"{group} at {region.results[0]}"] = written
+                key = f"{group} at {region.results[0]}"
+                found[key] = written
+                if region.rule in FORMS:
+                    self._rules[key] = region.rule
         if len(found) < 2:
             return ()
         self._frozen |= found
         return tuple(found)
+
+    def lowered(self, rule: str) -> str | None:
+        """A key under which one rule that lowers precision can be dropped everywhere; None if it
+        was applied nowhere."""
+        graph = self.planner.plan(apart=True).graph
+        regions = [r for r in graph.regions() if r.rule == rule]
+        values = frozenset(v for r in regions for n in r.nodes for v in n.outputs if v)
+        self._frozen[rule], self._rules[rule] = values, rule
+        return rule if regions else None
 
     def tune(self, bindings: Sequence[Mapping[str, int]]) -> None:
         """Find better drivers for the whole model's products; later plans use them."""

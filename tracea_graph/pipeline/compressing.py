@@ -174,7 +174,8 @@ class _Run:
             self.options, precision="fp32", low_rank=None, prune=None, windows=()
         )
         symbols = self.inputs.timed[0].symbols
-        graph = Planner(self.model.graph, plain, symbols, cost=self.planner.cost).plan().graph
+        planner = Planner(self.model.graph, plain, symbols, cost=self.planner.cost)
+        graph = planner.plan(apart=True).graph
         layers, notes = layers_of(graph, self.planner.cost)
         self.warnings += notes
         named = {v for n in self.model.skeleton.graph.node for v in n.output}
@@ -351,7 +352,7 @@ class _Run:
             measured = float(np.sqrt(np.sum(delta * (gram @ delta)) / energy)) if energy else 0.0
         left = 1 - choice.saved / layer.us if layer.us else 1.0
         return CompressionRow(
-            layer.title, choice.technique, choice.size, layer.k, layer.n, left,
+            layer.title, layer.marks, choice.technique, choice.size, layer.k, layer.n, left,
             choice.layer_error, measured, choice.error, choice.saved,
         )  # fmt: skip
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 from tracea_graph.config import Options
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, is_result, write_original
-from tracea_graph.passes.compressed import PRUNED
-from tracea_graph.passes.exact_rank import LOW_RANK
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.clock import Clock
@@ -22,6 +19,7 @@ from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.output import Paths, Stage, write_text
+from tracea_graph.pipeline.packages import runtime_conflict, versions
 from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import (
@@ -33,20 +31,7 @@ from tracea_graph.views import (
     rule_rows,
 )
 
-__all__ = ["Reporter", "versions"]
-
-_PACKAGES = ("onnx", "onnxruntime", "numpy", "networkx")
-
-
-def versions() -> dict[str, str]:
-    """The tool and the packages its results depend on."""
-    names = {"tracea": "tracea-graph"} | {name: name for name in _PACKAGES}
-    return {word: _version(name) for word, name in names.items()}
-
-
-@cache
-def _version(package: str) -> str:
-    return importlib.metadata.version(package)
+__all__ = ["Reporter"]
 
 
 @cache
@@ -63,6 +48,7 @@ class Reporter:
     inputs: Inputs
     isas: tuple[str, ...]
     options: Options
+    notes: Sequence[str]
     clock: Clock
     compression: Compression
     assembly: Assembly | None = None
@@ -158,8 +144,12 @@ class Reporter:
     def _compressed(self, kept: Built | None) -> tuple[CompressionRow, ...]:
         """What was chosen for each layer, and whether it stayed."""
         placed = kept.assembly.placed if kept else []
-        stay = {n for i in placed if i.region.rule in (LOW_RANK, PRUNED) for n in i.originals}
-        return tuple(replace(r, kept=r.layer in stay) for r in self.compression.rows)
+        stored = [v for item in placed for v in item.region.operands]
+
+        def stays(row: CompressionRow) -> bool:
+            return any(v.startswith(row.marks) for v in stored)
+
+        return tuple(replace(row, kept=stays(row)) for row in self.compression.rows)
 
     def _count(self) -> int:
         """Nodes after canonicalization, before any rewrite."""
@@ -181,7 +171,8 @@ class Reporter:
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = [*self.compression.warnings, *judge.warnings]
+        found = [*self.notes, *self.compression.warnings, *judge.warnings]
+        found += filter(None, (runtime_conflict(),))
         if is_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")

@@ -26,6 +26,7 @@ namespace {
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));  // for shifts that drop bits
 typedef __mmask16 vm;
 enum { W = 16 };
 constexpr float EXP_LOW = -105.5f;  // exp rounds to 2^-152 here, which is 0
@@ -138,7 +139,7 @@ INLINE vf v_tanh(vf x) {
   const vf shifted = fma(x, set1(2.88539008f), magic);  // its low bits are n
   const vf h = fma(shifted - magic, set1(-0.346573590f), x);
   const vf p = poly(h, 1.99999988f, 1.33332193f, 0.666676581f, 0.267812312f, 0.0888449401f);
-  const vf power = from_bits((bits(shifted) << 23) + 0x3f800000);
+  const vf power = from_bits((vi)(((vu)bits(shifted) << 23) + 0x3f800000));
   const vf e = fma(power, fma(h * h, p, h + h), power - one);
   return e / (e + set1(2.0f));
 }
@@ -192,9 +193,9 @@ struct Head {
   const tracea_attention_tile* t;
   const float* q;
   const char* mask;
-  float* y;
+  char* y;
   const float* keys;    // packed, null if they are read in place
-  const float* values;  // row k at k * width
+  const float* values;  // row r at r * width
   int64_t width;
   bool skips;
   float size;
@@ -223,31 +224,33 @@ void pack_values(const tracea_attention_tile* t, float* to) {
       store(to + k * width + d, load(t->v + k * t->v_stride + d, first(t->head_v - d)));
 }
 
+INLINE vf size_of(vf x) { return abs(x); }
+INLINE vf both(vf x) { return x; }
+// Rows of values, and of weights along them: keys.
+INLINE int64_t value_rows(int64_t keys) { return keys; }
+
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
   vf total[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < cols; j += W)
-      total[j / W % 4] = total[j / W % 4] + abs(load(x + i * stride + j, first(cols - j)));
+      total[j / W % 4] = total[j / W % 4] + size_of(load(x + i * stride + j, first(cols - j)));
   return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
 
 // Keys and values of the tile, packed where that pays.
 Head prepare(const tracea_attention_tile* t, const Scratch& s) {
-  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
+  Head h = {t, t->q, (const char*)t->mask, (char*)t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
   const bool direct = t->direct && t->k_col == 1;
   if (direct)
     h.keys = nullptr;
   else
     pack_keys(t, s.keys);
-  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
-    h.values = t->v;
-    h.width = t->v_stride;
-  } else {
-    pack_values(t, s.values);
-  }
+  const bool in_place = t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v);
+  if (in_place) h.values = t->v, h.width = t->v_stride;
+  else pack_values(t, s.values);
   if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
-    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
+    h.skips = total_size(h.values, value_rows(t->keys), t->head_v, h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }
   return h;
@@ -522,9 +525,9 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
     r.bound = ABSORBING + CALM;
   return r;
 }
-// sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
+// sums[MR x 16 NV] = sums * decay + weights[MR x rows] values[rows x 16 NV]; decay null: sums = 0.
 struct SumBlock {
-  int64_t keys;
+  int64_t rows;
   const float* weights;
   const float* values;
   int64_t values_width;
@@ -538,7 +541,7 @@ void accumulate(const SumBlock& s) {
   vf c[MR][NV * P], b[NV * P];
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
     c[i][j] = s.decay ? load(s.sums + i * s.width + j * W) * set1(s.decay[i]) : set1(0.0f);
-  for (int64_t k = 0; k < s.keys; k++) {
+  for (int64_t k = 0; k < s.rows; k++) {
     load_row<NV>(b, s.values + k * s.values_width, PANEL);
     step<MR, NV>(c, s.weights + k, KB, b);
   }
@@ -649,11 +652,12 @@ void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Runn
       vf y = load(s.sums + i * width + d) * factor;
       if (run.total[i] == 0.0f) {
         y = set1(0.0f);
-        for (int64_t k = 0; k < t->keys && !t->zero_rows; k++)
-          y = y + load(h.values + k * h.width + d, m);
+        for (int64_t k = 0; k < value_rows(t->keys) && !t->zero_rows; k++)
+          y = y + both(load(h.values + k * h.width + d, m));
         y = y / set1((float)(t->keys ? t->keys : 1));
       }
-      store(h.y + (q + i) * t->y_stride + d, y, m);
+      const int64_t at = (q + i) * t->y_stride + d;
+      store((float*)h.y + at, y, m);
     }
   }
 }
@@ -671,20 +675,19 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
   const Masking bare = {{NONE, s.mask, 0}, 0.0f, INT64_MAX, 0, keys};
   vf top[QB], unused[QB];
   for (int64_t i = 0; i < QB; i++) top[i] = unused[i] = set1(-INF);
-  if (h.keys) {
+  if (!h.keys) score_in_place(t, from, rows, k, keys, s.scores);
+  else
     cover(rows, padded(keys) / PANEL, [&](int64_t i, int m, int64_t j, int n) {
       const int64_t col = j * PANEL;
       SCORE[m][n]({t->head, from + i * t->q_stride, t->q_stride, h.keys + (k + col) * t->head,
                    t->scale, part_of(later ? bare : masking, i, col), s.scores + i * KB + col,
                    (later ? unused : top) + i});
     });
-  } else {
-    score_in_place(t, from, rows, k, keys, s.scores);
-  }
   if (later) mask_scores(masking, t->softcap, rows, s.scores, top);
   exponentials(s.scores, top, rows, padded(keys), run);
   cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
-    ACCUMULATE[m][n]({keys, s.scores + i * KB, h.values + k * h.width + j * PANEL, h.width,
+    ACCUMULATE[m][n]({value_rows(keys), s.scores + i * KB,
+                      h.values + value_rows(k) * h.width + j * PANEL, h.width,
                       s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i});
   });
 }
@@ -729,7 +732,7 @@ TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile*
     for (int64_t q = 0; q < t->queries; q += QB)  // whole blocks fill the largest register tiles
       query_block(h, s, q, least(QB, t->queries - q));
     h.q += t->q_head;
-    h.y += t->y_head;
+    h.y += t->y_head * t->y_size;
     h.mask += t->mask_head * (t->mask_kind == 1 ? (int64_t)sizeof(float) : 1);
   }
 }
