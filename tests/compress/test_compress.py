@@ -128,7 +128,7 @@ def test_pruned_blocks_are_skipped(model: Path, data: Path) -> None:
     report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))
     assert report.improved and all(row.technique == "zeros" for row in report.compressed)
     assert any(row.kept for row in report.compressed)
-    assert {row.technique.split(",")[0] for row in report.savings} == {"zero blocks"}
+    assert report.held_out is not None and 0 < report.held_out <= 0.9
 
 
 @pytest.mark.compiler

@@ -79,7 +79,7 @@ def calibrate(
                 continue
             if index == done + 1:
                 worker.open("calibrate", model, threads=threads, extra=list(values))
-            progress(f"calibrating with {label}: {sum(found.rows.values())} rows")
+            progress(f"calibrating {_bar(samples, label)} {label}, {found.sets} sets done")
             try:
                 outputs = worker.run("calibrate", feed)
             except WorkerError as error:
@@ -93,6 +93,13 @@ def calibrate(
     if kept and found.sets > done:
         _keep(found, kept)
     return found
+
+
+def _bar(samples: Samples, label: str, width: int = 20) -> str:
+    """How many of the files are done, drawn."""
+    names = [file.name for file in samples.files]
+    done = names.index(label.rpartition("[")[0]) / len(names)
+    return "█" * round(done * width) + "░" * (width - round(done * width))
 
 
 def _add(

@@ -96,8 +96,8 @@ class SavingRow:
 @dataclass(frozen=True)
 class CompressionRow:
     """A layer ``[k, n]`` that was given another matrix: ``technique`` and its ``size`` (a rank, or
-    a share of zeros), and the share of its numbers and operations that is left.  What is stored in its
-    place is named by one of its ``marks``.
+    a share of zeros), and the share of its numbers and operations that is left.  What is
+    stored in its place has a name that begins with one of its ``marks``.
 
     ``predicted`` and ``measured`` are relative errors of the layer's output on calibration data
     and on held-out data (None without); ``output`` is what it is predicted to add to the model's
