@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graphs import Net, assert_same, normal, optimized
+from graphs import APART, Net, assert_same, normal, optimized
 
 from tracea_graph.ir import DType, Weight
-from tracea_graph.passes import phases
 from tracea_graph.passes.ranks import RankScan, exact_factors, largest_rank
 
 Array = npt.NDArray[Any]
@@ -53,7 +52,7 @@ def test_a_product_becomes_two(turned: bool) -> None:
     stored = net.const(np.ascontiguousarray(w.T) if turned else w)
     y = net("Gemm", x, stored, net.weight(400), transB=int(turned))
     graph = net.graph(net("Relu", y))
-    trace = optimized(graph, phases())
+    trace = optimized(graph, limits=APART)
     assert trace.applied()["exact-rank"] == 1
     first, second = graph.regions()
     assert (first.params.n, second.params.k, second.params.n) == (32, 32, 400)

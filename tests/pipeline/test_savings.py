@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from graphs import LEGAL, Net, normal
+from graphs import APART, Net, normal
 from rich.console import Console
 
 from models.sparse import block_mask
@@ -21,7 +21,7 @@ def assembly(w: np.ndarray) -> Assembly:
     net = Net()
     x = net.input("x", "rows", w.shape[0])
     graph = net.graph(net("MatMul", x, net.const(w)))
-    schedule(graph, phases(), CostModel(Machine(), {"rows": 128}), LEGAL)
+    schedule(graph, phases(), CostModel(Machine(), {"rows": 128}), APART)
     return assemble(graph)
 
 
