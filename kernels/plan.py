@@ -63,6 +63,9 @@ OPCODES = MappingProxyType(
                 "copy",
                 "recurrent",
                 "attention_bf16",
+                "conv_bf16",
+                "conv_stem_bf16",
+                "depthwise_bf16",
             )
         )
     }

@@ -92,7 +92,7 @@ inline void winograd_after(const WinogradJob& job, const WinogradBand& at, int64
   tile.plane = job.out_plane;
   tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
   tile.add_row = finish.add ? finish.add->strides[2] : 0;
-  tile.y_row = y.box->strides[2];
+  tile.y_row = y.strides[2];
   tile.lo = finish.lo, tile.hi = finish.hi;
   for (int64_t r = 0; r < at.rows; ++r) {
     const int64_t row = (at.row + r) * job.m;
@@ -140,7 +140,7 @@ inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band)
 }
 
 inline bool check_winograd(Signature& call) {
-  return check_finish(call, 7, 5, 5) && call.parameter(0, 2, 4) && call.integer(0) != 3 &&
+  return check_finish(call, 7, {5, 5}) && call.parameter(0, 2, 4) && call.integer(0) != 3 &&
          call.parameter(1, 1, kLanes) && call.parameter(2, 1, kLanes);
 }
 

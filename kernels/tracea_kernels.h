@@ -198,6 +198,7 @@ typedef struct {
   int32_t part;                            // CONTINUES: y holds the start; STOPS: y stays a sum
   const char* prefetch;                    // null, or the weights wanted next, panels as in w
   int32_t prefetch_lines;                  // cache lines per panel to prefetch, every (row, col)
+  int32_t y_size, add_size;                // bytes of an element: 4; of the kernels in bf16 also 2
 } tracea_conv_tile;
 typedef void (*tracea_conv_fn)(const tracea_conv_tile*);
 
@@ -209,8 +210,9 @@ typedef struct {
   const float* w;
   const float* bias;             // 16 values, or null
   const float* add;              // lies like y, or null
-  float* y;                      // outputs are 16 floats apart
+  float* y;                      // outputs are 16 elements apart
   float lo, hi;
+  int32_t y_size, add_size;      // bytes of an element: 4; of depthwise_bf16 also 2
 } tracea_depthwise_tile;
 typedef void (*tracea_depthwise_fn)(const tracea_depthwise_tile*);
 
@@ -339,6 +341,9 @@ typedef struct {
   tracea_recurrent_fn lstm, gru;
   tracea_attention_fn attention_bf16;
   tracea_attention_scratch_fn attention_bf16_scratch;
+  tracea_conv_fn conv_bf16;              // inputs are pairs of bf16, depth and strides count pairs
+  tracea_conv_fn conv_stem_bf16;         // inputs are float32, results may be bf16
+  tracea_depthwise_fn depthwise_bf16;    // strides of x count pairs
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

@@ -27,6 +27,7 @@ from tracea_graph.passes import (
     transposed,
     trunk,
 )
+from tracea_graph.passes.conv_bf16 import ConvInBf16
 from tracea_graph.passes.precision import AttentionInBf16, GemmInBf16
 from tracea_graph.rewrite import Phase, RulePass
 
@@ -144,6 +145,11 @@ def _lower(precision: str) -> tuple[Phase, ...]:
     return (Phase("precision", (GemmInBf16(precision), *attention)),)
 
 
+def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
+    """Before they are steps of a program, which stores values as its steps read them."""
+    return (Phase("conv-precision", (ConvInBf16(),)),) if precision == "bf16" else ()
+
+
 def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
@@ -157,6 +163,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
         _REDUCE,
         _FUSE,
         _FINISH,
+        *_lower_convolutions(precision),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
         Phase(CONNECT, (trunk.ConnectTrunk(),)),

@@ -7,6 +7,7 @@ layout     stored as                 for
 =========  ========================  ===============================================
 plain      ``[O, I, kernel…]``       anything: the layout of ONNX
 blocked    ``[Ob, Ib, kh, kw, 16, 16]``  (in, out) lanes innermost; groups of whole blocks
+pairs      ``[Ob, Ib, kh, kw, 8, 16, 2]``  blocked in bf16: two neighbouring channels together
 stem       ``[Ob, I, kh, kw, 16]``   few input channels
 depthwise  ``[Ob, kh, kw, 16]``      one channel per filter
 panels     ``[Ob, I, 16]``           1x1 over a single position: a matrix product
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracea_graph.ir import DType
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.winograd import transform
 
@@ -36,7 +38,7 @@ __all__ = [
 
 BLOCK = 16
 """Channels of a block."""
-LAYOUTS = ("plain", "blocked", "stem", "depthwise", "panels", "winograd2", "winograd4")
+LAYOUTS = ("plain", "blocked", "stem", "depthwise", "panels", "winograd2", "winograd4", "pairs")
 WINOGRAD = MappingProxyType({"winograd2": 2, "winograd4": 4})
 """Results per tile and axis."""
 
@@ -65,6 +67,7 @@ def stored_shape(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
         "winograd4": (planes, blocks(o), blocks(i), BLOCK, BLOCK),
         "plain": tuple(shape),
         "blocked": (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK),
+        "pairs": (blocks(o), blocks(i), kh, kw, BLOCK // 2, BLOCK, 2),
         "stem": (blocks(o), i, kh, kw, BLOCK),
         "depthwise": (blocks(o), kh, kw, BLOCK),
         "panels": (blocks(o), i, BLOCK),
@@ -78,6 +81,8 @@ def pack_filters(weights: Floats, layout: str) -> Floats:
         return weights
     if layout in WINOGRAD:
         return transform(weights, WINOGRAD[layout])
+    if layout == "pairs":
+        return _in_pairs(pack_filters(weights, "blocked"))
     o, i, *kernel = weights.shape
     kh, kw = (1, *kernel)[-2:]
     plain = weights.reshape(o, i, kh, kw)
@@ -99,6 +104,9 @@ def unpack_filters(stored: Floats, layout: str, shape: Sequence[int]) -> Floats:
     kh, kw = (1, *kernel)[-2:]
     if layout in WINOGRAD:
         return _from_planes(stored, WINOGRAD[layout])[:o, :i]
+    if layout == "pairs":
+        whole = np.asarray(stored, np.float32).swapaxes(-1, -2)
+        return unpack_filters(whole.reshape(stored_shape("blocked", shape)), "blocked", shape)
     if layout == "blocked":
         split = stored.transpose(0, 5, 1, 4, 2, 3)
         wide = split.reshape(stored.shape[0] * BLOCK, stored.shape[1] * BLOCK, kh, kw)
@@ -106,6 +114,15 @@ def unpack_filters(stored: Floats, layout: str, shape: Sequence[int]) -> Floats:
         split = stored.reshape(stored.shape[0], i, kh, kw, BLOCK).transpose(0, 4, 1, 2, 3)
         wide = split.reshape(stored.shape[0] * BLOCK, i, kh, kw)
     return wide[:o, :i].reshape(shape)
+
+
+def _in_pairs(stored: Floats) -> Floats:
+    """Blocked filters in bf16, two input channels together."""
+    import ml_dtypes
+
+    split = np.asarray(stored, np.float32).reshape(*stored.shape[:4], BLOCK // 2, 2, BLOCK)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(split.swapaxes(-1, -2)).astype(ml_dtypes.bfloat16)
 
 
 def _from_planes(stored: Floats, m: int) -> Floats:
@@ -130,6 +147,10 @@ def spell_filters(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> 
     if layout == "plain":
         return w
     o, i, *kernel = shape
+    if layout == "pairs":
+        split = b("Transpose", b("Cast", w, to=DType.F32.onnx), perm=(0, 1, 2, 3, 4, 6, 5))
+        w = b("Reshape", split, b.ints(*stored_shape("blocked", shape)))
+        layout = "blocked"
     if layout in WINOGRAD or layout == "blocked":
         if layout == "blocked":
             turned = b("Transpose", w, perm=(0, 5, 1, 4, 2, 3))
@@ -146,7 +167,8 @@ def spell_filters(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> 
 
 
 def spell_packed(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> str:
-    """Write the nodes that pack plain weights; no layout of :data:`WINOGRAD`, nor plain."""
+    """Write the nodes that pack plain weights; no layout of :data:`WINOGRAD`, nor plain or
+    pairs."""
     o, i, *kernel = shape
     kh, kw = (1, *kernel)[-2:]
     wide = BLOCK * blocks(i) if layout == "blocked" else i
