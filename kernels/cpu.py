@@ -93,6 +93,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("conv_stem_bf16", "const tracea_conv_tile*"),
         ),
         "depthwise_bf16": (Function("depthwise_bf16", "const tracea_depthwise_tile*"),),
+        "winograd_bf16": (
+            Function("winograd_bf16_in", "const tracea_winograd_in_tile*"),
+            Function("winograd_bf16_out", "const tracea_winograd_out_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -127,6 +131,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "conv_bf16": ("conv_bf16",),
         "conv_stem_bf16": ("conv_bf16",),
         "depthwise_bf16": ("depthwise_bf16",),
+        "winograd_bf16": ("conv_bf16", "winograd_bf16"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

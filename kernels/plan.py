@@ -66,6 +66,7 @@ OPCODES = MappingProxyType(
                 "conv_bf16",
                 "conv_stem_bf16",
                 "depthwise_bf16",
+                "winograd_bf16",
             )
         )
     }

@@ -219,13 +219,23 @@ inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* ou
   return ok;
 }
 
+constexpr int64_t kLinePiece = 56;            // outputs that wait for a chain to round them
 constexpr int64_t kTileFloats = 32 * kLanes;  // of sums at least as many as any register tile has
+
+// Bytes of an element of the results, and of what is added to the sums.
+struct Layout {
+  int32_t y_size, add_size;
+};
+inline Layout layout_of(const Finish& finish) {
+  const auto size = [](int64_t lanes) { return static_cast<int32_t>(lanes * 4 / kLanes); };
+  return {size(finish.canvas.lanes), size(finish.add_lanes)};
+}
 
 // How a tile's results and what is added to them lie.
 inline void lay_finish(const Finish& finish, tracea_conv_tile& tile) {
-  const auto size = [](int64_t lanes) { return static_cast<int32_t>(lanes * 4 / kLanes); };
+  const Layout layout = layout_of(finish);
+  tile.y_size = layout.y_size, tile.add_size = layout.add_size;
   tile.y_panel = finish.canvas.strides[1], tile.y_line = finish.canvas.strides[2];
-  tile.y_size = size(finish.canvas.lanes), tile.add_size = size(finish.add_lanes);
   if (finish.add) tile.add_panel = finish.add_strides[1], tile.add_line = finish.add_strides[2];
 }
 

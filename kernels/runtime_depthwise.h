@@ -5,7 +5,6 @@
 namespace tracea {
 
 constexpr int64_t kDepthwiseTask = 64 * 1024;  // multiply-adds of vectors of 16
-constexpr int64_t kLinePiece = 56;             // outputs that wait for a chain to round them
 
 struct DepthwiseJob {
   tracea_depthwise_fn depthwise;
@@ -96,8 +95,7 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   tap.rows = rows, tap.cols = cols, tap.pixels = y.width;
   tap.x_row = dilation_h * steps[2], tap.x_col = dilation_w * lanes;
   tap.x_step = stride_w * lanes;
-  tracea_conv_tile layout = {};
-  lay_finish(job.finish, layout);
+  const Layout layout = layout_of(job.finish);
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;
   job.rows = least(y.height, most(1, kDepthwiseTask / (y.width * rows * cols)));

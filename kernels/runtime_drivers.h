@@ -72,6 +72,8 @@ constexpr KernelDriver kDrivers[] = {
     {"conv_stem_bf16", check_conv_stem_bf16, run_conv_stem, holds_conv_bf16},
     {"depthwise_bf16", check_depthwise_bf16, run_depthwise,
      [](const tracea_isa_table& t) { return t.depthwise_bf16 != nullptr; }},
+    {"winograd_bf16", check_winograd_bf16, run_winograd,
+     [](const tracea_isa_table& t) { return t.conv_bf16 && t.winograd_bf16_out; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -276,6 +276,7 @@ typedef struct {
   float* y;
   int64_t y_row;
   float lo, hi;
+  int32_t y_size, add_size;   // bytes of an element: 4; of winograd_bf16_out also 2
 } tracea_winograd_out_tile;
 typedef void (*tracea_winograd_out_fn)(const tracea_winograd_out_tile*);
 
@@ -344,6 +345,8 @@ typedef struct {
   tracea_conv_fn conv_bf16;              // inputs are pairs of bf16, depth and strides count pairs
   tracea_conv_fn conv_stem_bf16;         // inputs are float32, results may be bf16
   tracea_depthwise_fn depthwise_bf16;    // strides of x count pairs
+  tracea_winograd_in_fn winograd_bf16_in;    // x and v are bf16, their strides count pairs
+  tracea_winograd_out_fn winograd_bf16_out;  // v is float32
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

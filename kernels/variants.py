@@ -198,6 +198,12 @@ def _depthwise_bf16(isa: str, *widths: int) -> Variant:
     return replace(same, op="depthwise_bf16", params=params, functions=functions, dtype="bf16")
 
 
+def _winograd_bf16(isa: str) -> Variant:
+    """Winograd's transforms from and to bf16."""
+    params, functions = {"dtype": "bf16"}, frozenset({"halves"})
+    return Variant("winograd_bf16", isa, "winograd.cpp.in", "", params, functions, "bf16")
+
+
 def _blocked(isa: str) -> tuple[Variant, ...]:
     """What only moves or joins blocked values, and the convolution of plain ones."""
     turn = frozenset({"transpose"} if isa != "scalar" else ())
@@ -205,7 +211,7 @@ def _blocked(isa: str) -> tuple[Variant, ...]:
         Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4}),
         Variant("block", isa, "block.cpp.in", "", functions=turn),
         Variant("conv_plain", isa, "conv_plain.cpp.in", "4", {"vectors": 2}),
-        Variant("winograd", isa, "winograd.cpp.in", ""),
+        Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "f32"}),
     )
 
 
@@ -268,6 +274,10 @@ VARIANTS = (
     _depthwise_bf16("avx2", 7, 4, 1),
     _depthwise_bf16("avx512", 14, 7, 4, 1),
     _depthwise_bf16("avx512bf16", 14, 7, 4, 1),
+    _winograd_bf16("scalar"),
+    _winograd_bf16("avx2"),
+    _winograd_bf16("avx512"),
+    _winograd_bf16("avx512bf16"),
     *_blocked("scalar"),
     *_blocked("avx2"),
     *_blocked("avx512"),

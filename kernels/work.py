@@ -173,7 +173,7 @@ def _conv(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
 
 def _winograd(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     """As the direct convolution it stands for."""
-    _, blocks, depth, _, _ = views[1].dims
+    _, blocks, depth, *_ = views[1].dims
     return 1, _inside(views[-1], ints), blocks * 16, depth * 16 * 9
 
 
@@ -201,6 +201,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "attention_bf16": _attention, "conv": _conv,
         "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
         "conv_bf16": _conv, "conv_stem_bf16": _conv, "depthwise_bf16": _conv,
+        "winograd_bf16": _winograd,
         "recurrent": _recurrent,
     }
 )  # fmt: skip

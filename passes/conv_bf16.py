@@ -1,7 +1,8 @@
 """Convolutions in bf16, where the caller asked for it: what they read is rounded, sums are not.
 
-Dense ones take filters in bf16, pairs of channels at a time.  Depthwise ones do their arithmetic in
-float32 and gain by what they read being half as long.
+Dense ones take filters in bf16, pairs of channels at a time; 3x3 ones also by Winograd's transform of
+2 x 2 results (4 x 4 would lose too much).  Depthwise ones do their arithmetic in float32 and gain
+by what they read being half as long.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK, pack_filters, stored_shape, unpack_filters
+from tracea_graph.ops.filters import BLOCK, IN_PAIRS, pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import BF16_SINCE
 from tracea_graph.passes.precision import PRODUCT_ERROR
 from tracea_graph.passes.regions import fused
@@ -45,12 +46,14 @@ class ConvInBf16:
         if why := _unfit(graph, params, weight):
             yield Miss(self.name, region.id, why)
         elif weight is not None:
-            pairs = _in_pairs(weight, params)
-            lower = dataclasses.replace(params, layout="pairs", in_bf16=True)
-            operands = (region.operands[0], pairs.name, *region.operands[2:])
-            new = fused(self.name, lower, operands, region.results, [region])
-            weights = {pairs.name: pairs}
-            yield Proposal(self.name, (region,), (new,), weights=weights, error=PRODUCT_ERROR)
+            layouts = IN_PAIRS if params.transformable else ("pairs",)
+            for layout in layouts:
+                pairs = _in_pairs(weight, params, layout)
+                lower = dataclasses.replace(params, layout=layout, in_bf16=True)
+                operands = (region.operands[0], pairs.name, *region.operands[2:])
+                new = fused(self.name, lower, operands, region.results, [region])
+                made = {pairs.name: pairs}
+                yield Proposal(self.name, (region,), (new,), weights=made, error=PRODUCT_ERROR)
 
 
 def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str | None:
@@ -64,12 +67,12 @@ def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str |
     return None
 
 
-def _in_pairs(weight: Weight, params: ConvParams) -> Weight:
+def _in_pairs(weight: Weight, params: ConvParams, layout: str) -> Weight:
     """The same filters in bf16; nothing is kept between calls."""
 
     def load() -> Array:
         stored = np.asarray(weight.array(), np.float32)
-        return pack_filters(unpack_filters(stored, "blocked", params.shape), "pairs")
+        return pack_filters(unpack_filters(stored, params.layout, params.shape), layout)
 
-    name = f"{weight.name}_bf16"
-    return Weight(name, DType.BF16, stored_shape("pairs", params.shape), load)
+    name = f"{weight.name}_{layout}"
+    return Weight(name, DType.BF16, stored_shape(layout, params.shape), load)

@@ -90,7 +90,9 @@ class GemmInBf16:
         operands = (region.operands[0], weight.name, *region.operands[2:])
         lower = dataclasses.replace(params, layout=layout)
         new = fused(self.name, lower, operands, region.results, [region])
-        yield Proposal(self.name, (region,), (new,), weights={weight.name: weight}, error=PRODUCT_ERROR)
+        yield Proposal(
+            self.name, (region,), (new,), weights={weight.name: weight}, error=PRODUCT_ERROR
+        )
 
 
 def _in_pairs(panels: Weight, n: int) -> Weight:

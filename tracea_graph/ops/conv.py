@@ -21,7 +21,14 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
-from tracea_graph.ops.filters import BLOCK, LAYOUTS, WINOGRAD, spell_filters, unpack_filters
+from tracea_graph.ops.filters import (
+    BLOCK,
+    IN_PAIRS,
+    LAYOUTS,
+    WINOGRAD,
+    spell_filters,
+    unpack_filters,
+)
 from tracea_graph.ops.finish import finish_of
 from tracea_graph.ops.windows import Window, windows_of
 
@@ -56,9 +63,9 @@ class ConvParams:
             raise ValueError("only one and two axes are stored in blocks")
         if self.layout in WINOGRAD and not self.transformable:
             raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
-        if self.in_bf16 != (self.layout == "pairs") and self.layout != "depthwise":
+        if self.in_bf16 != (self.layout in IN_PAIRS) and self.layout != "depthwise":
             raise ValueError("in bf16 filters are stored in pairs, or depthwise")
-        if self.layout == "pairs" and self.channels % 2:
+        if self.layout in IN_PAIRS and self.channels % 2:
             raise ValueError("channels are taken in pairs")
         if self.epilogue and (
             self.epilogue.operands[:1] != ("full",)
