@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from runtime.cases import Array, random, wide
 from runtime.support import Case, dense, single, spec
@@ -113,6 +114,16 @@ def inside(kind: str, index: int, n: Extent, block_count: int, size: Pair, halo:
     return View(Buffer(kind, index), (n, block_count, h, w, 16), strides, top * row + left * 16)
 
 
+def halved(x: Array) -> Array:
+    return x.astype(ml_dtypes.bfloat16)
+
+
+def in_pairs(w: Array) -> Array:
+    """Filters ``[…, 16 (in), 16 (out)]`` in bf16, two input channels together."""
+    split = w.reshape(*w.shape[:-2], 8, 2, 16)
+    return halved(np.ascontiguousarray(split.swapaxes(-1, -2)))
+
+
 class Feeds:
     """Inputs of a program as they are added, each with its spec."""
 
@@ -123,7 +134,8 @@ class Feeds:
     def add(self, array: Array, batched: bool = False) -> int:
         self.arrays.append(array)
         shape = ("n", *array.shape[1:]) if batched else array.shape
-        self.specs.append(spec(*shape, dtype=DType.F32))
+        half = array.dtype == ml_dtypes.bfloat16
+        self.specs.append(spec(*shape, dtype=DType.BF16 if half else DType.F32))
         return len(self.arrays) - 1
 
     def dense(self, array: Array, batched: bool = False) -> View:

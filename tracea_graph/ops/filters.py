@@ -33,8 +33,8 @@ from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.winograd import transform
 
 __all__ = [
-    "BLOCK", "IN_PAIRS", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters", "spell_filters", "spell_packed",
-    "stored_shape", "unpack_filters",
+    "BLOCK", "IN_PAIRS", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters", "spell_filters",
+    "spell_packed", "stored_shape", "unpack_filters",
 ]  # fmt: skip
 
 BLOCK = 16
