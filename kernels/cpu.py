@@ -84,6 +84,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("lstm", "const tracea_recurrent_tile*"),
             Function("gru", "const tracea_recurrent_tile*"),
         ),
+        "gemm_blocks": (
+            Function("gemm_blocks", "const tracea_blocks_tile*"),
+            Function("all_finite", "const float*, int64_t", "int32_t"),
+        ),
         "attention_bf16": (
             Function("attention_bf16", "const tracea_attention_tile*"),
             Function("attention_bf16_scratch", "int64_t, int64_t, int64_t", "int64_t"),
@@ -127,6 +131,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "channel_norm": ("norm",),
         "copy": ("copy",),
         "recurrent": ("recurrent",),
+        "gemm_blocks": ("gemm", "gemm_blocks"),
         "attention_bf16": ("attention_bf16",),
         "conv_bf16": ("conv_bf16",),
         "conv_stem_bf16": ("conv_bf16",),

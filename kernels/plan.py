@@ -62,6 +62,7 @@ OPCODES = MappingProxyType(
                 "channel_norm",
                 "copy",
                 "recurrent",
+                "gemm_blocks",
                 "attention_bf16",
                 "conv_bf16",
                 "conv_stem_bf16",

@@ -7,6 +7,7 @@ namespace tracea {
 
 constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the keys too often
 constexpr int64_t kFewQueries = 4;  // rows for which packing the keys would cost more than it saves
+constexpr int64_t kMaxWindow = int64_t{1} << 40;
 constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
 
 struct AttentionJob {
@@ -53,8 +54,9 @@ inline void attention_task(void* usr, size_t index) {
 }
 
 inline bool check_attention_of(Signature& call, int32_t type, int32_t result) {
-  if (!call.no_chain() || !call.counts(3, 3, 5) || !call.parameter(0, 0, 2) ||
-      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 2))
+  if (!call.no_chain() || !call.counts(6, 3, 5) || !call.parameter(0, 0, 2) ||
+      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 2) || !call.parameter(3, -1, kMaxWindow) ||
+      !call.parameter(4, 0, kMaxWindow) || !call.parameter(5, 0, kMaxWindow))
     return false;
   const int64_t kind = call.integer(0);
   const bool ok = call.reads(0, 4, type) && call.reads(1, 4, type) && call.reads(2, 4, type) &&
@@ -109,9 +111,10 @@ inline tracea_attention_tile attention_tile(const Call& call, const Box* views, 
   if (tile.mask_kind)
     tile.mask_head = mask.strides[1], tile.mask_row = mask.strides[2], tile.mask_col = mask.strides[3];
   tile.zero_rows = static_cast<int32_t>(call.ints[1]);
-  const int64_t seen = call.ints[2] == 2 ? k.dims[2] - q.dims[2] : 0;  // before the first query
+  const int64_t seen = call.ints[2] == 1 ? 0 : k.dims[2] - q.dims[2];  // before the first query
   tile.causal = call.ints[2] != 0 && seen + 1 < tile.keys;
   tile.seen = seen + 1, tile.seen_step = 1;
+  tile.before = call.ints[3], tile.after = call.ints[4], tile.everywhere = call.ints[5];
   tile.scale = static_cast<float>(call.floats[0]);
   tile.fill = static_cast<float>(call.floats[1]);
   tile.softcap = static_cast<float>(call.floats[2]);

@@ -17,7 +17,8 @@ enum Opcode : int32_t {  // as in plan.py
   kConv, kConvStem, kDepthwise, kWinograd,
   kPool, kPoolAll, kToBlocked, kToPlain, kHalo, kConvPlain,
   kGemmBf16, kRoundBf16,
-  kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent, kAttentionBf16,
+  kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent,
+  kGemmBlocks, kAttentionBf16,
   kConvBf16, kConvStemBf16, kDepthwiseBf16, kWinogradBf16,
   kLastOpcode = kWinogradBf16,
 };

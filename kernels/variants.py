@@ -126,6 +126,11 @@ def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
     return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
 
 
+def _gemm_blocks(isa: str, *rows: int) -> Variant:
+    """A product by stored blocks, on tiles of one of ``rows``: largest first, ending in 1."""
+    return Variant("gemm_blocks", isa, "gemm_blocks.cpp.in", f"{rows[0]}x16", {"rows": rows})
+
+
 def _gemm_amx(isa: str, mr: int, nv: int) -> Variant:
     """Pairs on 2 x 2 matrix tiles of 16 x 16; a left operand in float32 on ``mr`` by ``nv``."""
     params = {"mr": mr, "nv": nv, "matrix": True}
@@ -290,6 +295,9 @@ VARIANTS = (
     _recurrent("scalar", 4, 1),
     _recurrent("avx2", 1, 2),
     _recurrent("avx512", 1, 6),
+    _gemm_blocks("scalar", 4, 2, 1),
+    _gemm_blocks("avx2", 6, 4, 2, 1),
+    _gemm_blocks("avx512", 16, 8, 4, 2, 1),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),

@@ -28,9 +28,10 @@ def lower_attention(
     y = _heads(results[0], p.layouts[3], queries, p.heads, p.head_v, p.heads * p.head_v)
     full: Shape = (batch, p.heads, queries, keys)
     mask = broadcast(operands[3], full) if p.mask != "none" else None
+    kinds = MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)
     w.call(
         "attention_bf16" if p.in_bf16 else "attention", q, k, v, mask, y,
-        ints=(MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)),
+        ints=(*kinds, *p.reach, p.everywhere),
         floats=(p.scale, p.fill, p.softcap),
     )  # fmt: skip
     if results[0].rounded:

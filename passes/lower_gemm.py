@@ -32,17 +32,24 @@ def lower_gemm(
     weight = dense(operands[1].buffer, panels if packed else operands[1].shape)
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
-    extras, affine = operands[2 + p.bias :][: len(kinds)], operands[2 + p.bias + len(kinds) :]
+    _, _, _, extras, affine = p.split(operands)
     views = [over_rows(slot, kind, rows, p.n) for slot, kind in zip(extras, kinds, strict=True)]
     total = sum_of(w, results) if p.norm else None
     chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
     into = [total] if total else [matrix(slot) for slot in slots]
     pairs = p.layout == "pairs"
     x = rounded(w, operands[0], p.k + p.k % 2) if pairs else matrix(operands[0])
-    w.call(
-        "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
-        ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=chain, drivers=DRIVERS,
-    )  # fmt: skip
+    if p.layout == "blocks":
+        places = dense(operands[-1].buffer, operands[-1].shape)
+        w.call(
+            "gemm_blocks", x, weight, bias, places, *views, *into,
+            ints=(len(p.parts) or 1,), chain=chain,
+        )  # fmt: skip
+    else:
+        w.call(
+            "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
+            ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=chain, drivers=DRIVERS,
+        )  # fmt: skip
     if p.norm is not None and total is not None:
         norm_call(w, p.norm, total, affine, results[0])
 

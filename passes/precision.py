@@ -29,7 +29,7 @@ PRODUCT_ERROR = ROUNDING / 6
 """What one product brings into the outputs, of max|y|: its roundings are independent, their root
 mean square is 0.41 of the largest, two meet in a term, and max|y| is about four deviations."""
 LOWERING = ("bf16", "bf16-attention", "bf16-conv")
-"""Rules that change numbers only: without them a region is there in its exact form."""
+"""Rules that change numbers only, the ones that cost least accuracy first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
 _LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
 

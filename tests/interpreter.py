@@ -19,6 +19,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
+from tracea_graph.ops.gemm import unpack_blocks
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
@@ -154,6 +155,19 @@ def round_to_bf16(call: Call, views: list[Any]) -> None:
     y[:, : x.shape[1]] = round_bf16(x)
 
 
+def gemm_blocks(call: Call, views: list[Any]) -> None:
+    x, blocks, bias, places, *rest = views
+    (parts,) = call.ints
+    columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
+    w = unpack_blocks(blocks, places.astype(np.int64), x.shape[1], columns)
+    acc = x @ w + (0 if bias is None else bias)
+    if parts == 1:
+        return finish(call.chain, [acc], rest)
+    ends = np.cumsum([y.shape[-1] for y in rest])
+    for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
+        y[...] = part
+
+
 def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
     """Write the chain's results, or the accumulator itself, to the last views."""
     extras = len(chain.operands) - len(first) if chain else 0
@@ -196,7 +210,7 @@ def embedding(call: Call, views: list[Any]) -> None:
 
 def attention(call: Call, views: list[Any]) -> None:
     q, k, v, mask, y = views
-    kind, zero_rows, order = call.ints
+    kind, zero_rows, order, before, after, everywhere = call.ints
     scale, fill, softcap = call.floats
     k, v = (np.repeat(x, q.shape[1] // max(1, x.shape[1]), 1) for x in (k, v))
     scores = scale * (q @ np.swapaxes(k, -1, -2))
@@ -211,6 +225,11 @@ def attention(call: Call, views: list[Any]) -> None:
         scores = scores + np.maximum(mask, -3.4e38)
     elif kind == 2:
         scores = np.where(mask, scores, -3.4e38)
+    if before >= 0:
+        place, key = np.arange(rows)[:, None] + (order != 1) * (keys - rows), np.arange(keys)
+        near = (place - before <= key) & (key <= place + after)
+        near |= (key < everywhere) | (place < everywhere)
+        scores = np.where(near, scores, -3.4e38)
     lost = scores.max(-1, keepdims=True, initial=-np.inf) <= -3.4e38
     weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
     shares = weights / weights.sum(-1, keepdims=True)
@@ -480,7 +499,7 @@ def recurrent(call: Call, views: list[Any]) -> None:
 
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_bf16": gemm, "round_bf16": round_to_bf16,
+        "gemm": gemm, "gemm_bf16": gemm, "gemm_blocks": gemm_blocks, "round_bf16": round_to_bf16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,

@@ -130,6 +130,7 @@ class AttentionTile(ctypes.Structure):
         ("v", c_void_p), ("v_stride", c_int64),
         ("mask", c_void_p), ("mask_row", c_int64), ("mask_col", c_int64), ("mask_head", c_int64),
         ("seen", c_int64), ("seen_step", c_int64),
+        ("before", c_int64), ("after", c_int64), ("everywhere", c_int64),
         ("mask_kind", c_int32), ("causal", c_int32), ("zero_rows", c_int32), ("direct", c_int32),
         ("scale", c_float), ("fill", c_float), ("softcap", c_float),
         ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64), ("y_size", c_int32),
@@ -244,8 +245,13 @@ def close(got: Array, want: Array, tolerance: float = TOLERANCE.kernel_f32) -> N
         assert np.abs(got[finite] - want[finite]).max() <= tolerance * scale
 
 
+def function(source: Source, symbol: str, gives: Any, *takes: Any) -> Any:
+    """The exported function ``symbol`` of a unit, with its C types."""
+    found = _open(compile_unit(source))[symbol]
+    found.restype, found.argtypes = gives, takes
+    return found
+
+
 def scratch_size(source: Source, symbol: str, keys: int, head: int, head_v: int) -> int:
     """Bytes of scratch an attention unit asks for."""
-    found = _open(compile_unit(source))[symbol]
-    found.restype = c_int64
-    return int(found(c_int64(keys), c_int64(head), c_int64(head_v)))
+    return int(function(source, symbol, c_int64, c_int64, c_int64, c_int64)(keys, head, head_v))

@@ -12,7 +12,7 @@ from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
-from tracea_graph.passes.precision import LOWERING
+from tracea_graph.passes import FORMS
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
@@ -53,9 +53,9 @@ class Workshop:
     """Plans, builds and writes candidates of one model into a scratch folder.
 
     A group of rewrites is dropped by freezing the operators it covers and planning afresh, so
-    what is left is exactly what the passes would do without it.  One that only lowers precision
-    is dropped by barring the rule that does: its exact form is what it is judged against.
-    A ``locked`` recipe leaves nothing to decide.
+    what is left is exactly what the passes would do without it.  One that only stores
+    numbers in another form is dropped by barring the rule that does: the plain form is what it is
+    judged against.  A ``locked`` recipe leaves nothing to decide.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Workshop:
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
-            if items[0].region.rule in LOWERING:
+            if items[0].region.rule in FORMS:
                 self._rules[group] = items[0].region.rule
         return assembly, plan
 
@@ -126,7 +126,7 @@ class Workshop:
             if written <= values:
                 key = f"{group} at {region.results[0]}"
                 found[key] = written
-                if region.rule in LOWERING:
+                if region.rule in FORMS:
                     self._rules[key] = region.rule
         if len(found) < 2:
             return ()

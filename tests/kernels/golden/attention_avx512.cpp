@@ -26,6 +26,7 @@ namespace {
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));  // for shifts that drop bits
 typedef __mmask16 vm;
 enum { W = 16 };
 constexpr float EXP_LOW = -105.5f;  // exp rounds to 2^-152 here, which is 0
@@ -138,7 +139,7 @@ INLINE vf v_tanh(vf x) {
   const vf shifted = fma(x, set1(2.88539008f), magic);  // its low bits are n
   const vf h = fma(shifted - magic, set1(-0.346573590f), x);
   const vf p = poly(h, 1.99999988f, 1.33332193f, 0.666676581f, 0.267812312f, 0.0888449401f);
-  const vf power = from_bits((bits(shifted) << 23) + 0x3f800000);
+  const vf power = from_bits((vi)(((vu)bits(shifted) << 23) + 0x3f800000));
   const vf e = fma(power, fma(h * h, p, h + h), power - one);
   return e / (e + set1(2.0f));
 }
@@ -248,7 +249,7 @@ Head prepare(const tracea_attention_tile* t, const Scratch& s) {
   const bool in_place = t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v);
   if (in_place) h.values = t->v, h.width = t->v_stride;
   else pack_values(t, s.values);
-  if (!direct && (t->causal || t->mask_kind)) {
+  if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
     h.skips = total_size(h.values, value_rows(t->keys), t->head_v, h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }
@@ -389,34 +390,102 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
     }
   }
 }
+// Windows: a query sees the keys near its own place, and those everybody sees.
+struct Span {
+  int64_t low, high;
+};
+
+// The place of row i of the tile among the keys.
+INLINE int64_t place_of(const tracea_attention_tile* t, int64_t i) {
+  return t->seen - 1 + i * t->seen_step;
+}
+
+// Keys that rows [q, q + rows) see beside those everybody sees, in whole panels.
+Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
+  const int64_t first = place_of(t, q), last = place_of(t, q + rows - 1);
+  if (t->before < 0 || first < t->everywhere) return {0, t->keys};
+  const int64_t high = least(t->keys, padded(most(0, last + t->after + 1)));
+  return {least(high, most(0, first - t->before) / PANEL * PANEL), high};
+}
+
+// The mask of a block with -inf (or DROP's -inf) outside the window; as it was if all is inside.
+Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
+                 Mask mask) {
+  const tracea_attention_tile* t = h.t;
+  if (t->before < 0) return mask;
+  const bool inside = place_of(t, q) + t->after >= k + keys - 1 &&
+                      place_of(t, q + rows - 1) - t->before <= k;
+  if (inside) return mask;
+  for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
+    const int64_t place = place_of(t, q + i);
+    const bool all = place < t->everywhere;
+    const float* from = mask.data + i * mask.row;
+    float* to = s.mask + i * KB;
+    for (int64_t j = 0; j < keys; j++) {
+      const int64_t key = k + j;
+      const bool seen = all || key < t->everywhere ||
+                        (key >= place - t->before && key <= place + t->after);
+      to[j] = !seen ? -INF : mask.kind == NONE ? INF : from[j];
+    }
+  }
+  return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
+}
 // Which keys a block of queries has to look at.
 constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
 constexpr float CALM = 1e20f;
 
-// Keys [low, high) may matter to these rows; what the others score is at most `bound`.
+// Keys [low, high) may matter to these rows; what the others of their span score is at most `bound`.
 struct Range {
   int64_t low, high;
   float bound;
 };
 
-// Is every element of the mask over rows x keys such that the key is dropped?
-bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
-  const tracea_attention_tile* t = h.t;
-  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
-    const int64_t at = (q + i) * t->mask_row + k;
-    if (t->mask_kind == 1) {
-      for (int64_t j = 0; j < keys; j += W) {
-        const vm m = first(keys - j);
-        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
-        if (!(reduce_max(v) <= ABSORBING)) return false;
-      }
-    } else {
-      uint8_t any = 0;
-      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
-      if (any) return false;
-    }
+// Does the mask drop all of `keys` keys from element `at` on?  A NaN drops nothing.
+INLINE bool drops(const Head& h, int64_t at, int64_t keys) {
+  if (h.t->mask_kind != 1) {
+    const uint8_t* keep = (const uint8_t*)h.mask + at;
+    uint8_t any = 0;
+    for (int64_t j = 0; j < keys; j++) any |= keep[j];
+    return !any;
   }
-  return true;
+  const float* add = (const float*)h.mask + at;
+  vf high = set1(-INF);
+  for (int64_t j = 0; j < keys; j += W) {
+    const vf v = select(first(keys - j), load(add + j, first(keys - j)), set1(-INF));
+    high = select(is_nan(v), set1(INF), max(v, high));
+  }
+  return reduce_max(high) <= ABSORBING;
+}
+
+enum { STRETCH = 256 };  // keys looked at together: masks are read row by row, as they lie
+
+// The first key of [low, high) that any row may see, down to a whole panel.
+int64_t first_seen(const Head& h, int64_t q, int64_t rows, int64_t low, int64_t high) {
+  for (int64_t i = 0; i < (h.t->mask_row ? rows : 1); i++) {
+    const int64_t row = (q + i) * h.t->mask_row;
+    int64_t k = low;
+    while (k < high && drops(h, row + k, least(STRETCH, high - k))) k += STRETCH;
+    while (k < high && drops(h, row + k, least(PANEL, high - k))) k += PANEL;
+    high = least(k, high);
+  }
+  return high;
+}
+
+// The end of the last panel of [low, high) of which any row may see a key.
+int64_t last_seen(const Head& h, int64_t q, int64_t rows, int64_t low, int64_t high) {
+  const auto shrink = [&](int64_t row, int64_t k, int64_t step) {
+    while (k > low) {
+      const int64_t start = most(low, (k - 1) / step * step);
+      if (!drops(h, row + start, k - start)) break;
+      k = start;
+    }
+    return k;
+  };
+  for (int64_t i = 0; i < (h.t->mask_row ? rows : 1); i++) {
+    const int64_t row = (q + i) * h.t->mask_row;
+    low = shrink(row, shrink(row, high, STRETCH), PANEL);
+  }
+  return low;
 }
 
 // The largest element of an additive mask over rows x keys.
@@ -432,16 +501,16 @@ float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
   return reduce_max(high);
 }
 
-Range range_of(const Head& h, int64_t q, int64_t rows) {
+Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   const tracea_attention_tile* t = h.t;
-  Range r = {0, t->keys, -INF};
+  Range r = {span.low, span.high, -INF};
   if (!h.skips) return r;
   if (t->causal) {
     const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
-    r.high = least(padded(most(seen, 0)), t->keys);
+    r.high = most(span.low, least(padded(most(seen, 0)), span.high));
     if (t->mask_kind == 0) r.bound = t->fill;
-    if (t->mask_kind == 1 && r.high < t->keys)
-      r.bound = t->fill + largest(h, q, rows, r.high, t->keys - r.high);
+    if (t->mask_kind == 1 && r.high < span.high)
+      r.bound = t->fill + largest(h, q, rows, r.high, span.high - r.high);
   }
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
@@ -450,14 +519,9 @@ Range range_of(const Head& h, int64_t q, int64_t rows) {
     if (!(size * h.size * scale < CALM)) return r;
   }
   const int64_t high = r.high;
-  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
-    r.low = least(r.low + PANEL, r.high);
-  while (r.low < r.high) {
-    const int64_t start = padded(r.high) - PANEL;
-    if (!all_dropped(h, q, rows, start, r.high - start)) break;
-    r.high = start;
-  }
-  if (t->mask_kind == 1 && (r.low > 0 || r.high < high) && !(r.bound > ABSORBING + CALM))
+  r.low = first_seen(h, q, rows, r.low, r.high);
+  r.high = last_seen(h, q, rows, r.low, r.high);
+  if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
     r.bound = ABSORBING + CALM;
   return r;
 }
@@ -604,7 +668,8 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
   const tracea_attention_tile* t = h.t;
   const float* from = h.q + q * t->q_stride;
   const int64_t width = padded(t->head_v), seen = t->seen + q * t->seen_step - k;
-  const Masking masking = {block_mask(h, s, q, rows, k, keys), t->fill,
+  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const Masking masking = {mask, t->fill,
                            t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
   const bool later = !h.keys || t->softcap != 0.0f;
   const Masking bare = {{NONE, s.mask, 0}, 0.0f, INT64_MAX, 0, keys};
@@ -628,7 +693,7 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
 }
 
 void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
-  const int64_t all = h.t->keys;
+  const Span span = h.skips ? window_span(h.t, q, rows) : Span{0, h.t->keys};
   Running run;
   for (int i = 0; i < QB_PADDED; i++) {
     run.top[i] = LOWEST;
@@ -644,13 +709,14 @@ void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
       k = end;
     }
   };
-  const Range r = range_of(h, q, rows);
+  keys_between(0, least(h.t->before < 0 ? 0 : padded(h.t->everywhere), span.low));
+  const Range r = range_of(h, q, rows, span);
   keys_between(r.low, r.high);
   bool lost = false;  // a row for which the others matter
   for (int64_t i = 0; i < rows; i++) lost |= !(run.top[i] > r.bound + NOTHING);
   if (lost && r.bound != -INF) {
-    keys_between(0, least(r.low, all));
-    keys_between(r.high, all);
+    keys_between(span.low, r.low);
+    keys_between(r.high, span.high);
   }
   if (fresh)
     for (int64_t i = 0; i < rows * padded(h.t->head_v); i++) s.sums[i] = 0.0f;
