@@ -137,8 +137,9 @@ inline bool sound_level(const Image& image, const tracea_isa_table& level, Diges
   }
   if (most(level.gemm_mr * level.gemm_nv, level.pairs_mr * level.pairs_nv) * TRACEA_PANEL > kMaxTile)
     return false;
-  constexpr size_t first = offsetof(tracea_isa_table, gemm), last = offsetof(tracea_isa_table, copy);
-  for (size_t at = first; at <= last; at += sizeof(void*)) {
+  // the functions lie between the sizes and the chains
+  constexpr size_t first = offsetof(tracea_isa_table, gemm), end = offsetof(tracea_isa_table, chains);
+  for (size_t at = first; at < end; at += sizeof(void*)) {
     void* function;
     memcpy(&function, reinterpret_cast<const char*>(&level) + at, sizeof function);
     if (function && !image.code(function)) return false;
