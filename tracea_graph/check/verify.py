@@ -13,7 +13,7 @@ all the same, is ``inconclusive``: never called verified.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from tracea_graph.check.distance import (
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
+from tracea_graph.check.saturation import overturned
 from tracea_graph.check.worker import Array, Cut, OpenInfo, Port, Rejected, Worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
@@ -133,13 +134,17 @@ def reference(
     feeds: Feeds,
     *,
     choices: Mapping[str, Choice] = _NO_CHOICES,
+    watched: Sequence[str] = (),
     hire: Hire = fresh,
 ) -> Reference:
-    """Run the original, optimizations off and on; reusable for many candidates."""
-    extra = sorted({choice.scores for choice in choices.values()})
+    """Run the original, optimizations off and on; reusable for many candidates.
+
+    ``watched`` values (:func:`squashed`) must not be so large that rounding turns outputs over.
+    """
+    scores = {choice.scores for choice in choices.values()}
     try:
         with hire(None, {}) as worker:
-            return _reference(worker, original, feeds, extra)
+            return _reference(worker, original, feeds, scores, watched)
     except WorkerError as error:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original does not run: {error}")
 
@@ -196,8 +201,11 @@ def compare(
 # ---- the original ----------------------------------------------------------------------
 
 
-def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str]) -> Reference:
+def _reference(
+    worker: Worker, original: Path, feeds: Feeds, scores: Set[str], watched: Sequence[str]
+) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
+    extra = sorted({*scores, *watched})
     try:
         worker.check(original)
         valid = True
@@ -220,7 +228,10 @@ def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str
     on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
     inner = set(extra) - {port.name for port in info.outputs}
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
-    trouble = _trouble(raw, rejected, stable)
+    trouble = _trouble(raw, rejected, stable) or overturned(raw.values(), watched)
+    raw = {
+        k: {n: a for n, a in v.items() if n in scores or n not in inner} for k, v in raw.items()
+    }
     return Reference(
         off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid, drawn
     )
