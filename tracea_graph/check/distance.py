@@ -39,11 +39,14 @@ def errors(found: Array, wanted: Array) -> Errors:
     """The errors of ``found`` against ``wanted``."""
     if found.shape != wanted.shape:
         return Errors(math.inf, math.inf, 0.0)
+    if found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes():
+        return Errors(0.0, 0.0, 1.0)
     x, y = _wide(found), _wide(wanted)
     finite = np.isfinite(x) & np.isfinite(y)
-    if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
-        return Errors(math.inf, math.inf, 0.0)
-    x, y = x[finite], y[finite]
+    if not finite.all():
+        if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+            return Errors(math.inf, math.inf, 0.0)
+        x, y = x[finite], y[finite]
     if not x.size:
         return Errors(0.0, 0.0, 1.0)
     difference, scale = float(np.max(np.abs(x - y))), float(np.max(np.abs(y)))

@@ -89,7 +89,8 @@ class Reference:
     ``scores`` are the values behind indices chosen by score; ``levels`` the optimization levels
     a candidate must run at (only ``all`` if the original needs them); ``trouble`` says why the
     original cannot serve as a reference, empty if it can; ``valid`` whether onnx's
-    checker accepts it; ``drawn`` the random values to feed, per feed.
+    checker accepts it; ``drawn`` the random values to feed, per feed; ``floors`` the distances
+    between ``off`` and ``on``.
     """
 
     off: Mapping[str, Outputs]
@@ -102,6 +103,7 @@ class Reference:
     trouble: str = ""
     valid: bool = True
     drawn: Mapping[str, Outputs] = field(default_factory=dict)
+    floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def verify(
@@ -229,11 +231,14 @@ def _reference(
     inner = set(extra) - {port.name for port in info.outputs}
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
     trouble = _trouble(raw, rejected, stable) or overturned(raw.values(), watched)
-    raw = {
-        k: {n: a for n, a in v.items() if n in scores or n not in inner} for k, v in raw.items()
+    kept = scores | off.get(first or "", {}).keys()
+    raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
+    on = {**off, **on}
+    floors = {
+        k: {n: relative_distance(on[k][n], y) for n, y in run.items()} for k, run in off.items()
     }
     return Reference(
-        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid, drawn
+        off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid, drawn, floors
     )
 
 
@@ -327,15 +332,16 @@ def _judge(
     """One entry per output of one run."""
     off, on, scores = known.off[label], known.on[label], known.scores[label]
     for name, wanted in off.items():
-        found = answers.get(name)
-        floor = relative_distance(on[name], wanted)
+        found, floor = answers.get(name), known.floors[label][name]
         if found is None:
             yield OutputError(name, label, np.inf, np.inf, 0.0, floor, False, "it is missing")
         elif found.dtype != wanted.dtype or found.shape not in (wanted.shape, on[name].shape):
             note = f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
             yield OutputError(name, label, np.inf, np.inf, 0.0, floor, False, note)
         elif is_float(wanted):
-            nearer = min((errors(found, y) for y in (wanted, on[name])), key=lambda e: e.relative)
+            nearer = errors(found, wanted)
+            if floor and nearer.relative:
+                nearer = min(nearer, errors(found, on[name]), key=lambda e: e.relative)
             passed = nearer.relative <= _allowed(limits[name], floor)
             if elementwise is not None:
                 passed = any(elementwise.accepts(found, y) for y in (wanted, on[name]))
@@ -344,7 +350,9 @@ def _judge(
                 name, label, nearer.max_abs, nearer.relative, nearer.cosine, floor, passed, note
             )
         else:
-            yield _discrete(name, label, found, (wanted, on[name]), scores, limits[name], choices)
+            yield _discrete(
+                name, label, found, (wanted, on[name]), scores, limits[name], floor, choices
+            )
 
 
 def _discrete(
@@ -354,10 +362,10 @@ def _discrete(
     wanted: tuple[Array, Array],
     scores: Outputs,
     tolerance: float,
+    floor: float,
     choices: Mapping[str, Choice],
 ) -> OutputError:
     """An integer, boolean or string output: equal to either reference, or too close to tell."""
-    floor = relative_distance(wanted[1], wanted[0])
     if any(np.array_equal(found, y) for y in wanted):
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True)
     count = int(np.sum(found != wanted[0])) if found.shape == wanted[0].shape else found.size
