@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from tracea_graph.check.worker import Array
 from tracea_graph.ttg.graph import TileGraph
 
 __all__ = [
-    "Choice", "Elementwise", "Errors", "choices", "errors", "relative_distance", "undecided",
+    "NO_CHOICES", "Choice", "Elementwise", "Errors",
+    "choices", "errors", "is_float", "relative_distance", "undecided",
 ]  # fmt: skip
 
 
@@ -101,6 +103,9 @@ class Choice:
 
     scores: str
     axis: int
+
+
+NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 
 
 def choices(graph: TileGraph) -> Mapping[str, Choice]:

@@ -8,12 +8,13 @@ type; integers, booleans and strings must be equal, except an index whose scores
 each other than the tolerance.  Random values are drawn once, by the original, and fed to both
 models in the place of the operators that draw them; what a distribution is made of is compared as
 an output is.  A model the reference itself refuses to run, or that answers differently each time
-all the same, is ``inconclusive``: never called verified.
+all the same, or whose outputs rounding alone turns over (:mod:`.saturation`), is
+``inconclusive``: never called verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -22,25 +23,23 @@ import numpy as np
 
 from tracea_graph.check.crew import Hire, fresh
 from tracea_graph.check.distance import (
+    NO_CHOICES,
     Choice,
     Elementwise,
     errors,
     is_float,
-    relative_distance,
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.saturation import overturned
-from tracea_graph.check.worker import Array, Cut, OpenInfo, Port, Rejected, Worker
+from tracea_graph.check.reference import Outputs, Reference, cut_of, reference
+from tracea_graph.check.worker import Array, OpenInfo, Port
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 
-__all__ = ["OutputError", "Reference", "Verification", "compare", "reference", "verify"]
+__all__ = ["OutputError", "Verification", "compare", "verify"]
 
-_NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
 _SAME_FOR_ALL: Mapping[str, float] = MappingProxyType({})
-Outputs = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -82,30 +81,6 @@ class Verification:
         return max((o.relative for o in self.outputs), default=0.0)
 
 
-@dataclass(frozen=True)
-class Reference:
-    """What the original answers: outputs per feed with optimizations off and on.
-
-    ``scores`` are the values behind indices chosen by score; ``levels`` the optimization levels
-    a candidate must run at (only ``all`` if the original needs them); ``trouble`` says why the
-    original cannot serve as a reference, empty if it can; ``valid`` whether onnx's
-    checker accepts it; ``drawn`` the random values to feed, per feed; ``floors`` the distances
-    between ``off`` and ``on``.
-    """
-
-    off: Mapping[str, Outputs]
-    on: Mapping[str, Outputs]
-    scores: Mapping[str, Outputs]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    rejected: Mapping[str, str]
-    levels: tuple[str, ...] = ("off", "all")
-    trouble: str = ""
-    valid: bool = True
-    drawn: Mapping[str, Outputs] = field(default_factory=dict)
-    floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-
 def verify(
     original: Path,
     candidate: Path,
@@ -113,7 +88,7 @@ def verify(
     feeds: Feeds,
     *,
     tolerance: float = TOLERANCE.exact,
-    choices: Mapping[str, Choice] = _NO_CHOICES,
+    choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     hire: Hire = fresh,
@@ -131,26 +106,6 @@ def verify(
     )  # fmt: skip
 
 
-def reference(
-    original: Path,
-    feeds: Feeds,
-    *,
-    choices: Mapping[str, Choice] = _NO_CHOICES,
-    watched: Sequence[str] = (),
-    hire: Hire = fresh,
-) -> Reference:
-    """Run the original, optimizations off and on; reusable for many candidates.
-
-    ``watched`` values (:func:`squashed`) must not be so large that rounding turns outputs over.
-    """
-    scores = {choice.scores for choice in choices.values()}
-    try:
-        with hire(None, {}) as worker:
-            return _reference(worker, original, feeds, scores, watched)
-    except WorkerError as error:
-        return Reference({}, {}, {}, (), (), {}, trouble=f"the original does not run: {error}")
-
-
 def compare(
     known: Reference,
     candidate: Path,
@@ -160,7 +115,7 @@ def compare(
     tolerance: float = TOLERANCE.exact,
     tolerances: Mapping[str, float] = _SAME_FOR_ALL,
     elementwise: Elementwise | None = None,
-    choices: Mapping[str, Choice] = _NO_CHOICES,
+    choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     hire: Hire = fresh,
@@ -179,7 +134,7 @@ def compare(
         with hire(library, env) as worker:
             if check and known.valid:
                 worker.check(candidate)
-            cut = _cut(known.drawn)
+            cut = cut_of(known.drawn)
             if lacking := cut.keys() - {*(worker.random(candidate) if cut else ())}:
                 sentence = f"no random operator of the candidate writes {min(lacking)!r}"
                 return Verification("inconclusive", sentence, (), known.rejected, tolerance)
@@ -198,101 +153,6 @@ def compare(
         sentence = f"the candidate does not run: {error}"
         return Verification("failed", sentence, tuple(found), known.rejected, tolerance)
     return _verdict(known, _worst_of(found), limits, tolerance)
-
-
-# ---- the original ----------------------------------------------------------------------
-
-
-def _reference(
-    worker: Worker, original: Path, feeds: Feeds, scores: Set[str], watched: Sequence[str]
-) -> Reference:
-    levels: tuple[str, ...] = ("off", "all")
-    extra = sorted({*scores, *watched})
-    try:
-        worker.check(original)
-        valid = True
-    except Rejected:  # onnx's checker is stricter than ONNX Runtime
-        valid = False
-    drawn, unfit = _drawn(worker, original, feeds)
-    cut = _cut(drawn)
-    feeds = {k: {**feed, **drawn.get(k, {})} for k, feed in feeds.items() if k not in unfit}
-    try:
-        worker.open("off", original, level="off", extra=extra, cut=cut)
-    except Rejected:  # some models need ONNX Runtime's optimizations to run at all
-        levels = ("all",)
-        worker.open("off", original, level="all", extra=extra, cut=cut)
-    raw, rejected = _runs(worker, "off", feeds)
-    rejected |= unfit
-    first = next(iter(raw), None)
-    stable = first is None or _same(raw[first], worker.run("off", feeds[first]))
-    worker.close("off")
-    info = worker.open("on", original, level="all", cut=cut)
-    on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
-    inner = set(extra) - {port.name for port in info.outputs}
-    off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
-    trouble = _trouble(raw, rejected, stable) or overturned(raw.values(), watched)
-    kept = scores | off.get(first or "", {}).keys()
-    raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
-    on = {**off, **on}
-    floors = {
-        k: {n: relative_distance(on[k][n], y) for n, y in run.items()} for k, run in off.items()
-    }
-    return Reference(
-        off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid, drawn, floors
-    )
-
-
-def _drawn(
-    worker: Worker, original: Path, feeds: Feeds
-) -> tuple[dict[str, Outputs], dict[str, str]]:
-    """What the original's random operators drew for each feed, and the feeds it refused."""
-    names = worker.random(original)
-    if not names:
-        return {}, {}
-    worker.open("drawing", original, extra=names)
-    found, rejected = _runs(worker, "drawing", feeds)
-    worker.close("drawing")
-    return {label: {n: run[n] for n in names} for label, run in found.items()}, rejected
-
-
-def _cut(drawn: Mapping[str, Outputs]) -> Cut:
-    """The values drawn: their element types, and the dims that are equal under all feeds."""
-    found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
-    for run in drawn.values():
-        for name, array in run.items():
-            before = found.get(name, ("", array.shape))[1]
-            dims = (a if a == b else None for a, b in zip(before, array.shape, strict=True))
-            found[name] = (array.dtype.name, tuple(dims))
-    return found
-
-
-def _runs(worker: Worker, name: str, feeds: Feeds) -> tuple[dict[str, Outputs], dict[str, str]]:
-    """Answers per feed, and what was said of the feeds that were refused."""
-    answers: dict[str, Outputs] = {}
-    rejected: dict[str, str] = {}
-    for label, feed in feeds.items():
-        try:
-            answers[label] = worker.run(name, feed)
-        except Rejected as error:
-            rejected[label] = str(error)
-    return answers, rejected
-
-
-def _trouble(runs: Mapping[str, Outputs], rejected: Mapping[str, str], stable: bool) -> str:
-    if not runs:
-        first = next(iter(rejected.values()), "there were none")
-        return f"the original rejects every input tried ({first}); give real ones with --data"
-    return "" if stable else "the original answers differently each time it runs"
-
-
-def _same(a: Outputs, b: Outputs) -> bool:
-    return all(_identical(a[name], b[name]) for name in a)
-
-
-def _identical(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and (
-        errors(a, b).max_abs == 0.0 if is_float(a) else np.array_equal(a, b)
-    )
 
 
 # ---- the candidate ---------------------------------------------------------------------
@@ -402,7 +262,7 @@ def _verdict(
         largest = max((o.relative for o in outputs), default=0.0)
         common = set(limits.values()) <= {tolerance}
         limit = f"{tolerance:.1e} is allowed" if common else "within each output's own tolerance"
-        random = len(_cut(known.drawn))
+        random = len(cut_of(known.drawn))
         alike = f"; {random} random values were fed alike" if random else ""
         sentence = f"the largest error is {largest:.1e} of max|y|, {limit}{alike}"
         return Verification("passed", sentence, outputs, known.rejected, tolerance)

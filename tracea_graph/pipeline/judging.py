@@ -12,8 +12,9 @@ from tracea_graph.check.bisection import bisect
 from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
 from tracea_graph.check.distance import Choice, Elementwise, choices
+from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.saturation import squashed
-from tracea_graph.check.verify import Reference, Verification, compare, reference
+from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker
 from tracea_graph.config import Options
 from tracea_graph.errors import VerifyError

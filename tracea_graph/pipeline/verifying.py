@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tracea_graph.check.distance import Elementwise, choices
-from tracea_graph.check.verify import compare, reference
+from tracea_graph.check.reference import reference
+from tracea_graph.check.verify import compare
 from tracea_graph.config import TOLERANCE, Options
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load

@@ -1,0 +1,167 @@
+"""What the original computes: the answers that every candidate is held against.
+
+The original runs in plain ONNX Runtime, once with its optimizations off and once with all of
+them.  Random values are drawn once, and are fed to both models in the place of the operators that
+draw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tracea_graph.check.crew import Hire, fresh
+from tracea_graph.check.distance import (
+    NO_CHOICES,
+    Choice,
+    errors,
+    is_float,
+    relative_distance,
+)
+from tracea_graph.check.feeds import Feeds
+from tracea_graph.check.saturation import overturned
+from tracea_graph.check.worker import Array, Cut, Port, Rejected, Worker
+from tracea_graph.errors import WorkerError
+
+__all__ = ["Outputs", "Reference", "cut_of", "reference"]
+
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the original answers: outputs per feed with optimizations off and on.
+
+    ``scores`` are the values behind indices chosen by score; ``levels`` the optimization levels
+    a candidate must run at (only ``all`` if the original needs them); ``trouble`` says why the
+    original cannot serve as a reference, empty if it can; ``valid`` whether onnx's
+    checker accepts it; ``drawn`` the random values to feed, per feed; ``floors`` the distances
+    between ``off`` and ``on``.
+    """
+
+    off: Mapping[str, Outputs]
+    on: Mapping[str, Outputs]
+    scores: Mapping[str, Outputs]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    rejected: Mapping[str, str]
+    levels: tuple[str, ...] = ("off", "all")
+    trouble: str = ""
+    valid: bool = True
+    drawn: Mapping[str, Outputs] = field(default_factory=dict)
+    floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def reference(
+    original: Path,
+    feeds: Feeds,
+    *,
+    choices: Mapping[str, Choice] = NO_CHOICES,
+    watched: Sequence[str] = (),
+    hire: Hire = fresh,
+) -> Reference:
+    """Run the original, optimizations off and on; reusable for many candidates.
+
+    ``watched`` values (:func:`squashed`) must not be so large that rounding turns outputs over.
+    """
+    scores = {choice.scores for choice in choices.values()}
+    try:
+        with hire(None, {}) as worker:
+            return _reference(worker, original, feeds, scores, watched)
+    except WorkerError as error:
+        return Reference({}, {}, {}, (), (), {}, trouble=f"the original does not run: {error}")
+
+
+def _reference(
+    worker: Worker, original: Path, feeds: Feeds, scores: Set[str], watched: Sequence[str]
+) -> Reference:
+    levels: tuple[str, ...] = ("off", "all")
+    extra = sorted({*scores, *watched})
+    try:
+        worker.check(original)
+        valid = True
+    except Rejected:  # onnx's checker is stricter than ONNX Runtime
+        valid = False
+    drawn, unfit = _drawn(worker, original, feeds)
+    cut = cut_of(drawn)
+    feeds = {k: {**feed, **drawn.get(k, {})} for k, feed in feeds.items() if k not in unfit}
+    try:
+        worker.open("off", original, level="off", extra=extra, cut=cut)
+    except Rejected:  # some models need ONNX Runtime's optimizations to run at all
+        levels = ("all",)
+        worker.open("off", original, level="all", extra=extra, cut=cut)
+    raw, rejected = _runs(worker, "off", feeds)
+    rejected |= unfit
+    first = next(iter(raw), None)
+    stable = first is None or _same(raw[first], worker.run("off", feeds[first]))
+    worker.close("off")
+    info = worker.open("on", original, level="all", cut=cut)
+    on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
+    inner = set(extra) - {port.name for port in info.outputs}
+    off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
+    trouble = _trouble(raw, rejected, stable) or overturned(raw.values(), watched)
+    kept = scores | off.get(first or "", {}).keys()
+    raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
+    on = {**off, **on}
+    floors = {
+        k: {n: relative_distance(on[k][n], y) for n, y in run.items()} for k, run in off.items()
+    }
+    return Reference(
+        off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid, drawn, floors
+    )
+
+
+def _drawn(
+    worker: Worker, original: Path, feeds: Feeds
+) -> tuple[dict[str, Outputs], dict[str, str]]:
+    """What the original's random operators drew for each feed, and the feeds it refused."""
+    names = worker.random(original)
+    if not names:
+        return {}, {}
+    worker.open("drawing", original, extra=names)
+    found, rejected = _runs(worker, "drawing", feeds)
+    worker.close("drawing")
+    return {label: {n: run[n] for n in names} for label, run in found.items()}, rejected
+
+
+def cut_of(drawn: Mapping[str, Outputs]) -> Cut:
+    """The values drawn: their element types, and the dims that are equal under all feeds."""
+    found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
+    for run in drawn.values():
+        for name, array in run.items():
+            before = found.get(name, ("", array.shape))[1]
+            dims = (a if a == b else None for a, b in zip(before, array.shape, strict=True))
+            found[name] = (array.dtype.name, tuple(dims))
+    return found
+
+
+def _runs(worker: Worker, name: str, feeds: Feeds) -> tuple[dict[str, Outputs], dict[str, str]]:
+    """Answers per feed, and what was said of the feeds that were refused."""
+    answers: dict[str, Outputs] = {}
+    rejected: dict[str, str] = {}
+    for label, feed in feeds.items():
+        try:
+            answers[label] = worker.run(name, feed)
+        except Rejected as error:
+            rejected[label] = str(error)
+    return answers, rejected
+
+
+def _trouble(runs: Mapping[str, Outputs], rejected: Mapping[str, str], stable: bool) -> str:
+    if not runs:
+        first = next(iter(rejected.values()), "there were none")
+        return f"the original rejects every input tried ({first}); give real ones with --data"
+    return "" if stable else "the original answers differently each time it runs"
+
+
+def _same(a: Outputs, b: Outputs) -> bool:
+    return all(_identical(a[name], b[name]) for name in a)
+
+
+def _identical(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and (
+        errors(a, b).max_abs == 0.0 if is_float(a) else np.array_equal(a, b)
+    )
