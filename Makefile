@@ -1,7 +1,7 @@
 # make demo [MODEL=path]   optimize a model, race the result against the original;
 #                          DEMO_ARGS= shows what tracea-optimize reports
 # make test                the default tests; make test-slow adds the long ones
-# make check               ruff and mypy; make golden rewrites the golden files
+# make check               ruff, mypy, import directions, README's examples; make golden rewrites the golden files
 #
 # Each target installs what it needs into .venv; nothing else on the machine changes.
 # PYTHON chooses the interpreter (3.11 or newer), CXX the C++ compiler of generated kernels.
@@ -45,6 +45,7 @@ check: $(VENV)/dev.stamp
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/mypy
+	$(bin)/python -m pytest -q tests/test_layout.py tests/test_docs.py
 
 golden: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q --update-golden $(PYTEST_ARGS)

@@ -26,9 +26,9 @@ struct Head {
   const tracea_attention_tile* t;
   const float* q;
   const char* mask;
-  float* y;
+  char* y;
   const float* keys;    // packed, null if they are read in place
-  const float* values;  // row k at k * width
+  const float* values;  // row r at r * width
   int64_t width;
   bool skips;
   float size;
@@ -50,6 +50,24 @@ void pack_keys(const tracea_attention_tile* t, float* to) {
   }
 }
 
+//% if dtype == "bf16"
+// Lane d of row r holds element d of keys 2 r and 2 r + 1: what two steps of the sum need.
+void pack_values(const tracea_attention_tile* t, float* to) {
+  const int64_t width = padded(t->head_v), stride = 2 * t->v_stride;
+  const uint16_t* v = (const uint16_t*)t->v;
+  for (int64_t k = 0; k < t->keys; k += 2)
+    for (int64_t d = 0; d < width; d += W) {
+      const bool last = k + 1 == t->keys;
+      const uint16_t* from = v + k * stride + d;
+      const vf both = join_bf16(from, last ? from : from + stride, t->head_v - d);
+      store(to + k / 2 * width + d, last ? from_bits(bits(both) & (int32_t)0xffff) : both);
+    }
+}
+
+// Of both numbers of a lane.
+INLINE vf size_of(vf x) { return abs(lower(x)) + abs(upper(x)); }
+INLINE vf both(vf x) { return lower(x) + upper(x); }
+//% else
 void pack_values(const tracea_attention_tile* t, float* to) {
   const int64_t width = padded(t->head_v);
   for (int64_t k = 0; k < t->keys; k++)
@@ -57,31 +75,39 @@ void pack_values(const tracea_attention_tile* t, float* to) {
       store(to + k * width + d, load(t->v + k * t->v_stride + d, first(t->head_v - d)));
 }
 
+INLINE vf size_of(vf x) { return abs(x); }
+INLINE vf both(vf x) { return x; }
+//% endif
+
+// Rows of values, and of weights along them: ${"pairs of keys" if dtype == "bf16" else "keys"}.
+INLINE int64_t value_rows(int64_t keys) { return ${"(keys + 1) / 2" if dtype == "bf16" else "keys"}; }
+
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
   vf total[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < cols; j += W)
-      total[j / W % 4] = total[j / W % 4] + abs(load(x + i * stride + j, first(cols - j)));
+      total[j / W % 4] = total[j / W % 4] + size_of(load(x + i * stride + j, first(cols - j)));
   return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
 
 // Keys and values of the tile, packed where that pays.
 Head prepare(const tracea_attention_tile* t, const Scratch& s) {
-  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
+  Head h = {t, t->q, (const char*)t->mask, (char*)t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
   const bool direct = t->direct && t->k_col == 1;
   if (direct)
     h.keys = nullptr;
   else
     pack_keys(t, s.keys);
-  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
-    h.values = t->v;
-    h.width = t->v_stride;
-  } else {
-    pack_values(t, s.values);
-  }
-  if (!direct && (t->causal || t->mask_kind)) {
-    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
+  //% if dtype == "f32"
+  const bool in_place = t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v);
+  if (in_place) h.values = t->v, h.width = t->v_stride;
+  else pack_values(t, s.values);
+  //% else
+  pack_values(t, s.values);
+  //% endif
+  if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
+    h.skips = total_size(h.values, value_rows(t->keys), t->head_v, h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }
   return h;

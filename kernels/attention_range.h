@@ -2,30 +2,58 @@
 constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
 constexpr float CALM = 1e20f;
 
-// Keys [low, high) may matter to these rows; what the others score is at most `bound`.
+// Keys [low, high) may matter to these rows; what the others of their span score is at most `bound`.
 struct Range {
   int64_t low, high;
   float bound;
 };
 
-// Is every element of the mask over rows x keys such that the key is dropped?
-bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
-  const tracea_attention_tile* t = h.t;
-  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
-    const int64_t at = (q + i) * t->mask_row + k;
-    if (t->mask_kind == 1) {
-      for (int64_t j = 0; j < keys; j += W) {
-        const vm m = first(keys - j);
-        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
-        if (!(reduce_max(v) <= ABSORBING)) return false;
-      }
-    } else {
-      uint8_t any = 0;
-      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
-      if (any) return false;
-    }
+// Does the mask drop all of `keys` keys from element `at` on?  A NaN drops nothing.
+INLINE bool drops(const Head& h, int64_t at, int64_t keys) {
+  if (h.t->mask_kind != 1) {
+    const uint8_t* keep = (const uint8_t*)h.mask + at;
+    uint8_t any = 0;
+    for (int64_t j = 0; j < keys; j++) any |= keep[j];
+    return !any;
   }
-  return true;
+  const float* add = (const float*)h.mask + at;
+  vf high = set1(-INF);
+  for (int64_t j = 0; j < keys; j += W) {
+    const vf v = select(first(keys - j), load(add + j, first(keys - j)), set1(-INF));
+    high = select(is_nan(v), set1(INF), max(v, high));
+  }
+  return reduce_max(high) <= ABSORBING;
+}
+
+enum { STRETCH = 256 };  // keys looked at together: masks are read row by row, as they lie
+
+// The first key of [low, high) that any row may see, down to a whole panel.
+int64_t first_seen(const Head& h, int64_t q, int64_t rows, int64_t low, int64_t high) {
+  for (int64_t i = 0; i < (h.t->mask_row ? rows : 1); i++) {
+    const int64_t row = (q + i) * h.t->mask_row;
+    int64_t k = low;
+    while (k < high && drops(h, row + k, least(STRETCH, high - k))) k += STRETCH;
+    while (k < high && drops(h, row + k, least(PANEL, high - k))) k += PANEL;
+    high = least(k, high);
+  }
+  return high;
+}
+
+// The end of the last panel of [low, high) of which any row may see a key.
+int64_t last_seen(const Head& h, int64_t q, int64_t rows, int64_t low, int64_t high) {
+  const auto shrink = [&](int64_t row, int64_t k, int64_t step) {
+    while (k > low) {
+      const int64_t start = most(low, (k - 1) / step * step);
+      if (!drops(h, row + start, k - start)) break;
+      k = start;
+    }
+    return k;
+  };
+  for (int64_t i = 0; i < (h.t->mask_row ? rows : 1); i++) {
+    const int64_t row = (q + i) * h.t->mask_row;
+    low = shrink(row, shrink(row, high, STRETCH), PANEL);
+  }
+  return low;
 }
 
 // The largest element of an additive mask over rows x keys.
@@ -41,16 +69,16 @@ float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
   return reduce_max(high);
 }
 
-Range range_of(const Head& h, int64_t q, int64_t rows) {
+Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   const tracea_attention_tile* t = h.t;
-  Range r = {0, t->keys, -INF};
+  Range r = {span.low, span.high, -INF};
   if (!h.skips) return r;
   if (t->causal) {
     const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
-    r.high = least(padded(most(seen, 0)), t->keys);
+    r.high = most(span.low, least(padded(most(seen, 0)), span.high));
     if (t->mask_kind == 0) r.bound = t->fill;
-    if (t->mask_kind == 1 && r.high < t->keys)
-      r.bound = t->fill + largest(h, q, rows, r.high, t->keys - r.high);
+    if (t->mask_kind == 1 && r.high < span.high)
+      r.bound = t->fill + largest(h, q, rows, r.high, span.high - r.high);
   }
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
@@ -59,14 +87,9 @@ Range range_of(const Head& h, int64_t q, int64_t rows) {
     if (!(size * h.size * scale < CALM)) return r;
   }
   const int64_t high = r.high;
-  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
-    r.low = least(r.low + PANEL, r.high);
-  while (r.low < r.high) {
-    const int64_t start = padded(r.high) - PANEL;
-    if (!all_dropped(h, q, rows, start, r.high - start)) break;
-    r.high = start;
-  }
-  if (t->mask_kind == 1 && (r.low > 0 || r.high < high) && !(r.bound > ABSORBING + CALM))
+  r.low = first_seen(h, q, rows, r.low, r.high);
+  r.high = last_seen(h, q, rows, r.low, r.high);
+  if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
     r.bound = ABSORBING + CALM;
   return r;
 }

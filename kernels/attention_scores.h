@@ -59,7 +59,7 @@ void score(const ScoreBlock& s) {
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
   for (int64_t d = 0; d < s.head; d++) {
     load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
-    step<MR, NV>(c, s.q + d, s.q_stride, b);
+    ${step}<MR, NV>(c, s.q + d, s.q_stride, b);
   }
   const vf scale = set1(s.scale);
   const Mask mask = s.m.mask;
@@ -109,6 +109,7 @@ void mask_scores(const Masking& m, float softcap, int64_t rows, float* scores, v
   }
 }
 
+//% if dtype == "f32"
 // scores[rows x keys] = scale * q k^T with keys read in place, W at a time.
 void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows, int64_t k,
                     int64_t keys, float* scores) {
@@ -133,3 +134,4 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
     }
   }
 }
+//% endif

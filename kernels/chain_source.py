@@ -117,6 +117,11 @@ _LOADS: Mapping[DType, tuple[str, str, str]] = MappingProxyType(
 )
 """C type, function that loads a vector, expression that spreads one element."""
 
+_STORES: Mapping[DType, str] = MappingProxyType(
+    {DType.BOOL: "store_mask", DType.BF16: "store_bf16"}
+)
+"""Functions that store a vector of what is neither float32 nor an integer."""
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -162,7 +167,7 @@ class Result:
 
     @property
     def element(self) -> str:
-        return _LOADS[self.dtype][0]
+        return "uint16_t" if self.dtype is DType.BF16 else _LOADS[self.dtype][0]
 
     @property
     def vector(self) -> str:
@@ -173,7 +178,7 @@ class Result:
         if self.dtype is DType.F32:
             name, last = "store", "first(n)"
         else:
-            name, last = ("store_mask" if self.dtype is DType.BOOL else "store_int"), "n"
+            name, last = _STORES.get(self.dtype, "store_int"), "n"
         return f"{name}({pointer}, {value}{f', {last}' if tail else ''})"
 
 
@@ -185,6 +190,8 @@ def functions(chain: Chain) -> frozenset[str]:
         needs |= {"bytes", "mask"}
     if types & set(INTEGERS):
         needs |= {"ints"}
+    if DType.BF16 in types:
+        needs |= {"halves"}
     return frozenset(needs)
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import jinja2
 
+from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of, vectors_of
 from tracea_graph.ops.chain import Chain
@@ -83,6 +84,14 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("lstm", "const tracea_recurrent_tile*"),
             Function("gru", "const tracea_recurrent_tile*"),
         ),
+        "gemm_blocks": (
+            Function("gemm_blocks", "const tracea_blocks_tile*"),
+            Function("all_finite", "const float*, int64_t", "int32_t"),
+        ),
+        "attention_bf16": (
+            Function("attention_bf16", "const tracea_attention_tile*"),
+            Function("attention_bf16_scratch", "int64_t, int64_t, int64_t", "int64_t"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -113,6 +122,8 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "channel_norm": ("norm",),
         "copy": ("copy",),
         "recurrent": ("recurrent",),
+        "gemm_blocks": ("gemm", "gemm_blocks"),
+        "attention_bf16": ("attention_bf16",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""
@@ -134,7 +145,7 @@ def symbols(kernel: str, isa: str, chain: Chain | None = None) -> tuple[str, ...
     not exist.
     """
     names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]
-    return tuple(find(kernel, isa).symbol(name) for name in names)
+    return tuple(_variant(kernel, isa, chain).symbol(name) for name in names)
 
 
 def functions(kernel: str, isa: str) -> list[tuple[str, Function]]:
@@ -155,7 +166,7 @@ def kernels_of(call: Call) -> set[str]:
 
 def emit(kernel: str, isa: str, chain: Chain | None = None) -> Source:
     """Render one unit.  ``kernel`` is one of :data:`KERNELS`, or ``"chain"`` with a chain."""
-    variant = find(kernel, isa)
+    variant = _variant(kernel, isa, chain)
     exported = symbols(kernel, isa, chain)
     body = render(
         variant.template,
@@ -187,6 +198,12 @@ def units(kernels: Iterable[str], chains: Iterable[Chain], isas: Iterable[str]) 
         )
     )
     return list({source.symbol: source for source in sources}.values())
+
+
+def _variant(kernel: str, isa: str, chain: Chain | None) -> Variant:
+    """Chains that store bf16 have a level of their own."""
+    rounds = chain is not None and DType.BF16 in chain.result_types
+    return find("chain_bf16" if rounds else kernel, isa)
 
 
 def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:

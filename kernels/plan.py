@@ -62,6 +62,8 @@ OPCODES = MappingProxyType(
                 "channel_norm",
                 "copy",
                 "recurrent",
+                "gemm_blocks",
+                "attention_bf16",
             )
         )
     }

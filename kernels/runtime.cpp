@@ -7,6 +7,7 @@
 #include "runtime_isa.h"
 #include "runtime_node.h"
 #include "runtime_shapes.h"
+#include "runtime_sound.h"
 
 namespace tracea {
 namespace {
@@ -153,20 +154,12 @@ int minor_of(const char* version) {
   return minor;
 }
 
-bool chains_agree(const tracea_isa_table& isa, Fault& fault) {
-  bool same = isa.chains == tracea_chain_count &&
-              isa.gemm_mr * isa.gemm_nv * TRACEA_PANEL <= kMaxTile &&
-              isa.pairs_mr * isa.pairs_nv * TRACEA_PANEL <= kMaxTile;
-  for (int32_t i = 0; same && i < isa.chains; ++i)
-    same = isa.chain_key[i] == tracea_chain_types[i].key;
-  return same || fault.fail("The library's tables contradict each other; build it again.");
-}
-
 // The domain is created once: the runtime keeps the pointers and does not own them.
 OrtStatus* prepare(const OrtApi* api, const char* version, Fault& fault) {
   const tracea_library& library = tracea_library_table;
+  if (!check_tables(fault)) return nullptr;
   const tracea_isa_table* isa = choose_isa(library, fault);
-  if (!isa || !chains_agree(*isa, fault)) return nullptr;
+  if (!isa) return nullptr;
   const int trace = open_trace(fault);
   if (fault.set) return nullptr;
   const size_t types = static_cast<size_t>(library.types);
@@ -199,7 +192,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
   if (!api) {
     fault.fail("This library needs ONNX Runtime 1.%u or later, this is %.20s.", kApiVersion,
                base->GetVersionString());
-    return status_of(base->GetApi(1), fault, tracea_library_table.domain);
+    return status_of(base->GetApi(1), fault, library_name());
   }
   while (__atomic_test_and_set(&state.locked, __ATOMIC_ACQUIRE)) sched_yield();
   OrtStatus* status = nullptr;
@@ -207,6 +200,6 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
   else if (state.api != api)
     fault.fail("Another copy of ONNX Runtime in this process uses this library.");
   __atomic_clear(&state.locked, __ATOMIC_RELEASE);
-  if (fault.set) return status_of(api, fault, tracea_library_table.domain);
+  if (fault.set) return status_of(api, fault, library_name());
   return status ? status : ort::AddCustomOpDomain(api, options, state.domain);
 }

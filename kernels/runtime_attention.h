@@ -7,6 +7,7 @@ namespace tracea {
 
 constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the keys too often
 constexpr int64_t kFewQueries = 4;  // rows for which packing the keys would cost more than it saves
+constexpr int64_t kMaxWindow = int64_t{1} << 40;
 constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
 
 struct AttentionJob {
@@ -14,6 +15,7 @@ struct AttentionJob {
   const Box *q, *k, *v, *mask, *y;
   tracea_attention_tile common;   // what all tasks share
   int64_t mask_size;              // bytes per element
+  int64_t lane;                   // elements of q, k and v in four bytes
   int64_t groups, parts, chunks;  // key heads; tasks per key head; tasks per heads' queries
   Slots slots;
 };
@@ -29,15 +31,18 @@ inline void attention_task(void* usr, size_t index) {
   const auto at = [&](const Box& box, int64_t h, int64_t row) {
     return b * box.strides[0] + h * box.strides[1] + row * box.strides[2];
   };
+  const auto lanes = [&](const Box& box, int64_t h, int64_t row) {
+    return box.f32() + at(box, h, row) / job.lane;
+  };
   const int slot = claim_slot(job.slots);
   tracea_attention_tile tile = job.common;
   tile.queries = last - first;
   tile.heads = g * shared + shared * (part + 1) / job.parts - head;
-  tile.q = job.q->f32() + at(*job.q, head, first);
-  tile.k = job.k->f32() + at(*job.k, g, 0);
-  tile.v = job.v->f32() + at(*job.v, g, 0);
+  tile.q = lanes(*job.q, head, first);
+  tile.k = lanes(*job.k, g, 0);
+  tile.v = lanes(*job.v, g, 0);
   if (job.mask) tile.mask = job.mask->data + at(*job.mask, head, first) * job.mask_size;
-  tile.y = job.y->f32() + at(*job.y, head, first);
+  tile.y = job.y->data + at(*job.y, head, first) * tile.y_size;
   tile.seen += first;
   if (queries == 1) {  // heads become rows: their keys are read once
     tile.queries = tile.heads, tile.heads = 1, tile.seen_step = 0;
@@ -48,15 +53,31 @@ inline void attention_task(void* usr, size_t index) {
   release_slot(job.slots, slot);
 }
 
-inline bool check_attention(Signature& call) {
-  if (!call.no_chain() || !call.counts(3, 3, 5) || !call.parameter(0, 0, 2) ||
-      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 2))
+inline bool check_attention_of(Signature& call, int32_t type, int32_t result) {
+  if (!call.no_chain() || !call.counts(6, 3, 5) || !call.parameter(0, 0, 2) ||
+      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 2) || !call.parameter(3, -1, kMaxWindow) ||
+      !call.parameter(4, 0, kMaxWindow) || !call.parameter(5, 0, kMaxWindow))
     return false;
   const int64_t kind = call.integer(0);
-  const bool ok = call.reads(0, 4) && call.reads(1, 4) && call.reads(2, 4) && call.writes(4, 4);
+  const bool ok = call.reads(0, 4, type) && call.reads(1, 4, type) && call.reads(2, 4, type) &&
+                  call.writes(4, 4, result);
   if (!ok) return false;
   if (kind == 0) return call.absent(3);
   return call.reads(3, 4, kind == 1 ? ORT_F32 : ORT_BOOL);
+}
+
+inline bool check_attention(Signature& call) {
+  return check_attention_of(call, ORT_F32, ORT_F32);
+}
+inline bool check_attention_bf16(Signature& call) {
+  const bool rounds = call.views() == 5 && call.type(4) == ORT_BF16;
+  return check_attention_of(call, ORT_BF16, rounds ? ORT_BF16 : ORT_F32);
+}
+
+// Pairs of columns lie together, and whole pairs between rows and heads.
+inline bool in_pairs(const Box& box) {
+  return box.strides[3] == 1 && box.dims[3] % 2 == 0 && box.strides[0] % 2 == 0 &&
+         box.strides[1] % 2 == 0 && box.strides[2] % 2 == 0;
 }
 
 inline bool attention_shapes(const Box* views, bool masked) {
@@ -77,21 +98,23 @@ inline bool attention_shapes(const Box* views, bool masked) {
 }
 
 // What a call says about all its tasks.
-inline tracea_attention_tile attention_tile(const Call& call, const Box* views) {
+inline tracea_attention_tile attention_tile(const Call& call, const Box* views, int64_t lane) {
   const Box &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
   tracea_attention_tile tile = {};
-  tile.keys = k.dims[2], tile.head = q.dims[3], tile.head_v = v.dims[3];
-  tile.q_stride = q.strides[2], tile.q_head = q.strides[1];
-  tile.k_stride = k.strides[2], tile.k_col = k.dims[3] <= 1 ? 1 : k.strides[3];
-  tile.v_stride = v.strides[2];
+  tile.keys = k.dims[2], tile.head = q.dims[3] / lane, tile.head_v = v.dims[3];
+  tile.q_stride = q.strides[2] / lane, tile.q_head = q.strides[1] / lane;
+  tile.k_stride = k.strides[2] / lane, tile.k_col = k.dims[3] <= 1 ? 1 : k.strides[3];
+  tile.v_stride = v.strides[2] / lane;
+  tile.y_size = call.views[4].type == ORT_BF16 ? 2 : 4;
   tile.y_stride = y.strides[2], tile.y_head = y.strides[1];
   tile.mask_kind = static_cast<int32_t>(call.ints[0]);
   if (tile.mask_kind)
     tile.mask_head = mask.strides[1], tile.mask_row = mask.strides[2], tile.mask_col = mask.strides[3];
   tile.zero_rows = static_cast<int32_t>(call.ints[1]);
-  const int64_t seen = call.ints[2] == 2 ? k.dims[2] - q.dims[2] : 0;  // before the first query
+  const int64_t seen = call.ints[2] == 1 ? 0 : k.dims[2] - q.dims[2];  // before the first query
   tile.causal = call.ints[2] != 0 && seen + 1 < tile.keys;
   tile.seen = seen + 1, tile.seen_step = 1;
+  tile.before = call.ints[3], tile.after = call.ints[4], tile.everywhere = call.ints[5];
   tile.scale = static_cast<float>(call.floats[0]);
   tile.fill = static_cast<float>(call.floats[1]);
   tile.softcap = static_cast<float>(call.floats[2]);
@@ -106,14 +129,17 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
     const bool empty = y.dims[0] == 0 || y.dims[1] == 0 || y.dims[2] == 0 || y.dims[3] == 0;
     return empty || run.fault.fail("The views of an attention do not fit together.");
   }
-  if (!attention_shapes(views, masked))
+  const bool narrow = call.opcode == kAttentionBf16;
+  const bool paired = in_pairs(views[0]) && in_pairs(views[1]) && in_pairs(views[2]);
+  if (!attention_shapes(views, masked) || (narrow && !paired))
     return run.fault.fail("The views of an attention do not fit together.");
   AttentionJob job = {};
-  job.attention = host.isa->attention;
+  job.attention = narrow ? host.isa->attention_bf16 : host.isa->attention;
+  job.lane = narrow ? 2 : 1;
   job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[4];
   job.mask = masked ? &views[3] : nullptr;
   job.mask_size = call.ints[0] == 1 ? 4 : 1;
-  job.common = attention_tile(call, views);
+  job.common = attention_tile(call, views, job.lane);
   const int64_t queries = q.dims[2], keys = views[1].dims[2];
   job.groups = views[1].dims[1];
   const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
@@ -121,9 +147,10 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   job.chunks = most(1, least(ceil_div(queries, kQueryChunk), wanted / all));
   // Heads that share keys part only where there would be too little to do for the threads.
   job.parts = most(1, least(shared, host.processors / (all * job.chunks)));
-  job.common.direct = queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
+  job.common.direct = !narrow && queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
   const int64_t tasks = all * job.parts * job.chunks;
-  const int64_t bytes = host.isa->attention_scratch(keys, q.dims[3], views[2].dims[3]);
+  const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : host.isa->attention_scratch;
+  const int64_t bytes = scratch_of(keys, job.common.head, views[2].dims[3]);
   Scratch scratch(run);
   return make_slots(run, scratch, tasks, bytes, &job.slots) &&
          run.parallel(tasks, attention_task, &job);

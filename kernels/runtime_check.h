@@ -32,9 +32,8 @@ class Signature {
   bool may_read(int32_t i, int32_t rank, int32_t type = ORT_F32) {
     return call_.views[i].kind == kNone || reads(i, rank, type);
   }
-  bool absent(int32_t i) {
-    return call_.views[i].kind == kNone || fail("a view it does not take");
-  }
+  bool absent(int32_t i) { return lacks(i) || fail("a view it does not take"); }
+  bool lacks(int32_t i) const { return call_.views[i].kind == kNone; }
   bool writes(int32_t i, int32_t rank, int32_t type = ORT_F32) {
     View& view = call_.views[i];
     view.written = true;

@@ -9,6 +9,7 @@
 #include "runtime_copy.h"
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
+#include "runtime_gemm_blocks.h"
 #include "runtime_pool.h"
 #include "runtime_recurrent.h"
 #include "runtime_reduce.h"
@@ -65,6 +66,10 @@ constexpr KernelDriver kDrivers[] = {
     {"copy", check_copy, run_copy, [](const tracea_isa_table& t) { return t.copy != nullptr; }},
     {"recurrent", check_recurrent, run_recurrent,
      [](const tracea_isa_table& t) { return t.gru != nullptr; }},
+    {"gemm_blocks", check_gemm_blocks, run_gemm_blocks,
+     [](const tracea_isa_table& t) { return t.gemm_blocks && t.gemm_pack; }},
+    {"attention_bf16", check_attention_bf16, run_attention,
+     [](const tracea_isa_table& t) { return t.attention_bf16 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

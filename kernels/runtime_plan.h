@@ -18,6 +18,8 @@ enum Opcode : int32_t {  // as in plan.py
   kPool, kPoolAll, kToBlocked, kToPlain, kHalo, kConvPlain,
   kGemmBf16, kRoundBf16,
   kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent,
+  kGemmBlocks, kAttentionBf16,
+  kLastOpcode = kAttentionBf16,
 };
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
@@ -193,7 +195,7 @@ inline const Driver* Reader::drivers(int32_t count) {
 }
 
 inline void Reader::call(Call* out, int32_t index) {
-  out->opcode = small(kGemm, kRecurrent, "opcode");
+  out->opcode = small(kGemm, kLastOpcode, "opcode");
   out->int_count = small(0, kMaxParams, "number of ints");
   out->float_count = small(0, kMaxParams, "number of floats");
   out->view_count = small(0, kMaxViews, "number of views");

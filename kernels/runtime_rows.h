@@ -21,13 +21,18 @@ inline void norm_task(void* usr, size_t index) {
   tracea_norm_tile tile = job.whole;
   tile.rows = least(job.chunk, tile.rows - row);
   tile.x += row * tile.x_stride;
-  tile.y += row * tile.y_stride;
+  if (tile.y) tile.y += row * tile.y_stride;
+  if (tile.rounded) tile.rounded += row * tile.rounded_stride;
   job.norm(&tile);
 }
 
+// A fifth view is the result in bf16; then there may be none in float32.
 inline bool check_norm(Signature& call) {
-  return call.no_chain() && call.counts(1, 1, 4) && call.parameter(0, 0, 1) && call.reads(0, 2) &&
-         call.may_read(1, 1) && call.may_read(2, 1) && call.writes(3, 2);
+  const bool rounds = call.views() == 5;
+  return call.no_chain() && call.counts(1, 1, rounds ? 5 : 4) && call.parameter(0, 0, 1) &&
+         call.reads(0, 2) && call.may_read(1, 1) && call.may_read(2, 1) &&
+         ((rounds && call.lacks(3)) || call.writes(3, 2)) &&
+         (!rounds || call.writes(4, 2, ORT_BF16));
 }
 
 inline bool run_norm(Run& run, const Call& call, const Box* views) {
@@ -36,14 +41,22 @@ inline bool run_norm(Run& run, const Call& call, const Box* views) {
   const auto vector = [&](const Box& v) {
     return !v.data || (v.is(cols) && (cols <= 1 || v.strides[0] == 1));
   };
-  const bool unit = cols <= 1 || (x.strides[1] == 1 && y.strides[1] == 1);
-  if (!unit || !y.is(rows, cols) || !vector(gamma) || !vector(beta))
+  const bool rounds = call.view_count == 5;
+  const auto fits = [&](const Box& box) {
+    return box.is(rows, cols) && (cols <= 1 || box.strides[1] == 1);
+  };
+  const bool unit = cols <= 1 || x.strides[1] == 1;
+  const bool results = (call.views[3].kind == kNone || fits(y)) && (!rounds || fits(views[4]));
+  if (!unit || !results || !vector(gamma) || !vector(beta))
     return run.fault.fail("The views of a norm do not fit together.");
   if (rows == 0 || cols == 0) return true;
   NormJob job = {};
   job.norm = call.ints[0] ? run.host.isa->norm_rms : run.host.isa->norm_layer;
   job.whole = {rows,         cols, x.f32(), x.strides[0], gamma.f32(), beta.f32(),
-               static_cast<float>(call.floats[0]), y.f32(), y.strides[0], 0};
+               static_cast<float>(call.floats[0]), y.f32(), y.strides[0], 0, nullptr, 0};
+  if (rounds)
+    job.whole.rounded = reinterpret_cast<uint16_t*>(views[4].data),
+    job.whole.rounded_stride = views[4].strides[0];
   job.chunk = ceil_div(most(kGrain / cols, 1), 4) * 4;  // kernels take four rows at once
   return run.parallel(ceil_div(rows, job.chunk), norm_task, &job);
 }
@@ -109,7 +122,7 @@ inline bool run_channel_norm(Run& run, const Call& call, const Box* views) {
   job.x_item = x.strides[0], job.y_item = y.strides[0];
   job.whole = {groups ? channels / groups : channels, inner, x.f32(), x.strides[1], gamma.f32(),
                beta.f32(), static_cast<float>(call.floats[0]), y.f32(), y.strides[1],
-               call.ints[0] == 0};
+               call.ints[0] == 0, nullptr, 0};
   return run.parallel(ceil_div(job.total, job.chunk), channel_norm_task, &job);
 }
 

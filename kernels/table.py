@@ -44,6 +44,7 @@ def table_source(
     unique = [chain for _, chain in sorted({chain.key: chain for chain in chains}.items())]
     kinds = sorted(types, key=lambda t: t.name)
     _check(domain, kinds)
+    digest = _digest(domain, levels, held, unique, kinds)
     parts = [
         '#include "runtime_table.h"\n',
         _declarations(levels, held, unique),
@@ -52,10 +53,41 @@ def table_source(
         _levels(levels, held, len(unique)),
         *(_codes(i, t) for i, t in enumerate(kinds)),
         _types(kinds),
+        f'extern "C" const uint64_t tracea_table_digest = {digest}ULL;\n',
         f'extern "C" const tracea_library tracea_library_table = {{\n'
         f'    "{domain}", {len(levels)}, levels, {len(kinds)}, types}};\n',
     ]
     return "\n".join(parts)
+
+
+def _digest(
+    domain: str,
+    levels: Sequence[str],
+    held: frozenset[str],
+    chains: Sequence[Chain],
+    types: Sequence[OpType],
+) -> int:
+    """FNV-1a over all names and numbers, in the order ``runtime_sound.h`` reads them."""
+    parts: list[str | int] = [domain, len(levels), len(types), len(chains)]
+    for chain in chains:
+        parts += [chain.key, len(chain.operands), len(chain.results)]
+        for i in range(MAX_OPERANDS):
+            used = i < len(chain.operands)
+            parts.append(KINDS.index(chain.operands[i]) if used else 0)
+            parts.append(chain.operand_types[i].onnx if used else 0)
+        room = MAX_RESULTS - len(chain.result_types)
+        parts += [*(d.onnx for d in chain.result_types), *[0] * room]
+    for level in levels:
+        parts += [level, *gemm_tile(level), *pairs_tile(level), *conv_tile(level)]
+        parts += [int(k in held) for k in cpu.KERNELS for _ in cpu.symbols(k, level)]
+    for t in types:
+        parts += [t.name, len(t.inputs), len(t.outputs), *(d.onnx for d in t.inputs + t.outputs)]
+    value = 0xCBF29CE484222325
+    for part in parts:
+        data = f"{part}\0".encode() if isinstance(part, str) else part.to_bytes(8, "little")
+        for byte in data:
+            value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
 
 
 def _check(domain: str, types: Sequence[OpType]) -> None:

@@ -65,6 +65,23 @@ typedef struct {
 } tracea_gemm_pack_tile;
 typedef void (*tracea_gemm_pack_fn)(const tracea_gemm_pack_tile*);
 
+// C[rows x last] = init + A[rows x k] * B, one panel of B of which only some blocks of k are stored.
+typedef struct {
+  const float* a;       // element (i, k) of A lies at a + i + k * a_step; rows up to 16 are readable
+  int64_t a_step;       // (of A with one row: that one)
+  int64_t block;        // steps of k in a block: 1, or a multiple of 4
+  const float* b;       // the stored blocks one after another: [count][block][16]
+  const int32_t* place; // where they belong: block `place - first` of k
+  int64_t first, count;
+  const float* init;    // null for zero; a bias (init_stride 0); or sums of each row
+  int64_t init_stride;
+  float* c;
+  int64_t ldc;
+  int32_t rows, last;   // 1 .. 16 each; only those are stored
+} tracea_blocks_tile;
+typedef void (*tracea_blocks_fn)(const tracea_blocks_tile*);
+typedef int32_t (*tracea_finite_fn)(const float* x, int64_t count);  // 1 if every number is finite
+
 // y = x in bf16, rows of an even number of elements: a zero follows an odd one's last.
 typedef struct {
   int64_t rows, cols;
@@ -87,7 +104,8 @@ typedef struct {
 typedef void (*tracea_chain_fn)(const tracea_chain_tile*);
 
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over the last axis (layer), or
-// y = x / sqrt(mean(x*x) + eps) * gamma (rms).  gamma, beta may be null.  y may be x.
+// y = x / sqrt(mean(x*x) + eps) * gamma (rms).  gamma, beta may be null.  y may be x, or null if
+// only `rounded` is wanted: y in bf16.
 // norm_group: over all of a piece of rows x cols, gamma and beta by row; norm_columns: over the
 // rows of each column, gamma and beta by row.  Both read `layer`: 0 for rms.
 typedef struct {
@@ -100,6 +118,8 @@ typedef struct {
   float* y;
   int64_t y_stride;
   int32_t layer;
+  uint16_t* rounded;   // of norm_layer and norm_rms; or null
+  int64_t rounded_stride;
 } tracea_norm_tile;
 typedef void (*tracea_norm_fn)(const tracea_norm_tile*);
 
@@ -146,6 +166,8 @@ typedef void (*tracea_gather_fn)(const tracea_gather_tile*);
 // [0, queries) of each:
 //   s = scale * q k^T, keys [0, keys); then softcap * tanh(s / softcap) if there is a cap
 //   s = fill for keys from `seen + row * seen_step` on, if causal
+//   s = -inf for keys before `place - before` and behind `place + after`, if before >= 0, where
+//       place = seen - 1 + row * seen_step; not for keys nor for places below `everywhere`
 //   y = softmax(s with the mask) v
 // mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key (causal drops like false).
 // A row whose keys are all masked by -inf or false gives zeros if zero_rows, else what ONNX
@@ -158,13 +180,17 @@ typedef struct {
   const float* v; int64_t v_stride;
   const void* mask; int64_t mask_row, mask_col, mask_head;  // mask_col is 0 or 1
   int64_t seen, seen_step;
+  int64_t before, after, everywhere;
   int32_t mask_kind, causal, zero_rows;
   int32_t direct;                        // 1: few queries; k is read in place, not packed
   float scale, fill, softcap;
-  float* y; int64_t y_stride, y_head;
+  void* y; int64_t y_stride, y_head;
+  int32_t y_size;                        // bytes of an element: 4; in bf16 also 2
   void* scratch;                         // >= tracea_attention_scratch(...) bytes, 64-byte aligned
 } tracea_attention_tile;
 typedef void (*tracea_attention_fn)(const tracea_attention_tile*);
+// attention_bf16: q, k and v are bf16; a column of q and k is a pair of them (`head` and all steps
+// of q, k and v count pairs), k's columns lie side by side, nothing is read in place.
 typedef int64_t (*tracea_attention_scratch_fn)(int64_t keys, int64_t head, int64_t head_v);
 
 // One register tile of a dense convolution: `nv` blocks of 16 output channels for `pixels` outputs
@@ -331,6 +357,10 @@ typedef struct {
   tracea_softmax_fn softmax_rows, softmax_columns;
   tracea_copy_fn copy;
   tracea_recurrent_fn lstm, gru;
+  tracea_blocks_fn gemm_blocks;
+  tracea_finite_fn all_finite;
+  tracea_attention_fn attention_bf16;
+  tracea_attention_scratch_fn attention_bf16_scratch;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

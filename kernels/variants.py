@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 __all__ = [
@@ -121,21 +121,26 @@ def _gemm(isa: str, mr: int, nv: int, dot_rows: int) -> Variant:
 def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
     """The same on pairs of bf16, right operand packed; the left one in bf16 or float32."""
     params = {"mr": mr, "nv": nv, "matrix": False}
-    functions = frozenset({"pairs"})
+    functions = frozenset({"halves", "pairs"})
     tile = f"{mr}x{nv * PANEL}"
     return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
+
+
+def _gemm_blocks(isa: str, *rows: int) -> Variant:
+    """A product by stored blocks, on tiles of one of ``rows``: largest first, ending in 1."""
+    return Variant("gemm_blocks", isa, "gemm_blocks.cpp.in", f"{rows[0]}x16", {"rows": rows})
 
 
 def _gemm_amx(isa: str, mr: int, nv: int) -> Variant:
     """Pairs on 2 x 2 matrix tiles of 16 x 16; a left operand in float32 on ``mr`` by ``nv``."""
     params = {"mr": mr, "nv": nv, "matrix": True}
-    functions = frozenset({"pairs"})
+    functions = frozenset({"halves", "pairs"})
     return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", "32x32", params, functions, "bf16")
 
 
 def _norm(isa: str, rows: int) -> Variant:
     tile = f"{rows}x{isa_of(isa).width}"
-    return Variant("norm", isa, "norm.cpp.in", tile, {"rows": rows})
+    return Variant("norm", isa, "norm.cpp.in", tile, {"rows": rows}, frozenset({"halves"}))
 
 
 def _gather(isa: str) -> Variant:
@@ -149,9 +154,24 @@ def _copy(isa: str) -> Variant:
 
 def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
     """Register tiles of ``rows`` by ``panels``, each largest first and ending in 1."""
-    params = {"query_block": 24, "key_block": 256, "rows": rows, "panels": panels}
+    params: dict[str, object] = {
+        "dtype": "f32", "query_block": 24, "key_block": 256, "rows": rows, "panels": panels
+    }  # fmt: skip
     functions = frozenset({"exp_neg", "sums", "tanh", "transpose"})
     return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
+
+
+def _attention_bf16(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
+    """The same with both products in bf16."""
+    same = _attention(isa, rows, panels)
+    functions = same.functions - {"sums"} | {"halves", "pairs"}
+    return replace(
+        same,
+        op="attention_bf16",
+        dtype="bf16",
+        params={**same.params, "dtype": "bf16"},
+        functions=functions,
+    )
 
 
 def _conv(isa: str, pixels: int, nv: int) -> Variant:
@@ -207,6 +227,7 @@ VARIANTS = (
     _norm("scalar", 4),
     _norm("avx2", 4),
     _norm("avx512", 4),
+    _norm("avx512bf16", 4),
     _gather("scalar"),
     _gather("avx2"),
     _gather("avx512"),
@@ -216,6 +237,10 @@ VARIANTS = (
     _attention("scalar", (4, 1), (1,)),
     _attention("avx2", (6, 4, 2, 1), (1,)),
     _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),
+    _attention_bf16("scalar", (4, 1), (1,)),
+    _attention_bf16("avx2", (6, 4, 2, 1), (1,)),
+    _attention_bf16("avx512", (6, 4, 2, 1), (4, 2, 1)),
+    _attention_bf16("avx512bf16", (6, 4, 2, 1), (4, 2, 1)),
     _conv("scalar", 2, 1),
     _conv("avx2", 6, 1),
     _conv("avx512", 14, 2),
@@ -234,9 +259,16 @@ VARIANTS = (
     _recurrent("scalar", 4, 1),
     _recurrent("avx2", 1, 2),
     _recurrent("avx512", 1, 6),
+    _gemm_blocks("scalar", 4, 2, 1),
+    _gemm_blocks("avx2", 6, 4, 2, 1),
+    _gemm_blocks("avx512", 16, 8, 4, 2, 1),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),
+    Variant("chain_bf16", "scalar", "chain.cpp.in", "", dtype="bf16"),
+    Variant("chain_bf16", "avx2", "chain.cpp.in", "", dtype="bf16"),
+    Variant("chain_bf16", "avx512", "chain.cpp.in", "", dtype="bf16"),
+    Variant("chain_bf16", "avx512bf16", "chain.cpp.in", "", dtype="bf16"),
 )
 
 

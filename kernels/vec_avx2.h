@@ -2,6 +2,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
+typedef uint32_t vu __attribute__((vector_size(32)));  // for shifts that drop bits
 typedef __m256i vm;
 enum { W = 8 };
 constexpr float EXP_LOW = -87.33f;  // exp rounds to 2^-126 here, which scale() flushes to 0
@@ -43,7 +44,7 @@ INLINE vi to_int(vf a) { return (vi)_mm256_cvtps_epi32(a); }
 
 // a * 2^n for whole n in [-126, 128]; 0 at n = -126.
 INLINE vf scale(vf a, vf n) {
-  const vf half = a * from_bits((to_int(n) + 126) << 23);
+  const vf half = a * from_bits((vi)((vu)(to_int(n) + 126) << 23));
   return half + half;
 }
 //% if "sums" in needs
@@ -184,10 +185,27 @@ INLINE vf minus_turns(vf x, vf n) {
 INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
 INLINE vf upper(vf a) { return from_bits(bits(a) & (int32_t)0xffff0000); }
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
-INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
-  uint32_t u;
-  __builtin_memcpy(&u, &x, sizeof u);
-  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+//% endif
+//% if "halves" in needs
+
+// The nearest bf16, ties to even; a NaN stays one.
+INLINE void store_bf16(uint16_t* p, vf v, int64_t n) {
+  uint32_t u[W];
+  __builtin_memcpy(u, &v, sizeof u);
+  for (int i = 0; i < W && i < n; i++) {
+    const uint32_t near = (u[i] + 0x7fff + (u[i] >> 16 & 1)) >> 16;
+    p[i] = (uint16_t)((u[i] & 0x7fffffff) > 0x7f800000 ? u[i] >> 16 | 0x40 : near);
+  }
+}
+INLINE void store_bf16(uint16_t* p, vf v) { store_bf16(p, v, W); }
+
+// Lanes of the bf16 at p (first) and q (second).
+INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
+  uint32_t u[W] = {};
+  for (int i = 0; i < W && i < n; i++) u[i] = (uint32_t)p[i] | (uint32_t)q[i] << 16;
+  vf v;
+  __builtin_memcpy(&v, u, sizeof v);
+  return v;
 }
 //% endif
 //% if "turn" in needs or "transpose" in needs

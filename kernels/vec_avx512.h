@@ -2,6 +2,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));  // for shifts that drop bits
 typedef __mmask16 vm;
 enum { W = 16 };
 constexpr float EXP_LOW = -105.5f;  // exp rounds to 2^-152 here, which is 0
@@ -162,10 +163,31 @@ INLINE vf dot_pairs(vf a, vf b, vf c) {
 //% else
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
 //% endif
-INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
-  uint32_t u;
-  __builtin_memcpy(&u, &x, sizeof u);
-  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+//% endif
+//% if "halves" in needs
+
+// The nearest bf16, ties to even; a NaN stays one.
+//% if isa in ("avx512bf16", "amxbf16")
+INLINE __m256i to_bf16(vf v) { return (__m256i)_mm512_cvtneps_pbh(v); }  // subnormals are 0
+//% else
+INLINE __m256i to_bf16(vf v) {
+  const __m512i u = (__m512i)v, last = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const __m512i near = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), last);
+  const __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(
+      _mm512_srli_epi32(_mm512_mask_mov_epi32(near, is_nan(v), quiet), 16));
+}
+//% endif
+INLINE void store_bf16(uint16_t* p, vf v) { _mm256_storeu_si256((__m256i*)p, to_bf16(v)); }
+INLINE void store_bf16(uint16_t* p, vf v, int64_t n) {
+  _mm256_mask_storeu_epi16(p, first(n), to_bf16(v));
+}
+
+// Lanes of the bf16 at p (first) and q (second).
+INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
+  const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p));
+  const __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), q));
+  return (vf)_mm512_or_si512(a, _mm512_slli_epi32(b, 16));
 }
 //% endif
 //% if "turn" in needs or "transpose" in needs

@@ -44,7 +44,7 @@ INLINE vf mantissa(vf x, vf& n) {
   const vf y = select(small, x * set1(8388608.0f), x);
   const vi e = (bits(y) - 0x3f3504f3) >> 23;
   n = to_float(e) - select(small, set1(23.0f), set1(0.0f));
-  return from_bits(bits(y) - (e << 23));
+  return from_bits((vi)((vu)bits(y) - ((vu)e << 23)));
 }
 //% endif
 //% if "log1" in needs
@@ -94,7 +94,7 @@ INLINE vf v_tanh(vf x) {
   const vf shifted = fma(x, set1(2.88539008f), magic);  // its low bits are n
   const vf h = fma(shifted - magic, set1(-0.346573590f), x);
   const vf p = poly(h, 1.99999988f, 1.33332193f, 0.666676581f, 0.267812312f, 0.0888449401f);
-  const vf power = from_bits((bits(shifted) << 23) + 0x3f800000);
+  const vf power = from_bits((vi)(((vu)bits(shifted) << 23) + 0x3f800000));
   const vf e = fma(power, fma(h * h, p, h + h), power - one);
   return e / (e + set1(2.0f));
 }
@@ -237,7 +237,7 @@ INLINE vf v_sin(vf x, int quarter) {
   const vf c = fma(z * z, poly(z, 0.041666634f, -0.0013886805f, 2.4376768e-05f),
                    fma(z, set1(-0.5f), set1(1.0f)));
   const vf y = select(less(set1(0.5f), to_float(q & 1)), c, s);
-  return from_bits(bits(y) ^ ((q & 2) << 30));
+  return from_bits((vi)((vu)bits(y) ^ ((vu)(q & 2) << 30)));
 }
 //% endif
 //% if "root" in needs

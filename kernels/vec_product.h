@@ -11,6 +11,17 @@ INLINE void step(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)
   }
 }
 
+//% if "pairs" in needs
+// The same where a lane holds two bf16: two steps at once.
+template <int MR, int NV>
+INLINE void step_pairs(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)[NV * P]) {
+  UNROLL for (int i = 0; i < MR; i++) {
+    const vf x = set1(a[i * lda]);
+    UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = dot_pairs(x, b[j], c[i][j]);
+  }
+}
+
+//% endif
 // Row r of B: vector j of panel p lies at b + p * panel + j * W.
 template <int NV>
 INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {

@@ -2,6 +2,7 @@
 #define UNROLL
 typedef float vf;
 typedef int32_t vi;
+typedef uint32_t vu;  // for shifts that drop bits
 typedef bool vm;
 enum { W = 1 };
 constexpr float EXP_LOW = -87.33f;  // exp rounds to 2^-126 here, which scale() flushes to 0
@@ -41,7 +42,7 @@ INLINE vi to_int(vf a) { return (vi)a; }
 
 // a * 2^n for whole n in [-126, 128]; 0 at n = -126.
 INLINE vf scale(vf a, vf n) {
-  const vf half = a * from_bits((to_int(n) + 126) << 23);
+  const vf half = a * from_bits((vi)((vu)(to_int(n) + 126) << 23));
   return half + half;
 }
 //% if "sums" in needs
@@ -124,9 +125,18 @@ INLINE void turn(const float* src, int64_t, int64_t, int64_t, float* dst, int64_
 INLINE vf lower(vf a) { return from_bits((vi)((uint32_t)bits(a) << 16)); }
 INLINE vf upper(vf a) { return from_bits(bits(a) & (vi)0xffff0000); }
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
-INLINE uint32_t to_bf16(float x) {  // round half to even; a NaN stays one
-  const uint32_t u = (uint32_t)bits(x);
-  return x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+//% endif
+//% if "halves" in needs
+
+// The nearest bf16, ties to even; a NaN stays one.
+INLINE void store_bf16(uint16_t* p, vf v, int64_t = 1) {
+  const uint32_t u = (uint32_t)bits(v);
+  *p = (uint16_t)(v != v ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+// Lanes of the bf16 at p (first) and q (second).
+INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
+  return n <= 0 ? 0.0f : from_bits((vi)((uint32_t)*p | (uint32_t)*q << 16));
 }
 //% endif
 //% if "transpose" in needs

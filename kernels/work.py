@@ -197,7 +197,8 @@ def _inside(y: Touched, ints: tuple[int, ...]) -> int:
 
 _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
     {
-        "gemm": _gemm, "gemm_bf16": _gemm, "attention": _attention, "conv": _conv,
+        "gemm": _gemm, "gemm_bf16": _gemm, "attention": _attention,
+        "attention_bf16": _attention, "conv": _conv,
         "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
         "recurrent": _recurrent,
     }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tracea_graph.config import Window
 from tracea_graph.passes import (
     attention,
     attention_nodes,
@@ -27,13 +30,18 @@ from tracea_graph.passes import (
     transposed,
     trunk,
 )
-from tracea_graph.passes.precision import GemmInBf16
+from tracea_graph.passes.block_sparse import SkipZeroBlocks
+from tracea_graph.passes.exact_rank import FactorGemm
+from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16
+from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["CONNECT", "phases"]
+__all__ = ["CONNECT", "FORMS", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
+FORMS = (*LOWERING, "exact-rank", "window", "zero-blocks")
+"""Rules that give a region another form: without them it is there in its plain one."""
 
 
 _SPELL = Phase("spell", (spelling.SpellOut(),))
@@ -136,11 +144,21 @@ def _lift(plain_weights: bool) -> Phase:
     )
 
 
-def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase, ...]:
+def _lower(precision: str) -> tuple[Phase, ...]:
+    """Regions are what they will be: only their numbers change."""
+    if precision == "fp32":
+        return ()
+    attention = (AttentionInBf16(),) if precision == "bf16" else ()
+    return (Phase("precision", (GemmInBf16(precision), *attention)),)
+
+
+def phases(
+    plain_weights: bool = False, precision: str = "fp32", windows: Sequence[Window] = ()
+) -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16`` or ``bf16-weights``.
+    ``bf16`` or ``bf16-weights``; ``windows`` are for attention.
     """
     exact = (
         _SPELL,
@@ -154,6 +172,7 @@ def phases(plain_weights: bool = False, precision: str = "fp32") -> tuple[Phase,
         Phase(CONNECT, (trunk.ConnectTrunk(),)),
         *_MOVEMENT,
     )
-    # regions are what they will be: only their numbers change
-    lower = (Phase("precision", (GemmInBf16(precision),)),) if precision != "fp32" else ()
-    return (*exact, *lower)
+    # regions are what they will be: what can be skipped in them is all that changes
+    near = (WindowAttention(tuple(windows)),) if windows else ()
+    sparse = Phase("sparsity", (FactorGemm(), SkipZeroBlocks(), *near))
+    return (*exact, sparse, *_lower(precision), Phase(CONNECT, (trunk.ConnectBlocks(),)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracea_graph.ir import Extent, combine
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.attention import CAUSAL, MASKS, AttentionParams
-from tracea_graph.ops.program import View
-from tracea_graph.passes.writer import Shape, Slot, Writer, broadcast
+from tracea_graph.ops.program import Buffer, View
+from tracea_graph.passes.lower_gemm import rounded
+from tracea_graph.passes.writer import Shape, Slot, Writer, broadcast, matrix
 
 __all__ = ["lower_attention"]
 
@@ -17,6 +18,8 @@ def lower_attention(
 ) -> None:
     batch, queries = p.extents(0, operands[0].spec)
     keys = p.extents(1, operands[1].spec)[1]
+    if p.in_bf16:
+        operands = [*_in_pairs(w, operands[:3]), *operands[3:]]
     q = _heads(operands[0], p.layouts[0], queries, p.heads, p.head, p.widths[0], p.offsets[0])
     k = _heads(operands[1], p.layouts[1], keys, p.shared_heads, p.head, p.widths[1], p.offsets[1])
     v = _heads(
@@ -24,11 +27,27 @@ def lower_attention(
     )
     y = _heads(results[0], p.layouts[3], queries, p.heads, p.head_v, p.heads * p.head_v)
     full: Shape = (batch, p.heads, queries, keys)
+    mask = broadcast(operands[3], full) if p.mask != "none" else None
+    kinds = MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)
     w.call(
-        "attention", q, k, v, broadcast(operands[3], full) if p.mask != "none" else None, y,
-        ints=(MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)),
+        "attention_bf16" if p.in_bf16 else "attention", q, k, v, mask, y,
+        ints=(*kinds, *p.reach, p.everywhere),
         floats=(p.scale, p.fill, p.softcap),
     )  # fmt: skip
+    if results[0].rounded:
+        half = results[0].in_bf16
+        assert half is not None
+        w.call("round_bf16", matrix(results[0]), matrix(half))
+
+
+def _in_pairs(w: Writer, operands: Sequence[Slot]) -> list[Slot]:
+    """The operands in bf16; one that is read twice is rounded once."""
+    made: dict[Buffer, Slot] = {}
+    for slot in operands:
+        if slot.buffer not in made:
+            view = rounded(w, slot, slot.shape[-1])
+            made[slot.buffer] = Slot(view.buffer, TensorSpec(DType.BF16, slot.shape))
+    return [made[slot.buffer] for slot in operands]
 
 
 def _heads(

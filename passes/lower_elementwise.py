@@ -11,6 +11,7 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Layout
 from tracea_graph.ops.program import View
+from tracea_graph.passes.lower_rows import stored
 from tracea_graph.passes.writer import Shape, Slot, Writer, dense, stretched
 
 __all__ = ["chain_call", "columns_of", "lower_concat", "lower_elementwise"]
@@ -20,7 +21,9 @@ def lower_elementwise(
     w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     full = p.common([s.shape for s in operands])
-    _write_chain(w, p, operands, [dense(slot.buffer, full) for slot in results])
+    chain, slots = stored(p.chain, results)
+    p = replace(p, chain=chain or p.chain)
+    _write_chain(w, p, operands, [dense(slot.buffer, full) for slot in slots])
 
 
 def lower_concat(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL, GemmParams
-from tracea_graph.ops.program import GemmDriver
-from tracea_graph.passes.lower_rows import norm_call, result_and_sum
+from tracea_graph.ops.program import GemmDriver, View
+from tracea_graph.passes.lower_rows import norm_call, stored, sum_of
 from tracea_graph.passes.writer import Shape, Slot, Writer, dense, matrix, over_rows
 
-__all__ = ["DRIVERS", "lower_gemm"]
+__all__ = ["DRIVERS", "lower_gemm", "rounded"]
 
 DRIVERS: tuple[GemmDriver, ...] = (
     GemmDriver(max_rows=4, prefetch=0),
@@ -24,28 +24,41 @@ DRIVERS: tuple[GemmDriver, ...] = (
 def lower_gemm(
     w: Writer, p: GemmParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    x = matrix(operands[0])
-    y, total = result_and_sum(results)
+    rows = product(operands[0].shape[:-1])
     panels: Shape = (-(-p.n // PANEL), p.k, PANEL)
     if p.layout in IN_BF16:
         panels = (-(-p.n // PANEL), -(-p.k // 2), PANEL, 2)
     packed = p.layout == "panels" or p.layout in IN_BF16
-    stored = panels if packed else operands[1].shape
-    weight = dense(operands[1].buffer, stored)
+    weight = dense(operands[1].buffer, panels if packed else operands[1].shape)
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
-    extras, affine = operands[2 + p.bias :][: len(kinds)], operands[2 + p.bias + len(kinds) :]
-    views = [
-        over_rows(slot, kind, x.dims[0], p.n) for slot, kind in zip(extras, kinds, strict=True)
-    ]
-    into = [total] if p.norm else [matrix(slot) for slot in results]
-    if p.layout == "pairs":
-        pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], p.k + p.k % 2)))
-        w.call("round_bf16", x, pairs.view)
-        x = pairs.view
-    w.call(
-        "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
-        ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=p.epilogue, drivers=DRIVERS,
-    )  # fmt: skip
-    if p.norm is not None:
-        norm_call(w, p.norm, total, affine, y)
+    _, _, _, extras, affine = p.split(operands)
+    views = [over_rows(slot, kind, rows, p.n) for slot, kind in zip(extras, kinds, strict=True)]
+    total = sum_of(w, results) if p.norm else None
+    chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
+    into = [total] if total else [matrix(slot) for slot in slots]
+    pairs = p.layout == "pairs"
+    x = rounded(w, operands[0], p.k + p.k % 2) if pairs else matrix(operands[0])
+    if p.layout == "blocks":
+        places = dense(operands[-1].buffer, operands[-1].shape)
+        w.call(
+            "gemm_blocks", x, weight, bias, places, *views, *into,
+            ints=(len(p.parts) or 1,), chain=chain,
+        )  # fmt: skip
+    else:
+        w.call(
+            "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
+            ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=chain, drivers=DRIVERS,
+        )  # fmt: skip
+    if p.norm is not None and total is not None:
+        norm_call(w, p.norm, total, affine, results[0])
+
+
+def rounded(w: Writer, slot: Slot, columns: Extent) -> View:
+    """A value in bf16 as ``[rows, columns]``, of which the last may be padding."""
+    if slot.in_bf16:
+        return matrix(slot.in_bf16)
+    x = matrix(slot)
+    pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], columns)))
+    w.call("round_bf16", x, pairs.view)
+    return pairs.view

@@ -20,6 +20,7 @@ from tracea_graph.passes.blocked import Blocked
 from tracea_graph.passes.chains import IDENTITY
 from tracea_graph.passes.layout import Layout
 from tracea_graph.passes.lower_conv import lower_conv, lower_pool
+from tracea_graph.passes.rounding import Rounding
 from tracea_graph.passes.values import Values
 from tracea_graph.passes.writer import Slot, Writer
 
@@ -43,7 +44,8 @@ def lower_region(
     """``lower`` writes the steps that know nothing of blocks."""
     specs = p.infer_all([s.spec for s in operands])
     targets = dict(zip(p.results, results, strict=True))
-    v = Values(w, Layout.plan(specs, p.steps, p.inputs), specs, targets=targets)
+    layout = Layout.plan(specs, p.steps, p.inputs)
+    v = Values(w, layout, specs, Rounding.plan(p, specs), targets=targets)
     v.dense |= dict(enumerate(operands))
     value = p.inputs
     for step in p.steps:

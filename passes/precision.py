@@ -1,6 +1,6 @@
 """Lower precision, where the caller asked for it: products with weights in bf16.
 
-bf16            both operands in bf16, sums in float32
+bf16            both operands in bf16, sums in float32; attention likewise, its softmax in float32
 bf16-weights    weights in bf16, everything else in float32
 """
 
@@ -13,21 +13,55 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import BF16_SINCE, PANEL, GemmParams, pack_pairs, unpack_panels
+from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LOWERING", "ROUNDING", "GemmInBf16"]
+__all__ = ["LOWERING", "ROUNDING", "AttentionInBf16", "GemmInBf16"]
 
 ROUNDING = 2.0**-9
 """Relative error of one number rounded to bf16, at most."""
 _ERROR = ROUNDING / 6
 """What one product brings into the outputs, of max|y|: its roundings are independent, their root
 mean square is 0.41 of the largest, two meet in a term, and max|y| is about four deviations."""
-LOWERING = ("bf16",)
-"""Rules that change numbers only: without them a region is there in its exact form."""
+LOWERING = ("bf16", "bf16-attention")
+"""Rules that change numbers only, the ones that cost least accuracy first."""
+_COMPUTED = (GemmParams, ElementwiseParams, NormParams)
 _LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
+
+
+@dataclass(frozen=True)
+class AttentionInBf16:
+    """Attention over what products computed; a cache of keys is read as it lies instead."""
+
+    name: str = "bf16-attention"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, AttentionParams) or params.in_bf16:
+            return
+        if why := _unfit(graph, region, params):
+            yield Miss(self.name, region.id, why)
+            return
+        lower = dataclasses.replace(params, in_bf16=True)
+        new = fused(self.name, lower, region.operands, region.results, [region])
+        yield Proposal(self.name, (region,), (new,), error=_ERROR)
+
+
+def _unfit(graph: TileGraph, region: Region, params: AttentionParams) -> str | None:
+    """Why attention stays in float32, or None."""
+    sizes = (params.head, params.head_v, *params.offsets, *params.widths)
+    if any(size % 2 for size in sizes) or "turned" in params.layouts:
+        return "its columns do not lie in pairs"
+    for value in region.operands[:3]:
+        source = graph.producer(value)
+        if source is None or graph.is_output(value) or not isinstance(source.params, _COMPUTED):
+            return f"{value!r} is no result of a product or chain"
+    return None
 
 
 @dataclass(frozen=True)

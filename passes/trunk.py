@@ -1,36 +1,50 @@
-"""Neighbouring regions become the steps of one program: the convolutional trunk.
+"""Neighbouring regions become the steps of one program: convolutional trunks, transformer blocks.
 
 FusedConv, FusedPool, elementwise chains, moves of channels … -> one FusedRegion
+FusedGemm, FusedAttention, FusedNorm, FusedElementwise …      -> one FusedRegion
 
 What lies between two steps never leaves the program, so it lies as the kernels like it.  Cores
-(convolutions and pools) hold a trunk together; other steps come along where they lie between
-cores, or follow one at the end.  A trunk is convex: no path leaves it and comes back.
+(convolutions and pools; products and attention) hold a program together; other steps come along
+where they lie between cores, or follow one at the end.  It is convex: no path leaves it and comes
+back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops import OpParams
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.moves import read_moves
 from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.passes.writer import localise
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["ConnectTrunk"]
+__all__ = ["ConnectBlocks", "ConnectTrunk"]
 
-_CORE = (ConvParams, PoolParams)
-_WORDS = (*_CORE, ElementwiseParams, GemmParams, NormParams, MoveParams)
+_TRUNK_CORE = (ConvParams, PoolParams)
+_TRUNK = (*_TRUNK_CORE, ElementwiseParams, GemmParams, NormParams, MoveParams)
+_BLOCK_CORE = (GemmParams, AttentionParams)
+_BLOCK = (
+    *_BLOCK_CORE, ElementwiseParams, NormParams, ConcatParams, EmbeddingParams, MatMulParams,
+    SoftmaxParams, ReduceParams,
+)  # fmt: skip
 _MAX_OPERANDS, _MAX_STEPS = 240, 200
 """Of one program: what the library accepts, with room for scratch."""
 
@@ -45,30 +59,88 @@ class ConnectTrunk:
     name: str = "trunk"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if not isinstance(region.params, _CORE):
+        yield from _connect(self.name, _Trunk(graph), region)
+
+
+@dataclass(frozen=True)
+class ConnectBlocks:
+    """The blocks of a transformer: products and attention with what lies between them."""
+
+    name: str = "blocks"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        yield from _connect(self.name, _Blocks(graph), region)
+
+
+def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | Miss]:
+    """One program of a core and everything around it, proposed by its first step."""
+    if not isinstance(region.params, family.cores):
+        return
+    around = _Neighbourhood(family)
+    members = around.grow(region)
+    while members and members[0].id == region.id and len(members) > 1:
+        unfit = _first_unfit(family, members)
+        if unfit is None:
+            params, operands, results = _build(family, members)
+            new = fused(name, params, operands, results, members)
+            yield Proposal(name, tuple(members), (new,))
             return
-        around = _Neighbourhood(graph)
+        if unfit.id == region.id:
+            return
+        yield Miss(name, unfit.id, "its shapes do not provably fit inside a program")
+        around.exclude(unfit)
         members = around.grow(region)
-        while members and members[0].id == region.id and len(members) > 1:
-            unfit = _first_unfit(graph, members)
-            if unfit is None:
-                params, operands, results = _build(graph, members)
-                new = fused(self.name, params, operands, results, members)
-                yield Proposal(self.name, tuple(members), (new,))
-                return
-            if unfit.id == region.id:
-                return
-            yield Miss(self.name, unfit.id, "its shapes do not provably fit inside a program")
-            around.exclude(unfit)
-            members = around.grow(region)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What can be a step of one kind of program, and what is worth ending with."""
+
+    graph: TileGraph
+    cores: ClassVar[tuple[type, ...]]
+
+    def steps_of(self, region: Region) -> Steps | None:
+        """The steps a region would be; None if it cannot be one."""
+        raise NotImplementedError
+
+    def ends(self, region: Region) -> bool:
+        """True if what follows the last core in vain is better a step than a node."""
+        raise NotImplementedError
+
+
+class _Trunk(_Family):
+    cores = _TRUNK_CORE
+
+    def steps_of(self, region: Region) -> Steps | None:
+        return _steps_of(self.graph, region)
+
+    def ends(self, region: Region) -> bool:
+        """Chains and concatenations finish what cores began; so does what reads a
+        pooled vector.  A move at the end only moves."""
+        if isinstance(region.params, (GemmParams, NormParams)):
+            return self.graph.spec(region.results[0]).rank == 2
+        done = isinstance(region.params, (ElementwiseParams, MoveParams))
+        return done or region.op == "Concat"
+
+
+class _Blocks(_Family):
+    cores = _BLOCK_CORE
+
+    def steps_of(self, region: Region) -> Steps | None:
+        values = (*region.reads, *region.writes)
+        known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
+        fits = isinstance(region.params, _BLOCK) and region.results and known
+        return ((region.params, region.operands, region.results),) if fits else None
+
+    def ends(self, region: Region) -> bool:
+        return isinstance(region.params, (ElementwiseParams, NormParams))
 
 
 def _steps_of(graph: TileGraph, region: Region) -> Steps | None:
-    """The steps a region would be; None if it cannot be one."""
     params = region.params
     if isinstance(params, RegionParams) or not region.results:
         return None
-    if isinstance(params, _WORDS):
+    if isinstance(params, _TRUNK):
         whole = is_f32(graph, *region.reads, *region.writes)
         ranks = {graph.spec(v).rank for v in region.writes}
         single = len(region.results) == 1 or not isinstance(params, ElementwiseParams)
@@ -87,13 +159,13 @@ def _channels_known(graph: TileGraph, region: Region) -> bool:
 class _Neighbourhood:
     """Who around a region can be a step of its program."""
 
-    def __init__(self, graph: TileGraph) -> None:
-        self.graph = graph
+    def __init__(self, family: _Family) -> None:
+        self.family, self.graph = family, family.graph
         self._known: dict[str, Steps | None] = {}
 
     def steps(self, region: Region) -> Steps | None:
         if region.id not in self._known:
-            self._known[region.id] = _steps_of(self.graph, region)
+            self._known[region.id] = self.family.steps_of(region)
         return self._known[region.id]
 
     def exclude(self, region: Region) -> None:
@@ -134,49 +206,46 @@ class _Neighbourhood:
         The chosen are convex: what lies before or behind one of them does so inside.
         """
         after, before = (
-            _with_core(chosen, self.graph.sources),
-            _with_core(chosen[::-1], self.graph.readers),
+            self._with_core(chosen, self.graph.sources),
+            self._with_core(chosen[::-1], self.graph.readers),
         )
         inside, kept = {r.id for r in chosen}, dict[str, Region]()
         for region in chosen:
-            core, behind = isinstance(region.params, _CORE), region.id in after
+            core, behind = self._is_core(region), region.id in after
             sources = (s.id for s in self.graph.sources(region) if s.id in inside)
-            tail = behind and self._worth_ending_with(region) and all(s in kept for s in sources)
+            tail = behind and self.family.ends(region) and all(s in kept for s in sources)
             if core or (behind and region.id in before) or tail:
                 kept[region.id] = region
         return list(kept.values())
 
-    def _worth_ending_with(self, region: Region) -> bool:
-        """Chains and concatenations finish what cores began; so does what reads a
-        pooled vector.  A move at the end only moves."""
-        if isinstance(region.params, (GemmParams, NormParams)):
-            return self.graph.spec(region.results[0]).rank == 2
-        done = isinstance(region.params, (ElementwiseParams, MoveParams))
-        return done or region.op == "Concat"
+    def _is_core(self, region: Region) -> bool:
+        return isinstance(region.params, self.family.cores)
+
+    def _with_core(
+        self, regions: Sequence[Region], near: Callable[[Region], Sequence[Region]]
+    ) -> set[str]:
+        """Of regions in order those that a core comes before, by way of ``near``."""
+        found, reached = set[str](), set[str]()
+        for region in regions:
+            names = {r.id for r in near(region)}
+            if not names.isdisjoint(reached):
+                found.add(region.id)
+            if region.id in found or self._is_core(region):
+                reached.add(region.id)
+        return found
 
 
-def _with_core(regions: Sequence[Region], near: Callable[[Region], Sequence[Region]]) -> set[str]:
-    """Of regions in order those that a core comes before, by way of ``near``."""
-    found, reached = set[str](), set[str]()
-    for region in regions:
-        names = {r.id for r in near(region)}
-        if not names.isdisjoint(reached):
-            found.add(region.id)
-        if region.id in found or isinstance(region.params, _CORE):
-            reached.add(region.id)
-    return found
-
-
-def _first_unfit(graph: TileGraph, members: Sequence[Region]) -> Region | None:
+def _first_unfit(family: _Family, members: Sequence[Region]) -> Region | None:
     """The first region whose shapes do not follow from those of what is outside."""
     outside = sorted(
         {v for r in members for v in r.reads} - {v for r in members for v in r.writes}
     )
+    graph = family.graph
     # as the program will know them: sizes are symbols of its own
     local, _ = localise([graph.spec(v) for v in outside], True)
     specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))
     for region in members:
-        for params, reads, results in _steps_of(graph, region) or ():
+        for params, reads, results in family.steps_of(region) or ():
             try:
                 found = params.infer([specs[v] for v in reads])
             except ValueError:
@@ -186,10 +255,11 @@ def _first_unfit(graph: TileGraph, members: Sequence[Region]) -> Region | None:
 
 
 def _build(
-    graph: TileGraph, members: Sequence[Region]
+    family: _Family, members: Sequence[Region]
 ) -> tuple[RegionParams, tuple[str, ...], tuple[str, ...]]:
     """The program of some regions, what it reads and what others read of it."""
-    steps = [s for r in members for s in _steps_of(graph, r) or ()]
+    graph = family.graph
+    steps = [s for r in members for s in family.steps_of(r) or ()]
     inside = {v for _, _, results in steps for v in results}
     operands = tuple(dict.fromkeys(v for _, reads, _ in steps for v in reads if v not in inside))
     numbers = {v: i for i, v in enumerate(operands)}

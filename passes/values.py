@@ -22,6 +22,7 @@ from tracea_graph.passes.blocked import (
     through_blocks,
 )  # fmt: skip
 from tracea_graph.passes.layout import Layout
+from tracea_graph.passes.rounding import Rounding
 from tracea_graph.passes.writer import Shape, Slot, Writer
 
 __all__ = ["Values", "four"]
@@ -38,6 +39,7 @@ class Values:
     w: Writer
     layout: Layout
     specs: Sequence[TensorSpec]
+    rounding: Rounding
     dense: dict[int, Slot] = field(default_factory=dict)
     views: dict[int, View] = field(default_factory=dict)
     blocks: dict[int, Blocked] = field(default_factory=dict)
@@ -158,7 +160,14 @@ class Values:
     def out(self, value: int) -> Slot:
         """Where a plain value is to be written."""
         if value not in self.dense:
-            self.dense[value] = self.targets.get(value) or self.w.temp(self.specs[value])
+            half = TensorSpec(DType.BF16, self.specs[value].shape)
+            if value in self.rounding.only:
+                slot = self.w.temp(half)
+            else:
+                slot = self.targets.get(value) or self.w.temp(self.specs[value])
+            if value in self.rounding.too:
+                slot = dataclasses.replace(slot, rounded=self.w.temp(half).buffer)
+            self.dense[value] = slot
         return self.dense[value]
 
 

@@ -20,10 +20,14 @@ Shape = tuple[Extent, ...]
 
 @dataclass(frozen=True)
 class Slot:
-    """A value of a program: the buffer it fills, its element type and shape."""
+    """A value of a program: the buffer it fills, its element type and shape.
+
+    ``rounded`` is where the same numbers lie in bf16 too, for those who read them so.
+    """
 
     buffer: Buffer
     spec: TensorSpec
+    rounded: Buffer | None = None
 
     @property
     def shape(self) -> Shape:
@@ -33,6 +37,19 @@ class Slot:
     def view(self) -> View:
         """All of it, as it lies."""
         return dense(self.buffer, self.shape)
+
+    @property
+    def in_bf16(self) -> Slot | None:
+        """The value in bf16, if it lies so."""
+        if self.spec.dtype is DType.BF16:
+            return self
+        spec = TensorSpec(DType.BF16, self.spec.shape)
+        return Slot(self.rounded, spec) if self.rounded else None
+
+    @property
+    def in_f32(self) -> Slot | None:
+        """The value in float32, if it lies so."""
+        return None if self.spec.dtype is DType.BF16 else self
 
 
 @dataclass

@@ -39,6 +39,8 @@ Array = npt.NDArray[Any]
 Operand = str | float | int | Array
 BINDINGS = {"batch": 2, "seq": 5}
 LEGAL = Limits(min_gain_us=-np.inf, check=True)
+APART = Limits(skip=frozenset({"blocks", "trunk"}), min_gain_us=float("-inf"))
+"""All rules, but what could be steps of one program stays apart."""
 """Tiny sizes gain little: whatever is legal is applied."""
 
 

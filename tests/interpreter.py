@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from tracea_graph.ir import Extent, TensorSpec, evaluate
+from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
-from tracea_graph.ops.gemm import round_bf16
+from tracea_graph.ops.gemm import unpack_blocks
 from tracea_graph.ops.program import Buffer, Call, Program, View
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
@@ -80,8 +81,12 @@ def check_lifetimes(program: Program) -> None:
 
 
 def written(call: Call) -> Sequence[View | None]:
-    """The views a temp may first appear in."""
-    return call.views[5:] if call.kernel == "recurrent" else call.views[-1:]
+    """The views a call writes, as far as a temp may first appear in them."""
+    if call.kernel == "recurrent":
+        return call.views[5:]
+    if call.kernel == "norm":
+        return call.views[3:]
+    return call.views[-len(call.chain.results) if call.chain else -1 :]
 
 
 def buffers(call: Call) -> set[Buffer]:
@@ -99,10 +104,20 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
     for call in program.calls:
         views = [None if v is None else strided(memory, v, symbols) for v in call.views]
         KERNELS[call.kernel](call, views)
+        for view in filter(None, written(call)):
+            if dtype_of(program, view.buffer) is DType.BF16:
+                memory[view.buffer] = round_bf16(memory[view.buffer])
     return [
         memory[Buffer("output", i)].reshape(sizes(spec, symbols))
         for i, spec in enumerate(program.outputs)
     ]
+
+
+def dtype_of(program: Program, buffer: Buffer) -> DType | None:
+    """The element type of what a program writes; None for an input."""
+    if buffer.kind == "temp":
+        return program.temps[buffer.index].dtype
+    return program.outputs[buffer.index].dtype if buffer.kind == "output" else None
 
 
 def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Array:
@@ -140,6 +155,19 @@ def round_to_bf16(call: Call, views: list[Any]) -> None:
     y[:, : x.shape[1]] = round_bf16(x)
 
 
+def gemm_blocks(call: Call, views: list[Any]) -> None:
+    x, blocks, bias, places, *rest = views
+    (parts,) = call.ints
+    columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
+    w = unpack_blocks(blocks, places.astype(np.int64), x.shape[1], columns)
+    acc = x @ w + (0 if bias is None else bias)
+    if parts == 1:
+        return finish(call.chain, [acc], rest)
+    ends = np.cumsum([y.shape[-1] for y in rest])
+    for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
+        y[...] = part
+
+
 def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
     """Write the chain's results, or the accumulator itself, to the last views."""
     extras = len(chain.operands) - len(first) if chain else 0
@@ -149,11 +177,16 @@ def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
 
 
 def norm(call: Call, views: list[Any]) -> None:
-    x, gamma, beta, y = views
+    x, gamma, beta, y, *rounded = views
     (kind,), (epsilon,) = call.ints, call.floats
     centred = x - x.mean(-1, keepdims=True) if kind == 0 else x.copy()
     scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
-    y[...] = scaled * (1 if gamma is None else gamma) + (0 if beta is None else beta)
+    result = scaled * (1 if gamma is None else gamma) + (0 if beta is None else beta)
+    assert y is not None or rounded
+    if y is not None:
+        y[...] = result
+    for half in rounded:
+        half[...] = round_bf16(result)
 
 
 def elementwise(call: Call, views: list[Any]) -> None:
@@ -177,7 +210,7 @@ def embedding(call: Call, views: list[Any]) -> None:
 
 def attention(call: Call, views: list[Any]) -> None:
     q, k, v, mask, y = views
-    kind, zero_rows, order = call.ints
+    kind, zero_rows, order, before, after, everywhere = call.ints
     scale, fill, softcap = call.floats
     k, v = (np.repeat(x, q.shape[1] // max(1, x.shape[1]), 1) for x in (k, v))
     scores = scale * (q @ np.swapaxes(k, -1, -2))
@@ -192,6 +225,11 @@ def attention(call: Call, views: list[Any]) -> None:
         scores = scores + np.maximum(mask, -3.4e38)
     elif kind == 2:
         scores = np.where(mask, scores, -3.4e38)
+    if before >= 0:
+        place, key = np.arange(rows)[:, None] + (order != 1) * (keys - rows), np.arange(keys)
+        near = (place - before <= key) & (key <= place + after)
+        near |= (key < everywhere) | (place < everywhere)
+        scores = np.where(near, scores, -3.4e38)
     lost = scores.max(-1, keepdims=True, initial=-np.inf) <= -3.4e38
     weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
     shares = weights / weights.sum(-1, keepdims=True)
@@ -453,9 +491,9 @@ def recurrent(call: Call, views: list[Any]) -> None:
 
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_bf16": gemm, "round_bf16": round_to_bf16,
+        "gemm": gemm, "gemm_bf16": gemm, "gemm_blocks": gemm_blocks, "round_bf16": round_to_bf16,
         "norm": norm, "elementwise": elementwise,
-        "embedding": embedding, "attention": attention,
+        "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
         "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd,

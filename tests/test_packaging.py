@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -144,6 +146,26 @@ def test_the_quickstart_of_the_readme_works(programs: Path, tmp_path: Path) -> N
     code += "import numpy\nx = numpy.ones((3, 64), numpy.float32)\n"
     code += "print(session.run(None, {'x': x})[0].shape)"
     assert run(programs / "python", "-c", code, cwd=tmp_path).strip() == "(3, 96)"
+
+
+@pytest.mark.compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["lowest", "newest"])
+def test_the_declared_dependencies_suffice(wheel: Path, tmp_path: Path, which: str) -> None:
+    """A fresh environment with the oldest versions that are declared, or what pip picks today."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    wanted = [d.replace(">=", "==") if which == "lowest" else d for d in declared]
+    home = tmp_path / "env"
+    venv.create(home, with_pip=True)
+    run(home / "bin/python", "-m", "pip", "install", "-q", *wanted, cwd=tmp_path)
+    run(home / "bin/python", "-m", "pip", "install", "-q", "--no-deps", wheel, cwd=tmp_path)
+    onnx.save(small_model(), tmp_path / "model.onnx")
+    run(home / "bin/tracea-optimize", "model.onnx", "--keep", "legal", cwd=tmp_path)
+    result = json.loads((tmp_path / "model.tracea.json").read_text())
+    assert (result["status"], result["kernels"]) == ("passed", 1)
+    run(home / "bin/tracea", "inspect", "model.onnx", "--json", cwd=tmp_path)
+    run(home / "bin/tracea-optimize", "model.onnx", "--budget", "5", "-o", "t.onnx", cwd=tmp_path)
+    run(home / "bin/tracea", "bench", "model.onnx", "--pairs", "9", "--threads", "1", cwd=tmp_path)
 
 
 def python_block() -> str:

@@ -26,7 +26,7 @@ from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, sta
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Clock, Reporter
 from tracea_graph.pipeline.stages import STAGES, Stages
-from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
@@ -99,12 +99,21 @@ def _together(
     """Optimize models that share what they can: every one is planned, then each is finished."""
     lock = read_lock(options.lock) if options.lock else None
     options = lock.settle(options) if lock else options
+    options, notes = settle_precision(options)
     foundry = Foundry(levels_of(options.target, options.precision), options.environment)
     with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
         runs = [
             _steps(
-                source, paths, options, foundry, crew, Path(name, str(i)), Clock(progress), lock
+                source,
+                paths,
+                options,
+                notes,
+                foundry,
+                crew,
+                Path(name, str(i)),
+                Clock(progress),
+                lock,
             )
             for i, (source, paths) in enumerate(work)
         ]
@@ -138,6 +147,7 @@ def _steps(
     source: Path,
     paths: Paths,
     options: Options,
+    notes: Sequence[str],
     foundry: Foundry,
     crew: Crew | None,
     scratch: Path,
@@ -158,7 +168,7 @@ def _steps(
     cost = lock.cost if lock else None
     planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas, cost)
     workshop = Workshop(model, options, planner, foundry, scratch, locked)
-    report = Reporter(paths, model, inputs, foundry.isas, options, clock)
+    report = Reporter(paths, model, inputs, foundry.isas, options, notes, clock)
     assembly, trace = workshop.plan()
     if lock:
         lock.check(assembly)

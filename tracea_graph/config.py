@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TOLERANCE", "Environment", "Options"]
+__all__ = ["TOLERANCE", "Environment", "Options", "Window"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,18 @@ def _cache_root() -> Path:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Attention that sees ``keys`` keys a query, and the first ``everywhere`` keys.
+
+    ``layers``: from, to (not included), counted from 0 in the order of the graph; None: all.
+    """
+
+    keys: int
+    everywhere: int = 0
+    layers: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class Options:
     """What a caller may choose; the command line has a flag of the same name for each."""
 
@@ -89,6 +101,8 @@ class Options:
     seed: int = 0
     precision: str = "fp32"
     """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights."""
+    windows: tuple[Window, ...] = ()
+    """Windows for attention; of several for one layer the last counts."""
 
     lock: Path | None = None
     """A plan of an earlier run: its decisions are applied, nothing is tuned or timed."""
@@ -102,7 +116,8 @@ class Options:
     @property
     def tolerance(self) -> float:
         """The error accepted, as a share of ``max|y|``."""
-        usual = TOLERANCE.exact if self.precision == "fp32" else TOLERANCE.lossy
+        exact = self.precision == "fp32" and not self.windows
+        usual = TOLERANCE.exact if exact else TOLERANCE.lossy
         return usual if self.max_error is None else self.max_error
 
     @property

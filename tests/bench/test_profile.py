@@ -91,7 +91,7 @@ def test_programs_are_known_by_their_original_nodes(tmp_path: Path) -> None:
     options = BenchOptions(threads=(1,), shapes=({"batch": 1, "sequence": 64},), pairs=5)
     taken = profiling.profile(tmp_path / "out.onnx", options)
     programs = [r for r in taken.rows if r.kernel]
-    assert len(programs) > 5
+    assert len(programs) >= 2
     assert taken.in_programs > 0.5
     assert all(r.flops and r.originals and r.rule for r in programs)
     assert all(

@@ -87,7 +87,7 @@ def test_an_interrupt_in_any_step_leaves_nothing(
 @pytest.mark.compiler
 def test_an_interrupt_while_compiling(tmp_path: Path) -> None:
     script, mark = tmp_path / "cxx", tmp_path / "started"
-    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\ntouch {mark}\nexec sleep 3\n')
+    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\ntouch {mark}\nexec sleep 30\n')
     script.chmod(0o755)
     folder = tmp_path / "models"
     folder.mkdir()

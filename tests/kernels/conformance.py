@@ -77,6 +77,7 @@ class NormTile(ctypes.Structure):
         ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
         ("gamma", c_void_p), ("beta", c_void_p), ("eps", c_float),
         ("y", c_void_p), ("y_stride", c_int64), ("layer", c_int32),
+        ("rounded", c_void_p), ("rounded_stride", c_int64),
     ]  # fmt: skip
 
 
@@ -129,9 +130,10 @@ class AttentionTile(ctypes.Structure):
         ("v", c_void_p), ("v_stride", c_int64),
         ("mask", c_void_p), ("mask_row", c_int64), ("mask_col", c_int64), ("mask_head", c_int64),
         ("seen", c_int64), ("seen_step", c_int64),
+        ("before", c_int64), ("after", c_int64), ("everywhere", c_int64),
         ("mask_kind", c_int32), ("causal", c_int32), ("zero_rows", c_int32), ("direct", c_int32),
         ("scale", c_float), ("fill", c_float), ("softcap", c_float),
-        ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64),
+        ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64), ("y_size", c_int32),
         ("scratch", c_void_p),
     ]  # fmt: skip
 
@@ -243,8 +245,13 @@ def close(got: Array, want: Array, tolerance: float = TOLERANCE.kernel_f32) -> N
         assert np.abs(got[finite] - want[finite]).max() <= tolerance * scale
 
 
+def function(source: Source, symbol: str, gives: Any, *takes: Any) -> Any:
+    """The exported function ``symbol`` of a unit, with its C types."""
+    found = _open(compile_unit(source))[symbol]
+    found.restype, found.argtypes = gives, takes
+    return found
+
+
 def scratch_size(source: Source, symbol: str, keys: int, head: int, head_v: int) -> int:
     """Bytes of scratch an attention unit asks for."""
-    found = _open(compile_unit(source))[symbol]
-    found.restype = c_int64
-    return int(found(c_int64(keys), c_int64(head), c_int64(head_v)))
+    return int(function(source, symbol, c_int64, c_int64, c_int64, c_int64)(keys, head, head_v))

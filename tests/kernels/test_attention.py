@@ -48,6 +48,7 @@ def _attend(
         queries=queries, keys=keys, head=head, head_v=head_v, q=address(q), q_stride=head,
         k=address(k), k_stride=head, v=address(v), v_stride=head_v, scale=head**-0.5,
         scratch=memory.ctypes.data + start, zero_rows=zero_rows, heads=1, k_col=1, seen_step=1,
+        before=-1, y_size=4,
     )  # fmt: skip
     if turned:
         k = guarded(np.ascontiguousarray(k.T))
@@ -350,3 +351,39 @@ def test_what_is_not_finite_shows_through_keys_nobody_sees(isa: str) -> None:
     lost = k.copy()
     lost[250, 3] = np.nan
     assert np.isnan(_attend(isa, q, lost, v, mask)).all()
+
+
+def _near(queries: int, keys: int, before: int, after: int, everywhere: int) -> Array:
+    """True where a key is in a query's window; the last query stands at the last key."""
+    place, key = np.arange(queries)[:, None] + keys - queries, np.arange(keys)
+    near = (place - before <= key) & (key <= place + after)
+    return near | (key < everywhere) | (place < everywhere)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (20, 0), (7, 40), (300, 300), (5000, 1)])
+@pytest.mark.parametrize("everywhere", [0, 1, 50])
+def test_queries_see_the_keys_near_them(
+    isa: str, before: int, after: int, everywhere: int
+) -> None:
+    rng = np.random.default_rng([before, after])
+    for queries, keys in ((1, 40), (30, 30), (100, 700), (620, 620)):
+        q, k, v = (rng.standard_normal((n, 20), np.float32) for n in (queries, keys, keys))
+        near = _near(queries, keys, before, after, everywhere)
+        window = {"before": before, "after": after, "everywhere": everywhere}
+        place = {"seen": keys - queries + 1, **window}
+        close(_attend(isa, q, k, v, **place), _reference(q, k, v, near))
+        add = np.where(rng.random((queries, keys)) < 0.3, LOWEST, 0).astype(np.float32)
+        add[near.any(1), near.argmax(1)[near.any(1)]] = 0.5
+        both = np.where(near, add, -np.inf).astype(np.float32)
+        close(_attend(isa, q, k, v, add, **place), _reference(q, k, v, both))
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_a_value_outside_every_window_still_counts_if_it_is_no_number(
+    isa: str, odd: float
+) -> None:
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((300, 16), np.float32) for _ in range(3))
+    v[299, 2] = odd
+    y = _attend(isa, q, k, v, before=10, after=10, seen=1)
+    assert np.isnan(y[:280, 2]).all() and np.isfinite(y[:, [0, 1, 3]]).all()

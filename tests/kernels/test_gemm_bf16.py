@@ -114,6 +114,8 @@ def test_rounding_is_to_nearest_even(level: str, cols: int) -> None:
     source = guarded(x)
     run(RoundTile(5, cols, source.ctypes.data, cols, y.ctypes.data, even + 3))
     want = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    if level in ("avx512bf16", "amxbf16"):  # whose products take a subnormal for 0 in any case
+        want[np.abs(want) < np.finfo(np.float32).tiny] = 0.0
     got = y[:, :cols].view(ml_dtypes.bfloat16).astype(np.float32)
     np.testing.assert_array_equal(got, want)
     assert (y[:, cols:even] == 0).all() and (y[:, even:] == 0x1234).all()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, NormTile, Output, address, close, guarded, kernel
+from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
 
 EPS = 1e-5
@@ -64,3 +66,22 @@ def test_in_place(isa: str) -> None:
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("norm_avx2.cpp", emit("norm", "avx2").text)
+
+
+@pytest.mark.parametrize("level", profile_cpu().levels("bf16"))
+@pytest.mark.parametrize("alone", [False, True], ids=["beside float32", "alone"])
+@pytest.mark.parametrize("cols", [1, 17, 96])
+def test_the_result_in_bf16(level: str, cols: int, alone: bool) -> None:
+    run = kernel(emit("norm", level), symbols("norm", level)[0])
+    x = guarded(np.random.default_rng(cols).standard_normal((5, cols), np.float32))
+    out, half = Output(5, cols), np.full((5, cols + 3), 0x1234, np.uint16)
+    run(NormTile(
+        rows=5, cols=cols, x=address(x), x_stride=cols, eps=EPS,
+        y=None if alone else out.address, y_stride=out.stride,
+        rounded=half.ctypes.data, rounded_stride=cols + 3,
+    ))  # fmt: skip
+    exact = _normalise(level, x, None, None, False)
+    np.testing.assert_array_equal(half[:, :cols], exact.astype(ml_dtypes.bfloat16).view(np.uint16))
+    assert (half[:, cols:] == 0x1234).all()
+    if not alone:
+        np.testing.assert_array_equal(out.view, exact)

@@ -86,7 +86,7 @@ def test_corpus_is_complete() -> None:
     assert len(REAL) > 10 and len(SMALL) > 60
 
 
-@pytest.mark.parametrize("path", [*REAL, *SMALL], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*REAL, *SMALL], ids=[p.stem for p in (*REAL, *SMALL)])
 def test_corpus(path: Path, tmp_path: Path) -> None:
     try:
         load(path)

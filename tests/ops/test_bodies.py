@@ -22,8 +22,10 @@ from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import (
     BF16_SINCE,
+    BLOCKS,
     PANEL,
     GemmParams,
+    pack_blocks,
     pack_pairs,
     pack_panels,
     unpack_panels,
@@ -75,6 +77,13 @@ def pairs(k: int, n: int) -> np.ndarray:
     return pack_pairs(normal(k, n, seed=99))
 
 
+def blocks(k: int, n: int, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """Stored blocks and their places; the second and every third one of a matrix are zero."""
+    count = -(-n // PANEL) * -(-k // block)
+    places = np.array([i for i in range(count) if i % 3 != 1], np.int32)
+    return pack_blocks(panels(k, n), places, block), places
+
+
 def ids(*shape: int, dtype: Any = np.int64, low: int = 0, high: int = 9) -> np.ndarray:
     return np.random.default_rng(3).integers(low, high, shape, dtype)
 
@@ -100,6 +109,17 @@ CASES = {
     ),
     "gemm, all in bf16, K odd": Case(
         GemmParams(11, 16, "pairs"), ((2, 5, 11), pairs(11, 16)), 1e-2
+    ),
+    **{
+        f"gemm, blocks of {block}": Case(
+            GemmParams(70, 50, "blocks", bias=True, block=block),
+            ((2, 5, 70), blocks(70, 50, block)[0], (50,), blocks(70, 50, block)[1]),
+        )
+        for block in BLOCKS
+    },
+    "gemm, blocks, gelu, residual and norm": Case(
+        GemmParams(12, 32, "blocks", True, GELU_RESIDUAL, LAYER, block=4),
+        (X, blocks(12, 32, 4)[0], (32,), (2, 5, 32), (32,), (32,), blocks(12, 32, 4)[1]),
     ),
     "gemm, N not whole panels": Case(GemmParams(12, 21), (X, panels(12, 21))),
     "gemm, one column": Case(GemmParams(12, 1, bias=True), ((3, 12), panels(12, 1), (1,))),

@@ -7,7 +7,7 @@ from math import pi, sqrt
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
+from graphs import APART, Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
 from tracea_graph.passes import recognise
@@ -205,7 +205,7 @@ def test_the_gate_of_a_swiglu_is_recognised() -> None:
     net, x = new()
     gate, up = (net("MatMul", x, net.weight(8, 16)) for _ in range(2))
     graph = net.graph(net("Mul", net("Mul", gate, net("Sigmoid", gate)), up))
-    trace = optimized(graph)
+    trace = optimized(graph, limits=APART)
     assert trace.applied()["silu"] == 1
     assert ops(graph) == ["FusedGemm", "FusedGemm"]
     assert_same(net, graph, {"x": normal(2, 5, 8)})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
+from graphs import APART, Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
@@ -301,7 +301,7 @@ def test_too_many_operands_are_the_reason() -> None:
     for _ in range(8):
         y = net("Mul", y, net.weight(N))
     graph = net.graph(y)
-    trace = optimized(graph)
+    trace = optimized(graph, limits=APART)
     assert "the epilogue would have too many operands" in reasons(trace, "gemm-epilogue")
     assert ops(graph) == ["FusedGemm", "FusedElementwise"]
     assert_same(net, graph, FEEDS)
@@ -361,7 +361,7 @@ def test_an_rms_norm_after_a_product() -> None:
 def test_what_follows_a_norm_is_not_an_epilogue() -> None:
     net, x = new()
     graph = net.graph(net("Relu", layer_norm(net, linear(net, x))))
-    optimized(graph)
+    optimized(graph, limits=APART)
     assert ops(graph) == ["FusedGemm", "FusedElementwise"]
     assert only(graph, "FusedGemm").params.epilogue is None
     assert_same(net, graph, FEEDS)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, evaluate, normal, ops, optimized, reasons
+from graphs import APART, Net, assert_same, evaluate, normal, ops, optimized, reasons
 
 from tracea_graph.passes import phases
 
@@ -37,7 +37,7 @@ X = {"x": normal(2, 5, 24), "z": normal(2, 5, 24, seed=1)}
 def test_three_projections_become_one(widths: tuple[int, int, int], bias: bool) -> None:
     net = Net()
     graph = net.graph(projected(net, widths, bias))
-    trace = optimized(graph)
+    trace = optimized(graph, limits=APART)
     assert trace.applied()["merge-projections"] == 1
     assert ops(graph) == ["FusedGemm", "FusedAttention"]
     gemm, attention = graph.regions()
@@ -63,7 +63,7 @@ def test_projections_to_fewer_heads_of_keys_become_one() -> None:
     scores = net("MatMul", heads[0], net("Transpose", heads[1], perm=[0, 1, 3, 2]))
     y = net("Transpose", net("MatMul", net("Softmax", scores), heads[2]), perm=[0, 2, 1, 3])
     graph = net.graph(net("Reshape", y, net.ints(2, 5, 8 * D)))
-    optimized(graph)
+    optimized(graph, limits=APART)
     gemm, attention = graph.regions()
     assert gemm.params.n == 64 and attention.params.kv_heads == 4
     assert attention.params.offsets == (0, 32, 48)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from runtime.recurrences import recurrent_cases
 from runtime.reductions import REDUCED_CHAINS, reduction_cases
+from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType, Expr
@@ -47,7 +48,8 @@ MASKED = Chain(
 )
 KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
 CHAINS = (
-    GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, *REDUCED_CHAINS
+    GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, SPARSE_CHAIN,
+    *REDUCED_CHAINS,
 )  # fmt: skip
 
 
@@ -423,7 +425,7 @@ def attention(
         mask_view,
         heads_view(0, "output", heads, "s", dv),
     )
-    call = Call("attention", views, (code, 0, 0), (0.25, -np.inf, 0.0))
+    call = Call("attention", views, (code, 0, 0, -1, 0, 0), (0.25, -np.inf, 0.0))
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
     q64, k64, v64 = (
         a.reshape(batch, a.shape[1], -1, w).transpose(0, 2, 1, 3)
@@ -465,7 +467,22 @@ def attention_ops() -> tuple[Case, ...]:
     ordered = replace(whole, causal="bottom", mask="add", fill=-1e9)
     turned = replace(whole, layouts=("heads", "turned", "split", "heads"), softcap=3.0)
     by_heads = (("b", 4, "s", 16), ("b", 2, 16, "t"), ("b", "t", 2, 32))
+    near = replace(whole, window=40)
     return (
+        *(
+            attention_op(
+                f"attention_near_{name}_{s}_of_{t}", params, shapes, {"b": 1, "s": s, "t": t}
+            )
+            for name, params, shapes in (
+                ("all", near, rows),
+                ("first", replace(near, everywhere=3), rows),
+                ("masked", replace(near, mask="add"), (*rows, ("b", 1, 1, "t"))),
+                ("ordered", replace(near, causal="bottom", everywhere=20), rows),
+                ("top", replace(near, causal="top", fill=-1e9), rows),
+                ("capped", replace(near, softcap=2.0), rows),
+            )
+            for s, t in ((700, 700), (30, 400), (1, 300), (3, 90))
+        ),
         *(
             attention_op(f"attention_{s}_of_{t}", whole, rows, {"b": 2, "s": s, "t": t})
             for s, t in ((1, 1), (1, 300), (3, 40), (4, 530), (5, 40))
@@ -569,4 +586,5 @@ def all_cases() -> tuple[Case, ...]:
         *attention_ops(),
         *reduction_cases(),
         *recurrent_cases(),
+        *sparse_cases(),
     )

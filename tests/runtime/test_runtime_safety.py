@@ -28,6 +28,7 @@ MUTATED = (
     "elementwise_bias",
     "embedding_int64_2x5",
     "attention_added",
+    "blocks_chain",
 )
 
 
@@ -49,7 +50,7 @@ def test_mutated_plans_never_crash(
 def test_eight_threads_give_the_same_bits(
     cases: dict[str, Case], library: Library, tmp_path: Path
 ) -> None:
-    names = ("gemm_then_norm", "attention_boolean", "elementwise_large")
+    names = ("gemm_then_norm", "attention_boolean", "elementwise_large", "blocks_chain")
     for name in (*names, "attention_ordered_150_of_150", "attention_1_of_300"):
         folder, case = tmp_path / name, cases[name]
         folder.mkdir()

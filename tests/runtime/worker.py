@@ -52,6 +52,20 @@ def mutants(job: dict[str, Any]) -> list[int]:
     return counts
 
 
+def libraries(job: dict[str, Any]) -> list[str]:
+    """Load every library of a folder and run a model with it; what each one said, if anything."""
+    said = []
+    with np.load(job["feeds"]) as data:
+        feeds = dict(data)
+    for path in sorted(Path(job["folder"]).glob("*.so")):
+        try:
+            session(str(path), job["model"], threads=1).run(None, feeds)
+            said.append("")
+        except Exception as error:  # the text is the answer
+            said.append(str(error))
+    return said
+
+
 def concurrent(job: dict[str, Any]) -> bool:
     """Whether 8 threads on one session give the bits one run gives."""
     folder = Path(job["folder"])
@@ -91,6 +105,7 @@ def version(job: dict[str, Any]) -> str:
 TASKS = {
     "run": run,
     "mutants": mutants,
+    "libraries": libraries,
     "concurrent": concurrent,
     "shapes": shapes,
     "register": register,

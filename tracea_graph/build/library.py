@@ -205,7 +205,7 @@ def _object(
     except BuildError as error:
         message = f"The kernel source {unit.symbol} did not compile: {error}"
         raise BuildError(message, error.command, error.stderr) from error
-    data = (place / "unit.o").read_bytes()
+    data = _made_by(compiler, place / "unit.o", "object")
     cache.put(key, data)
     target.write_bytes(data)
     return True
@@ -215,4 +215,13 @@ def _link(compiler: Compiler, folder: Path, count: int, seconds: float) -> bytes
     objects = [f"{i}.o" for i in range(count)]
     own = _OWN_LINK_FLAGS[compiler.family]
     compiler.run((*_LINK_FLAGS, "-o", "library.so", *objects, *own), folder, seconds)
-    return (folder / "library.so").read_bytes()
+    return _made_by(compiler, folder / "library.so", "library")
+
+
+def _made_by(compiler: Compiler, path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        name = compiler.command[0]
+        message = f"The compiler {name} reported success but wrote no {what}; check CXX."
+        raise BuildError(message) from None

@@ -2,7 +2,7 @@
 
 ``bindings`` sizes the symbols to time and verify with; ``feeds`` makes inputs from how the graph
 uses them (``demand``, ``wishes``) or reads them from a file; ``worker`` is a process that opens,
-runs and measures models (``worker_main`` its other side); ``verify`` holds a candidate against
-the original (``distance``) and finds what to blame; ``timing`` turns paired runs into a ratio
-with bounds; ``decide`` keeps the groups of rewrites that pay, within a budget (``bench``).
+runs and measures models (``worker_main`` its other side); ``reference`` asks the original and
+``verify`` holds a candidate against its answers (``distance``); ``timing`` turns paired runs into
+a ratio with bounds; ``decide`` keeps the groups of rewrites that pay, within a budget (``bench``).
 """

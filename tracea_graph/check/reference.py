@@ -1,12 +1,12 @@
-"""What the original computes: the answers that every candidate is held against.
+"""What a model answers in plain ONNX Runtime: the reference that candidates are held against.
 
-The original runs in plain ONNX Runtime, once with its optimizations off and once with all of
-them.  Random values are drawn once, and are fed to both models in the place of the operators that
-draw them.
+Optimizations are off, then on, for the same feeds.  Random values are drawn once, here, and fed
+in the place of the operators that draw them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,8 @@ from tracea_graph.errors import WorkerError
 
 __all__ = ["Outputs", "Reference", "cut_of", "reference"]
 
+PATIENCE = 30.0
+"""Seconds any candidate may take for one run, however fast the original is."""
 Outputs = Mapping[str, Array]
 
 
@@ -53,6 +55,12 @@ class Reference:
     valid: bool = True
     drawn: Mapping[str, Outputs] = field(default_factory=dict)
     floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def patience(self) -> float:
+        """Seconds a candidate may take for one run before it counts as hanging."""
+        return PATIENCE + 100 * self.seconds
 
 
 def reference(
@@ -93,7 +101,9 @@ def _reference(
     except Rejected:  # some models need ONNX Runtime's optimizations to run at all
         levels = ("all",)
         worker.open("off", original, level="all", extra=extra, cut=cut)
+    start = time.monotonic()
     raw, rejected = _runs(worker, "off", feeds)
+    seconds = time.monotonic() - start
     rejected |= unfit
     first = next(iter(raw), None)
     stable = first is None or _same(raw[first], worker.run("off", feeds[first]))
@@ -110,8 +120,9 @@ def _reference(
         k: {n: relative_distance(on[k][n], y) for n, y in run.items()} for k, run in off.items()
     }
     return Reference(
-        off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid, drawn, floors
-    )
+        off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
+        drawn, floors, seconds,
+    )  # fmt: skip
 
 
 def _drawn(

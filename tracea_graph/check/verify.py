@@ -147,15 +147,12 @@ def compare(
                     return Verification("failed", wrong, (), known.rejected, tolerance)
                 for label in known.off:
                     feed = {**feeds[label], **known.drawn.get(label, {})}
-                    answers = worker.run("candidate", feed)
+                    answers = worker.run("candidate", feed, limit=known.patience)
                     found += _judge(known, label, answers, limits, elementwise, choices)
     except WorkerError as error:
         sentence = f"the candidate does not run: {error}"
         return Verification("failed", sentence, tuple(found), known.rejected, tolerance)
     return _verdict(known, _worst_of(found), limits, tolerance)
-
-
-# ---- the candidate ---------------------------------------------------------------------
 
 
 def _signature(known: Reference, info: OpenInfo) -> str:

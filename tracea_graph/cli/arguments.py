@@ -18,7 +18,7 @@ from tracea_graph.cli.inspect import add_explain, add_inspect
 from tracea_graph.cli.settings import add_config
 from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
-from tracea_graph.config import Options
+from tracea_graph.config import Options, Window
 from tracea_graph.errors import UsageError
 
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
@@ -99,6 +99,10 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add(
         "--precision", choices=PRECISIONS, default="fp32",
         help="bf16: products in bf16 with sums in fp32; bf16-weights: their weights only",
+    )  # fmt: skip
+    add(
+        "--window", action="append", default=[], metavar="[A-B:]N[+G]",
+        help="attention sees N keys a query, and the first G; in layers A to B, or all",
     )  # fmt: skip
     add("--only", action="append", default=[], metavar="RULE", help="use this rule; repeatable")
     add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
@@ -202,6 +206,7 @@ def options_of(args: argparse.Namespace) -> Options:
         save_lock=args.save_lock,
         storage=args.storage,
         patterns=args.patterns,
+        windows=tuple(map(_window, args.window)),
     )
 
 
@@ -214,6 +219,18 @@ def _threads(text: str | None) -> tuple[int, ...]:
     if not 1 <= min(counts) <= max(counts) <= _MOST_THREADS:
         raise UsageError(f"--threads must be 1 to {_MOST_THREADS}, not {text!r}")
     return counts
+
+
+def _window(text: str) -> Window:
+    """``256``, ``256+1`` or ``0-5:256``.  Raises UsageError."""
+    form = r"(?:(\d{1,5})(?:-(\d{1,5}))?:)?([1-9]\d{0,8})(?:\+(\d{1,9}))?"
+    if not (found := re.fullmatch(form, text)):
+        raise UsageError(f"--window takes N, N+G or A-B:N+G, not {text!r}")
+    first, last, keys, everywhere = found.groups()
+    layers = None if first is None else (int(first), int(last or first) + 1)
+    if layers and layers[0] >= layers[1]:
+        raise UsageError(f"--window {text!r} names no layer: {first} is above {last}")
+    return Window(int(keys), int(everywhere or 0), layers)
 
 
 def _shape(text: str) -> dict[str, int]:

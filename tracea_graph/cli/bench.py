@@ -12,14 +12,17 @@ from rich.console import Console
 from tracea_graph.build.cache import write_whole
 from tracea_graph.check.peers import PEERS
 from tracea_graph.cli import values
+from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.bench import BenchOptions, bench
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.pipeline.profiling import profile
+from tracea_graph.pipeline.settling import settle
 from tracea_graph.views.bench import render_bench
 from tracea_graph.views.profile_table import render_profile
 from tracea_graph.views.profiling import Profile
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
+from tracea_graph.views.settlement import render_settlement
 
 __all__ = ["add_bench", "run_bench"]
 
@@ -34,7 +37,8 @@ def add_bench(commands: Any) -> None:
         help="race models, or profile one",
         description="Race models against the first of them in ONNX Runtime at all optimizations, "
         "in turn in one process. A result's library beside it is used; a single model is raced "
-        "against NAME.tracea.onnx beside it. With --profile: where one model's time goes.",
+        "against NAME.tracea.onnx beside it. With --profile: where one model's time goes. With "
+        "--settle: keep of a result's kernels those that are faster on this machine.",
     )
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     _add_measuring(parser)
@@ -43,6 +47,15 @@ def add_bench(commands: Any) -> None:
     group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")
     group.add_argument("--svg", type=Path, metavar="FILE", help="the roofline")
     group.add_argument("--png", type=Path, metavar="FILE", help="the roofline (needs matplotlib)")
+    group = parser.add_argument_group("settle")
+    group.add_argument(
+        "--settle", action="store_true",
+        help="measure one result's kernels here and rewrite it without those that lose",
+    )  # fmt: skip
+    group.add_argument(
+        "--budget", type=float, default=60.0, metavar="S",
+        help="longest time to settle (default 60)",
+    )  # fmt: skip
     group = parser.add_argument_group("printing")
     group.add_argument("--json", action="store_true", help="print JSON")
     group.add_argument(
@@ -78,6 +91,8 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 def run_bench(args: argparse.Namespace, console: Console) -> int:
     """Measure and print; the exit code.  Raises UsageError for impossible arguments."""
+    if args.settle:
+        return _settle(args, console)
     options = _options(args)
     progress = Console(stderr=True, quiet=args.json, highlight=False)
     pictures = {kind: getattr(args, kind) for kind in _PICTURES if getattr(args, kind) is not None}
@@ -99,6 +114,22 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         _show(console, profiled.to_json() if args.json else render_profile(profiled, args.verbose))
     else:
         _show(console, raced.to_json() if args.json else render_bench(raced))
+    return 0
+
+
+def _settle(args: argparse.Namespace, console: Console) -> int:
+    if args.profile or len(args.models) > 1:
+        raise UsageError("--settle takes one result and no --profile")
+    if args.budget <= 0:
+        raise UsageError(f"--budget must be above 0, not {args.budget:g}")
+    options = Options(
+        threads=args.threads, shapes=tuple(args.shape), data=args.data, seed=args.seed,
+        budget=args.budget,
+    )  # fmt: skip
+    progress = Console(stderr=True, quiet=args.json, highlight=False)
+    with progress.status("starting") as status:
+        found = settle(args.models[0], options, status.update)
+    _show(console, found.to_json() if args.json else render_settlement(found))
     return 0
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.doctor import Doctor
 from tracea_graph.hardware.selection import OPS
+from tracea_graph.pipeline.packages import runtime_conflict
 from tracea_graph.views.doctor import decision_json, render_decision, render_health
 
 __all__ = ["add_doctor", "run_doctor"]
@@ -41,6 +42,8 @@ def run_doctor(args: argparse.Namespace, console: Console) -> int:
             raise UsageError("--shape and --dtype belong to an operation: tracea doctor gemm …")
         health = doctor.health()
         _show(console, health.to_json() if args.json else render_health(health))
+        if (conflict := runtime_conflict()) and not args.json:
+            _show(console, f"warning: {conflict}")
         return 0
     decision = doctor.plan_kernel(args.op, _shape(args.shape), args.dtype or "f32")
     _show(console, decision_json(decision) if args.json else render_decision(decision))

@@ -6,7 +6,7 @@ inlined the same model has shapes, iteration spaces and inputs that can be synth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from onnx import FunctionProto, ModelProto, NodeProto
@@ -52,11 +52,11 @@ def caller_of(name: str) -> str:
     return name.partition(_SEPARATOR)[0] if _SEPARATOR in name else ""
 
 
-def inline_bodies(skeleton: ModelProto, spans: Spans) -> None:
+def inline_bodies(skeleton: ModelProto, spans: Spans, kept: Container[str] = ()) -> None:
     """Replace every custom-op node that has a straight-line body by it, in place.
 
-    Inner nodes and values are called ``CALL//own name``.  ``spans`` follow the nodes they
-    belong to.
+    Nodes of the op types in ``kept`` stay as they are.  Inner nodes and values are called
+    ``CALL//own name``.  ``spans`` follow the nodes they belong to.
     """
     bodies: Bodies = {(f.domain, f.name): f for f in skeleton.functions}
     nodes: list[NodeProto] = []
@@ -66,7 +66,8 @@ def inline_bodies(skeleton: ModelProto, spans: Spans) -> None:
             constants[len(nodes)] = spans.constants[index]
         body = bodies.get((node.domain, node.op_type))
         straight = body is not None and not any(map(has_subgraph, body.node))
-        if body is not None and straight and node.domain.startswith(_DOMAINS):
+        ours = node.domain.startswith(_DOMAINS) and node.op_type not in kept
+        if body is not None and straight and ours:
             nodes.extend(_inlined(node, body))
         else:
             nodes.append(node)

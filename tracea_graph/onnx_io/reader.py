@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,13 +44,15 @@ class _Stored:
     outside: int
 
 
-def load(path: Path, inline: bool = False) -> Model:
+def load(path: Path, inline: bool = False, kept: Container[str] = ()) -> Model:
     """Read, check and canonicalize a model; ``inline`` puts bodies in place of custom ops.
+
+    Nodes of the op types in ``kept`` are not inlined.
 
     Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
     """
     with _no_collection():
-        return _load(path, inline)
+        return _load(path, inline, kept)
 
 
 @contextmanager
@@ -65,10 +67,10 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _load(path: Path, inline: bool) -> Model:
+def _load(path: Path, inline: bool, kept: Container[str]) -> Model:
     skeleton, spans, size = _read(path)
     if inline:
-        inline_bodies(skeleton, spans)
+        inline_bodies(skeleton, spans, kept)
     validate.check_text(skeleton)
     opsets = _opsets(skeleton)
     validate.check_opset(opsets, skeleton.ir_version)

@@ -4,6 +4,7 @@
     s = softcap · tanh(s / softcap)        if there is a cap
     s = s where the key is not later than the query, else fill        if causal
     s = s + mask, or s where mask else fill                           if masked
+    s = s where the key is near the query, else −∞                    in a window
     y = softmax(s) v
 
 Each of q, k, v and y lies in one of four layouts.  In ``rows``, a tensor may hold more columns
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 
 __all__ = ["CAUSAL", "LAYOUTS", "MASKS", "AttentionParams"]
@@ -49,7 +51,9 @@ class AttentionParams:
     many as q has.  ``layouts`` are those of q, k, v and y.  In rows, ``offsets`` are the first
     columns of q, k and v and ``widths`` their tensors' last dimensions.  ``fill`` is the score a
     key gets that a boolean mask or causality drops.  ``zero_rows``: a query with no key left (all
-    scores −inf) gives zeros instead of NaN.  Raises ValueError for what contradicts itself.
+    scores −inf) gives zeros instead of NaN.  ``in_bf16``: q, k, v and the weights are rounded to
+    bf16 before they are multiplied; the sums and the softmax stay in float32.  Raises ValueError
+    for what contradicts itself.
     """
 
     heads: int
@@ -65,14 +69,21 @@ class AttentionParams:
     layouts: tuple[str, str, str, str] = ("rows", "rows", "rows", "rows")
     causal: str = "none"
     softcap: float = 0.0
+    window: int = 0
+    everywhere: int = 0
+    in_bf16: bool = False
 
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
             raise ValueError(f"no attention with {self.heads} heads and mask {self.mask!r}")
+        if self.in_bf16 and (self.head % 2 or "turned" in self.layouts):
+            raise ValueError("attention in bf16 takes pairs of columns, k by rows")
         if self.kv_heads < 0 or self.heads % self.shared_heads:
             raise ValueError(f"{self.kv_heads} heads of keys do not serve {self.heads} of queries")
         if self.causal not in CAUSAL or not self.softcap >= 0:
             raise ValueError(f"no attention with order {self.causal!r} and cap {self.softcap}")
+        if min(self.window, self.everywhere) < 0:
+            raise ValueError(f"no window of {self.window} keys beside {self.everywhere}")
         unknown = any(layout not in LAYOUTS for layout in self.layouts)
         if unknown or "turned" in (self.layouts[0], *self.layouts[2:]):
             raise ValueError(f"no attention between layouts {', '.join(self.layouts)}")
@@ -96,6 +107,13 @@ class AttentionParams:
     def counts(self) -> tuple[int, int, int]:
         """Heads of q, k and v."""
         return self.heads, self.shared_heads, self.shared_heads
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How many keys before and behind its place a query sees; −1 and 0: all."""
+        if not self.window:
+            return -1, 0
+        return (self.window - 1, 0) if self.causal != "none" else (self.window // 2,) * 2
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -132,7 +150,8 @@ class AttentionParams:
     # ---- NumPy ---------------------------------------------------------------------------
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:
-        q, k, v = (self._heads(a, i) for i, a in enumerate(arrays[:3]))
+        rounded = round_bf16 if self.in_bf16 else np.asarray
+        q, k, v = (self._heads(rounded(a), i) for i, a in enumerate(arrays[:3]))
         scores = self.scale * (q @ np.swapaxes(k, -1, -2))
         if self.softcap:
             scores = self.softcap * np.tanh(scores / self.softcap)
@@ -144,15 +163,25 @@ class AttentionParams:
             scores = scores + arrays[3]
         elif self.mask == "bool":
             scores = np.where(arrays[3], scores, self.fill)
+        if self.window:
+            scores = np.where(self._near(*scores.shape[-2:]), scores, -np.inf)
         with np.errstate(invalid="ignore"):  # −inf − −inf, where no key is left
             weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
             shares = weights / weights.sum(-1, keepdims=True)
-        y = (np.nan_to_num(shares) if self.zero_rows else shares) @ v
+        shares = np.nan_to_num(shares) if self.zero_rows else shares
+        y = shares @ v
         if self.layouts[3] == "heads":
             return [y]
         y = np.moveaxis(y, 1, 2)
         shape = self.infer([TensorSpec(DType.F32, np.shape(arrays[0]))])[0].shape
         return [y.reshape(shape)]
+
+    def _near(self, rows: int, keys: int) -> npt.NDArray[np.bool_]:
+        """True where a key lies in a query's window, ``[S,T]``."""
+        place = np.arange(rows)[:, None] + (0 if self.causal == "top" else keys - rows)
+        key, (before, after) = np.arange(keys), self.reach
+        near = (key >= place - before) & (key <= place + after)
+        return near | (key < self.everywhere) | (place < self.everywhere)
 
     def _heads(self, x: Floats, which: int) -> Floats:
         """``[B,H,S,D]``, shared heads repeated."""
@@ -180,6 +209,8 @@ class AttentionParams:
             scores = b("Add", scores, b.inputs[3])
         elif self.mask == "bool":
             scores = b("Where", b.inputs[3], scores, b.number(self.fill))
+        if self.window:
+            scores = b("Where", self._spell_near(b, scores), scores, b.number(-float("inf")))
         shares = b("Softmax", scores, axis=3)
         if self.zero_rows:
             shares = b("Where", b("IsNaN", shares), b.number(0.0), shares)
@@ -209,14 +240,32 @@ class AttentionParams:
         repeated = np.repeat(np.arange(count), self.heads // count)
         return b("Gather", x, b.ints(*map(int, repeated)), axis=1)
 
-    def _spell_later(self, b: BodyBuilder, scores: str) -> str:
-        """True where a key comes after its query, ``[S,T]``."""
+    def _spell_places(self, b: BodyBuilder, scores: str) -> tuple[str, str]:
+        """The places of keys ``[T]`` and of queries ``[S,1]``."""
         sizes = b("Shape", scores)
         zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
         rows, keys = (
             b("Gather", sizes, b("Constant", value=np.asarray(i, np.int64))) for i in (2, 3)
         )
         i = b("Range", zero, rows, one)
-        if self.causal == "bottom":
+        if self.causal == "bottom" or (self.window and self.causal == "none"):
             i = b("Add", i, b("Sub", keys, rows))
-        return b("Greater", b("Range", zero, keys, one), b("Reshape", i, b.ints(-1, 1)))
+        return b("Range", zero, keys, one), b("Reshape", i, b.ints(-1, 1))
+
+    def _spell_later(self, b: BodyBuilder, scores: str) -> str:
+        """True where a key comes after its query, ``[S,T]``."""
+        return b("Greater", *self._spell_places(b, scores))
+
+    def _spell_near(self, b: BodyBuilder, scores: str) -> str:
+        """True where a key lies in a query's window, ``[S,T]``."""
+        key, place = self._spell_places(b, scores)
+        behind, (before, after) = b("Sub", key, place), self.reach
+        near = b(
+            "And",
+            b("Less", behind, b.ints(after + 1)),
+            b("Greater", behind, b.ints(-before - 1)),
+        )
+        if not self.everywhere:
+            return near
+        first = b.ints(self.everywhere)
+        return b("Or", near, b("Or", b("Less", key, first), b("Less", place, first)))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Attr, DType
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.elementary import ELEMENTARY, Elementary, Row
 
@@ -73,7 +74,8 @@ class Chain:
     """Operand kinds, steps in order, which values are results, and the operands' element types.
 
     ``dtypes`` is empty where every operand is float32, ``stores`` where every number that is a
-    result is.  As an epilogue, operand 0 is the accumulator tile.
+    result is.  Results in bf16 exist only inside programs.  As an epilogue, operand 0 is the
+    accumulator tile.
     """
 
     operands: tuple[str, ...]
@@ -103,10 +105,10 @@ class Chain:
         if self.stores == natural:
             object.__setattr__(self, "stores", ())
         elif self.stores and any(
-            s is not n and (n is DType.BOOL or s not in INTEGERS)
+            s is not n and (n is DType.BOOL or s not in (*INTEGERS, DType.BF16))
             for s, n in zip(self.stores, natural, strict=True)
         ):
-            raise ValueError("only a number is stored as an integer")
+            raise ValueError("only a number is stored as an integer or in bf16")
         for i, step in enumerate(self.steps):
             found = "".join("f" if isinstance(a, float) else types[a] for a in step.args)
             if found != ELEMENTARY[step.op].takes:
@@ -163,7 +165,7 @@ class Chain:
         shape = np.broadcast_shapes(*(np.shape(v) for v in operands))
         results = [np.broadcast_to(values[r], shape) for r in self.results]
         pairs = zip(results, self.result_types, strict=True)
-        return [v.astype(_NUMPY[d]) if d in INTEGERS else v for v, d in pairs]
+        return [_stored(v, d) for v, d in pairs]
 
     def spell(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
         """Write the chain as ONNX nodes on the named operands; return the results' names."""
@@ -187,6 +189,12 @@ class Chain:
             names.append(written[-1])
         pairs = zip(self.results, self.result_types, strict=True)
         return [b("Cast", names[r], to=d.onnx) if d in INTEGERS else names[r] for r, d in pairs]
+
+
+def _stored(value: Any, dtype: DType) -> Any:
+    if dtype is DType.BF16:
+        return round_bf16(value)
+    return value.astype(_NUMPY[dtype]) if dtype in INTEGERS else value
 
 
 def _write(

@@ -7,6 +7,11 @@
 Weights are stored as panels ``[⌈N/16⌉][K][16]``, N padded with zeros: the layout the kernels read
 in place, the same for every instruction set.  In bf16 panels are ``[⌈N/16⌉][⌈K/2⌉][16][2]``: two
 neighbouring steps of k lie together, as dot-product instructions want them.
+
+A matrix of which only some blocks are not zero is stored as those blocks of its panels,
+``[blocks][block][16]`` (``block`` steps of k each), and the L1 map of its tile grid: the int32
+places of the stored blocks, counted panel by panel and along k in each, in ascending order.  The
+map is the last operand.
 """
 
 from __future__ import annotations
@@ -19,20 +24,25 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
 
 __all__ = [
-    "BF16_SINCE", "IN_BF16", "PANEL", "GemmParams", "pack_pairs", "pack_panels",
-    "round_bf16", "unpack_pairs", "unpack_panels",
+    "BF16_SINCE", "BLOCKS", "IN_BF16", "PANEL", "SCATTER_SINCE", "GemmParams", "pack_blocks",
+    "pack_pairs", "pack_panels", "unpack_blocks", "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 
 PANEL = 16
 MAX_PARTS = 16
-LAYOUTS = ("panels", "kn", "nk", "pairs", "mixed")
+LAYOUTS = ("panels", "kn", "nk", "pairs", "mixed", "blocks")
 """Packed panels; plain ``[K, N]``; plain ``[N, K]``; panels in bf16, x rounded to bf16 as well;
-panels in bf16, x in float32 (K even)."""
+panels in bf16, x in float32 (K even); the blocks of panels that are not zero."""
+BLOCKS = (1, 4, 16, 32, 64)
+"""Steps of k in a block of sixteen columns."""
+SCATTER_SINCE = 11
+"""The opset from which ScatterND, which bodies place blocks with, counts from the end."""
 IN_BF16 = ("pairs", "mixed")
 BF16_SINCE = 13
 """The opset from which Cast knows bf16."""
@@ -77,21 +87,31 @@ def unpack_pairs(pairs: Floats, k: int, n: int) -> Floats:
     return unpack_panels(panels, n)[:k]
 
 
-def round_bf16(x: Floats) -> Floats:
-    """What bf16 makes of numbers, to nearest, ties to even; in their own precision."""
-    import ml_dtypes
+def pack_blocks(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Floats:
+    """The blocks of ``[P, K, 16]`` panels at these places, ``[blocks, block, 16]``."""
+    count, k, width = panels.shape
+    depth = -(-k // block)
+    if k % block:
+        panels = np.pad(panels, ((0, 0), (0, depth * block - k), (0, 0)))
+    return np.ascontiguousarray(panels.reshape(count * depth, block, width)[places])
 
-    rounded = np.asarray(x, np.float32).astype(ml_dtypes.bfloat16)
-    return rounded.astype(np.asarray(x).dtype)
+
+def unpack_blocks(blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, n: int) -> Floats:
+    """The inverse of :func:`pack_blocks` and :func:`pack_panels`: ``[K, N]``."""
+    _, block, width = blocks.shape
+    panels, depth = -(-n // width), -(-k // block)
+    whole = np.zeros((panels * depth, block, width), blocks.dtype)
+    whole[places] = blocks
+    return unpack_panels(whole.reshape(panels, depth * block, width), n)[:k]
 
 
 @dataclass(frozen=True)
 class GemmParams:
-    """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta (where present).
+    """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta, map (where present).
 
     Results: y, then s if ``keep_sum`` (a norm whose input others read too); without a norm what
     the epilogue gives, one or two; or, for a product with neither, columns of it: ``parts`` says
-    how many each result takes.
+    how many each result takes.  ``block`` is the steps of k in a block of the layout ``blocks``.
     """
 
     k: int
@@ -102,6 +122,7 @@ class GemmParams:
     norm: Norm | None = None
     keep_sum: bool = False
     parts: tuple[int, ...] = ()
+    block: int = 0
 
     def __post_init__(self) -> None:
         if min(self.k, self.n) < 1 or self.layout not in LAYOUTS:
@@ -110,6 +131,8 @@ class GemmParams:
             raise ValueError("parts are all columns of a product that nothing follows")
         if not len(self.parts) <= MAX_PARTS or any(p < 1 for p in self.parts):
             raise ValueError(f"a product has 1 to {MAX_PARTS} parts, of 1 column or more")
+        if (self.block in BLOCKS) != (self.layout == "blocks"):
+            raise ValueError(f"layout {self.layout!r} has no blocks of {self.block} steps of k")
         if self.layout == "mixed" and self.k % 2:
             raise ValueError(f"float32 times bf16 panels takes an even K, not {self.k}")
         if self.keep_sum and self.norm is None:
@@ -126,15 +149,17 @@ class GemmParams:
 
     @property
     def operands(self) -> int:
-        return 2 + self.bias + self.extras + (self.norm.operands if self.norm else 0)
+        affine = self.norm.operands if self.norm else 0
+        return 2 + self.bias + self.extras + affine + (self.layout == "blocks")
 
     def split(
         self, items: Sequence[Any]
     ) -> tuple[Any, Any, Any | None, Sequence[Any], Sequence[Any]]:
-        """Operands by role: x, W, bias or None, extras, (gamma, beta)."""
+        """Operands by role: x, W, bias or None, extras, (gamma, beta); the map is the last."""
         first = 2 + self.bias
         last = first + self.extras
-        return items[0], items[1], items[2] if self.bias else None, items[first:last], items[last:]
+        affine = items[last : last + (self.norm.operands if self.norm else 0)]
+        return items[0], items[1], items[2] if self.bias else None, items[first:last], affine
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """``x``'s shape with N as last dimension, for every result."""
@@ -151,7 +176,7 @@ class GemmParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision; W in this op's layout."""
         x, w, bias, extras, affine = self.split(arrays)
-        acc = (round_bf16(x) if self.layout == "pairs" else x) @ self._plain(w)
+        acc = (round_bf16(x) if self.layout == "pairs" else x) @ self._plain(w, arrays[-1])
         if bias is not None:
             acc = acc + bias
         if self.parts:
@@ -163,7 +188,9 @@ class GemmParams:
         y = self.norm.reference(total, affine)
         return [y, total] if self.keep_sum else [y]
 
-    def _plain(self, w: Floats) -> Floats:
+    def _plain(self, w: Floats, places: npt.NDArray[Any]) -> Floats:
+        if self.layout == "blocks":
+            return unpack_blocks(w, places, self.k, self.n)
         if self.layout == "panels":
             return unpack_panels(w, self.n)
         if self.layout in IN_BF16:
@@ -173,6 +200,8 @@ class GemmParams:
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         x, w, bias, extras, affine = self.split(b.inputs)
+        if self.layout == "blocks":
+            w = self._spell_blocks(b, w, b.inputs[-1])
         acc = b("MatMul", x, self._spell_weight(b, w))
         if bias is not None:
             acc = b("Add", acc, bias)
@@ -199,4 +228,14 @@ class GemmParams:
                 wide = b.slice_last(wide, 0, self.k, 0)
             return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide
         wide = b("Reshape", b("Transpose", w, perm=(1, 0, 2)), b.ints(0, -1))
+        if self.k % max(self.block, 1):
+            wide = b.slice_last(wide, 0, self.k, 0)
         return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide
+
+    def _spell_blocks(self, b: BodyBuilder, blocks: str, places: str) -> str:
+        """The panels, K filled up to whole blocks."""
+        panels, depth = -(-self.n // PANEL), -(-self.k // self.block)
+        zeros = b("ConstantOfShape", b.ints(panels * depth, self.block, PANEL))
+        at = b("Reshape", b("Cast", places, to=DType.I64.onnx), b.ints(-1, 1))
+        whole = b("ScatterND", zeros, at, blocks)
+        return b("Reshape", whole, b.ints(panels, depth * self.block, PANEL))

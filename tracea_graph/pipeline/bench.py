@@ -20,7 +20,7 @@ from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
 from tracea_graph.pipeline.inputs import gather_inputs
-from tracea_graph.pipeline.reporting import versions
+from tracea_graph.pipeline.packages import versions
 from tracea_graph.views.bench import BenchReport, BenchRow
 
 __all__ = [

@@ -12,7 +12,7 @@ from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
-from tracea_graph.passes.precision import LOWERING
+from tracea_graph.passes import FORMS
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
@@ -53,9 +53,9 @@ class Workshop:
     """Plans, builds and writes candidates of one model into a scratch folder.
 
     A group of rewrites is dropped by freezing the operators it covers and planning afresh, so
-    what is left is exactly what the passes would do without it.  One that only lowers precision
-    is dropped by barring the rule that does: its exact form is what it is judged against.
-    A ``locked`` recipe leaves nothing to decide.
+    what is left is exactly what the passes would do without it.  One that only stores
+    numbers in another form is dropped by barring the rule that does: the plain form is what it is
+    judged against.  A ``locked`` recipe leaves nothing to decide.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Workshop:
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
-            if items[0].region.rule in LOWERING:
+            if items[0].region.rule in FORMS:
                 self._rules[group] = items[0].region.rule
         return assembly, plan
 
@@ -124,11 +124,23 @@ class Workshop:
         for region in (r for r in graph.regions() if r.fused):
             written = frozenset(v for n in region.nodes for v in n.outputs if v)
             if written <= values:
-                found[f"{group} at {region.results[0]}"] = written
+                key = f"{group} at {region.results[0]}"
+                found[key] = written
+                if region.rule in FORMS:
+                    self._rules[key] = region.rule
         if len(found) < 2:
             return ()
         self._frozen |= found
         return tuple(found)
+
+    def lowered(self, rule: str) -> str | None:
+        """A key under which one rule that lowers precision can be dropped everywhere; None if it
+        was applied nowhere."""
+        graph = self.planner.plan(apart=True).graph
+        regions = [r for r in graph.regions() if r.rule == rule]
+        values = frozenset(v for r in regions for n in r.nodes for v in n.outputs if v)
+        self._frozen[rule], self._rules[rule] = values, rule
+        return rule if regions else None
 
     def tune(self, bindings: Sequence[Mapping[str, int]]) -> None:
         """Find better drivers for the whole model's products; later plans use them."""

@@ -19,6 +19,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.config import Options
 from tracea_graph.errors import VerifyError
 from tracea_graph.onnx_io import Model
+from tracea_graph.passes.precision import LOWERING
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Feed, Inputs
 
@@ -67,7 +68,7 @@ class Judge:
         if self.options.lock and self.verification.status == "failed":
             raise VerifyError(f"the result of {self.options.lock} is wrong: {first}")
         while self.verification.status == "failed":
-            guilty = self._blame(rest)
+            guilty = self._too_coarse() or self._blame(rest)
             if not guilty:
                 self.reason = f"no rewrite is to blame, but its plain form is wrong: {first}"
                 return None
@@ -148,6 +149,18 @@ class Judge:
 
     def _tolerance(self) -> float:
         return self.options.tolerance
+
+    def _too_coarse(self) -> frozenset[str]:
+        """The first rule that only lowers precision without which all is within tolerance, if
+        there is one: such errors add up, no single region is to blame."""
+        if self.options.precision == "fp32":
+            return frozenset()
+        for rule in (r for r in LOWERING[::-1] if r not in self.guilty):
+            key = self.workshop.lowered(rule)
+            if key and not self._wrong(self.guilty | {key}):
+                self.warnings.append(f"without {rule}: outputs were out of tolerance with it")
+                return frozenset({key})
+        return frozenset()
 
     def _blame(self, full: Built) -> frozenset[str]:
         groups = tuple(full.assembly.groups)

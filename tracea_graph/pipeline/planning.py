@@ -64,7 +64,7 @@ class Planner:
         isas: Sequence[str] = (),
         cost: CostModel | None = None,
     ) -> None:
-        every = phases(options.plain_weights, options.precision)
+        every = phases(options.plain_weights, options.precision, options.windows)
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:

@@ -17,7 +17,7 @@ from tracea_graph.pipeline.anatomy import Anatomy, Work, sizes_of
 from tracea_graph.pipeline.bench import BenchOptions, Entrant, Progress, busy_note, entrant
 from tracea_graph.pipeline.calls import CallTime, time_calls
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
-from tracea_graph.pipeline.reporting import versions
+from tracea_graph.pipeline.packages import versions
 from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
 
 __all__ = ["profile", "roofs_of"]

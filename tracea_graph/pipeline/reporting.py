@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,12 +18,12 @@ from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.output import Paths, Stage, write_text
+from tracea_graph.pipeline.packages import runtime_conflict, versions
+from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.rewrite import Trace
-from tracea_graph.views import GroupRow, Report, TimingRow, rule_rows
+from tracea_graph.views import GroupRow, Report, SavingRow, TimingRow, rule_rows
 
-__all__ = ["Clock", "Reporter", "versions"]
-
-_PACKAGES = ("onnx", "onnxruntime", "numpy", "networkx")
+__all__ = ["Clock", "Reporter"]
 
 
 @dataclass
@@ -50,17 +49,6 @@ class Clock:
         self.step("")
 
 
-def versions() -> dict[str, str]:
-    """The tool and the packages its results depend on."""
-    names = {"tracea": "tracea-graph"} | {name: name for name in _PACKAGES}
-    return {word: _version(name) for word, name in names.items()}
-
-
-@cache
-def _version(package: str) -> str:
-    return importlib.metadata.version(package)
-
-
 @cache
 def _machine() -> Mapping[str, Any]:
     return fingerprint(profile_cpu())
@@ -75,6 +63,7 @@ class Reporter:
     inputs: Inputs
     isas: tuple[str, ...]
     options: Options
+    notes: Sequence[str]
     clock: Clock
     assembly: Assembly | None = None
     trace: Trace = field(default_factory=Trace)
@@ -145,6 +134,7 @@ class Reporter:
             isas=self.isas if kept and kept.library else (),
             groups=self._groups(kept, judge),
             rules=rule_rows(self.trace),
+            savings=self._savings(kept),
             timings=timings if kept else (),
             tried=() if kept else timings,
             warnings=self._warnings(judge),
@@ -156,6 +146,11 @@ class Reporter:
             machine=dict(_machine()),
             manifest=dict(kept.built.manifest) if kept and kept.built else {},
         )
+
+    def _savings(self, kept: Built | None) -> tuple[SavingRow, ...]:
+        if self.assembly is None:
+            return ()
+        return saving_rows(self.assembly, kept.assembly.groups.keys() if kept else frozenset())
 
     def _count(self) -> int:
         """Nodes after canonicalization, before any rewrite."""
@@ -177,7 +172,7 @@ class Reporter:
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = list(judge.warnings)
+        found = [*self.notes, *judge.warnings, *filter(None, (runtime_conflict(),))]
         if is_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")

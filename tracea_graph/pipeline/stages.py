@@ -14,7 +14,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.ops.program import Program
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import TileGraph
@@ -51,6 +51,7 @@ class Stages:
 
         Gains are predicted for a fixed machine, or for this one and kernels for ``isas``.
         """
+        options, _ = settle_precision(options)
         model = load(path)
         graph = model.graph
         graph.bindings = bindings(graph, options.shapes, model.inputs)[0][0].symbols

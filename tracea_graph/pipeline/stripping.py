@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 from tracea_graph.errors import UsageError
-from tracea_graph.onnx_io import Model, Written, load, write
+from tracea_graph.onnx_io import DataPool, Model, Written, load, write
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["strip"]
+__all__ = ["strip", "write_inlined"]
 
 _OURS = "tracea."
 
@@ -28,12 +29,27 @@ def strip(path: Path, out: Path, single_file: bool = False) -> Written:
             f"{path} was written without bodies (--require-library): what {left[0].op} stands for "
             "is not in it"
         )
-    _forget(model)
+    return write_inlined(model, out, single_file=single_file)
+
+
+def write_inlined(
+    model: Model,
+    out: Path,
+    kept: Container[str] = (),
+    *,
+    single_file: bool = False,
+    pool: DataPool | None = None,
+) -> Written:
+    """Write a model that was loaded with bodies in place of all custom operators but ``kept``.
+
+    With none kept it no longer speaks of a library.
+    """
+    _forget(model, kept)
     regions = [r for r in model.graph.regions() if not _is_constant(model.graph, r)]
     nodes = [node for region in regions for node in region.nodes]
     made = {v for node in nodes for v in node.outputs}
     weights = {n: w for n, w in model.graph.weights.items() if n not in made}
-    return write(model, nodes, weights, out, single_file=single_file)
+    return write(model, nodes, weights, out, single_file=single_file, pool=pool)
 
 
 def _is_constant(graph: TileGraph, region: Region) -> bool:
@@ -43,11 +59,15 @@ def _is_constant(graph: TileGraph, region: Region) -> bool:
     )
 
 
-def _forget(model: Model) -> None:
-    """Drop what the model says of its library."""
+def _forget(model: Model, kept: Container[str]) -> None:
+    """Drop the bodies of operators that are gone; with the last one all talk of a library."""
     proto = model.skeleton
-    told = (("functions", "domain"), ("opset_import", "domain"), ("metadata_props", "key"))
-    for field, name in told:
-        kept = [e for e in getattr(proto, field) if not getattr(e, name).startswith(_OURS)]
+    bodies = [f for f in proto.functions if not f.domain.startswith(_OURS) or f.name in kept]
+    proto.ClearField("functions")
+    proto.functions.extend(bodies)
+    if any(f.domain.startswith(_OURS) for f in bodies):
+        return
+    for field, name in (("opset_import", "domain"), ("metadata_props", "key")):
+        others = [e for e in getattr(proto, field) if not getattr(e, name).startswith(_OURS)]
         proto.ClearField(field)
-        getattr(proto, field).extend(kept)
+        getattr(proto, field).extend(others)

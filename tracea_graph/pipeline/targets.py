@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.variants import BF16_ISAS
 
-__all__ = ["levels_of"]
+__all__ = ["levels_of", "settle_precision"]
 
 _ALL = ("scalar", "avx2", "avx512")
 
@@ -24,3 +28,17 @@ def levels_of(target: str, precision: str = "fp32") -> tuple[str, ...]:
     if level not in host:
         raise UsageError(f"this machine cannot run, so cannot check, {target}; it has {host[-1]}")
     return _ALL[: _ALL.index(level) + 1]
+
+
+def settle_precision(options: Options) -> tuple[Options, tuple[str, ...]]:
+    """The options with a precision the target computes in, and a note where it is another.
+
+    Products in bf16 would be emulated without the instructions for them, so they stay in float32.
+    """
+    levels = levels_of(options.target, options.precision)
+    if options.precision != "bf16" or {isa.name for isa in BF16_ISAS} & set(levels):
+        return options, ()
+    note = (
+        f"nothing is computed in bf16: {levels[-1]}, the highest level here, has no bf16 products"
+    )
+    return dataclasses.replace(options, precision="fp32"), (note,)

@@ -56,6 +56,10 @@ _CONVOLUTIONS = MappingProxyType(
     }
 )  # fmt: skip
 """The same of convolutions, by how their filters lie."""
+_BLOCKS = MappingProxyType({1: 0.74, 4: 0.76, 16: 0.85, 32: 0.87, 64: 0.88})
+"""The same of products by stored blocks, by their steps of k."""
+_PACKING = 2.0
+"""Vector instructions per element of x that is packed for them."""
 _PRODUCT, _FLAT_PRODUCT = 0.85, 0.5
 """The same of ONNX Runtime's, with many and with few rows."""
 _MANY_ROWS = 64
@@ -68,6 +72,8 @@ _STATE_PRODUCT, _GATE, _STEP_US = 0.3, 12.0, 1.0
 Runtime beside them."""
 _SPREAD = 105.0
 """Vector instructions per element whose neighbours come from other channels."""
+_QUERY_BLOCK = 40
+"""Keys a block of queries sees beyond the window of one."""
 _SOFTMAX, _NORM = 10.0, 6.0
 """Vector instructions per score, and per element of a normalised row."""
 
@@ -88,6 +94,10 @@ class Effort:
 def _gemm(p: GemmParams, operands: Sequence[Dims], result: Dims) -> Effort:
     count = prod(result)
     beside = 1 + (p.epilogue.flops if p.epilogue else 0) + (_NORM if p.norm else 0)
+    if p.layout == "blocks":
+        rows, stored = prod(operands[0][:-1]), prod(operands[1])
+        product = 2.0 * rows * stored / _BLOCKS[p.block]
+        return Effort(product, count * beside + _PACKING * rows * p.k)
     return Effort(2.0 * count * p.k / _FUSED_PRODUCT, count * beside)
 
 
@@ -103,6 +113,8 @@ def _attention(p: AttentionParams, operands: Sequence[Dims], result: Dims) -> Ef
     if p.causal != "none":  # the last query sees them all, the first its own
         keys = max(1.0, keys - (min(rows, keys) - 1.0) / 2.0)
     heads = batch * p.heads
+    if p.window:  # besides, blocks of queries see what any of theirs does
+        keys = min(keys, sum(p.reach) + 1 + p.everywhere + _QUERY_BLOCK)
     scores = heads * rows * keys
     product = 2.0 * scores * (p.head + p.head_v) / _ATTENTION_PRODUCT
     return Effort(product, scores * _SOFTMAX, heads * _HEAD_US)

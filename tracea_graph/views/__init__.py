@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from tracea_graph.views.graph import render_graph, render_stages
 from tracea_graph.views.html import report_page
-from tracea_graph.views.report import GroupRow, Report, RuleRow, TimingRow, rule_rows
+from tracea_graph.views.report import (
+    GroupRow,
+    Report,
+    RuleRow,
+    SavingRow,
+    TimingRow,
+    rule_rows,
+)
 from tracea_graph.views.text import plain, render_report, render_rules
 
 __all__ = [
     "GroupRow",
     "Report",
     "RuleRow",
+    "SavingRow",
     "TimingRow",
     "plain",
     "render_graph",

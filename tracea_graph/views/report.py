@@ -15,7 +15,7 @@ import numpy as np
 
 from tracea_graph.rewrite import Trace
 
-__all__ = ["GroupRow", "Report", "RuleRow", "TimingRow", "rule_rows", "with_folder"]
+__all__ = ["GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow", "rule_rows", "with_folder"]
 
 
 _QUOTED = re.compile(r"'[^']*'")
@@ -79,6 +79,18 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
 
 
 @dataclass(frozen=True)
+class SavingRow:
+    """Products of one group that store less than dense weights: bytes of all their weights."""
+
+    group: str
+    technique: str
+    count: int
+    before: int
+    after: int
+    kept: bool
+
+
+@dataclass(frozen=True)
 class TimingRow:
     """Original against result under one binding and thread count.
 
@@ -125,6 +137,7 @@ class Report:
     isas: tuple[str, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     rules: tuple[RuleRow, ...] = ()
+    savings: tuple[SavingRow, ...] = ()
     timings: tuple[TimingRow, ...] = ()
     tried: tuple[TimingRow, ...] = ()
     warnings: tuple[str, ...] = ()

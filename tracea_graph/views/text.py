@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.views.report import Report, RuleRow, TimingRow, with_folder
+from tracea_graph.views.report import Report, RuleRow, SavingRow, TimingRow, with_folder
 
 __all__ = ["cell", "new_table", "plain", "render_report", "render_rules"]
 
@@ -51,6 +51,8 @@ def _tables(report: Report, full: bool) -> Iterator[Table]:
         yield _timings("original against all rewrites that were tried", report.tried)
     if report.groups:
         yield _groups(report, full)
+    if report.savings:
+        yield _savings(report.savings)
     if full and report.rules:
         yield render_rules(report.rules)
 
@@ -83,6 +85,22 @@ def _groups(report: Report, full: bool) -> Table:
     for row in report.groups:
         why = row.reason if full else row.verdict
         table.add_row(cell(row.group), str(row.count), row.gain, cell(why))
+    return table
+
+
+def _savings(rows: Sequence[SavingRow]) -> Table:
+    """What structure in the weights saves, whether it was kept or not."""
+    table = new_table("structure in weights")
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("found", no_wrap=True)
+    for name in ("count", "dense", "stored", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("used", no_wrap=True)
+    for row in rows:
+        share = f"{100 * row.after / row.before:.0f} %" if row.before else ""
+        sizes = _size(row.before), _size(row.after)
+        used = "yes" if row.kept else "no"
+        table.add_row(cell(row.group), row.technique, str(row.count), *sizes, share, used)
     return table
 
 

@@ -26,6 +26,7 @@ namespace {
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));  // for shifts that drop bits
 typedef __mmask16 vm;
 enum { W = 16 };
 constexpr float EXP_LOW = -105.5f;  // exp rounds to 2^-152 here, which is 0
@@ -138,7 +139,7 @@ INLINE vf v_tanh(vf x) {
   const vf shifted = fma(x, set1(2.88539008f), magic);  // its low bits are n
   const vf h = fma(shifted - magic, set1(-0.346573590f), x);
   const vf p = poly(h, 1.99999988f, 1.33332193f, 0.666676581f, 0.267812312f, 0.0888449401f);
-  const vf power = from_bits((bits(shifted) << 23) + 0x3f800000);
+  const vf power = from_bits((vi)(((vu)bits(shifted) << 23) + 0x3f800000));
   const vf e = fma(power, fma(h * h, p, h + h), power - one);
   return e / (e + set1(2.0f));
 }
@@ -192,9 +193,9 @@ struct Head {
   const tracea_attention_tile* t;
   const float* q;
   const char* mask;
-  float* y;
+  char* y;
   const float* keys;    // packed, null if they are read in place
-  const float* values;  // row k at k * width
+  const float* values;  // row r at r * width
   int64_t width;
   bool skips;
   float size;
@@ -223,31 +224,33 @@ void pack_values(const tracea_attention_tile* t, float* to) {
       store(to + k * width + d, load(t->v + k * t->v_stride + d, first(t->head_v - d)));
 }
 
+INLINE vf size_of(vf x) { return abs(x); }
+INLINE vf both(vf x) { return x; }
+// Rows of values, and of weights along them: keys.
+INLINE int64_t value_rows(int64_t keys) { return keys; }
+
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
   vf total[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < cols; j += W)
-      total[j / W % 4] = total[j / W % 4] + abs(load(x + i * stride + j, first(cols - j)));
+      total[j / W % 4] = total[j / W % 4] + size_of(load(x + i * stride + j, first(cols - j)));
   return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
 
 // Keys and values of the tile, packed where that pays.
 Head prepare(const tracea_attention_tile* t, const Scratch& s) {
-  Head h = {t, t->q, (const char*)t->mask, t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
+  Head h = {t, t->q, (const char*)t->mask, (char*)t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
   const bool direct = t->direct && t->k_col == 1;
   if (direct)
     h.keys = nullptr;
   else
     pack_keys(t, s.keys);
-  if (t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v)) {
-    h.values = t->v;
-    h.width = t->v_stride;
-  } else {
-    pack_values(t, s.values);
-  }
-  if (!direct && (t->causal || t->mask_kind)) {
-    h.skips = total_size(h.values, t->keys, t->head_v, h.width) < INF;
+  const bool in_place = t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v);
+  if (in_place) h.values = t->v, h.width = t->v_stride;
+  else pack_values(t, s.values);
+  if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
+    h.skips = total_size(h.values, value_rows(t->keys), t->head_v, h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }
   return h;
@@ -387,34 +390,102 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
     }
   }
 }
+// Windows: a query sees the keys near its own place, and those everybody sees.
+struct Span {
+  int64_t low, high;
+};
+
+// The place of row i of the tile among the keys.
+INLINE int64_t place_of(const tracea_attention_tile* t, int64_t i) {
+  return t->seen - 1 + i * t->seen_step;
+}
+
+// Keys that rows [q, q + rows) see beside those everybody sees, in whole panels.
+Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
+  const int64_t first = place_of(t, q), last = place_of(t, q + rows - 1);
+  if (t->before < 0 || first < t->everywhere) return {0, t->keys};
+  const int64_t high = least(t->keys, padded(most(0, last + t->after + 1)));
+  return {least(high, most(0, first - t->before) / PANEL * PANEL), high};
+}
+
+// The mask of a block with -inf (or DROP's -inf) outside the window; as it was if all is inside.
+Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
+                 Mask mask) {
+  const tracea_attention_tile* t = h.t;
+  if (t->before < 0) return mask;
+  const bool inside = place_of(t, q) + t->after >= k + keys - 1 &&
+                      place_of(t, q + rows - 1) - t->before <= k;
+  if (inside) return mask;
+  for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
+    const int64_t place = place_of(t, q + i);
+    const bool all = place < t->everywhere;
+    const float* from = mask.data + i * mask.row;
+    float* to = s.mask + i * KB;
+    for (int64_t j = 0; j < keys; j++) {
+      const int64_t key = k + j;
+      const bool seen = all || key < t->everywhere ||
+                        (key >= place - t->before && key <= place + t->after);
+      to[j] = !seen ? -INF : mask.kind == NONE ? INF : from[j];
+    }
+  }
+  return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
+}
 // Which keys a block of queries has to look at.
 constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
 constexpr float CALM = 1e20f;
 
-// Keys [low, high) may matter to these rows; what the others score is at most `bound`.
+// Keys [low, high) may matter to these rows; what the others of their span score is at most `bound`.
 struct Range {
   int64_t low, high;
   float bound;
 };
 
-// Is every element of the mask over rows x keys such that the key is dropped?
-bool all_dropped(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
-  const tracea_attention_tile* t = h.t;
-  for (int64_t i = 0; i < (t->mask_row ? rows : 1); i++) {
-    const int64_t at = (q + i) * t->mask_row + k;
-    if (t->mask_kind == 1) {
-      for (int64_t j = 0; j < keys; j += W) {
-        const vm m = first(keys - j);
-        const vf v = select(m, load((const float*)h.mask + at + j, m), set1(-INF));
-        if (!(reduce_max(v) <= ABSORBING)) return false;
-      }
-    } else {
-      uint8_t any = 0;
-      for (int64_t j = 0; j < keys; j++) any |= ((const uint8_t*)h.mask)[at + j];
-      if (any) return false;
-    }
+// Does the mask drop all of `keys` keys from element `at` on?  A NaN drops nothing.
+INLINE bool drops(const Head& h, int64_t at, int64_t keys) {
+  if (h.t->mask_kind != 1) {
+    const uint8_t* keep = (const uint8_t*)h.mask + at;
+    uint8_t any = 0;
+    for (int64_t j = 0; j < keys; j++) any |= keep[j];
+    return !any;
   }
-  return true;
+  const float* add = (const float*)h.mask + at;
+  vf high = set1(-INF);
+  for (int64_t j = 0; j < keys; j += W) {
+    const vf v = select(first(keys - j), load(add + j, first(keys - j)), set1(-INF));
+    high = select(is_nan(v), set1(INF), max(v, high));
+  }
+  return reduce_max(high) <= ABSORBING;
+}
+
+enum { STRETCH = 256 };  // keys looked at together: masks are read row by row, as they lie
+
+// The first key of [low, high) that any row may see, down to a whole panel.
+int64_t first_seen(const Head& h, int64_t q, int64_t rows, int64_t low, int64_t high) {
+  for (int64_t i = 0; i < (h.t->mask_row ? rows : 1); i++) {
+    const int64_t row = (q + i) * h.t->mask_row;
+    int64_t k = low;
+    while (k < high && drops(h, row + k, least(STRETCH, high - k))) k += STRETCH;
+    while (k < high && drops(h, row + k, least(PANEL, high - k))) k += PANEL;
+    high = least(k, high);
+  }
+  return high;
+}
+
+// The end of the last panel of [low, high) of which any row may see a key.
+int64_t last_seen(const Head& h, int64_t q, int64_t rows, int64_t low, int64_t high) {
+  const auto shrink = [&](int64_t row, int64_t k, int64_t step) {
+    while (k > low) {
+      const int64_t start = most(low, (k - 1) / step * step);
+      if (!drops(h, row + start, k - start)) break;
+      k = start;
+    }
+    return k;
+  };
+  for (int64_t i = 0; i < (h.t->mask_row ? rows : 1); i++) {
+    const int64_t row = (q + i) * h.t->mask_row;
+    low = shrink(row, shrink(row, high, STRETCH), PANEL);
+  }
+  return low;
 }
 
 // The largest element of an additive mask over rows x keys.
@@ -430,16 +501,16 @@ float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
   return reduce_max(high);
 }
 
-Range range_of(const Head& h, int64_t q, int64_t rows) {
+Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   const tracea_attention_tile* t = h.t;
-  Range r = {0, t->keys, -INF};
+  Range r = {span.low, span.high, -INF};
   if (!h.skips) return r;
   if (t->causal) {
     const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
-    r.high = least(padded(most(seen, 0)), t->keys);
+    r.high = most(span.low, least(padded(most(seen, 0)), span.high));
     if (t->mask_kind == 0) r.bound = t->fill;
-    if (t->mask_kind == 1 && r.high < t->keys)
-      r.bound = t->fill + largest(h, q, rows, r.high, t->keys - r.high);
+    if (t->mask_kind == 1 && r.high < span.high)
+      r.bound = t->fill + largest(h, q, rows, r.high, span.high - r.high);
   }
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
@@ -448,20 +519,15 @@ Range range_of(const Head& h, int64_t q, int64_t rows) {
     if (!(size * h.size * scale < CALM)) return r;
   }
   const int64_t high = r.high;
-  while (r.low < r.high && all_dropped(h, q, rows, r.low, least(PANEL, r.high - r.low)))
-    r.low = least(r.low + PANEL, r.high);
-  while (r.low < r.high) {
-    const int64_t start = padded(r.high) - PANEL;
-    if (!all_dropped(h, q, rows, start, r.high - start)) break;
-    r.high = start;
-  }
-  if (t->mask_kind == 1 && (r.low > 0 || r.high < high) && !(r.bound > ABSORBING + CALM))
+  r.low = first_seen(h, q, rows, r.low, r.high);
+  r.high = last_seen(h, q, rows, r.low, r.high);
+  if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
     r.bound = ABSORBING + CALM;
   return r;
 }
-// sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
+// sums[MR x 16 NV] = sums * decay + weights[MR x rows] values[rows x 16 NV]; decay null: sums = 0.
 struct SumBlock {
-  int64_t keys;
+  int64_t rows;
   const float* weights;
   const float* values;
   int64_t values_width;
@@ -475,7 +541,7 @@ void accumulate(const SumBlock& s) {
   vf c[MR][NV * P], b[NV * P];
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
     c[i][j] = s.decay ? load(s.sums + i * s.width + j * W) * set1(s.decay[i]) : set1(0.0f);
-  for (int64_t k = 0; k < s.keys; k++) {
+  for (int64_t k = 0; k < s.rows; k++) {
     load_row<NV>(b, s.values + k * s.values_width, PANEL);
     step<MR, NV>(c, s.weights + k, KB, b);
   }
@@ -586,11 +652,12 @@ void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Runn
       vf y = load(s.sums + i * width + d) * factor;
       if (run.total[i] == 0.0f) {
         y = set1(0.0f);
-        for (int64_t k = 0; k < t->keys && !t->zero_rows; k++)
-          y = y + load(h.values + k * h.width + d, m);
+        for (int64_t k = 0; k < value_rows(t->keys) && !t->zero_rows; k++)
+          y = y + both(load(h.values + k * h.width + d, m));
         y = y / set1((float)(t->keys ? t->keys : 1));
       }
-      store(h.y + (q + i) * t->y_stride + d, y, m);
+      const int64_t at = (q + i) * t->y_stride + d;
+      store((float*)h.y + at, y, m);
     }
   }
 }
@@ -601,32 +668,32 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
   const tracea_attention_tile* t = h.t;
   const float* from = h.q + q * t->q_stride;
   const int64_t width = padded(t->head_v), seen = t->seen + q * t->seen_step - k;
-  const Masking masking = {block_mask(h, s, q, rows, k, keys), t->fill,
+  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const Masking masking = {mask, t->fill,
                            t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
   const bool later = !h.keys || t->softcap != 0.0f;
   const Masking bare = {{NONE, s.mask, 0}, 0.0f, INT64_MAX, 0, keys};
   vf top[QB], unused[QB];
   for (int64_t i = 0; i < QB; i++) top[i] = unused[i] = set1(-INF);
-  if (h.keys) {
+  if (!h.keys) score_in_place(t, from, rows, k, keys, s.scores);
+  else
     cover(rows, padded(keys) / PANEL, [&](int64_t i, int m, int64_t j, int n) {
       const int64_t col = j * PANEL;
       SCORE[m][n]({t->head, from + i * t->q_stride, t->q_stride, h.keys + (k + col) * t->head,
                    t->scale, part_of(later ? bare : masking, i, col), s.scores + i * KB + col,
                    (later ? unused : top) + i});
     });
-  } else {
-    score_in_place(t, from, rows, k, keys, s.scores);
-  }
   if (later) mask_scores(masking, t->softcap, rows, s.scores, top);
   exponentials(s.scores, top, rows, padded(keys), run);
   cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
-    ACCUMULATE[m][n]({keys, s.scores + i * KB, h.values + k * h.width + j * PANEL, h.width,
+    ACCUMULATE[m][n]({value_rows(keys), s.scores + i * KB,
+                      h.values + value_rows(k) * h.width + j * PANEL, h.width,
                       s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i});
   });
 }
 
 void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
-  const int64_t all = h.t->keys;
+  const Span span = h.skips ? window_span(h.t, q, rows) : Span{0, h.t->keys};
   Running run;
   for (int i = 0; i < QB_PADDED; i++) {
     run.top[i] = LOWEST;
@@ -642,13 +709,14 @@ void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
       k = end;
     }
   };
-  const Range r = range_of(h, q, rows);
+  keys_between(0, least(h.t->before < 0 ? 0 : padded(h.t->everywhere), span.low));
+  const Range r = range_of(h, q, rows, span);
   keys_between(r.low, r.high);
   bool lost = false;  // a row for which the others matter
   for (int64_t i = 0; i < rows; i++) lost |= !(run.top[i] > r.bound + NOTHING);
   if (lost && r.bound != -INF) {
-    keys_between(0, least(r.low, all));
-    keys_between(r.high, all);
+    keys_between(span.low, r.low);
+    keys_between(r.high, span.high);
   }
   if (fresh)
     for (int64_t i = 0; i < rows * padded(h.t->head_v); i++) s.sums[i] = 0.0f;
@@ -664,7 +732,7 @@ TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile*
     for (int64_t q = 0; q < t->queries; q += QB)  // whole blocks fill the largest register tiles
       query_block(h, s, q, least(QB, t->queries - q));
     h.q += t->q_head;
-    h.y += t->y_head;
+    h.y += t->y_head * t->y_size;
     h.mask += t->mask_head * (t->mask_kind == 1 ? (int64_t)sizeof(float) : 1);
   }
 }

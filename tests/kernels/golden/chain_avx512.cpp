@@ -23,6 +23,7 @@ namespace {
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));  // for shifts that drop bits
 typedef __mmask16 vm;
 enum { W = 16 };
 constexpr float EXP_LOW = -105.5f;  // exp rounds to 2^-152 here, which is 0

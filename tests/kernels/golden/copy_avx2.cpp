@@ -23,6 +23,7 @@ namespace {
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
+typedef uint32_t vu __attribute__((vector_size(32)));  // for shifts that drop bits
 typedef __m256i vm;
 enum { W = 8 };
 constexpr float EXP_LOW = -87.33f;  // exp rounds to 2^-126 here, which scale() flushes to 0
@@ -64,7 +65,7 @@ INLINE vi to_int(vf a) { return (vi)_mm256_cvtps_epi32(a); }
 
 // a * 2^n for whole n in [-126, 128]; 0 at n = -126.
 INLINE vf scale(vf a, vf n) {
-  const vf half = a * from_bits((to_int(n) + 126) << 23);
+  const vf half = a * from_bits((vi)((vu)(to_int(n) + 126) << 23));
   return half + half;
 }
 // Eight rows become eight columns.

@@ -17,6 +17,7 @@ namespace {
 #define UNROLL
 typedef float vf;
 typedef int32_t vi;
+typedef uint32_t vu;  // for shifts that drop bits
 typedef bool vm;
 enum { W = 1 };
 constexpr float EXP_LOW = -87.33f;  // exp rounds to 2^-126 here, which scale() flushes to 0
@@ -56,7 +57,7 @@ INLINE vi to_int(vf a) { return (vi)a; }
 
 // a * 2^n for whole n in [-126, 128]; 0 at n = -126.
 INLINE vf scale(vf a, vf n) {
-  const vf half = a * from_bits((to_int(n) + 126) << 23);
+  const vf half = a * from_bits((vi)((vu)(to_int(n) + 126) << 23));
   return half + half;
 }
 enum { AHEAD = 6, LINE = 16 };  // rows to prefetch ahead; floats of one cache line

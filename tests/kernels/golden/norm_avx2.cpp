@@ -28,6 +28,7 @@ namespace {
 #define UNROLL _Pragma("GCC unroll 16")
 typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
+typedef uint32_t vu __attribute__((vector_size(32)));  // for shifts that drop bits
 typedef __m256i vm;
 enum { W = 8 };
 constexpr float EXP_LOW = -87.33f;  // exp rounds to 2^-126 here, which scale() flushes to 0
@@ -69,8 +70,36 @@ INLINE vi to_int(vf a) { return (vi)_mm256_cvtps_epi32(a); }
 
 // a * 2^n for whole n in [-126, 128]; 0 at n = -126.
 INLINE vf scale(vf a, vf n) {
-  const vf half = a * from_bits((to_int(n) + 126) << 23);
+  const vf half = a * from_bits((vi)((vu)(to_int(n) + 126) << 23));
   return half + half;
+}
+// The nearest bf16, ties to even; a NaN stays one.
+INLINE void store_bf16(uint16_t* p, vf v, int64_t n) {
+  uint32_t u[W];
+  __builtin_memcpy(u, &v, sizeof u);
+  for (int i = 0; i < W && i < n; i++) {
+    const uint32_t near = (u[i] + 0x7fff + (u[i] >> 16 & 1)) >> 16;
+    p[i] = (uint16_t)((u[i] & 0x7fffffff) > 0x7f800000 ? u[i] >> 16 | 0x40 : near);
+  }
+}
+INLINE void store_bf16(uint16_t* p, vf v) { store_bf16(p, v, W); }
+
+// Lanes of the bf16 at p (first) and q (second).
+INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
+  uint32_t u[W] = {};
+  for (int i = 0; i < W && i < n; i++) u[i] = (uint32_t)p[i] | (uint32_t)q[i] << 16;
+  vf v;
+  __builtin_memcpy(&v, u, sizeof v);
+  return v;
+}
+// Elementwise functions over any vector type.  Bounds are the largest found over dense grids of
+// float32 arguments against float64; every function maps NaN to NaN.
+
+// E: poly(x, c0, c1, ...) = c0 + x * (c1 + ...), fused where the instruction set can.
+INLINE vf poly(vf, float c) { return set1(c); }
+template <typename... Rest>
+INLINE vf poly(vf x, float c, Rest... rest) {
+  return fma(poly(x, rest...), x, set1(c));
 }
 // mean[i] of x over row i or, with SQUARES, of (x - center[i])^2.  A row is always summed in two
 // parts, in the same order, so its result does not depend on R.
@@ -100,7 +129,7 @@ INLINE void means(const float* x, int64_t stride, int64_t cols, const float* cen
 template <int R, bool LAYER>
 void normalise(const tracea_norm_tile* t, int64_t row) {
   const float* x = t->x + row * t->x_stride;
-  float* y = t->y + row * t->y_stride;
+  float* y = t->y ? t->y + row * t->y_stride : nullptr;
   float mean[R] = {}, var[R];
   if (LAYER) means<R, false>(x, t->x_stride, t->cols, mean, mean);
   means<R, true>(x, t->x_stride, t->cols, mean, var);
@@ -115,7 +144,10 @@ void normalise(const tracea_norm_tile* t, int64_t row) {
     const vf beta = t->beta ? load(t->beta + c, m) : set1(0.0f);
     UNROLL for (int i = 0; i < R; i++) {
       const vf d = (load(x + i * t->x_stride + c, m) - mid[i]) * factor[i];
-      store(y + i * t->y_stride + c, fma(d, gamma, beta), m);
+      const vf out = fma(d, gamma, beta);
+      if (y) store(y + i * t->y_stride + c, out, m);
+      if (t->rounded)
+        store_bf16(t->rounded + (row + i) * t->rounded_stride + c, out, t->cols - c);
     }
   }
 }

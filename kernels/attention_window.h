@@ -1,0 +1,40 @@
+// Windows: a query sees the keys near its own place, and those everybody sees.
+struct Span {
+  int64_t low, high;
+};
+
+// The place of row i of the tile among the keys.
+INLINE int64_t place_of(const tracea_attention_tile* t, int64_t i) {
+  return t->seen - 1 + i * t->seen_step;
+}
+
+// Keys that rows [q, q + rows) see beside those everybody sees, in whole panels.
+Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
+  const int64_t first = place_of(t, q), last = place_of(t, q + rows - 1);
+  if (t->before < 0 || first < t->everywhere) return {0, t->keys};
+  const int64_t high = least(t->keys, padded(most(0, last + t->after + 1)));
+  return {least(high, most(0, first - t->before) / PANEL * PANEL), high};
+}
+
+// The mask of a block with -inf (or DROP's -inf) outside the window; as it was if all is inside.
+Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
+                 Mask mask) {
+  const tracea_attention_tile* t = h.t;
+  if (t->before < 0) return mask;
+  const bool inside = place_of(t, q) + t->after >= k + keys - 1 &&
+                      place_of(t, q + rows - 1) - t->before <= k;
+  if (inside) return mask;
+  for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
+    const int64_t place = place_of(t, q + i);
+    const bool all = place < t->everywhere;
+    const float* from = mask.data + i * mask.row;
+    float* to = s.mask + i * KB;
+    for (int64_t j = 0; j < keys; j++) {
+      const int64_t key = k + j;
+      const bool seen = all || key < t->everywhere ||
+                        (key >= place - t->before && key <= place + t->after);
+      to[j] = !seen ? -INF : mask.kind == NONE ? INF : from[j];
+    }
+  }
+  return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
+}

@@ -1,0 +1,210 @@
+// Products by a matrix of which only some blocks are stored: y = chain(x * w + bias).
+//
+// Places number the blocks of the dense matrix, panel after panel, along k in each; the L1 map
+// lists the places that are stored, in ascending order, as the blocks themselves lie.  Rows of x
+// are packed by sixteen first.  A row with a NaN or an infinity gives NaN in every column that skips
+// it, as the products by zero would: those sums begin with what the skipped blocks add to them.
+#pragma once
+#include "runtime_gemm.h"
+
+namespace tracea {
+
+constexpr int64_t kGroup = 16;    // rows packed together
+constexpr int64_t kTogether = 4;  // panels finished together
+
+struct BlocksJob {
+  GemmJob gemm;  // operands, sizes and what finishes a tile
+  const int32_t* places;
+  int64_t stored, block, depth;  // blocks stored; steps of k in one; k in whole blocks
+  int64_t a_step, packed_floats;
+  int64_t groups, groups_per_chunk, chunks, panels_per_task, tasks_per_chunk;
+  float* packed;      // [groups][depth][16]; null: x as it lies
+  int32_t* finite;    // by group
+};
+
+inline bool check_gemm_blocks(Signature& call) {
+  const tracea_chain_type* chain = call.chain();
+  if (!call.takes_ints(1) || !call.parameter(0, 1, kMaxParts)) return false;
+  const int32_t parts = static_cast<int32_t>(call.integer(0));
+  const int32_t extra = chain ? chain->operands - 1 : 0, results = chain ? chain->results : parts;
+  if (chain && (parts > 1 || chain->operands < 1 || chain->kind[0] != TRACEA_FULL ||
+                chain->type[0] != ORT_F32))
+    return call.fail("a chain that does not begin with the product");
+  if (!call.counts(1, 0, 4 + extra + results)) return false;
+  bool ok = call.reads(0, 2) && call.reads(1, 3) && call.may_read(2, 1) &&
+            call.reads(3, 1, ORT_I32);
+  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(4 + i, 2, chain->type[i + 1]);
+  for (int32_t i = 0; i < results; ++i)
+    ok = ok && call.writes(4 + extra + i, 2, chain ? chain->result[i] : ORT_F32);
+  return ok;
+}
+
+inline int64_t places_of_panel(const BlocksJob& job) { return job.depth / job.block; }
+
+// The first stored block at `place` or behind it.
+inline int64_t first_block(const BlocksJob& job, int64_t place) {
+  int64_t low = 0, high = job.stored;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (job.places[middle] < place) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+inline void pack_group(void* usr, size_t index) {
+  const BlocksJob& job = *static_cast<const BlocksJob*>(usr);
+  const GemmJob& gemm = job.gemm;
+  const int64_t group = static_cast<int64_t>(index), row = group * kGroup;
+  float* to = job.packed + group * job.depth * kGroup;
+  tracea_gemm_pack_tile tile;
+  tile.k = gemm.k, tile.columns = least(kGroup, gemm.m - row);
+  tile.from = gemm.x->f32() + row * gemm.x_row;
+  tile.row = gemm.x_step, tile.column = gemm.x_row;
+  tile.to = to, tile.panel = 0;
+  gemm.isa->gemm_pack(&tile);
+  memset(to + gemm.k * kGroup, 0, static_cast<size_t>((job.depth - gemm.k) * kGroup) * sizeof *to);
+  job.finite[group] = gemm.isa->all_finite(to, gemm.k * kGroup);
+}
+
+// bias + 0 * x over the blocks [low, high) of a panel leaves out, for some rows of sixteen columns.
+inline void begin_sums(const BlocksJob& job, const tracea_blocks_tile& tile, float* sums) {
+  for (int64_t i = 0; i < tile.rows; ++i) {
+    float skipped = 0.0f;
+    for (int64_t b = 0, s = 0; b < places_of_panel(job); ++b) {
+      if (s < tile.count && tile.place[s] - tile.first == b) {
+        ++s;
+        continue;
+      }
+      for (int64_t k = b * job.block; k < (b + 1) * job.block; ++k)
+        skipped += tile.a[k * job.a_step + i] * 0.0f;
+    }
+    for (int64_t j = 0; j < tile.last; ++j)
+      sums[i * TRACEA_PANEL + j] = skipped + (tile.init ? tile.init[j] : 0.0f);
+  }
+}
+
+// Panels [panel, end), no more than finish together, of one group of rows.
+inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int64_t end) {
+  constexpr int64_t kWide = kTogether * TRACEA_PANEL;
+  alignas(64) float finished[kGroup * kWide], begun[kGroup * TRACEA_PANEL];
+  const GemmJob& gemm = job.gemm;
+  const int64_t row = group * kGroup, n0 = panel * TRACEA_PANEL;
+  const int64_t columns = least(end * TRACEA_PANEL, gemm.n) - n0;
+  const int64_t y_row = gemm.results[0].strides[0];
+  tracea_blocks_tile tile;
+  tile.rows = static_cast<int32_t>(least(kGroup, gemm.m - row));
+  tile.a = job.packed ? job.packed + group * job.depth * kGroup : gemm.x->f32();
+  tile.a_step = job.a_step, tile.block = job.block;
+  int64_t low = first_block(job, panel * places_of_panel(job));
+  for (int64_t p = panel; p < end; ++p) {
+    const int64_t high = first_block(job, (p + 1) * places_of_panel(job));
+    const int64_t n = p * TRACEA_PANEL;
+    tile.b = gemm.w->f32() + low * job.block * TRACEA_PANEL;
+    tile.place = job.places + low, tile.count = high - low;
+    tile.first = p * places_of_panel(job);
+    tile.last = static_cast<int32_t>(least(TRACEA_PANEL, gemm.n - n));
+    tile.init = gemm.bias ? gemm.bias->f32() + n : nullptr;
+    tile.init_stride = 0;
+    if (!job.finite[group]) {
+      begin_sums(job, tile, begun);
+      tile.init = begun, tile.init_stride = TRACEA_PANEL;
+    }
+    tile.c = in_place(gemm) ? gemm.results[0].f32() + row * y_row + n : finished + (n - n0);
+    tile.ldc = in_place(gemm) ? y_row : kWide;
+    gemm.isa->gemm_blocks(&tile);
+    low = high;
+  }
+  if (!in_place(gemm))
+    finish(gemm, item_of(gemm, 0), {row, n0, tile.rows, static_cast<int32_t>(columns)}, finished,
+           kWide);
+}
+
+inline void blocks_task(void* usr, size_t index) {
+  const BlocksJob& job = *static_cast<const BlocksJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index);
+  const int64_t chunk = task / job.tasks_per_chunk;
+  const int64_t first = task % job.tasks_per_chunk * job.panels_per_task;
+  const int64_t last = least(ceil_div(job.gemm.n, TRACEA_PANEL), first + job.panels_per_task);
+  const int64_t end = least(job.groups, (chunk + 1) * job.groups_per_chunk);
+  for (int64_t panel = first; panel < last; panel += kTogether)
+    for (int64_t group = chunk * job.groups_per_chunk; group < end; ++group)
+      blocks_tile(job, group, panel, least(panel + kTogether, last));
+}
+
+inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJob& job) {
+  GemmJob& gemm = job.gemm;
+  const Box &x = views[0], &w = views[1], &places = views[3];
+  gemm.m = x.dims[0], gemm.k = x.dims[1];
+  bool ok = true;
+  for (int32_t i = 0; i < gemm.parts; ++i)
+    ok = ok && !__builtin_add_overflow(gemm.n, gemm.results[i].dims[1], &gemm.n);
+  job.stored = w.dims[0], job.block = w.dims[1];
+  ok = ok && (job.block == 1 || (job.block > 0 && job.block % 4 == 0)) &&
+       w.dims[2] == TRACEA_PANEL && places.is(job.stored) &&
+       (job.stored == 0 || (w.strides[2] == 1 && w.strides[1] == TRACEA_PANEL &&
+                            w.strides[0] == job.block * TRACEA_PANEL)) &&
+       (job.stored <= 1 || places.strides[0] == 1);
+  ok = ok && (!gemm.bias || (gemm.bias->is(gemm.n) && (gemm.n <= 1 || gemm.bias->strides[0] == 1)));
+  const int32_t results = gemm.type ? gemm.type->results : gemm.parts;
+  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
+  for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
+    ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
+  if (!ok)
+    return run.fault.fail("The views of a gemm_blocks do not fit together (M %lld, N %lld, K %lld).",
+                          static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
+                          static_cast<long long>(gemm.k));
+  job.places = reinterpret_cast<const int32_t*>(places.data);
+  int64_t in_all;
+  job.groups = ceil_div(gemm.m, kGroup);
+  bool fits = !__builtin_mul_overflow(ceil_div(gemm.k, job.block), job.block, &job.depth) &&
+              !__builtin_mul_overflow(ceil_div(gemm.n, TRACEA_PANEL), places_of_panel(job), &in_all) &&
+              !__builtin_mul_overflow(job.groups, job.depth, &job.packed_floats) &&
+              !__builtin_mul_overflow(job.packed_floats, kGroup, &job.packed_floats);
+  if (!fits || job.packed_floats > INT64_MAX / 8)
+    return run.fault.fail("A gemm_blocks is larger than memory.");
+  bool sorted = job.stored == 0 || (job.places[0] >= 0 && job.places[job.stored - 1] < in_all);
+  for (int64_t i = 1; i < job.stored; ++i) sorted &= job.places[i - 1] < job.places[i];
+  return sorted || run.fault.fail("The map of a gemm_blocks does not list places of its matrix "
+                                  "in ascending order.");
+}
+
+inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
+  BlocksJob job = {};
+  GemmJob& gemm = job.gemm;
+  gemm.isa = run.host.isa;
+  gemm.type = call.chain_type();
+  gemm.chain = gemm.type ? gemm.isa->chain[call.chain] : nullptr;
+  gemm.x = &views[0], gemm.w = &views[1];
+  gemm.bias = views[2].data ? &views[2] : nullptr;
+  gemm.extra = &views[4];
+  gemm.results = gemm.extra + (gemm.type ? gemm.type->operands - 1 : 0);
+  gemm.parts = static_cast<int32_t>(call.ints[0]);
+  gemm.items = 1;
+  if (!blocks_shapes(run, call, views, job)) return false;
+  if (gemm.m == 0 || gemm.n == 0) return true;
+  gemm.x_row = gemm.x->strides[0], gemm.x_step = gemm.x->strides[1];
+  const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), near = kNearFloats / kGroup;
+  job.groups_per_chunk = most(1, least(job.groups, near / most(job.depth, 1)));
+  job.chunks = ceil_div(job.groups, job.groups_per_chunk);
+  const int64_t wanted = run.host.processors > 1 ? 4 * run.host.processors : 1;
+  const int64_t share = ceil_div(panels, ceil_div(wanted, job.chunks));
+  job.panels_per_task = ceil_div(share, kTogether) * kTogether;
+  job.tasks_per_chunk = ceil_div(panels, job.panels_per_task);
+  const bool as_it_lies = gemm.m == 1 && job.depth == gemm.k && gemm.x_step == 1;
+  if (as_it_lies) job.packed_floats = 0;
+  Scratch scratch(run);
+  char* memory = scratch.take((job.packed_floats + job.groups) * 4);
+  if (!memory) return false;
+  job.finite = reinterpret_cast<int32_t*>(memory + job.packed_floats * 4);
+  job.a_step = as_it_lies ? 1 : kGroup;
+  if (as_it_lies) {
+    job.finite[0] = gemm.isa->all_finite(gemm.x->f32(), gemm.k);
+  } else {
+    job.packed = reinterpret_cast<float*>(memory);
+    if (!run.parallel(job.groups, pack_group, &job)) return false;
+  }
+  return run.parallel(job.chunks * job.tasks_per_chunk, blocks_task, &job);
+}
+
+}  // namespace tracea

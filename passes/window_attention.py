@@ -1,0 +1,54 @@
+"""Windowed attention on request: queries see the keys near them, others are never computed.
+
+FusedAttention(q, k, v)    ->    FusedAttention(q, k, v, window)
+
+This changes what the model computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracea_graph.config import Window
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.passes.extents import where_equal
+from tracea_graph.passes.regions import fused
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["WindowAttention"]
+
+
+@dataclass(frozen=True)
+class WindowAttention:
+    """Attention of a sequence over itself gets the last of the windows that name its layer."""
+
+    windows: tuple[Window, ...] = ()
+    name: str = "window"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, AttentionParams) or params.window or not self.windows:
+            return
+        layer = _layer(graph, region)
+        named = [w for w in self.windows if w.layers is None or layer in range(*w.layers)]
+        if not named:
+            return
+        queries = params.extents(0, graph.spec(region.operands[0]))[1]
+        keys = params.extents(1, graph.spec(region.operands[1]))[1]
+        if params.causal == "none" and not where_equal(queries, keys):
+            reason = f"attention {layer} has {queries} queries and {keys} keys: no sequence's own"
+            yield Miss(self.name, region.id, reason)
+            return
+        window = named[-1]
+        near = dataclasses.replace(params, window=window.keys, everywhere=window.everywhere)
+        new = fused(self.name, near, region.operands, region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+
+def _layer(graph: TileGraph, region: Region) -> int:
+    """The attention's number in the order of the graph, from 0."""
+    order = (r.id for r in graph.regions() if isinstance(r.params, AttentionParams))
+    return next(i for i, name in enumerate(order) if name == region.id)

@@ -1,0 +1,74 @@
+"""Zeros already in constant matrices: found by a sample first, counted only where there are some.
+
+A matrix is looked at through its panels of sixteen columns: what a product skips is a run of k in
+one panel, so the zero map of a matrix is ``[⌈N/16⌉, K]``, true where sixteen neighbours are all
+zero.  Coarser blocks, zero rows and columns follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Weight
+
+__all__ = ["Mask", "Places", "ZeroScan", "active_places", "sampled_zeros"]
+
+Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int32]
+_SAMPLE = 2048
+"""Numbers looked at before a matrix counts as dense."""
+_LEAST_ZEROS = 0.1
+"""Share of zeros below which nothing could be gained."""
+
+
+def sampled_zeros(array: npt.NDArray[Any], count: int = _SAMPLE) -> float:
+    """The share of zeros among ``count`` numbers drawn from all over an array; all of a small one.
+
+    The draw is the same for every array of one size.
+    """
+    flat = array.reshape(-1)
+    if flat.size > count:
+        flat = flat[np.random.default_rng(flat.size).integers(0, flat.size, count)]
+    return 1.0 - np.count_nonzero(flat) / max(flat.size, 1)
+
+
+def active_places(zeros: Mask, block: int) -> Places:
+    """The places of blocks of ``block`` steps of k that are not all zero: panel by panel, then k.
+
+    This is the L1 map of the matrix's tile grid; the rows of its L2 table follow from the place.
+    """
+    panels, k = zeros.shape
+    depth = -(-k // block)
+    whole = np.ones((panels, depth * block), np.bool_)
+    whole[:, :k] = zeros
+    skipped = whole.reshape(panels * depth, block).all(1)
+    return np.flatnonzero(~skipped).astype(np.int32)
+
+
+@dataclass
+class ZeroScan:
+    """Zero maps of constant matrices, each found once, whatever its name and however often asked.
+
+    ``looked`` counts the matrices that were read as a whole.
+    """
+
+    looked: int = 0
+    _maps: dict[tuple[str, ...], Mask] = field(default_factory=dict)
+
+    def zeros(self, sources: Sequence[Weight], panels: Callable[[], npt.NDArray[Any]]) -> Mask:
+        """The zero map of ``[P, K, 16]`` panels that are made from ``sources``; empty if dense.
+
+        ``panels`` is called only if a sample of a source has enough zeros.
+        """
+        if all(sampled_zeros(w.array()) < _LEAST_ZEROS for w in sources):
+            return np.zeros((0, 0), np.bool_)
+        key = tuple(w.digest for w in sources)
+        if key not in self._maps:
+            self.looked += 1
+            self._maps[key] = ~np.any(panels(), axis=2)
+        return self._maps[key]

@@ -1,0 +1,112 @@
+"""Attention whose products are in bf16: operands rounded, softmax and sums in float32."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.kernels.conformance import (
+    Array,
+    AttentionTile,
+    Output,
+    address,
+    guarded,
+    kernel,
+    scratch_size,
+)
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu import emit, symbols
+
+LEVELS = profile_cpu().levels("bf16")
+WEIGHTS = 2.0**-8
+"""Of max|v|: the softmax's weights are rounded once, to half of this, relatively."""
+
+
+def attend(level: str, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+    """One head of float32 numbers that are bf16."""
+    unit, (name, size_name) = emit("attention_bf16", level), symbols("attention_bf16", level)
+    (queries, head), (keys, head_v) = q.shape, v.shape
+    size = scratch_size(unit, size_name, keys, head // 2, head_v)
+    memory = np.full(size + 128, 0xA5, np.uint8)
+    start = -memory.ctypes.data % 64
+    q, k, v = (guarded(x.astype(ml_dtypes.bfloat16).view(np.uint16)) for x in (q, k, v))
+    out = Output(queries, head_v)
+    tile = AttentionTile(
+        queries=queries, keys=keys, head=head // 2, head_v=head_v, heads=1, seen_step=1,
+        q=address(q), q_stride=head // 2, k=address(k), k_stride=head // 2, k_col=1,
+        v=address(v), v_stride=head_v // 2, scale=head**-0.5,
+        scratch=memory.ctypes.data + start, y=out.address, y_stride=out.stride, y_size=4,
+    )  # fmt: skip
+    if mask is not None:
+        mask = guarded(mask)
+        tile.mask, tile.mask_kind = address(mask), 2 if mask.dtype == bool else 1
+        tile.mask_row, tile.mask_col = mask.shape[1], 1
+    kernel(unit, name)(tile)
+    out.check_canaries()
+    assert (memory[:start] == 0xA5).all() and (memory[start + size :] == 0xA5).all()
+    return out.view.copy()
+
+
+def reference(q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+    scores = q.astype(np.float64) @ k.T * q.shape[1] ** -0.5
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    return np.asarray(weights / weights.sum(1, keepdims=True) @ v)
+
+
+def inputs(queries: int, keys: int, head: int, head_v: int) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(keys)
+    shapes = ((queries, head), (keys, head), (keys, head_v))
+    q, k, v = (
+        rng.standard_normal(s).astype(ml_dtypes.bfloat16).astype(np.float32) for s in shapes
+    )
+    return q, k, v
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("keys", [1, 2, 15, 16, 17, 129, 300])
+def test_equals_reference(level: str, keys: int) -> None:
+    for queries, head, head_v in ((1, 32, 32), (25, 64, 64), (7, 2, 46), (3, 80, 16)):
+        q, k, v = inputs(queries, keys, head, head_v)
+        error = np.abs(attend(level, q, k, v) - reference(q, k, v)).max()
+        assert error <= WEIGHTS * np.abs(v).max()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("boolean", [False, True])
+@pytest.mark.parametrize("keys", [31, 300])
+def test_masks(level: str, boolean: bool, keys: int) -> None:
+    q, k, v = inputs(29, keys, 16, 24)
+    keep = np.random.default_rng(0).random((29, keys)) < 0.6
+    keep[:, 0] = True
+    keep[:, keys * 2 // 3 :] = False
+    mask = keep if boolean else np.where(keep, 0, np.finfo(np.float32).min).astype(np.float32)
+    error = np.abs(attend(level, q, k, v, mask) - reference(q, k, v, mask)).max()
+    assert error <= WEIGHTS * np.abs(v).max()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_row_without_keys_is_the_average(level: str) -> None:
+    q, k, v = inputs(2, 21, 8, 18)
+    mask = np.ones((2, 21), bool)
+    mask[1] = False
+    got = attend(level, q, k, v, mask)
+    np.testing.assert_allclose(got[1], v.mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_do_not_depend_on_how_queries_are_split(level: str) -> None:
+    q, k, v = inputs(53, 150, 40, 24)
+    whole = attend(level, q, k, v)
+    for start, end in ((0, 1), (1, 8), (8, 53)):
+        np.testing.assert_array_equal(attend(level, q[start:end], k, v), whole[start:end])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_nan_stays_in_its_row(level: str) -> None:
+    q, k, v = inputs(9, 40, 16, 16)
+    q[4, 3] = np.nan
+    got = attend(level, q, k, v)
+    assert np.isnan(got[4]).all() and np.isfinite(np.delete(got, 4, 0)).all()

@@ -1,0 +1,139 @@
+"""Products skip the zero blocks of their weights, and nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from graphs import Net, assert_same, normal, optimized
+
+from models.sparse import block_mask
+from tracea_graph.ir import DType, Weight
+from tracea_graph.ops.gemm import GemmParams, pack_panels
+from tracea_graph.passes import phases
+from tracea_graph.passes.zeros import ZeroScan, active_places, sampled_zeros
+from tracea_graph.policy import CostModel, Machine
+from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.ttg import TileGraph
+
+Array = npt.NDArray[Any]
+
+
+def product(w: Array, opset: int = 17) -> tuple[Net, TileGraph]:
+    """A product with a bias and what follows it."""
+    net = Net(opset)
+    x = net.input("x", "rows", w.shape[0])
+    added = net("Add", net("MatMul", x, net.const(w)), net.weight(w.shape[1]))
+    return net, net.graph(net("Relu", added))
+
+
+def sparse(k: int, n: int, zeros: float, block: tuple[int, int] = (16, 16)) -> Array:
+    return normal(k, n) * block_mask((k, n), zeros, block, "random")
+
+
+def planned(graph: TileGraph, rows: int) -> tuple[GemmParams, Trace]:
+    """The product as the cost model would have it."""
+    cost = CostModel(Machine(), {"rows": rows})
+    trace = schedule(graph, phases(), cost, Limits())
+    (region,) = graph.regions()
+    assert isinstance(region.params, GemmParams)
+    return region.params, trace
+
+
+@pytest.mark.parametrize(("k", "n"), [(64, 48), (70, 50), (33, 16)])
+def test_the_result_is_the_same(k: int, n: int) -> None:
+    made, graph = product(sparse(k, n, 0.7))
+    trace = optimized(graph, phases())
+    assert trace.applied()["zero-blocks"] == 1
+    (region,) = graph.regions()
+    assert region.params.layout == "blocks"
+    assert_same(made, graph, {"x": normal(5, k)})
+
+
+def test_what_is_stored_is_what_is_not_zero() -> None:
+    w = sparse(96, 64, 0.75)
+    _, graph = product(w)
+    optimized(graph, phases())
+    (region,) = graph.regions()
+    blocks, places = (graph.weights[region.operands[i]].array() for i in (1, -1))
+    assert blocks.size == np.count_nonzero(w) and len(places) == len(blocks) == 6
+    assert graph.weights[region.operands[-1]].dtype is DType.I32
+
+
+@pytest.mark.parametrize(
+    ("zeros", "block", "chosen"),
+    [(0.9, (16, 16), 16), (0.9, (64, 64), 64), (0.9, (32, 32), 32), (0.8, (4, 16), 4),
+     (0.8, (1, 16), 1), (0.5, (16, 16), 16)],
+)  # fmt: skip
+def test_the_cost_model_chooses_the_block(
+    zeros: float, block: tuple[int, int], chosen: int
+) -> None:
+    params, _ = planned(product(sparse(768, 768, zeros, block))[1], 128)
+    assert params.block == chosen
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.05, 0.08])
+def test_dense_stays_where_it_wins(zeros: float) -> None:
+    params, _ = planned(product(sparse(768, 768, zeros))[1], 128)
+    assert params.layout == "panels"
+
+
+def test_scattered_zeros_fill_no_block() -> None:
+    w = normal(128, 64) * (np.random.default_rng(1).random((128, 64)) < 0.5)
+    params, trace = planned(product(w.astype(np.float32))[1], 128)
+    assert params.layout == "panels"
+    assert any("do not fill runs" in reason for _, reason in trace.misses())
+
+
+def test_an_old_opset_cannot_place_blocks() -> None:
+    params, trace = planned(product(sparse(64, 64, 0.8), opset=10)[1], 128)
+    assert params.layout == "panels"
+    assert any("ScatterND" in reason for _, reason in trace.misses())
+
+
+def test_a_matrix_of_zeros_keeps_one_block() -> None:
+    made, graph = product(np.zeros((64, 48), np.float32))
+    optimized(graph, phases())
+    (region,) = graph.regions()
+    assert graph.spec(region.operands[1]).shape is not None
+    assert graph.weights[region.operands[1]].shape[0] == 1
+    assert_same(made, graph, {"x": normal(3, 64)})
+
+
+def test_projections_that_became_one_product_are_skipped_together() -> None:
+    made = Net()
+    x = made.input("x", "rows", 64)
+    parts = [made("MatMul", x, made.const(sparse(64, 32, 0.6 + i / 10))) for i in range(3)]
+    graph = made.graph(*parts)
+    assert optimized(graph, phases()).applied()["zero-blocks"] == 1
+    (region,) = graph.regions()
+    assert region.params.parts == (32, 32, 32) and region.params.layout == "blocks"
+    assert_same(made, graph, {"x": normal(4, 64)})
+
+
+def test_a_dense_matrix_is_never_read_as_a_whole() -> None:
+    scan = ZeroScan()
+    weight = Weight("w", DType.F32, (512, 512), lambda: normal(512, 512))
+
+    def never() -> Array:
+        raise AssertionError("the panels were made")
+
+    assert scan.zeros([weight], never).size == 0 and scan.looked == 0
+
+
+def test_a_matrix_is_looked_at_once_whatever_its_name() -> None:
+    array, scan = sparse(64, 64, 0.7), ZeroScan()
+    for name in ("a", "b"):
+        weight = Weight(name, DType.F32, array.shape, lambda: array)
+        assert scan.zeros([weight], lambda: pack_panels(array)).mean() == 0.6875
+    assert scan.looked == 1
+
+
+def test_places_count_panels_then_k() -> None:
+    zeros = np.ones((2, 6), np.bool_)
+    zeros[0, 5] = zeros[1, 0] = False
+    assert active_places(zeros, 4).tolist() == [1, 2]
+    assert active_places(zeros, 1).tolist() == [5, 6]
+    assert sampled_zeros(zeros) == pytest.approx(2 / 12)

@@ -1,0 +1,123 @@
+"""Transformer blocks: one program, whose values are in bf16 where their readers round them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import Net, assert_same, normal, ops, optimized, relative_error
+from interpreter import check_lifetimes, run
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.program import Program
+from tracea_graph.passes import phases
+from tracea_graph.passes.lower import lower
+from tracea_graph.rewrite import Limits, schedule
+from tracea_graph.ttg import TileGraph
+
+WIDTH, HEADS = 16, 2
+FEEDS = {"x": normal(2, 5, WIDTH)}
+
+
+def attention(net: Net, x: str) -> str:
+    def heads(order: list[int]) -> str:
+        projected = net("Add", net("MatMul", x, net.weight(WIDTH, WIDTH)), net.weight(WIDTH))
+        parted = net("Reshape", projected, net.ints(0, 0, HEADS, WIDTH // HEADS))
+        return net("Transpose", parted, perm=order)
+
+    q, k, v = heads([0, 2, 1, 3]), heads([0, 2, 3, 1]), heads([0, 2, 1, 3])
+    scale = net.const(np.float32(0.35))
+    shares = net("Softmax", net("Mul", net("MatMul", q, k), scale), axis=-1)
+    y = net("Transpose", net("MatMul", shares, v), perm=[0, 2, 1, 3])
+    return net("Reshape", y, net.ints(0, 0, WIDTH))
+
+
+def norm(net: Net, x: str) -> str:
+    return net("LayerNormalization", x, net.weight(WIDTH), net.weight(WIDTH), axis=-1)
+
+
+def block(net: Net, x: str) -> str:
+    out = net("MatMul", attention(net, x), net.weight(WIDTH, WIDTH))
+    y = norm(net, net("Add", out, x))
+    hidden = net("Relu", net("MatMul", y, net.weight(WIDTH, 48)))
+    return norm(net, net("Add", net("MatMul", hidden, net.weight(48, WIDTH)), y))
+
+
+def two_blocks() -> tuple[Net, TileGraph]:
+    net = Net()
+    x = net.input("x", "batch", "sequence", WIDTH)
+    return net, net.graph(block(net, block(net, x)))
+
+
+def program_of(graph: TileGraph) -> Program:
+    (region,) = graph.regions()
+    assert region.op == "FusedRegion"
+    return lower(graph, region)
+
+
+def results(graph: TileGraph, program: Program) -> Any:
+    (region,) = graph.regions()
+    values = {n: w.array() for n, w in graph.weights.items()} | FEEDS
+    check_lifetimes(program)
+    return run(program, [values[v] for v in region.operands])[0]
+
+
+def in_bf16(graph: TileGraph) -> TileGraph:
+    limits = Limits(min_gain_us=float("-inf"))
+    schedule(graph, phases(precision="bf16"), lambda g, r: 1.0, limits)
+    return graph
+
+
+def test_blocks_in_a_row_are_one_program() -> None:
+    net, graph = two_blocks()
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, FEEDS, 3e-5)
+
+
+def test_what_products_read_is_rounded_by_the_step_that_makes_it() -> None:
+    _, graph = two_blocks()
+    program = program_of(in_bf16(graph))
+    kernels = Counter(call.kernel for call in program.calls)
+    # only what comes from outside is rounded by a call of its own
+    assert kernels == {"round_bf16": 1, "gemm_bf16": 8, "attention_bf16": 2, "norm": 4}
+    written = [v for call in program.calls for v in call.views[-1:] if v is not None]
+    halves = [v for v in written if v.buffer.kind == "temp"]
+    halves = [v for v in halves if program.temps[v.buffer.index].dtype is DType.BF16]
+    assert len(halves) >= 2 * 4  # projections, attention, hidden layer, both norms but the last
+
+
+def test_a_program_in_bf16_computes_what_its_steps_say() -> None:
+    _, exact = two_blocks()
+    optimized(exact)
+    _, graph = two_blocks()
+    program = program_of(in_bf16(graph))
+    (region,) = graph.regions()
+    values = {n: np.asarray(w.array(), np.float64) for n, w in graph.weights.items()} | FEEDS
+    (want,) = region.params.reference([values[v] for v in region.operands])
+    got = results(graph, program)
+    assert relative_error(got, want) < 1e-6
+    assert 0 < relative_error(got, results(exact, program_of(exact))) < 3e-2
+
+
+def test_what_leaves_the_program_is_float32() -> None:
+    net = Net()
+    x = net.input("x", "batch", "sequence", WIDTH)
+    y = net("Relu", net("MatMul", x, net.weight(WIDTH, WIDTH)))
+    graph = in_bf16(net.graph(y, net("Relu", net("MatMul", y, net.weight(WIDTH, WIDTH)))))
+    program = program_of(graph)
+    assert [spec.dtype for spec in program.outputs] == [DType.F32, DType.F32]
+    first, second = (c for c in program.calls if c.kernel == "gemm_bf16")
+    assert first.chain is not None and first.chain.result_types == (DType.F32, DType.BF16)
+    assert second.chain is not None and second.chain.result_types == (DType.F32,)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-weights"])
+def test_attention_stays_exact_where_only_weights_are_rounded(precision: str) -> None:
+    _, graph = two_blocks()
+    limits = Limits(min_gain_us=float("-inf"))
+    schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    kernels = {call.kernel for call in program_of(graph).calls}
+    assert "attention" in kernels and not kernels & {"attention_bf16", "round_bf16"}

@@ -1,0 +1,100 @@
+"""Attention gets the windows that were asked for, where it looks at its own sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import LEGAL, Net, evaluate, normal, reasons, relative_error
+
+from tracea_graph.config import Window
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.passes import phases
+from tracea_graph.policy import CostModel, Machine
+from tracea_graph.rewrite import Trace, schedule
+from tracea_graph.ttg import TileGraph
+
+HEADS, HEAD = 2, 8
+
+
+def attention(net: Net, x: str, keys: str) -> str:
+    """Heads of one attention over values ``[B,S,16]``."""
+
+    def heads(source: str, perm: tuple[int, ...]) -> str:
+        wide = net("MatMul", source, net.weight(16, 16))
+        return net("Transpose", net("Reshape", wide, net.ints(0, 0, HEADS, HEAD)), perm=perm)
+
+    scores = net("MatMul", heads(x, (0, 2, 1, 3)), heads(keys, (0, 2, 3, 1)))
+    shares = net("Softmax", net("Mul", scores, HEAD**-0.5), axis=-1)
+    y = net("Transpose", net("MatMul", shares, heads(keys, (0, 2, 1, 3))), perm=(0, 2, 1, 3))
+    return net("Reshape", y, net.ints(0, 0, 16))
+
+
+def layers(count: int = 3) -> tuple[Net, TileGraph]:
+    net = Net()
+    x = net.input("x", "batch", "seq", 16)
+    for _ in range(count):
+        x = attention(net, x, x)
+    return net, net.graph(x)
+
+
+def planned(graph: TileGraph, *windows: Window) -> tuple[list[AttentionParams], Trace]:
+    cost = CostModel(Machine(), {"batch": 1, "seq": 1024})
+    trace = schedule(graph, phases(windows=windows), cost, LEGAL)
+    return [r.params for r in graph.regions() if r.op == "FusedAttention"], trace
+
+
+def test_without_a_wish_nothing_changes() -> None:
+    found, trace = planned(layers()[1])
+    assert [p.window for p in found] == [0, 0, 0] and "window" not in trace.applied()
+
+
+def test_the_last_window_that_names_a_layer_counts() -> None:
+    found, _ = planned(layers()[1], Window(64), Window(16, 1, (1, 2)))
+    assert [(p.window, p.everywhere) for p in found] == [(64, 0), (16, 1), (64, 0)]
+
+
+def test_layers_nobody_names_see_all() -> None:
+    found, _ = planned(layers()[1], Window(8, layers=(0, 2)))
+    assert [p.window for p in found] == [8, 8, 0]
+
+
+def test_attention_to_another_sequence_sees_all() -> None:
+    net = Net()
+    x, other = net.input("x", "batch", "seq", 16), net.input("m", "batch", "more", 16)
+    found, trace = planned(net.graph(attention(net, x, other)), Window(8))
+    assert [p.window for p in found] == [0]
+    assert reasons(trace, "window") == {
+        "attention 0 has seq queries and more keys: no sequence's own"
+    }
+
+
+@pytest.mark.parametrize("seq", [1, 5, 13])
+@pytest.mark.parametrize("everywhere", [0, 2])
+def test_what_it_computes(seq: int, everywhere: int) -> None:
+    """Half of the window on either side: the same as a mask of that shape."""
+    net, graph = layers(1)
+    planned(graph, Window(4, everywhere))
+    feeds = {"x": normal(2, seq, 16)}
+    place = np.arange(seq)
+    near = abs(place[:, None] - place) <= 2
+    near |= (place < everywhere) | (place[:, None] < everywhere)
+    same = Net()
+    same.nodes, same.inputs, same.weights = list(net.nodes), net.inputs, dict(net.weights)
+    scores = next(n for n in same.nodes if n.op_type == "Softmax")
+    same.weights["near"] = np.where(near, 0, -np.inf).astype(np.float32)
+    scores_in = scores.input[0]
+    at = same.nodes.index(scores)
+    scores.input[0] = "masked"
+    same.nodes.insert(at, _add(scores_in))
+    same.graph(net.nodes[-1].output[0])
+    (expected,) = same.run(feeds)
+    (actual,) = evaluate(graph, feeds)
+    assert relative_error(np.asarray(actual), expected) < 1e-5
+
+
+def _add(value: str) -> Any:
+    from onnx import helper
+
+    return helper.make_node("Add", [value, "near"], ["masked"])

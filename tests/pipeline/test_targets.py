@@ -1,0 +1,27 @@
+"""What a target cannot compute in is settled before anything is planned."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracea_graph.config import Options
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.pipeline.targets import settle_precision
+
+
+@pytest.mark.parametrize("target", [f"cpu:{isa}" for isa in profile_cpu().isas])
+def test_bf16_stays_float32_where_it_would_be_emulated(target: str) -> None:
+    options, (note,) = settle_precision(Options(target=target, precision="bf16"))
+    assert options.precision == "fp32" and target.removeprefix("cpu:") in note
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-weights"])
+def test_other_precisions_need_no_instructions(precision: str) -> None:
+    options = Options(target="cpu:scalar", precision=precision)
+    assert settle_precision(options) == (options, ())
+
+
+def test_this_machine_says_whether_it_has_them() -> None:
+    has = any(name.endswith("bf16") for name in profile_cpu().levels("bf16"))
+    options, notes = settle_precision(Options(precision="bf16"))
+    assert (options.precision == "bf16") is has and bool(notes) is not has

@@ -1,0 +1,127 @@
+"""Programs of products by stored blocks, and what NumPy makes of them in fp64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from runtime.support import Case, dense, single, spec, strided
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.gemm import pack_blocks, pack_panels
+from tracea_graph.ops.program import Call
+from tracea_graph.passes.zeros import active_places
+
+__all__ = ["SPARSE_CHAIN", "sparse_cases", "with_zeros"]
+
+Array = npt.NDArray[Any]
+SPARSE_CHAIN = Chain(
+    ("full", "full", "row"),
+    (Step("gelu", (0,)), Step("add", (3, 1)), Step("mul", (4, 2))),
+    (5,),
+)
+
+
+def with_zeros(k: int, n: int, block: int, stored: float) -> Array:
+    """A matrix of which a share of the blocks, ``block`` x 16, holds numbers; never the first."""
+    chance = np.random.default_rng([k, n, block])
+    kept = chance.random((-(-k // block), -(-n // 16))) < stored
+    kept[0, 0] = False
+    mask = np.kron(kept, np.ones((block, 16)))[:k, :n]
+    return (chance.standard_normal((k, n)) * mask).astype(np.float32)
+
+
+def blocks_case(
+    name: str,
+    x: Array,
+    w: Array,
+    block: int,
+    chain: Chain | None = None,
+    parts: Sequence[int] = (),
+    bias: bool = True,
+    places: Array | None = None,
+    error: str = "",
+) -> Case:
+    """``x`` times ``w`` by its stored blocks; ``places`` replaces the true map."""
+    (m, k), n = x.shape, w.shape[1]
+    panels = pack_panels(w)
+    true = active_places(~panels.any(2), block)
+    stored = pack_blocks(panels, true, block)
+    chance = np.random.default_rng(m)
+    b, full, row = (chance.standard_normal(s).astype(np.float32) for s in ((n,), (m, n), (n,)))
+    inputs = [spec("m", k), spec(*stored.shape), spec(len(true), dtype=DType.I32), spec(n)]
+    feeds = [x, stored, true if places is None else places, b]
+    widths = parts or (n,)
+    extras = []
+    if chain:
+        inputs += [spec("m", n), spec(n)]
+        feeds += [full, row]
+        extras = [dense("input", 4, "m", n), strided("input", 5, ("m", n), (0, 1))]
+    results = [dense("output", i, "m", width) for i, width in enumerate(widths)]
+    views = (
+        dense("input", 0, "m", k),
+        dense("input", 1, *stored.shape),
+        dense("input", 3, n) if bias else None,
+        dense("input", 2, len(true)),
+        *extras,
+        *results,
+    )
+    call = Call("gemm_blocks", views, ints=(len(widths),), chain=chain)
+    program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
+    with np.errstate(invalid="ignore"):
+        y = x.astype(np.float64) @ w.astype(np.float64) + (b if bias else 0)
+    if chain:
+        (y,) = chain.reference([y, full.astype(np.float64), row.astype(np.float64)])
+    expected = tuple(np.split(y, np.cumsum(widths)[:-1], 1))
+    return Case(name, program, tuple(feeds), () if error else expected, error)
+
+
+def infinite(m: int, k: int) -> Array:
+    """Rows of which some hold a NaN or an infinity, in the first block and in others."""
+    x = np.random.default_rng(k).standard_normal((m, k)).astype(np.float32)
+    x[1, 3], x[m - 1, k - 1], x[m // 2, k // 2] = np.nan, np.inf, -np.inf
+    return x
+
+
+def sparse_cases() -> tuple[Case, ...]:
+    chance = np.random.default_rng(0)
+
+    def numbers(m: int, k: int) -> Array:
+        return chance.standard_normal((m, k)).astype(np.float32)
+
+    x, w = numbers(20, 40), with_zeros(40, 70, 4, 0.5)
+    wrong = active_places(~pack_panels(w).any(2), 4)
+    twice = wrong[[0, 0, *range(2, len(wrong))]]
+    order = "in ascending order"
+    return (
+        *(
+            blocks_case(
+                f"blocks_{m}x{n}x{k}_by_{block}",
+                numbers(m, k),
+                with_zeros(k, n, block, 0.3),
+                block,
+            )
+            for block in (1, 4, 16, 32, 64)
+            for m, n, k in ((1, 33, 128), (1, 16, 31), (37, 100, 130), (70, 150, 257))
+        ),
+        blocks_case("blocks_chunks", numbers(90, 5000), with_zeros(5000, 40, 16, 0.2), 16),
+        blocks_case("blocks_chain", x, w, 4, SPARSE_CHAIN),
+        blocks_case("blocks_parts", x, w, 4, parts=(3, 40, 27)),
+        blocks_case("blocks_no_bias", x, w, 4, bias=False),
+        *(
+            blocks_case(
+                f"blocks_infinite_{block}",
+                infinite(37, 64),
+                with_zeros(64, 50, block, 0.5),
+                block,
+            )
+            for block in (1, 16)
+        ),
+        blocks_case("blocks_twice", x, w, 4, places=twice, error=order),
+        blocks_case("blocks_turned", x, w, 4, places=wrong[::-1].copy(), error=order),
+        blocks_case("blocks_beyond", x, w, 4, places=wrong + 10, error=order),
+        blocks_case("blocks_before", x, w, 4, places=wrong - 50, error=order),
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""All kernels and the runtime under sanitizers: no stray access, no undefined step, no race."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+from runtime.cases import all_cases
+from runtime.conv_cases import all_conv_cases
+from runtime.support import Case, mutate
+from sanitizers.harness import Job, Sanitizer, conforms
+
+from tracea_graph.config import TOLERANCE
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.plan import encode
+
+pytestmark = pytest.mark.compiler
+ISAS = profile_cpu().isas
+LEVELS = profile_cpu().levels("bf16")
+CASES = (*all_cases(), *all_conv_cases())
+MEMORY = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+THREADS = ("-fsanitize=thread",)
+SHARED = (
+    "gemm_chain_37x72_layout0", "gemm_then_norm", "elementwise_large", "attention_boolean",
+    "attention_ordered_150_of_150", "attention_1_of_300", "embedding_int64_2x5",
+)  # fmt: skip
+
+
+def links(flag: str) -> bool:
+    """True if g++ has the sanitizer's library."""
+    command = ["g++", flag, "-x", "c++", "-", "-o", "/dev/null"]
+    code = "int main() { return 0; }"
+    try:
+        return not subprocess.run(command, input=code, text=True, capture_output=True).returncode
+    except FileNotFoundError:
+        return False
+
+
+def jobs(cases: Sequence[Case]) -> list[Job]:
+    return [(case, encode(case.program)) for case in cases]
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory: pytest.TempPathFactory) -> Sanitizer:
+    if not links(MEMORY[0]):
+        pytest.skip("g++ has no address sanitizer here")
+    return Sanitizer(MEMORY, CASES, LEVELS, tmp_path_factory.mktemp("memory"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_kernel_leaves_its_memory(level: str, memory: Sanitizer) -> None:
+    answers = memory.run(jobs(CASES), level, workers=2)
+    for case, answer in zip(CASES, answers, strict=True):
+        conforms(case, answer, TOLERANCE.exact)
+
+
+def mutants(count: int) -> list[Job]:
+    """Plans that are wrong somewhere, of every case in turn."""
+    chance = random.Random(count)
+    chosen = (CASES[i % len(CASES)] for i in range(count))
+    return [(case, mutate(encode(case.program), chance)) for case in chosen]
+
+
+@pytest.mark.parametrize(
+    "count", [1000, pytest.param(20_000, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_no_plan_makes_a_kernel_leave_its_memory(count: int, memory: Sanitizer) -> None:
+    answers = memory.run(mutants(count), ISAS[-1])
+    refused = [answer for answer in answers if isinstance(answer, str)]
+    assert len(refused) > count // 2
+    assert all(answer.endswith(".") or "tensor" in answer for answer in refused)
+
+
+def test_concurrent_runs_share_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not links(THREADS[0]):
+        pytest.skip("g++ has no thread sanitizer here")
+    cases = [case for case in CASES if case.name in SHARED]
+    assert len(cases) == len(SHARED)
+    racing = Sanitizer(THREADS, cases, ISAS[-1:], tmp_path_factory.mktemp("threads"))
+    answers = racing.run(jobs(cases), ISAS[-1], workers=3, together=4, repeats=5)
+    for case, answer in zip(cases, answers, strict=True):
+        conforms(case, answer, TOLERANCE.exact)

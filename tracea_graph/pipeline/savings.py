@@ -1,0 +1,57 @@
+"""What structure in the weights saves: bytes of the stored weights, group by group.
+
+zero blocks    the panels of the dense matrix    ->    stored blocks and their map
+exact rank     the same, with its last product   ->    either factor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from math import prod
+
+from tracea_graph.ops.gemm import PANEL, GemmParams
+from tracea_graph.passes.exact_rank import FACTORED
+from tracea_graph.pipeline.assembly import Assembly, Placed
+from tracea_graph.views import SavingRow
+
+__all__ = ["saving_rows"]
+
+
+def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
+    """A row for each planned group of products that stores less; ``kept`` are those that stay."""
+    rows = []
+    for group, items in planned.groups.items():
+        params = items[0].region.params
+        if not isinstance(params, GemmParams):
+            continue
+        if params.layout == "blocks":
+            technique = f"zero blocks, {params.block} × {PANEL}"
+        elif items[0].region.rule == FACTORED:
+            technique = "exact rank"
+        else:
+            continue
+        before = sum(_dense_bytes(planned, item) for item in items)
+        after = sum(_stored_bytes(planned, item) for item in items)
+        rows.append(SavingRow(group, technique, len(items), before, after, group in kept))
+    return tuple(rows)
+
+
+def _stored_bytes(planned: Assembly, item: Placed) -> int:
+    """Of the matrix, and of its map if it has one."""
+    params, operands = item.region.params, item.region.operands
+    names = (operands[1], *([operands[-1]] if params.layout == "blocks" else []))
+    return sum(planned.graph.weights[name].nbytes for name in names)
+
+
+def _dense_bytes(planned: Assembly, item: Placed) -> int:
+    """Of the product's own matrix in float32; 0 for the first of two factors, which has none."""
+    region = item.region
+    params: GemmParams = region.params
+    if region.rule != FACTORED:
+        return 4 * params.k * -(-params.n // PANEL) * PANEL
+    written = {v for node in region.nodes for v in node.outputs}
+    if region.results[0] not in written:
+        return 0
+    source = next(n.inputs[1] for n in region.nodes if n.op in ("MatMul", "Gemm"))
+    weight = planned.graph.weight(source)
+    return 4 * prod(weight.shape) if weight else 0

@@ -1,0 +1,146 @@
+"""Settling: on the machine a result runs on, its kernels are measured and those that lose go.
+
+A result is written where it is built and runs elsewhere.  Plans, bodies and library are all here,
+so nothing is compiled: an operator type that is not faster gets its bodies back.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.check.decide import Candidate, Decision, Group, decide
+from tracea_graph.check.reference import reference
+from tracea_graph.check.verify import compare
+from tracea_graph.config import Options
+from tracea_graph.errors import UsageError, VerifyError
+from tracea_graph.hardware import fingerprint, profile_cpu
+from tracea_graph.onnx_io import DataPool, load
+from tracea_graph.onnx_io.inlining import Call, calls_of
+from tracea_graph.pipeline.bench import entrant
+from tracea_graph.pipeline.inputs import Feed, gather_inputs
+from tracea_graph.pipeline.output import Paths, Stage, staging
+from tracea_graph.pipeline.packages import versions
+from tracea_graph.pipeline.stripping import strip, write_inlined
+from tracea_graph.views.settlement import Settlement, SettlementRow
+
+__all__ = ["settle"]
+
+Progress = Callable[[str], None]
+
+
+def settle(path: Path, options: Options, progress: Progress = lambda _: None) -> Settlement:
+    """Measure every operator type of a result here, and rewrite the file without those that lose.
+
+    ``options`` say what to measure with (threads, shapes, data, budget, seed).  The model is
+    replaced as a whole; its library goes when nothing uses it any more.  Where nothing loses, no
+    file changes.  Raises UsageError if the model has no kernels, no library beside it or no
+    bodies, VerifyError if the kernels are wrong on this machine.
+    """
+    progress(f"reading {path.name}")
+    calls = calls_of(load(path))
+    library = entrant(path).library
+    if not calls or library is None:
+        missing = f"put {path.with_suffix('.so').name} beside it" if calls else "it is plain ONNX"
+        raise UsageError(f"{path} has no kernels to settle: {missing}")
+    feeds = gather_inputs(load(path, inline=True), options)
+    with tempfile.TemporaryDirectory(prefix="tracea-") as name:
+        plain = Path(name, "plain.onnx")
+        strip(path, plain)
+        progress("verifying")
+        _check(plain, path, library, feeds.verification, options)
+        progress("timing")
+        variants = _Variants(path, library, calls, Path(name))
+        groups = [Group(t, variants.nodes(t), len(variants.nodes(t))) for t in variants.types]
+        decision = decide(
+            plain, groups, variants.build, feeds.timing,
+            threads=options.thread_counts, budget=options.budget,
+        )  # fmt: skip
+    progress("writing")
+    found = _settlement(path, variants, decision)
+    if found.dropped:
+        _rewrite(path, found)
+    return found
+
+
+@dataclass
+class _Variants:
+    """The result with some of its operator types inlined; scratch files in ``folder``."""
+
+    path: Path
+    library: Path
+    calls: tuple[Call, ...]
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self._pool = DataPool(self.folder / "weights.data")
+        self._made: dict[frozenset[str], Candidate] = {
+            frozenset(): Candidate(self.path, self.library)
+        }
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(call.op for call in self.calls))
+
+    def nodes(self, op_type: str) -> tuple[str, ...]:
+        return tuple(call.name for call in self.calls if call.op == op_type)
+
+    def build(self, dropped: frozenset[str]) -> Candidate:
+        """The model with the bodies of these types in place."""
+        if dropped not in self._made:
+            out = self.folder / f"{len(self._made)}.onnx"
+            kept = frozenset(self.types) - dropped
+            write_inlined(load(self.path, inline=True, kept=kept), out, kept, pool=self._pool)
+            self._made[dropped] = Candidate(out, self.library if kept else None)
+        return self._made[dropped]
+
+
+def _check(
+    plain: Path, result: Path, library: Path, feeds: Mapping[str, Feed], options: Options
+) -> None:
+    """Raise VerifyError unless the kernels compute here what the bodies do."""
+    found = compare(
+        reference(plain, feeds), result, library, feeds,
+        tolerance=options.tolerance, threads=max(options.thread_counts),
+    )  # fmt: skip
+    if found.status != "passed":
+        raise VerifyError(f"{result.name} is not right on this machine: {found.sentence}")
+
+
+def _settlement(path: Path, variants: _Variants, decision: Decision) -> Settlement:
+    rows = tuple(
+        SettlementRow(
+            v.group.key, len(v.group.rewrites), v.kept and decision.candidate is not None, v.reason
+        )
+        for v in decision.verdicts
+    )
+    total = {
+        f"{n} thread{'s' * (n != 1)}, {label}": r.median
+        for (n, label), r in decision.total.items()
+    }
+    machine = fingerprint(profile_cpu())
+    return Settlement(str(path), rows, total, versions(), machine, decision.notes)
+
+
+def _rewrite(path: Path, found: Settlement) -> None:
+    """Replace the model, its data and its report; drop the library if nothing is left for it."""
+    kept = frozenset(row.type for row in found.rows if row.kept)
+    paths = Paths(path)
+    with staging(paths, ()) as stage:
+        model = load(path, inline=True, kept=kept)
+        written = write_inlined(model, stage.model, kept)
+        _report(stage, found, written.data)
+        stage.publish(written.data, paths.library if kept else None)
+
+
+def _report(stage: Stage, found: Settlement, data: Path | None) -> None:
+    """The report beside the model, with what was settled; a new one where there is none."""
+    record: dict[str, Any] = {"versions": dict(found.versions)}
+    if stage.paths.report.is_file():
+        record = json.loads(stage.paths.report.read_text(encoding="utf-8"))
+    record |= {"data": data and data.name, "settled": found.to_dict()}
+    stage.report.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
