@@ -23,6 +23,10 @@ class Tolerance:
     """Times the distance between ONNX Runtime with and without its own optimizations."""
     kernel_f32: float = 1e-5
     """An fp32 kernel against the fp64 reference, of max|y|."""
+    rounding: float = 1e-6
+    """What a deep net's fp32 sums may differ by in another order, of the largest of them."""
+    overturn: float = 0.1
+    """The move of a logit that can turn its probability over."""
 
 
 TOLERANCE = Tolerance()

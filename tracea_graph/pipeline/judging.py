@@ -12,6 +12,7 @@ from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
 from tracea_graph.check.distance import Choice, Elementwise, choices
 from tracea_graph.check.reference import Reference, reference
+from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker
 from tracea_graph.config import Options, usable_processors
@@ -115,6 +116,7 @@ class Judge:
             self.model.path,
             self.inputs.verification,
             choices=self._choices(),
+            watched=squashed(self.model.graph),
             hire=self.crew.hire if self.crew else fresh,
         )
         if known.trouble:
