@@ -92,6 +92,15 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("attention_bf16", "const tracea_attention_tile*"),
             Function("attention_bf16_scratch", "int64_t, int64_t, int64_t", "int64_t"),
         ),
+        "conv_bf16": (
+            Function("conv_bf16", "const tracea_conv_tile*"),
+            Function("conv_stem_bf16", "const tracea_conv_tile*"),
+        ),
+        "depthwise_bf16": (Function("depthwise_bf16", "const tracea_depthwise_tile*"),),
+        "winograd_bf16": (
+            Function("winograd_bf16_in", "const tracea_winograd_in_tile*"),
+            Function("winograd_bf16_out", "const tracea_winograd_out_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -124,6 +133,10 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "recurrent": ("recurrent",),
         "gemm_blocks": ("gemm", "gemm_blocks"),
         "attention_bf16": ("attention_bf16",),
+        "conv_bf16": ("conv_bf16",),
+        "conv_stem_bf16": ("conv_bf16",),
+        "depthwise_bf16": ("depthwise_bf16",),
+        "winograd_bf16": ("conv_bf16", "winograd_bf16"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -64,6 +64,10 @@ OPCODES = MappingProxyType(
                 "recurrent",
                 "gemm_blocks",
                 "attention_bf16",
+                "conv_bf16",
+                "conv_stem_bf16",
+                "depthwise_bf16",
+                "winograd_bf16",
             )
         )
     }

@@ -79,12 +79,13 @@ inline bool run_unblock(Run& run, const Call& call, const Box* views) {
 // ---- halo --------------------------------------------------------------------------------------
 
 inline bool check_halo_call(Signature& call) {
-  return call.no_chain() && call.counts(4, 0, 1) && call.writes(0, 5) && check_halo(call, 0);
+  return call.no_chain() && call.counts(4, 0, 1) && check_halo(call, 0) &&
+         call.writes(0, 5, call.type(0) == ORT_BF16 ? ORT_BF16 : ORT_F32);
 }
 
 inline bool run_halo(Run& run, const Call& call, const Box* views) {
   Canvas y;
-  if (!open_canvas(views[0], call.ints, &y)) return misfit(run, "halo");
+  if (!open_canvas(views[0], call.ints, &y, call.views[0].type)) return misfit(run, "halo");
   if (empty(views[0], 5) || y.height == 0 || y.width == 0) return true;
   for (int64_t n = 0; n < views[0].dims[0]; ++n)
     for (int64_t block = 0; block < views[0].dims[1]; ++block)

@@ -13,12 +13,12 @@ constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an
 constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
 constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
 constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
-
 struct ConvJob {
   tracea_conv_fn conv;
   tracea_conv_tile tap;  // strides and counts every tile shares
   Finish finish;
   const Box* x;
+  int64_t x_strides[4];
   const float* bias;
   int64_t images, blocks;              // blocks of output channels
   int64_t groups, per_group, x_group;  // blocks of y, and floats of x, per group
@@ -62,11 +62,15 @@ inline void conv_tile(const ConvJob& job, tracea_conv_tile& tile, const float* x
   tile.x = x + at.row * job.x_step_row + at.col * tile.x_step;
   tile.y = job.finish.canvas.at(n, c.first, at.row, at.col);
   tile.add = job.finish.add_at(n, c.first, at.row, at.col);
+  alignas(64) float sums[kTileFloats];
+  const bool apart = job.finish.apart();
+  if (apart) set_apart(tile, sums);
   job.conv(&tile);
   if (!job.finish.needed || tile.part & TRACEA_CONV_STOPS) return;
-  for (int64_t b = c.first; b < c.first + c.count; ++b)
-    for (int64_t line = at.row; line < at.row + tile.lines; ++line)
-      job.finish.line(n, b, line, at.col, tile.pixels);
+  for (int64_t b = 0; b < c.count; ++b)
+    for (int64_t line = 0; line < tile.lines; ++line)
+      job.finish.line(n, c.first + b, at.row + line, at.col, tile.pixels,
+                      apart ? sums + b * tile.y_panel + line * tile.y_line : nullptr);
 }
 
 // Tiles [begin, end) of one channel group.
@@ -90,7 +94,7 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
     const bool more = !last || index + 1 < job.columns;
     tile.prefetch_lines =
         more && begin == 0 ? static_cast<int32_t>(ceil_div(lines, steps * (end - begin))) : 0;
-    const int64_t* s = job.x->strides;
+    const int64_t* s = job.x_strides;
     const float* x = job.x->f32() + n * s[0] + c.group * job.x_group + block * s[1];
     int64_t asked = 0;
     ConvPlace at(job, begin);
@@ -114,10 +118,17 @@ inline void conv_task(void* usr, size_t index) {
   for (int64_t i = chunk * job.per_task; i < last; ++i) conv_column(job, n, i, begin, end);
 }
 
-inline bool check_conv(Signature& call) {
-  bool ok = check_finish(call, 11, 5, 6);
+inline bool check_conv_of(Signature& call, const ConvTypes& types) {
+  bool ok = check_finish(call, 11, types);
   for (int32_t i = 0; i < 5; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
   return ok && call.parameter(5, 1, kLanes) && call.parameter(6, 1, kLanes);
+}
+inline bool check_conv(Signature& call) { return check_conv_of(call, {5, 6}); }
+
+// The last input block has an even number of channels: pairs are whole.
+inline bool check_conv_bf16(Signature& call) {
+  return check_conv_of(call, {5, 7, ORT_BF16, ORT_BF16, true}) &&
+         (call.integer(6) % 2 == 0 || call.fail("a pair of which one channel is missing"));
 }
 
 // Whether lines of x, y and every operand follow each other without a gap.
@@ -127,7 +138,7 @@ inline bool joins_lines(const Box& x, const Finish& finish) {
   const Halo& halo = y.halo;
   if (y.height == 1 || (halo.top | halo.left | halo.bottom | halo.right)) return false;
   bool ok = x.dims[3] == y.width && x.strides[2] == row && y.box->strides[2] == row &&
-            (!finish.add || finish.add->strides[2] == row);
+            (!finish.add || finish.add->strides[2] == row);  // in elements
   for (int32_t i = 1; ok && finish.type && i < finish.type->operands; ++i) {
     const Box& box = finish.extra[i - 1];
     ok = box.strides[2] == box.strides[3] * y.width;
@@ -148,10 +159,11 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h) {
   const int64_t panel = tap.w_block * isa.conv_nv * 4, weights = job.blocks * tap.w_panel * 4;
   const int64_t part = most(1, kPanelBytes / panel);
   job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
+  if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
 
   const int64_t tiles = job.units * job.across;
-  const int64_t input = tap.blocks * job.groups * 64 * job.height * stride_h * job.width *
-                        (tap.x_step / kLanes);
+  const int64_t input = tap.blocks * job.groups * job.height * stride_h * job.width * tap.x_step *
+                        static_cast<int64_t>(sizeof(float));
   job.bands = 1;
   if (job.columns > 1 && (input > kSmallInput || weights < input))
     job.bands = ceil_div(input, kBandBytes);
@@ -178,31 +190,33 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   job.height = y.height, job.width = y.width;
   if (job.images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
   const int64_t inputs = w.dims[1], rows = w.dims[2], cols = w.dims[3];
-  if (!blocked(x) || empty(w, 6) || !dense_from(w, 0, 6) || !w.is(job.blocks) ||
-      w.dims[4] != kLanes || w.dims[5] != kLanes || job.blocks % job.groups ||
+  const bool pairs = call.views[0].type == ORT_BF16;
+  const int64_t lanes = lanes_of(call.views[0].type);
+  const int32_t rank = pairs ? 7 : 6;
+  if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || empty(w, rank) ||
+      !dense_from(w, 0, rank) || !w.is(job.blocks) || w.dims[4] != lanes ||
+      w.dims[5] != kLanes || (pairs && w.dims[6] != 2) || job.blocks % job.groups ||
       x.dims[0] != job.images || x.dims[1] % job.groups || x.dims[1] / job.groups != inputs ||
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
       x.dims[3] < reach(y.width, stride_w, cols, dilation_w))
     return misfit(run, "conv");
-  job.conv = run.host.isa->conv;
+  job.conv = pairs ? run.host.isa->conv_bf16 : run.host.isa->conv;
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;
   job.per_group = job.blocks / job.groups;
-  job.x_group = inputs * x.strides[1];
-  job.x_step_row = stride_h * x.strides[2];
+  const int64_t* steps = job.x_strides;
+  job.x_group = inputs * steps[1];
+  job.x_step_row = stride_h * steps[2];
   tracea_conv_tile& tap = job.tap;
   tap.blocks = inputs, tap.rows = rows, tap.cols = cols;
-  tap.depth = kLanes, tap.last = call.ints[6];
-  if (job.groups > 1) tap.last = kLanes;
-  tap.x_block = x.strides[1], tap.x_row = dilation_h * x.strides[2];
-  tap.x_col = dilation_w * kLanes, tap.x_depth = 1;
-  tap.x_step = stride_w * kLanes, tap.x_line = job.x_step_row;
+  tap.depth = lanes, tap.last = job.groups > 1 ? lanes : call.ints[6] * lanes / kLanes;
+  tap.x_block = steps[1], tap.x_row = dilation_h * steps[2];
+  tap.x_col = dilation_w * lanes, tap.x_depth = 1;
+  tap.x_step = stride_w * lanes, tap.x_line = job.x_step_row;
   tap.w = w.f32();
-  tap.w_row = cols * kLanes * kLanes, tap.w_block = rows * tap.w_row;
+  tap.w_row = cols * lanes * kLanes, tap.w_block = rows * tap.w_row;
   tap.w_panel = inputs * tap.w_block;
-  tap.y_panel = y.box->strides[1], tap.y_line = y.box->strides[2];
-  if (job.finish.add)
-    tap.add_panel = job.finish.add->strides[1], tap.add_line = job.finish.add->strides[2];
+  lay_finish(job.finish, tap);
   if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.finish)) {
     job.width *= job.height, job.height = 1;
     job.finish.canvas.width = job.width, job.finish.canvas.height = 1;

@@ -46,7 +46,13 @@ inline void stem_tile(const StemJob& job, tracea_conv_tile& tile, int64_t n, int
   tile.w = job.tap.w + block * tile.w_panel + (rows.first * job.kernel_w + cols.first) * kLanes;
   tile.y = job.finish.canvas.at(n, block, row, col);
   tile.add = job.finish.add_at(n, block, row, col);
+  alignas(64) float sums[kTileFloats];
+  const bool apart = job.finish.apart();
+  tile.lines = 1;
+  if (apart) set_apart(tile, sums);
   job.conv(&tile);
+  for (int64_t b = 0; apart && b < tile.nv; ++b)
+    job.finish.line(n, block + b, row, col, end - col, sums + b * tile.y_panel);
 }
 
 inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) {
@@ -71,6 +77,7 @@ inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) 
               begin + (end - begin) * (i + 1) / across, all);
   for (int64_t col = end; col < width; ++col)
     stem_tile(job, tile, n, block, row, rows, col, col + 1, cols_of(col));
+  if (job.finish.apart()) return;
   for (int64_t b = block; b < block + tile.nv; ++b) job.finish.line(n, b, row, 0, width);
 }
 
@@ -83,11 +90,13 @@ inline void stem_task(void* usr, size_t index) {
     for (int64_t row = first; row < last; ++row) stem_row(job, n, block, row);
 }
 
-inline bool check_conv_stem(Signature& call) {
-  bool ok = check_finish(call, 13, 4, 5);
+inline bool check_conv_stem_of(Signature& call, bool rounds) {
+  bool ok = check_finish(call, 13, {4, 5, ORT_F32, ORT_F32, rounds});
   for (int32_t i = 0; i < 8; ++i) ok = ok && call.parameter(i, i < 4, kMaxStep);
   return ok && call.parameter(8, 1, kLanes);
 }
+inline bool check_conv_stem(Signature& call) { return check_conv_stem_of(call, false); }
+inline bool check_conv_stem_bf16(Signature& call) { return check_conv_stem_of(call, true); }
 
 inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &w = views[1];
@@ -100,7 +109,8 @@ inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   if (empty(x, 4) || empty(w, 5) || !dense_from(w, 0, 5) || !w.is(job.blocks, x.dims[1]) ||
       w.dims[4] != kLanes || x.dims[0] != images)
     return misfit(run, "conv_stem");
-  job.conv = run.host.isa->conv;
+  const tracea_isa_table& isa = *run.host.isa;
+  job.conv = call.opcode == kConvStemBf16 ? isa.conv_stem_bf16 : isa.conv;
   job.nv = run.host.isa->conv_nv, job.widest = run.host.isa->conv_pixels;
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;
@@ -115,8 +125,7 @@ inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   tap.w = w.f32();
   tap.w_row = job.kernel_w * kLanes, tap.w_block = job.kernel_h * tap.w_row;
   tap.w_panel = x.dims[1] * tap.w_block;
-  tap.y_panel = y.box->strides[1];
-  if (job.finish.add) tap.add_panel = job.finish.add->strides[1];
+  lay_finish(job.finish, tap);
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;
   job.tasks_per_image = ceil_div(y.height, kStemRows);
   return run.parallel(images * job.tasks_per_image, stem_task, &job);

@@ -28,6 +28,7 @@ struct KernelDriver {
 };
 
 constexpr auto holds_conv = [](const tracea_isa_table& t) { return t.conv != nullptr; };
+constexpr auto holds_conv_bf16 = [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; };
 constexpr auto holds_pool = [](const tracea_isa_table& t) { return t.pool != nullptr; };
 constexpr auto holds_block = [](const tracea_isa_table& t) { return t.unblock != nullptr; };
 
@@ -70,6 +71,12 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gemm_blocks && t.gemm_pack; }},
     {"attention_bf16", check_attention_bf16, run_attention,
      [](const tracea_isa_table& t) { return t.attention_bf16 != nullptr; }},
+    {"conv_bf16", check_conv_bf16, run_conv, holds_conv_bf16},
+    {"conv_stem_bf16", check_conv_stem_bf16, run_conv_stem, holds_conv_bf16},
+    {"depthwise_bf16", check_depthwise_bf16, run_depthwise,
+     [](const tracea_isa_table& t) { return t.depthwise_bf16 != nullptr; }},
+    {"winograd_bf16", check_winograd_bf16, run_winograd,
+     [](const tracea_isa_table& t) { return t.conv_bf16 && t.winograd_bf16_out; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -19,7 +19,8 @@ enum Opcode : int32_t {  // as in plan.py
   kGemmBf16, kRoundBf16,
   kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent,
   kGemmBlocks, kAttentionBf16,
-  kLastOpcode = kAttentionBf16,
+  kConvBf16, kConvStemBf16, kDepthwiseBf16, kWinogradBf16,
+  kLastOpcode = kWinogradBf16,
 };
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 

@@ -218,6 +218,7 @@ typedef struct {
   int32_t part;                            // CONTINUES: y holds the start; STOPS: y stays a sum
   const char* prefetch;                    // null, or the weights wanted next, panels as in w
   int32_t prefetch_lines;                  // cache lines per panel to prefetch, every (row, col)
+  int32_t y_size, add_size;                // bytes of an element: 4; of the kernels in bf16 also 2
 } tracea_conv_tile;
 typedef void (*tracea_conv_fn)(const tracea_conv_tile*);
 
@@ -229,8 +230,9 @@ typedef struct {
   const float* w;
   const float* bias;             // 16 values, or null
   const float* add;              // lies like y, or null
-  float* y;                      // outputs are 16 floats apart
+  float* y;                      // outputs are 16 elements apart
   float lo, hi;
+  int32_t y_size, add_size;      // bytes of an element: 4; of depthwise_bf16 also 2
 } tracea_depthwise_tile;
 typedef void (*tracea_depthwise_fn)(const tracea_depthwise_tile*);
 
@@ -294,6 +296,7 @@ typedef struct {
   float* y;
   int64_t y_row;
   float lo, hi;
+  int32_t y_size, add_size;   // bytes of an element: 4; of winograd_bf16_out also 2
 } tracea_winograd_out_tile;
 typedef void (*tracea_winograd_out_fn)(const tracea_winograd_out_tile*);
 
@@ -361,6 +364,11 @@ typedef struct {
   tracea_finite_fn all_finite;
   tracea_attention_fn attention_bf16;
   tracea_attention_scratch_fn attention_bf16_scratch;
+  tracea_conv_fn conv_bf16;              // inputs are pairs of bf16, depth and strides count pairs
+  tracea_conv_fn conv_stem_bf16;         // inputs are float32, results may be bf16
+  tracea_depthwise_fn depthwise_bf16;    // strides of x count pairs
+  tracea_winograd_in_fn winograd_bf16_in;    // x and v are bf16, their strides count pairs
+  tracea_winograd_out_fn winograd_bf16_out;  // v is float32
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

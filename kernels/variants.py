@@ -182,7 +182,31 @@ def _conv(isa: str, pixels: int, nv: int) -> Variant:
 
 def _depthwise(isa: str, *widths: int) -> Variant:
     """Lines in pieces of one of ``widths`` outputs: largest first, ending in 1."""
-    return Variant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", {"widths": widths})
+    params = {"dtype": "f32", "widths": widths}
+    return Variant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", params)
+
+
+def _conv_bf16(isa: str, pixels: int, nv: int) -> Variant:
+    """The same on pairs of bf16, or of float32 with results in bf16."""
+    same = _conv(isa, pixels, nv)
+    functions = frozenset({"halves", "pairs"})
+    return replace(
+        same, op="conv_bf16", template="conv_bf16.cpp.in", functions=functions, dtype="bf16"
+    )
+
+
+def _depthwise_bf16(isa: str, *widths: int) -> Variant:
+    """The same with inputs in bf16; sums and weights stay in float32."""
+    same = _depthwise(isa, *widths)
+    params = {**same.params, "dtype": "bf16"}
+    functions = frozenset({"halves"})
+    return replace(same, op="depthwise_bf16", params=params, functions=functions, dtype="bf16")
+
+
+def _winograd_bf16(isa: str) -> Variant:
+    """Winograd's transforms from and to bf16."""
+    params, functions = {"dtype": "bf16"}, frozenset({"halves"})
+    return Variant("winograd_bf16", isa, "winograd.cpp.in", "", params, functions, "bf16")
 
 
 def _blocked(isa: str) -> tuple[Variant, ...]:
@@ -192,7 +216,7 @@ def _blocked(isa: str) -> tuple[Variant, ...]:
         Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4}),
         Variant("block", isa, "block.cpp.in", "", functions=turn),
         Variant("conv_plain", isa, "conv_plain.cpp.in", "4", {"vectors": 2}),
-        Variant("winograd", isa, "winograd.cpp.in", ""),
+        Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "f32"}),
     )
 
 
@@ -247,6 +271,18 @@ VARIANTS = (
     _depthwise("scalar", 4, 1),
     _depthwise("avx2", 7, 4, 1),
     _depthwise("avx512", 14, 7, 4, 1),
+    _conv_bf16("scalar", 2, 1),
+    _conv_bf16("avx2", 6, 1),
+    _conv_bf16("avx512", 14, 2),
+    _conv_bf16("avx512bf16", 14, 2),
+    _depthwise_bf16("scalar", 4, 1),
+    _depthwise_bf16("avx2", 7, 4, 1),
+    _depthwise_bf16("avx512", 14, 7, 4, 1),
+    _depthwise_bf16("avx512bf16", 14, 7, 4, 1),
+    _winograd_bf16("scalar"),
+    _winograd_bf16("avx2"),
+    _winograd_bf16("avx512"),
+    _winograd_bf16("avx512bf16"),
     *_blocked("scalar"),
     *_blocked("avx2"),
     *_blocked("avx512"),

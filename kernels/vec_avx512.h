@@ -182,6 +182,10 @@ INLINE void store_bf16(uint16_t* p, vf v) { _mm256_storeu_si256((__m256i*)p, to_
 INLINE void store_bf16(uint16_t* p, vf v, int64_t n) {
   _mm256_mask_storeu_epi16(p, first(n), to_bf16(v));
 }
+INLINE vf load_bf16(const uint16_t* p) {
+  const __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
+  return (vf)_mm512_slli_epi32(u, 16);
+}
 
 // Lanes of the bf16 at p (first) and q (second).
 INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {

@@ -133,6 +133,7 @@ INLINE void store_bf16(uint16_t* p, vf v, int64_t = 1) {
   const uint32_t u = (uint32_t)bits(v);
   *p = (uint16_t)(v != v ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
+INLINE vf load_bf16(const uint16_t* p) { return from_bits((vi)((uint32_t)*p << 16)); }
 
 // Lanes of the bf16 at p (first) and q (second).
 INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {

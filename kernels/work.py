@@ -168,12 +168,12 @@ def _conv(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     filters, pixels = views[1].dims, _inside(views[-1], ints)
     if len(filters) == 4:
         return filters[0] * 16, pixels, 1, prod(filters[1:3])
-    return 1, pixels, filters[0] * 16, prod(filters[1:-1])
+    return 1, pixels, filters[0] * 16, prod(filters[1:]) // 16
 
 
 def _winograd(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     """As the direct convolution it stands for."""
-    _, blocks, depth, _, _ = views[1].dims
+    _, blocks, depth, *_ = views[1].dims
     return 1, _inside(views[-1], ints), blocks * 16, depth * 16 * 9
 
 
@@ -200,6 +200,8 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "gemm": _gemm, "gemm_bf16": _gemm, "attention": _attention,
         "attention_bf16": _attention, "conv": _conv,
         "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
+        "conv_bf16": _conv, "conv_stem_bf16": _conv, "depthwise_bf16": _conv,
+        "winograd_bf16": _winograd,
         "recurrent": _recurrent,
     }
 )  # fmt: skip

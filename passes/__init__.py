@@ -33,6 +33,7 @@ from tracea_graph.passes import (
 )
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
+from tracea_graph.passes.conv_bf16 import ConvInBf16
 from tracea_graph.passes.exact_rank import LOW_RANK, FactorGemm
 from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16
 from tracea_graph.passes.window_attention import WindowAttention
@@ -157,6 +158,11 @@ def _lower(precision: str) -> tuple[Phase, ...]:
     return (Phase("precision", (GemmInBf16(precision), *attention)),)
 
 
+def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
+    """Before they are steps of a program, which stores values as its steps read them."""
+    return (Phase("conv-precision", (ConvInBf16(),)),) if precision == "bf16" else ()
+
+
 def phases(
     plain_weights: bool = False,
     precision: str = "fp32",
@@ -176,6 +182,7 @@ def phases(
         _REDUCE,
         _FUSE,
         _FINISH,
+        *_lower_convolutions(precision),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
         Phase(CONNECT, (trunk.ConnectTrunk(),)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tracea_graph.ir import Extent, combine, product
+from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.program import Buffer, View
@@ -45,6 +45,7 @@ class Blocked:
     halo: Halo
     room: int
     first: int = 0
+    dtype: DType = DType.F32
 
     @property
     def shape(self) -> Shape:

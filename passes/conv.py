@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import WINOGRAD
+from tracea_graph.ops.filters import IN_PAIRS, WINOGRAD
 from tracea_graph.passes.chains import IDENTITY, Spelled, inline
 from tracea_graph.passes.elementary import read_chain
 from tracea_graph.passes.filters import (
@@ -212,6 +212,8 @@ class TransformFilters:
         if not params.transformable or weight is None:
             return
         for layout in WINOGRAD:
+            if layout in IN_PAIRS:
+                continue
             filters = transformed(weight, params, layout, graph.opset)
             operands = (region.operands[0], filters.name, *region.operands[2:])
             other = dataclasses.replace(params, layout=layout)

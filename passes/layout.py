@@ -65,6 +65,10 @@ class Layout:
             first += offset
         return value, first
 
+    def alone(self, value: int) -> bool:
+        """True if a value shares its buffer with no other."""
+        return value not in self.within and all(value != w for w, _ in self.within.values())
+
     def halo(self, value: int) -> Halo:
         return self.halos.get(self.root(value)[0], _NONE)
 

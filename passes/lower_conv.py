@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
+from tracea_graph.ir import DType
+from tracea_graph.ops.chain import COL, FULL, ROW
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import WINOGRAD
+from tracea_graph.ops.finish import finish_of
 from tracea_graph.ops.gemm import LAYOUTS
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
@@ -38,119 +39,50 @@ def lower_conv(v: Values, p: ConvParams, operands: Sequence[int], result: int) -
 # ---- blocked -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Finish:
-    """What follows the sum: ``add`` (an extra operand's number), a clamp, then a chain."""
-
-    add: int | None
-    low: float
-    high: float
-    chain: Chain | None
-
-
-def _finish(epilogue: Chain | None) -> _Finish:
-    """Take a full addend and a clamp off the front of a chain: registers do those.
-
-    ``relu(acc + r)`` leaves no chain at all.
-    """
-    add, low, high = None, -math.inf, math.inf
-    if epilogue is None:
-        return _Finish(add, low, high, None)
-    chain = epilogue
-    if (taken := _addend(chain)) is not None:
-        add, chain = taken
-    if chain.steps and (bounds := _clamp(chain)) is not None:
-        low, high = bounds
-        chain = _without_first(chain)
-    return _Finish(add, low, high, None if _is_identity(chain) else chain)
-
-
-def _is_identity(chain: Chain) -> bool:
-    return chain.results == (0,) and len(chain.operands) == 1
-
-
-def _addend(chain: Chain) -> tuple[int, Chain] | None:
-    """The full operand the first step adds to the accumulator, and the chain without it."""
-    first = chain.steps[0] if chain.steps else None
-    if first is None or first.op != "add" or 0 not in first.args:
-        return None
-    other = first.args[1] if first.args[0] == 0 else first.args[0]
-    if not isinstance(other, int) or other == 0 or other >= len(chain.operands):
-        return None
-    if chain.operands[other] != FULL or _readers(chain, other) > 1 or _readers(chain, 0) > 1:
-        return None
-    rest = _without_first(chain)
-    # the operand is gone: what comes after it moves down
-    moved = tuple(Step(s.op, tuple(_down(a, other) for a in s.args)) for s in rest.steps)
-    kinds = (*rest.operands[:other], *rest.operands[other + 1 :])
-    dtypes = (*rest.dtypes[:other], *rest.dtypes[other + 1 :])
-    results = tuple(r - (r > other) for r in rest.results)
-    return other - 1, Chain(kinds, moved, results, dtypes)
-
-
-def _down(ref: int | float, gone: int) -> int | float:
-    return ref - 1 if isinstance(ref, int) and ref > gone else ref
-
-
-def _clamp(chain: Chain) -> tuple[float, float] | None:
-    """The bounds of a first step that clamps the accumulator, which nothing else reads."""
-    step = chain.steps[0]
-    if step.args[0] != 0 or _readers(chain, 0) > 1:
-        return None
-    if step.op == "relu":
-        return 0.0, math.inf
-    low, high = (*step.args[1:], None, None)[:2]
-    if step.op == "clip" and isinstance(low, float) and isinstance(high, float) and low <= high:
-        return low, high
-    return None
-
-
-def _readers(chain: Chain, value: int) -> int:
-    reads = [a for s in chain.steps for a in s.args if isinstance(a, int)]
-    return reads.count(value) + chain.results.count(value)
-
-
-def _without_first(chain: Chain) -> Chain:
-    """The chain whose first step's result is the accumulator."""
-    count = len(chain.operands)
-
-    def move(ref: int | float) -> int | float:
-        if isinstance(ref, float) or ref < count:
-            return ref
-        return 0 if ref == count else ref - 1
-
-    steps = tuple(Step(s.op, tuple(map(move, s.args))) for s in chain.steps[1:])
-    results = tuple(int(move(r)) for r in chain.results)
-    return replace(chain, steps=steps, results=results)
-
-
 def _blocked(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
     """``conv``, ``conv_stem`` or ``depthwise``: the sum, what it is added to, a clamp, a chain."""
     x, w, bias, extras = p.split(operands)
-    finish = _finish(p.epilogue)
+    finish = finish_of(p.epilogue)
     window = _two(p.window)
     last, source = (last_block(p.filters),), v.shape(w)
     home, inner = v.home(result), v.interior(result)
-    views = [v.over(e, result, inner, lanes=True) for e in extras]
-    add = None if finish.add is None else views.pop(finish.add)
+    views = [v.over(e, result, inner, lanes=True) for i, e in enumerate(extras) if i != finish.add]
+    add, chain = _added(v, p, extras, finish.add, result), finish.chain
+    rounds = home.dtype is DType.BF16
+    if chain and rounds:
+        chain = replace(chain, stores=(home.dtype,))
     steps = (*window.strides, *window.dilations)
     if p.layout == "stem":
-        kernel, read = "conv_stem", four(v.view(x))
+        kernel, read = "conv_stem_bf16" if rounds else "conv_stem", four(v.view(x))
         ints = (*steps, *halo_of(window), *last, *home.halo)
     else:
-        kernel, read = "conv", v.block(x).view(halo_of(window))
+        block = v.block_in_bf16(x) if p.in_bf16 else v.block(x)
+        kernel, read = "conv", block.view(halo_of(window))
         ints = (*steps, p.groups, *last, last_block(p.channels), *home.halo)
     if p.layout in WINOGRAD:
         kernel = "winograd"
         ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
     if p.layout == "depthwise":
         kernel, ints = "depthwise", (*steps, *last, *home.halo)
+    if p.in_bf16:
+        kernel = f"{kernel}_bf16"
     weight = View(v.slot(w).buffer, source, dense_strides(source))
     v.w.call(
         kernel, read, weight, v.slot(bias).view if bias is not None else None, add, *views,
-        home.whole, ints=ints, floats=(finish.low, finish.high), chain=finish.chain,
+        home.whole, ints=ints, floats=(finish.low, finish.high), chain=chain,
     )  # fmt: skip
     v.blocks[result] = home
+
+
+def _added(
+    v: Values, p: ConvParams, extras: Sequence[int], index: int | None, result: int
+) -> View | None:
+    """What is added to the sum in registers."""
+    if index is None:
+        return None
+    if p.in_bf16:
+        return v.block_in_bf16(extras[index]).view()
+    return v.over(extras[index], result, v.interior(result), lanes=True)
 
 
 def _two(window: Window) -> Window:

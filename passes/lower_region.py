@@ -45,7 +45,7 @@ def lower_region(
     specs = p.infer_all([s.spec for s in operands])
     targets = dict(zip(p.results, results, strict=True))
     layout = Layout.plan(specs, p.steps, p.inputs)
-    v = Values(w, layout, specs, Rounding.plan(p, specs), targets=targets)
+    v = Values(w, layout, specs, Rounding.plan(p, specs, layout), targets=targets)
     v.dense |= dict(enumerate(operands))
     value = p.inputs
     for step in p.steps:
@@ -75,7 +75,8 @@ def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], resul
     home, inner = v.home(result), v.interior(result)
     views = [v.over(i, result, inner) for i in operands]
     kinds = tuple(v.layout.lies_over(i, result) for i in operands)
-    v.w.call("elementwise", *views, inner, chain=replace(p.chain, operands=kinds))
+    chain = replace(p.chain, operands=kinds, stores=(home.dtype,))
+    v.w.call("elementwise", *views, inner, chain=chain)
     _finish(v, home, result)
 
 

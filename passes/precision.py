@@ -21,14 +21,14 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LOWERING", "ROUNDING", "AttentionInBf16", "GemmInBf16"]
+__all__ = ["LOWERING", "PRODUCT_ERROR", "ROUNDING", "AttentionInBf16", "GemmInBf16"]
 
 ROUNDING = 2.0**-9
 """Relative error of one number rounded to bf16, at most."""
-_ERROR = ROUNDING / 6
+PRODUCT_ERROR = ROUNDING / 6
 """What one product brings into the outputs, of max|y|: its roundings are independent, their root
 mean square is 0.41 of the largest, two meet in a term, and max|y| is about four deviations."""
-LOWERING = ("bf16", "bf16-attention")
+LOWERING = ("bf16", "bf16-attention", "bf16-conv")
 """Rules that change numbers only, the ones that cost least accuracy first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
 _LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
@@ -49,7 +49,7 @@ class AttentionInBf16:
             return
         lower = dataclasses.replace(params, in_bf16=True)
         new = fused(self.name, lower, region.operands, region.results, [region])
-        yield Proposal(self.name, (region,), (new,), error=_ERROR)
+        yield Proposal(self.name, (region,), (new,), error=PRODUCT_ERROR)
 
 
 def _unfit(graph: TileGraph, region: Region, params: AttentionParams) -> str | None:
@@ -90,7 +90,9 @@ class GemmInBf16:
         operands = (region.operands[0], weight.name, *region.operands[2:])
         lower = dataclasses.replace(params, layout=layout)
         new = fused(self.name, lower, operands, region.results, [region])
-        yield Proposal(self.name, (region,), (new,), weights={weight.name: weight}, error=_ERROR)
+        yield Proposal(
+            self.name, (region,), (new,), weights={weight.name: weight}, error=PRODUCT_ERROR
+        )
 
 
 def _in_pairs(panels: Weight, n: int) -> Weight:

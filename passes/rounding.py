@@ -7,16 +7,18 @@ whatever leaves the region stay in float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.passes.layout import Layout
 
 __all__ = ["Rounding"]
 
@@ -29,23 +31,33 @@ class Rounding:
     too: frozenset[int]
 
     @classmethod
-    def plan(cls, p: RegionParams, specs: Sequence[TensorSpec]) -> Rounding:
-        """Of a region whose values have ``specs``, its inputs first."""
+    def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: Layout) -> Rounding:
+        """Of a region whose values have ``specs``, its inputs first.
+
+        What lies in blocks is stored once: as its readers want it if they agree.
+        """
         wanted, exact, able = set[int](), set(p.results), set[int]()
+        blocked = {v for v in layout.blocked if layout.alone(v)}
         value = p.inputs
         for step in p.steps:
             rounds = _rounds(step)
-            wanted |= {v for i, v in enumerate(step.operands) if i in rounds}
-            exact |= {v for i, v in enumerate(step.operands) if i not in rounds}
-            if _can_round(step) and specs[value].dtype is DType.F32:
+            for i, v in enumerate(step.operands):
+                fits = (v in blocked) == isinstance(step.params, ConvParams)
+                (wanted if i in rounds and fits else exact).add(v)
+            whole = value not in layout.blocked or value in blocked
+            if whole and _can_round(step) and specs[value].dtype is DType.F32:
                 able.add(value)
             value += step.results
-        return cls(frozenset(wanted & able - exact), frozenset(wanted & able & exact))
+        return cls(
+            frozenset(wanted & able - exact), frozenset(wanted & able & exact - layout.blocked)
+        )
 
 
-def _rounds(step: RegionStep) -> range:
+def _rounds(step: RegionStep) -> Collection[int | None]:
     """The operands a step reads in bf16."""
     params = step.params
+    if isinstance(params, ConvParams) and params.in_bf16:
+        return (0, params.added)
     if isinstance(params, GemmParams) and params.layout == "pairs" and params.k % 2 == 0:
         return range(1)
     if isinstance(params, AttentionParams) and params.in_bf16:
@@ -58,6 +70,8 @@ def _can_round(step: RegionStep) -> bool:
     params = step.params
     if isinstance(params, GemmParams) and params.norm is None:
         return step.results == 1 and not params.parts
+    if isinstance(params, ConvParams):
+        return params.in_bf16 or params.layout == "stem"
     if isinstance(params, EmbeddingParams):
         return params.norm is not None
     if isinstance(params, AttentionParams):

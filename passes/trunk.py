@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tracea_graph.ir import TensorSpec
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
@@ -141,13 +141,19 @@ def _steps_of(graph: TileGraph, region: Region) -> Steps | None:
     if isinstance(params, RegionParams) or not region.results:
         return None
     if isinstance(params, _TRUNK):
-        whole = is_f32(graph, *region.reads, *region.writes)
+        whole = is_f32(graph, *_numbers(graph, region))
         ranks = {graph.spec(v).rank for v in region.writes}
         single = len(region.results) == 1 or not isinstance(params, ElementwiseParams)
         known = None not in ranks and whole and single and _channels_known(graph, region)
         return ((params, region.operands, region.results),) if known else None
     moves = read_moves(graph, region)
     return None if moves is None else [(p, names, (result,)) for p, names, result in moves]
+
+
+def _numbers(graph: TileGraph, region: Region) -> list[str]:
+    """What a region reads and writes, but for constants in bf16."""
+    values = (*region.reads, *region.writes)
+    return [v for v in values if not graph.weight(v) or graph.spec(v).dtype is not DType.BF16]
 
 
 def _channels_known(graph: TileGraph, region: Region) -> bool:

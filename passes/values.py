@@ -21,6 +21,7 @@ from tracea_graph.passes.blocked import (
     spatial,
     through_blocks,
 )  # fmt: skip
+from tracea_graph.passes.chains import IDENTITY
 from tracea_graph.passes.layout import Layout
 from tracea_graph.passes.rounding import Rounding
 from tracea_graph.passes.writer import Shape, Slot, Writer
@@ -46,6 +47,7 @@ class Values:
     targets: dict[int, Slot] = field(default_factory=dict)
     homes: dict[int, Blocked] = field(default_factory=dict)
     padded: dict[int, Slot] = field(default_factory=dict)
+    halves: dict[int, Blocked] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
         return self.specs[value].shape or ()
@@ -86,6 +88,22 @@ class Values:
             self.block_into(value, home)
             self.blocks[value] = home
         return self.blocks[value]
+
+    def block_in_bf16(self, value: int) -> Blocked:
+        """The value in blocks, in bf16: rounded once where it does not lie so."""
+        source = self.block(value)
+        if source.dtype is DType.BF16:
+            return source
+        if value not in self.halves:
+            half = dataclasses.replace(
+                source, room=blocks(source.channels), first=0, dtype=DType.BF16
+            )
+            slot = self.w.temp(TensorSpec(DType.BF16, (half.count,)))
+            half = dataclasses.replace(half, buffer=slot.buffer)
+            chain = dataclasses.replace(IDENTITY, stores=(DType.BF16,))
+            self.w.call("elementwise", source.whole, half.whole, chain=chain)
+            self.halves[value] = half
+        return self.halves[value]
 
     def block_into(self, value: int, place: Blocked) -> None:
         """Write a plain value into blocks."""
@@ -153,8 +171,9 @@ class Values:
         home = Blocked(
             Buffer("temp", -1), shape[0], self.layout.channels(value), height, width,
             self.layout.halo(value), self.layout.room(value),
+            dtype=DType.BF16 if value in self.rounding.only else DType.F32,
         )  # fmt: skip
-        slot = self.w.temp(TensorSpec(DType.F32, (home.count,)))
+        slot = self.w.temp(TensorSpec(home.dtype, (home.count,)))
         return dataclasses.replace(home, buffer=slot.buffer)
 
     def out(self, value: int) -> Slot:

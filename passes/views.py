@@ -48,7 +48,12 @@ def _reshape(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -
               for i, d in enumerate(y)]  # fmt: skip
     if target.count(-1) > 1 or (0 in y):
         return None
-    return [Move("reshape", tuple(target))]
+    move = Move("reshape", tuple(target))
+    try:
+        IndexMap((move,)).shape(x)
+    except ValueError:  # axes that split and merge at once, or sizes that contradict each other
+        return None
+    return [move]
 
 
 def _axes(graph: TileGraph, region: Region, rank: int) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.filters import pack_filters, stored_shape
+from tracea_graph.ops.filters import IN_PAIRS, pack_filters, stored_shape
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -25,7 +25,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.windows import Window
 
-__all__ = ["ALONE", "CASES", "REGIONS", "SIZES", "Case"]
+__all__ = ["ALONE", "BF16", "CASES", "REGIONS", "SIZES", "Case"]
 
 Shape = tuple[Extent, ...]
 SIZES = {"n": 2, "h": 9, "w": 7}
@@ -64,7 +64,9 @@ class Case:
     @property
     def specs(self) -> list[TensorSpec]:
         shapes = (o if isinstance(o, tuple) else o.stored for o in self.operands)
-        return [TensorSpec(DType.F32, s) for s in shapes]
+        halves = [isinstance(o, Filters) and o.layout in IN_PAIRS for o in self.operands]
+        types = [DType.BF16 if half else DType.F32 for half in halves]
+        return [TensorSpec(t, s) for t, s in zip(types, shapes, strict=True)]
 
     def arrays(self, sizes: Mapping[str, int] = SIZES) -> list[np.ndarray]:
         return [_array(o, i, sizes) for i, o in enumerate(self.operands)]
@@ -91,7 +93,7 @@ def conv(
     c: int, o: int, over: Window, layout: str = "blocked", groups: int = 1, *extra: Any,
     bias: bool = True, epilogue: Chain | None = None, x: Shape | None = None,
 ) -> Case:  # fmt: skip
-    params = ConvParams(c, o, over, groups, layout, bias, epilogue)
+    params = ConvParams(c, o, over, groups, layout, bias, epilogue, layout in IN_PAIRS)
     data: Shape = x or ("n", c, *("h", "w", 5)[: over.rank])
     offsets = (Bias(o) if params.in_blocks else (o,),) if bias else ()
     return Case(params, (data, Filters(params.shape, layout), *offsets, *extra))
@@ -128,6 +130,16 @@ ALONE = {
     "1x1, stride 2": conv(16, 16, window(1, stride=2)),
     "5x3, asymmetric": conv(16, 16, window((5, 3), pads=(2, 0, 1, 1))),
     "7x7, stride 3, dilation 2": conv(16, 16, window(3, 3, 2, 2)),
+    "pairs": conv(16, 32, window(3, pads=1), "pairs"),
+    "pairs, channels not whole blocks": conv(20, 33, window(3, 2, pads=1), "pairs"),
+    "pairs, groups of blocks": conv(32, 64, window(3, pads=1), "pairs", 2),
+    "pairs, residual, relu": conv(16, 20, window(1), "pairs", 1, ("n", 20, "h", "w"),
+                                  epilogue=ADD_RELU),
+    "pairs, residual, silu": conv(16, 20, window(1), "pairs", 1, ("n", 20, "h", "w"),
+                                  epilogue=ADD_SILU),
+    "pairs, silu, residual": conv(16, 20, window(1), "pairs", 1, ("n", 20, "h", "w"),
+                                  epilogue=SILU_ADD),
+    "Winograd in pairs": conv(20, 33, window(3, pads=1), "winograd2_pairs"),
     "groups of blocks": conv(32, 64, window(3, pads=1), "blocked", 2),
     "over one axis": conv(20, 16, window((3,), pads=1)),
     "stem": conv(3, 24, window(3, stride=2, pads=(0, 0, 1, 1)), "stem"),
@@ -324,4 +336,43 @@ REGIONS = {
     ),
 }  # fmt: skip
 
-CASES = {**ALONE, **REGIONS}
+PAIRS3 = ConvParams(16, 16, window(3, pads=1), 1, "pairs", False, RELU, True)
+PAIRS1 = ConvParams(16, 16, window(1), 1, "pairs", False, ADD_RELU, True)
+PAIRS_SILU = ConvParams(16, 16, window(3, pads=1), 1, "pairs", False, SILU, True)
+TRANSFORMED = ConvParams(16, 16, window(3, pads=1), 1, "winograd2_pairs", False, SILU, True)
+DEEP_BF16 = ConvParams(16, 16, window(5, pads=2), 16, "depthwise", False, SILU, True)
+P3, P1 = filters(16, 16, 3, "pairs"), filters(16, 16, 1, "pairs")
+
+BF16 = {
+    "residual block in bf16": region(
+        (IMAGE, W_STEM, Bias(16), P3, P1),
+        [(STEM, (0, 1, 2)), (PAIRS3, (5, 3)), (PAIRS1, (6, 4, 5)), (PAIRS3, (7, 3))], 8,
+    ),
+    "expand, depthwise, project in bf16": region(
+        (X16, P3, W_DEEP, P1),
+        [(PAIRS_SILU, (0, 1)), (DEEP_BF16, (4, 2)), (PAIRS1, (5, 3, 4))], 6,
+    ),
+    "squeeze and excite in bf16": region(
+        (X16, W_DEEP, ("n", 16, 1, 1), P3, filters(16, 16, 3, "winograd2_pairs")),
+        [
+            (DEEP_BF16, (0, 1)),
+            (ElementwiseParams(SCALE), (5, 2)),
+            (PAIRS3, (6, 3)),
+            (PoolParams("max", window(3, 2, pads=1)), (7,)),
+            (PAIRS3, (8, 3)),
+            (TRANSFORMED, (9, 4)),
+        ], 10,
+    ),
+    "a value in bf16 that leaves too, and one that is part of another": region(
+        (X16, P3, filters(16, 32, 3, "pairs")),
+        [
+            (PAIRS3, (0, 1)),
+            (PAIRS_SILU, (3, 1)),
+            (MoveParams("concat", (1,), 2), (3, 4)),
+            (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (5, 2)),
+        ], 3, 6,
+    ),
+}  # fmt: skip
+"""Regions that store values in bf16; a number that rounds either way may differ by that."""
+
+CASES = {**ALONE, **REGIONS, **BF16}

@@ -310,11 +310,19 @@ def finish_conv(call: Call, acc: Array, rest: list[Any], last: int) -> None:
     clear(y, sides)[...] = result
 
 
+def in_float(w: Array) -> Array:
+    """Blocked filters, or planes of them; those in bf16 hold two input channels together."""
+    if w.shape[-1] != 2:
+        return w
+    whole = w.astype(np.float64).swapaxes(-1, -2)
+    return whole.reshape(*w.shape[:-3], 16, 16)
+
+
 def conv(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
     *steps, groups, last_out, last_in = call.ints[:7]
     o, i, kh, kw = w.shape[:4]
-    plain = w.transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
+    plain = in_float(w).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
     count = o * 16 - 16 + last_out
     inside = blocked(x, last_in)
     if groups == 1:
@@ -350,7 +358,7 @@ def winograd(call: Call, views: list[Any]) -> None:
     m, last_out, last_in = call.ints[:3]
     inside = blocked(x, last_in)
     o, i = w.shape[1] * 16 - 16 + last_out, inside.shape[1]
-    plain = unpack_filters(w, f"winograd{m}", (o, i, 3, 3))
+    plain = unpack_filters(in_float(w), f"winograd{m}", (o, i, 3, 3))
     finish_conv(call, _biased(convolve(inside, plain, (1, 1, 1, 1), 1), bias), rest, last_out)
 
 
@@ -496,7 +504,8 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
         "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
-        "winograd": winograd,
+        "winograd": winograd, "conv_bf16": conv, "conv_stem_bf16": conv_stem,
+        "depthwise_bf16": depthwise, "winograd_bf16": winograd,
         "reduce": reduce, "softmax": softmax, "channel_norm": channel_norm,
         "copy": copy, "recurrent": recurrent,
     }

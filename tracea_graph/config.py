@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TOLERANCE", "Environment", "Options", "Prune", "Window"]
+__all__ = ["TOLERANCE", "Environment", "Options", "Prune", "Window", "usable_processors"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,10 @@ class Tolerance:
     """Times the distance between ONNX Runtime with and without its own optimizations."""
     kernel_f32: float = 1e-5
     """An fp32 kernel against the fp64 reference, of max|y|."""
+    rounding: float = 1e-6
+    """What a deep net's fp32 sums may differ by in another order, of the largest of them."""
+    overturn: float = 0.1
+    """The move of a logit that can turn its probability over."""
 
 
 TOLERANCE = Tolerance()
@@ -42,6 +46,13 @@ class Environment:
         default_factory=lambda: os.environ.get("TRACEA_CHECK", "") not in ("", "0")
     )
     """``TRACEA_CHECK=1``: check the graph after every pass."""
+
+
+def usable_processors() -> int:
+    """Logical processors this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cache_root() -> Path:
@@ -148,5 +159,5 @@ class Options:
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
-        """Thread counts to time: those given, or one and all cores."""
-        return self.threads or tuple(dict.fromkeys((1, os.cpu_count() or 1)))
+        """Thread counts to time: those given, or one and all processors this process may use."""
+        return self.threads or tuple(dict.fromkeys((1, usable_processors())))

@@ -168,5 +168,7 @@ def test_stopping_leaves_no_process_and_no_files():
 
 def test_environment_reaches_the_worker():
     with Worker(env={"TRACEA_ISA": "scalar"}) as worker:
-        environ = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
+        file, end = Path(f"/proc/{worker._process.pid}/environ"), time.monotonic() + 10.0
+        while not (environ := file.read_bytes()) and time.monotonic() < end:
+            time.sleep(0.01)  # a process that is just starting has none yet
     assert b"TRACEA_ISA=scalar" in environ

@@ -20,7 +20,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["Dims", "Draft", "Unfit", "Value", "broadcast", "symbolic"]
+__all__ = [
+    "Dims", "Draft", "Unfit", "Value", "broadcast", "ends", "fixed", "reduced", "symbolic",
+]  # fmt: skip
 
 Dims = tuple[int | str, ...]
 T = TypeVar("T")
@@ -62,8 +64,27 @@ def broadcast(*shapes: Dims) -> Dims:
     return tuple(found)
 
 
+def fixed(dim: int | str) -> int:
+    """A dim that a weight can have.  Raises Unfit for a symbol."""
+    if isinstance(dim, str):
+        raise Unfit
+    return dim
+
+
 def symbolic(dims: Dims) -> bool:
     return any(isinstance(d, str) for d in dims)
+
+
+def reduced(dims: Dims, axes: Sequence[int], keep: bool) -> Dims:
+    """Dims without these axes, or with 1 in their place."""
+    if keep:
+        return tuple(1 if i in axes else dim for i, dim in enumerate(dims))
+    return tuple(dim for i, dim in enumerate(dims) if i not in axes)
+
+
+def ends(draft: Draft, axis: int, rank: int) -> int:
+    """An axis, sometimes counted from the end."""
+    return axis - rank if draft.often(50) else axis
 
 
 class Draft:

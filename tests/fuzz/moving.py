@@ -1,4 +1,4 @@
-"""Steps of a draft: norms, softmax, reductions and data movement."""
+"""Steps of a draft: data movement, and what nothing rewrites."""
 
 from __future__ import annotations
 
@@ -6,123 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
-from fuzz.draft import Dims, Draft, Unfit, Value, broadcast, symbolic
+from fuzz.draft import Dims, Draft, Unfit, Value, broadcast, ends, reduced, symbolic
 from fuzz.pointwise import compare
 from onnx import helper
 
-__all__ = ["MOVES", "ROWS"]
-
-
-def _ends(d: Draft, axis: int, rank: int) -> int:
-    """An axis, sometimes counted from the end."""
-    return axis - rank if d.often(50) else axis
-
-
-def _reduced(dims: Dims, axes: list[int], keep: bool) -> Dims:
-    if keep:
-        return tuple(1 if i in axes else dim for i, dim in enumerate(dims))
-    return tuple(dim for i, dim in enumerate(dims) if i not in axes)
-
-
-def reduce(d: Draft, x: Value, op: str, axes: list[int], keep: bool) -> Value:
-    """A reduction as the opset spells its axes."""
-    since = 13 if op == "ReduceSum" else 18
-    spelled = [_ends(d, a, x.rank) if d.opset >= 11 else a for a in axes]
-    dims = _reduced(x.dims, axes, keep)
-    if not axes or (len(axes) == x.rank and d.often(50)):
-        return d.add(op, [x], _reduced(x.dims, [*range(x.rank)], keep), keepdims=int(keep))
-    if d.opset >= since:
-        return d.add(op, [x, d.ints(*spelled)], dims, keepdims=int(keep))
-    return d.add(op, [x], dims, axes=spelled, keepdims=int(keep))
-
-
-def reduction(d: Draft) -> None:
-    x = d.floats(least=1)
-    op = d.choose(
-        ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare",
-         "ReduceL1", "ReduceLogSumExp"]
-    )  # fmt: skip
-    axes = [a for a in range(x.rank) if d.often(40)] or [x.rank - 1]
-    reduce(d, x, op, axes, d.often(60))
-
-
-def softmax(d: Draft) -> None:
-    x = d.floats(least=1)
-    if d.often(75):
-        axis = d.number(0, x.rank - 1)
-        axis = _ends(d, axis, x.rank) if d.opset >= 11 else axis
-        d.add(d.choose(["Softmax", "LogSoftmax"]), [x], x.dims, axis=axis)
-        return
-    top = reduce(d, x, "ReduceMax", [x.rank - 1], True)
-    e = d.add("Exp", [d.add("Sub", [x, top], x.dims)], x.dims)
-    d.add("Div", [e, reduce(d, e, "ReduceSum", [x.rank - 1], True)], x.dims)
-
-
-def layer_norm(d: Draft, x: Value | None = None) -> None:
-    """LayerNormalization or RMS, as an operator or spelled out."""
-    x = x or d.floats(least=2, where=lambda v: isinstance(v.dims[-1], int) and v.dims[-1] > 2)
-    count = x.dims[-1]
-    assert isinstance(count, int)
-    gamma = d.weight(count)
-    if d.opset >= 17 and d.often(50):
-        beta = d.weight(count) if d.often(70) else None
-        d.add("LayerNormalization", [x, gamma, beta], x.dims, axis=-1, epsilon=1e-5)
-        return
-    last, small = [x.rank - 1], d.const(np.float32(1e-5))
-    y = x if d.often(25) else d.add("Sub", [x, reduce(d, x, "ReduceMean", last, True)], x.dims)
-    square = (
-        d.add("Mul", [y, y], x.dims)
-        if d.often(50)
-        else d.add("Pow", [y, d.const(np.float32(2.0))], x.dims)
-    )
-    mean = reduce(d, square, "ReduceMean", last, True)
-    root = d.add("Sqrt", [d.add("Add", [mean, small], mean.dims)], mean.dims)
-    if d.often(60):
-        y = d.add("Div", [y, root], x.dims)
-    else:
-        y = d.add("Mul", [y, d.add("Reciprocal", [root], root.dims)], x.dims)
-    y = d.add("Mul", [y, gamma] if d.often(50) else [gamma, y], x.dims)
-    if d.often(70):
-        d.add("Add", [y, d.weight(count)], x.dims)
-
-
-def skip_norm(d: Draft) -> None:
-    """A sum that is normalised and used again."""
-    a = d.floats(least=2, where=lambda v: isinstance(v.dims[-1], int) and v.dims[-1] > 2)
-    b = d.floats(where=lambda v: v.dims == a.dims)
-    total = d.add("Add", [a, b], a.dims)
-    layer_norm(d, total)
-    if d.often(50):
-        d.add("Add", [total, d.values[-1]], broadcast(total.dims, d.values[-1].dims))
-
-
-def channel_norm(d: Draft) -> None:
-    """Instance and group norms, spelled or not."""
-    x = d.floats(rank=4, where=lambda v: isinstance(v.dims[1], int) and not _tiny(v))
-    count = x.dims[1]
-    assert isinstance(count, int)
-    if d.often(50):
-        d.add("InstanceNormalization", [x, d.weight(count), d.weight(count)], x.dims, epsilon=1e-5)
-        return
-    groups = d.choose([g for g in (1, 2, 4) if count % g == 0])
-    if symbolic(x.dims) or d.opset < 8:
-        raise Unfit
-    flat = d.add(
-        "Reshape", [x, d.ints(0, groups, -1)],
-        (x.dims[0], groups, math.prod(map(int, x.dims[1:])) // groups),
-    )  # fmt: skip
-    ones, zeros = (d.const(np.full(groups, n, np.float32)) for n in (1, 0))
-    y = d.add("InstanceNormalization", [flat, ones, zeros], flat.dims, epsilon=1e-5)
-    y = d.add("Reshape", [y, d.ints(*map(int, x.dims))], x.dims)
-    y = d.add("Mul", [y, d.weight(count, 1, 1)], x.dims)
-    d.add("Add", [y, d.weight(count, 1, 1)], x.dims)
-
-
-def _tiny(v: Value) -> bool:
-    return any(isinstance(dim, int) and dim < 3 for dim in v.dims[2:])
-
-
-# ---- movement --------------------------------------------------------------------------
+__all__ = ["MOVES"]
 
 
 def transpose(d: Draft) -> None:
@@ -194,7 +82,7 @@ def squeeze(d: Draft) -> None:
     ones = [i for i, dim in enumerate(x.dims) if dim == 1]
     if ones and d.often(50):
         axes = [d.choose(ones)]
-        op, dims = "Squeeze", _reduced(x.dims, axes, False)
+        op, dims = "Squeeze", reduced(x.dims, axes, False)
     else:
         at = d.number(0, x.rank)
         op, axes, dims = "Unsqueeze", [at], (*x.dims[:at], 1, *x.dims[at:])
@@ -232,7 +120,7 @@ def slices(d: Draft) -> None:
     if d.opset < 10:
         d.add("Slice", [x], dims, exact=x.exact, starts=[start], ends=[stop], axes=[at])
     else:
-        operands = [d.ints(start), d.ints(stop), d.ints(_ends(d, at, x.rank)), d.ints(step)]
+        operands = [d.ints(start), d.ints(stop), d.ints(ends(d, at, x.rank)), d.ints(step)]
         d.add("Slice", [x, *operands], dims, exact=x.exact)
 
 
@@ -270,7 +158,7 @@ def concat(d: Draft) -> None:
         parts.append(d.weight(*map(int, (*a.dims[:at], 2, *a.dims[at + 1 :]))))
     dims = (*a.dims[:at], sum(int(p.dims[at]) for p in parts), *a.dims[at + 1 :])
     exact = all(p.exact for p in parts)
-    axis = _ends(d, at, a.rank) if d.opset >= 11 else at
+    axis = ends(d, at, a.rank) if d.opset >= 11 else at
     d.add("Concat", parts, dims, exact=exact, axis=axis)
 
 
@@ -396,7 +284,6 @@ def branches(d: Draft) -> None:
     d.add("If", [yes], x.dims, then_branch=bodies[0], else_branch=bodies[1])
 
 
-ROWS = (layer_norm, softmax, reduction, skip_norm, channel_norm)
 MOVES = (
     transpose, reshape, concat, slices, split, gather, computed_reshape, squeeze, flatten,
     expand, tile, pad, blocks, running, dropout, branches,

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx
+from fuzz.attending import ATTENDING
 from fuzz.draft import Draft, Unfit
-from fuzz.moving import MOVES, ROWS
+from fuzz.moving import MOVES
 from fuzz.pointwise import POINTWISE
 from fuzz.products import PRODUCTS
+from fuzz.rows import ROWS
+from fuzz.windows import WINDOWS
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 __all__ = ["drawn", "models"]
 
 OPSETS = (17, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24)
-GROUPS = (PRODUCTS, PRODUCTS, POINTWISE, ROWS, MOVES)
+_HEAVY = PRODUCTS + WINDOWS + ATTENDING
+GROUPS = (_HEAVY, _HEAVY, POINTWISE, ROWS, MOVES)
 
 
 @st.composite

@@ -9,7 +9,17 @@ import pytest
 from tests.kernels.conformance import compile_unit
 from tracea_graph.kernels.cpu import emit
 
-KERNELS = ("conv", "depthwise", "winograd", "pool", "block", "conv_plain")
+KERNELS = (
+    "conv",
+    "depthwise",
+    "winograd",
+    "pool",
+    "block",
+    "conv_plain",
+    "conv_bf16",
+    "depthwise_bf16",
+    "winograd_bf16",
+)
 
 
 @pytest.mark.parametrize(("kernel", "level"), [("conv", "avx512"), ("depthwise", "avx2")])
@@ -17,7 +27,7 @@ def test_golden(kernel: str, level: str, golden: Callable[[str, str], None]) -> 
     golden(f"{kernel}_{level}.cpp", emit(kernel, level).text)
 
 
-@pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("level", ["scalar", "avx2", "avx512", "avx512bf16"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_compiles_without_a_warning(kernel: str, level: str) -> None:
     assert compile_unit(emit(kernel, level)).exists()

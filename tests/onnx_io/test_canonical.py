@@ -162,6 +162,13 @@ def test_identity_at_an_output_renames_its_producer(tmp_path: Path) -> None:
     assert same(proto, tmp_path) == ["Exp", "Neg"]
 
 
+def test_identity_behind_random_values_stays(tmp_path: Path) -> None:
+    """Verification feeds random values by name: their writer keeps the one it has."""
+    nodes = [node("RandomNormalLike", "x", "e"), node("Identity", "e", "y")]
+    proto = model(nodes, [X], [Y])
+    assert ops(read(proto, tmp_path)) == ["RandomNormalLike", "Identity"]
+
+
 def test_identity_between_two_outputs_stays(tmp_path: Path) -> None:
     nodes = [node("Exp", "x", "e"), node("Identity", "e", "y")]
     assert same(model(nodes, [X], [value("e", None), Y]), tmp_path) == ["Exp", "Identity"]

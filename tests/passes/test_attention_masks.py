@@ -284,3 +284,26 @@ def test_masks_that_cannot_be_told_apart_are_a_reason() -> None:
     assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {
         "causality and another condition are masked as one beside a second mask"
     }
+
+
+@pytest.mark.parametrize("opset", [10, 11])
+def test_an_order_needs_an_opset_whose_bodies_can_count(opset: int) -> None:
+    """Range came with opset 11; a constant triangle says the same without it."""
+
+    def triangle(net: Net, scores: str) -> str:
+        keep = net.const(np.tri(5, dtype=bool), bool)
+        return net("Where", keep, scores, net.const(LOWEST))
+
+    net = Net(opset)
+    q, k, v = (net.input(x, "batch", H, 5, D) for x in "qkv")
+    scores = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]))
+    p = net("Softmax", triangle(net, net("Div", scores, net.const(2.0))), axis=3)
+    graph = loaded(net, net("MatMul", p, v))
+    trace = schedule_only(graph, RecogniseAttention())
+    if opset < 11:
+        assert reasons(trace, "attention") == {
+            "its body compares positions with Range, which came with opset 11"
+        }
+    else:
+        assert only(graph, "FusedAttention").params.causal != "none"
+    assert_same(net, graph, feeds(net))

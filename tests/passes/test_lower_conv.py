@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convolutions import CASES, REGIONS, SIZES, Case
+from convolutions import BF16, CASES, REGIONS, SIZES, Case
 from graphs import relative_error
 from interpreter import bind, check_lifetimes, check_views, run
 
+from tracea_graph.ir import DType
 from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.program import Program
 from tracea_graph.passes.lower import lower
@@ -60,6 +61,21 @@ def test_inside_a_region_nothing_is_reordered() -> None:
     ]  # fmt: skip
     assert kernels(REGIONS["pools and a head"]) == [
         "conv_stem", "pool", "conv", "pool_all", "gemm",
+    ]  # fmt: skip
+
+
+def test_values_are_stored_as_their_readers_round_them() -> None:
+    made = program(BF16["residual block in bf16"])
+    assert [c.kernel for c in made.calls] == [
+        "conv_stem_bf16", "conv_bf16", "conv_bf16", "conv_bf16", "unblock",
+    ]  # fmt: skip
+    assert [t.dtype for t in made.temps] == [DType.BF16] * 3 + [DType.F32]
+    assert kernels(BF16["expand, depthwise, project in bf16"]) == [
+        "block", "elementwise", "conv_bf16", "depthwise_bf16", "conv_bf16", "unblock",
+    ]  # fmt: skip
+    assert kernels(BF16["squeeze and excite in bf16"]) == [
+        "block", "elementwise", "depthwise_bf16", "elementwise", "halo", "conv_bf16", "pool",
+        "elementwise", "conv_bf16", "winograd_bf16", "unblock",
     ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
+from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.concat import ConcatParams
@@ -374,3 +374,14 @@ def test_other_resizing_stays(scales: tuple[float, ...], attrs: dict[str, str]) 
         net, net("Resize", x, "", net.const(scales), **attrs), feeds={"x": normal(2, 3, 4, 4)}
     )
     assert ops(graph) == ["Resize"]
+
+
+def test_a_reshape_whose_sizes_contradict_each_other_is_left_alone() -> None:
+    """No such model runs, yet it is returned untouched."""
+    net = Net()
+    x = net.input("x", 8, 2, 12, 4)
+    impossible = net("Reshape", x, net.ints(0, 2, 1, 12, 5))
+    turned = net("Transpose", impossible, perm=[0, 2, 1, 3, 4])
+    graph = loaded(net, net("Clip", turned, net.const(0.0), net.const(1.0)))
+    optimized(graph)
+    assert "Reshape" in [n.op for r in graph.regions() for n in r.nodes]

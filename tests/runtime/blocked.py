@@ -7,13 +7,16 @@ results carry NaN where anything is allowed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from runtime.cases import Array, random, wide
 from runtime.support import Case, dense, single, spec
 
 from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Buffer, Call, View
 
@@ -113,6 +116,16 @@ def inside(kind: str, index: int, n: Extent, block_count: int, size: Pair, halo:
     return View(Buffer(kind, index), (n, block_count, h, w, 16), strides, top * row + left * 16)
 
 
+def halved(x: Array) -> Array:
+    return x.astype(ml_dtypes.bfloat16)
+
+
+def in_pairs(w: Array) -> Array:
+    """Filters ``[…, 16 (in), 16 (out)]`` in bf16, two input channels together."""
+    split = w.reshape(*w.shape[:-2], 8, 2, 16)
+    return halved(np.ascontiguousarray(split.swapaxes(-1, -2)))
+
+
 class Feeds:
     """Inputs of a program as they are added, each with its spec."""
 
@@ -123,7 +136,8 @@ class Feeds:
     def add(self, array: Array, batched: bool = False) -> int:
         self.arrays.append(array)
         shape = ("n", *array.shape[1:]) if batched else array.shape
-        self.specs.append(spec(*shape, dtype=DType.F32))
+        half = array.dtype == ml_dtypes.bfloat16
+        self.specs.append(spec(*shape, dtype=DType.BF16 if half else DType.F32))
         return len(self.arrays) - 1
 
     def dense(self, array: Array, batched: bool = False) -> View:
@@ -169,12 +183,20 @@ def epilogue(
     clamp: Pair | None = None,
     chain: Chain | None = None,
     halo: Halo = NO_HALO,
+    half: bool = False,
+    stores: DType = DType.F32,
 ) -> Case:
-    """The call that makes ``y`` (its sum and bias) and what follows; ``views`` end with bias."""
+    """The call that makes ``y`` (its sum and bias) and what follows; ``views`` end with bias.
+
+    ``half``: what is added lies in bf16.  ``stores`` is the result's type.
+    """
     n, c, h, w = y.shape
     if add:
         other = random(n, c, h, w, seed=9)
-        index = feeds.add(blocked(other, halo), batched=True)
+        lies = blocked(other, halo)
+        if half:
+            lies, other = halved(lies), round_bf16(other)
+        index = feeds.add(lies, batched=True)
         views.append(inside("input", index, "n", blocks(c), (h, w), halo))
         y = y + other
     else:
@@ -185,9 +207,10 @@ def epilogue(
         more, values = extras(feeds, chain, y, halo)
         views += more
         (y,) = chain.reference([y, *wide(*values)])
+        chain = replace(chain, stores=(stores,))
     expected = blocked(y, halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
     views.append(dense("output", 0, *out))
     call = Call(kernel, tuple(views), (*ints, *halo), (float(lo), float(hi)), chain)
-    program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
+    program = single(call, feeds.specs, [spec(*out, dtype=stores)], n=(0, 0))
     return Case(name, program, tuple(feeds.arrays), (expected,))

@@ -15,13 +15,16 @@ from runtime.blocked import (
     by_block,
     convolve,
     epilogue,
+    halved,
+    in_pairs,
     label,
     last,
     padded,
 )
-from runtime.cases import random
+from runtime.cases import Array, random
 from runtime.support import Case
 
+from tracea_graph.ops.bf16 import round_bf16 as rounded
 from tracea_graph.ops.program import Buffer, View
 from tracea_graph.ops.winograd import transform
 
@@ -38,23 +41,46 @@ def conv(
     batch: int = 1,
     bias: bool = True,
     m: int = 0,
+    half: bool = False,
     **more: Any,
 ) -> Case:
-    """A dense convolution; by Winograd's algorithm for ``m`` of 2 or 4."""
+    """A dense convolution; by Winograd's algorithm for ``m`` of 2 or 4; ``half``: in bf16."""
     x, w = random(batch, channels, *size), random(outputs, channels // groups, *kernel, seed=1)
     b = random(outputs, seed=2)
     feeds = Feeds()
     boxed = blocked(x, pad)
-    box = feeds.dense(boxed, batched=True)
     weights = transform(w, m) if m else by_block(w)
+    if half:
+        boxed, weights, x, w = halved(boxed), in_pairs(weights), rounded(x), rounded(w)
+    box = feeds.dense(boxed, batched=True)
     views = [box, feeds.dense(weights), feeds.dense(padded(b)) if bias else None]
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
-    y = convolve(whole, w, stride, dilation, groups) + (b[:, None, None] if bias else 0)
+    if m and half:
+        y = transformed(whole, random(outputs, channels, 3, 3, seed=1))
+    else:
+        y = convolve(whole, w, stride, dilation, groups)
+    y = y + (b[:, None, None] if bias else 0)
     ends = (last(outputs), last(channels))
     ints = (m, *ends) if m else (*stride, *dilation, groups, *ends)
     kind = f"winograd{m}" if m else "conv"
+    call = ("winograd" if m else "conv") + "_bf16" * half
     name = label(kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, more)
-    return epilogue(name, "winograd" if m else "conv", feeds, views, ints, y, **more)
+    return epilogue(name, call, feeds, views, ints, y, half=half, **more)
+
+
+def transformed(x: Array, w: Array) -> Array:
+    """F(2 x 2, 3 x 3) in fp64, what is multiplied rounded to bf16."""
+    before = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
+    after = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
+    points = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    u = rounded(np.einsum("ua,oiab,vb->oiuv", points, w.astype(np.float64), points))
+    h, width = x.shape[2] - 2, x.shape[3] - 2
+    even = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (0, h % 2), (0, width % 2)))
+    d = np.lib.stride_tricks.sliding_window_view(even, (4, 4), (2, 3))[:, :, ::2, ::2]
+    v = rounded(np.einsum("ua,nixyab,vb->nixyuv", before, d, before))
+    y = np.einsum("ku,nixyuv,oiuv,lv->noxkyl", after, v, u, after, optimize=True)
+    n, o, tall, _, wide, _ = y.shape
+    return y.reshape(n, o, 2 * tall, 2 * wide)[:, :, :h, :width]
 
 
 def stem(
@@ -67,6 +93,7 @@ def stem(
     pad: Halo = NO_HALO,
     batch: int = 1,
     nhwc: bool = False,
+    half: bool = False,
     **more: Any,
 ) -> Case:
     """A convolution of a plain value, which may lie with its channels last."""
@@ -89,7 +116,8 @@ def stem(
     ints = (*stride, *dilation, *pad, last(outputs))
     words = (channels, outputs, size, kernel, stride, dilation, pad, batch, nhwc, more)
     name = label("stem", *words)
-    return epilogue(name, "conv_stem", feeds, list(views), ints, y, **more)
+    call = "conv_stem" + "_bf16" * half
+    return epilogue(name, call, feeds, list(views), ints, y, half=half, **more)
 
 
 def depthwise(
@@ -100,16 +128,21 @@ def depthwise(
     dilation: Pair = (1, 1),
     pad: Halo = NO_HALO,
     batch: int = 1,
+    half: bool = False,
     **more: Any,
 ) -> Case:
     x, w = random(batch, channels, *size), random(channels, 1, *kernel, seed=1)
     b = random(channels, seed=2)
     feeds = Feeds()
-    box = feeds.dense(blocked(x, pad), batched=True)
+    boxed = blocked(x, pad)
+    if half:
+        boxed, x = halved(boxed), rounded(x)
+    box = feeds.dense(boxed, batched=True)
     weights = blocked(w.transpose(1, 0, 2, 3))[0]
     views = [box, feeds.dense(weights), feeds.dense(padded(b))]
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
     y = convolve(whole, w, stride, dilation, channels) + b[:, None, None]
     name = label("depthwise", channels, size, kernel, stride, dilation, pad, batch, more)
     ints = (*stride, *dilation, last(channels))
-    return epilogue(name, "depthwise", feeds, list(views), ints, y, **more)
+    call = "depthwise" + "_bf16" * half
+    return epilogue(name, call, feeds, list(views), ints, y, half=half, **more)

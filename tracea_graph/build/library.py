@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 import time
@@ -23,7 +22,7 @@ from typing import Any
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
 from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler
 from tracea_graph.build.quick import quickly
-from tracea_graph.config import Environment
+from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels import cpu, table
 from tracea_graph.kernels.cpu import Source
@@ -177,7 +176,7 @@ def _content_key(unit: Source) -> str:
 
 def _compile(work: Callable[[int, Source], bool], units: Sequence[Source]) -> int:
     """Run the work on all units at once; how many of them gave True.  Stops at a failure."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_processors()) as pool:
         try:
             return sum(pool.map(work, range(len(units)), units))
         except BaseException:

@@ -19,7 +19,7 @@ from tracea_graph.check.timing import FEWEST_PAIRS, Race, Ratio, pooled, ratio, 
 from tracea_graph.check.worker import Array, NodeTime, OpenInfo
 from tracea_graph.errors import WorkerError
 
-__all__ = ["MINIMUM", "Bench", "Candidate", "Key", "Racer", "Rating", "is_win", "own_nodes"]
+__all__ = ["MINIMUM", "Bench", "Candidate", "Key", "Racer", "Rating", "own_nodes"]
 
 MINIMUM = 1.005
 """A gain counts when its 99 % lower bound is above this."""
@@ -198,11 +198,6 @@ class Bench(AbstractContextManager["Bench"]):
         if self._worker is not None:
             self._worker.stop()
         self._worker, self._open = None, {}
-
-
-def is_win(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
-    """True if every key was raced and won."""
-    return all(key in ratios and ratios[key].low > MINIMUM for key in keys)
 
 
 def own_nodes(a: Sequence[NodeTime], b: Sequence[NodeTime]) -> Ratio:

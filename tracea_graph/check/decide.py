@@ -15,7 +15,7 @@ A group stays if it wins at one thread count and binding and is likely to gain a
 median above 1.005, no loss): asking for a proof at each of them costs gains of a few percent that
 are real.  Groups that alone are neither a clear gain nor slower are then raced together, with what
 stays against what stays without them: many small gains are one large one, and that can be seen.
-What remains is raced against the original again, and if that is no win everywhere nothing stays.
+What remains is raced against the original again by the same rule; if that fails nothing stays.
 Groups too small for their share of the budget are judged together as one; where that leaves a
 single unit, the whole budget goes to racing it against the original.
 """
@@ -33,7 +33,6 @@ from tracea_graph.check.bench import (
     Key,
     Racer,
     Rating,
-    is_win,
 )
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.timing import Ratio, busy_cores
@@ -238,7 +237,7 @@ class _Decider:
                 total = self.bench.against(self.original, candidate, self.bench.left)
         except (WorkerError, BuildError) as error:
             return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
-        if is_win(total, self.bench.keys):
+        if _Unit([], _rated(total)).gains(self.bench.keys):
             return Decision(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
         return self._nothing(verdicts, total, f"all that stayed is no clear gain ({numbers})")

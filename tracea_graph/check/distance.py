@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from tracea_graph.check.worker import Array
 from tracea_graph.ttg.graph import TileGraph
 
 __all__ = [
-    "Choice", "Elementwise", "Errors", "choices", "errors", "relative_distance", "undecided",
+    "NO_CHOICES", "Choice", "Elementwise", "Errors",
+    "choices", "errors", "is_float", "relative_distance", "undecided",
 ]  # fmt: skip
 
 
@@ -39,11 +41,14 @@ def errors(found: Array, wanted: Array) -> Errors:
     """The errors of ``found`` against ``wanted``."""
     if found.shape != wanted.shape:
         return Errors(math.inf, math.inf, 0.0)
+    if found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes():
+        return Errors(0.0, 0.0, 1.0)
     x, y = _wide(found), _wide(wanted)
     finite = np.isfinite(x) & np.isfinite(y)
-    if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
-        return Errors(math.inf, math.inf, 0.0)
-    x, y = x[finite], y[finite]
+    if not finite.all():
+        if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+            return Errors(math.inf, math.inf, 0.0)
+        x, y = x[finite], y[finite]
     if not x.size:
         return Errors(0.0, 0.0, 1.0)
     difference, scale = float(np.max(np.abs(x - y))), float(np.max(np.abs(y)))
@@ -98,6 +103,9 @@ class Choice:
 
     scores: str
     axis: int
+
+
+NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 
 
 def choices(graph: TileGraph) -> Mapping[str, Choice]:

@@ -7,16 +7,22 @@ in the place of the operators that draw them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from tracea_graph.check.crew import Hire, fresh
-from tracea_graph.check.distance import Choice, errors, is_float
+from tracea_graph.check.distance import (
+    NO_CHOICES,
+    Choice,
+    errors,
+    is_float,
+    relative_distance,
+)
 from tracea_graph.check.feeds import Feeds
+from tracea_graph.check.saturation import overturned
 from tracea_graph.check.worker import Array, Cut, Port, Rejected, Worker
 from tracea_graph.errors import WorkerError
 
@@ -24,7 +30,6 @@ __all__ = ["Outputs", "Reference", "cut_of", "reference"]
 
 PATIENCE = 30.0
 """Seconds any candidate may take for one run, however fast the original is."""
-_NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 Outputs = Mapping[str, Array]
 
 
@@ -35,7 +40,8 @@ class Reference:
     ``scores`` are the values behind indices chosen by score; ``levels`` the optimization levels
     a candidate must run at (only ``all`` if the original needs them); ``trouble`` says why the
     original cannot serve as a reference, empty if it can; ``valid`` whether onnx's
-    checker accepts it; ``drawn`` the random values to feed, per feed.
+    checker accepts it; ``drawn`` the random values to feed, per feed; ``floors`` the distances
+    between ``off`` and ``on``.
     """
 
     off: Mapping[str, Outputs]
@@ -48,6 +54,7 @@ class Reference:
     trouble: str = ""
     valid: bool = True
     drawn: Mapping[str, Outputs] = field(default_factory=dict)
+    floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -60,20 +67,27 @@ def reference(
     original: Path,
     feeds: Feeds,
     *,
-    choices: Mapping[str, Choice] = _NO_CHOICES,
+    choices: Mapping[str, Choice] = NO_CHOICES,
+    watched: Sequence[str] = (),
     hire: Hire = fresh,
 ) -> Reference:
-    """Run the original, optimizations off and on; reusable for many candidates."""
-    extra = sorted({choice.scores for choice in choices.values()})
+    """Run the original, optimizations off and on; reusable for many candidates.
+
+    ``watched`` values (:func:`squashed`) must not be so large that rounding turns outputs over.
+    """
+    scores = {choice.scores for choice in choices.values()}
     try:
         with hire(None, {}) as worker:
-            return _reference(worker, original, feeds, extra)
+            return _reference(worker, original, feeds, scores, watched)
     except WorkerError as error:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original does not run: {error}")
 
 
-def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str]) -> Reference:
+def _reference(
+    worker: Worker, original: Path, feeds: Feeds, scores: Set[str], watched: Sequence[str]
+) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
+    extra = sorted({*scores, *watched})
     try:
         worker.check(original)
         valid = True
@@ -98,10 +112,16 @@ def _reference(worker: Worker, original: Path, feeds: Feeds, extra: Sequence[str
     on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
     inner = set(extra) - {port.name for port in info.outputs}
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
-    trouble = _trouble(raw, rejected, stable)
+    trouble = _trouble(raw, rejected, stable) or overturned(raw.values(), watched)
+    kept = scores | off.get(first or "", {}).keys()
+    raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
+    on = {**off, **on}
+    floors = {
+        k: {n: relative_distance(on[k][n], y) for n, y in run.items()} for k, run in off.items()
+    }
     return Reference(
-        off, {**off, **on}, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
-        drawn, seconds,
+        off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
+        drawn, floors, seconds,
     )  # fmt: skip
 
 

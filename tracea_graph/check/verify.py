@@ -8,7 +8,8 @@ type; integers, booleans and strings must be equal, except an index whose scores
 each other than the tolerance.  Random values are drawn once, by the original, and fed to both
 models in the place of the operators that draw them; what a distribution is made of is compared as
 an output is.  A model the reference itself refuses to run, or that answers differently each time
-all the same, is ``inconclusive``: never called verified.
+all the same, or whose outputs rounding alone turns over (:mod:`.saturation`), is
+``inconclusive``: never called verified.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import numpy as np
 
 from tracea_graph.check.crew import Hire, fresh
 from tracea_graph.check.distance import (
+    NO_CHOICES,
     Choice,
     Elementwise,
     errors,
     is_float,
-    relative_distance,
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
@@ -37,7 +38,6 @@ from tracea_graph.errors import WorkerError
 
 __all__ = ["OutputError", "Verification", "compare", "verify"]
 
-_NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
 _SAME_FOR_ALL: Mapping[str, float] = MappingProxyType({})
 
@@ -88,7 +88,7 @@ def verify(
     feeds: Feeds,
     *,
     tolerance: float = TOLERANCE.exact,
-    choices: Mapping[str, Choice] = _NO_CHOICES,
+    choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     hire: Hire = fresh,
@@ -115,7 +115,7 @@ def compare(
     tolerance: float = TOLERANCE.exact,
     tolerances: Mapping[str, float] = _SAME_FOR_ALL,
     elementwise: Elementwise | None = None,
-    choices: Mapping[str, Choice] = _NO_CHOICES,
+    choices: Mapping[str, Choice] = NO_CHOICES,
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     hire: Hire = fresh,
@@ -189,15 +189,16 @@ def _judge(
     """One entry per output of one run."""
     off, on, scores = known.off[label], known.on[label], known.scores[label]
     for name, wanted in off.items():
-        found = answers.get(name)
-        floor = relative_distance(on[name], wanted)
+        found, floor = answers.get(name), known.floors[label][name]
         if found is None:
             yield OutputError(name, label, np.inf, np.inf, 0.0, floor, False, "it is missing")
         elif found.dtype != wanted.dtype or found.shape not in (wanted.shape, on[name].shape):
             note = f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
             yield OutputError(name, label, np.inf, np.inf, 0.0, floor, False, note)
         elif is_float(wanted):
-            nearer = min((errors(found, y) for y in (wanted, on[name])), key=lambda e: e.relative)
+            nearer = errors(found, wanted)
+            if floor and nearer.relative:
+                nearer = min(nearer, errors(found, on[name]), key=lambda e: e.relative)
             passed = nearer.relative <= _allowed(limits[name], floor)
             if elementwise is not None:
                 passed = any(elementwise.accepts(found, y) for y in (wanted, on[name]))
@@ -206,7 +207,9 @@ def _judge(
                 name, label, nearer.max_abs, nearer.relative, nearer.cosine, floor, passed, note
             )
         else:
-            yield _discrete(name, label, found, (wanted, on[name]), scores, limits[name], choices)
+            yield _discrete(
+                name, label, found, (wanted, on[name]), scores, limits[name], floor, choices
+            )
 
 
 def _discrete(
@@ -216,10 +219,10 @@ def _discrete(
     wanted: tuple[Array, Array],
     scores: Outputs,
     tolerance: float,
+    floor: float,
     choices: Mapping[str, Choice],
 ) -> OutputError:
     """An integer, boolean or string output: equal to either reference, or too close to tell."""
-    floor = relative_distance(wanted[1], wanted[0])
     if any(np.array_equal(found, y) for y in wanted):
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True)
     count = int(np.sum(found != wanted[0])) if found.shape == wanted[0].shape else found.size

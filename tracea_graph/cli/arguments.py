@@ -108,7 +108,7 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--precision", choices=PRECISIONS, default="fp32",
-        help="bf16: products in bf16 with sums in fp32; bf16-weights: their weights only",
+        help="bf16: products and convolutions in bf16, sums in fp32; bf16-weights: weights only",
     )  # fmt: skip
     add(
         "--window", action="append", default=[], metavar="[A-B:]N[+G]",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tracea_graph.config import usable_processors
 from tracea_graph.kernels.variants import BF16_ISAS, ISAS
 
 __all__ = ["CpuProfile", "fingerprint", "fingerprint_hash", "profile_cpu"]
@@ -66,7 +66,7 @@ def profile_cpu(
     first = records[0] if records else {}
     flags = frozenset(first.get("flags", "").split())
     caches = _caches(sysfs / "cpu0" / "cache")
-    threads = _usable_threads()
+    threads = usable_processors()
     places = {(r.get("physical id", "0"), r.get("core id", str(i))) for i, r in enumerate(records)}
     return CpuProfile(
         model=first.get("model name", "unknown"),
@@ -128,9 +128,3 @@ def _bytes(text: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number = text.rstrip("KMG")
     return int(number) * units.get(text[-1:], 1) if number.isdigit() else 0
-
-
-def _usable_threads() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

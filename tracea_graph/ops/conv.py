@@ -18,9 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
-from tracea_graph.ops.filters import BLOCK, LAYOUTS, WINOGRAD, spell_filters, unpack_filters
+from tracea_graph.ops.filters import (
+    BLOCK,
+    IN_PAIRS,
+    LAYOUTS,
+    WINOGRAD,
+    spell_filters,
+    unpack_filters,
+)
+from tracea_graph.ops.finish import finish_of
 from tracea_graph.ops.windows import Window, windows_of
 
 __all__ = ["ConvParams"]
@@ -32,7 +41,8 @@ Floats = npt.NDArray[np.floating[Any]]
 class ConvParams:
     """Operands: x, W in its layout, bias, the epilogue's beyond its first (where present).
 
-    The bias of a layout in blocks is padded with zeros to whole blocks.
+    The bias of a layout in blocks is padded with zeros to whole blocks.  ``in_bf16``: x, and what
+    the sum is added to first (:attr:`added`), are rounded to bf16 as they are read.
     """
 
     channels: int
@@ -42,6 +52,7 @@ class ConvParams:
     layout: str = "plain"
     bias: bool = False
     epilogue: Chain | None = None
+    in_bf16: bool = False
 
     def __post_init__(self) -> None:
         if min(self.channels, self.filters, self.groups) < 1 or self.layout not in LAYOUTS:
@@ -52,6 +63,10 @@ class ConvParams:
             raise ValueError("only one and two axes are stored in blocks")
         if self.layout in WINOGRAD and not self.transformable:
             raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
+        if self.in_bf16 != (self.layout in IN_PAIRS) and self.layout != "depthwise":
+            raise ValueError("in bf16 filters are stored in pairs, or depthwise")
+        if self.layout in IN_PAIRS and self.channels % 2:
+            raise ValueError("channels are taken in pairs")
         if self.epilogue and (
             self.epilogue.operands[:1] != ("full",)
             or len(self.epilogue.results) > 1
@@ -94,6 +109,12 @@ class ConvParams:
         window = Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
         return self.window == window and self.groups == 1
 
+    @property
+    def added(self) -> int | None:
+        """The operand that is added to the sum in registers, if there is one."""
+        add = finish_of(self.epilogue).add if self.in_blocks else None
+        return None if add is None else 2 + self.bias + add
+
     def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any | None, Sequence[Any]]:
         """Operands by role: x, W, bias or None, extras."""
         first = 2 + self.bias
@@ -107,6 +128,9 @@ class ConvParams:
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision; W in this op's layout."""
+        if self.in_bf16:
+            rounded = (0, self.added)
+            arrays = [round_bf16(a) if i in rounded else a for i, a in enumerate(arrays)]
         x, w, bias, extras = self.split(arrays)
         plain = unpack_filters(w, self.layout, self.shape)
         inputs = np.split(x, self.groups, 1)

@@ -7,11 +7,13 @@ layout     stored as                 for
 =========  ========================  ===============================================
 plain      ``[O, I, kernel…]``       anything: the layout of ONNX
 blocked    ``[Ob, Ib, kh, kw, 16, 16]``  (in, out) lanes innermost; groups of whole blocks
+pairs      ``[Ob, Ib, kh, kw, 8, 16, 2]``  blocked in bf16: two neighbouring channels together
 stem       ``[Ob, I, kh, kw, 16]``   few input channels
 depthwise  ``[Ob, kh, kw, 16]``      one channel per filter
 panels     ``[Ob, I, 16]``           1x1 over a single position: a matrix product
 winograd2  ``[16, Ob, Ib, 16, 16]``  3x3, transformed for 2 x 2 results at a time
 winograd4  ``[36, Ob, Ib, 16, 16]``  the same for 4 x 4 results
+winograd2_pairs  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16
 =========  ========================  ===============================================
 
 What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.
@@ -26,19 +28,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracea_graph.ir import DType
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.winograd import transform
 
 __all__ = [
-    "BLOCK", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters", "spell_filters", "spell_packed",
-    "stored_shape", "unpack_filters",
+    "BLOCK", "IN_PAIRS", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters", "spell_filters",
+    "spell_packed", "stored_shape", "unpack_filters",
 ]  # fmt: skip
 
 BLOCK = 16
 """Channels of a block."""
-LAYOUTS = ("plain", "blocked", "stem", "depthwise", "panels", "winograd2", "winograd4")
-WINOGRAD = MappingProxyType({"winograd2": 2, "winograd4": 4})
+LAYOUTS = (
+    "plain",
+    "blocked",
+    "stem",
+    "depthwise",
+    "panels",
+    "winograd2",
+    "winograd4",
+    "pairs",
+    "winograd2_pairs",
+)
+WINOGRAD = MappingProxyType({"winograd2": 2, "winograd4": 4, "winograd2_pairs": 2})
 """Results per tile and axis."""
+IN_PAIRS = MappingProxyType({"pairs": "blocked", "winograd2_pairs": "winograd2"})
+"""Layouts in bf16, and what each is in float32."""
 
 _BACK = MappingProxyType(
     {
@@ -65,6 +80,8 @@ def stored_shape(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
         "winograd4": (planes, blocks(o), blocks(i), BLOCK, BLOCK),
         "plain": tuple(shape),
         "blocked": (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK),
+        "pairs": (blocks(o), blocks(i), kh, kw, BLOCK // 2, BLOCK, 2),
+        "winograd2_pairs": (16, blocks(o), blocks(i), BLOCK // 2, BLOCK, 2),
         "stem": (blocks(o), i, kh, kw, BLOCK),
         "depthwise": (blocks(o), kh, kw, BLOCK),
         "panels": (blocks(o), i, BLOCK),
@@ -76,6 +93,8 @@ def pack_filters(weights: Floats, layout: str) -> Floats:
     """``[O, I, kernel…]`` to the layout."""
     if layout == "plain":
         return weights
+    if layout in IN_PAIRS:
+        return _in_pairs(pack_filters(weights, IN_PAIRS[layout]))
     if layout in WINOGRAD:
         return transform(weights, WINOGRAD[layout])
     o, i, *kernel = weights.shape
@@ -97,6 +116,9 @@ def unpack_filters(stored: Floats, layout: str, shape: Sequence[int]) -> Floats:
         return stored
     o, i, *kernel = shape
     kh, kw = (1, *kernel)[-2:]
+    if layout in IN_PAIRS:
+        whole, layout = np.asarray(stored, np.float32).swapaxes(-1, -2), IN_PAIRS[layout]
+        stored = whole.reshape(stored_shape(layout, shape))
     if layout in WINOGRAD:
         return _from_planes(stored, WINOGRAD[layout])[:o, :i]
     if layout == "blocked":
@@ -106,6 +128,15 @@ def unpack_filters(stored: Floats, layout: str, shape: Sequence[int]) -> Floats:
         split = stored.reshape(stored.shape[0], i, kh, kw, BLOCK).transpose(0, 4, 1, 2, 3)
         wide = split.reshape(stored.shape[0] * BLOCK, i, kh, kw)
     return wide[:o, :i].reshape(shape)
+
+
+def _in_pairs(stored: Floats) -> Floats:
+    """Filters ``[…, 16 (in), 16 (out)]`` in bf16, two input channels together."""
+    import ml_dtypes
+
+    split = np.asarray(stored, np.float32).reshape(*stored.shape[:-2], BLOCK // 2, 2, BLOCK)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(split.swapaxes(-1, -2)).astype(ml_dtypes.bfloat16)
 
 
 def _from_planes(stored: Floats, m: int) -> Floats:
@@ -130,6 +161,14 @@ def spell_filters(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> 
     if layout == "plain":
         return w
     o, i, *kernel = shape
+    if layout in IN_PAIRS:
+        rank = len(stored_shape(layout, shape))
+        turn = (*range(rank - 2), rank - 1, rank - 2)
+        split, layout = (
+            b("Transpose", b("Cast", w, to=DType.F32.onnx), perm=turn),
+            IN_PAIRS[layout],
+        )
+        w = b("Reshape", split, b.ints(*stored_shape(layout, shape)))
     if layout in WINOGRAD or layout == "blocked":
         if layout == "blocked":
             turned = b("Transpose", w, perm=(0, 5, 1, 4, 2, 3))
@@ -146,7 +185,8 @@ def spell_filters(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> 
 
 
 def spell_packed(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> str:
-    """Write the nodes that pack plain weights; no layout of :data:`WINOGRAD`, nor plain."""
+    """Write the nodes that pack plain weights; no layout of :data:`WINOGRAD`, nor plain or
+    pairs."""
     o, i, *kernel = shape
     kh, kw = (1, *kernel)[-2:]
     wide = BLOCK * blocks(i) if layout == "blocked" else i

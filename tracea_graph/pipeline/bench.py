@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from tracea_graph.check.distance import relative_distance
 from tracea_graph.check.peers import Heat, Peer, PeerWorker, peers_named
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, Rejected
-from tracea_graph.config import Options
+from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, library_need
@@ -143,7 +142,7 @@ def result_beside(path: Path) -> tuple[Path, ...]:
 
 def thread_counts(threads: Sequence[int]) -> tuple[int, ...]:
     """The given counts, or one and all cores."""
-    return tuple(threads) or tuple(dict.fromkeys((1, os.cpu_count() or 1)))
+    return tuple(threads) or tuple(dict.fromkeys((1, usable_processors())))
 
 
 def busy_note(others: float) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +12,10 @@ from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
 from tracea_graph.check.distance import Choice, Elementwise, choices
 from tracea_graph.check.reference import Reference, reference
+from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker
-from tracea_graph.config import Options
+from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import VerifyError
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.precision import LOWERING
@@ -119,11 +119,12 @@ class Judge:
             self.model.path,
             self.inputs.verification,
             choices=self._choices(),
+            watched=squashed(self.model.graph),
             hire=self.crew.hire if self.crew else fresh,
         )
         if known.trouble:
             return [self._compare(known, candidate, isa) for isa in levels]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_processors()) as pool:
             return list(pool.map(lambda isa: self._compare(known, candidate, isa), levels))
 
     def _compare(self, known: Reference, candidate: Built, isa: str) -> Verification:

@@ -52,7 +52,7 @@ _FUSED_PRODUCT, _STRIDED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.8, 0.7
 _CONVOLUTIONS = MappingProxyType(
     {
         "plain": 0.1, "blocked": 0.95, "stem": 0.7, "depthwise": 0.35, "panels": 0.5,
-        "winograd2": 1.75, "winograd4": 2.6,
+        "winograd2": 1.75, "winograd4": 2.6, "pairs": 1.85, "winograd2_pairs": 3.0,
     }
 )  # fmt: skip
 """The same of convolutions, by how their filters lie."""

@@ -7,11 +7,11 @@ tiles are one candidate.  The cost model only ranks; what is kept is decided by 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from tracea_graph.config import usable_processors
 from tracea_graph.kernels.variants import gemm_tile
 from tracea_graph.ops.gemm import PANEL
 from tracea_graph.ops.program import GemmDriver
@@ -53,7 +53,7 @@ class Division:
 
 
 def divide(
-    case: Case, driver: GemmDriver, isa: str, processors: int = os.cpu_count() or 1
+    case: Case, driver: GemmDriver, isa: str, processors: int = usable_processors()
 ) -> Division:
     """How the library divides the work of a case under a driver (``divide_work`` in
     ``runtime_gemm.h``) on a machine of so many processors."""

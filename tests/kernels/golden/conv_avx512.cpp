@@ -1,10 +1,7 @@
 // tracea_f32_conv_14x32__avx512
 // f32 conv for avx512, from conv.cpp.in
 // Generated, do not edit.
-// One register tile of a dense convolution: broadcast an input, multiply by 16 NV weights, add.
-//
-// The outputs of a tile form two runs, A and B: two lines, or two halves of one.  Within a run an
-// output lies at a multiple of the step, up to six times; three index registers reach them all.
+// Dense convolutions over blocked values, and over few plain channels.
 #include "tracea_kernels.h"
 
 #ifndef TRACEA_VISIBILITY
@@ -75,6 +72,10 @@ template <int NV>
 INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
   UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
 }
+// One register tile of a dense convolution: broadcast an input, multiply by 16 NV weights, add.
+//
+// The outputs of a tile form two runs, A and B: two lines, or two halves of one.  Within a run an
+// output lies at a multiple of the step, up to six times; three index registers reach them all.
 INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
 
 // Hides a value's origin, so that gcc keeps it in a register instead of one pointer per output.
@@ -82,6 +83,11 @@ INLINE int64_t opaque(int64_t x) {
   __asm__("" : "+r"(x));
   return x;
 }
+
+// A step of the sum in float32.
+struct Plain {
+  static INLINE_MEMBER vf add(vf x, vf w, vf c) { return fma(x, w, c); }
+};
 
 struct Steps {  // in bytes
   int64_t one, three, five;
@@ -99,25 +105,28 @@ INLINE const float* at(const char* base, const Steps& s, int i) {
   }
 }
 
-template <int A, int B, int NV>
+template <class STEP, int A, int B, int NV>
 INLINE void multiply(vf (&c)[A + B][NV * P], const char* a, const char* b, const Steps& s,
                      const float* w, int64_t w_panel) {
   vf row[NV * P];
   load_row<NV>(row, w, w_panel);
   UNROLL for (int i = 0; i < A + B; i++) {
     const vf x = set1(*(i < A ? at(a, s, i) : at(b, s, i - A)));
-    UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = fma(x, row[j], c[i][j]);
+    UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = STEP::add(x, row[j], c[i][j]);
   }
 }
 
-template <int A, int B, int NV>
+// Output i of a tile, outputs of a run being LANES floats apart.
+template <int A, int LANES, class T>
+INLINE T* run_at(T* base, bool two, int64_t line, int i) {
+  return i < A ? base + i * LANES : base + (two ? line : A * LANES) + (i - A) * LANES;
+}
+template <class STEP, int A, int B, int NV>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
   vf c[A + B][NV * P];
-  const int64_t y_second = t->lines == 2 ? t->y_line : A * PANEL;
   const auto y_at = [&](int i, int j) __attribute__((always_inline)) {
-    float* run = i < A ? t->y + i * PANEL : t->y + y_second + (i - A) * PANEL;
-    return run + j / P * t->y_panel + j % P * W;
+    return run_at<A, PANEL>(t->y, t->lines == 2, t->y_line, i) + j / P * t->y_panel + j % P * W;
   };
   if (t->part & TRACEA_CONV_CONTINUES) {
     UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
@@ -155,12 +164,12 @@ void tile(const tracea_conv_tile* t) {
       __builtin_prefetch(soon, 0, 3);
       __builtin_prefetch(soon + step, 0, 3);
       soon += 2 * step;
-      multiply<A, B, NV>(c, a, b, s, tap, w_panel);
+      multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
       a += next, b += next;
-      multiply<A, B, NV>(c, a, b, s, tap + PANEL, w_panel);
+      multiply<STEP, A, B, NV>(c, a, b, s, tap + PANEL, w_panel);
       a += next, b += next, tap += 2 * PANEL;
     }
-    if (k) multiply<A, B, NV>(c, a, b, s, tap, w_panel);
+    if (k) multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
     if (--col) {
       x += x_col, w += w_tap;
     } else if (col = cols, --row) {
@@ -173,11 +182,9 @@ void tile(const tracea_conv_tile* t) {
 
   if (!(t->part & TRACEA_CONV_STOPS)) {
     if (t->add) {
-      const int64_t add_second = t->lines == 2 ? t->add_line : A * PANEL;
-      UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
-        const float* run = t->add + (i < A ? i * PANEL : add_second + (i - A) * PANEL);
-        c[i][j] = c[i][j] + load(run + j / P * t->add_panel + j % P * W);
-      }
+      UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+        c[i][j] = c[i][j] + load(run_at<A, PANEL>(t->add, t->lines == 2, t->add_line, i) +
+                                 j / P * t->add_panel + j % P * W);
     }
     const vf lo = set1(t->lo), hi = set1(t->hi);
     if (t->lo > -__builtin_inff())
@@ -190,63 +197,62 @@ void tile(const tracea_conv_tile* t) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
     store(y_at(i, j), c[i][j]);
 }
-
 constexpr tracea_conv_fn TILE[14][2] = {
     {
-        tile<1, 0, 1>,
-        tile<1, 0, 2>,
+        tile<Plain, 1, 0, 1>,
+        tile<Plain, 1, 0, 2>,
     },
     {
-        tile<1, 1, 1>,
-        tile<1, 1, 2>,
+        tile<Plain, 1, 1, 1>,
+        tile<Plain, 1, 1, 2>,
     },
     {
-        tile<2, 1, 1>,
-        tile<2, 1, 2>,
+        tile<Plain, 2, 1, 1>,
+        tile<Plain, 2, 1, 2>,
     },
     {
-        tile<2, 2, 1>,
-        tile<2, 2, 2>,
+        tile<Plain, 2, 2, 1>,
+        tile<Plain, 2, 2, 2>,
     },
     {
-        tile<3, 2, 1>,
-        tile<3, 2, 2>,
+        tile<Plain, 3, 2, 1>,
+        tile<Plain, 3, 2, 2>,
     },
     {
-        tile<3, 3, 1>,
-        tile<3, 3, 2>,
+        tile<Plain, 3, 3, 1>,
+        tile<Plain, 3, 3, 2>,
     },
     {
-        tile<4, 3, 1>,
-        tile<4, 3, 2>,
+        tile<Plain, 4, 3, 1>,
+        tile<Plain, 4, 3, 2>,
     },
     {
-        tile<4, 4, 1>,
-        tile<4, 4, 2>,
+        tile<Plain, 4, 4, 1>,
+        tile<Plain, 4, 4, 2>,
     },
     {
-        tile<5, 4, 1>,
-        tile<5, 4, 2>,
+        tile<Plain, 5, 4, 1>,
+        tile<Plain, 5, 4, 2>,
     },
     {
-        tile<5, 5, 1>,
-        tile<5, 5, 2>,
+        tile<Plain, 5, 5, 1>,
+        tile<Plain, 5, 5, 2>,
     },
     {
-        tile<6, 5, 1>,
-        tile<6, 5, 2>,
+        tile<Plain, 6, 5, 1>,
+        tile<Plain, 6, 5, 2>,
     },
     {
-        tile<6, 6, 1>,
-        tile<6, 6, 2>,
+        tile<Plain, 6, 6, 1>,
+        tile<Plain, 6, 6, 2>,
     },
     {
-        tile<7, 6, 1>,
-        tile<7, 6, 2>,
+        tile<Plain, 7, 6, 1>,
+        tile<Plain, 7, 6, 2>,
     },
     {
-        tile<7, 7, 1>,
-        tile<7, 7, 2>,
+        tile<Plain, 7, 7, 1>,
+        tile<Plain, 7, 7, 2>,
     },
 };
 }  // namespace

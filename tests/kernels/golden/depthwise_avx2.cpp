@@ -71,15 +71,18 @@ INLINE vf scale(vf a, vf n) {
   return half + half;
 }
 enum { PANEL = TRACEA_PANEL };
+typedef float element;
+INLINE vf load_x(const element* p) { return load(p); }
+constexpr int64_t STEP_SIZE = sizeof(float) / sizeof(element);  // elements of a step of x
 #define UNROLL_ALL _Pragma("GCC unroll 64")  // every column of a piece: sums stay in registers
 
 // Adds one kernel row to N outputs; every input column is loaded once.
 template <int N, int COLS, int STEP>
-INLINE void add_row(vf (&c)[N], const float* x, const float* w) {
+INLINE void add_row(vf (&c)[N], const element* x, const float* w) {
   vf tap[COLS];
   UNROLL for (int k = 0; k < COLS; k++) tap[k] = load(w + k * PANEL);
   UNROLL_ALL for (int i = 0; i < (N - 1) * STEP + COLS; i++) {
-    const vf v = load(x + i * PANEL);
+    const vf v = load_x(x + i * PANEL);
     UNROLL for (int k = 0; k < COLS; k++) {
       const int p = i - k;
       if (p >= 0 && p % STEP == 0 && p / STEP < N) c[p / STEP] = fma(v, tap[k], c[p / STEP]);
@@ -89,10 +92,12 @@ INLINE void add_row(vf (&c)[N], const float* x, const float* w) {
 
 // The same for any number of columns and any strides.
 template <int N>
-INLINE void add_row(vf (&c)[N], const tracea_depthwise_tile* t, const float* x, const float* w) {
+INLINE void add_row(vf (&c)[N], const tracea_depthwise_tile* t, const element* x,
+                    const float* w) {
+  const int64_t col = t->x_col * STEP_SIZE, step = t->x_step * STEP_SIZE;
   for (int64_t k = 0; k < t->cols; k++) {
     const vf tap = load(w + k * PANEL);
-    UNROLL for (int i = 0; i < N; i++) c[i] = fma(load(x + k * t->x_col + i * t->x_step), tap, c[i]);
+    UNROLL for (int i = 0; i < N; i++) c[i] = fma(load_x(x + k * col + i * step), tap, c[i]);
   }
 }
 
@@ -102,9 +107,9 @@ INLINE void piece(const tracea_depthwise_tile* t, int64_t at, int h) {
   vf c[N];
   const vf start = t->bias ? load(t->bias + h) : set1(0.0f);
   UNROLL for (int i = 0; i < N; i++) c[i] = start;
-  const float* x = t->x + at * t->x_step + h;
+  const element* x = (const element*)(t->x + at * t->x_step) + h;
   const float* w = t->w + h;
-  for (int64_t row = 0; row < t->rows; row++, x += t->x_row, w += t->cols * PANEL) {
+  for (int64_t row = 0; row < t->rows; row++, x += t->x_row * STEP_SIZE, w += t->cols * PANEL) {
     if constexpr (COLS > 0) add_row<N, COLS, STEP>(c, x, w);
     else add_row<N>(c, t, x, w);
   }
@@ -134,12 +139,12 @@ void lines(const tracea_depthwise_tile* t) {
 }  // namespace
 
 TRACEA_API void tracea_f32_depthwise_7x16__avx2(const tracea_depthwise_tile* t) {
-  const bool dense = t->x_col == PANEL;
-  if (dense && t->x_step == 1 * PANEL && t->cols == 3) return lines<3, 1>(t);
-  if (dense && t->x_step == 1 * PANEL && t->cols == 5) return lines<5, 1>(t);
-  if (dense && t->x_step == 1 * PANEL && t->cols == 7) return lines<7, 1>(t);
-  if (dense && t->x_step == 2 * PANEL && t->cols == 3) return lines<3, 2>(t);
-  if (dense && t->x_step == 2 * PANEL && t->cols == 5) return lines<5, 2>(t);
-  if (dense && t->x_step == 2 * PANEL && t->cols == 7) return lines<7, 2>(t);
+  const bool dense = t->x_col * STEP_SIZE == PANEL;
+  if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 3) return lines<3, 1>(t);
+  if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 5) return lines<5, 1>(t);
+  if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 7) return lines<7, 1>(t);
+  if (dense && t->x_step * STEP_SIZE == 2 * PANEL && t->cols == 3) return lines<3, 2>(t);
+  if (dense && t->x_step * STEP_SIZE == 2 * PANEL && t->cols == 5) return lines<5, 2>(t);
+  if (dense && t->x_step * STEP_SIZE == 2 * PANEL && t->cols == 7) return lines<7, 2>(t);
   lines<0, 0>(t);
 }

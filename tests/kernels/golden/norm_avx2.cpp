@@ -83,6 +83,10 @@ INLINE void store_bf16(uint16_t* p, vf v, int64_t n) {
   }
 }
 INLINE void store_bf16(uint16_t* p, vf v) { store_bf16(p, v, W); }
+INLINE vf load_bf16(const uint16_t* p) {
+  const __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+  return (vf)_mm256_slli_epi32(u, 16);
+}
 
 // Lanes of the bf16 at p (first) and q (second).
 INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {

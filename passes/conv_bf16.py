@@ -1,0 +1,78 @@
+"""Convolutions in bf16, where the caller asked for it: what they read is rounded, sums are not.
+
+Dense ones take filters in bf16, pairs of channels at a time; 3x3 ones also by Winograd's transform
+of 2 x 2 results (4 x 4 would lose too much).  Depthwise ones do their arithmetic in float32 and
+gain by what they read being half as long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import BLOCK, IN_PAIRS, pack_filters, stored_shape, unpack_filters
+from tracea_graph.ops.gemm import BF16_SINCE
+from tracea_graph.passes.precision import PRODUCT_ERROR
+from tracea_graph.passes.regions import fused
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["ConvInBf16"]
+
+
+@dataclass(frozen=True)
+class ConvInBf16:
+    """A convolution between blocked values reads them, and dense filters, in bf16."""
+
+    name: str = "bf16-conv"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, ConvParams) or params.in_bf16:
+            return
+        if params.layout == "depthwise":
+            lower = dataclasses.replace(params, in_bf16=True)
+            new = fused(self.name, lower, region.operands, region.results, [region])
+            yield Proposal(self.name, (region,), (new,), error=PRODUCT_ERROR)
+            return
+        if params.layout != "blocked":
+            return
+        weight = graph.weight(region.operands[1])
+        if why := _unfit(graph, params, weight):
+            yield Miss(self.name, region.id, why)
+        elif weight is not None:
+            layouts = IN_PAIRS if params.transformable else ("pairs",)
+            for layout in layouts:
+                pairs = _in_pairs(weight, params, layout)
+                lower = dataclasses.replace(params, layout=layout, in_bf16=True)
+                operands = (region.operands[0], pairs.name, *region.operands[2:])
+                new = fused(self.name, lower, operands, region.results, [region])
+                made = {pairs.name: pairs}
+                yield Proposal(self.name, (region,), (new,), weights=made, error=PRODUCT_ERROR)
+
+
+def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str | None:
+    """Why a dense convolution stays in float32, or None."""
+    if graph.opset < BF16_SINCE:
+        return f"opset {graph.opset} has no bf16; 13 is the first"
+    if weight is None:
+        return "its filters are not constant"
+    if params.channels % BLOCK % 2:
+        return f"{params.channels} channels are no pairs"
+    return None
+
+
+def _in_pairs(weight: Weight, params: ConvParams, layout: str) -> Weight:
+    """The same filters in bf16; nothing is kept between calls."""
+
+    def load() -> Array:
+        stored = np.asarray(weight.array(), np.float32)
+        return pack_filters(unpack_filters(stored, params.layout, params.shape), layout)
+
+    name = f"{weight.name}_{layout}"
+    return Weight(name, DType.BF16, stored_shape(layout, params.shape), load)

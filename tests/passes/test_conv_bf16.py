@@ -1,0 +1,98 @@
+"""Convolutions go to bf16 where that was asked for and their channels come in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import pytest
+from graphs import Net, normal
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import unpack_filters
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.passes import phases
+from tracea_graph.passes.lower import lower
+from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.ttg import Region, TileGraph
+
+
+def net(
+    channels: int, filters: int, kernel: int = 1, group: int = 1, opset: int = 17
+) -> TileGraph:
+    net = Net(opset)
+    x, w = net.input("x", "n", channels, 9, 7), normal(filters, channels // group, kernel, kernel)
+    return net.graph(net("Conv", x, net.const(w), pads=[kernel // 2] * 4, group=group))
+
+
+def planned(graph: TileGraph, precision: str) -> tuple[Region, Trace]:
+    """The only region left, every rewrite being as good as any other."""
+    limits = Limits(min_gain_us=float("-inf"))
+    trace = schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    (region,) = graph.regions()
+    return region, trace
+
+
+@pytest.mark.parametrize(
+    ("shape", "layouts"),
+    [
+        ((20, 24, 1), ["pairs"]),
+        ((20, 24, 5), ["pairs"]),
+        ((32, 64, 3, 2), ["pairs"]),
+        ((20, 24, 3), ["pairs", "winograd2_pairs"]),
+        ((24, 24, 3, 24), ["depthwise"]),
+        ((3, 24, 3), ["stem"]),
+    ],
+)
+def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Sequence[str]) -> None:
+    graph = net(*shape)
+    region, _ = planned(graph, "bf16")
+    params = region.params
+    assert isinstance(params, ConvParams) and params.layout in layouts
+    assert params.in_bf16 == (params.layout != "stem")
+    weight = graph.weights[region.operands[1]]
+    dense = params.layout not in ("depthwise", "stem")
+    assert weight.dtype is (DType.BF16 if dense else DType.F32)
+    assert weight.array().shape == weight.shape
+
+
+def test_float32_stays_float32() -> None:
+    for precision in ("fp32", "bf16-weights"):
+        region, _ = planned(net(20, 24), precision)
+        assert isinstance(region.params, ConvParams) and not region.params.in_bf16
+
+
+def test_filters_are_rounded_once() -> None:
+    graph = net(20, 24)
+    exact = graph.weights["w0"].array()
+    region, _ = planned(graph, "bf16")
+    stored = unpack_filters(graph.weights[region.operands[1]].array(), "pairs", exact.shape)
+    np.testing.assert_array_equal(stored, exact.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def test_channels_that_are_no_pairs_are_a_miss() -> None:
+    region, trace = planned(net(19, 24), "bf16")
+    assert isinstance(region.params, ConvParams) and region.params.layout == "blocked"
+    assert ("bf16-conv", "19 channels are no pairs") in trace.misses()
+
+
+def test_an_old_opset_is_a_miss() -> None:
+    _, trace = planned(net(20, 24, opset=11), "bf16")
+    assert ("bf16-conv", "opset 11 has no bf16; 13 is the first") in trace.misses()
+
+
+def test_a_trunk_stores_bf16_between_its_steps() -> None:
+    net = Net()
+    x = net.input("x", "n", 16, 9, 7)
+    expanded = net("Relu", net("Conv", x, net.weight(32, 16, 1, 1)))
+    deep = net("Conv", expanded, net.weight(32, 1, 3, 3), pads=[1] * 4, group=32)
+    graph = net.graph(net("Add", net("Conv", deep, net.weight(16, 32, 1, 1)), x))
+    region, _ = planned(graph, "bf16")
+    assert isinstance(region.params, RegionParams)
+    program = lower(graph, region)
+    names = [call.kernel for call in program.calls]
+    assert names[-4:] == ["conv_bf16", "depthwise_bf16", "conv_bf16", "unblock"]
+    written = {c.views[-1].buffer for c in program.calls[-4:-2] if c.views[-1]}
+    assert {program.temps[b.index].dtype for b in written} == {DType.BF16}

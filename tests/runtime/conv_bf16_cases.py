@@ -1,0 +1,85 @@
+"""The convolutions in bf16 the runtime is tested with: results in float32 and in bf16."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from runtime.blocked import EPILOGUES, NO_HALO, SCALED, SILU
+from runtime.conv_calls import conv, depthwise, stem
+from runtime.conv_cases import same
+from runtime.support import Case
+
+from tracea_graph.ir import DType
+
+__all__ = ["CHAINS", "all_bf16_cases"]
+
+CHAINS = tuple(replace(chain, stores=(t,)) for chain in EPILOGUES for t in (DType.F32, DType.BF16))
+
+
+def _dense(**more: Any) -> list[Case]:
+    counts = (2, 16, 24, 34)
+    cases = [conv(34, 40, (1, w), **more) for w in (*range(1, 18), 19, 29)]
+    cases += [
+        conv(i, o, (5, 6), (3, 3), pad=same(3), halo=(1, 1, 1, 1), **more)
+        for i, o in itertools.product(counts, (1, 7, 16, 24, 33))
+    ]
+    cases += [conv(16, 16, (13, 12), (k, k), pad=same(k), **more) for k in range(1, 12)]
+    cases += [
+        conv(24, 33, (11, 17), (k, k), (s, s), (d, d), pad=same(k, d), halo=(0, 1, 2, 3), **more)
+        for k, s, d in itertools.product((1, 2, 3), (1, 2, 3), (1, 2, 3))
+    ]
+    cases += [
+        conv(64, 64, (5, 5), (3, 3), pad=same(3), groups=4, batch=3, **more),
+        conv(700, 40, (7, 7), (3, 3), pad=same(3), add=True, halo=(0, 0, 1, 2), **more),
+        conv(34, 40, (9, 15), batch=2, add=True, clamp=(0, 1), **more),
+        conv(64, 160, (40, 80), batch=2, chain=SILU, **more),
+    ]
+    for chain, halo in itertools.product(EPILOGUES, (NO_HALO, (1, 0, 2, 1))):
+        cases.append(conv(24, 33, (5, 9), batch=2, chain=chain, halo=halo, **more))
+        cases.append(
+            conv(24, 33, (6, 7), (3, 3), pad=same(3), chain=chain, halo=halo, add=True, **more)
+        )
+    return cases
+
+
+def _transformed(**more: Any) -> list[Case]:
+    sizes = ((1, 1), (2, 5), (4, 4), (7, 7), (13, 9), (17, 16), (5, 130))
+    cases = [conv(24, 33, size, (3, 3), pad=same(3), m=2, **more) for size in sizes]
+    cases += [
+        conv(34, 48, (8, 61), (3, 3), pad=same(3), m=2, batch=2, add=True, clamp=(0, 6),
+             chain=SCALED, halo=(1, 1, 1, 1), **more),
+        conv(32, 32, (60, 60), (3, 3), pad=same(3), m=2, chain=SILU, **more),
+    ]  # fmt: skip
+    return cases
+
+
+def _other(**more: Any) -> list[Case]:
+    cases = [
+        depthwise(24, (9, w), (k, k), (s, s), pad=same(k), halo=(1, 1, 0, 0), **more)
+        for k, s, w in itertools.product((1, 3, 5, 7), (1, 2, 3), (1, 4, 6, 8, 15, 31, 61))
+        if w >= s
+    ]
+    cases += [depthwise(c, (6, 7), (3, 3), dilation=(2, 3), pad=(2, 3, 2, 3), **more)
+              for c in (1, 3, 7, 33)]  # fmt: skip
+    cases += [
+        depthwise(33, (7, 61), (3, 3), pad=same(3), chain=chain, batch=2, add=True, clamp=(0, 6),
+                  **more)
+        for chain in EPILOGUES
+    ]  # fmt: skip
+    if more["stores"] is DType.BF16:
+        cases += [
+            stem(3, o, (10, 31), (k, k), (s, s), pad=same(k), halo=(1, 1, 1, 1), **more)
+            for o, k, s in itertools.product((24, 33), (1, 3, 7), (1, 2))
+        ]
+        cases += [
+            stem(3, 40, (9, 40), (5, 5), pad=same(5), chain=SCALED, add=True, batch=2, **more),
+        ]
+    return cases
+
+
+def all_bf16_cases() -> list[Case]:
+    kinds: tuple[dict[str, Any], ...] = ({"stores": DType.F32}, {"stores": DType.BF16})
+    made = [make(half=True, **more) for more in kinds for make in (_dense, _transformed, _other)]
+    return list({case.name: case for cases in made for case in cases}.values())

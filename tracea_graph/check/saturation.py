@@ -1,0 +1,62 @@
+"""Outputs that rounding alone can turn over: numbers too large for the operator they meet.
+
+Softmax, Sigmoid and their like tell numbers apart that differ by about 1.  float32 sums that
+reach 1e8 differ by more in any other order of the same additions: there a probability of 0 may
+become 1, and no rewrite can be shown right or wrong.  ONNX Runtime agrees with itself on such
+inputs only because it adds in the same order each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from tracea_graph.check.worker import Array
+from tracea_graph.config import TOLERANCE
+from tracea_graph.ir import DType
+from tracea_graph.ttg.graph import TileGraph
+
+__all__ = ["overturned", "squashed"]
+
+_SQUASHING = frozenset(
+    ("Softmax", "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Sign")
+)  # fmt: skip
+_STEPS = 16
+"""Operators between a squashed value and an output; what lies deeper is not looked at."""
+
+
+def squashed(graph: TileGraph) -> tuple[str, ...]:
+    """The float values that such operators read shortly before an output."""
+    found: dict[str, None] = {}
+    seen: set[str] = set()
+    level = list(graph.outputs)
+    for _ in range(_STEPS):
+        regions = [r for r in map(graph.producer, level) if r is not None]
+        level = []
+        for region in regions:
+            operand = region.operands[0] if region.operands else ""
+            if region.op in _SQUASHING and graph.spec(operand).dtype is DType.F32:
+                found[operand] = None
+            level += [v for v in region.operands if v and v not in seen]
+            seen.update(level)
+    return tuple(v for v in found if v not in graph.weights)
+
+
+def overturned(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:
+    """Why the answers are no reference: a watched value that rounding moves too far, or ``""``.
+
+    It must be large itself, not a mask's −1e9, and not all one number.
+    """
+    names = tuple(watched)
+    for run in runs:
+        for name in (n for n in names if n in run):
+            finite = run[name][np.isfinite(run[name])].astype(np.float64)
+            top = float(finite.max(initial=-np.inf))
+            moved = TOLERANCE.rounding * min(top, top - float(finite.min(initial=top)))
+            if moved > TOLERANCE.overturn:
+                return (
+                    f"{name!r} reaches {top:.0e} before it is squashed, where rounding moves it "
+                    f"by {moved:.0e}: that alone can turn an output over; --data gives real inputs"
+                )
+    return ""
