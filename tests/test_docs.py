@@ -16,7 +16,10 @@ import pytest
 from tiny import ROOT, product
 
 from tracea_graph import Options, optimize
-from tracea_graph.cli.arguments import optimize_parser, tool_parser
+from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
+from tracea_graph.cli.settings import with_config
+from tracea_graph.cli.tune import whole_command
+from tracea_graph.tuning.hints import hints_from
 
 PAGES = {
     page: (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "kernels/README.md")
@@ -45,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_block_is_of_a_kind_that_is_tested() -> None:
     kinds = {word for page in PAGES.values() for word, _ in BLOCK.findall(page)}
-    assert kinds == {"python", "cpp", "csharp"}
+    assert kinds == {"python", "cpp", "csharp", "yaml"}
 
 
 @pytest.mark.compiler
@@ -98,7 +101,16 @@ def command_lines() -> list[str]:
 def test_command_lines_are_understood(line: str) -> None:
     program, *args = shlex.split(line)
     parser = tool_parser() if program == "tracea" else optimize_parser()
-    assert parser.parse_args(args)
+    assert parser.parse_args(whole_command(args))
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_yaml_blocks_are_settings(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    args = optimize_parser().parse_args(with_config(["model.onnx", "--config", str(path)]))
+    options = options_of(args)
+    assert options.threads == (1, 2) and len(hints_from(options.patterns)) == 1
 
 
 def test_the_readme_shows_the_commands_it_names() -> None:
