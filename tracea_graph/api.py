@@ -204,8 +204,13 @@ def _steps(
 
 
 def load(path: str | Path, fused: bool = False) -> TileGraph:
-    """A model's region graph; ``fused`` runs the passes on it first."""
-    return stages(path, "passes" if fused else "import").graph
+    """A model's region graph; ``fused`` runs the passes on it first.
+
+    Regions that would be steps of one program stay apart then: there is more to see in them.
+    """
+    if not fused:
+        return stages(path, "import").graph
+    return stages(path, "passes", Options(skip=("blocks",))).graph
 
 
 def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:

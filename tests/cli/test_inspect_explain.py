@@ -11,6 +11,9 @@ from tiny import transformer
 
 from tracea_graph.cli import main
 
+APART = ("--skip", "blocks")
+"""What could be steps of one program stays apart."""
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -41,14 +44,14 @@ def test_json_and_graphviz_go_to_stdout(model: Path, capsys: pytest.CaptureFixtu
 
 
 def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = json.loads(told(capsys, "explain", model, "--json"))
+    record = json.loads(told(capsys, "explain", model, "--json", *APART))
     fused = [s for s in record["stories"] if s["rule"]]
     attention = next(s for s in fused if s["op"] == "FusedAttention")
     assert "Softmax" in attention["kinds"] and "attention" in attention["steps"]
     assert attention["before_us"] > attention["after_us"] > 0
     missed = [why for s in record["stories"] for _, why in s["missed"]]
     assert missed and all(why.count("'") >= 2 for why in missed), "each names a tensor"
-    words = told(capsys, "explain", model)
+    words = told(capsys, "explain", model, *APART)
     assert "FusedAttention" in words and "left as they are" in words
 
 
@@ -57,19 +60,19 @@ def test_one_operator_and_rules_left_out(model: Path, capsys: pytest.CaptureFixt
     (softmax, *_) = [s for s in record["stories"] if s["op"] == "Softmax"]
     words = told(capsys, "explain", model, "--node", softmax["nodes"][0], "--skip", "attention")
     assert words.startswith("Softmax left as it is")
-    words = told(capsys, "explain", model, "--node", softmax["nodes"][0])
+    words = told(capsys, "explain", model, "--node", softmax["nodes"][0], *APART)
     assert words.startswith("FusedAttention by")
 
 
 def test_measured_gains_come_from_a_report(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = json.loads(told(capsys, "explain", model, "--json"))
+    record = json.loads(told(capsys, "explain", model, "--json", *APART))
     node = next(s["nodes"][0] for s in record["stories"] if s["op"] == "FusedAttention")
     report = tmp_path / "report.json"
     group = {"originals": [node], "gains": [1.25, 1.5], "kept": True}
     report.write_text(json.dumps({"groups": [group]}))
-    words = told(capsys, "explain", model, "--node", node, "--result", report)
+    words = told(capsys, "explain", model, "--node", node, "--result", report, *APART)
     assert "measured 1.25× to 1.50×" in words
 
 

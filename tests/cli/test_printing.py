@@ -82,7 +82,7 @@ def test_lines_a_program_reads_are_never_wrapped(
 ) -> None:
     lines = printed(capsys, "tiny-bert.onnx", "--keep", "legal", "-v").splitlines()
     assert re.fullmatch(r"tiny-bert.onnx: \d+ nodes", lines[0])
-    assert sum(line.startswith("Fused") for line in lines) > 5
+    assert sum(line.startswith("Fused") for line in lines) >= 3
     assert all(line == line.rstrip() for line in lines)
     (verified,) = (line for line in lines if line.startswith("verified: "))
     assert re.fullmatch(
@@ -144,7 +144,7 @@ def test_a_terminal_of_any_width_shows_whole_kernel_names(home: Path, width: int
     os.close(leader)
     assert process.wait() == 0
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.decode())
-    assert re.search(r"^FusedGemm_[0-9a-f]{6} 64x192 +\d", shown, re.M), shown
+    assert re.search(r"^FusedEmbedding_[0-9a-f]{6} +\d", shown, re.M), shown
 
 
 def _read(leader: int) -> bytes:
@@ -185,7 +185,7 @@ def test_names_of_any_bytes(home: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("stage", "words"),
     [
         ("import", ("LayerNormalization", "MatMul")),
-        ("passes", ("FusedAttention", "FusedGemm")),
+        ("passes", ("FusedEmbedding", "FusedRegion")),
         ("lower", ("kernel", "attention(")),
         ("emit", ("symbol", "lines", "tracea_f32")),
     ],
@@ -197,7 +197,7 @@ def test_every_stage_can_be_shown(
     out = printed(capsys, "tiny-bert.onnx", "--keep", "legal", "--until", stage)
     assert all(word in out for word in words)
     told = json.loads(printed(capsys, "tiny-bert.onnx", "--until", stage, "--json"))
-    assert len(told["regions"]) > 10
+    assert len(told["regions"]) > 5
     assert bool(told["programs"]) == (stage in ("lower", "emit"))
     assert bool(told["sources"]) == (stage == "emit")
     assert sorted(home.iterdir()) == before

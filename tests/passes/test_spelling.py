@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reasons, schedule_only
+from graphs import (
+    APART,
+    Net,
+    assert_same,
+    loaded,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    schedule_only,
+)
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.spelling import SpellOut
@@ -148,7 +159,7 @@ def test_the_bias_of_an_attention_goes_to_what_is_before_it() -> None:
     graph = loaded(net, y)
     assert schedule_only(graph, SpellOut()).applied() == {"spell-out": 1}
     assert only(graph, f"{MS}::MultiHeadAttention").operands[3] == ""
-    optimized(graph)
+    optimized(graph, limits=APART)
     assert "FusedAttention" in ops(graph) and "Add" not in ops(graph), ops(graph)
     assert_same(net, graph, {"x": normal(2, 5, 16)})
 

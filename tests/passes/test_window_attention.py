@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import LEGAL, Net, evaluate, normal, reasons, relative_error
+from graphs import APART, Net, evaluate, normal, reasons, relative_error
 
 from tracea_graph.config import Window
 from tracea_graph.ops.attention import AttentionParams
@@ -41,7 +41,7 @@ def layers(count: int = 3) -> tuple[Net, TileGraph]:
 
 def planned(graph: TileGraph, *windows: Window) -> tuple[list[AttentionParams], Trace]:
     cost = CostModel(Machine(), {"batch": 1, "seq": 1024})
-    trace = schedule(graph, phases(windows=windows), cost, LEGAL)
+    trace = schedule(graph, phases(windows=windows), cost, APART)
     return [r.params for r in graph.regions() if r.op == "FusedAttention"], trace
 
 

@@ -38,7 +38,7 @@ def all_but_the_first(
 
 
 def other_drivers(
-    workloads: Sequence[Workload], isas: Sequence[str], **named: Any
+    workloads: Sequence[Workload], *given: Any, **named: Any
 ) -> Mapping[Problem, Any]:
     table = tuple(replace(driver, panel_group=2) for driver in DRIVERS)
     return {workload.problem: table for workload in workloads}
@@ -55,10 +55,11 @@ def locked(model: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judging, "decide", all_but_the_first)
         patch.setattr(candidates, "tune", other_drivers)
+        patch.setattr(candidates, "tables", dict)
         plan = model.with_name("plan.json")
         out = model.with_name("first.onnx")
         report = api.optimize(model, Options(output=out, save_lock=plan))
-    assert report.improved and report.kernels > 3
+    assert report.improved and report.kernels
     return plan
 
 

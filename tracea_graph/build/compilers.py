@@ -17,7 +17,7 @@ from pathlib import Path
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 
-__all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command"]
+__all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command", "stop_running"]
 
 COMPILE_SECONDS = 120.0
 """Time limit of one compiler run."""
@@ -69,6 +69,9 @@ def find_compiler(
     )
 
 
+_running: set[subprocess.Popen[bytes]] = set()
+
+
 def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
     """Run a command, its whole process group within a time limit, and return its output.
 
@@ -88,12 +91,14 @@ def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
     except OSError as error:
         message = f"The compiler {command[0]} could not be started ({error.strerror}); check CXX."
         raise BuildError(message, shown) from error
+    _running.add(process)
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
         message = f"The compiler {command[0]} took longer than {seconds:g} s and was stopped."
         raise BuildError(message, shown) from error
     finally:
+        _running.discard(process)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -102,6 +107,13 @@ def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
         message = f"The compiler {command[0]} failed with exit code {process.returncode}."
         raise BuildError(message, shown, tail)
     return out.decode(errors="replace")
+
+
+def stop_running() -> None:
+    """End every command under way, in whichever thread: an interrupted build waits for none."""
+    for process in tuple(_running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _probe(command: tuple[str, ...], seconds: float) -> Compiler:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
-from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler
+from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
 from tracea_graph.build.quick import quickly
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
@@ -179,7 +179,9 @@ def _compile(work: Callable[[int, Source], bool], units: Sequence[Source]) -> in
     with ThreadPoolExecutor(usable_processors()) as pool:
         try:
             return sum(pool.map(work, range(len(units)), units))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                stop_running()
             pool.shutdown(cancel_futures=True)
             raise
 
