@@ -70,8 +70,8 @@ def _windowed(region: Region, spatial: Sequence[Extent]) -> PoolParams | str:
         kind = "average-inside"
     if attribute(region, "ceil_mode", 0):
         raised = _rounded_up(window, spatial)
-        if raised is None:
-            return "rounding up over sizes that are not known"
+        if isinstance(raised, str):
+            return raised
         if raised != window and kind == "average":
             return "padding is counted, but not where windows are rounded up"
         window = raised
@@ -82,8 +82,8 @@ def _windowed(region: Region, spatial: Sequence[Extent]) -> PoolParams | str:
     return PoolParams(kind, window)
 
 
-def _rounded_up(window: Window, spatial: Sequence[Extent]) -> Window | None:
-    """The window with as much padding behind as the last position needs that starts inside.
+def _rounded_up(window: Window, spatial: Sequence[Extent]) -> Window | str:
+    """The window with as much padding behind as its last position needs, or why it has none.
 
     A window larger than all there is becomes exactly that.
     """
@@ -91,14 +91,15 @@ def _rounded_up(window: Window, spatial: Sequence[Extent]) -> Window | None:
     axes = zip(spatial, window.spans, window.strides, window.pairs, strict=True)
     for axis, (size, span, stride, (before, behind)) in enumerate(axes):
         if not isinstance(size, int):
-            return None
+            return "rounding up over sizes that are not known"
         if span >= size and not before and not behind and window.dilations[axis] == 1:
             kernel[axis] = size
             after.append(0)
             continue
         count = -(-(size + before + behind - span) // stride) + 1
         if (count - 1) * stride >= size + before:
-            count -= 1
+            # ONNX counts it before opset 22, ONNX Runtime never does
+            return "its last window starts in the padding"
         after.append(max(behind, (count - 1) * stride + span - size - before))
     pads = (*window.pads[: window.rank], *after)
     return dataclasses.replace(window, kernel=tuple(kernel), pads=pads)

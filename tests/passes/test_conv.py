@@ -306,6 +306,15 @@ def test_a_window_larger_than_everything_is_everything() -> None:
     assert_same(net, graph, FEEDS)
 
 
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
+def test_a_window_that_starts_in_the_padding_keeps_a_pool(op: str) -> None:
+    net = Net()
+    x = net.input("x", 1, 4, 2)
+    attrs = {"kernel_shape": [2], "pads": [0, 1], "strides": [3], "ceil_mode": 1}
+    trace = schedule_only(net.graph(net(op, x, **attrs)), pool.LiftPool())
+    assert reasons(trace, "pool") == {"its last window starts in the padding"}
+
+
 @pytest.mark.parametrize("op", ["Flatten", "Reshape", "Squeeze"])
 def test_what_flattens_a_pool_goes_with_it(op: str) -> None:
     net, x = new()
