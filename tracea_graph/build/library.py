@@ -180,9 +180,9 @@ def _compile(work: Callable[[int, Source], bool], units: Sequence[Source]) -> in
         try:
             return sum(pool.map(work, range(len(units)), units))
         except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
                 stop_running()
-            pool.shutdown(cancel_futures=True)
             raise
 
 
