@@ -72,9 +72,12 @@ BF16_ISAS = (
 LEVELS = (*ISAS, *BF16_ISAS)
 
 
+_LEVEL: Mapping[str, Isa] = MappingProxyType({isa.name: isa for isa in LEVELS})
+
+
 def isa_of(name: str) -> Isa:
     """The level called ``name``.  Raises KeyError for an unknown one."""
-    return {isa.name: isa for isa in LEVELS}[name]
+    return _LEVEL[name]
 
 
 def vectors_of(name: str) -> str:
@@ -308,14 +311,16 @@ VARIANTS = (
 )
 
 
+_KNOWN: Mapping[tuple[str, str], Variant] = MappingProxyType({(v.op, v.isa): v for v in VARIANTS})
+
+
 def find(op: str, isa: str) -> Variant:
     """The variant of ``op`` for the level ``isa``, or for the nearest base that has one.
 
     Raises KeyError when there is none.
     """
-    known = {(v.op, v.isa): v for v in VARIANTS}
     base = isa_of(isa).base
-    return known[op, isa] if (op, isa) in known or not base else find(op, base)
+    return _KNOWN[op, isa] if (op, isa) in _KNOWN or not base else find(op, base)
 
 
 def gemm_tile(isa: str) -> tuple[int, int]:

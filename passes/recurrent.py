@@ -40,10 +40,10 @@ class LiftRecurrent:
         kind = region.op.lower()
         if kind not in GATES or region.fused:
             return
-        if (reason := _unfit(graph, region, kind)) is not None:
+        operands = (*region.operands, *[""] * (_PEEPHOLES + 1))
+        if (reason := _unfit(graph, region, kind, operands)) is not None:
             yield Miss(self.name, region.id, reason)
             return
-        operands = (*region.operands, *[""] * _PEEPHOLES)
         states = [v for v in operands[_STATE : _STATE + (2 if kind == "lstm" else 1)] if v]
         params = RecurrentParams(
             kind,
@@ -61,9 +61,8 @@ class LiftRecurrent:
         yield Proposal(self.name, (region,), (new,), weights={w.name: w for w in weights})
 
 
-def _unfit(graph: TileGraph, region: Region, kind: str) -> str | None:
+def _unfit(graph: TileGraph, region: Region, kind: str, operands: tuple[str, ...]) -> str | None:
     """Why a cell is none that the kernel computes, or None."""
-    operands = (*region.operands, *[""] * (_PEEPHOLES + 1))
     direction = _text(region, "direction", "forward")
     if any(graph.weight(v) is None for v in operands[1:3]):
         return f"the matrices {operands[1]!r} and {operands[2]!r} are not both constant"

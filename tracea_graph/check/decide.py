@@ -137,8 +137,7 @@ class _Unit:
         return any(rating.win for rating in self.ratings.values())
 
     def gains(self, keys: Sequence[Key]) -> bool:
-        """True if it wins somewhere and is likely to gain everywhere."""
-        return self.proven and not self.lost and len(self.ratings) == len(keys)
+        return _gains(self.ratings, keys)
 
     def verdicts(self, keys: Sequence[Key]) -> list[Verdict]:
         """One verdict for each group."""
@@ -237,7 +236,7 @@ class _Decider:
                 total = self.bench.against(self.original, candidate, self.bench.left)
         except (WorkerError, BuildError) as error:
             return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
-        if _Unit([], _rated(total)).gains(self.bench.keys):
+        if _gains(_rated(total), self.bench.keys):
             return Decision(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
         return self._nothing(verdicts, total, f"all that stayed is no clear gain ({numbers})")
@@ -253,7 +252,7 @@ class _Decider:
         ratios = self.bench.against(
             without, self.build(rest) if rest else self.full, TOGETHER_SHARE * self.bench.left
         )
-        if not _Unit([], _rated(ratios)).gains(self.bench.keys):
+        if not _gains(_rated(ratios), self.bench.keys):
             return list(verdicts)
         why = f"kept: no clear gain alone, but with {len(open_) - 1} others {_numbers(ratios)}"
         return [
@@ -269,6 +268,12 @@ class _Decider:
             replace(v, kept=False, reason=f"dropped: {why}") if v.kept else v for v in verdicts
         )
         return Decision(frozenset(), given_up, total, None, self.notes)
+
+
+def _gains(ratings: Mapping[Key, Rating], keys: Sequence[Key]) -> bool:
+    """True for a win somewhere and a likely gain everywhere."""
+    found = ratings.values()
+    return len(found) == len(keys) and any(r.win for r in found) and all(r.likely for r in found)
 
 
 def _rated(ratios: Mapping[Key, Ratio]) -> dict[Key, Rating]:
