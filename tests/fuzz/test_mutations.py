@@ -21,9 +21,8 @@ from tiny import ROOT, transformer
 
 pytestmark = pytest.mark.compiler
 
-LIMIT, MEMORY, CHILD = 1500.0, 1 << 30, 2 << 30
-"""Seconds for a batch of files, bytes for the tool and for a process it starts: a compiler whose
-cache is cold takes more than any file can cause."""
+LIMIT, MEMORY = 1500.0, 1 << 30
+"""Seconds for a batch of files, bytes for a process."""
 _OTHERS = ("stderr", ".ses")
 """Files that the test and ONNX Runtime's telemetry write."""
 MEANT = ("ModelError", "UsageError", "VerifyError")
@@ -38,7 +37,6 @@ class Found:
     answered: int = 0
     written: int = 0
     peak: int = 0
-    child: int = 0
 
 
 def damaged(folder: Path, sources: Sequence[bytes], count: int, seed: int) -> list[Path]:
@@ -80,8 +78,9 @@ def run(folder: Path, paths: Sequence[Path], how: str) -> Found:
 def _heard(folder: Path, lines: Sequence[dict[str, object]], code: int) -> Found:
     found = Found()
     for line in lines:
-        found.peak = max(found.peak, int(str(line.get("peak", 0))))
-        found.child = max(found.child, int(str(line.get("worker_peak", 0))))
+        found.peak = max(
+            [found.peak, *(int(str(line.get(k, 0))) for k in ("peak", "worker_peak"))]
+        )
         if "file" in line:
             found.answered += 1
             error = str(line["error"])
@@ -92,8 +91,8 @@ def _heard(folder: Path, lines: Sequence[dict[str, object]], code: int) -> Found
         steps = [line["step"] for line in lines if "step" in line]
         tail = (folder / "stderr").read_text()[-400:]
         found.wrong.append(f"exit code {code} after {steps[-1:]}: {tail}")
-    elif found.peak > MEMORY or found.child > CHILD:
-        found.wrong.append(f"it took {found.peak >> 20} MiB, a child {found.child >> 20} MiB")
+    elif found.peak > MEMORY:
+        found.wrong.append(f"a process took {found.peak >> 20} MiB")
     return found
 
 
