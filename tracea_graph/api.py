@@ -158,7 +158,7 @@ def _steps(
 ) -> Steps:
     """The way of one model.  It waits once, when it is planned, so that others can be too."""
     clock.step(f"reading {source.name}")
-    model = load_model(source)
+    model = load_model(source, freeze=options.freeze_initializers)
     files = files_of(model)
     check_earlier(paths, files)
 

@@ -109,6 +109,8 @@ class Options:
     custom_ops: bool = True
     require_library: bool = False
     plain_weights: bool = False
+    freeze_initializers: bool = False
+    """Initializers that inputs may override become constants; those inputs go."""
     single_file: bool = False
     max_error: float | None = None
     rtol: float | None = None

@@ -205,6 +205,17 @@ def test_bisection_finds_what_fails_together_in_few_calls(guilty):
     assert len(calls) == len(set(calls)), "no set is built twice"
 
 
+def test_bisection_without_patience_blames_all_after_one_call():
+    calls = []
+
+    def fails(on: frozenset[str]) -> bool:
+        calls.append(on)
+        return "b" in on
+
+    assert bisect("abcd", fails, patient=lambda: False) == frozenset("abcd")
+    assert len(calls) == 1
+
+
 def test_bisection_of_the_innocent_blames_nobody():
     assert bisect(["a", "b"], lambda on: False) == frozenset()
     assert bisect([], lambda on: True) == frozenset()

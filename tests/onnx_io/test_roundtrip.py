@@ -190,6 +190,19 @@ def test_overridable_initializer_is_an_input(tmp_path: Path) -> None:
         assert equal(run(written.model, given | extra), run(path, given | extra))
 
 
+def test_overridable_initializers_can_be_made_constants(tmp_path: Path) -> None:
+    proto = mlp()
+    proto.graph.input.append(value("w1", [64, 4]))
+    path = save(proto, tmp_path)
+    loaded = load(path, freeze=True)
+    assert not loaded.overridable and "w1" in loaded.graph.weights
+    written = verbatim(loaded, tmp_path / "out.onnx")
+    assert [i.name for i in skeleton(written.model).graph.input] == ["x"]
+    given: dict[str, Any] = {"x": np.ones((1, 8), np.float32)}
+    for found, wanted in zip(run(written.model, given), run(path, given), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 def test_sparse_initializer_passes_through(tmp_path: Path) -> None:
     values, indices = tensor("w", [2.0, 3.0]), tensor("i", [0, 5], np.int64)
     sparse = helper.make_sparse_tensor(values, indices, [2, 4])

@@ -7,19 +7,29 @@ from collections.abc import Callable, Sequence
 __all__ = ["bisect"]
 
 
-def bisect(rewrites: Sequence[str], fails: Callable[[frozenset[str]], bool]) -> frozenset[str]:
+def bisect(
+    rewrites: Sequence[str],
+    fails: Callable[[frozenset[str]], bool],
+    patient: Callable[[], bool] = lambda: True,
+) -> frozenset[str]:
     """A smallest set of rewrites that fails together (QuickXplain, Junker 2004).
 
     ``fails(on)`` builds and verifies with just the rewrites in ``on``; it must be False for none.
     No rewrite can be left out of the result.  One guilty rewrite of n costs about 2·log2(n)
-    calls.  Empty if all of them together do not fail.
+    calls.  Empty if all of them together do not fail; all of them as soon as ``patient()`` is
+    False, asked before each call but the first.
     """
     if not rewrites or not fails(frozenset(rewrites)):
         return frozenset()
 
+    def fails_in_time(on: frozenset[str]) -> bool:
+        if not patient():
+            raise _OutOfPatience
+        return fails(on)
+
     def blame(sure: frozenset[str], fresh: bool, rest: tuple[str, ...]) -> frozenset[str]:
         """What of ``rest`` is needed to fail beside ``sure``; ``fresh`` if ``sure`` just grew."""
-        if fresh and fails(sure):
+        if fresh and fails_in_time(sure):
             return frozenset()
         if len(rest) == 1:
             return frozenset(rest)
@@ -28,4 +38,11 @@ def bisect(rewrites: Sequence[str], fails: Callable[[frozenset[str]], bool]) -> 
         left = blame(sure | right, bool(right), first)
         return left | right
 
-    return blame(frozenset(), False, tuple(dict.fromkeys(rewrites)))
+    try:
+        return blame(frozenset(), False, tuple(dict.fromkeys(rewrites)))
+    except _OutOfPatience:
+        return frozenset(rewrites)
+
+
+class _OutOfPatience(Exception):
+    """Looking further is not worth the time."""

@@ -124,6 +124,10 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--only", action="append", default=[], metavar="RULE", help="use this rule; repeatable")
     add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
+    add(
+        "--freeze-initializers", action="store_true",
+        help="make constants of initializers that inputs may override; those inputs go",
+    )  # fmt: skip
     add("--no-custom-ops", action="store_true", help="plain ONNX only, no library")
     add("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
 
@@ -216,6 +220,7 @@ def options_of(args: argparse.Namespace) -> Options:
         custom_ops=not args.no_custom_ops,
         require_library=args.require_library,
         plain_weights=args.plain_weights,
+        freeze_initializers=args.freeze_initializers,
         single_file=args.single_file,
         max_error=args.max_error,
         rtol=args.rtol,

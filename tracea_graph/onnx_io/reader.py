@@ -44,15 +44,18 @@ class _Stored:
     outside: int
 
 
-def load(path: Path, inline: bool = False, kept: Container[str] = ()) -> Model:
+def load(
+    path: Path, inline: bool = False, kept: Container[str] = (), *, freeze: bool = False
+) -> Model:
     """Read, check and canonicalize a model; ``inline`` puts bodies in place of custom ops.
 
-    Nodes of the op types in ``kept`` are not inlined.
+    Nodes of the op types in ``kept`` are not inlined.  With ``freeze`` initializers that could
+    be fed too are plain constants, and no inputs.
 
     Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
     """
     with _no_collection():
-        return _load(path, inline, kept)
+        return _load(path, inline, kept, freeze)
 
 
 @contextmanager
@@ -67,7 +70,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _load(path: Path, inline: bool, kept: Container[str]) -> Model:
+def _load(path: Path, inline: bool, kept: Container[str], freeze: bool) -> Model:
     skeleton, spans, size = _read(path)
     if inline:
         inline_bodies(skeleton, spans, kept)
@@ -78,7 +81,8 @@ def _load(path: Path, inline: bool, kept: Container[str]) -> Model:
     stored = _stored(skeleton, spans, path)
     names = [*stored.initializers, *stored.sparse]
     fed = {v.name for v in skeleton.graph.input}
-    overridable = fed & set(names) if skeleton.ir_version >= _OVERRIDABLE_SINCE else set()
+    constant = freeze or skeleton.ir_version < _OVERRIDABLE_SINCE
+    overridable = set() if constant else fed & set(names)
     order, captures = validate.check_structure(skeleton.graph, names)
     shell = validate.without_data(skeleton, spans, list(_external(skeleton.graph)))
     known = validate.infer_all(shell, _first_outputs(skeleton.graph, order))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from time import monotonic
 
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.crew import Crew, fresh
@@ -23,6 +25,9 @@ from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Feed, Inputs
 
 __all__ = ["Judge"]
+
+_PATIENCE = 60.0
+"""Seconds to look for the rewrites to blame; after that all that could be to blame are dropped."""
 
 _METRIC_TOLERANCE = 1.0
 """Where the user's own metric judges: nothing may be off by more than all of max|y|."""
@@ -47,6 +52,7 @@ class Judge:
     _right: Built | None = None
     _reference: Reference | None = None
     _built: dict[frozenset[str], Built] = field(default_factory=dict)
+    _patience_ends: float = math.inf
 
     # ---- verification ------------------------------------------------------------------
 
@@ -69,6 +75,7 @@ class Judge:
         rest, first = full, self.verification.sentence
         if self.options.lock and self.verification.status == "failed":
             raise VerifyError(f"the result of {self.options.lock} is wrong: {first}")
+        self._patience_ends = monotonic() + _PATIENCE
         while self.verification.status == "failed":
             guilty = self._too_coarse() or self._blame(rest)
             if not guilty:
@@ -171,7 +178,7 @@ class Judge:
             dropped = self.guilty | (frozenset(groups) - kept)
             return self._wrong(dropped)
 
-        guilty = bisect(groups, fails)
+        guilty = bisect(groups, fails, self._patient)
         for group in sorted(guilty):
             guilty = (guilty - {group}) | self._blame_within(group, guilty - {group})
         return guilty
@@ -183,7 +190,16 @@ class Judge:
         def fails(kept: frozenset[str]) -> bool:
             return self._wrong(self.guilty | others | (frozenset(parts) - kept))
 
-        return bisect(parts, fails) or frozenset((group,))
+        found = bisect(parts, fails, self._patient)
+        return found if 0 < len(found) < len(parts) else frozenset((group,))
+
+    def _patient(self) -> bool:
+        """False once looking for what is to blame took too long."""
+        patient = monotonic() < self._patience_ends
+        note = f"what is to blame was sought for {_PATIENCE:.0f} s: others may have gone with it"
+        if not patient and note not in self.warnings:
+            self.warnings.append(note)
+        return patient
 
     def _wrong(self, dropped: frozenset[str]) -> bool:
         """True if the result without some rewrites is out of tolerance."""

@@ -34,7 +34,7 @@ __all__ = ["Lock", "read_lock"]
 _FORMAT = 1
 _SETTINGS = (
     "keep", "only", "skip", "budget", "precision", "max_error", "custom_ops", "require_library",
-    "plain_weights", "single_file",
+    "plain_weights", "single_file", "freeze_initializers",
 )  # fmt: skip
 """Options the files depend on, beside the recipe."""
 _KEYS = frozenset(

@@ -52,7 +52,7 @@ class Stages:
         Gains are predicted for a fixed machine, or for this one and kernels for ``isas``.
         """
         options, _ = settle_precision(options)
-        model = load(path)
+        model = load(path, freeze=options.freeze_initializers)
         graph = model.graph
         graph.bindings = bindings(graph, options.shapes, model.inputs)[0][0].symbols
         planner = Planner(graph, options, graph.bindings, isas)

@@ -47,7 +47,7 @@ def tune_model(
 
     Raises ModelError, UsageError and BuildError as optimizing does.
     """
-    model = load(path)
+    model = load(path, freeze=options.freeze_initializers)
     inputs = gather_inputs(model, options)
     isas = levels_of(options.target, options.precision)
     planner = Planner(model.graph, options, inputs.timed[0].symbols, isas)
