@@ -73,13 +73,17 @@ def _through(index_map: IndexMap, slot: Slot) -> View:
 
 
 def columns_of(chain: Chain, views: Sequence[View], full: Shape) -> Chain:
-    """The chain with two kinds only: an operand moves along the last axis, or it does not.
+    """The chain with two kinds only: an operand moves along the last axis that is longer than 1,
+    or it does not.
 
     The runtime merges axes as the actual sizes allow, so finer kinds would promise too much.
     """
-    kinds = tuple(FULL if _moves(v, full) else COL for v in views)
+    last = next((-i for i, dim in enumerate(reversed(full), 1) if dim != 1), -1)
+    kinds = tuple(FULL if _moves(v, full, last) else COL for v in views)
     return replace(chain, operands=kinds)
 
 
-def _moves(view: View, full: Shape) -> bool:
-    return bool(view.dims) and view.dims[-1] == full[-1] and view.strides[-1] != 0
+def _moves(view: View, full: Shape, axis: int) -> bool:
+    """True if another element is read along an axis, counted from the end."""
+    within = len(view.dims) >= -axis
+    return within and view.dims[axis] == full[axis] and view.strides[axis] != 0
