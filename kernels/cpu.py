@@ -101,6 +101,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("winograd_bf16_in", "const tracea_winograd_in_tile*"),
             Function("winograd_bf16_out", "const tracea_winograd_out_tile*"),
         ),
+        "resize": (Function("resize", "const tracea_resize_tile*"),),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -137,6 +138,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "conv_stem_bf16": ("conv_bf16",),
         "depthwise_bf16": ("depthwise_bf16",),
         "winograd_bf16": ("conv_bf16", "winograd_bf16"),
+        "resize": ("resize",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

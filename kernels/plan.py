@@ -68,6 +68,7 @@ OPCODES = MappingProxyType(
                 "conv_stem_bf16",
                 "depthwise_bf16",
                 "winograd_bf16",
+                "resize",
             )
         )
     }

@@ -13,6 +13,7 @@
 #include "runtime_pool.h"
 #include "runtime_recurrent.h"
 #include "runtime_reduce.h"
+#include "runtime_resize.h"
 #include "runtime_round.h"
 #include "runtime_rows.h"
 #include "runtime_softmax.h"
@@ -77,6 +78,8 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.depthwise_bf16 != nullptr; }},
     {"winograd_bf16", check_winograd_bf16, run_winograd,
      [](const tracea_isa_table& t) { return t.conv_bf16 && t.winograd_bf16_out; }},
+    {"resize", check_resize, run_resize,
+     [](const tracea_isa_table& t) { return t.resize != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

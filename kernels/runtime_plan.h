@@ -20,7 +20,8 @@ enum Opcode : int32_t {  // as in plan.py
   kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent,
   kGemmBlocks, kAttentionBf16,
   kConvBf16, kConvStemBf16, kDepthwiseBf16, kWinogradBf16,
-  kLastOpcode = kWinogradBf16,
+  kResize,
+  kLastOpcode = kResize,
 };
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 

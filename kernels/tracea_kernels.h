@@ -248,6 +248,18 @@ typedef struct {
 } tracea_pool_tile;
 typedef void (*tracea_pool_fn)(const tracea_pool_tile*);
 
+// A line of 16 channels between two others: y[p] blends a and b, `down` being b's share, each of
+// them between elements low[p] and high[p], `share[p]` being the second's.
+typedef struct {
+  int64_t pixels;
+  const float *a, *b;
+  const int64_t *low, *high;
+  const float* share;
+  float down;
+  float* y;
+} tracea_resize_tile;
+typedef void (*tracea_resize_fn)(const tracea_resize_tile*);
+
 // Between 16 lanes per pixel and any strides, for `channels` <= 16 of them; no stride is given for
 // the blocked side.  `block` fills the other lanes with zeros.
 typedef struct {
@@ -369,6 +381,7 @@ typedef struct {
   tracea_depthwise_fn depthwise_bf16;    // strides of x count pairs
   tracea_winograd_in_fn winograd_bf16_in;    // x and v are bf16, their strides count pairs
   tracea_winograd_out_fn winograd_bf16_out;  // v is float32
+  tracea_resize_fn resize;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

@@ -25,6 +25,7 @@ from tracea_graph.passes import (
     recognise,
     recurrent,
     reductions,
+    resize,
     rotary,
     sharing,
     spelling,
@@ -145,6 +146,7 @@ def _lift(plain_weights: bool) -> Phase:
             batch_norm.AbsorbBatchNorm(),
             pool.LiftPool(),
             pool.AbsorbFlatten(),
+            resize.LiftResize(),
             recurrent.LiftRecurrent(),
         ),
     )

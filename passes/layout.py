@@ -17,6 +17,7 @@ from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionStep
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.blocked import Halo
 
@@ -87,6 +88,8 @@ class Layout:
         elif isinstance(params, PoolParams):
             if params.window is not None and params.window.rank <= 2:
                 self.blocked.add(value)
+        elif isinstance(params, ResizeParams):
+            self.blocked.add(value)
         elif isinstance(params, ElementwiseParams):
             if self._blocked_chain(step, value):
                 self.blocked.add(value)

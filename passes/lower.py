@@ -26,6 +26,7 @@ from tracea_graph.ops.program import Program
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.lower_attention import lower_attention
 from tracea_graph.passes.lower_elementwise import lower_concat, lower_elementwise
@@ -76,7 +77,7 @@ def _lower_region(
 
 def _lower_alone(
     w: Writer,
-    p: ConvParams | PoolParams | MoveParams,
+    p: ConvParams | PoolParams | MoveParams | ResizeParams,
     operands: Sequence[Slot],
     results: Sequence[Slot],
 ) -> None:
@@ -97,6 +98,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ConvParams: _lower_alone,
         PoolParams: _lower_alone,
         MoveParams: _lower_alone,
+        ResizeParams: _lower_alone,
         ChannelNormParams: lower_channel_norm,
         ReduceParams: lower_reduce,
         SoftmaxParams: lower_softmax,

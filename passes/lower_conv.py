@@ -1,4 +1,4 @@
-"""Lowering of convolutions and pools, between values that lie plain or in blocks."""
+"""Lowering of convolutions, pools and resizing, between values that lie plain or in blocks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tracea_graph.ops.gemm import LAYOUTS
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
+from tracea_graph.ops.resize import COORDINATES, ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.blocked import last_block
 from tracea_graph.passes.layout import halo_of
@@ -21,7 +22,7 @@ from tracea_graph.passes.lower_gemm import DRIVERS
 from tracea_graph.passes.values import Values, four
 from tracea_graph.passes.writer import Shape, Slot
 
-__all__ = ["lower_conv", "lower_pool"]
+__all__ = ["lower_conv", "lower_pool", "lower_resize"]
 
 _POOLS = ("max", "average", "average-inside")
 
@@ -168,4 +169,18 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
     home = v.home(result)
     ints = (kind, *window.kernel, *window.strides, *window.dilations, *halo_of(window), *home.halo)
     v.w.call("pool", source.view(), home.whole, ints=ints)
+    v.blocks[result] = home
+
+
+# ---- resizing ----------------------------------------------------------------------------
+
+
+def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: int) -> None:
+    """``resize`` between blocked values; without scales the sizes tell them."""
+    home = v.home(result)
+    ints = (COORDINATES.index(p.how), *home.halo)
+    v.w.call(
+        "resize", v.block(operands[0]).view(), home.whole, ints=ints,
+        floats=p.scales or (0.0, 0.0),
+    )  # fmt: skip
     v.blocks[result] = home

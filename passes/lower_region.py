@@ -15,11 +15,12 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.sizes import resolve
 from tracea_graph.passes.blocked import Blocked
 from tracea_graph.passes.chains import IDENTITY
 from tracea_graph.passes.layout import Layout
-from tracea_graph.passes.lower_conv import lower_conv, lower_pool
+from tracea_graph.passes.lower_conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.passes.rounding import Rounding
 from tracea_graph.passes.values import Values
 from tracea_graph.passes.writer import Slot, Writer
@@ -32,7 +33,7 @@ Lower = Callable[[Writer, OpParams, Sequence[Slot], Sequence[Slot]], None]
 _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
-def alone(params: ConvParams | PoolParams | MoveParams) -> RegionParams:
+def alone(params: ConvParams | PoolParams | MoveParams | ResizeParams) -> RegionParams:
     """A region of one step."""
     count = params.operands
     return RegionParams(count, (RegionStep(params, tuple(range(count))),), (count,))
@@ -61,6 +62,8 @@ def _lower_step(v: Values, step: RegionStep, value: int, lower: Lower) -> None:
         lower_conv(v, params, step.operands, value)
     elif isinstance(params, PoolParams) and len(v.shape(step.operands[0])) < 5:
         lower_pool(v, params, step.operands, value)
+    elif isinstance(params, ResizeParams):
+        lower_resize(v, params, step.operands, value)
     elif isinstance(params, ElementwiseParams) and value in v.layout.blocked:
         _lower_chain(v, params, step.operands, value)
     elif isinstance(params, MoveParams):

@@ -4,9 +4,9 @@ FusedConv, FusedPool, elementwise chains, moves of channels … -> one FusedRegi
 FusedGemm, FusedAttention, FusedNorm, FusedElementwise …      -> one FusedRegion
 
 What lies between two steps never leaves the program, so it lies as the kernels like it.  Cores
-(convolutions and pools; products and attention) hold a program together; other steps come along
-where they lie between cores, or follow one at the end.  It is convex: no path leaves it and comes
-back.
+(convolutions, pools, resizing; products and attention) hold a program together; other steps come
+along where they lie between cores, or follow one at the end.  It is convex: no path leaves it and
+comes back.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.moves import read_moves
 from tracea_graph.passes.regions import fused, is_f32
@@ -38,7 +39,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["ConnectBlocks", "ConnectTrunk"]
 
-_TRUNK_CORE = (ConvParams, PoolParams)
+_TRUNK_CORE = (ConvParams, PoolParams, ResizeParams)
 _TRUNK = (*_TRUNK_CORE, ElementwiseParams, GemmParams, NormParams, MoveParams)
 _BLOCK_CORE = (GemmParams, AttentionParams)
 _BLOCK = (

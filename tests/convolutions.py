@@ -23,6 +23,7 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 
 __all__ = ["ALONE", "BF16", "CASES", "REGIONS", "SIZES", "Case"]
@@ -187,6 +188,11 @@ ALONE = {
     "global average": Case(PoolParams("average"), (("n", 20, "h", "w"),)),
     "global maximum, flat": Case(PoolParams("max", flat=True), (X16,)),
     "global average over one axis": Case(PoolParams("average"), (("n", 20, "w"),)),
+    "resize": Case(ResizeParams("half_pixel", scales=(2.0, 3.0)), (("n", 20, "h", "w"),)),
+    "resize to sizes": Case(ResizeParams("align_corners", sizes=(7, 9)), (("n", 20, "h", "w"),)),
+    "resize, from the corner": Case(ResizeParams("asymmetric", scales=(2.0, 1.0)), (X16,)),
+    "shrink": Case(ResizeParams("half_pixel", scales=(0.4, 0.7)), (("n", 3, 11, 13),)),
+    "resize to one": Case(ResizeParams("pytorch_half_pixel", sizes=(1, 5)), (X16,)),
     "concat": Case(MoveParams("concat", (1,), 2), (X16, ("n", 5, "h", "w"))),
     "concat of rows": Case(MoveParams("concat", (2,), 2), (X16, ("n", 16, 3, "w"))),
     "channels": Case(MoveParams("channels", (3, 9)), (X16,)),
@@ -324,6 +330,15 @@ REGIONS = {
             (MoveParams("concat", (1,), 2), (3, 6)),
             (ConvParams(32, 16, window(1), 1, "blocked"), (7, 2)),
         ], 8,
+    ),
+    "resized in the middle": region(
+        (X16, W16, filters(16, 32, 1, "blocked")),
+        [
+            (SAME16, (0, 1)),
+            (PoolParams("max", window(2, 2)), (3,)),
+            (ResizeParams("half_pixel", scales=(2.0, 2.0)), (4,)),
+            (SAME16, (5, 1)),
+        ], 6,
     ),
     "plain in the middle": region(
         (X16, W16, (16, 4, 3, 3)),

@@ -21,6 +21,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import unpack_blocks
 from tracea_graph.ops.program import Buffer, Call, Program, View
+from tracea_graph.ops.resize import COORDINATES, ResizeParams
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
 
@@ -407,6 +408,17 @@ def pool_all(call: Call, views: list[Any]) -> None:
     views[1][...] = x.max((2, 3)) if kind == 0 else x.mean((2, 3))
 
 
+def resize(call: Call, views: list[Any]) -> None:
+    x, y = views
+    inner = clear(y, call.ints[1:])
+    how, sizes = COORDINATES[call.ints[0]], inner.shape[2:4]
+    scales = call.floats if any(call.floats) else ()
+    params = ResizeParams(how, scales=scales) if scales else ResizeParams(how, sizes=sizes)
+    lanes = x.transpose(0, 1, 4, 2, 3).reshape(-1, 1, *x.shape[2:4])
+    (made,) = params.reference([lanes])
+    inner[...] = made.reshape(*x.shape[:2], 16, *sizes).transpose(0, 1, 3, 4, 2)
+
+
 def block(call: Call, views: list[Any]) -> None:
     x, y = views
     assert y.shape[1] * 16 - 16 + call.ints[0] == x.shape[1]
@@ -503,7 +515,8 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
-        "pool": pool, "pool_all": pool_all, "block": block, "unblock": unblock, "halo": halo,
+        "pool": pool, "pool_all": pool_all, "resize": resize,
+        "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd, "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
         "reduce": reduce, "softmax": softmax, "channel_norm": channel_norm,

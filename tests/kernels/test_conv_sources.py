@@ -14,6 +14,7 @@ KERNELS = (
     "depthwise",
     "winograd",
     "pool",
+    "resize",
     "block",
     "conv_plain",
     "conv_bf16",

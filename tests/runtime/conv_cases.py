@@ -17,7 +17,7 @@ from runtime.blocked import (
     Halo,
 )
 from runtime.conv_calls import conv, depthwise, stem
-from runtime.conv_moves import border, plain, pool, pool_all, turn
+from runtime.conv_moves import border, plain, pool, pool_all, resize, turn
 from runtime.support import Case
 
 __all__ = [
@@ -111,6 +111,20 @@ def other_cases() -> list[Case]:
     ]  # fmt: skip
     cases += [pool(kind, 16, (9, 9), (2, 3), (1, 2), (3, 2), (1, 2, 1, 2)) for kind in (0, 1, 2)]
     cases += [pool_all(kind, c, (3, 7)) for kind in (0, 1) for c in counts]
+    cases += [
+        resize(how, c, size, sizes=(9, 13), halo=halo)
+        for how, c, size, halo in itertools.product(
+            ("half_pixel", "align_corners", "pytorch_half_pixel"), (3, 33), ((4, 5), (1, 20)),
+            (NO_HALO, (1, 2, 3, 1)),
+        )
+    ]  # fmt: skip
+    cases += [
+        resize("half_pixel", 24, (3, 150), scales=(2.0, 2.0), halo=(1, 1, 1, 1)),
+        resize("asymmetric", 16, (5, 7), scales=(3.0, 1.5)),
+        resize("half_pixel", 16, (40, 30), scales=(0.3, 0.7)),
+        resize("align_corners", 16, (5, 7), sizes=(1, 1)),
+        resize("pytorch_half_pixel", 16, (5, 7), sizes=(1, 20)),
+    ]
     cases += [
         turn(c, size, nhwc, back, halo)
         for c, size, nhwc, back, halo in itertools.product(

@@ -25,6 +25,7 @@ from runtime.support import Case, dense, single, spec
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Buffer, Call, Program, View
+from tracea_graph.ops.resize import COORDINATES, ResizeParams
 
 
 def pool(
@@ -76,6 +77,33 @@ def pool_all(kind: int, channels: int, size: Pair, batch: int = 2) -> Case:
     call = Call("pool_all", (box, dense("output", 0, "n", channels)), (last(channels), kind))
     program = single(call, feeds.specs, [spec("n", channels)], n=(0, 0))
     return Case(label("pool_all", kind, channels, size), program, tuple(feeds.arrays), (y,))
+
+
+def resize(
+    how: str,
+    channels: int,
+    size: Pair,
+    sizes: Pair = (0, 0),
+    scales: tuple[float, float] = (0.0, 0.0),
+    halo: Halo = NO_HALO,
+    batch: int = 2,
+) -> Case:
+    """Linear resizing of a value stored with a halo of ones, to sizes or by scales."""
+    x = random(batch, channels, *size)
+    stored = blocked(x, (1, 2, 1, 1))
+    stored[:, :, 0] = stored[:, :, :, :2] = stored[:, :, -1] = stored[:, :, :, -1] = 99.0
+    feeds = Feeds()
+    index = feeds.add(stored, batched=True)
+    box = inside("input", index, "n", blocks(channels), size, (1, 2, 1, 1))
+    params = ResizeParams(how, sizes=sizes) if any(sizes) else ResizeParams(how, scales=scales)
+    (y,) = params.reference([x.astype(np.float64)])
+    expected = blocked(y, halo)
+    out: tuple[Extent, ...] = ("n", *expected.shape[1:])
+    ints = (COORDINATES.index(how), *halo)
+    call = Call("resize", (box, dense("output", 0, *out)), ints, scales)
+    program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
+    name = label("resize", how, channels, size, sizes, scales, halo)
+    return Case(name, program, tuple(feeds.arrays), (expected,))
 
 
 def turn(

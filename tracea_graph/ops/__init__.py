@@ -20,6 +20,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 
 __all__ = ["VOCABULARY", "OpParams"]
@@ -39,6 +40,7 @@ OpParams = (
     | ConvParams
     | PoolParams
     | MoveParams
+    | ResizeParams
     | RegionParams
 )
 
@@ -57,6 +59,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedConv", ConvParams),
     ("FusedPool", PoolParams),
     ("FusedMove", MoveParams),
+    ("FusedResize", ResizeParams),
     ("FusedRegion", RegionParams),
 )
 """Word and parameter record of every custom op."""

@@ -26,6 +26,7 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.policy.weights import Dims, instructions
 
@@ -72,6 +73,8 @@ _STATE_PRODUCT, _GATE, _STEP_US = 0.3, 12.0, 1.0
 Runtime beside them."""
 _SPREAD = 105.0
 """Vector instructions per element whose neighbours come from other channels."""
+_BLEND = 6.0
+"""Vector instructions per element between four others."""
 _QUERY_BLOCK = 40
 """Keys a block of queries sees beyond the window of one."""
 _SOFTMAX, _NORM = 10.0, 6.0
@@ -149,6 +152,10 @@ def _pool(p: PoolParams, operands: Sequence[Dims], result: Dims) -> Effort:
     return Effort(vector=prod(operands[0]) + prod(result) * taps)
 
 
+def _resize(p: ResizeParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=_BLEND * prod(result))
+
+
 def _move(p: MoveParams, operands: Sequence[Dims], result: Dims) -> Effort:
     return Effort(vector=_SPREAD * prod(result) if p.kind == "spread" else 0.0)
 
@@ -185,6 +192,7 @@ EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingP
         ConvParams: _conv,
         PoolParams: _pool,
         MoveParams: _move,
+        ResizeParams: _resize,
         ChannelNormParams: _channel_norm,
         ConcatParams: _elementwise,
         ElementwiseParams: _elementwise,

@@ -7,6 +7,7 @@ from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Inside", "reordered"]
@@ -47,4 +48,6 @@ def reordered(region: Region) -> tuple[str, ...]:
         return (*reads, *region.results) if params.in_blocks else ()
     if isinstance(params, PoolParams):
         return (region.operands[0], *(region.results if params.window else ()))
+    if isinstance(params, ResizeParams):
+        return (*region.operands, *region.results)
     return ()

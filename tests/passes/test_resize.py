@@ -1,0 +1,91 @@
+"""Linear resizing: every spelling ONNX Runtime takes, and what is left to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import Net, assert_same, normal, ops, optimized, reasons
+
+from tracea_graph.ops.resize import COORDINATES, ResizeParams
+
+X = normal(2, 5, 6, 7)
+
+
+def resized(net: Net, x: str, how: str, scales: Any = None, sizes: Any = None, **more: Any) -> str:
+    given = ("", net.const(np.asarray(scales, np.float32))) if scales else ("", "")
+    last = (net.ints(*sizes),) if sizes else ()
+    more = {"mode": "linear", "coordinate_transformation_mode": how, **more}
+    return net("Resize", x, *given, *last, **more)
+
+
+@pytest.mark.parametrize("how", COORDINATES)
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"scales": (1, 1, 2, 2)}, {"scales": (1, 1, 1.7, 0.6)}, {"scales": (1, 1, 3, 1)},
+        {"sizes": (2, 5, 11, 3)}, {"sizes": (2, 5, 1, 20)},
+    ],
+)  # fmt: skip
+def test_it_is_what_onnx_runtime_makes_of_it(how: str, where: dict[str, Any]) -> None:
+    net = Net()
+    graph = net.graph(resized(net, net.input("x", *X.shape), how, **where))
+    optimized(graph)
+    assert ops(graph) == ["FusedResize"]
+    assert_same(net, graph, {"x": X}, 1e-6)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_older_spellings(opset: int) -> None:
+    net = Net(opset)
+    x = net.input("x", *X.shape)
+    if opset == 7:
+        y = net("Upsample", x, mode="linear", scales=[1.0, 1.0, 2.0, 3.0])
+    else:
+        scales = net.const(np.asarray((1, 1, 2, 3), np.float32))
+        y = net("Upsample" if opset < 10 else "Resize", x, scales, mode="linear")
+    graph = net.graph(y)
+    optimized(graph)
+    assert ops(graph) == ["FusedResize"]
+    assert_same(net, graph, {"x": X}, 1e-6)
+
+
+def test_between_convolutions_it_is_a_step_of_their_program() -> None:
+    net = Net()
+    x = net.input("x", "n", 16, "h", "w")
+    y = net("Conv", x, net.weight(16, 16, 3, 3), pads=[1] * 4)
+    y = resized(net, y, "half_pixel", (1, 1, 2, 2))
+    graph = net.graph(net("Relu", net("Conv", y, net.weight(16, 16, 1, 1))))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, {"x": normal(2, 16, 9, 7)}, 3e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "why"),
+    [
+        ((2, 5, "h", 7), {"scales": (1, 1, 1.5, 2)}, "no whole number of pixels"),
+        ((2, 5, 6), {"scales": (1, 1, 2)}, "two spatial axes"),
+        ((2, 5, 6, 7), {"scales": (1, 2, 2, 2)}, "resizes images or channels"),
+        ((2, 5, 6, 7), {"scales": (1, 1, 2, 2), "antialias": 1}, "smooths"),
+        ((2, 5, 6, 7), {"scales": (1, 1, 2, 2), "how": "tf_crop_and_resize"}, "tf_crop"),
+    ],
+)
+def test_what_is_left(shape: Any, settings: dict[str, Any], why: str) -> None:
+    net = Net(18)
+    settings = {"how": "half_pixel", **settings}
+    graph = net.graph(resized(net, net.input("x", *shape), **settings))
+    trace = optimized(graph)
+    assert ops(graph) == ["Resize"]
+    assert any(why in reason for reason in reasons(trace, "resize"))
+
+
+def test_the_reference_rounds_positions_as_onnx_runtime_does() -> None:
+    """Far to the right of a large image float32 places decide between neighbours."""
+    net = Net()
+    wide = np.arange(3001, dtype=np.float32).reshape(1, 1, 1, -1) % 7
+    net.graph(resized(net, net.input("x", *wide.shape), "half_pixel", (1, 1, 1, 1.1)))
+    (wanted,) = net.run({"x": wide})
+    (found,) = ResizeParams("half_pixel", scales=(1.0, float(np.float32(1.1)))).reference([wide])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)

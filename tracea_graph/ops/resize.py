@@ -1,0 +1,109 @@
+"""``FusedResize``: linear interpolation between the four nearest positions of an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.ops.body import Body, BodyBuilder
+
+__all__ = ["COORDINATES", "ResizeParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+"""Where a result's position lies in the image: ONNX's ``coordinate_transformation_mode``."""
+_FIRST_OPSET = 11
+"""Before it Resize had neither sizes nor a choice of coordinates."""
+
+
+@dataclass(frozen=True)
+class ResizeParams:
+    """One operand ``[N, C, H, W]``; the result has ``sizes``, or H and W times ``scales``.
+
+    Scales are as float32 has them, and numbers; a result's size is rounded down.  Source:
+    ONNX's Resize in mode ``linear``, and ONNX Runtime's arithmetic.
+    """
+
+    how: str
+    scales: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    operands = 1
+
+    def __post_init__(self) -> None:
+        given = self.scales or self.sizes
+        if self.how not in COORDINATES or bool(self.scales) == bool(self.sizes) or len(given) != 2:
+            raise ValueError(f"no resizing: {self}")
+        if min(given) <= 0:
+            raise ValueError(f"a size that is not above zero: {self}")
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Raises ValueError for a rank other than 4, or where symbols leave a size open."""
+        shape = specs[0].shape
+        if shape is None or len(shape) != 4:
+            raise ValueError("x is not known to have two spatial axes")
+        sizes: tuple[Extent, ...] = self.sizes or tuple(
+            _scaled(d, s) for d, s in zip(shape[2:], self.scales, strict=True)
+        )
+        return (TensorSpec(DType.F32, (*shape[:2], *sizes)),)
+
+    def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
+        x = arrays[0]
+        (spec,) = self.infer([TensorSpec(DType.F32, x.shape)])
+        for axis, size in enumerate((spec.shape or ())[2:], 2):
+            assert isinstance(size, int)
+            low, high, share = self._places(axis - 2, x.shape[axis], size)
+            share = share.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - axis - 1))
+            x = np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
+        return [x]
+
+    def _places(self, axis: int, size: int, count: int) -> tuple[Any, Any, Any]:
+        """Of every result the positions it lies between, and how near it is to the second."""
+        at = np.arange(count, dtype=np.float32)
+        scale = np.float32(self.scales[axis] if self.scales else count / size)
+        half = np.float32(0.5)
+        if self.how == "align_corners":
+            place = at * np.float32(size - 1) / np.float32(max(count - 1, 1))
+        elif self.how == "asymmetric":
+            place = at / scale
+        else:
+            place = (at + half) / scale - half
+        if count == 1 and self.how in ("align_corners", "pytorch_half_pixel"):
+            place = np.zeros(1, np.float32)
+        place = np.clip(place, 0, size - 1)
+        low = np.minimum(place.astype(np.int64), size - 1)
+        return low, np.minimum(low + 1, size - 1), place - low.astype(np.float32)
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(1, opset)
+        x = b.inputs[0]
+        if opset < 9:
+            factors = (1.0, 1.0, *self.scales)
+            return b.done(b("Upsample", x, mode="linear", scales=factors))
+        if opset < _FIRST_OPSET:
+            scales = b("Constant", value=np.asarray((1, 1, *self.scales), np.float32))
+            return b.done(b("Upsample" if opset < 10 else "Resize", x, scales, mode="linear"))
+        # opset 11 and 12 want every operand, be it empty
+        none = b("Constant", value=np.zeros(0, np.float32)) if opset < 13 else ""
+        how = {"coordinate_transformation_mode": self.how, "mode": "linear"}
+        if self.scales:
+            scales = b("Constant", value=np.asarray((1, 1, *self.scales), np.float32))
+            return b.done(b("Resize", x, none, scales, **how))
+        kept = b.slice_last(b("Shape", x), 0, 2, 0)
+        sizes = b("Concat", kept, b.ints(*self.sizes), axis=0)
+        return b.done(b("Resize", x, none, none, sizes, **how))
+
+
+def _scaled(size: Extent, scale: float) -> Extent:
+    """Raises ValueError where a symbol is no whole multiple."""
+    if isinstance(size, int):
+        return math.floor(np.float32(size) * np.float32(scale))
+    if not float(scale).is_integer():
+        raise ValueError(f"{size} times {scale} is no whole number of pixels")
+    return combine("mul", size, int(scale))
