@@ -102,6 +102,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("winograd_bf16_out", "const tracea_winograd_out_tile*"),
         ),
         "resize": (Function("resize", "const tracea_resize_tile*"),),
+        "deal": (Function("deal", "const tracea_deal_tile*"),),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -139,6 +140,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "depthwise_bf16": ("depthwise_bf16",),
         "winograd_bf16": ("conv_bf16", "winograd_bf16"),
         "resize": ("resize",),
+        "deal": ("deal",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

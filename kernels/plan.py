@@ -69,6 +69,7 @@ OPCODES = MappingProxyType(
                 "depthwise_bf16",
                 "winograd_bf16",
                 "resize",
+                "deal",
             )
         )
     }

@@ -7,6 +7,7 @@
 #include "runtime_conv_stem.h"
 #include "runtime_depthwise.h"
 #include "runtime_copy.h"
+#include "runtime_deal.h"
 #include "runtime_elementwise.h"
 #include "runtime_gemm.h"
 #include "runtime_gemm_blocks.h"
@@ -80,6 +81,7 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.conv_bf16 && t.winograd_bf16_out; }},
     {"resize", check_resize, run_resize,
      [](const tracea_isa_table& t) { return t.resize != nullptr; }},
+    {"deal", check_deal, run_deal, [](const tracea_isa_table& t) { return t.deal != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -20,8 +20,8 @@ enum Opcode : int32_t {  // as in plan.py
   kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent,
   kGemmBlocks, kAttentionBf16,
   kConvBf16, kConvStemBf16, kDepthwiseBf16, kWinogradBf16,
-  kResize,
-  kLastOpcode = kResize,
+  kResize, kDeal,
+  kLastOpcode = kDeal,
 };
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 

@@ -260,6 +260,15 @@ typedef struct {
 } tracea_resize_tile;
 typedef void (*tracea_resize_fn)(const tracea_resize_tile*);
 
+// A line of 16 channels: channel i of pixel p is from[i][p * 16 + lane[i]].
+typedef struct {
+  int64_t pixels;
+  const float* from[16];
+  int64_t lane[16];
+  float* y;
+} tracea_deal_tile;
+typedef void (*tracea_deal_fn)(const tracea_deal_tile*);
+
 // Between 16 lanes per pixel and any strides, for `channels` <= 16 of them; no stride is given for
 // the blocked side.  `block` fills the other lanes with zeros.
 typedef struct {
@@ -382,6 +391,7 @@ typedef struct {
   tracea_winograd_in_fn winograd_bf16_in;    // x and v are bf16, their strides count pairs
   tracea_winograd_out_fn winograd_bf16_out;  // v is float32
   tracea_resize_fn resize;
+  tracea_deal_fn deal;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

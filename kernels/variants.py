@@ -218,6 +218,7 @@ def _blocked(isa: str) -> tuple[Variant, ...]:
     return (
         Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4}),
         Variant("resize", isa, "resize.cpp.in", "1x16"),
+        Variant("deal", isa, "deal.cpp.in", "1x16", functions=frozenset({"permute"})),
         Variant("block", isa, "block.cpp.in", "", functions=turn),
         Variant("conv_plain", isa, "conv_plain.cpp.in", "4", {"vectors": 2}),
         Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "f32"}),

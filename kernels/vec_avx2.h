@@ -277,3 +277,13 @@ INLINE vf sums(vf (&a)[8]) {
   return _mm256_permute2f128_ps(low, high, 0x20) + _mm256_permute2f128_ps(low, high, 0x31);
 }
 //% endif
+//% if "permute" in needs
+
+// Lane i: lane idx[i] of a, idx below W.
+INLINE vf permute(vf a, vi idx) { return _mm256_permutevar8x32_ps(a, (__m256i)idx); }
+INLINE vi load_lanes(const int32_t* p) { return (vi)_mm256_loadu_si256((const __m256i*)p); }
+INLINE vm mask_of(const bool* p) {
+  return _mm256_sub_epi32(_mm256_setzero_si256(),
+                          _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+}
+//% endif

@@ -267,3 +267,12 @@ INLINE vf sums(vf (&a)[16]) {
   return _mm512_shuffle_f32x4(a[0], a[8], 0x88) + _mm512_shuffle_f32x4(a[0], a[8], 0xdd);
 }
 //% endif
+//% if "permute" in needs
+
+// Lane i: lane idx[i] of a, idx below W.
+INLINE vf permute(vf a, vi idx) { return _mm512_permutexvar_ps((__m512i)idx, a); }
+INLINE vi load_lanes(const int32_t* p) { return (vi)_mm512_loadu_si512(p); }
+INLINE vm mask_of(const bool* p) {
+  return _mm_test_epi8_mask(_mm_loadu_si128((const __m128i*)p), _mm_set1_epi8(1));
+}
+//% endif

@@ -152,3 +152,9 @@ INLINE void transpose(const float* src, int64_t stride, int rows, int cols, floa
 
 INLINE vf sums(vf (&a)[1]) { return a[0]; }
 //% endif
+//% if "permute" in needs
+
+INLINE vf permute(vf a, vi) { return a; }
+INLINE vi load_lanes(const int32_t* p) { return *p; }
+INLINE vm mask_of(const bool* p) { return *p; }
+//% endif

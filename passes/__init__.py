@@ -28,6 +28,7 @@ from tracea_graph.passes import (
     resize,
     rotary,
     sharing,
+    shuffle,
     spelling,
     transposed,
     trunk,
@@ -147,6 +148,7 @@ def _lift(plain_weights: bool) -> Phase:
             pool.LiftPool(),
             pool.AbsorbFlatten(),
             resize.LiftResize(),
+            shuffle.LiftShuffle(),
             recurrent.LiftRecurrent(),
         ),
     )

@@ -21,7 +21,10 @@ from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.blocked import Halo
 
-__all__ = ["Layout", "halo_of"]
+__all__ = ["MOST_DEALT", "Layout", "halo_of"]
+
+MOST_DEALT = 9
+"""Parts that one ``deal`` takes channels from."""
 
 _NONE: Halo = (0, 0, 0, 0)
 
@@ -120,21 +123,30 @@ class Layout:
         return "col" if padded[1] == 1 and padded[2:] == wide[2:] else ""
 
     def _place_move(self, params: MoveParams, operands: Sequence[int], value: int) -> None:
-        """Moves keep blocks where channels fall on their borders."""
+        """Moves keep blocks: in place where channels fall on their borders, else dealt anew."""
         shape = self.specs[value].shape or ()
         kind, inside = params.kind, operands[0] in self.blocked
         if kind in ("repeat", "pad", "spread") and inside and len(shape) == 4:
             if kind != "spread" or self.channels(value) % BLOCK == 0:
                 self.blocked.add(value)
         elif kind == "channels" and inside:
+            self.blocked.add(value)
             if params.ints[0] % BLOCK == 0:
-                self.blocked.add(value)
                 self.within[value] = (operands[0], params.ints[0])
+        elif kind == "shuffle" and inside:
+            self.blocked.add(value)
         elif kind == "concat" and params.ints == (1,) and len(shape) in (3, 4):
-            whole = all(self.channels(v) % BLOCK == 0 for v in operands[:-1])
-            if whole and any(v in self.blocked for v in operands):
+            if all(self.channels(v) % BLOCK == 0 for v in operands[:-1]):
+                if any(v in self.blocked for v in operands):
+                    self.blocked.add(value)
+                    self._adopt(operands, value)
+            elif self._can_be_dealt(operands, value):
                 self.blocked.add(value)
-                self._adopt(operands, value)
+
+    def _can_be_dealt(self, parts: Sequence[int], value: int) -> bool:
+        """True if one call can put the parts together, whose channels end within blocks."""
+        few = len(parts) <= MOST_DEALT
+        return few and all(v in self.blocked and self.fits(v, value) for v in parts)
 
     def _adopt(self, parts: Sequence[int], value: int) -> None:
         """Parts that lie nowhere else yet are written straight into the whole."""

@@ -10,6 +10,7 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import SCALAR, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
@@ -22,7 +23,7 @@ from tracea_graph.passes.chains import IDENTITY
 from tracea_graph.passes.layout import Layout
 from tracea_graph.passes.lower_conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.passes.rounding import Rounding
-from tracea_graph.passes.values import Values
+from tracea_graph.passes.values import Deal, Values
 from tracea_graph.passes.writer import Slot, Writer
 
 __all__ = ["Lower", "alone", "lower_region"]
@@ -101,6 +102,8 @@ def _lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) 
         _spread(v, p.ints[0], operands[0], result)
     elif p.kind == "pad":
         _pad(v, p, operands, result)
+    elif p.kind == "shuffle":
+        _shuffle(v, p.ints[0], operands[0], result)
     elif p.kind == "channels":
         _channels(v, p.ints, operands[0], result)
     else:
@@ -109,7 +112,8 @@ def _lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) 
 
 def _transpose(v: Values, perm: Sequence[int], source: int, result: int) -> None:
     """Channels last out of blocks is how they are unblocked; any other order is a view."""
-    if tuple(perm) == _CHANNELS_LAST and source in v.blocks and result not in v.targets:
+    if tuple(perm) == _CHANNELS_LAST and v.is_blocked(source) and result not in v.targets:
+        v.block(source)
         v.dense[result] = v.unblocked(source, perm)
         return
     view = v.view(source)
@@ -220,10 +224,32 @@ def _pad(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None
         _finish(v, home, result)
 
 
+def _shuffle(v: Values, groups: int, source: int, result: int) -> None:
+    """In blocks when it is asked for; else one copy with the axes of groups turned."""
+    if result in v.layout.blocked:
+        deal = v.dealt.get(source, Deal((source,)))
+        whole = deal.groups == 1 and sum(map(v.layout.channels, deal.parts)) == v.layout.channels(
+            source
+        )
+        v.dealt[result] = replace(deal if whole else Deal((source,)), groups=groups)
+        return
+    slot, out = v.slot(source), v.out(result)
+    n, _, *space = slot.shape
+    sn, sc, *strides = dense_strides(slot.shape)
+    each = v.layout.channels(source) // groups
+    dims = (n, each, groups, *space)
+    turned = View(slot.buffer, dims, (sn, sc, _times(sc, each), *strides))
+    _copy(v, turned, View(out.buffer, dims, dense_strides(dims)))
+
+
 def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> None:
     """A range of blocks is there already; any other range is copied out of the plain value."""
-    if result in v.layout.blocked:
+    if result in v.layout.within:
         v.blocks[result] = v.block(source).part(bounds[0], bounds[1] - bounds[0])
+        return
+    if result in v.layout.blocked:
+        deal = v.dealt.get(source, Deal((source,)))
+        v.dealt[result] = replace(deal, first=deal.first + bounds[0])
         return
     slot, out = v.slot(source), v.out(result)
     strides = dense_strides(slot.shape)
@@ -236,18 +262,23 @@ def _concat(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
     if result not in v.layout.blocked:
         _concat_plain(v, axis, operands, result)
         return
+    if any(v.layout.channels(value) % BLOCK for value in operands[:-1]):
+        v.dealt[result] = Deal(tuple(operands))
+        return
     home = v.home(result)
     first = 0
     for value in operands:
         channels = v.layout.channels(value)
-        if v.layout.within.get(value) != (result, first):
+        if v.layout.within.get(value) == (result, first):
+            v.block(value)
+        else:
             _bring(v, value, result, home.part(first, channels))
         first += channels
     v.blocks[result] = home
 
 
 def _bring(v: Values, value: int, whole: int, place: Blocked) -> None:
-    if value not in v.blocks and v.layout.fits(value, whole):
+    if not v.is_blocked(value) and v.layout.fits(value, whole):
         v.block_into(value, place)
         return
     v.block(value)

@@ -26,7 +26,16 @@ from tracea_graph.passes.layout import Layout
 from tracea_graph.passes.rounding import Rounding
 from tracea_graph.passes.writer import Shape, Slot, Writer
 
-__all__ = ["Values", "four"]
+__all__ = ["Deal", "Values", "four"]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Channels from ``first`` on of ``parts`` put together, then shuffled in ``groups``."""
+
+    parts: tuple[int, ...]
+    groups: int = 1
+    first: int = 0
 
 
 @dataclass
@@ -34,7 +43,8 @@ class Values:
     """The values of a region while its calls are written, each in one form or two.
 
     ``plain`` holds strided views ``[N, C, …]`` that may be no dense slot (a transposed view);
-    ``targets`` the region's results, where they have to be at the end.
+    ``targets`` the region's results, where they have to be at the end; ``dealt`` blocked values
+    that nobody has asked for yet.
     """
 
     w: Writer
@@ -48,6 +58,7 @@ class Values:
     homes: dict[int, Blocked] = field(default_factory=dict)
     padded: dict[int, Slot] = field(default_factory=dict)
     halves: dict[int, Blocked] = field(default_factory=dict)
+    dealt: dict[int, Deal] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
         return self.specs[value].shape or ()
@@ -58,7 +69,7 @@ class Values:
         """The value as a dense tensor."""
         if value not in self.dense:
             slot = self.targets.get(value) or self.w.temp(self.specs[value])
-            if value in self.views:
+            if value in self.views or value in self.dealt:
                 self.block(value)
             self._unblock(value, slot.view)
             self.dense[value] = slot
@@ -85,9 +96,22 @@ class Values:
         """The value in blocks."""
         if value not in self.blocks:
             home = self.home(value)
-            self.block_into(value, home)
+            if value in self.dealt:
+                self._deal(self.dealt.pop(value), home)
+            else:
+                self.block_into(value, home)
             self.blocks[value] = home
         return self.blocks[value]
+
+    def is_blocked(self, value: int) -> bool:
+        """True if the value lies in blocks, or will as soon as it is asked for."""
+        return value in self.blocks or value in self.dealt
+
+    def _deal(self, deal: Deal, home: Blocked) -> None:
+        channels = [self.layout.channels(part) for part in deal.parts]
+        ints = (deal.groups, deal.first, home.channels, *home.halo, *channels)
+        views = [self.block(part).view() for part in deal.parts]
+        self.w.call("deal", *views, home.whole, ints=ints)
 
     def block_in_bf16(self, value: int) -> Blocked:
         """The value in blocks, in bf16: rounded once where it does not lie so."""
@@ -117,7 +141,7 @@ class Values:
         """
         kind = self.layout.lies_over(value, full)
         if kind == "full":
-            if value not in self.blocks and not lanes:
+            if not self.is_blocked(value) and not lanes:
                 seen = through_blocks(self.view(value), self.layout.channels(value))
                 if seen is not None:
                     return seen

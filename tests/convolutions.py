@@ -199,6 +199,7 @@ ALONE = {
     "repeat": Case(MoveParams("repeat", (2, 3)), (X16,)),
     "repeat over one axis": Case(MoveParams("repeat", (2,)), (("n", 5, "w"),)),
     "spread": Case(MoveParams("spread", (2,)), (("n", 12, "h", "w"),)),
+    "shuffle": Case(MoveParams("shuffle", (4, 20)), (("n", 20, "h", "w"),)),
     "pad to another's size": Case(
         MoveParams("pad", (), 2, TO_SIZE), (("n", 5, "h", "w"), ("n", 7, 11, 9))
     ),
@@ -330,6 +331,48 @@ REGIONS = {
             (MoveParams("concat", (1,), 2), (3, 6)),
             (ConvParams(32, 16, window(1), 1, "blocked"), (7, 2)),
         ], 8,
+    ),
+    "two halves, shuffled and split again": region(
+        (X16, filters(20, 16, 3, "blocked"), filters(12, 16, 1, "blocked"), W16),
+        [
+            (ConvParams(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
+            (ConvParams(16, 12, window(1), 1, "blocked"), (0, 2)),
+            (MoveParams("concat", (1,), 2), (4, 5)),
+            (MoveParams("shuffle", (2, 32)), (6,)),
+            (MoveParams("channels", (0, 16)), (7,)),
+            (MoveParams("channels", (11, 27)), (7,)),
+            (SAME16, (8, 3)),
+            (SAME16, (9, 3)),
+        ], 10, 11,
+    ),
+    "what is dealt is read as it is, too": region(
+        (X16, filters(20, 16, 3, "blocked"), ("n", 20, "h", "w")),
+        [
+            (ConvParams(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
+            (MoveParams("shuffle", (5, 20)), (3,)),
+            (ElementwiseParams(SUM), (4, 2)),
+            (MoveParams("concat", (1,), 2), (4, 5)),
+            (MoveParams("shuffle", (2, 40)), (6,)),
+        ], 4, 7,
+    ),
+    "a shuffle of a slice": region(
+        (X16, filters(40, 16, 1, "blocked"), filters(16, 20, 1, "blocked")),
+        [
+            (ConvParams(16, 40, window(1), 1, "blocked"), (0, 1)),
+            (MoveParams("channels", (4, 24)), (3,)),
+            (MoveParams("shuffle", (2, 20)), (4,)),
+            (ConvParams(20, 16, window(1), 1, "blocked"), (5, 2)),
+        ], 6,
+    ),
+    "shuffled into a larger whole": region(
+        (X16, W16),
+        [
+            (SAME16, (0, 1)),
+            (MoveParams("shuffle", (2, 16)), (2,)),
+            (MoveParams("concat", (1,), 2), (3, 2)),
+            (MoveParams("channels", (8, 24)), (4,)),
+            (SAME16, (5, 1)),
+        ], 6,
     ),
     "resized in the middle": region(
         (X16, W16, filters(16, 32, 1, "blocked")),

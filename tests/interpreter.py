@@ -419,6 +419,14 @@ def resize(call: Call, views: list[Any]) -> None:
     inner[...] = made.reshape(*x.shape[:2], 16, *sizes).transpose(0, 1, 3, 4, 2)
 
 
+def deal(call: Call, views: list[Any]) -> None:
+    groups, first, count = call.ints[:3]
+    parts = [blocked(x, (c - 1) % 16 + 1) for x, c in zip(views, call.ints[7:], strict=False)]
+    whole = np.concatenate(parts, 1)
+    dealt = whole.reshape(whole.shape[0], groups, -1, *whole.shape[2:]).swapaxes(1, 2)
+    fill(views[-1], dealt.reshape(whole.shape)[:, first : first + count], call.ints[3:7])
+
+
 def block(call: Call, views: list[Any]) -> None:
     x, y = views
     assert y.shape[1] * 16 - 16 + call.ints[0] == x.shape[1]
@@ -515,7 +523,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
-        "pool": pool, "pool_all": pool_all, "resize": resize,
+        "pool": pool, "pool_all": pool_all, "resize": resize, "deal": deal,
         "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd, "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,

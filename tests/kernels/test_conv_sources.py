@@ -15,6 +15,7 @@ KERNELS = (
     "winograd",
     "pool",
     "resize",
+    "deal",
     "block",
     "conv_plain",
     "conv_bf16",

@@ -17,7 +17,7 @@ from runtime.blocked import (
     Halo,
 )
 from runtime.conv_calls import conv, depthwise, stem
-from runtime.conv_moves import border, plain, pool, pool_all, resize, turn
+from runtime.conv_moves import border, deal, plain, pool, pool_all, resize, turn
 from runtime.support import Case
 
 __all__ = [
@@ -125,6 +125,16 @@ def other_cases() -> list[Case]:
         resize("align_corners", 16, (5, 7), sizes=(1, 1)),
         resize("pytorch_half_pixel", 16, (5, 7), sizes=(1, 20)),
     ]
+    cases += [
+        deal(parts, groups, bounds, size, halo)
+        for (parts, groups, bounds), size, halo in itertools.product(
+            (
+                ((20, 12), 1, (0, 32)), ((20, 12), 2, (0, 16)), ((58, 58), 2, (58, 116)),
+                ((24,), 8, (5, 23)), ((7, 9, 16, 1, 3), 6, (1, 35)), ((40,), 10, (0, 40)),
+            ),
+            ((1, 1), (5, 17)), (NO_HALO, (1, 2, 3, 1)),
+        )
+    ]  # fmt: skip
     cases += [
         turn(c, size, nhwc, back, halo)
         for c, size, nhwc, back, halo in itertools.product(

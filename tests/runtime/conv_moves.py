@@ -106,6 +106,27 @@ def resize(
     return Case(name, program, tuple(feeds.arrays), (expected,))
 
 
+def deal(
+    parts: Sequence[int], groups: int, bounds: Pair, size: Pair, halo: Halo = NO_HALO
+) -> Case:
+    """Channels of parts that are stored with halos, shuffled, a range of them kept."""
+    feeds, arrays, views = Feeds(), [], []
+    for i, channels in enumerate(parts):
+        x = random(2, channels, *size) + i
+        index = feeds.add(blocked(x, (1, 2, 0, i)), batched=True)
+        views.append(inside("input", index, "n", blocks(channels), size, (1, 2, 0, i)))
+        arrays.append(x.astype(np.float64))
+    whole = np.concatenate(arrays, 1)
+    dealt = whole.reshape(2, groups, -1, *size).swapaxes(1, 2).reshape(whole.shape)
+    expected = blocked(dealt[:, bounds[0] : bounds[1]], halo)
+    out: tuple[Extent, ...] = ("n", *expected.shape[1:])
+    ints = (groups, bounds[0], bounds[1] - bounds[0], *halo, *parts)
+    call = Call("deal", (*views, dense("output", 0, *out)), ints)
+    program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
+    name = label("deal", tuple(parts), groups, bounds, size, halo)
+    return Case(name, program, tuple(feeds.arrays), (expected,))
+
+
 def turn(
     channels: int, size: Pair, nhwc: bool, back: bool, halo: Halo = NO_HALO, batch: int = 2
 ) -> Case:

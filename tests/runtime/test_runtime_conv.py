@@ -15,6 +15,7 @@ from runtime.conv_cases import (
     CHAINS,
     all_conv_cases,
     conv,
+    deal,
     depthwise,
     plain,
     pool,
@@ -32,7 +33,7 @@ from tracea_graph.kernels.plan import encode
 from tracea_graph.ops.program import Program, View
 
 CASES = {case.name: case for case in all_conv_cases()}
-CALLS = ("conv", "depthwise", "winograd", "pool", "resize", "block", "conv_plain")
+CALLS = ("conv", "depthwise", "winograd", "pool", "resize", "deal", "block", "conv_plain")
 ROUGH = 5e-5
 """Tolerance of Winograd's F(4 x 4, 3 x 3), as a share of max|y|."""
 
@@ -135,6 +136,10 @@ DO_NOT_FIT = (
     (changed(pool(0, 16, (6, 6), (3, 3)), 0, ints={0: 3}), "a parameter out of range"),
     (changed(resize("asymmetric", 16, (6, 6), (3, 9)), 0, ints={0: 4}), "out of range"),
     (changed(resize("asymmetric", 16, (6, 6), (3, 9)), 0, dims=("n", 2, 6, 6, 16)), "outside"),
+    (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={0: 3}), "do not fit"),
+    (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={1: 17}), "do not fit"),
+    (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={7: 0}), "out of range"),
+    (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={8: 30}), "do not fit"),
     (changed(stem(3, 16, (6, 6), (3, 3)), 0, dims=("n", 2, 6, 6)), "do not fit"),
     (changed(plain(4, 6, (9, 9), (3, 3), (1, 1), (1, 1), (1, 1)), 1, dims=(6, 4, 2, 3)), "fit"),
 )
@@ -154,6 +159,7 @@ MUTATED = (
     stem(3, 24, (9, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1)),
     pool(1, 24, (7, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1), halo=(1, 1, 1, 1)),
     resize("half_pixel", 24, (7, 9), scales=(2.0, 1.5), halo=(1, 1, 1, 1)),
+    deal((20, 12), 2, (3, 29), (5, 7), halo=(1, 2, 3, 1)),
     turn(24, (3, 17), nhwc=False, back=True, halo=(1, 2, 3, 1)),
     plain(4, 6, (5, 9), (3, 2), (1, 2), (1, 1), (1, 1), groups=2),
 )

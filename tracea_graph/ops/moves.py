@@ -5,6 +5,7 @@
     repeat      every position ``factors`` times along each spatial axis: nearest, by whole factors
     transpose   axes in another order
     spread      groups of channels side by side: DepthToSpace, the groups outermost
+    shuffle     channels of so many groups of equal size, one of each group in turn
     pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
 
 They are steps of a ``FusedRegion`` only: a layout there often makes them free.
@@ -26,14 +27,15 @@ from tracea_graph.ops.sizes import resolve, spell_size
 __all__ = ["MoveParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
-KINDS = ("concat", "channels", "repeat", "transpose", "spread", "pad")
+KINDS = ("concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad")
 
 
 @dataclass(frozen=True)
 class MoveParams:
     """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
-    spread (side,).  ``sizes`` of pad are top, left, bottom, right in terms of the
-    operands (:mod:`tracea_graph.ops.sizes`), all but the first of which give their sizes only.
+    spread (side,); shuffle (groups, channels).  ``sizes`` of pad are top, left, bottom, right in
+    terms of the operands (:mod:`tracea_graph.ops.sizes`), all but the first of which give their
+    sizes only.
     """
 
     kind: str
@@ -66,6 +68,10 @@ class MoveParams:
             return (*first[:2], *(combine("mul", d, f) for d, f in pairs))
         if self.kind == "spread":
             return self._spread(first)
+        if self.kind == "shuffle":
+            if first[1] != self.ints[1] or self.ints[1] % self.ints[0]:
+                raise ValueError(f"{first[1]} channels are not dealt out in {self.ints[0]} groups")
+            return first
         if self.kind == "pad":
             top, left, bottom, right = (resolve(s, shapes) for s in self.sizes)
             n, c, h, w = first
@@ -101,6 +107,9 @@ class MoveParams:
             (s,) = self.ints
             split = x.reshape(n, s, s, c // s**2, h, w).transpose(0, 3, 4, 1, 5, 2)
             return [split.reshape(n, c // s**2, h * s, w * s)]
+        if self.kind == "shuffle":
+            dealt = x.reshape(x.shape[0], self.ints[0], -1, *x.shape[2:]).swapaxes(1, 2)
+            return [dealt.reshape(x.shape)]
         if self.kind == "concat":
             return [np.concatenate(arrays, self.ints[0])]
         for axis, factor in enumerate(self.ints, 2):
@@ -130,6 +139,11 @@ class MoveParams:
             return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
         if self.kind == "spread":
             return b.done(b("DepthToSpace", x, blocksize=self.ints[0]))
+        if self.kind == "shuffle":
+            groups, channels = self.ints
+            split = b("Reshape", x, b.ints(0, groups, channels // groups, -1))
+            dealt = b("Transpose", split, perm=(0, 2, 1, 3))
+            return b.done(b("Reshape", dealt, b("Shape", x)))
         if self.kind == "concat":
             return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
         return b.done(_spell_repeat(b, x, self.ints))
