@@ -149,6 +149,7 @@ def _lift(plain_weights: bool) -> Phase:
             pool.AbsorbFlatten(),
             resize.LiftResize(),
             shuffle.LiftShuffle(),
+            shuffle.LiftPiles(),
             recurrent.LiftRecurrent(),
         ),
     )

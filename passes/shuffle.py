@@ -1,12 +1,14 @@
 """Channel shuffles: Reshape, Transpose, Reshape that deal channels of groups out in turn.
 
 [N, C, H, W] -> [N, g, C/g, H, W] -> [N, C/g, g, H, W] -> [N, C, H, W]
+[N, C, H, W] -> [N·C/p, p, H·W] -> [p, N·C/p, H·W] -> [p, N, C/p, H, W] -> Gather of each pile
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.passes.regions import (
     attribute,
@@ -20,7 +22,7 @@ from tracea_graph.passes.regions import (
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftShuffle"]
+__all__ = ["LiftPiles", "LiftShuffle"]
 
 _TURNS = ((0, 2, 1, 3, 4), (0, 2, 1, 3))
 """How the axes of groups and channels change places; the spatial ones may be one."""
@@ -61,3 +63,69 @@ class LiftShuffle:
         covered = with_feeders(graph, (split, turn, region), (value,))
         new = fused(self.name, params, (value,), region.results, covered)
         yield Proposal(self.name, tuple(covered), (new,), step=True)
+
+
+class LiftPiles:
+    """Every p-th channel, p times: a shuffle, and the ranges of channels it makes of the piles."""
+
+    name = "piles"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Gather" or attribute(region, "axis", 0) != 0:
+            return
+        stack = operand_producer(graph, region.operands[0], "Reshape")
+        turn = stack and operand_producer(graph, stack.operands[0], "Transpose")
+        split = turn and operand_producer(graph, turn.operands[0], "Reshape")
+        if stack is None or turn is None or split is None:
+            return
+        if attribute(turn, "perm", ()) != (1, 0, 2):
+            return
+        value, piles = split.operands[0], region.operands[0]
+        before, parts, after = (
+            graph.spec(v).shape for v in (value, turn.operands[0], stack.results[0])
+        )
+        if before is None or len(before) != 4 or parts is None or not is_f32(graph, value):
+            return
+        count, channels = parts[1], before[1]
+        if not isinstance(count, int) or not isinstance(channels, int) or channels % count:
+            return
+        each = channels // count
+        if after != (count, before[0], each, *before[2:]) or graph.is_output(piles):
+            return
+        readers = graph.in_order(u.region for u in graph.uses(piles))
+        chosen = [_pile(graph, r, count) for r in readers]
+        if readers[-1].id != region.id or None in chosen:
+            return
+        between = (turn.operands[0], stack.operands[0])
+        if not all(map(only_read_by, (graph, graph), between, (turn, stack))):
+            yield Miss(self.name, region.id, "what lies between its steps is read by others")
+            return
+        covered = with_feeders(graph, (split, turn, stack, *readers), (value,))
+        yield self._proposal(value, piles, before, each, covered, readers, chosen)
+
+    def _proposal(
+        self, value: str, piles: str, before: Sequence[Extent], each: int,
+        covered: Sequence[Region], readers: Sequence[Region], chosen: Sequence[int | None],
+    ) -> Proposal:  # fmt: skip
+        whole = f"{piles}.shuffled"
+        channels = before[1]
+        assert isinstance(channels, int)
+        params = MoveParams("shuffle", (each, channels))
+        new = [fused(self.name, params, (value,), (whole,), covered)]
+        for reader, at in zip(readers, chosen, strict=True):
+            assert at is not None
+            part = MoveParams("channels", (at * each, (at + 1) * each))
+            new.append(fused(self.name, part, (whole,), reader.results, (reader,)))
+        specs = {whole: TensorSpec(DType.F32, tuple(before))}
+        return Proposal(self.name, tuple(covered), tuple(new), specs, step=True)
+
+
+def _pile(graph: TileGraph, reader: Region, count: int) -> int | None:
+    """Which pile a Gather takes as it is; None if it is another operator, or does not say."""
+    if reader.op != "Gather" or attribute(reader, "axis", 0) != 0:
+        return None
+    weight = graph.weight(reader.operands[1])
+    if weight is None or weight.spec.shape != ():
+        return None
+    at = int(weight.array())
+    return at % count if -count <= at < count else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons
 
@@ -57,3 +58,18 @@ def test_another_shape_is_no_shuffle() -> None:
     trace = optimized(graph)
     assert "FusedMove" not in ops(graph)
     assert any("shape of 'x'" in reason for reason in reasons(trace, "shuffle"))
+
+
+def test_every_second_channel_is_a_shuffle_and_a_half() -> None:
+    net = Net()
+    x = net("Conv", net.input("x", *X.shape), net.weight(24, 24, 1, 1))
+    split = net("Reshape", x, net.ints(24, 2, 30))
+    turned = net("Transpose", split, perm=[1, 0, 2])
+    piles = net("Reshape", turned, net.ints(2, -1, 12, 5, 6))
+    even, odd = (net("Gather", piles, net.const(i, np.int64), axis=0) for i in (0, -1))
+    y = net("Relu", net("Conv", odd, net.weight(12, 12, 1, 1)))
+    z = net("Conv", net("Concat", even, y, axis=1), net.weight(16, 24, 1, 1))
+    graph = net.graph(net("Relu", z))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, {"x": X}, 3e-5)
