@@ -53,45 +53,13 @@ struct ScoreBlock {
   vf* top;
 };
 
-template <int MR, int NV>
-void score(const ScoreBlock& s) {
-  vf c[MR][NV * P], b[NV * P];
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
-  for (int64_t d = 0; d < s.head; d++) {
-    load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
-    ${step}<MR, NV>(c, s.q + d, s.q_stride, b);
-  }
-  const vf scale = set1(s.scale);
-  const Mask mask = s.m.mask;
-  const bool cuts = s.m.seen < NV * PANEL;
-  UNROLL for (int i = 0; i < MR; i++) {
-    vf high = s.top[i];
-    UNROLL for (int j = 0; j < NV * P; j++) {
-      const vm m = j / P == NV - 1 ? first(s.m.cols - j * W) : first(W);
-      vf v = c[i][j];
-      vf other = set1(s.m.fill);
-      if (mask.kind == NONE) {
-        v = v * scale;
-      } else {
-        const vf add = load(mask.data + i * mask.row + j * W, m);
-        other = mask.kind == ADD ? other + add : set1(-INF);
-        v = mask.kind == ADD ? fma(v, scale, add) : min(v * scale, add);
-      }
-      if (cuts) v = select(first(s.m.seen + i * s.m.step - j * W), v, other);
-      if (j / P == NV - 1) v = select(m, v, set1(-INF));
-      store(s.scores + i * KB + j * W, v);
-      high = max(v, high);
-    }
-    s.top[i] = high;
-  }
-}
-
-// The same for scores that lie there already, scaled; capped first if there is a cap.
-void mask_scores(const Masking& m, float softcap, int64_t rows, float* scores, vf* top) {
-  const bool cuts = m.seen < m.cols;
+// Scaled scores [rows x cols] that lie there already, capped first if there is a cap.
+void mask_scores(const Masking& m, float softcap, int64_t rows, int64_t cols, float* scores,
+                 vf* top) {
+  const bool cuts = m.seen < cols;
   for (int64_t i = 0; i < rows; i++) {
     vf high = top[i];
-    for (int64_t k = 0; k < padded(m.cols); k += W) {
+    for (int64_t k = 0; k < cols; k += W) {
       const vm inside = first(m.cols - k);
       vf v = load(scores + i * KB + k), other = set1(m.fill);
       if (softcap != 0.0f) v = set1(softcap) * v_tanh(v / set1(softcap));
@@ -107,6 +75,45 @@ void mask_scores(const Masking& m, float softcap, int64_t rows, float* scores, v
     }
     top[i] = high;
   }
+}
+
+// Puts down a tile whose elements become `each(element, row, vector)`.
+template <int MR, int NV, typename Each>
+INLINE void put_scores(const ScoreBlock& s, const vf (&c)[MR][NV * P], Each each) {
+  UNROLL for (int i = 0; i < MR; i++) {
+    vf high = s.top[i];
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      const vf v = each(c[i][j], i, j);
+      store(s.scores + i * KB + j * W, v);
+      high = max(v, high);
+    }
+    s.top[i] = high;
+  }
+}
+
+// Whole tiles of which every key is seen are masked in registers.
+template <int MR, int NV>
+void score(const ScoreBlock& s) {
+  vf c[MR][NV * P], b[NV * P];
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
+  for (int64_t d = 0; d < s.head; d++) {
+    load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
+    ${step}<MR, NV>(c, s.q + d, s.q_stride, b);
+  }
+  const vf scale = set1(s.scale);
+  const Mask mask = s.m.mask;
+  const bool all = least(s.m.seen, s.m.cols) >= NV * PANEL;
+  if (all && mask.kind == ADD)
+    return put_scores<MR, NV>(s, c, [&](vf v, int i, int j) __attribute__((always_inline)) {
+      return fma(v, scale, load(mask.data + i * mask.row + j * W));
+    });
+  if (all && mask.kind == NONE)
+    return put_scores<MR, NV>(s, c, [&](vf v, int, int) __attribute__((always_inline)) {
+      return v * scale;
+    });
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    store(s.scores + i * KB + j * W, c[i][j] * scale);
+  mask_scores(s.m, 0.0f, MR, NV * PANEL, s.scores, s.top);
 }
 
 //% if dtype == "f32"

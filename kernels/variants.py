@@ -160,7 +160,7 @@ def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Vari
     params: dict[str, object] = {
         "dtype": "f32", "query_block": 24, "key_block": 256, "rows": rows, "panels": panels
     }  # fmt: skip
-    functions = frozenset({"exp_neg", "sums", "tanh", "transpose"})
+    functions = frozenset({"exp_neg", "exp_fast", "sums", "tanh", "transpose"})
     return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 

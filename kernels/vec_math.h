@@ -36,6 +36,10 @@ INLINE vf v_exp_neg(vf x) {
   return scale(poly(r, 1.0f, 1.0f, 0.49999148f, 0.16666457f, 0.041898314f, 0.0083746463f), n);
 }
 //% endif
+//% if "exp_fast" in needs and vectors_of != "avx512"
+
+INLINE vf v_exp_fast(vf x) { return v_exp_neg(x); }
+//% endif
 //% if "mantissa" in needs
 
 // m in [sqrt(1/2), sqrt(2)) and n with x = m * 2^n, for positive finite x.

@@ -57,6 +57,23 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+// e^x for x <= 0: 6e-7 of the result, 0 from -88.03 on.  x = (i / 16) ln 2 + r, the sixteenths of
+// an octave from a table; half of the steps are no multiplications.
+INLINE vf v_exp_fast(vf x) {
+  // 2^(j/16), less what i << 19 adds to it.
+  const __m512i roots = _mm512_setr_epi32(
+      0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7,
+      0x3f75583f, 0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf,
+      0x3f7ac0c7, 0x3f7d257d);
+  const vf magic = set1(12582912.0f), sixteenths = set1(23.0831207f);
+  x = max(set1(-88.0296898f), x);  // i = -127 * 16, whose power is 0
+  const vf shifted = fma(x, sixteenths, magic);  // its low bits are i
+  const __m512i i = _mm512_castps_si512(shifted);
+  const vf r = fma(x, sixteenths, magic - shifted);
+  const vf power = _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_permutexvar_epi32(i, roots), _mm512_slli_epi32(i, 19)));
+  return fma(power * r, fma(r, set1(9.38384503e-4f), set1(0.0433242321f)), power);
+}
 // The sums of four vectors, each in an order of its own.
 INLINE void sums(const vf (&a)[4], float* to) {
   const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
@@ -310,45 +327,13 @@ struct ScoreBlock {
   vf* top;
 };
 
-template <int MR, int NV>
-void score(const ScoreBlock& s) {
-  vf c[MR][NV * P], b[NV * P];
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
-  for (int64_t d = 0; d < s.head; d++) {
-    load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
-    step<MR, NV>(c, s.q + d, s.q_stride, b);
-  }
-  const vf scale = set1(s.scale);
-  const Mask mask = s.m.mask;
-  const bool cuts = s.m.seen < NV * PANEL;
-  UNROLL for (int i = 0; i < MR; i++) {
-    vf high = s.top[i];
-    UNROLL for (int j = 0; j < NV * P; j++) {
-      const vm m = j / P == NV - 1 ? first(s.m.cols - j * W) : first(W);
-      vf v = c[i][j];
-      vf other = set1(s.m.fill);
-      if (mask.kind == NONE) {
-        v = v * scale;
-      } else {
-        const vf add = load(mask.data + i * mask.row + j * W, m);
-        other = mask.kind == ADD ? other + add : set1(-INF);
-        v = mask.kind == ADD ? fma(v, scale, add) : min(v * scale, add);
-      }
-      if (cuts) v = select(first(s.m.seen + i * s.m.step - j * W), v, other);
-      if (j / P == NV - 1) v = select(m, v, set1(-INF));
-      store(s.scores + i * KB + j * W, v);
-      high = max(v, high);
-    }
-    s.top[i] = high;
-  }
-}
-
-// The same for scores that lie there already, scaled; capped first if there is a cap.
-void mask_scores(const Masking& m, float softcap, int64_t rows, float* scores, vf* top) {
-  const bool cuts = m.seen < m.cols;
+// Scaled scores [rows x cols] that lie there already, capped first if there is a cap.
+void mask_scores(const Masking& m, float softcap, int64_t rows, int64_t cols, float* scores,
+                 vf* top) {
+  const bool cuts = m.seen < cols;
   for (int64_t i = 0; i < rows; i++) {
     vf high = top[i];
-    for (int64_t k = 0; k < padded(m.cols); k += W) {
+    for (int64_t k = 0; k < cols; k += W) {
       const vm inside = first(m.cols - k);
       vf v = load(scores + i * KB + k), other = set1(m.fill);
       if (softcap != 0.0f) v = set1(softcap) * v_tanh(v / set1(softcap));
@@ -364,6 +349,45 @@ void mask_scores(const Masking& m, float softcap, int64_t rows, float* scores, v
     }
     top[i] = high;
   }
+}
+
+// Puts down a tile whose elements become `each(element, row, vector)`.
+template <int MR, int NV, typename Each>
+INLINE void put_scores(const ScoreBlock& s, const vf (&c)[MR][NV * P], Each each) {
+  UNROLL for (int i = 0; i < MR; i++) {
+    vf high = s.top[i];
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      const vf v = each(c[i][j], i, j);
+      store(s.scores + i * KB + j * W, v);
+      high = max(v, high);
+    }
+    s.top[i] = high;
+  }
+}
+
+// Whole tiles of which every key is seen are masked in registers.
+template <int MR, int NV>
+void score(const ScoreBlock& s) {
+  vf c[MR][NV * P], b[NV * P];
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
+  for (int64_t d = 0; d < s.head; d++) {
+    load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
+    step<MR, NV>(c, s.q + d, s.q_stride, b);
+  }
+  const vf scale = set1(s.scale);
+  const Mask mask = s.m.mask;
+  const bool all = least(s.m.seen, s.m.cols) >= NV * PANEL;
+  if (all && mask.kind == ADD)
+    return put_scores<MR, NV>(s, c, [&](vf v, int i, int j) __attribute__((always_inline)) {
+      return fma(v, scale, load(mask.data + i * mask.row + j * W));
+    });
+  if (all && mask.kind == NONE)
+    return put_scores<MR, NV>(s, c, [&](vf v, int, int) __attribute__((always_inline)) {
+      return v * scale;
+    });
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    store(s.scores + i * KB + j * W, c[i][j] * scale);
+  mask_scores(s.m, 0.0f, MR, NV * PANEL, s.scores, s.top);
 }
 
 // scores[rows x keys] = scale * q k^T with keys read in place, W at a time.
@@ -525,28 +549,75 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
     r.bound = ABSORBING + CALM;
   return r;
 }
-// sums[MR x 16 NV] = sums * decay + weights[MR x rows] values[rows x 16 NV]; decay null: sums = 0.
+// sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
 struct SumBlock {
-  int64_t rows;
-  const float* weights;
+  int64_t rows;          // of values
+  float* weights;        // to be made of scores first by the block that begins with column 0
   const float* values;
   int64_t values_width;
   float* sums;
   int64_t width;
   const float* decay;
+  int64_t keys;          // whole panels of scores
+  const float* top;
+  float* total;          // of each row's weights
 };
 
 template <int MR, int NV>
-void accumulate(const SumBlock& s) {
-  vf c[MR][NV * P], b[NV * P];
+INLINE void begin_sums(const SumBlock& s, vf (&c)[MR][NV * P]) {
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
     c[i][j] = s.decay ? load(s.sums + i * s.width + j * W) * set1(s.decay[i]) : set1(0.0f);
-  for (int64_t k = 0; k < s.rows; k++) {
-    load_row<NV>(b, s.values + k * s.values_width, PANEL);
-    step<MR, NV>(c, s.weights + k, KB, b);
-  }
+}
+
+template <int MR, int NV>
+INLINE void end_sums(const SumBlock& s, const vf (&c)[MR][NV * P]) {
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
     store(s.sums + i * s.width + j * W, c[i][j]);
+}
+
+// One step of k at row `k` of the values.
+template <int MR, int NV>
+INLINE void add_row(const SumBlock& s, int64_t k, vf (&c)[MR][NV * P]) {
+  vf b[NV * P];
+  load_row<NV>(b, s.values + k * s.values_width, PANEL);
+  step<MR, NV>(c, s.weights + k, KB, b);
+}
+
+template <int MR, int NV>
+void accumulate(const SumBlock& s) {
+  vf c[MR][NV * P];
+  begin_sums<MR, NV>(s, c);
+  for (int64_t k = 0; k < s.rows; k++) add_row<MR, NV>(s, k, c);
+  end_sums<MR, NV>(s, c);
+}
+
+// The same where weights are scores yet: they become e^(score - top) one panel ahead of the
+// products, whose multiplications leave the processor's other units to exponentials.
+template <int MR, int NV>
+void weigh(const SumBlock& s) {
+  enum { STEPS = PANEL, EACH = MR * P };  // of values, exponentials a panel
+  vf c[MR][NV * P], total[MR];
+  UNROLL for (int i = 0; i < MR; i++) total[i] = set1(0.0f);
+  begin_sums<MR, NV>(s, c);
+  const auto weight = [&](int i, int64_t k) __attribute__((always_inline)) {
+    float* row = s.weights + i * KB;
+    const vf e = v_exp_fast(load(row + k) - set1(s.top[i]));
+    store(row + k, e);
+    total[i] = total[i] + e;
+  };
+  UNROLL for (int e = 0; e < EACH; e++) weight(e / P, e % P * W);
+  int64_t k = 0;
+  for (int64_t next = PANEL; next < s.keys; next += PANEL) {
+    UNROLL for (int step = 0; step < STEPS; step++) {
+      UNROLL for (int e = step * EACH / STEPS; e < (step + 1) * EACH / STEPS; e++)
+        weight(e / P, next + e % P * W);
+      add_row<MR, NV>(s, k++, c);
+    }
+  }
+  for (; k < s.rows; k++) add_row<MR, NV>(s, k, c);
+  end_sums<MR, NV>(s, c);
+  UNROLL for (int i = 0; i < MR; i++)
+    s.total[i] = s.total[i] * (s.decay ? s.decay[i] : 0.0f) + reduce_add(total[i]);
 }
 
 // Register tiles, largest first; any block is covered by some of each.
@@ -595,6 +666,28 @@ constexpr void (*ACCUMULATE[][3])(const SumBlock&) = {
         accumulate<1, 1>,
     },
 };
+constexpr void (*WEIGH[][3])(const SumBlock&) = {
+    {
+        weigh<6, 4>,
+        weigh<6, 2>,
+        weigh<6, 1>,
+    },
+    {
+        weigh<4, 4>,
+        weigh<4, 2>,
+        weigh<4, 1>,
+    },
+    {
+        weigh<2, 4>,
+        weigh<2, 2>,
+        weigh<2, 1>,
+    },
+    {
+        weigh<1, 4>,
+        weigh<1, 2>,
+        weigh<1, 1>,
+    },
+};
 
 // Calls body(i, row tile, j, panel tile) for register tiles that cover rows x panels.
 template <typename Body>
@@ -617,8 +710,8 @@ struct Running {
   float top[QB_PADDED], total[QB_PADDED], decay[QB_PADDED];
 };
 
-// Turns a block of scores into weights e^(score - maximum so far) and updates `run`.
-void exponentials(float* scores, const vf* top, int64_t rows, int64_t keys, Running& run) {
+// Takes up a block's maxima: what was summed before shrinks by `decay`.
+void raise(const vf* top, int64_t rows, Running& run) {
   float before[QB_PADDED];
   for (int64_t i = 0; i < QB_PADDED; i++) before[i] = run.top[i];
   for (int64_t i = 0; i < rows; i++) {
@@ -626,18 +719,7 @@ void exponentials(float* scores, const vf* top, int64_t rows, int64_t keys, Runn
     if (high > run.top[i]) run.top[i] = high;
   }
   for (int64_t i = 0; i < rows; i += W)
-    store(run.decay + i, v_exp_neg(load(before + i) - load(run.top + i)));
-  for (int64_t i = 0; i < rows; i++) {
-    float* row = scores + i * KB;
-    const vf high = set1(run.top[i]);
-    vf total = set1(0.0f);
-    for (int64_t k = 0; k < keys; k += W) {
-      const vf e = v_exp_neg(load(row + k) - high);
-      store(row + k, e);
-      total = total + e;
-    }
-    run.total[i] = run.total[i] * run.decay[i] + reduce_add(total);
-  }
+    store(run.decay + i, v_exp_fast(load(before + i) - load(run.top + i)));
 }
 
 // y = sums / total.  A row whose every key was dropped has total 0: zeros, or the average of all
@@ -683,12 +765,13 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
                    t->scale, part_of(later ? bare : masking, i, col), s.scores + i * KB + col,
                    (later ? unused : top) + i});
     });
-  if (later) mask_scores(masking, t->softcap, rows, s.scores, top);
-  exponentials(s.scores, top, rows, padded(keys), run);
+  if (later) mask_scores(masking, t->softcap, rows, padded(keys), s.scores, top);
+  raise(top, rows, run);
   cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
-    ACCUMULATE[m][n]({value_rows(keys), s.scores + i * KB,
-                      h.values + value_rows(k) * h.width + j * PANEL, h.width,
-                      s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i});
+    (j == 0 ? WEIGH : ACCUMULATE)[m][n](
+        {value_rows(keys), s.scores + i * KB, h.values + value_rows(k) * h.width + j * PANEL,
+         h.width, s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i,
+         padded(keys), run.top + i, run.total + i});
   });
 }
 
