@@ -20,6 +20,7 @@ from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.compressing import compress
+from tracea_graph.pipeline.findings import findings_of
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
@@ -178,6 +179,8 @@ def _steps(
         lock.check(assembly)
         workshop.use(lock.drivers(assembly.workloads(())))
     report.planned(assembly, trace)
+    clock.step("scanning weights")
+    report.findings = findings_of(model.graph, planner.scan)
 
     clock.pause()
     yield assembly
