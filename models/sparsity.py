@@ -30,9 +30,6 @@ from onnx import TensorProto, helper, numpy_helper
 from models.sparse import PATTERNS, block_mask
 from tracea_graph import Options, api
 from tracea_graph.config import Window
-from tracea_graph.onnx_io import load
-from tracea_graph.passes.structure import WeightScan
-from tracea_graph.pipeline.findings import findings_of
 
 __all__ = ["attention_model", "product_model"]
 
@@ -75,7 +72,7 @@ def attention_model(size: int, mask: Array | None = None) -> onnx.ModelProto:
         helper.make_node("Softmax", ["masked"], ["weights"], axis=-1),
         helper.make_node("MatMul", ["weights", "v"], ["y"]),
     ]
-    weights = {"scale": np.float32(HEAD**-0.5)}
+    weights: dict[str, Array] = {"scale": np.array(HEAD**-0.5, np.float32)}
     if mask is None:
         del nodes[3]
         nodes[3].input[0] = "scores"

@@ -81,7 +81,7 @@ class DropDeadChannels:
             gamma = graph.weight(norm.inputs[1])
             made = norm.inputs[0] in {v for n in region.nodes for v in n.outputs}
             if made and gamma is not None and gamma.count == len(found):
-                found |= gamma.array().reshape(-1) == 0
+                found[gamma.array().reshape(-1) == 0] = True
         return found
 
     def _unused(self, graph: TileGraph, region: Region) -> Mask:
@@ -101,8 +101,7 @@ class DropDeadChannels:
         taps = 1 if result or node.op != "Conv" else prod(weight.shape[2:])
         if lines.size != count * taps:  # none is zero, or some were dropped already
             return nothing
-        whole: Mask = lines.reshape(count, -1).all(1)
-        return whole
+        return np.asarray(lines.reshape(count, -1).all(1))
 
     def _without(
         self, graph: TileGraph, first: Region, last: Region, kept: Mask, values: Floats

@@ -62,10 +62,18 @@ class Reporter:
     assembly: Assembly | None = None
     held_out: float | None = None
     findings: tuple[Finding, ...] = ()
+    told: tuple[str, ...] = ()
     trace: Trace = field(default_factory=Trace)
 
     def planned(self, assembly: Assembly, trace: Trace) -> None:
         self.assembly, self.trace = assembly, trace
+
+    def confirm(self, kept: Built | None) -> None:
+        """Measure what is to be published on inputs that steered nothing.
+
+        Raises VerifyError as :meth:`Compression.confirm` does.
+        """
+        self.held_out, self.told = self.compression.confirm(kept)
 
     def worth_building(self) -> bool:
         """False if no rewrite applies; plain ONNX is worth it if the graph became another."""
@@ -183,7 +191,7 @@ class Reporter:
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = [*self.notes, *self.compression.warnings, *judge.warnings]
+        found = [*self.notes, *self.compression.warnings, *self.told, *judge.warnings]
         found += filter(None, (runtime_conflict(),))
         if is_result(self.model):
             name = self.model.path.name
