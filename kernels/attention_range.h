@@ -69,17 +69,32 @@ float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
   return reduce_max(high);
 }
 
+// The end of the keys in order for the last of these rows.
+INLINE int64_t order_end(const tracea_attention_tile* t, int64_t q, int64_t rows, Span span) {
+  const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
+  return t->causal ? most(span.low, least(padded(most(seen, 0)), span.high)) : span.high;
+}
+
+// What the mask alone says about these rows.
+tracea_attention_range mask_range(const Head& h, int64_t q, int64_t rows, Span span) {
+  const tracea_attention_tile* t = h.t;
+  tracea_attention_range r = {span.low, order_end(t, q, rows, span), -INF};
+  if (t->mask_kind == 1 && r.high < span.high)
+    r.beyond = largest(h, q, rows, r.high, span.high - r.high);
+  if (t->mask_kind == 0 || t->mask_col == 0) return r;
+  r.low = first_seen(h, q, rows, r.low, r.high);
+  r.high = last_seen(h, q, rows, r.low, r.high);
+  return r;
+}
+
 Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   const tracea_attention_tile* t = h.t;
   Range r = {span.low, span.high, -INF};
   if (!h.skips) return r;
-  if (t->causal) {
-    const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
-    r.high = most(span.low, least(padded(most(seen, 0)), span.high));
-    if (t->mask_kind == 0) r.bound = t->fill;
-    if (t->mask_kind == 1 && r.high < span.high)
-      r.bound = t->fill + largest(h, q, rows, r.high, span.high - r.high);
-  }
+  r.high = order_end(t, q, rows, span);
+  const tracea_attention_range seen = t->ranges ? t->ranges[q / QB] : mask_range(h, q, rows, span);
+  if (t->causal && t->mask_kind == 0) r.bound = t->fill;
+  if (t->mask_kind == 1 && r.high < span.high) r.bound = t->fill + seen.beyond;
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
     const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
@@ -87,8 +102,7 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
     if (!(size * h.size * scale < CALM)) return r;
   }
   const int64_t high = r.high;
-  r.low = first_seen(h, q, rows, r.low, r.high);
-  r.high = last_seen(h, q, rows, r.low, r.high);
+  r.low = seen.low, r.high = seen.high;
   if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
     r.bound = ABSORBING + CALM;
   return r;

@@ -35,6 +35,8 @@ class Function:
     gives: str = "void"
 
 
+_RANGES = "const tracea_attention_tile*, tracea_attention_range*"
+
 KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
     {
         "gemm": (
@@ -58,6 +60,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "attention": (
             Function("attention", "const tracea_attention_tile*"),
             Function("attention_scratch", "int64_t, int64_t, int64_t", "int64_t"),
+            Function("attention_ranges", _RANGES),
         ),
         "conv": (Function("conv", "const tracea_conv_tile*"),),
         "depthwise": (Function("depthwise", "const tracea_depthwise_tile*"),),
@@ -91,6 +94,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "attention_bf16": (
             Function("attention_bf16", "const tracea_attention_tile*"),
             Function("attention_bf16_scratch", "int64_t, int64_t, int64_t", "int64_t"),
+            Function("attention_bf16_ranges", _RANGES),
         ),
         "conv_bf16": (
             Function("conv_bf16", "const tracea_conv_tile*"),

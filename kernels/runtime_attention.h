@@ -9,6 +9,8 @@ constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the ke
 constexpr int64_t kFewQueries = 4;  // rows for which packing the keys would cost more than it saves
 constexpr int64_t kMaxWindow = int64_t{1} << 40;
 constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
+constexpr int64_t kLargeMask = 1 << 18;  // elements from which a mask all heads share is read once
+constexpr int64_t kRangesPerTask = 16;
 
 struct AttentionJob {
   tracea_attention_fn attention;
@@ -17,6 +19,9 @@ struct AttentionJob {
   int64_t mask_size;              // bytes per element
   int64_t lane;                   // elements of q, k and v in four bytes
   int64_t groups, parts, chunks;  // key heads; tasks per key head; tasks per heads' queries
+  tracea_attention_ranges_fn find_ranges;
+  tracea_attention_range* ranges;  // [batches][chunks][blocks], or null: each task looks itself
+  int64_t blocks, pieces;          // blocks of queries, and tasks that find their ranges, per chunk
   Slots slots;
 };
 
@@ -49,8 +54,40 @@ inline void attention_task(void* usr, size_t index) {
     tile.q_stride = tile.q_head, tile.y_stride = tile.y_head, tile.mask_row = tile.mask_head;
   }
   tile.scratch = memory_of(job.slots, slot);
+  if (job.ranges) tile.ranges = job.ranges + (b * job.chunks + chunk) * job.blocks;
   job.attention(&tile);
   release_slot(job.slots, slot);
+}
+
+// What the mask leaves of the keys for some of a chunk's queries, whatever the head.
+inline void ranges_task(void* usr, size_t index) {
+  AttentionJob& job = *static_cast<AttentionJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index), piece = task % job.pieces;
+  const int64_t chunk = task / job.pieces % job.chunks, b = task / job.pieces / job.chunks;
+  const int64_t queries = job.q->dims[2], rows = kRangesPerTask * TRACEA_QUERIES;
+  const int64_t first = queries * chunk / job.chunks + piece * rows;
+  const int64_t last = least(queries * (chunk + 1) / job.chunks, first + rows);
+  tracea_attention_tile tile = job.common;
+  tile.queries = last - first;
+  const int64_t at = b * job.mask->strides[0] + first * job.mask->strides[2];
+  tile.mask = job.mask->data + at * job.mask_size;
+  tile.seen += first;
+  job.find_ranges(&tile, job.ranges + (b * job.chunks + chunk) * job.blocks + piece * kRangesPerTask);
+}
+
+// Ranges of a large mask that all heads share are found once, before the heads run.
+inline bool find_ranges(Run& run, AttentionJob& job, Scratch& scratch) {
+  const int64_t batches = job.q->dims[0], queries = job.q->dims[2], keys = job.k->dims[2];
+  const bool shared = job.mask && job.mask->strides[1] == 0 && job.mask->strides[2] != 0 &&
+                      job.mask->strides[3] == 1 && job.q->dims[1] > 1;
+  if (!shared || job.common.direct || queries <= kFewQueries || keys < kLargeMask / queries)
+    return true;
+  job.blocks = ceil_div(ceil_div(queries, job.chunks), TRACEA_QUERIES);
+  job.pieces = ceil_div(job.blocks, kRangesPerTask);
+  const int64_t all = batches * job.chunks * job.blocks;
+  job.ranges = reinterpret_cast<tracea_attention_range*>(
+      scratch.take(all * static_cast<int64_t>(sizeof *job.ranges)));
+  return job.ranges && run.parallel(batches * job.chunks * job.pieces, ranges_task, &job);
 }
 
 inline bool check_attention_of(Signature& call, int32_t type, int32_t result) {
@@ -151,8 +188,9 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   const int64_t tasks = all * job.parts * job.chunks;
   const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : host.isa->attention_scratch;
   const int64_t bytes = scratch_of(keys, job.common.head, views[2].dims[3]);
-  Scratch scratch(run);
-  return make_slots(run, scratch, tasks, bytes, &job.slots) &&
+  job.find_ranges = narrow ? host.isa->attention_bf16_ranges : host.isa->attention_ranges;
+  Scratch scratch(run), ranges(run);
+  return find_ranges(run, job, ranges) && make_slots(run, scratch, tasks, bytes, &job.slots) &&
          run.parallel(tasks, attention_task, &job);
 }
 

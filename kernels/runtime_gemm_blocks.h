@@ -20,7 +20,11 @@ struct BlocksJob {
   int64_t groups, groups_per_chunk, chunks, panels_per_task, tasks_per_chunk;
   float* packed;      // [groups][depth][16]; null: x as it lies
   int32_t* finite;    // by group
+  int32_t* packing;   // by group: how far its packing is
+  int64_t* starts;    // by panel, and one more: its first stored block
 };
+
+enum Packing : int32_t { kAsItLies, kUnderWay, kPacked };
 
 inline bool check_gemm_blocks(Signature& call) {
   const tracea_chain_type* chain = call.chain();
@@ -41,21 +45,20 @@ inline bool check_gemm_blocks(Signature& call) {
 
 inline int64_t places_of_panel(const BlocksJob& job) { return job.depth / job.block; }
 
-// The first stored block at `place` or behind it.
-inline int64_t first_block(const BlocksJob& job, int64_t place) {
-  int64_t low = 0, high = job.stored;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (job.places[middle] < place) low = middle + 1;
-    else high = middle;
+// Where each panel's stored blocks begin; the places are in order.
+inline void find_starts(const BlocksJob& job, int64_t panels) {
+  const int64_t each = places_of_panel(job);
+  int64_t stored = 0;
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    job.starts[panel] = stored;
+    while (stored < job.stored && job.places[stored] < (panel + 1) * each) ++stored;
   }
-  return low;
+  job.starts[panels] = job.stored;
 }
 
-inline void pack_group(void* usr, size_t index) {
-  const BlocksJob& job = *static_cast<const BlocksJob*>(usr);
+inline void pack_group(const BlocksJob& job, int64_t group) {
   const GemmJob& gemm = job.gemm;
-  const int64_t group = static_cast<int64_t>(index), row = group * kGroup;
+  const int64_t row = group * kGroup;
   float* to = job.packed + group * job.depth * kGroup;
   tracea_gemm_pack_tile tile;
   tile.k = gemm.k, tile.columns = least(kGroup, gemm.m - row);
@@ -65,6 +68,23 @@ inline void pack_group(void* usr, size_t index) {
   gemm.isa->gemm_pack(&tile);
   memset(to + gemm.k * kGroup, 0, static_cast<size_t>((job.depth - gemm.k) * kGroup) * sizeof *to);
   job.finite[group] = gemm.isa->all_finite(to, gemm.k * kGroup);
+}
+
+// Packs a group of rows unless another task did, or waits until the one that does is through.
+inline void want_group(const BlocksJob& job, int64_t group) {
+  if (!job.packed) return;
+  int32_t* state = &job.packing[group];
+  int32_t seen = __atomic_load_n(state, __ATOMIC_ACQUIRE);
+  if (seen == kAsItLies && __atomic_compare_exchange_n(state, &seen, kUnderWay, false,
+                                                    __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+    pack_group(job, group);
+    __atomic_store_n(state, kPacked, __ATOMIC_RELEASE);
+    return;
+  }
+  while (seen != kPacked) {
+    sched_yield();
+    seen = __atomic_load_n(state, __ATOMIC_ACQUIRE);
+  }
 }
 
 // bias + 0 * x over the blocks [low, high) of a panel leaves out, for some rows of sixteen columns.
@@ -96,10 +116,8 @@ inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int6
   tile.rows = static_cast<int32_t>(least(kGroup, gemm.m - row));
   tile.a = job.packed ? job.packed + group * job.depth * kGroup : gemm.x->f32();
   tile.a_step = job.a_step, tile.block = job.block;
-  int64_t low = first_block(job, panel * places_of_panel(job));
   for (int64_t p = panel; p < end; ++p) {
-    const int64_t high = first_block(job, (p + 1) * places_of_panel(job));
-    const int64_t n = p * TRACEA_PANEL;
+    const int64_t low = job.starts[p], high = job.starts[p + 1], n = p * TRACEA_PANEL;
     tile.b = gemm.w->f32() + low * job.block * TRACEA_PANEL;
     tile.place = job.places + low, tile.count = high - low;
     tile.first = p * places_of_panel(job);
@@ -113,11 +131,21 @@ inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int6
     tile.c = in_place(gemm) ? gemm.results[0].f32() + row * y_row + n : finished + (n - n0);
     tile.ldc = in_place(gemm) ? y_row : kWide;
     gemm.isa->gemm_blocks(&tile);
-    low = high;
   }
   if (!in_place(gemm))
     finish(gemm, item_of(gemm, 0), {row, n0, tile.rows, static_cast<int32_t>(columns)}, finished,
            kWide);
+}
+
+// Part `part` of `parts` of the blocks of panels [panel, end), which are wanted next.
+inline void prefetch_blocks(const BlocksJob& job, int64_t panel, int64_t end, int64_t part,
+                            int64_t parts) {
+  if (panel >= end) return;
+  const int64_t block = job.block * TRACEA_PANEL * 4, line = 64;
+  const char* from = job.gemm.w->data + job.starts[panel] * block;
+  const int64_t lines = (job.starts[end] - job.starts[panel]) * block / line;
+  for (int64_t i = lines * part / parts; i < lines * (part + 1) / parts; ++i)
+    __builtin_prefetch(from + i * line, 0, 2);
 }
 
 inline void blocks_task(void* usr, size_t index) {
@@ -126,10 +154,17 @@ inline void blocks_task(void* usr, size_t index) {
   const int64_t chunk = task / job.tasks_per_chunk;
   const int64_t first = task % job.tasks_per_chunk * job.panels_per_task;
   const int64_t last = least(ceil_div(job.gemm.n, TRACEA_PANEL), first + job.panels_per_task);
-  const int64_t end = least(job.groups, (chunk + 1) * job.groups_per_chunk);
+  const int64_t begin = chunk * job.groups_per_chunk;
+  const int64_t count = least(job.groups - begin, job.groups_per_chunk);
+  // Tasks of a chunk begin with different groups, so that each packs some of them.
+  const int64_t turn = task % job.tasks_per_chunk * count / job.tasks_per_chunk;
   for (int64_t panel = first; panel < last; panel += kTogether)
-    for (int64_t group = chunk * job.groups_per_chunk; group < end; ++group)
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t group = begin + (i + turn) % count;
+      want_group(job, group);
+      prefetch_blocks(job, panel + kTogether, least(panel + 2 * kTogether, last), i, count);
       blocks_tile(job, group, panel, least(panel + kTogether, last));
+    }
 }
 
 inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJob& job) {
@@ -193,17 +228,18 @@ inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
   job.tasks_per_chunk = ceil_div(panels, job.panels_per_task);
   const bool as_it_lies = gemm.m == 1 && job.depth == gemm.k && gemm.x_step == 1;
   if (as_it_lies) job.packed_floats = 0;
+  const int64_t starts_bytes = (panels + 1) * static_cast<int64_t>(sizeof *job.starts);
   Scratch scratch(run);
-  char* memory = scratch.take((job.packed_floats + job.groups) * 4);
+  char* memory = scratch.take(job.packed_floats * 4 + starts_bytes + 2 * job.groups * 4);
   if (!memory) return false;
-  job.finite = reinterpret_cast<int32_t*>(memory + job.packed_floats * 4);
+  job.starts = reinterpret_cast<int64_t*>(memory + job.packed_floats * 4);
+  job.finite = reinterpret_cast<int32_t*>(memory + job.packed_floats * 4 + starts_bytes);
+  job.packing = job.finite + job.groups;
   job.a_step = as_it_lies ? 1 : kGroup;
-  if (as_it_lies) {
-    job.finite[0] = gemm.isa->all_finite(gemm.x->f32(), gemm.k);
-  } else {
-    job.packed = reinterpret_cast<float*>(memory);
-    if (!run.parallel(job.groups, pack_group, &job)) return false;
-  }
+  find_starts(job, panels);
+  if (as_it_lies) job.finite[0] = gemm.isa->all_finite(gemm.x->f32(), gemm.k);
+  else job.packed = reinterpret_cast<float*>(memory);
+  for (int64_t group = 0; group < job.groups; ++group) job.packing[group] = kAsItLies;
   return run.parallel(job.chunks * job.tasks_per_chunk, blocks_task, &job);
 }
 

@@ -162,6 +162,14 @@ typedef struct {
 } tracea_gather_tile;
 typedef void (*tracea_gather_fn)(const tracea_gather_tile*);
 
+// What a mask leaves of the keys for TRACEA_QUERIES query rows: keys [low, high) at most, and the
+// largest element of an additive one among the keys behind the last in order.
+#define TRACEA_QUERIES 24
+typedef struct {
+  int64_t low, high;
+  float beyond;
+} tracea_attention_range;
+
 // Scaled dot-product attention for `heads` heads of q that share k and v, and query rows
 // [0, queries) of each:
 //   s = scale * q k^T, keys [0, keys); then softcap * tanh(s / softcap) if there is a cap
@@ -187,8 +195,11 @@ typedef struct {
   void* y; int64_t y_stride, y_head;
   int32_t y_size;                        // bytes of an element: 4; in bf16 also 2
   void* scratch;                         // >= tracea_attention_scratch(...) bytes, 64-byte aligned
+  const tracea_attention_range* ranges;  // by TRACEA_QUERIES rows, the same for all heads; or null
 } tracea_attention_tile;
 typedef void (*tracea_attention_fn)(const tracea_attention_tile*);
+// The ranges of a tile's rows; of the tile only sizes, order, windows and the mask are looked at.
+typedef void (*tracea_attention_ranges_fn)(const tracea_attention_tile*, tracea_attention_range*);
 // attention_bf16: q, k and v are bf16; a column of q and k is a pair of them (`head` and all steps
 // of q, k and v count pairs), k's columns lie side by side, nothing is read in place.
 typedef int64_t (*tracea_attention_scratch_fn)(int64_t keys, int64_t head, int64_t head_v);
@@ -370,6 +381,7 @@ typedef struct {
   tracea_gather_fn gather;
   tracea_attention_fn attention;
   tracea_attention_scratch_fn attention_scratch;
+  tracea_attention_ranges_fn attention_ranges;
   tracea_conv_fn conv;
   tracea_depthwise_fn depthwise;
   tracea_pool_fn pool;
@@ -385,6 +397,7 @@ typedef struct {
   tracea_finite_fn all_finite;
   tracea_attention_fn attention_bf16;
   tracea_attention_scratch_fn attention_bf16_scratch;
+  tracea_attention_ranges_fn attention_bf16_ranges;
   tracea_conv_fn conv_bf16;              // inputs are pairs of bf16, depth and strides count pairs
   tracea_conv_fn conv_stem_bf16;         // inputs are float32, results may be bf16
   tracea_depthwise_fn depthwise_bf16;    // strides of x count pairs

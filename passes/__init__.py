@@ -36,8 +36,10 @@ from tracea_graph.passes import (
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
 from tracea_graph.passes.conv_bf16 import ConvInBf16
+from tracea_graph.passes.dead_channels import DEAD_CHANNELS, DropDeadChannels
 from tracea_graph.passes.exact_rank import LOW_RANK, FactorGemm
 from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16
+from tracea_graph.passes.structure import WeightScan
 from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
 
@@ -45,7 +47,7 @@ __all__ = ["CONNECT", "FORMS", "UNCHANGED", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-FORMS = (*LOWERING, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
+FORMS = (*LOWERING, DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
 """Rules that give a region another form: without them it is there in its plain one."""
 
 
@@ -173,13 +175,16 @@ def phases(
     precision: str = "fp32",
     windows: Sequence[Window] = (),
     compressed: Mapping[str, Compressed] = UNCHANGED,
+    scan: WeightScan | None = None,
 ) -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
     ``bf16`` or ``bf16-weights``; ``windows`` are for attention; ``compressed`` has what
-    stands for matrices, by the names these are stored under.
+    stands for matrices, by the names these are stored under; ``scan`` what an earlier plan found
+    in weights.
     """
+    scan = scan or WeightScan()
     exact = (
         _SPELL,
         _RECOGNISE,
@@ -187,6 +192,7 @@ def phases(
         _REDUCE,
         _FUSE,
         _FINISH,
+        Phase("narrow", (DropDeadChannels(scan),)),
         *_lower_convolutions(precision),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
@@ -197,6 +203,6 @@ def phases(
     near = (WindowAttention(tuple(windows)),) if windows else ()
     rules = (FactorOnRequest(compressed), PruneBlocks(compressed))
     smaller = (Phase("compress", rules),) if compressed else ()
-    sparse = Phase("sparsity", (FactorGemm(), SkipZeroBlocks(), *near))
+    sparse = Phase("sparsity", (FactorGemm(scan), SkipZeroBlocks(scan), *near))
     last = Phase(CONNECT, (trunk.ConnectBlocks(),))
     return (*exact, *smaller, sparse, *_lower(precision), last)

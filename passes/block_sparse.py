@@ -19,7 +19,8 @@ from tracea_graph.ir import DType, Weight
 from tracea_graph.ops.gemm import BLOCKS, PANEL, SCATTER_SINCE, GemmParams, pack_blocks
 from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.zeros import Places, ZeroScan, active_places
+from tracea_graph.passes.structure import WeightScan
+from tracea_graph.passes.zeros import Places, active_places
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -33,7 +34,7 @@ _MOST_STORED = 0.9
 class SkipZeroBlocks:
     """A product over packed float32 weights leaves out what is zero in them."""
 
-    scan: ZeroScan = field(default_factory=ZeroScan)
+    scan: WeightScan = field(default_factory=WeightScan)
     name: str = "zero-blocks"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -45,7 +46,7 @@ class SkipZeroBlocks:
         panels = graph.weight(region.operands[1])
         if panels is None or not (sources := _sources(graph, region)):
             return
-        zeros = self.scan.zeros(sources, panels.array)
+        zeros = self.scan.zeros.zeros(sources, panels.array)
         if not zeros.size:
             return
         if graph.opset < SCATTER_SINCE:

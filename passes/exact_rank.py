@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels
-from tracea_graph.passes.ranks import EPSILON, RankScan
+from tracea_graph.passes.ranks import EPSILON
 from tracea_graph.passes.regions import fused
+from tracea_graph.passes.structure import WeightScan
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -34,7 +35,7 @@ LOW_RANK = "low-rank"
 class FactorGemm:
     """A product over the packed panels of one constant of the model."""
 
-    scan: RankScan = field(default_factory=RankScan)
+    scan: WeightScan = field(default_factory=WeightScan)
     name: str = FACTORED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
@@ -48,7 +49,7 @@ class FactorGemm:
         shape = graph.spec(region.results[0]).shape
         if source is None or shape is None or source.dtype is not DType.F32:
             return
-        found = self.scan.factors(source)
+        found = self.scan.ranks.factors(source)
         node = products[0]
         if found is None or float(node.attrs.get("alpha", 1.0)) != 1.0:  # type: ignore[arg-type]
             return

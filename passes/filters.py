@@ -32,8 +32,8 @@ from tracea_graph.ttg import TileGraph
 Floats = npt.NDArray[np.floating[Any]]
 
 __all__ = [
-    "Affine", "after_filters", "before_filters", "layout_for", "pack_weight", "pad_bias",
-    "transformed",
+    "Affine", "after_filters", "before_filters", "bias_size", "layout_for",
+    "pack_weight", "pad_bias", "transformed",
 ]  # fmt: skip
 
 _STEM = 8
@@ -142,7 +142,7 @@ def after_filters(
     params: ConvParams, weight: Weight, bias: Weight | None, affine: Affine, name: str
 ) -> tuple[Weight, Weight]:
     """Filters and bias of ``affine(conv(x))``."""
-    shape, size = params.shape, _bias_size(params)
+    shape, size = params.shape, bias_size(params)
 
     def filters() -> Array:
         scale, _ = affine.arrays()
@@ -165,7 +165,7 @@ def before_filters(
     params: ConvParams, weight: Weight, bias: Weight | None, affine: Affine, name: str
 ) -> tuple[Weight, Weight]:
     """Filters and bias of ``conv(affine(x))``, which is exact without padding only."""
-    shape, size = params.shape, _bias_size(params)
+    shape, size = params.shape, bias_size(params)
     per_group = params.filters // params.groups
 
     def by_filter(values: Floats) -> Floats:
@@ -199,5 +199,5 @@ def _offsets(bias: Weight | None, params: ConvParams) -> Floats:
     return bias.load()[: params.filters].astype(np.float64)
 
 
-def _bias_size(params: ConvParams) -> int:
+def bias_size(params: ConvParams) -> int:
     return BLOCK * blocks(params.filters) if params.in_blocks else params.filters

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Weight
 
-__all__ = ["Mask", "Places", "ZeroScan", "active_places", "sampled_zeros"]
+__all__ = ["LEAST_ZEROS", "Mask", "Places", "ZeroScan", "active_places", "sampled_zeros"]
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int32]
 _SAMPLE = 2048
 """Numbers looked at before a matrix counts as dense."""
-_LEAST_ZEROS = 0.1
+LEAST_ZEROS = 0.1
 """Share of zeros below which nothing could be gained."""
 
 
@@ -65,7 +65,7 @@ class ZeroScan:
 
         ``panels`` is called only if a sample of a source has enough zeros.
         """
-        if all(sampled_zeros(w.array()) < _LEAST_ZEROS for w in sources):
+        if all(sampled_zeros(w.array()) < LEAST_ZEROS for w in sources):
             return np.zeros((0, 0), np.bool_)
         key = tuple(w.digest for w in sources)
         if key not in self._maps:

@@ -19,7 +19,8 @@ from tracea_graph.onnx_io import load as load_model
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.clock import Clock
-from tracea_graph.pipeline.compressing import compress
+from tracea_graph.pipeline.compressing import Setting, compress
+from tracea_graph.pipeline.findings import findings_of
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
@@ -169,7 +170,10 @@ def _steps(
     locked = lock.recipe(model.graph, foundry.isas) if lock else None
     cost = lock.cost if lock else None
     planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas, cost)
-    smaller = compress(model, options, inputs, planner, foundry, scratch, clock)
+    if options.compresses:
+        clock.step("compressing")
+    setting = Setting(model, options, inputs, planner, foundry, scratch, clock.progress)
+    smaller = compress(setting)
     inputs, planner = smaller.inputs, smaller.planner
     workshop = Workshop(model, options, planner, foundry, scratch, locked)
     report = Reporter(paths, model, inputs, foundry.isas, options, notes, clock, smaller)
@@ -178,6 +182,8 @@ def _steps(
         lock.check(assembly)
         workshop.use(lock.drivers(assembly.workloads(())))
     report.planned(assembly, trace)
+    clock.step("scanning weights")
+    report.findings = findings_of(model.graph, planner.scan)
 
     clock.pause()
     yield assembly
@@ -197,7 +203,7 @@ def _steps(
 
         clock.step("timing")
         kept = judge.time(right)
-        report.held_out = smaller.confirm(kept)
+        report.confirm(kept)
 
         clock.step("writing")
         return report.publish(kept, judge, workshop, stage)

@@ -16,10 +16,18 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny import answers
 
 from tracea_graph import Options, Report, api
-from tracea_graph.compress import Samples, calibrate, split
+from tracea_graph.compress import (
+    Samples,
+    calibrate,
+    output_errors,
+    share_of_largest,
+    split,
+)
+from tracea_graph.compress.metric import Outputs
 from tracea_graph.config import Prune
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io.switches import Change
 
 Array = npt.NDArray[Any]
 K, N = 192, 256
@@ -201,12 +209,61 @@ def test_a_broken_file_of_sums_is_not_used(model: Path, data: Path, tmp_path: Pa
     assert found.sets == 5
 
 
-def test_every_fifth_set_is_held_out(model: Path, data: Path) -> None:
-    samples, held, notes = split(data, None, load(model))
-    assert samples is not None and [name for name, _ in samples] == [
-        f"data.npz[{i}]" for i in (0, 2, 3, 4)
+def parts(
+    model: Path, data: Path | None, holdout: Path | None = None
+) -> tuple[list[str], list[str], list[str], str]:
+    """Names of the sets to calibrate with, those that steer, those reported of; what is said."""
+    found = split(data, holdout, load(model), {"made up": {}})
+    seen = [name for name, _ in found.calibrate] if found.calibrate else []
+    return seen, [*found.steer], [*found.report], " ".join(found.warnings)
+
+
+def test_what_steers_the_search_is_not_what_is_reported_of(model: Path, data: Path) -> None:
+    seen, steer, report, said = parts(model, data)
+    assert seen == [f"data.npz[{i}]" for i in (0, 2, 4)]
+    assert (steer, report, said) == (["data.npz[1]"], ["data.npz[3]"], "")
+
+
+def test_data_of_its_own_is_reported_of(model: Path, data: Path, tmp_path: Path) -> None:
+    held = tmp_path / "held.npz"
+    np.savez(held, x=inputs(3, seed=1))
+    seen, steer, report, said = parts(model, data, held)
+    assert seen == [f"data.npz[{i}]" for i in (0, 2, 3, 4)] and steer == ["data.npz[1]"]
+    assert report == [f"held.npz[{i}]" for i in range(3)] and not said
+    one = tmp_path / "one.npz"
+    np.savez(one, x=inputs(1))
+    seen, steer, report, said = parts(model, one, held)
+    assert seen == ["one.npz[0]"] and steer == ["held.npz[0]", "held.npz[2]"]
+    assert report == ["held.npz[1]"] and not said
+
+
+def test_too_few_sets_for_three_parts_are_told(model: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few.npz"
+    np.savez(few, x=inputs(2))
+    seen, steer, report, said = parts(model, few)
+    assert seen == ["few.npz[0]"] and steer == report == ["few.npz[1]"]
+    assert "the error reported steered the search" in said
+    np.savez(few, x=inputs(1))
+    assert "what calibrated it" in parts(model, few)[3]
+    assert "the figure means little" in parts(model, None)[3]
+
+
+def test_the_power_of_an_error_is_found(model: Path, data: Path, tmp_path: Path) -> None:
+    """A distance grows with a change, its square with the square: both add up in quadrature."""
+    loaded = load(model)
+    feeds = [feed for _, feed in Samples.of(data, loaded)][:1]
+    deltas = [("x", "h", decaying(K, N, 5)), ("r", "y", decaying(N, K, 6))]
+    changes = [Change(i, x, y, 1e-3 * d) for i, (x, y, d) in enumerate(deltas)]
+
+    def squared(found: Outputs, wanted: Outputs) -> float:
+        return share_of_largest(found, wanted) ** 2
+
+    results = [
+        output_errors(model, changes, 2, feeds, metric, tmp_path / "s", lambda step: None)
+        for metric in (share_of_largest, squared)
     ]
-    assert list(held) == ["data.npz[1]"] and not notes
+    assert [power for _, power in results] == [1, 2]
+    np.testing.assert_allclose(np.square(results[0][0]), results[1][0], rtol=1e-3)
 
 
 def with_nan(array: Array) -> Array:

@@ -134,7 +134,7 @@ class AttentionTile(ctypes.Structure):
         ("mask_kind", c_int32), ("causal", c_int32), ("zero_rows", c_int32), ("direct", c_int32),
         ("scale", c_float), ("fill", c_float), ("softcap", c_float),
         ("y", c_void_p), ("y_stride", c_int64), ("y_head", c_int64), ("y_size", c_int32),
-        ("scratch", c_void_p),
+        ("scratch", c_void_p), ("ranges", c_void_p),
     ]  # fmt: skip
 
 

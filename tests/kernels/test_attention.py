@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from ctypes import c_void_p
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from tests.kernels.conformance import (
     Output,
     address,
     close,
+    function,
     guarded,
     kernel,
     scratch_size,
@@ -37,7 +40,7 @@ def _attend(
 ) -> Array:
     """One head; the mask is ``[S|1, T|1]``, float32 or boolean; ``turned`` stores k as ``[D,T]``;
     ``more`` are fields of the tile."""
-    unit, (name, size_name) = emit("attention", isa), symbols("attention", isa)
+    unit, (name, size_name, _) = emit("attention", isa), symbols("attention", isa)
     (queries, head), (keys, head_v) = q.shape, v.shape
     size = scratch_size(unit, size_name, keys, head, head_v)
     assert size % 64 == 0
@@ -387,3 +390,27 @@ def test_a_value_outside_every_window_still_counts_if_it_is_no_number(
     v[299, 2] = odd
     y = _attend(isa, q, k, v, before=10, after=10, seen=1)
     assert np.isnan(y[:280, 2]).all() and np.isfinite(y[:, [0, 1, 3]]).all()
+
+
+@pytest.mark.parametrize("order", [{}, {"causal": 1, "seen": 1, "fill": -np.inf}])
+def test_ranges_found_before_are_those_each_head_finds(isa: str, order: dict[str, Any]) -> None:
+    """An additive band: what is computed from ranges handed in is bit for bit the same."""
+    q, k, v = _inputs(101, 700, 16, 16)
+    i, j = np.ogrid[:101, :700]
+    mask = np.where(abs(4 * i - j) < 60, 0, LOWEST).astype(np.float32)
+    unit, name = emit("attention", isa), symbols("attention", isa)[2]
+    held = guarded(mask)
+    tile = AttentionTile(
+        queries=101, keys=700, mask=address(held), mask_kind=1, mask_row=700, mask_col=1,
+        before=-1, seen_step=1, **order,
+    )  # fmt: skip
+    found = np.full((5, 3), -1, np.int64)
+    run = function(unit, name, None, c_void_p, c_void_p)
+    run(ctypes.addressof(tile), found.ctypes.data)
+    if not order:
+        for block, (low, high, _) in enumerate(found):
+            seen = np.flatnonzero((mask[24 * block : 24 * block + 24] == 0).any(0))
+            assert low == seen[0] // 16 * 16 and high == -(-(seen[-1] + 1) // 16) * 16
+    alone = _attend(isa, q, k, v, mask, **order)
+    together = _attend(isa, q, k, v, mask, ranges=found.ctypes.data, **order)
+    np.testing.assert_array_equal(alone, together)

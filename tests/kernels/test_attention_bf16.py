@@ -25,7 +25,10 @@ WEIGHTS = 2.0**-8
 
 def attend(level: str, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
     """One head of float32 numbers that are bf16."""
-    unit, (name, size_name) = emit("attention_bf16", level), symbols("attention_bf16", level)
+    unit, (name, size_name, _) = (
+        emit("attention_bf16", level),
+        symbols("attention_bf16", level),
+    )
     (queries, head), (keys, head_v) = q.shape, v.shape
     size = scratch_size(unit, size_name, keys, head // 2, head_v)
     memory = np.full(size + 128, 0xA5, np.uint8)

@@ -390,7 +390,8 @@ def attention(
     queries: int = 13,
     keys: int = 19,
 ) -> Case:
-    """Grouped heads over [B,S,H*D] activations; ``mask`` is none, add (row per batch) or bool."""
+    """Grouped heads over [B,S,H*D] activations; ``mask`` is none, add (row per batch), bool or
+    band (boolean, near keys only)."""
     batch, d, dv = 2, 16, 24
     q, k, v = (
         random(batch, queries, heads * d),
@@ -411,9 +412,11 @@ def attention(
         bias, code = m[:, None, None, :].astype(np.float64), 1
         inputs.append(spec("b", "t"))
         feeds.append(m)
-    elif mask == "bool":
+    elif mask in ("bool", "band"):
         m = random(queries, keys, seed=3) > -0.5
         m[:, 0] = True
+        if mask == "band":
+            m = abs(np.subtract.outer(np.arange(queries), np.arange(keys))) < 40
         mask_view = strided("input", 3, ("b", heads, "s", "t"), (0, 0, "t", 1))
         bias, code = np.where(m, 0.0, -np.inf), 2
         inputs.append(spec("s", "t", dtype=DType.BOOL))
@@ -583,6 +586,7 @@ def all_cases() -> tuple[Case, ...]:
         attention("attention_plain"),
         attention("attention_added", mask="add", shared=4),
         attention("attention_boolean", mask="bool", queries=130, keys=70),
+        attention("attention_band", mask="band", queries=520, keys=530),
         *attention_ops(),
         *reduction_cases(),
         *recurrent_cases(),

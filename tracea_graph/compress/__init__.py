@@ -5,11 +5,11 @@ from tracea_graph.compress.calibrate import Calibration, calibrate
 from tracea_graph.compress.layers import Layer, layers_of
 from tracea_graph.compress.menus import Menus, middling
 from tracea_graph.compress.metric import Metric, load_metric, share_of_largest
-from tracea_graph.compress.samples import Samples, split
+from tracea_graph.compress.samples import Samples, Split, split
 from tracea_graph.compress.sensitivity import changes_of, output_errors
 
 __all__ = [
-    "Calibration", "Choice", "Layer", "Menus", "Metric", "Samples", "allocate", "calibrate",
-    "changes_of", "layers_of", "load_metric", "middling", "output_errors", "search",
+    "Calibration", "Choice", "Layer", "Menus", "Metric", "Samples", "Split", "allocate",
+    "calibrate", "changes_of", "layers_of", "load_metric", "middling", "output_errors", "search",
     "share_of_largest", "split", "total_error",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sets of real inputs, read one file at a time: the part to calibrate with, the part held out."""
+"""Sets of real inputs, a file at a time: to calibrate with, to search with, to report of."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tracea_graph.check.feeds import from_file
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 
-__all__ = ["Samples", "split"]
+__all__ = ["Samples", "Split", "split"]
 
 Feed = Mapping[str, npt.NDArray[Any]]
-_EVERY = 5
-"""Without data of its own, every fifth set is held out."""
+_ALL = frozenset(range(5))
+_STEERS, _REPORTS = frozenset({1}), frozenset({3})
+"""Of every five sets the second steers the search, and the fourth is only reported of."""
 _HELD = 16
 """Sets to measure with, at most."""
 
@@ -30,13 +31,13 @@ _HELD = 16
 class Samples:
     """Input sets of a model, over ``.npz`` files as ``--data`` takes them.
 
-    ``part``: ``all`` sets, those to ``calibrate`` with, or those ``held out`` of them.
+    ``part`` says which of every five sets these are.
     """
 
     model: Model
     files: tuple[Path, ...]
     option: str = "--data"
-    part: str = "all"
+    part: frozenset[int] = _ALL
 
     @classmethod
     def of(cls, path: Path, model: Model, option: str = "--data") -> Samples:
@@ -63,15 +64,11 @@ class Samples:
         index = 0
         for file in self.files:
             for i, feed in enumerate(from_file(file, self.model.graph, self.model.inputs)):
-                if self._mine(index):
+                if index % len(_ALL) in self.part:
                     name = f"{file.name}[{i}]"
                     self._check(name, feed)
                     yield name, feed
                 index += 1
-
-    def _mine(self, index: int) -> bool:
-        held = index % _EVERY == 1
-        return self.part == "all" or held == (self.part == "held out")
 
     def _check(self, name: str, feed: Feed) -> None:
         for value, array in feed.items():
@@ -82,30 +79,67 @@ class Samples:
     def mark(self) -> str:
         """What tells these sets from others: names, sizes and times of the files."""
         stats = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in self.files]
-        return hashlib.sha256(repr((stats, self.part)).encode()).hexdigest()
+        return hashlib.sha256(repr((stats, sorted(self.part))).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Split:
+    """What to ``calibrate`` with (None without data), the sets that ``steer`` the search, those
+    the error is ``report``ed of, and what is to be said about them."""
+
+    calibrate: Samples | None
+    steer: Mapping[str, Feed]
+    report: Mapping[str, Feed]
+    warnings: tuple[str, ...] = ()
 
 
 def split(
-    data: Path | None, holdout: Path | None, model: Model
-) -> tuple[Samples | None, dict[str, Feed], list[str]]:
-    """What to calibrate with, the sets to measure with, and what is to be said about them.
+    data: Path | None, holdout: Path | None, model: Model, other: Mapping[str, Feed]
+) -> Split:
+    """Three parts: to calibrate with, to search with, and to report of.
 
-    Raises UsageError for files that are none, and for data without a set.
+    ``--holdout`` is reported of; without it every fifth set of ``--data`` is.  ``other`` inputs
+    stand in where there is no data at all.  Raises UsageError for files that are none, and for
+    data without a set.
     """
     samples = Samples.of(data, model) if data is not None else None
-    if holdout is not None:
-        held = dict(itertools.islice(Samples.of(holdout, model, "--holdout"), _HELD))
-        if not held:
-            raise UsageError(f"--holdout {holdout} holds no set of inputs")
-        return samples, held, [] if samples else [_NO_DATA]
+    kept = _first(Samples.of(holdout, model, "--holdout")) if holdout is not None else {}
+    if holdout is not None and not kept:
+        raise UsageError(f"--holdout {holdout} holds no set of inputs")
     if samples is None:
-        return None, {}, [_NO_DATA, _NO_HOLDOUT]
-    held = dict(itertools.islice(replace(samples, part="held out"), _HELD))
-    if held:
-        return replace(samples, part="calibrate"), held, []
-    only = "--data has one set of inputs: the error was measured with what calibrated it"
-    return samples, dict(samples), [only]
+        steer, report = _halves(kept) if kept else (other, other)
+        said = (_NO_DATA, *(_same(steer, report) if kept else (_NO_HOLDOUT,)))
+        return Split(None, steer, report, said)
+    steer = _first(replace(samples, part=_STEERS))
+    if kept:
+        steer, report = (steer, kept) if steer else _halves(kept)
+        return Split(replace(samples, part=_ALL - _STEERS), steer, report, _same(steer, report))
+    if not steer:
+        only = dict(samples)
+        return Split(samples, only, only, (_ONE,))
+    report = _first(replace(samples, part=_REPORTS)) or steer
+    calibrate = replace(samples, part=_ALL - _STEERS - _REPORTS)
+    return Split(calibrate, steer, report, _same(steer, report))
+
+
+def _first(samples: Samples) -> dict[str, Feed]:
+    return dict(itertools.islice(samples, _HELD))
+
+
+def _halves(sets: Mapping[str, Feed]) -> tuple[Mapping[str, Feed], Mapping[str, Feed]]:
+    """Every other set each; one alone is both."""
+    if len(sets) < 2:
+        return sets, sets
+    names = [*sets]
+    first, second = ({n: sets[n] for n in names[i::2]} for i in (0, 1))
+    return first, second
+
+
+def _same(steer: Mapping[str, Feed], report: Mapping[str, Feed]) -> tuple[str, ...]:
+    return (_SAME,) if steer is report else ()
 
 
 _NO_DATA = "no --data: plain SVD and magnitudes, whatever the inputs are like"
 _NO_HOLDOUT = "the error was measured with synthesised inputs: the figure means little"
+_SAME = "too few sets of inputs for one that steers nothing: the error reported steered the search"
+_ONE = "--data has one set of inputs: the error was measured with what calibrated it"

@@ -18,6 +18,8 @@ __all__ = ["changes_of", "output_errors"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Feed = Mapping[str, npt.NDArray[Any]]
+_LEAST, _BETWEEN = 1e-7, 1.5
+"""An error that is more than rounding, and the power half way between 1 and 2."""
 
 
 def changes_of(switch: int, layer: Layer, delta: Floats) -> Iterable[Change]:
@@ -36,21 +38,27 @@ def output_errors(
     folder: Path,
     progress: Callable[[str], None],
     threads: int = 1,
-) -> list[float]:
-    """The largest error over the feeds, of the outputs under each of ``count`` changes alone."""
+) -> tuple[list[float], int]:
+    """The largest error over the feeds, of the outputs under each of ``count`` changes alone, and
+    the power of a change that it grows with: 1 for a distance, 2 for one like 1 − cosine."""
     folder.mkdir(parents=True, exist_ok=True)
     switched = folder / "switched.onnx"
     write_switched(model, changes, switched)
-    worst = [0.0] * count
+    worst, powers = [0.0] * count, list[float]()
     with Worker(limit=600.0) as worker:
         worker.open("switched", switched, threads=threads)
+
+        def error(feed: Feed, wanted: Feed, change: int, part: float) -> float:
+            on = np.zeros(count, np.float32)
+            on[change] = part
+            return metric(worker.run("switched", {**feed, SWITCHES: on}), wanted)
+
         for feed in feeds:
-            off = np.zeros(count, np.float32)
-            wanted = worker.run("switched", {**feed, SWITCHES: off})
+            wanted = worker.run("switched", {**feed, SWITCHES: np.zeros(count, np.float32)})
             for i in range(count):
                 progress(f"measuring what layer {i + 1} of {count} does to the outputs")
-                on = off.copy()
-                on[i] = 1.0
-                found = worker.run("switched", {**feed, SWITCHES: on})
-                worst[i] = max(worst[i], metric(found, wanted))
-    return worst
+                whole = error(feed, wanted, i, 1.0)
+                worst[i] = max(worst[i], whole)
+                if feed is feeds[0] and (half := error(feed, wanted, i, 0.5)) > _LEAST:
+                    powers.append(float(np.log2(max(whole, half) / half)))
+    return worst, 2 if powers and float(np.median(powers)) > _BETWEEN else 1

@@ -16,6 +16,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import CONNECT, UNCHANGED, phases
 from tracea_graph.passes.compressed import Compressed
+from tracea_graph.passes.structure import WeightScan
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -55,7 +56,7 @@ class Planner:
     ``bindings`` are the symbol values gains are predicted for.  Where nothing is timed the cost
     model only orders proposals, so a fixed machine serves; else this one is measured, once.
     ``cost`` is the model of a plan made earlier, to plan the same again; ``compressed`` has what
-    stands for matrices.
+    stands for matrices; ``scan`` what an earlier planner found in the model's weights.
     """
 
     def __init__(
@@ -66,8 +67,12 @@ class Planner:
         isas: Sequence[str] = (),
         cost: CostModel | None = None,
         compressed: Mapping[str, Compressed] = UNCHANGED,
+        scan: WeightScan | None = None,
     ) -> None:
-        every = phases(options.plain_weights, options.precision, options.windows, compressed)
+        self.scan = scan or WeightScan()
+        every = phases(
+            options.plain_weights, options.precision, options.windows, compressed, self.scan
+        )
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:

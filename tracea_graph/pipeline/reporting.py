@@ -11,10 +11,12 @@ from typing import Any
 from tracea_graph.config import Options
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, is_result, write_original
+from tracea_graph.passes.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.compressing import Compression
+from tracea_graph.pipeline.findings import Finding, finding_rows
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
@@ -32,6 +34,12 @@ from tracea_graph.views import (
 )
 
 __all__ = ["Reporter"]
+
+
+_SKIPPED = (
+    "channels without weights are left out: a NaN or an infinity that reached the outputs through "
+    "them alone no longer does"
+)
 
 
 @cache
@@ -53,10 +61,19 @@ class Reporter:
     compression: Compression
     assembly: Assembly | None = None
     held_out: float | None = None
+    findings: tuple[Finding, ...] = ()
+    told: tuple[str, ...] = ()
     trace: Trace = field(default_factory=Trace)
 
     def planned(self, assembly: Assembly, trace: Trace) -> None:
         self.assembly, self.trace = assembly, trace
+
+    def confirm(self, kept: Built | None) -> None:
+        """Measure what is to be published on inputs that steered nothing.
+
+        Raises VerifyError as :meth:`Compression.confirm` does.
+        """
+        self.held_out, self.told = self.compression.confirm(kept)
 
     def worth_building(self) -> bool:
         """False if no rewrite applies; plain ONNX is worth it if the graph became another."""
@@ -122,13 +139,16 @@ class Reporter:
             groups=self._groups(kept, judge),
             rules=rule_rows(self.trace),
             savings=self._savings(kept),
+            findings=finding_rows(
+                self.findings, kept.trace if kept else self.trace, kept is not None
+            ),
             compressed=self._compressed(kept),
             held_out=self.held_out,
             timings=timings if kept else (),
             tried=() if kept else timings,
             warnings=self._warnings(judge),
             bindings=self.inputs.labels,
-            notes=(*self.inputs.notes, *self.compression.notes),
+            notes=(*self.inputs.notes, *self.compression.notes, *_skipped(kept)),
             rejected=dict(check.rejected) if check else {},
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),
@@ -171,7 +191,7 @@ class Reporter:
         return f"{before} nodes became {after}{which}, {_gain(judge)}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
-        found = [*self.notes, *self.compression.warnings, *judge.warnings]
+        found = [*self.notes, *self.compression.warnings, *self.told, *judge.warnings]
         found += filter(None, (runtime_conflict(),))
         if is_result(self.model):
             name = self.model.path.name
@@ -229,6 +249,11 @@ def _brief(said: str) -> str:
     """What ONNX Runtime said, without where in its sources it stood."""
     said = said.rpartition("Status Message: ")[2].rpartition(" was false. ")[2]
     return said.split("\n")[0][:200]
+
+
+def _skipped(kept: Built | None) -> tuple[str, ...]:
+    """What skipping does to values that are not finite, where the kernels do not see to it."""
+    return (_SKIPPED,) if kept and kept.trace.applied().get(DEAD_CHANNELS) else ()
 
 
 def _gain(judge: Judge) -> str:

@@ -6,6 +6,7 @@ from tracea_graph.views.graph import render_graph, render_stages
 from tracea_graph.views.html import report_page
 from tracea_graph.views.report import (
     CompressionRow,
+    FindingRow,
     GroupRow,
     Report,
     RuleRow,
@@ -17,6 +18,7 @@ from tracea_graph.views.text import plain, render_report, render_rules
 
 __all__ = [
     "CompressionRow",
+    "FindingRow",
     "GroupRow",
     "Report",
     "RuleRow",

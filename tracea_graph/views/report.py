@@ -16,8 +16,8 @@ import numpy as np
 from tracea_graph.rewrite import Trace
 
 __all__ = [
-    "CompressionRow", "GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow", "rule_rows",
-    "with_folder",
+    "CompressionRow", "FindingRow", "GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow",
+    "rule_rows", "with_folder",
 ]  # fmt: skip
 
 
@@ -91,6 +91,18 @@ class SavingRow:
     before: int
     after: int
     kept: bool
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """What a weight holds that could be left out, its bytes as it is and as it could be, and the
+    rule that made use of it or why none did."""
+
+    weight: str
+    found: str
+    before: int
+    after: int
+    used: str
 
 
 @dataclass(frozen=True)
@@ -175,6 +187,7 @@ class Report:
     groups: tuple[GroupRow, ...] = ()
     rules: tuple[RuleRow, ...] = ()
     savings: tuple[SavingRow, ...] = ()
+    findings: tuple[FindingRow, ...] = ()
     compressed: tuple[CompressionRow, ...] = ()
     held_out: float | None = None
     timings: tuple[TimingRow, ...] = ()

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tracea_graph.views.report import (
     CompressionRow,
+    FindingRow,
     Report,
     RuleRow,
     SavingRow,
@@ -58,6 +59,8 @@ def _tables(report: Report, full: bool) -> Iterator[Table]:
         yield _timings("original against all rewrites that were tried", report.tried)
     if report.groups:
         yield _groups(report, full)
+    if report.findings:
+        yield _findings(report.findings)
     if report.savings:
         yield _savings(report.savings)
     if report.compressed:
@@ -94,6 +97,24 @@ def _groups(report: Report, full: bool) -> Table:
     for row in report.groups:
         why = row.reason if full else row.verdict
         table.add_row(cell(row.group), str(row.count), row.gain, cell(why))
+    return table
+
+
+def _findings(rows: Sequence[FindingRow]) -> Table:
+    """What weights hold; equal findings of several share a line."""
+    alike: dict[tuple[str, str], list[FindingRow]] = {}
+    for row in rows:
+        alike.setdefault((row.found, row.used), []).append(row)
+    table = new_table("found in weights")
+    for name in ("weight", "found"):
+        table.add_column(name, overflow="fold")
+    for name in ("stored", "could be"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("used", overflow="fold")
+    for (found, used), some in alike.items():
+        more = f" and {len(some) - 1} more" if some[1:] else ""
+        sizes = (_size(sum(r.before for r in some)), _size(sum(r.after for r in some)))
+        table.add_row(cell(some[0].weight) + more, cell(found), *sizes, cell(used))
     return table
 
 

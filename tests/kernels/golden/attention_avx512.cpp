@@ -1,5 +1,6 @@
 // tracea_f32_attention_24x256__avx512
 // tracea_f32_attention_scratch_24x256__avx512
+// tracea_f32_attention_ranges_24x256__avx512
 // f32 attention for avx512, from attention.cpp.in
 // Generated, do not edit.
 // Scaled dot-product attention of heads that share keys: blocks of 24 queries by 256 keys, softmax
@@ -179,6 +180,7 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
   UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
 }
 enum { QB = 24, KB = 256, QB_PADDED = 32 };
+static_assert(QB == TRACEA_QUERIES, "ranges are by query block");
 constexpr float INF = __builtin_inff(), LOWEST = -3.40282347e38f;
 constexpr float NOTHING = 110.0f;  // e^-110 is 0 beside 1
 
@@ -525,17 +527,32 @@ float largest(const Head& h, int64_t q, int64_t rows, int64_t k, int64_t keys) {
   return reduce_max(high);
 }
 
+// The end of the keys in order for the last of these rows.
+INLINE int64_t order_end(const tracea_attention_tile* t, int64_t q, int64_t rows, Span span) {
+  const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
+  return t->causal ? most(span.low, least(padded(most(seen, 0)), span.high)) : span.high;
+}
+
+// What the mask alone says about these rows.
+tracea_attention_range mask_range(const Head& h, int64_t q, int64_t rows, Span span) {
+  const tracea_attention_tile* t = h.t;
+  tracea_attention_range r = {span.low, order_end(t, q, rows, span), -INF};
+  if (t->mask_kind == 1 && r.high < span.high)
+    r.beyond = largest(h, q, rows, r.high, span.high - r.high);
+  if (t->mask_kind == 0 || t->mask_col == 0) return r;
+  r.low = first_seen(h, q, rows, r.low, r.high);
+  r.high = last_seen(h, q, rows, r.low, r.high);
+  return r;
+}
+
 Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   const tracea_attention_tile* t = h.t;
   Range r = {span.low, span.high, -INF};
   if (!h.skips) return r;
-  if (t->causal) {
-    const int64_t seen = t->seen + (q + rows - 1) * t->seen_step;
-    r.high = most(span.low, least(padded(most(seen, 0)), span.high));
-    if (t->mask_kind == 0) r.bound = t->fill;
-    if (t->mask_kind == 1 && r.high < span.high)
-      r.bound = t->fill + largest(h, q, rows, r.high, span.high - r.high);
-  }
+  r.high = order_end(t, q, rows, span);
+  const tracea_attention_range seen = t->ranges ? t->ranges[q / QB] : mask_range(h, q, rows, span);
+  if (t->causal && t->mask_kind == 0) r.bound = t->fill;
+  if (t->mask_kind == 1 && r.high < span.high) r.bound = t->fill + seen.beyond;
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
     const float size = total_size(h.q + q * t->q_stride, rows, t->head, t->q_stride);
@@ -543,8 +560,7 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
     if (!(size * h.size * scale < CALM)) return r;
   }
   const int64_t high = r.high;
-  r.low = first_seen(h, q, rows, r.low, r.high);
-  r.high = last_seen(h, q, rows, r.low, r.high);
+  r.low = seen.low, r.high = seen.high;
   if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
     r.bound = ABSORBING + CALM;
   return r;
@@ -823,4 +839,13 @@ TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile*
 TRACEA_API int64_t tracea_f32_attention_scratch_24x256__avx512(int64_t keys, int64_t head, int64_t head_v) {
   const int64_t blocks = 2 * QB * KB + QB * padded(head_v);
   return (padded(keys) * head + keys * padded(head_v) + blocks) * (int64_t)sizeof(float);
+}
+
+TRACEA_API void tracea_f32_attention_ranges_24x256__avx512(const tracea_attention_tile* t, tracea_attention_range* ranges) {
+  Head h = {};
+  h.t = t, h.mask = (const char*)t->mask;
+  for (int64_t q = 0; q < t->queries; q += QB) {
+    const int64_t rows = least(QB, t->queries - q);
+    ranges[q / QB] = mask_range(h, q, rows, window_span(t, q, rows));
+  }
 }

@@ -1,0 +1,227 @@
+"""What structure in weights and masks gains: each figure by a command.
+
+    python -m models.sparsity attention         # a mask that is a band, a window, all keys
+    python -m models.sparsity gemm              # products with zero blocks, by share and pattern
+    python -m models.sparsity rank              # two factors against one matrix
+    python -m models.sparsity rows              # unstructured zeros at few rows
+    python -m models.sparsity scan MODEL.onnx   # how long the scan of a model's weights takes
+    python -m models.sparsity dense             # a model with nothing to exploit
+
+Every figure is the least and the median time of runs that alternate, in bursts, with what they are
+compared to, in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from models.sparse import PATTERNS, block_mask
+from tracea_graph import Options, api
+from tracea_graph.config import Window
+
+__all__ = ["attention_model", "product_model"]
+
+Array = npt.NDArray[Any]
+Run = Callable[[], Any]
+HEADS, HEAD = 12, 64
+CALM = 0.05
+"""Seconds until idle threads sleep, and for which a model then has its turn."""
+LOWEST = float(np.finfo(np.float32).min)
+
+
+# ---- models ----------------------------------------------------------------------------
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[Any]],
+    weights: Mapping[str, Array],
+) -> onnx.ModelProto:
+    """Of float32 inputs by name; the last node's result is the output."""
+    result = nodes[-1].output[0]
+    graph = helper.make_graph(
+        nodes,
+        "figure",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in inputs.items()],
+        [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def attention_model(size: int, mask: Array | None = None) -> onnx.ModelProto:
+    """Scores, an additive mask ``[S, S]`` if given, softmax, product: 12 heads of 64."""
+    shape = [1, HEADS, size, HEAD]
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "kt"], ["raw"]),
+        helper.make_node("Mul", ["raw", "scale"], ["scores"]),
+        helper.make_node("Add", ["scores", "mask"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    weights: dict[str, Array] = {"scale": np.array(HEAD**-0.5, np.float32)}
+    if mask is None:
+        del nodes[3]
+        nodes[3].input[0] = "scores"
+    else:
+        weights["mask"] = mask
+    return _model(nodes, dict.fromkeys("qkv", shape), weights)
+
+
+def product_model(*matrices: Array) -> onnx.ModelProto:
+    """``x [rows, K]`` times one matrix after the other."""
+    nodes, value = [], "x"
+    for i, _ in enumerate(matrices):
+        nodes.append(helper.make_node("MatMul", [value, f"w{i}"], [f"y{i}"], f"product{i}"))
+        value = f"y{i}"
+    weights = {f"w{i}": np.ascontiguousarray(m, np.float32) for i, m in enumerate(matrices)}
+    return _model(nodes, {"x": ["rows", matrices[0].shape[0]]}, weights)
+
+
+def band(size: int, window: int) -> Array:
+    """An additive mask that keeps ``window`` keys around each query, itself among them."""
+    i, j = np.ogrid[:size, :size]
+    return np.where(abs(i - j) <= window // 2, np.float32(0), np.float32(LOWEST))
+
+
+# ---- measuring -------------------------------------------------------------------------
+
+
+class Bench:
+    """Models in one process, each optimized as legal or as it is."""
+
+    def __init__(self, threads: int, folder: Path) -> None:
+        self.threads, self.folder, self.runs = threads, folder, dict[str, Run]()
+
+    def add(
+        self, name: str, model: onnx.ModelProto, feeds: Mapping[str, Array], **options: Any
+    ) -> None:
+        """The result of a model, or, without options, ONNX Runtime's own run of it."""
+        path = self.folder / f"{len(self.runs)}.onnx"
+        onnx.save(model, path)
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = self.threads
+        if options:
+            out = path.with_suffix(".out.onnx")
+            chosen = Options(output=out, keep="legal", threads=(self.threads,), **options)
+            report = api.optimize(path, chosen)
+            assert report.improved, report.reason
+            session = api.session(out, sess_options=settings)
+        else:
+            session = onnxruntime.InferenceSession(path, settings)
+        bound = _bound(session, feeds)
+        self.runs[name] = lambda: session.run_with_iobinding(bound)
+
+    def times(self, seconds: float) -> dict[str, tuple[float, float]]:
+        """Least and median ms of each, by turns in bursts, for about this long."""
+        found: dict[str, list[float]] = {name: [] for name in self.runs}
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            for name, run in self.runs.items():
+                found[name] += _burst(run)
+        return {n: (min(t), statistics.median(t)) for n, t in found.items()}
+
+    def show(self, base: str, seconds: float) -> None:
+        """A line each: times, and how often as fast as ``base``."""
+        found = self.times(seconds)
+        for name, (least, middle) in found.items():
+            ratio = found[base][0] / least, found[base][1] / middle
+            print(
+                f"  {name:28} {least:9.3f} ms least  {middle:9.3f} ms median  "
+                f"{ratio[0]:5.2f}× / {ratio[1]:5.2f}×"
+            )
+
+
+def _burst(run: Run) -> list[float]:
+    """ms of runs one after another, from when the threads of what ran before have stopped
+    spinning."""
+    began, found = time.perf_counter(), list[float]()
+    while (start := time.perf_counter()) < began + 2 * CALM or not found:
+        run()
+        if start > began + CALM:
+            found.append(1e3 * (time.perf_counter() - start))
+    return found
+
+
+def _bound(session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> Any:
+    """Inputs and outputs in place, so that runs copy nothing."""
+    names = [o.name for o in session.get_outputs()]
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    for name, array in zip(names, session.run(names, dict(feeds)), strict=True):
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        binding.bind_ortvalue_output(name, value)
+    return binding
+
+
+def _numbers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# ---- figures ---------------------------------------------------------------------------
+
+
+def attention(bench: Bench, args: argparse.Namespace) -> None:
+    """All keys, a window asked for, and a mask that is that window."""
+    size, window = args.size or 4096, 256
+    shape = (1, HEADS, size, HEAD)
+    feeds = {n: _numbers(*shape, seed=i) for i, n in enumerate("qkv")}
+    plain, near = attention_model(size), attention_model(size, band(size, window))
+    bench.add("all keys", plain, feeds, verify=False)
+    bench.add("--window 256", plain, feeds, verify=False, windows=(Window(window),))
+    bench.add("a mask that is a band of 257", near, feeds, verify=False)
+    bench.show("all keys", args.seconds)
+
+
+def gemm(bench: Bench, args: argparse.Namespace) -> None:
+    """A product 768 × 3072 with zero blocks of 16 × 16, against the same kernels without zeros."""
+    rows, k, n = args.size or 128, 768, 3072
+    matrix, feeds = _numbers(k, n), {"x": _numbers(rows, k, seed=1)}
+    seen = {"shapes": ({"rows": rows},), "verify": False, "precision": args.precision}
+    bench.add("dense", product_model(matrix), feeds, **seen)
+    for share in (0.5, 0.7, 0.9):
+        for pattern in PATTERNS:
+            sparse = matrix * block_mask((k, n), share, (16, 16), pattern)
+            bench.add(f"{share:.0%} zero, {pattern}", product_model(sparse), feeds, **seen)
+    bench.show("dense", args.seconds)
+
+
+FIGURES: Mapping[str, Callable[[Bench, argparse.Namespace], None]] = {
+    "attention": attention,
+    "gemm": gemm,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
+    parser.add_argument("figure", choices=FIGURES)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=10, help="for each table")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
+    parser.add_argument("--size", type=int, help="sequence, or rows of x")
+    args = parser.parse_args()
+    for threads in args.threads:
+        print(f"{args.figure}, {threads} thread{'s' * (threads > 1)}")
+        with tempfile.TemporaryDirectory() as folder:
+            FIGURES[args.figure](Bench(threads, Path(folder)), args)
+
+
+_Raw = argparse.RawDescriptionHelpFormatter
+
+if __name__ == "__main__":
+    main()

