@@ -172,6 +172,10 @@ class Worker(AbstractContextManager["Worker"]):
         )
         return OpenInfo(found["seconds"], found["private_bytes"], inputs, outputs)
 
+    def load(self, library: Path) -> None:
+        """Load a library without a model.  Raises Rejected with what it or the loader says."""
+        self._ask("load", f"load {library.name}", None, library=str(library.resolve()))
+
     def close(self, name: str) -> None:
         """Drop a session; unknown names are fine."""
         self._ask("close", f"close {name!r}", None, name=name)

@@ -70,6 +70,9 @@ class Judge:
         if self.options.lock and self.verification.status == "failed":
             raise VerifyError(f"the result of {self.options.lock} is wrong: {first}")
         while self.verification.status == "failed":
+            if not self.verification.loads:
+                self.reason = self.verification.sentence
+                return None
             guilty = self._too_coarse() or self._blame(rest)
             if not guilty:
                 self.reason = f"no rewrite is to blame, but its plain form is wrong: {first}"
