@@ -41,6 +41,8 @@ class Judge:
     verification: Verification | None = None
     decision: Decision | None = None
     guilty: frozenset[str] = frozenset()
+    charges: dict[str, str] = field(default_factory=dict)
+    """What was wrong with each group to blame, or with the part of it that is."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     _failing: str = ""
@@ -77,6 +79,8 @@ class Judge:
             if not guilty:
                 self.reason = f"no rewrite is to blame, but its plain form is wrong: {first}"
                 return None
+            charge = self.verification.sentence
+            self.charges |= {key.partition(" at ")[0]: charge for key in guilty}
             self.guilty |= guilty
             rest = self.build(self.guilty)
             self.verification = self.check(rest)
