@@ -127,6 +127,7 @@ class Judge:
             self.inputs.verification,
             choices=self._choices(),
             watched=squashed(self.model.graph),
+            spare=self.inputs.spare,
             hire=self.crew.hire if self.crew else fresh,
         )
         if known.trouble:
