@@ -76,7 +76,8 @@ def reference(
 ) -> Reference:
     """Run the original, optimizations off and on; reusable for many candidates.
 
-    The ``spare`` feeds, which stand last, are left out where the others take long.  ``watched`` values (:func:`squashed`) must not be so large that rounding turns outputs over.
+    The ``spare`` feeds, which stand last, are left out where the others take long.  ``watched``
+    values (:func:`squashed`) must not be so large that rounding turns outputs over.
     """
     scores = {choice.scores for choice in choices.values()}
     try:
