@@ -17,7 +17,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.passes.chains import Spelled, kind_of
-from tracea_graph.passes.regions import attribute
+from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -267,6 +267,8 @@ def _read_quantise(graph: TileGraph, region: Region) -> Spelled | None:
         return None
     if attribute(region, "precision", 0) not in (0, 1) or graph.opset < 11:
         return None
+    if (producer := graph.producer(value)) is not None and _in_integers(graph, producer):
+        return None
     scale, zero, dtype = found
     steps = (
         Step("div", (0, scale)), Step("round", (1,)), Step("add", (2, zero)),
@@ -283,9 +285,20 @@ def _read_dequantise(graph: TileGraph, region: Region) -> Spelled | None:
         return None
     if graph.weight(value) is not None or not _regular([source], result):
         return None
+    if any(_in_integers(graph, use.region) for use in graph.uses(region.results[0])):
+        return None
     scale, zero, dtype = found
     steps = (Step("sub", (0, zero)), Step("mul", (1, scale)))
     return Chain((FULL,), steps, (2,), (dtype,)), (value,)
+
+
+def _in_integers(graph: TileGraph, region: Region) -> bool:
+    """True for a product or convolution that ONNX Runtime does in integers, together with the
+    QuantizeLinear and DequantizeLinear around it: only while it sees all of them."""
+    return region.op in ("Conv", "Gemm", "MatMul") and all(
+        operand_producer(graph, value, "DequantizeLinear") is not None
+        for value in region.operands[:2]
+    )
 
 
 _READERS: Mapping[str, Callable[[TileGraph, Region], Spelled | None]] = MappingProxyType(

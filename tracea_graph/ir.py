@@ -221,8 +221,13 @@ class Weight:
     def digest(self) -> str:
         """SHA-256 of dtype, shape and bytes: equal weights have equal digests."""
         head = f"{self.dtype.short}{self.shape}".encode()
-        digest = hashlib.sha256(head)
-        digest.update(np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8).data)
+        digest, array = hashlib.sha256(head), self.load()
+        if array.dtype.hasobject:  # strings
+            for word in array.reshape(-1).tolist():
+                data = word if isinstance(word, bytes) else str(word).encode()
+                digest.update(len(data).to_bytes(8, "little") + data)
+        else:
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
 

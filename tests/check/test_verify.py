@@ -12,7 +12,8 @@ from check.tiny_models import graph, save
 
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.distance import Elementwise, choices, errors, undecided
-from tracea_graph.check.verify import verify
+from tracea_graph.check.reference import reference
+from tracea_graph.check.verify import compare, verify
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((8, 8)).astype(np.float32)
@@ -116,6 +117,18 @@ def test_rejected_feeds_are_named_and_all_rejected_is_inconclusive(tmp_path):
     assert found.status == "passed" and list(found.rejected) == ["bad"]
     found = outcome(tmp_path, MATMUL, MATMUL, bad, weights={"w": W})
     assert found.status == "inconclusive" and "--data" in found.sentence
+
+
+def test_feeds_to_spare_are_for_models_that_run_in_no_time(tmp_path, monkeypatch):
+    path = save(tmp_path, "a.onnx", MATMUL, w=W)
+    feeds = {**FEEDS, "more": FEEDS["one"], "still more": FEEDS["one"]}
+    spare = {"more", "still more"}
+    assert reference(path, feeds, spare=spare).off.keys() == feeds.keys()
+    monkeypatch.setattr("tracea_graph.check.reference.SPARE", 0.0)
+    known = reference(path, feeds, spare=spare)
+    assert known.off.keys() == {"one"} and not known.rejected
+    found = compare(known, path, None, feeds)
+    assert found.status == "passed" and {o.feed for o in found.outputs} == {"one"}
 
 
 NOISY = """g (float[N,8] x) => (float[N,8] y) {

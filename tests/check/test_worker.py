@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -154,6 +156,16 @@ def test_a_library_that_hangs_is_killed_at_the_limit(tmp_path):
             worker.open("m", save(tmp_path, "m.onnx", RELU), library, limit=2.0)
         assert worker._process.poll() is not None
     assert time.monotonic() - start < 10.0
+
+
+def test_a_worker_that_others_keep_from_working_is_waited_for(tmp_path):
+    with Worker() as worker:
+        worker.open("m", save(tmp_path, "m.onnx", RELU))
+        worker._process.send_signal(signal.SIGSTOP)
+        later = threading.Timer(1.5, worker._process.send_signal, [signal.SIGCONT])
+        later.start()
+        assert worker.run("m", {"x": X}, limit=0.5)["y"].tolist() == [[0, 4, 0, 8]]
+        later.join()
 
 
 def test_stopping_leaves_no_process_and_no_files():

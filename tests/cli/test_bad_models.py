@@ -85,6 +85,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (half, "bad.onnx is no ONNX model, or is truncated"),
     "corrupt": (corrupt, "bad.onnx is no ONNX model"),
     "text": (lambda p: p.write_text("hello\n" * 9), "bad.onnx is no ONNX model"),
+    "runtime's": (lambda p: p.write_bytes(b"\x24\0\0\0ORTM"), "give the model it was made from"),
     "empty": (lambda p: p.touch(), "bad.onnx is empty"),
     "folder": (lambda p: p.mkdir(), "bad.onnx cannot be read: Is a directory"),
     "missing": (lambda p: None, "bad.onnx cannot be read: No such file"),

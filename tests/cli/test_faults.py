@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tracea_graph.build.cache import ObjectCache
 from tracea_graph.check import reference
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError
+from tracea_graph.pipeline.candidates import Built, Workshop
 
 pytestmark = pytest.mark.compiler
 X = {"x": np.random.default_rng(5).standard_normal((4, 32), np.float32)}
@@ -225,6 +227,31 @@ def test_a_kernel_that_goes_wrong_is_dropped(
     assert report.kernels == 0 or report.status == "passed"
     assert "the worker" in report.to_json()
     assert right(Path(report.output), home / "good.onnx")
+
+
+def test_a_library_that_cannot_be_loaded_is_said_at_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs a library that is not there: no rewrite is to blame, so none is looked for."""
+    gone, built = home / "libgone.so", list[Path | None]()
+    subprocess.run(
+        ["g++", "-shared", "-o", gone, "-Wl,-soname,libgone.so", "-x", "c++", "/dev/null"],
+        check=True,
+    )
+    line = f'for a; do [ "$a" = -shared ] && set -- "$@" -Wl,--no-as-needed {gone}; done'
+    monkeypatch.setenv("CXX", compiler(home, line))
+    write = Workshop.write
+
+    def noted(*args: Any, **more: Any) -> Built:
+        made = write(*args, **more)
+        built.append(made.library)
+        return made
+
+    monkeypatch.setattr(Workshop, "write", noted)
+    options = Options(keep="legal", target="cpu:scalar", cache=home / "cache")
+    report = optimize("good.onnx", options)
+    assert (report.outcome, report.library, len(built)) == ("kept original", None, 1)
+    assert "the library cannot be loaded" in report.reason and "libgone.so" in report.reason
 
 
 # ---- two runs, other libraries -----------------------------------------------------------

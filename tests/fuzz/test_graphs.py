@@ -20,7 +20,8 @@ REWRITTEN, UNSTEADY = 0.9, 0.1
 def test_drawn_graphs_answer_as_before(count: int, seed: int, tmp_path: Path) -> None:
     paths, unsteady = write_steady(tmp_path / "in", count, seed)
     ran = run_many(paths, tmp_path / "out")
-    assert not {r.path.name: r.trouble for r in ran if r.trouble}
+    troubles = [f"{r.path.name}: {r.trouble}" for r in ran if r.trouble]
+    assert not troubles, "\n".join(troubles)
     drawn = len(paths) + unsteady
     assert drawn >= 0.9 * count and len(ran) >= (1 - UNSTEADY) * drawn
     assert sum(r.rewritten for r in ran) >= REWRITTEN * len(ran)

@@ -30,6 +30,8 @@ __all__ = ["Outputs", "Reference", "cut_of", "reference"]
 
 PATIENCE = 30.0
 """Seconds any candidate may take for one run, however fast the original is."""
+SPARE = 1.0
+"""Seconds after which the original is given no more of the feeds one can do without."""
 Outputs = Mapping[str, Array]
 
 
@@ -69,22 +71,29 @@ def reference(
     *,
     choices: Mapping[str, Choice] = NO_CHOICES,
     watched: Sequence[str] = (),
+    spare: Set[str] = frozenset(),
     hire: Hire = fresh,
 ) -> Reference:
     """Run the original, optimizations off and on; reusable for many candidates.
 
-    ``watched`` values (:func:`squashed`) must not be so large that rounding turns outputs over.
+    The ``spare`` feeds, which stand last, are left out where the others take long.  ``watched``
+    values (:func:`squashed`) must not be so large that rounding turns outputs over.
     """
     scores = {choice.scores for choice in choices.values()}
     try:
         with hire(None, {}) as worker:
-            return _reference(worker, original, feeds, scores, watched)
+            return _reference(worker, original, feeds, scores, watched, spare)
     except WorkerError as error:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original does not run: {error}")
 
 
 def _reference(
-    worker: Worker, original: Path, feeds: Feeds, scores: Set[str], watched: Sequence[str]
+    worker: Worker,
+    original: Path,
+    feeds: Feeds,
+    scores: Set[str],
+    watched: Sequence[str],
+    spare: Set[str],
 ) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
     extra = sorted({*scores, *watched})
@@ -102,7 +111,7 @@ def _reference(
         levels = ("all",)
         worker.open("off", original, level="all", extra=extra, cut=cut)
     start = time.monotonic()
-    raw, rejected = _runs(worker, "off", feeds)
+    raw, rejected = _runs(worker, "off", feeds, spare)
     seconds = time.monotonic() - start
     rejected |= unfit
     first = next(iter(raw), None)
@@ -149,11 +158,16 @@ def cut_of(drawn: Mapping[str, Outputs]) -> Cut:
     return found
 
 
-def _runs(worker: Worker, name: str, feeds: Feeds) -> tuple[dict[str, Outputs], dict[str, str]]:
+def _runs(
+    worker: Worker, name: str, feeds: Feeds, spare: Set[str] = frozenset()
+) -> tuple[dict[str, Outputs], dict[str, str]]:
     """Answers per feed, and what was said of the feeds that were refused."""
     answers: dict[str, Outputs] = {}
     rejected: dict[str, str] = {}
+    end = time.monotonic() + SPARE
     for label, feed in feeds.items():
+        if label in spare and time.monotonic() > end:
+            continue
         try:
             answers[label] = worker.run(name, feed)
         except Rejected as error:

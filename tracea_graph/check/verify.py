@@ -32,7 +32,7 @@ from tracea_graph.check.distance import (
 )
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.reference import Outputs, Reference, cut_of, reference
-from tracea_graph.check.worker import Array, OpenInfo, Port
+from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 
@@ -66,7 +66,8 @@ class Verification:
     """The verdict: ``status`` is ``passed``, ``failed`` or ``inconclusive``, ``sentence`` why.
 
     ``outputs`` has one entry per output and feed; ``rejected`` names the feeds the original
-    refused and what it said.
+    refused and what it said; ``loads`` is False if the library was refused before any node of
+    the model was looked at: no rewrite is to blame then.
     """
 
     status: str
@@ -74,6 +75,7 @@ class Verification:
     outputs: tuple[OutputError, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = TOLERANCE.exact
+    loads: bool = True
 
     @property
     def worst(self) -> float:
@@ -132,6 +134,8 @@ def compare(
     limits = {name: tolerances.get(name, tolerance) for run in known.off.values() for name in run}
     try:
         with hire(library, env) as worker:
+            if wrong := _refusal(worker, library):
+                return Verification("failed", wrong, (), known.rejected, tolerance, loads=False)
             if check and known.valid:
                 worker.check(candidate)
             cut = cut_of(known.drawn)
@@ -153,6 +157,16 @@ def compare(
         sentence = f"the candidate does not run: {error}"
         return Verification("failed", sentence, tuple(found), known.rejected, tolerance)
     return _verdict(known, _worst_of(found), limits, tolerance)
+
+
+def _refusal(worker: Worker, library: Path | None) -> str:
+    """Why a library cannot be loaded; empty if it can, or if there is none."""
+    try:
+        if library is not None:
+            worker.load(library)
+    except WorkerError as error:
+        return f"the library cannot be loaded: {error}"
+    return ""
 
 
 def _signature(known: Reference, info: OpenInfo) -> str:

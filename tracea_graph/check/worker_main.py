@@ -264,6 +264,9 @@ class Server:
             "outputs": ends(session.get_outputs()),
         }
 
+    def load(self, request: Request) -> None:
+        ort.SessionOptions().register_custom_ops_library(request["library"])
+
     def close(self, request: Request) -> None:
         self.sessions.pop(request["name"], None)
 

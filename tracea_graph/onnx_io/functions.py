@@ -43,15 +43,20 @@ def to_proto(
     proto.input.extend(function.inputs)
     proto.output.extend(function.outputs)
     proto.attribute.extend(function.attributes)
-    proto.opset_import.extend(imports)
+    for one in imports:  # in functions ONNX Runtime knows the standard domain by one name only
+        proto.opset_import.add(version=one.version).domain = _standard(one.domain)
     nodes = (node_io.to_proto(node, imported) for node in function.nodes)
-    if any(i.domain in ("", "ai.onnx") and i.version < _ANY_CONSTANT for i in proto.opset_import):
+    if any(not i.domain and i.version < _ANY_CONSTANT for i in proto.opset_import):
         nodes = (plain for node in nodes for plain in _in_floats(node))
     proto.node.extend(nodes)
     for i, node in enumerate(proto.node):
         # onnxruntime 1.20 names nodes it fuses after these and refuses two without a name
         node.name = node.name or f"{function.type}_{i}"
     return proto
+
+
+def _standard(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
 
 
 def _in_floats(node: NodeProto) -> list[NodeProto]:

@@ -30,6 +30,9 @@ __all__ = ["load"]
 GROWTH = 0.02
 """Share of the file by which folding constants may make it grow."""
 
+_RUNTIMES_OWN = b"ORTM"
+"""What stands in a file of ONNX Runtime's own format, behind four bytes."""
+
 _OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input may be fed."""
 
@@ -114,6 +117,11 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
             if not size:
                 raise ModelError(f"{path.name} is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                if view[4:8] == _RUNTIMES_OWN:
+                    raise ModelError(
+                        f"{path.name} is no ONNX model but in ONNX Runtime's own format: "
+                        "give the model it was made from"
+                    )
                 data, spans = _skim(view)
     except OSError as error:
         reason = error.strerror or str(error)

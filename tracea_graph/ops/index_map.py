@@ -168,6 +168,11 @@ def _expand(at: Layout, target: Ints) -> Layout:
     return Layout(dims, strides, at.offset)
 
 
+def _spell_expand(b: BodyBuilder, value: str, target: Ints) -> str:
+    """Expand came with opset 8: before, only axes of one are expanded, which Tile repeats too."""
+    return b("Expand" if b.opset >= 8 else "Tile", value, b.ints(*target))
+
+
 # ---- slices ----------------------------------------------------------------------------
 
 
@@ -354,7 +359,7 @@ _MOVES: Mapping[str, _Kind] = MappingProxyType(
         "expand": _Kind(
             _expand,
             lambda x, t: np.broadcast_to(x, np.broadcast_shapes(x.shape, t)),
-            lambda b, v, t: b("Expand", v, b.ints(*t)),
+            _spell_expand,
         ),
     }
 )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
-from tracea_graph.ops.windows import Window, windows_of
+from tracea_graph.ops.windows import Window, plus, slid, windows_of
 
 __all__ = ["PoolParams"]
 
@@ -48,13 +48,10 @@ class PoolParams:
         return (TensorSpec(DType.F32, (*shape[:2], *ones)),)
 
     def _sizes(self, spatial: Sequence[Extent]) -> tuple[Extent, ...]:
-        """As ONNX Runtime counts: a window that sticks out of all there is still counts as one."""
         assert self.window is not None
-        axes = zip(self.window.sizes(spatial), self.window.spans, self.window.pairs, strict=True)
-        return tuple(
-            size if isinstance(size, int) or sum(pad) >= span - 1 else combine("max", size, 1)
-            for size, span, pad in axes
-        )
+        w = self.window
+        axes = zip(spatial, w.spans, w.strides, w.pairs, strict=True)
+        return tuple(_positions(n, sum(pad) - span, stride) for n, span, stride, pad in axes)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
@@ -88,3 +85,15 @@ class PoolParams:
         if self.kind != "max":
             attrs["count_include_pad"] = int(self.kind == "average")
         return b.done(b(word, x, **attrs))
+
+
+def _positions(size: Extent, slack: int, stride: int) -> Extent:
+    """``(size + slack) / stride + 1`` as ONNX Runtime divides: towards zero.
+
+    A window that sticks out of all there is by less than a stride still counts as one.
+    """
+    down = slid(size, slack, stride)
+    if isinstance(down, int) or stride == 1 or slack >= -1:
+        return down
+    up = combine("ceildiv", plus(size, slack + stride), stride)
+    return combine("max", down, combine("min", up, 1))

@@ -27,11 +27,15 @@ _SMALL, _MANY = 8 << 20, 8
 
 @dataclass(frozen=True)
 class Inputs:
-    """Feeds by label: those to time and those to verify with; ``timed`` are their bindings."""
+    """Feeds by label: those to time and those to verify with; ``timed`` are their bindings.
+
+    Of those to verify with the ``spare`` are for models that run them in no time.
+    """
 
     timed: tuple[Binding, ...]
     timing: Mapping[str, Feed] = field(repr=False)
     verification: Mapping[str, Feed] = field(repr=False)
+    spare: frozenset[str] = frozenset()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -59,7 +63,8 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
     checked = {b.label: _made(model, b, options.seed) for b in verified}
     timing = {b.label: _made(model, b, options.seed) for b in timed}
     count = _MANY if model.size < _SMALL else 1
-    return Inputs(timed, timing, checked | _uniform(timed[0].label, timing, options.seed, count))
+    more = _uniform(timed[0].label, timing, options.seed, count)
+    return Inputs(timed, timing, checked | more, frozenset(more))
 
 
 def _made(model: Model, binding: Binding, seed: int) -> Feed:

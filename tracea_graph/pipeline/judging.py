@@ -48,6 +48,8 @@ class Judge:
     verification: Verification | None = None
     decision: Decision | None = None
     guilty: frozenset[str] = frozenset()
+    charges: dict[str, str] = field(default_factory=dict)
+    """What was wrong with each group to blame, or with the part of it that is."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     _failing: str = ""
@@ -79,10 +81,15 @@ class Judge:
             raise VerifyError(f"the result of {self.options.lock} is wrong: {first}")
         self._patience_ends = monotonic() + _PATIENCE
         while self.verification.status == "failed":
+            if not self.verification.loads:
+                self.reason = self.verification.sentence
+                return None
             guilty = self._too_coarse() or self._blame(rest)
             if not guilty:
                 self.reason = f"no rewrite is to blame, but its plain form is wrong: {first}"
                 return None
+            charge = self.verification.sentence
+            self.charges |= {key.partition(" at ")[0]: charge for key in guilty}
             self.guilty |= guilty
             rest = self.build(self.guilty)
             self.verification = self.check(rest)
@@ -129,6 +136,7 @@ class Judge:
             self.inputs.verification,
             choices=self._choices(),
             watched=squashed(self.model.graph),
+            spare=self.inputs.spare,
             hire=self.crew.hire if self.crew else fresh,
         )
         if known.trouble:

@@ -216,7 +216,7 @@ class Reporter:
             verdict, stays = verdicts.get(key), key in final
             gains = tuple(r.median for r in verdict.ratios.values()) if verdict else ()
             if verdict is None or verdict.kept != stays:
-                reason = _unjudged(stays, key in planned, key in judge.guilty, kept is None)
+                reason = _unjudged(stays, key in planned, judge.charges.get(key, ""), kept is None)
             else:
                 reason = verdict.reason
             names = tuple(name for item in items for name in item.originals)
@@ -225,12 +225,12 @@ class Reporter:
         return tuple(rows)
 
 
-def _unjudged(stays: bool, planned: bool, guilty: bool, nothing_stays: bool) -> str:
-    """Why a group that was not timed by itself stays or goes."""
+def _unjudged(stays: bool, planned: bool, charge: str, nothing_stays: bool) -> str:
+    """Why a group that was not timed by itself stays or goes; ``charge`` is what it did wrong."""
     if stays:
         return "kept, not timed" if planned else "kept: formed when others were dropped"
-    if guilty:
-        return "dropped: outputs were wrong with it"
+    if charge:
+        return f"dropped: with it, {charge}"
     return "dropped with all others" if nothing_stays else "dropped: it needed others"
 
 

@@ -43,11 +43,12 @@ def verify_models(
         library = beside
     if library is not None and not library.is_file():
         raise UsageError(f"there is no library {library}")
-    feeds = gather_inputs(model, options).verification
+    inputs = gather_inputs(model, options)
+    feeds = inputs.verification
     chosen = dict(choices(model.graph))
     by_element = options.rtol is not None or options.atol is not None
     found = compare(
-        reference(original, feeds, choices=chosen),
+        reference(original, feeds, choices=chosen, spare=inputs.spare),
         candidate,
         library,
         feeds,
