@@ -125,7 +125,8 @@ def _take_part(
                 found[part.job.case] = tuned
                 if not part.study.judging or made.clock() >= end:
                     continue
-                part.study.conclude(Outcome(tuned.driver, tuned.gain, True, ()))
+                final = tuned.source == "measured"
+                part.study.conclude(Outcome(tuned.driver, tuned.gain, final, ()))
             else:
                 made.save(part.job.case, outcome)
                 driver, gain, share = outcome.driver, outcome.gain, part.job.share
