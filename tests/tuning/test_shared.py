@@ -23,7 +23,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.tuning import Case, Problem, Task, TuningCache, Workload
+from tracea_graph.tuning import Case, GemmProblem, Task, TuningCache, Workload
 from tracea_graph.tuning.identity import key_of
 from tracea_graph.tuning.jobs import Job
 from tracea_graph.tuning.sampling import params_of, space_of
@@ -34,7 +34,7 @@ from tracea_graph.tuning.wire import case_from_json, case_to_json
 
 TRIALS = 12
 HERE = Path(__file__).resolve().parent
-LOADS = (Workload(Problem(768, 768), 4, (128,)), Workload(Problem(768, 3072), 4, (128,)))
+LOADS = (Workload(GemmProblem(768, 768), 4, (128,)), Workload(GemmProblem(768, 3072), 4, (128,)))
 CASES = [Case(load.problem, 128) for load in LOADS]
 
 
@@ -210,7 +210,10 @@ def test_cases_travel_as_json() -> None:
         (4,),
         (DType.F32, DType.BOOL, DType.I64),
     )
-    for problem in (Problem(8, 48, parts=(16, 32)), Problem(8, 48, "pairs", epilogue=chain)):
+    for problem in (
+        GemmProblem(8, 48, parts=(16, 32)),
+        GemmProblem(8, 48, "pairs", epilogue=chain),
+    ):
         case = Case(problem, 128)
         assert case_from_json(json.loads(json.dumps(case_to_json(case)))) == case
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.program import GemmDriver
+from tracea_graph.ops.program import Driver
 from tracea_graph.tuning.sampling import SEEDS, params_of, sampler, space_of
 from tracea_graph.tuning.study import EXHAUSTIVE, Outcome, Study, Trial
+from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 
 if TYPE_CHECKING:
     import optuna
@@ -96,14 +97,14 @@ class SharedStudy:
         """What the one who judged found, without the trials."""
         try:
             found = json.loads(self._study.user_attrs["outcome"])
-            driver, gain = GemmDriver(*found["driver"]), float(found["gain"])
+            driver, gain = driver_from_json(found["driver"]), float(found["gain"])
             return Outcome(driver, gain, bool(found["final"]), ())
         except (KeyError, TypeError, ValueError):
             return None
 
     def conclude(self, outcome: Outcome) -> None:
         """Tell the outcome to all."""
-        driver, gain, final = astuple(outcome.driver), outcome.gain, outcome.final
+        driver, gain, final = driver_to_json(outcome.driver), outcome.gain, outcome.final
         found = {"driver": driver, "gain": gain, "final": final}
         self._study.set_user_attr("outcome", json.dumps(found))
         self._end_verdict()
@@ -165,7 +166,7 @@ class SharedStudy:
             return None
         return trial
 
-    def _take(self, study: Study, driver: GemmDriver) -> None:
+    def _take(self, study: Study, driver: Driver) -> None:
         """Race one candidate, unless another has just begun it."""
         space = space_of(study.candidates)
         trial = self._begin(_task(driver), params=params_of(driver), distributions=space)
@@ -185,14 +186,14 @@ class SharedStudy:
         import optuna
 
         trial = self._study.ask(space_of(study.candidates))
-        driver = GemmDriver(**trial.params)
+        driver = type(study.default)(**trial.params)
         if driver in set(study.candidates):
             trial.set_user_attr(_TASK, _task(driver))
             self._race(study, trial, driver)
         else:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
 
-    def _race(self, study: Study, trial: optuna.Trial, driver: GemmDriver) -> None:
+    def _race(self, study: Study, trial: optuna.Trial, driver: Driver) -> None:
         """Race a candidate; a trial that comes to nothing has failed, and is missing again."""
         import optuna
 
@@ -211,7 +212,7 @@ class SharedStudy:
                 with suppress(Exception):  # the storage may be what failed
                     self._study.tell(trial, state=states.FAIL, skip_if_finished=True)
 
-    def _add(self, study: Study, driver: GemmDriver, score: float, evidence: str) -> None:
+    def _add(self, study: Study, driver: Driver, score: float, evidence: str) -> None:
         """What was measured in a trial that others gave up."""
         import optuna
 
@@ -251,7 +252,7 @@ class SharedStudy:
         return True
 
 
-def _task(driver: GemmDriver) -> str:
+def _task(driver: Driver) -> str:
     return " ".join(map(str, astuple(driver)))
 
 
