@@ -13,7 +13,8 @@ call       opcode, #ints, #floats, #views, #drivers, chain (its key, or -1), int
            of a double), views, drivers
 view       kind (-1 none: nothing follows; 0 input, 1 output, 2 temp), index, rank, offset
            expression, one expression per dimension, one per stride
-driver     max_rows, tile_panels, row_chunk, panel_group, prefetch
+driver     of products: max_rows, tile_panels, row_chunk, panel_group, prefetch;
+           of convolutions: max_images, pixels, lines, part, bands, columns
 expression #words, then postfix code: ``0 value``, ``1 symbol``, or an operator (2 add, 3 sub,
            4 mul, 5 floordiv, 6 ceildiv, 7 max, 8 min)
 =========  =====================================================================================
@@ -23,11 +24,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, TensorSpec
-from tracea_graph.ops.program import Call, GemmDriver, Program, View
+from tracea_graph.ops.program import Call, Program, View
 
 __all__ = ["LIMITS", "MAGIC", "OPCODES", "VERSION", "encode"]
 
@@ -152,7 +154,7 @@ def _call(call: Call, index: dict[str, int]) -> list[int]:
     for view in call.views:
         words += _view(view, index)
     for driver in call.drivers:
-        words += _driver(driver)
+        words += astuple(driver)
     return words
 
 
@@ -163,16 +165,6 @@ def _view(view: View | None, index: dict[str, int]) -> list[int]:
         raise GraphError(f"A view needs one stride per dimension, but has {view}.")
     head = [_KINDS[view.buffer.kind], view.buffer.index, _counted("rank", view.dims)]
     return head + _expressions((view.offset, *view.dims, *view.strides), index)
-
-
-def _driver(driver: GemmDriver) -> tuple[int, ...]:
-    return (
-        driver.max_rows,
-        driver.tile_panels,
-        driver.row_chunk,
-        driver.panel_group,
-        driver.prefetch,
-    )
 
 
 def _expressions(extents: Iterable[Extent], index: dict[str, int]) -> list[int]:

@@ -13,6 +13,14 @@ constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an
 constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
 constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
 constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
+
+// What a plan says about the cut for so many images; all zero where that is nothing.
+inline ConvCut choose_cut(const Call& call, int64_t images) {
+  for (int32_t i = 0; i < call.driver_count; ++i)
+    if (images <= call.cuts[i].max_images) return call.cuts[i];
+  return {};
+}
+
 struct ConvJob {
   tracea_conv_fn conv;
   tracea_conv_tile tap;  // strides and counts every tile shares
@@ -146,18 +154,19 @@ inline bool joins_lines(const Box& x, const Finish& finish) {
   return ok;
 }
 
-// How the outputs are cut, and how much one task takes.
-inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h) {
+// How the outputs are cut, and how much one task takes: as the plan says, else what suits sizes.
+inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut& cut) {
   const tracea_isa_table& isa = *run.host.isa;
   const tracea_conv_tile& tap = job.tap;
-  const int64_t widest = isa.conv_pixels;
-  job.lines = job.width <= widest / 2 && job.height > 1 ? 2 : 1;
+  const int64_t widest = cut.pixels ? least(cut.pixels, isa.conv_pixels) : isa.conv_pixels;
+  const bool pairs = job.width <= isa.conv_pixels / 2 && job.height > 1;
+  job.lines = pairs && cut.lines != 1 ? 2 : 1;
   job.across = ceil_div(job.width, widest);
   job.narrow = job.width / job.across, job.wider = job.width % job.across;
   job.units = ceil_div(job.height, job.lines);
   job.columns = job.groups * ceil_div(job.per_group, isa.conv_nv);
   const int64_t panel = tap.w_block * isa.conv_nv * 4, weights = job.blocks * tap.w_panel * 4;
-  const int64_t part = most(1, kPanelBytes / panel);
+  const int64_t part = cut.part ? least(cut.part, tap.blocks) : most(1, kPanelBytes / panel);
   job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
   if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
 
@@ -168,13 +177,15 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h) {
   if (job.columns > 1 && (input > kSmallInput || weights < input))
     job.bands = ceil_div(input, kBandBytes);
   job.bands = most(1, least(job.bands, tiles / 4));
+  if (cut.bands) job.bands = least(cut.bands, tiles);
   const double work = static_cast<double>(tiles) * static_cast<double>(widest) *
                       static_cast<double>(job.blocks * tap.w_panel);
   const int64_t wanted = least(4 * run.host.processors, static_cast<int64_t>(work / kConvTask));
   const int64_t columns = least(job.columns, ceil_div(wanted, most(job.images * job.bands, 1)));
   job.per_task = ceil_div(job.columns, most(columns, 1));
+  if (cut.columns) job.per_task = least(cut.columns, job.columns);
   job.chunks = ceil_div(job.columns, job.per_task);
-  if (job.images * job.bands * job.chunks < wanted)
+  if (!cut.bands && job.images * job.bands * job.chunks < wanted)
     job.bands = most(job.bands, least(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 
@@ -221,7 +232,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
     job.width *= job.height, job.height = 1;
     job.finish.canvas.width = job.width, job.finish.canvas.height = 1;
   }
-  divide_conv(run, job, stride_h);
+  divide_conv(run, job, stride_h, choose_cut(call, job.images));
   return run.parallel(job.images * job.bands * job.chunks, conv_task, &job);
 }
 

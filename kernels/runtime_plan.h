@@ -23,6 +23,10 @@ enum Opcode : int32_t {  // as in plan.py
   kResize, kDeal,
   kLastOpcode = kDeal,
 };
+inline bool cuts_apply(int32_t opcode) {
+  return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||
+         opcode == kWinogradBf16;
+}
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
 struct Tensor {
@@ -47,13 +51,17 @@ struct View {
 struct Driver {
   int32_t max_rows, tile_panels, row_chunk, panel_group, prefetch;
 };
+struct ConvCut {  // of a convolution of up to `max_images` images; 0 where the library chooses
+  int32_t max_images, pixels, lines, part, bands, columns;
+};
 struct Call {
   int32_t opcode, int_count, float_count, view_count, driver_count;
   int32_t chain;  // index in the chain table, or -1
   const int64_t* ints;
   const double* floats;
   View* views;
-  const Driver* drivers;
+  const Driver* drivers;  // of products; null for
+  const ConvCut* cuts;    // convolutions, which have these
 
   const tracea_chain_type* chain_type() const {
     return chain < 0 ? nullptr : &tracea_chain_types[chain];
@@ -107,6 +115,7 @@ class Reader {
   void view(View* out, int32_t call);
   void call(Call* out, int32_t index);
   const Driver* drivers(int32_t count);
+  const ConvCut* cuts(int32_t count);
 
   const int64_t *at_, *end_;
   Program* program_;
@@ -196,6 +205,19 @@ inline const Driver* Reader::drivers(int32_t count) {
   return items;
 }
 
+inline const ConvCut* Reader::cuts(int32_t count) {
+  ConvCut* items = array<ConvCut>(count);
+  for (int32_t i = 0; items && i < count; ++i) {
+    items[i].max_images = small(0, INT32_MAX, "driver's images");
+    items[i].pixels = small(0, 64, "driver's pixels");
+    items[i].lines = small(0, 2, "driver's lines");
+    items[i].part = small(0, 1 << 24, "driver's part");
+    items[i].bands = small(0, 1 << 24, "driver's bands");
+    items[i].columns = small(0, 1 << 24, "driver's columns");
+  }
+  return items;
+}
+
 inline void Reader::call(Call* out, int32_t index) {
   out->opcode = small(kGemm, kLastOpcode, "opcode");
   out->int_count = small(0, kMaxParams, "number of ints");
@@ -220,7 +242,8 @@ inline void Reader::call(Call* out, int32_t index) {
   out->ints = ints;
   out->floats = floats;
   out->views = views;
-  out->drivers = drivers(out->driver_count);
+  if (cuts_apply(out->opcode)) out->cuts = cuts(out->driver_count);
+  else out->drivers = drivers(out->driver_count);
   if (!fault_->set) check_call(*out, *fault_);
 }
 

@@ -4,7 +4,7 @@
 // Where transformed weights outweigh the transformed image, one band takes all of it and the three
 // steps share the threads; otherwise bands are tasks, whose buffers stay in L2.
 #pragma once
-#include "runtime_blocked.h"
+#include "runtime_conv.h"
 #include "runtime_slots.h"
 
 namespace tracea {
@@ -214,8 +214,10 @@ inline bool run_winograd(Run& run, const Call& call, const Box* views) {
   const int64_t pixel = 4 * (job.inputs * job.lanes + job.outputs * kLanes);  // bytes
   const int64_t row_bytes = job.across * job.planes * pixel;
   const int64_t weights = job.planes * job.inputs * job.outputs * job.lanes * kAlign;
-  const bool shared = weights > row_bytes * job.rows;
+  const ConvCut cut = choose_cut(call, y.box->dims[0]);
+  const bool shared = cut.bands ? cut.bands == 1 : weights > row_bytes * job.rows;
   job.band_rows = shared ? job.rows : least(job.rows, most(1, kBandBuffers / row_bytes));
+  if (cut.bands) job.band_rows = ceil_div(job.rows, least(cut.bands, job.rows));
   job.bands = ceil_div(job.rows, job.band_rows);
   job.band_rows = ceil_div(job.rows, job.bands);
   const int64_t tiles = job.band_rows * job.across, images = y.box->dims[0];

@@ -24,8 +24,8 @@ from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.tuning.bench_model import Stand
-from tracea_graph.tuning.problem import Case
-from tracea_graph.tuning.space import candidates, default_of
+from tracea_graph.tuning.problem import Case, default_of
+from tracea_graph.tuning.space import candidates
 
 _PAIRS, _SECONDS = 7, 1.5
 

@@ -13,9 +13,9 @@ from tracea_graph.cli import main
 from tracea_graph.cli import tune as command
 from tracea_graph.ops.program import GemmDriver
 from tracea_graph.pipeline.tuning import TunedModel
-from tracea_graph.tuning import Case, Measured, Problem, Settled, Started, Tuned
+from tracea_graph.tuning import Case, GemmProblem, Measured, Settled, Started, Tuned
 
-CASE = Case(Problem(768, 3072), 128)
+CASE = Case(GemmProblem(768, 3072), 128)
 FOUND = Tuned(CASE, GemmDriver(512, 2, 64), 1.25, "measured", share=0.5)
 
 

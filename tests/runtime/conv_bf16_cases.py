@@ -8,7 +8,7 @@ from typing import Any
 
 from runtime.blocked import EPILOGUES, NO_HALO, SCALED, SILU
 from runtime.conv_calls import conv, depthwise, stem
-from runtime.conv_cases import same
+from runtime.conv_cases import CUTS, same
 from runtime.support import Case
 
 from tracea_graph.ir import DType
@@ -35,6 +35,8 @@ def _dense(**more: Any) -> list[Case]:
         conv(700, 40, (7, 7), (3, 3), pad=same(3), add=True, halo=(0, 0, 1, 2), **more),
         conv(34, 40, (9, 15), batch=2, add=True, clamp=(0, 1), **more),
         conv(64, 160, (40, 80), batch=2, chain=SILU, **more),
+        conv(70, 40, (7, 6), (3, 3), pad=same(3), batch=2, drivers=CUTS[:1], **more),
+        conv(64, 130, (9, 15), batch=2, add=True, chain=SILU, drivers=CUTS[1:2], **more),
     ]
     for chain, halo in itertools.product(EPILOGUES, (NO_HALO, (1, 0, 2, 1))):
         cases.append(conv(24, 33, (5, 9), batch=2, chain=chain, halo=halo, **more))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from runtime.cases import Array, random
 from runtime.support import Case
 
 from tracea_graph.ops.bf16 import round_bf16 as rounded
-from tracea_graph.ops.program import Buffer, View
+from tracea_graph.ops.program import Buffer, ConvDriver, View
 from tracea_graph.ops.winograd import transform
 
 
@@ -42,6 +43,7 @@ def conv(
     bias: bool = True,
     m: int = 0,
     half: bool = False,
+    drivers: tuple[ConvDriver, ...] = (),
     **more: Any,
 ) -> Case:
     """A dense convolution; by Winograd's algorithm for ``m`` of 2 or 4; ``half``: in bf16."""
@@ -65,7 +67,16 @@ def conv(
     kind = f"winograd{m}" if m else "conv"
     call = ("winograd" if m else "conv") + "_bf16" * half
     name = label(kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, more)
-    return epilogue(name, call, feeds, views, ints, y, half=half, **more)
+    case = epilogue(name, call, feeds, views, ints, y, half=half, **more)
+    return driven(case, drivers) if drivers else case
+
+
+def driven(case: Case, drivers: tuple[ConvDriver, ...]) -> Case:
+    """The case with its last call cut as the drivers say."""
+    *calls, last_call = case.program.calls
+    program = replace(case.program, calls=(*calls, replace(last_call, drivers=drivers)))
+    first = "_".join(map(str, astuple(drivers[0])[1:]))
+    return replace(case, name=f"{case.name}_cut{len(drivers)}_{first}", program=program)
 
 
 def transformed(x: Array, w: Array) -> Array:

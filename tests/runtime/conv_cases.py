@@ -20,8 +20,10 @@ from runtime.conv_calls import conv, depthwise, stem
 from runtime.conv_moves import border, deal, plain, pool, pool_all, resize, turn
 from runtime.support import Case
 
+from tracea_graph.ops.program import ConvDriver
+
 __all__ = [
-    "CHAINS", "all_conv_cases", "conv", "depthwise", "plain", "pool", "stem", "turn",
+    "CHAINS", "CUTS", "all_conv_cases", "conv", "depthwise", "plain", "pool", "stem", "turn",
 ]  # fmt: skip
 
 
@@ -63,6 +65,29 @@ def dense_cases() -> list[Case]:
     for chain, halo in itertools.product(EPILOGUES, (NO_HALO, (1, 0, 2, 1))):
         cases.append(conv(24, 33, (5, 9), batch=2, chain=chain, halo=halo))
         cases.append(conv(24, 33, (6, 7), (3, 3), pad=same(3), chain=chain, halo=halo, add=True))
+    return cases
+
+
+CUTS = (
+    ConvDriver(pixels=5, lines=1, part=1, bands=3, columns=1),
+    ConvDriver(pixels=64, part=1 << 24, bands=1 << 24, columns=1 << 24),
+    ConvDriver(1, bands=1),
+    ConvDriver(pixels=1, bands=2),
+)
+
+
+def cut_cases() -> list[Case]:
+    """Drivers of a plan, sensible and not, alone and by the number of images."""
+    cases: list[Case] = []
+    for drivers in (*((cut,) for cut in CUTS), (ConvDriver(1, pixels=3), ConvDriver(bands=2))):
+        cases += [
+            conv(70, 40, (7, 6), (3, 3), pad=same(3), add=True, batch=2, chain=SILU,
+                 halo=(0, 0, 1, 2), drivers=drivers),
+            conv(40, 130, (9, 15), batch=2, clamp=(0, 6), drivers=drivers),
+            conv(64, 96, (6, 5), (3, 1), (1, 2), (2, 1), (2, 0, 2, 0), groups=2, drivers=drivers),
+        ]  # fmt: skip
+        cases += [conv(24, 33, (13, 9), (3, 3), pad=same(3), m=m, batch=2, drivers=drivers)
+                  for m in (2, 4)]  # fmt: skip
     return cases
 
 
@@ -167,5 +192,5 @@ def plain_cases() -> list[Case]:
 
 
 def all_conv_cases() -> list[Case]:
-    cases = [*dense_cases(), *winograd_cases(), *other_cases(), *plain_cases()]
+    cases = [*dense_cases(), *cut_cases(), *winograd_cases(), *other_cases(), *plain_cases()]
     return list({case.name: case for case in cases}.values())

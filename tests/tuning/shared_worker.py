@@ -13,18 +13,18 @@ from tracea_graph.ops.program import GemmDriver
 from tracea_graph.tuning import Case, Problem, Task, Tuner, TuningCache
 from tracea_graph.tuning.together import help_others
 
-SECONDS = 0.15
-
 
 class Slow:
     """One row chunk is 1.3 times as fast; every race takes a while."""
+
+    seconds = 0.15
 
     def race(
         self, case: Case, a: GemmDriver, b: GemmDriver, threads: int, pairs: int, seconds: float
     ) -> Race:
         sys.stdout.write(f"race {case.rows} {b}\n")
         sys.stdout.flush()
-        time.sleep(SECONDS)
+        time.sleep(self.seconds)
         return Race((1.3,) * pairs, (1.0 if b.row_chunk == 64 else 1.31,) * pairs)
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     def make(own: Task) -> AbstractContextManager[Tuner]:
         return opened(own, Path(cache), machine)
 
-    help_others(task, make, idle=6.0)
+    help_others(task, make, idle=3.0)
 
 
 if __name__ == "__main__":

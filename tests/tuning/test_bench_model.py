@@ -17,8 +17,9 @@ from tracea_graph.kernels.plan import encode
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.gemm import unpack_panels
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.tuning.bench_model import MOST_BYTES, MOST_NODES, Stand, bench_program
-from tracea_graph.tuning.problem import Case, Problem
+from tracea_graph.tuning.bench_model import MOST_BYTES, MOST_NODES, Stand
+from tracea_graph.tuning.bench_program import bench_program
+from tracea_graph.tuning.problem import Case, GemmProblem, Problem
 
 pytestmark = pytest.mark.compiler
 CHAIN = Chain(
@@ -26,8 +27,8 @@ CHAIN = Chain(
     tuple(Step("add", (i + 4 if i else 0, i + 1)) for i in range(4)),
     (8,),
 )
-PROBLEM = Problem(48, 40, epilogue=CHAIN)
-MASKED = Problem(
+PROBLEM = GemmProblem(48, 40, epilogue=CHAIN)
+MASKED = GemmProblem(
     48,
     40,
     bias=False,
@@ -78,8 +79,8 @@ def test_the_product_is_right_on_weights_of_the_shared_file(stand: Stand) -> Non
 def test_weights_exceed_the_cache_within_bounds(stand: Stand) -> None:
     model = stand.model(Case(PROBLEM, 1))
     assert model.count * PROBLEM.weight_bytes > CACHE
-    assert stand.model(Case(Problem(16, 16), 1)).count == MOST_NODES
-    huge = Problem(8192, 8192)
+    assert stand.model(Case(GemmProblem(16, 16), 1)).count == MOST_NODES
+    huge = GemmProblem(8192, 8192)
     assert stand.model(Case(huge, 1)).count * huge.weight_bytes <= 2 * MOST_BYTES
 
 
@@ -103,9 +104,9 @@ def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand
 @pytest.mark.parametrize(
     "problem",
     [
-        Problem(48, 40, "pairs"),
-        Problem(48, 40, "mixed", bias=False, epilogue=CHAIN),
-        Problem(48, 40, parts=(16, 8, 16)),
+        GemmProblem(48, 40, "pairs"),
+        GemmProblem(48, 40, "mixed", bias=False, epilogue=CHAIN),
+        GemmProblem(48, 40, parts=(16, 8, 16)),
     ],
     ids=str,
 )

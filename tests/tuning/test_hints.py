@@ -12,12 +12,13 @@ import pytest
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.tuning import Case, Problem, Tuned, Tuner, TuningCache, Workload, hints
+from tracea_graph.tuning import Case, GemmProblem, Tuned, Tuner, TuningCache, Workload, hints
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from, proposals
-from tracea_graph.tuning.space import candidates, default_of
+from tracea_graph.tuning.problem import default_of
+from tracea_graph.tuning.space import candidates
 
-FUSED = Problem(768, 768, epilogue=Chain(("full",), (Step("gelu", (0,)),), (1,)))
-CASE, OTHER = Case(FUSED, 128), Case(Problem(768, 768), 128)
+FUSED = GemmProblem(768, 768, epilogue=Chain(("full",), (Step("gelu", (0,)),), (1,)))
+CASE, OTHER = Case(FUSED, 128), Case(GemmProblem(768, 768), 128)
 
 
 def test_the_first_hint_that_fits_counts() -> None:
@@ -31,7 +32,7 @@ def test_the_first_hint_that_fits_counts() -> None:
     fused, plain = hinted(found, CASE), hinted(found, OTHER)
     assert fused == GemmDriver(512, tile_panels=2, row_chunk=64)
     assert plain is not None and (plain.prefetch, plain.row_chunk) == (0, 256)
-    assert hinted(found, Case(Problem(8, 8), 128)) is None
+    assert hinted(found, Case(GemmProblem(8, 8), 128)) is None
 
 
 def test_a_result_as_a_hint_gives_its_driver_to_its_case_alone() -> None:

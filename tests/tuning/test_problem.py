@@ -7,8 +7,9 @@ from dataclasses import replace
 from tracea_graph.ir import DType, TensorSpec, combine
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Buffer, Call, GemmDriver
-from tracea_graph.tuning.bench_model import bench_program
+from tracea_graph.tuning.bench_program import bench_program
 from tracea_graph.tuning.problem import (
+    GemmProblem,
     Problem,
     Workload,
     problem_of,
@@ -18,7 +19,7 @@ from tracea_graph.tuning.problem import (
 )
 
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
-WIDE, NARROW = Problem(32, 128, epilogue=GELU), Problem(128, 32, "kn", bias=False)
+WIDE, NARROW = GemmProblem(32, 128, epilogue=GELU), GemmProblem(128, 32, "kn", bias=False)
 TUNED = (GemmDriver(7, prefetch=0), GemmDriver(2**31 - 1))
 
 
@@ -38,17 +39,19 @@ def placed(*problems: Problem) -> list[tuple[object, object]]:
 
 def test_a_program_poses_the_problem_it_was_made_of() -> None:
     for problem in (WIDE, NARROW):
-        assert problem_of(bench_program(problem, ()).calls[0]) == problem
+        program = bench_program(problem, ())
+        assert problem_of(program, program.calls[0]) == problem
 
 
 def test_other_kernels_row_layouts_and_computed_weights_are_no_problem() -> None:
-    (call,) = bench_program(WIDE, ()).calls
-    assert problem_of(Call("norm", call.views)) is None
-    assert problem_of(replace(call, ints=(2, 1))) is None
+    program = bench_program(WIDE, ())
+    (call,) = program.calls
+    assert problem_of(program, Call("norm", call.views)) is None
+    assert problem_of(program, replace(call, ints=(2, 1))) is None
     x, weight, *rest = call.views
     assert weight is not None
     computed = replace(weight, buffer=Buffer("temp", 0))
-    assert problem_of(replace(call, views=(x, computed, *rest))) is None
+    assert problem_of(program, replace(call, views=(x, computed, *rest))) is None
 
 
 def test_workloads_count_nodes_and_evaluate_rows() -> None:
@@ -67,4 +70,13 @@ def test_drivers_go_into_calls_of_their_problem_only() -> None:
 
 
 def test_row_classes_cover_every_row_count() -> None:
-    assert [row_class(r) for r in (1, 4, 5, 32, 33, 512, 513, 10**9)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [row_class(WIDE, r) for r in (1, 4, 5, 32, 33, 512, 513, 10**9)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tuning.postgres import postgres_url, why_not
-from tuning.shared_worker import opened
+from tuning.shared_worker import Slow, opened
 
+from tracea_graph.check.timing import Race
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning import Case, Problem, Task, TuningCache, Workload
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.tuning import Case, GemmProblem, Task, TuningCache, Workload
 from tracea_graph.tuning.identity import key_of
-from tracea_graph.tuning.shared import Shared
+from tracea_graph.tuning.jobs import Job
+from tracea_graph.tuning.sampling import params_of, space_of
+from tracea_graph.tuning.shared import Shared, _task
+from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.together import tune_together
 from tracea_graph.tuning.wire import case_from_json, case_to_json
 
 TRIALS = 12
 HERE = Path(__file__).resolve().parent
-LOADS = (Workload(Problem(768, 768), 4, (128,)), Workload(Problem(768, 3072), 4, (128,)))
+LOADS = (Workload(GemmProblem(768, 768), 4, (128,)), Workload(GemmProblem(768, 3072), 4, (128,)))
 CASES = [Case(load.problem, 128) for load in LOADS]
+
+
+class Fast(Slow):
+    """As the workers' machine, without the waiting."""
+
+    seconds = 0.0
+
+
+def _place(driver: GemmDriver, drivers: Sequence[GemmDriver]) -> dict[str, Any]:
+    return {"params": params_of(driver), "distributions": space_of(drivers)}
 
 
 def published(url: str, cache: Path, machine: str = "m") -> None:
@@ -71,7 +89,6 @@ def postgres() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.slow  # races four processes against each other: minutes on a loaded machine
 def test_four_workers_on_postgresql_survive_the_death_of_one(
     postgres: str, tmp_path: Path
 ) -> None:
@@ -98,6 +115,66 @@ def test_four_workers_on_postgresql_survive_the_death_of_one(
             states = {t.state.name for t in study.trials}
             assert len(done) == TRIALS, "what the dead worker had begun was done by another"
             assert states <= {"COMPLETE", "PRUNED", "FAIL"}, "nothing is left open"
+
+
+def test_machines_that_meet_at_an_empty_database_lay_it_out_once(postgres: str) -> None:
+    import psycopg
+
+    with psycopg.connect(postgres, autocommit=True) as server:
+        server.execute("CREATE DATABASE empty")
+    url = postgres.replace("/postgres", "/empty")
+    with ThreadPoolExecutor(4) as pool:
+        opened_by = list(pool.map(Shared, [url] * 4))
+    for shared in opened_by:
+        shared.publish("k", {"case": 1})
+        assert list(shared.jobs()) == [{"case": 1}]
+
+
+@pytest.mark.parametrize("begun", [0, 1, TRIALS - 1])
+def test_a_study_that_its_founder_left_half_set_up_is_completed(
+    sqlite: str, tmp_path: Path, begun: int
+) -> None:
+    """Whatever a machine had done when it died, another finds what is missing and takes it."""
+    shared = Shared(sqlite, lost_after=0.0)
+    with opened(Task((), (1,)), tmp_path / "a.sqlite", "m") as made:
+        study = shared.publish(key_of(made.about(CASES[0])), {})
+        drivers = candidates(CASES[0], "avx512", (1,), TRIALS)
+        for driver in drivers[:begun]:
+            assert study._begin(_task(driver), **_place(driver, drivers)) is not None
+        tuned = made.study(Job(CASES[0], True, 1.0), Fast(), math.inf, TRIALS, study)
+    assert study.judging
+    assert tuned.driver.row_chunk == 64
+    done = [t for t in study.trials if t.state.name == "COMPLETE"]
+    assert len(done) == TRIALS
+
+
+def test_of_two_that_begin_the_same_one_goes_on(sqlite: str) -> None:
+    """The lower number does, however the two take turns."""
+    one, other = (Shared(sqlite).publish("k", {}) for _ in range(2))
+    assert one._begin("1 2 3") is not None
+    assert other._begin("1 2 3") is None
+    assert other._begin("3 2 1") is not None
+    states = [t.state.name for t in one.trials]
+    assert states == ["RUNNING", "FAIL", "RUNNING"]
+
+
+def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Path) -> None:
+    """A machine so slow that every trial of it is given up still gets done."""
+    slow, other = (Shared(sqlite, lost_after=0.0) for _ in range(2))
+    with opened(Task((), (1,)), tmp_path / "a.sqlite", "m") as made:
+        key = key_of(made.about(CASES[0]))
+        watching = other.publish(key, {})
+
+        class Watched(Fast):
+            def race(self, *args: Any) -> Race:
+                for _ in range(2):  # seen twice, a trial counts as lost
+                    watching._give_up_lost()
+                return super().race(*args)
+
+        study = slow.publish(key, {})
+        tuned = made.study(Job(CASES[0], True, 1.0), Watched(), math.inf, TRIALS, study)
+    assert tuned.driver.row_chunk == 64
+    assert {t.state.name for t in study.trials[:-1]} == {"COMPLETE", "FAIL"}
 
 
 def test_another_kind_of_machine_has_studies_of_its_own(sqlite: str, tmp_path: Path) -> None:
@@ -133,7 +210,10 @@ def test_cases_travel_as_json() -> None:
         (4,),
         (DType.F32, DType.BOOL, DType.I64),
     )
-    for problem in (Problem(8, 48, parts=(16, 32)), Problem(8, 48, "pairs", epilogue=chain)):
+    for problem in (
+        GemmProblem(8, 48, parts=(16, 32)),
+        GemmProblem(8, 48, "pairs", epilogue=chain),
+    ):
         case = Case(problem, 128)
         assert case_from_json(json.loads(json.dumps(case_to_json(case)))) == case
 

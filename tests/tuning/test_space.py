@@ -6,11 +6,12 @@ import pytest
 
 from tracea_graph.kernels.variants import gemm_tile
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.tuning.problem import Case, Problem
-from tracea_graph.tuning.space import HEROES, candidates, default_of, divide, legal, modelled_us
+from tracea_graph.tuning.gemm_space import divide
+from tracea_graph.tuning.problem import Case, GemmProblem, default_of
+from tracea_graph.tuning.space import candidates, legal, modelled_us
 
 CASES = [
-    Case(Problem(k, n, layout), rows)
+    Case(GemmProblem(k, n, layout), rows)
     for k, n in ((384, 1536), (768, 768), (64, 17), (3072, 16))
     for layout in ("panels", "kn")
     for rows in (1, 16, 128, 1000)
@@ -34,26 +35,26 @@ def test_drivers_are_legal_and_distinct(case: Case, level: str) -> None:
 
 def test_many_processors_get_tasks_enough() -> None:
     for rows, n in ((128, 768), (1, 3072), (4096, 64), (128, 64)):
-        case = Case(Problem(768, n), rows)
+        case = Case(GemmProblem(768, n), rows)
         one, many = (divide(case, default_of(case), "avx512", p) for p in (1, 16))
         assert many.tasks >= min(16, rows // 64 * -(-n // 16))
         assert many.tasks >= one.tasks
 
 
 def test_plain_weights_are_never_prefetched() -> None:
-    case = Case(Problem(384, 1536, "kn"), 128)
+    case = Case(GemmProblem(384, 1536, "kn"), 128)
     assert not any(divide(case, d, "avx512").prefetch for d in legal(case, "avx512"))
 
 
 def test_one_row_leaves_nothing_to_chunk() -> None:
-    case = Case(Problem(768, 768), 1)
+    case = Case(GemmProblem(768, 768), 1)
     assert {d.row_chunk for d in legal(case, "avx512")} == {default_of(case).row_chunk}
 
 
 def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
-    case = Case(Problem(768, 768), 1)
+    case = Case(GemmProblem(768, 768), 1)
     found = candidates(case, "avx512", (1, 2), 6)
-    assert len(found) == 6 and found[0] == HEROES[0][0]
+    assert len(found) == 6 and found[0] == GemmDriver(4, panel_group=8, prefetch=0)
     assert divide(case, default_of(case), "avx512") not in [
         divide(case, d, "avx512") for d in found
     ]
@@ -63,7 +64,7 @@ def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
 
 
 def test_the_model_knows_what_narrow_tiles_and_idle_threads_cost() -> None:
-    case = Case(Problem(768, 768), 128)
+    case = Case(GemmProblem(768, 768), 128)
     default = default_of(case)
     by_width = {
         d.tile_panels: modelled_us(case, d, "avx512", 1)

@@ -10,11 +10,11 @@ import pytest
 from tracea_graph.check.timing import Race
 from tracea_graph.errors import WorkerError
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.tuning.problem import Case, Problem
-from tracea_graph.tuning.space import candidates, default_of
+from tracea_graph.tuning.problem import Case, GemmProblem, default_of
+from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Outcome, Study, Trial
 
-CASE = Case(Problem(768, 768), 128)
+CASE = Case(GemmProblem(768, 768), 128)
 DEFAULT = default_of(CASE)
 CHALLENGERS = candidates(CASE, "avx512", (1,), 12)
 Cost = Callable[[GemmDriver], float]
@@ -148,7 +148,7 @@ def test_an_interrupted_study_resumes_without_measuring_twice() -> None:
 
 
 def test_of_a_large_space_a_sample_is_measured() -> None:
-    case = Case(Problem(768, 3072), 128)
+    case = Case(GemmProblem(768, 3072), 128)
     everything = candidates(case, "avx512", (1,), 10**6)
     assert len(everything) > EXHAUSTIVE
 

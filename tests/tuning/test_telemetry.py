@@ -10,11 +10,11 @@ import pytest
 
 from tracea_graph.check.timing import Race
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.tuning import Case, Measured, Problem, Settled, Started, Tuned
+from tracea_graph.tuning import Case, GemmProblem, Measured, Settled, Started, Tuned
 from tracea_graph.tuning.telemetry import Telemetry, read_rows, runs, write_csv
 from tracea_graph.views.tuning import convergence_svg, curves
 
-CASE = Case(Problem(512, 1024), 64)
+CASE = Case(GemmProblem(512, 1024), 64)
 FAST, SLOW = GemmDriver(512, row_chunk=64), GemmDriver(512, row_chunk=32)
 
 

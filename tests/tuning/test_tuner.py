@@ -30,10 +30,10 @@ from tracea_graph.tuning import (
 )
 from tracea_graph.tuning.identity import about_case, difference, key_of, machine_facts
 from tracea_graph.tuning.jobs import TYPICAL_ROWS, Prospects, allot, by_worth, jobs_of
-from tracea_graph.tuning.problem import Case
+from tracea_graph.tuning.problem import Case, GemmProblem
 from tracea_graph.tuning.tuner import LITTLE
 
-SMALL, LARGE = Problem(384, 384), Problem(768, 3072)
+SMALL, LARGE = GemmProblem(384, 384), GemmProblem(768, 3072)
 LOADS = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (128,)))
 
 
@@ -102,7 +102,7 @@ def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
 def test_shares_are_of_the_whole_model() -> None:
     alone = {j.case: j.share for j in jobs_of(LOADS, "avx512", (1,)) if j.asked}
     assert sum(alone.values()) == pytest.approx(1.0)
-    beside = {j.case: j.share for j in jobs_of(LOADS, "avx512", (1,), rest_us=1e6) if j.asked}
+    beside = {j.case: j.share for j in jobs_of(LOADS, "avx512", (1,), whole_us=1e6) if j.asked}
     assert all(beside[case] < 0.1 * share for case, share in alone.items())
 
 
@@ -115,7 +115,7 @@ def test_trials_follow_expected_gain_and_nothing_else() -> None:
 
 def test_what_promises_less_than_a_hundredth_is_not_begun(cache: TuningCache) -> None:
     stand = Stand()
-    found = tuner(cache, stand).run(LOADS, 1e6, rest_us=1e6)
+    found = tuner(cache, stand).run(LOADS, 1e6, whole_us=1e6)
     asked = [t for t in found if t.case.rows == 128]
     assert {t.source for t in asked} == {"default"} and "less than 1 %" in asked[0].why
     assert not {t.case for t in asked} & set(stand.cases)
@@ -244,7 +244,7 @@ def test_tables_cover_every_row_count_and_split_where_two_points_meet() -> None:
 def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
     """Twice: the second time everything comes from the cache, without building anything."""
     environment, heard, isas = Environment(cache=tmp_path), list[Event](), profile_cpu().isas
-    loads = (Workload(Problem(96, 64), 3, (64,)),)
+    loads = (Workload(GemmProblem(96, 64), 3, (64,)),)
     tune(loads, Task(isas, budget=0.01), environment)  # compiles, no more
     first = tune(loads, Task(isas, budget=20.0), environment, listen=heard.append)
     assert heard

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["Buffer", "Call", "GemmDriver", "Program", "View"]
+__all__ = ["Buffer", "Call", "ConvDriver", "Driver", "GemmDriver", "Program", "View"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,27 @@ class GemmDriver:
 
 
 @dataclass(frozen=True)
+class ConvDriver:
+    """How one convolution of up to ``max_images`` images is cut; pure data, 0: automatic.
+
+    ``pixels``: outputs of a tile's line, at most the variant's.  ``lines``: 1 keeps tiles of
+    narrow images from taking two lines.  ``part``: input blocks summed at once.  ``bands``: tasks
+    over the tiles of one image; Winograd's one band is shared by all threads.  ``columns``:
+    groups of output channels per task.
+    """
+
+    max_images: int = 2**31 - 1
+    pixels: int = 0
+    lines: int = 0
+    part: int = 0
+    bands: int = 0
+    columns: int = 0
+
+
+Driver = GemmDriver | ConvDriver
+
+
+@dataclass(frozen=True)
 class Temp:
     """Scratch of ``count`` elements, alive from call ``first`` to call ``last`` (inclusive)."""
 
@@ -73,7 +94,7 @@ class Call:
     ints: tuple[int, ...] = ()
     floats: tuple[float, ...] = ()
     chain: Chain | None = None
-    drivers: tuple[GemmDriver, ...] = ()
+    drivers: tuple[Driver, ...] = ()
 
 
 @dataclass(frozen=True)

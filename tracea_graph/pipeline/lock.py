@@ -1,6 +1,6 @@
 """Plan locks: all decisions of one optimization in a file, to be applied again without measuring.
 
-    {"format": 1, "structure": …, "isas": […], "settings": {…}, "machine": {…}, "bindings": {…},
+    {"format": 2, "structure": …, "isas": […], "settings": {…}, "machine": {…}, "bindings": {…},
      "improved": true, "frozen": [[key, why]…], "barred": […], "drivers": […], "groups": […]}
 
 Values are named by structural hashes, so a model that was exported or trained anew still fits; a
@@ -19,7 +19,6 @@ from typing import Any
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.program import GemmDriver
 from tracea_graph.ops.structure import graph_key, value_keys
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Recipe
@@ -27,11 +26,12 @@ from tracea_graph.pipeline.planning import Ruling
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
 from tracea_graph.tuning import Drivers, Workload
+from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 from tracea_graph.version import VERSION
 
 __all__ = ["Lock", "read_lock"]
 
-_FORMAT = 1
+_FORMAT = 2
 _SETTINGS = (
     "keep", "only", "skip", "budget", "precision", "max_error", "custom_ops", "require_library",
     "plain_weights", "single_file", "freeze_initializers",
@@ -70,7 +70,7 @@ class Lock:
             for v, why in values.items()
         ]
         drivers = [
-            [problem.key, [dataclasses.astuple(d) for d in table]]
+            [problem.key, [driver_to_json(driver) for driver in table]]
             for problem, table in recipe.drivers.items()
         ]
         return cls(
@@ -162,7 +162,7 @@ class Lock:
     def drivers(self, workloads: Sequence[Workload]) -> Drivers:
         """Its tuned drivers for the problems that are left."""
         tables = {
-            json.dumps(key, sort_keys=True): tuple(GemmDriver(*driver) for driver in table)
+            json.dumps(key, sort_keys=True): tuple(driver_from_json(driver) for driver in table)
             for key, table in self.content["drivers"]
         }
         problems = {json.dumps(w.problem.key, sort_keys=True): w.problem for w in workloads}

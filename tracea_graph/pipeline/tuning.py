@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
-from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
@@ -43,7 +42,7 @@ def tune_model(
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedModel:
-    """Tune the products of a model as ``options`` would write it, within their budget.
+    """Tune what has drivers in a model as ``options`` would write it, within their budget.
 
     Raises ModelError, UsageError and BuildError as optimizing does.
     """
@@ -55,10 +54,9 @@ def tune_model(
     assembly = assemble(graph)
     bindings = [binding.symbols for binding in inputs.timed]
     loads = assembly.workloads(bindings)
-    products = {id(i.region) for i in assembly.placed if isinstance(i.region.params, GemmParams)}
-    rest = sum(planner.cost(graph, r) for r in graph.regions() if id(r) not in products)
+    whole = sum(planner.cost(graph, region) for region in graph.regions())
     task = Task(
-        isas, options.thread_counts, options.budget, rest * len(bindings), options.seed,
+        isas, options.thread_counts, options.budget, whole * len(bindings), options.seed,
         options.storage, lost_after,
     )  # fmt: skip
     found = tune(

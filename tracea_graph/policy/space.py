@@ -16,7 +16,7 @@ declares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -42,6 +42,8 @@ class SearchSpace:
     axes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     constraints: tuple[Constraint, ...] = ()
     seeds: tuple[tuple[tuple[str, int], ...], ...] = ()
+    alike: Callable[[Config], Hashable] | None = None
+    """What a configuration comes to; of those that come to the same, the first counts."""
 
     # ---- building ----------------------------------------------------------------------
 
@@ -85,6 +87,10 @@ class SearchSpace:
         """With a configuration to try first; axes it leaves open take their first value."""
         return replace(self, seeds=(*self.seeds, tuple(config.items())))
 
+    def once(self, alike: Callable[[Config], Hashable]) -> SearchSpace:
+        """With configurations that come to the same counted once."""
+        return replace(self, alike=alike)
+
     # ---- asking ------------------------------------------------------------------------
 
     @property
@@ -109,15 +115,29 @@ class SearchSpace:
             yield dict(zip(names, values, strict=True))
 
     def legal(self) -> Iterator[Config]:
-        """Every legal configuration."""
-        return (c for c in self.combinations() if not self.reason(c))
+        """Every legal configuration, of those that come to the same the first."""
+        seen = set[Hashable]()
+        for config in self.combinations():
+            if self.reason(config):
+                continue
+            if self.alike is not None:
+                if (key := self.alike(config)) in seen:
+                    continue
+                seen.add(key)
+            yield config
 
     def heroes(self) -> Iterator[Config]:
-        """The seeds that are legal here, each once."""
+        """The seeds that are legal here, each once, as :meth:`legal` has them."""
         first = {name: values[0] for name, values in self.axes}
-        whole = [{**first, **dict(seed)} for seed in self.seeds]
-        unique = {tuple(sorted(config.items())): config for config in whole}
-        return (config for config in unique.values() if not self.reason(config))
+        whole = ({**first, **dict(seed)} for seed in self.seeds)
+        unique = {self._key(config): config for config in whole if not self.reason(config)}
+        if self.alike is not None and unique:
+            chosen = {self._key(config): config for config in self.legal()}
+            return (chosen[key] for key in unique)
+        return iter(unique.values())
+
+    def _key(self, config: Config) -> Hashable:
+        return self.alike(config) if self.alike else tuple(sorted(config.items()))
 
     def ranked(
         self, modelled_us: Callable[[Config], float], limit: int | None = None

@@ -7,7 +7,7 @@ different weights until they exceed the last-level cache, for that is how a real
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -19,16 +19,17 @@ from tracea_graph.check.timing import Race
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
-from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.cpu import kernels_of
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.table import OpType
-from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL
-from tracea_graph.ops.program import Buffer, Call, GemmDriver, Program, Temp, View
+from tracea_graph.ops.program import Driver
+from tracea_graph.tuning.bench_program import bench_program, weight_of
+from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.problem import Case, Problem
 from tracea_graph.tuning.wire_model import Repeated
 
-__all__ = ["Stand", "bench_program"]
+__all__ = ["Stand"]
 
 MOST_BYTES = 256 << 20
 MOST_NODES = 128
@@ -39,79 +40,16 @@ _LIMIT = 20.0
 """Seconds until a candidate that does not answer counts as hung."""
 
 
-def weight_of(problem: Problem) -> TensorSpec:
-    """The stored weights of one node."""
-    k, n = problem.k, problem.n
-    if problem.layout in IN_BF16:
-        return TensorSpec(DType.BF16, (-(-n // PANEL), k // 2, PANEL, 2))
-    return TensorSpec(
-        DType.F32, (-(-n // PANEL), k, PANEL) if problem.layout == "panels" else (k, n)
-    )
-
-
-def _extras(problem: Problem, rows: Extent) -> list[TensorSpec]:
-    """The epilogue's operands beyond the product."""
-    shapes: Mapping[str, tuple[Extent, ...]] = {
-        "full": (rows, problem.n), "row": (problem.n,), "col": (rows,), "scalar": (1,)
-    }  # fmt: skip
-    chain = problem.epilogue
-    pairs = zip(chain.operands[1:], chain.operand_types[1:], strict=True) if chain else ()
-    return [TensorSpec(dtype, shapes[kind]) for kind, dtype in pairs]
-
-
-def _results(problem: Problem, rows: Extent) -> tuple[TensorSpec, ...]:
-    if problem.parts:
-        return tuple(TensorSpec(DType.F32, (rows, width)) for width in problem.parts)
-    types = problem.epilogue.result_types if problem.epilogue else (DType.F32,)
-    return tuple(TensorSpec(dtype, (rows, problem.n)) for dtype in types)
-
-
-def bench_program(problem: Problem, drivers: tuple[GemmDriver, ...]) -> Program:
-    """The product alone; inputs are x, w, bias, extras, and y of the node before, unread.
-
-    Where x has to be bf16 it is rounded first, as in the programs of models.
-    """
-    k, n = problem.k, problem.n
-    inputs = [TensorSpec(DType.F32, ("m", k)), weight_of(problem)]
-    views: list[View | None] = [_dense(i, s.shape or ()) for i, s in enumerate(inputs)]
-    views.append(_dense(2, (n,)) if problem.bias else None)
-    if problem.bias:
-        inputs.append(TensorSpec(DType.F32, (n,)))
-    steps: Mapping[str, tuple[Extent, ...]] = {
-        "full": (n, 1), "row": (0, 1), "col": (1, 0), "scalar": (0, 0)
-    }  # fmt: skip
-    kinds = problem.epilogue.operands[1:] if problem.epilogue else ()
-    for kind, spec in zip(kinds, _extras(problem, "m"), strict=True):
-        views.append(View(Buffer("input", len(inputs)), ("m", n), steps[kind]))
-        inputs.append(spec)
-    outputs = _results(problem, "m")
-    inputs.append(outputs[0])
-    widths = problem.parts or (n,) * len(outputs)
-    views += (View(Buffer("output", i), ("m", w), (w, 1)) for i, w in enumerate(widths))
-    temps, calls = list[Temp](), list[Call]()
-    if problem.layout == "pairs":
-        pairs = View(Buffer("temp", 0), ("m", k), (k, 1))
-        temps.append(Temp(DType.BF16, combine("mul", "m", k), 0, 1))
-        calls.append(Call("round_bf16", (views[0], pairs)))
-        views[0] = pairs
-    ints = (LAYOUTS.index(problem.layout), len(problem.parts) or 1)
-    calls.append(Call(problem.kernel, tuple(views), ints, chain=problem.epilogue, drivers=drivers))
-    return Program(tuple(inputs), outputs, {"m": (0, 0)}, tuple(temps), tuple(calls))
-
-
-def _dense(index: int, dims: tuple[Extent, ...]) -> View:
-    strides: list[Extent] = [1]
-    for dim in reversed(dims[1:]):
-        assert isinstance(dim, int) and isinstance(strides[0], int)
-        strides.insert(0, strides[0] * dim)
-    return View(Buffer("input", index), dims, tuple(strides))
-
-
 def _op_type(problem: Problem) -> OpType:
     program = bench_program(problem, ())
     types = [tuple(s.dtype or DType.F32 for s in p) for p in (program.inputs, program.outputs)]
     letters = "_".join("".join(d.short for d in part) for part in types)
     return OpType(f"Bench_{letters}", *types)
+
+
+def _bound(spec: TensorSpec, rows: int) -> TensorSpec:
+    """A tensor of the program at so many rows."""
+    return TensorSpec(spec.dtype, tuple(evaluate(d, {"m": rows}) for d in spec.shape or ()))
 
 
 def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
@@ -155,7 +93,7 @@ class Stand(AbstractContextManager["Stand"]):
             environment=environment,
         )
         self._worker: Worker | None = None
-        self._open: dict[tuple[GemmDriver, int], str] = {}
+        self._open: dict[tuple[Driver, int], str] = {}
         self._case: Case | None = None
         self._feeds: dict[str, Array] = {}
 
@@ -168,7 +106,7 @@ class Stand(AbstractContextManager["Stand"]):
         self._stop()
 
     def race(
-        self, case: Case, a: GemmDriver, b: GemmDriver, threads: int, pairs: int, seconds: float
+        self, case: Case, a: Driver, b: Driver, threads: int, pairs: int, seconds: float
     ) -> Race:
         """Run two drivers of a case in turn, whatever their ``max_rows``; times of one product.
 
@@ -192,13 +130,14 @@ class Stand(AbstractContextManager["Stand"]):
     def model(self, case: Case) -> Repeated:
         """The model of a case, without its plan."""
         problem, rows = case.problem, case.rows
-        inputs = {"x": TensorSpec(DType.F32, (rows, problem.k))}
-        if problem.bias:
-            inputs["b"] = TensorSpec(DType.F32, (problem.n,))
-        inputs |= {f"e{i}": spec for i, spec in enumerate(_extras(problem, rows))}
-        outputs = _results(problem, rows)
-        inputs["y0"] = outputs[0]
-        margin = LARGE_MARGIN if rows >= LARGE_ROWS else MARGIN
+        program = bench_program(problem, ())
+        x, _, *others = (_bound(spec, rows) for spec in program.inputs)
+        bias = ["b"] if problem.bias else []
+        names = ["x", *bias, *(f"e{i}" for i in range(len(others) - len(bias) - 1)), "y0"]
+        inputs = dict(zip(names, (x, *others), strict=True))
+        outputs = tuple(_bound(spec, rows) for spec in program.outputs)
+        large = rows >= LARGE_ROWS or isinstance(problem, ConvProblem)
+        margin = LARGE_MARGIN if large else MARGIN
         wanted = min(self._cache * margin, MOST_BYTES)
         count, weight = math.ceil(wanted / problem.weight_bytes), weight_of(problem)
         return Repeated(
@@ -231,7 +170,7 @@ class Stand(AbstractContextManager["Stand"]):
             for _ in range(have, size, _BLOCK):
                 file.write(block)
 
-    def _opened(self, worker: Worker, case: Case, driver: GemmDriver, threads: int) -> str:
+    def _opened(self, worker: Worker, case: Case, driver: Driver, threads: int) -> str:
         key = (driver, threads)
         if key not in self._open:
             name = f"s{len(self._open)}"

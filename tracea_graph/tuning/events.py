@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracea_graph.check.timing import Race
-from tracea_graph.ops.program import GemmDriver
+from tracea_graph.ops.program import Driver
 from tracea_graph.tuning.jobs import Job
 from tracea_graph.tuning.problem import Case
 
@@ -22,7 +22,7 @@ class Tuned:
     """
 
     case: Case
-    driver: GemmDriver
+    driver: Driver
     gain: float
     source: str
     why: str = ""
@@ -47,7 +47,7 @@ class Measured:
     """
 
     case: Case
-    driver: GemmDriver
+    driver: Driver
     threads: int
     stage: str
     race: Race | None

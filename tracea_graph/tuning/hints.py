@@ -7,32 +7,37 @@
         stages: 2                 # 1: no prefetch; 2: the next panel is fetched meanwhile
         epilogue: fused           # or plain: only products with, or without, an epilogue
 
-What is left out of ``tile`` stays the default's.  A hint settles its cases: nothing is measured.
+A convolution's tile has ``pixels``, ``lines``, ``part``, ``bands`` and ``columns`` instead (see
+``ConvDriver``), its rows are images, and it has no stages.  What is left out of ``tile`` stays the
+default's.  A hint settles its cases: nothing is measured.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from importlib.metadata import entry_points
 from typing import Any
 
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.program import GemmDriver
+from tracea_graph.ops.program import Driver, GemmDriver
+from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.events import Tuned
-from tracea_graph.tuning.problem import Case
-from tracea_graph.tuning.space import default_of
+from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.tuner import Propose
 
 __all__ = ["GROUP", "Hint", "hint_of", "hinted", "hints_from", "proposals"]
 
 GROUP = "tracea_graph.candidates"
 """Entry points of this group propose candidates: ``propose(case) -> iterable of dicts``, where a
-case is a dict of ``op``, ``rows``, ``k``, ``n``, ``dtype`` and a candidate one of ``panels``,
-``rows``, ``columns`` and ``stages``."""
-_TILE = {"panels": "tile_panels", "rows": "row_chunk", "columns": "panel_group"}
+case is a dict of ``op``, ``rows``, ``dtype`` and its sizes (``k``, ``n`` of a product), and a
+candidate one of what a hint's ``tile`` may say, and ``stages``."""
+_PRODUCT = {"panels": "tile_panels", "rows": "row_chunk", "columns": "panel_group"}
+_CONVOLUTION = ("pixels", "lines", "part", "bands", "columns")
+_LEAST = {"rows": 1}
+"""The least value of a tile's setting; 0, automatic, for the others."""
 _KEYS = ("match", "rows", "tile", "stages", "epilogue")
 _EPILOGUES = ("fused", "plain", "any")
 _LARGEST = 1 << 20
@@ -55,9 +60,10 @@ class Hint:
             fnmatchcase(str(case.problem), self.match)
             and self.rows in (None, case.rows)
             and self.epilogue in ("any", "fused" if fused else "plain")
+            and dict(self.tile).keys() <= _settings(case).keys()
         )
 
-    def driver(self, case: Case) -> GemmDriver:
+    def driver(self, case: Case) -> Driver:
         """The case's default with what the hint says."""
         return _driver(case, dict(self.tile), self.stages)
 
@@ -75,13 +81,13 @@ def hint_of(tuned: Tuned) -> dict[str, Any]:
     return {
         "match": re.sub(r"([\[*?])", r"[\1]", str(problem)),
         "rows": tuned.case.rows,
-        "tile": {name: getattr(driver, field) for name, field in _TILE.items()},
-        "stages": 1 + driver.prefetch,
+        "tile": {n: getattr(driver, field) for n, field in _settings(tuned.case).items()},
+        **({"stages": 1 + driver.prefetch} if isinstance(driver, GemmDriver) else {}),
         "epilogue": "fused" if problem.epilogue else "plain",
     }
 
 
-def hinted(hints: Sequence[Hint], case: Case) -> GemmDriver | None:
+def hinted(hints: Sequence[Hint], case: Case) -> Driver | None:
     """The driver the first fitting hint gives a case, if any does."""
     return next((hint.driver(case) for hint in hints if hint.fits(case)), None)
 
@@ -93,7 +99,7 @@ def proposals() -> Propose:
     """
     found = [(point.name, _loaded(point)) for point in entry_points(group=GROUP)]
 
-    def propose(case: Case, ranked: Sequence[GemmDriver]) -> Sequence[GemmDriver]:
+    def propose(case: Case, ranked: Sequence[Driver]) -> Sequence[Driver]:
         more = [d for name, ask in found for d in _proposed(name, ask, case)]
         return list(dict.fromkeys((*more, *ranked)))
 
@@ -107,23 +113,32 @@ def _loaded(point: Any) -> Any:
         raise UsageError(f"the entry point {point.name!r} cannot be loaded: {error}") from error
 
 
-def _proposed(name: str, ask: Any, case: Case) -> Iterable[GemmDriver]:
+def _proposed(name: str, ask: Any, case: Case) -> Iterable[Driver]:
     p = case.problem
-    facts = {"op": str(p), "rows": case.rows, "k": p.k, "n": p.n, "dtype": p.dtype}
+    facts = {"op": str(p), "rows": case.rows, **p.sizes, "dtype": p.dtype}
     try:
         proposed = [dict(one) for one in ask(facts)]
     except Exception as error:
         raise UsageError(f"the entry point {name!r} failed on {case}: {error}") from error
     for one in proposed:
         stages = one.pop("stages", None)
-        yield _driver(case, _tile(one, f"the entry point {name!r}"), _stages(stages))
+        tile = _tile(one, f"the entry point {name!r}", tuple(_settings(case)))
+        yield _driver(case, tile, _stages(stages))
 
 
-def _driver(case: Case, tile: Mapping[str, int], stages: int | None) -> GemmDriver:
-    default = default_of(case)
-    changes = {_TILE[name]: size for name, size in tile.items()}
-    prefetch = default.prefetch if stages is None else stages - 1
-    return replace(default, prefetch=prefetch, **changes)
+def _driver(case: Case, tile: Mapping[str, int], stages: int | None) -> Driver:
+    default, fields = default_of(case), _settings(case)
+    changes = {fields[name]: size for name, size in tile.items()}
+    if stages is not None and isinstance(default, GemmDriver):
+        changes["prefetch"] = stages - 1
+    return type(default)(**{**asdict(default), **changes})
+
+
+def _settings(case: Case) -> Mapping[str, str]:
+    """What a tile of the case's kind may say, and the driver's names for it."""
+    if isinstance(case.problem, ConvProblem):
+        return {name: name for name in _CONVOLUTION}
+    return _PRODUCT
 
 
 def _hint(entry: Any) -> Hint:
@@ -140,13 +155,14 @@ def _hint(entry: Any) -> Hint:
     return Hint(entry["match"], tile, _stages(entry.get("stages")), epilogue, rows)
 
 
-def _tile(tile: Any, where: str) -> dict[str, int]:
-    least = {"panels": 0, "rows": 1, "columns": 0}
-    if not isinstance(tile, dict) or set(tile) - set(least):
-        raise UsageError(f"{where} has a tile of {', '.join(least)}, not {tile!r}")
+def _tile(tile: Any, where: str, names: Sequence[str] = ()) -> dict[str, int]:
+    known = tuple(names) or tuple(dict.fromkeys((*_PRODUCT, *_CONVOLUTION)))
+    if not isinstance(tile, dict) or set(tile) - set(known):
+        raise UsageError(f"{where} has a tile of {', '.join(known)}, not {tile!r}")
     for name, size in tile.items():
-        if type(size) is not int or not least[name] <= size <= _LARGEST:
-            raise UsageError(f"{where} has {name} of at least {least[name]}, not {size!r}")
+        least = _LEAST.get(name, 0)
+        if type(size) is not int or not least <= size <= _LARGEST:
+            raise UsageError(f"{where} has {name} of at least {least}, not {size!r}")
     return dict(tile)
 
 

@@ -18,17 +18,16 @@ from tracea_graph.build.cache import digest
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, fingerprint_hash
 from tracea_graph.kernels import cpu
-from tracea_graph.ops.chain import Chain
-from tracea_graph.tuning.problem import Case, Problem
-from tracea_graph.tuning.space import default_of
+from tracea_graph.ops.program import Call
+from tracea_graph.tuning.convolution import ConvProblem
+from tracea_graph.tuning.problem import Case, Problem, default_of
 from tracea_graph.version import VERSION
 
 __all__ = ["about_case", "difference", "key_of", "machine_facts"]
 
-_RUNTIME = (
-    "tracea_kernels.h", "runtime_core.h", "runtime_run.h", "runtime_gemm.h", "runtime_gemm_rows.h",
-    "runtime_gemm_tile.h", "runtime_slots.h",
-)  # fmt: skip
+_RUNTIME = ("tracea_kernels.h", "runtime_core.h", "runtime_run.h", "runtime_slots.h", "vec_*.h")
+_PRODUCTS = ("runtime_gemm.h", "runtime_gemm_rows.h", "runtime_gemm_tile.h", "gemm_*.h")
+_CONVOLUTIONS = ("runtime_blocked.h", "runtime_conv.h", "runtime_winograd.h", "conv_*.h")
 """Files beside the kernels that a result depends on."""
 _PROBLEM = ("op", "epilogue", "rows", "dtype")
 _WORDS = {
@@ -68,7 +67,7 @@ def about_case(
     problem = case.problem
     return {
         **facts,
-        "kernels": _kernels(problem.kernel, isa, problem.epilogue),
+        "kernels": _kernels(problem, isa),
         "isa": isa,
         "threads": ",".join(map(str, threads)),
         "op": " ".join(filter(None, map(_word, sorted(_shape(problem).items())))),
@@ -104,11 +103,14 @@ def _word(item: tuple[str, Any]) -> str:
 
 
 @cache
-def _kernels(kernel: str, isa: str, epilogue: Chain | None) -> str:
+def _kernels(problem: Problem, isa: str) -> str:
     """A digest of all text the measured code is made of."""
     folder = Path(cpu.__file__).resolve().parent
-    shared = (path.name for glob in ("vec_*.h", "gemm_*.h") for path in folder.glob(glob))
-    headers = [(folder / name).read_bytes() for name in (*_RUNTIME, *sorted(shared))]
-    source = cpu.emit(kernel, isa)
-    chain = cpu.emit("chain", isa, epilogue).text if epilogue else ""
-    return digest(source.text, *source.flags, *headers, chain)[:16]
+    convolution = isinstance(problem, ConvProblem)
+    globs = (*_RUNTIME, *(_CONVOLUTIONS if convolution else _PRODUCTS))
+    paths = sorted({path for glob in globs for path in folder.glob(glob)})
+    call = Call(problem.kernel, ())
+    sources = [cpu.emit(name, isa) for name in sorted(cpu.kernels_of(call))]
+    chain = cpu.emit("chain", isa, problem.epilogue).text if problem.epilogue else ""
+    words = (word for source in sources for word in (source.text, *source.flags))
+    return digest(*words, *(path.read_bytes() for path in paths), chain)[:16]

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracea_graph.tuning.problem import Case, Workload, row_class
-from tracea_graph.tuning.space import candidates, default_of, modelled_us
+from tracea_graph.tuning.problem import Case, GemmProblem, Workload, default_of, row_class
+from tracea_graph.tuning.space import candidates, modelled_us
 
 __all__ = ["TYPICAL_ROWS", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
 
 TYPICAL_ROWS = (1, 16, 128, 1024)
-"""The row count that stands for each row class nobody asked for."""
+"""The row count that stands for each row class of products that nobody asked for."""
 _PETTY_US = 3.0
 """A product faster than this is not worth tuning: calling it costs as much."""
 _PRIOR_GAIN = 0.03
@@ -56,24 +56,31 @@ class Job:
 
 
 def jobs_of(
-    workloads: Iterable[Workload], isa: str, threads: Sequence[int], rest_us: float = 0.0
+    workloads: Iterable[Workload], isa: str, threads: Sequence[int], whole_us: float = 0.0
 ) -> list[Job]:
     """Every case of the workloads that is large enough to tune.
 
-    ``rest_us`` is what the model's other regions take, by prediction.
+    ``whole_us`` is what the whole model takes, by prediction.
     """
-    spent: dict[int, float] = {0: rest_us}
+    spent: dict[int, float] = {0: 0.0}
     found: list[tuple[Job, float]] = []
     for load in workloads:
-        taken = {row_class(rows) for rows in load.rows}
-        others = [rows for rows in TYPICAL_ROWS if row_class(rows) not in taken]
-        for rows in (*load.rows, *others):
+        for rows in (*load.rows, *_others(load)):
             job = Job(Case(load.problem, rows), rows in load.rows, 0.0)
             us = modelled_us(job.case, default_of(job.case), isa, threads[0])
             spent[job.run] = spent.get(job.run, 0.0) + us * load.count
             if us >= _PETTY_US:
                 found.append((job, us * load.count))
+    spent[0] = max(spent[0], whole_us)
     return [Job(j.case, j.asked, us / spent[j.run]) for j, us in found]
+
+
+def _others(load: Workload) -> list[int]:
+    """Row counts nobody asked for that a table should know."""
+    if not isinstance(load.problem, GemmProblem):
+        return []
+    taken = {row_class(load.problem, rows) for rows in load.rows}
+    return [rows for rows in TYPICAL_ROWS if row_class(load.problem, rows) not in taken]
 
 
 @dataclass

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.policy import architecture_of
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.cache import TuningCache
 from tracea_graph.tuning.events import Listener, ignore
@@ -29,14 +30,14 @@ _UNKNOWN_CACHE = 32 << 20
 class Task:
     """What to tune for: the highest of ``isas``, at these thread counts, in so many seconds.
 
-    ``rest_us`` is what the model's other regions take, by prediction; ``storage`` the URL of
+    ``whole_us`` is what the whole model takes, by prediction; ``storage`` the URL of
     studies that other machines share; ``lost_after`` the seconds until a trial there is given up.
     """
 
     isas: Sequence[str]
     threads: Sequence[int] = (1,)
     budget: float = 5.0
-    rest_us: float = 0.0
+    whole_us: float = 0.0
     seed: int = 0
     storage: str = ""
     lost_after: float = 60.0
@@ -63,8 +64,9 @@ def tuner(
         )
         facts = machine_facts(profile, environment)
         yield Tuner(
-            cache, stand, isa=task.isas[-1], threads=task.threads, facts=facts, seed=task.seed,
-            listen=listen, propose=propose, pin=pin,
+            cache, stand, isa=task.isas[-1], threads=task.threads, facts=facts,
+            architecture=architecture_of(profile), seed=task.seed, listen=listen, propose=propose,
+            pin=pin,
         )  # fmt: skip
 
 

@@ -1,6 +1,8 @@
-"""What is tuned: the matrix products of a model's programs, whatever their row count.
+"""What is tuned: the products and convolutions of a model's programs, at any number of rows.
 
 programs, shapes  →  workloads  →  (tuner)  →  drivers by problem  →  programs with drivers
+
+The rows of a convolution are its images.
 """
 
 from __future__ import annotations
@@ -12,21 +14,22 @@ from typing import Any
 from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL
-from tracea_graph.ops.program import Call, GemmDriver, Program
+from tracea_graph.ops.program import Call, ConvDriver, Driver, GemmDriver, Program
 from tracea_graph.passes.lower_gemm import DRIVERS
+from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
 
 __all__ = [
-    "Case", "Drivers", "Problem", "Workload", "problem_of", "problems_of", "row_class",
-    "with_drivers",
+    "Case", "Drivers", "GemmProblem", "Problem", "Workload", "default_of", "limit_of", "limited",
+    "problem_of", "problems_of", "row_class", "with_drivers",
 ]  # fmt: skip
 
 _TUNED_LAYOUTS = ("panels", "kn", *IN_BF16)
 """Weights ``[N, K]`` are read by rows, where drivers have no say."""
-_KERNELS = ("gemm", "gemm_bf16")
+_PRODUCTS = ("gemm", "gemm_bf16")
 
 
 @dataclass(frozen=True)
-class Problem:
+class GemmProblem:
     """One product up to its row count: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
 
     ``layout`` is how the weights lie, one of ``LAYOUTS`` but ``nk``; ``parts`` are the widths of
@@ -56,6 +59,24 @@ class Problem:
         return (2 if self.layout in IN_BF16 else 4) * self.k * width
 
     @property
+    def defaults(self) -> tuple[Driver, ...]:
+        """The driver of each class of row counts."""
+        return DRIVERS
+
+    def flops(self, rows: int) -> float:
+        """Operations at so many rows."""
+        return 2.0 * rows * self.k * self.n
+
+    def moved(self, rows: int) -> float:
+        """Bytes of the weights, x and the results, once each."""
+        return self.weight_bytes + 4.0 * rows * (self.k + self.n)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Its sizes by name, as telemetry and candidates' entry points have them."""
+        return {"k": self.k, "n": self.n}
+
+    @property
     def key(self) -> dict[str, Any]:
         """JSON-ready values that tell problems apart in the cache."""
         return {
@@ -73,6 +94,9 @@ class Problem:
         return f"{self.kernel} {self.k}x{width}" + (" + epilogue" if self.epilogue else "")
 
 
+Problem = GemmProblem | ConvProblem
+
+
 @dataclass(frozen=True)
 class Case:
     """A problem at one row count."""
@@ -82,10 +106,15 @@ class Case:
 
     @property
     def flops(self) -> float:
-        return 2.0 * self.rows * self.problem.k * self.problem.n
+        return self.problem.flops(self.rows)
+
+    @property
+    def moved(self) -> float:
+        return self.problem.moved(self.rows)
 
     def __str__(self) -> str:
-        return f"{self.problem}, {self.rows} rows"
+        unit = "rows" if isinstance(self.problem, GemmProblem) else "images"
+        return f"{self.problem}, {self.rows} {unit[: -1 if self.rows == 1 else None]}"
 
 
 @dataclass(frozen=True)
@@ -97,22 +126,46 @@ class Workload:
     rows: tuple[int, ...] = ()
 
 
-Drivers = Mapping[Problem, tuple[GemmDriver, ...]]
+Drivers = Mapping[Problem, tuple[Driver, ...]]
 """A table for every row count, by problem."""
 
 
-def row_class(rows: int) -> int:
+def limit_of(driver: Driver) -> int:
+    """The most rows a driver is for."""
+    return driver.max_rows if isinstance(driver, GemmDriver) else driver.max_images
+
+
+def limited(driver: Driver, rows: int) -> Driver:
+    """The driver for up to so many rows."""
+    if isinstance(driver, ConvDriver):
+        return replace(driver, max_images=rows)
+    return replace(driver, max_rows=rows)
+
+
+def row_class(problem: Problem, rows: int) -> int:
     """The index of the default driver, and so of the class, that a row count belongs to."""
-    return next(i for i, driver in enumerate(DRIVERS) if rows <= driver.max_rows)
+    return next(i for i, driver in enumerate(problem.defaults) if rows <= limit_of(driver))
 
 
-def problem_of(call: Call) -> Problem | None:
-    """The problem a kernel call poses, or None where drivers have no say.
+def default_of(case: Case) -> Driver:
+    """The driver of the case's row class that a candidate has to beat."""
+    return case.problem.defaults[row_class(case.problem, case.rows)]
 
-    Those are other kernels, weights stored ``[N, K]``, batches, operands that lie transposed, and
+
+def problem_of(program: Program, call: Call) -> Problem | None:
+    """The problem a kernel call poses, or None where drivers have no say."""
+    if call.kernel in CONVOLUTIONS:
+        return convolution_of(program, call)
+    return _product_of(call) if call.kernel in _PRODUCTS else None
+
+
+def _product_of(call: Call) -> GemmProblem | None:
+    """The product of a call, or None where drivers have no say.
+
+    Those are weights stored ``[N, K]``, batches, operands that lie transposed, and
     weights that are computed.
     """
-    if call.kernel not in _KERNELS or LAYOUTS[call.ints[0]] not in _TUNED_LAYOUTS:
+    if LAYOUTS[call.ints[0]] not in _TUNED_LAYOUTS:
         return None
     x, weight, bias = call.views[:3]
     if x is None or weight is None or weight.buffer.kind != "input":
@@ -124,7 +177,7 @@ def problem_of(call: Call) -> Problem | None:
     if not isinstance(k, int) or len(parts) < call.ints[1]:
         return None
     several = tuple(parts) if len(parts) > 1 else ()
-    return Problem(k, sum(parts), LAYOUTS[call.ints[0]], bias is not None, call.chain, several)
+    return GemmProblem(k, sum(parts), LAYOUTS[call.ints[0]], bias is not None, call.chain, several)
 
 
 def problems_of(
@@ -140,7 +193,7 @@ def problems_of(
     rows: dict[Problem, set[int]] = {}
     for program, specs in placed:
         for call in program.calls:
-            if (problem := problem_of(call)) is None:
+            if (problem := problem_of(program, call)) is None:
                 continue
             counts[problem] = counts.get(problem, 0) + 1
             found = rows.setdefault(problem, set())
@@ -165,11 +218,11 @@ def _rows(
 
 
 def with_drivers(program: Program, drivers: Drivers) -> Program:
-    """The program with its products' drivers replaced where there are better ones."""
-    return replace(program, calls=tuple(_better(call, drivers) for call in program.calls))
+    """The program with its calls' drivers replaced where there are better ones."""
+    return replace(program, calls=tuple(_better(program, c, drivers) for c in program.calls))
 
 
-def _better(call: Call, drivers: Drivers) -> Call:
-    problem = problem_of(call)
+def _better(program: Program, call: Call, drivers: Drivers) -> Call:
+    problem = problem_of(program, call)
     found = drivers.get(problem) if problem else None
     return replace(call, drivers=found) if found else call

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tracea_graph.ops.program import GemmDriver
+from tracea_graph.ops.program import Driver
 
 if TYPE_CHECKING:
     import optuna
@@ -18,12 +18,11 @@ SEEDS = 10
 """Candidates measured first, in the order of the cost model."""
 _STALE = 32
 """Proposals without a new candidate after which the sampler has nothing to say any more."""
-_AXES = ("max_rows", "tile_panels", "row_chunk", "panel_group", "prefetch")
 
 
 def sample(
-    candidates: Sequence[GemmDriver],
-    score: Callable[[GemmDriver], float | None],
+    candidates: Sequence[Driver],
+    score: Callable[[Driver], float | None],
     trials: int,
     seed: int,
 ) -> bool:
@@ -38,11 +37,11 @@ def sample(
     space = space_of(candidates)
     for candidate in candidates[:SEEDS]:
         study.enqueue_trial(params_of(candidate))
-    known, seen, stale = set(candidates), set[GemmDriver](), 0
+    known, seen, stale = set(candidates), set[Driver](), 0
     while len(seen) < min(trials, len(known)) and stale < _STALE:
         stale += 1
         trial = study.ask(space)
-        driver = GemmDriver(**trial.params)
+        driver = type(candidates[0])(**trial.params)
         if driver not in known:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             continue
@@ -55,18 +54,19 @@ def sample(
     return True
 
 
-def params_of(driver: GemmDriver) -> dict[str, int]:
+def params_of(driver: Driver) -> dict[str, int]:
     """A driver as optuna's parameters."""
-    return dict(zip(_AXES, astuple(driver), strict=True))
+    return asdict(driver)
 
 
 def space_of(
-    candidates: Sequence[GemmDriver],
+    candidates: Sequence[Driver],
 ) -> dict[str, optuna.distributions.BaseDistribution]:
     """The axes of the space that the candidates lie in."""
     import optuna
 
-    values = {a: sorted({getattr(c, a) for c in candidates}) for a in _AXES}
+    settings = [params_of(candidate) for candidate in candidates]
+    values = {name: sorted({s[name] for s in settings}) for name in settings[0]}
     return {a: optuna.distributions.CategoricalDistribution(v) for a, v in values.items()}
 
 

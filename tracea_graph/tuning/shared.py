@@ -1,27 +1,31 @@
 """Studies that many machines share, on optuna's own storages.
 
 A study is one case on one kind of machine: its name is the cache's key, so equal machines share
-its trials and others have studies of their own.  A trial is one candidate's first race.  Workers
-take waiting trials; one that stays unfinished for long (its worker was killed) is given up and
-taken again.  When all are in, one worker claims the study, judges the best and leaves the outcome
-in the study.  Everything is kept in attributes of the study and its trials, as JSON.
+its trials and others have studies of their own.  A trial is one candidate's first race, and the
+last one, the verdict, judges the best and leaves the outcome in the study.  What is missing
+follows from the trials alone: whoever sees a candidate that nobody has done or is at begins it,
+and of two that begin the same at once the one with the lower number goes on.  So there is no
+moment at which a machine could die, or look, and find a study half set up.  A trial that stays
+unfinished for long (its worker was killed) is given up, and so missing again.  Everything is kept
+in attributes of the study and its trials, as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.program import GemmDriver
+from tracea_graph.ops.program import Driver
 from tracea_graph.tuning.sampling import SEEDS, params_of, sampler, space_of
 from tracea_graph.tuning.study import EXHAUSTIVE, Outcome, Study, Trial
+from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 
 if TYPE_CHECKING:
     import optuna
@@ -30,8 +34,10 @@ __all__ = ["Shared", "SharedStudy"]
 
 _PREFIX = "tracea "
 _GRPC_PORT = 13000
-_CLAIM_SECONDS = 0.3
-"""How long two claims of one study may overlap."""
+_OPENINGS, _AGAIN_SECONDS = 5, 0.5
+"""Attempts to open a storage: of machines that lay its tables out at once all but one fail."""
+_TASK, _VERDICT = "task", "verdict"
+"""The attribute that says what a trial is about, a driver's settings or the verdict."""
 _EXTRAS = {"postgresql": "psycopg", "mysql": "pymysql", "grpc": "grpcio"}
 
 
@@ -44,7 +50,7 @@ class Shared:
     """
 
     def __init__(self, url: str, *, lost_after: float = 60.0, seed: int = 0) -> None:
-        self.lost_after, self.seed, self.token = lost_after, seed, uuid.uuid4().hex
+        self.lost_after, self.seed = lost_after, seed
         self._seen: dict[tuple[str, str], float] = {}
         with _sentences(url):
             self.storage = _storage(url)
@@ -54,8 +60,8 @@ class Shared:
         import optuna
 
         study = optuna.create_study(
-            storage=self.storage, study_name=_PREFIX + key, sampler=sampler(self.seed),
-            direction="maximize", load_if_exists=True,
+            storage=self.storage, study_name=_PREFIX + key, direction="maximize",
+            load_if_exists=True,
         )  # fmt: skip
         if "job" not in study.user_attrs:
             study.set_user_attr("job", json.dumps(job))
@@ -79,8 +85,7 @@ class SharedStudy:
 
     def __init__(self, shared: Shared, study: optuna.Study) -> None:
         self._shared, self._study = shared, study
-        self.judging = False
-        """True once this worker is the one to judge."""
+        self._verdict: optuna.Trial | None = None
 
     @property
     def trials(self) -> list[optuna.trial.FrozenTrial]:
@@ -92,104 +97,152 @@ class SharedStudy:
         """What the one who judged found, without the trials."""
         try:
             found = json.loads(self._study.user_attrs["outcome"])
-            return Outcome(GemmDriver(*found["driver"]), float(found["gain"]), True, ())
+            driver, gain = driver_from_json(found["driver"]), float(found["gain"])
+            return Outcome(driver, gain, bool(found["final"]), ())
         except (KeyError, TypeError, ValueError):
             return None
 
     def conclude(self, outcome: Outcome) -> None:
         """Tell the outcome to all."""
-        found = {"driver": astuple(outcome.driver), "gain": outcome.gain}
+        driver, gain, final = driver_to_json(outcome.driver), outcome.gain, outcome.final
+        found = {"driver": driver, "gain": gain, "final": final}
         self._study.set_user_attr("outcome", json.dumps(found))
+        self._end_verdict()
 
     def __call__(self, study: Study) -> bool:
         """Take trials while there are any; True for the one worker that is to judge."""
         import optuna
 
-        states = optuna.trial.TrialState
-        self._fill(study)
-        while study.has_time():
+        many = len(study.candidates) > EXHAUSTIVE
+        first = study.candidates[: min(SEEDS, study.trials) if many else study.trials]
+        if many:
+            self._study.sampler = sampler(self._shared.seed)
+        self._end_verdict()  # one that time cut short
+        while study.has_time() and self.outcome is None:
             self._give_up_lost()
             trials = self.trials
-            if self._wants_more(study, trials):
-                self._take(study)
-            elif any(t.state in (states.RUNNING, states.WAITING) for t in trials):
+            taken = {t.user_attrs.get(_TASK) for t in trials if t.state in self._alive}
+            missing = next((c for c in first if _task(c) not in taken), None)
+            if missing is not None:
+                self._take(study, missing)
+            elif many and self._wants_more(study, trials):
+                self._sample(study)
+            elif any(t.state is optuna.trial.TrialState.RUNNING for t in trials):
                 return False  # others are at it
-            else:
-                self.judging = self._claims()
-                return self.judging and self._adopted(study)
+            elif (verdict := self._begin(_VERDICT)) is not None:
+                self._verdict = verdict
+                return self._adopted(study)
         return False
+
+    @property
+    def judging(self) -> bool:
+        """True while this worker is the one to judge."""
+        return self._verdict is not None
 
     # ---- trials ------------------------------------------------------------------------
 
-    def _fill(self, study: Study) -> None:
-        """Enqueue the candidates to begin with, once."""
-        if "filled" in self._study.user_attrs:
-            return
-        self._study.set_user_attr("filled", self._shared.token)
-        many = len(study.candidates) > EXHAUSTIVE
-        for candidate in study.candidates[: min(SEEDS, study.trials) if many else study.trials]:
-            self._study.enqueue_trial(params_of(candidate), skip_if_exists=True)
-
-    def _wants_more(self, study: Study, trials: list[optuna.trial.FrozenTrial]) -> bool:
-        """Whether there is a trial to take."""
+    @cached_property
+    def _alive(self) -> tuple[optuna.trial.TrialState, ...]:
+        """States of a trial that need not be taken again."""
         import optuna
 
-        states = optuna.trial.TrialState
-        count = {s: sum(t.state is s for t in trials) for s in states}
-        if count[states.WAITING]:
-            return True
-        sampled = len(study.candidates) > EXHAUSTIVE
-        done = count[states.COMPLETE] + count[states.RUNNING]
-        return sampled and done < study.trials and count[states.PRUNED] < study.trials
+        return optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
 
-    def _take(self, study: Study) -> None:
-        """Race one candidate; one that is no candidate is infeasible."""
+    def _begin(self, task: str, **about: Any) -> optuna.Trial | None:
+        """A trial of one's own about a task; None if another has begun it meanwhile.
+
+        ``about`` are its parameters and their distributions.  Trials are numbered one by one, so
+        all with lower numbers can be seen.
+        """
         import optuna
 
-        states = optuna.trial.TrialState
+        storage, states = self._study._storage, optuna.trial.TrialState
+        plan = optuna.trial.create_trial(state=states.RUNNING, user_attrs={_TASK: task}, **about)
+        own = storage.create_new_trial(self._study._study_id, template_trial=plan)
+        trial = optuna.trial.Trial(self._study, own)
+        rivals = (t for t in self.trials if t.state in self._alive and t.number < trial.number)
+        if any(t.user_attrs.get(_TASK) == task for t in rivals):
+            self._study.tell(trial, state=states.FAIL, skip_if_finished=True)
+            return None
+        return trial
+
+    def _take(self, study: Study, driver: Driver) -> None:
+        """Race one candidate, unless another has just begun it."""
+        space = space_of(study.candidates)
+        trial = self._begin(_task(driver), params=params_of(driver), distributions=space)
+        if trial is not None:
+            self._race(study, trial, driver)
+
+    def _wants_more(self, study: Study, trials: Sequence[optuna.trial.FrozenTrial]) -> bool:
+        """Whether the sampler is to be asked for another candidate."""
+        import optuna
+
+        pruned = sum(t.state is optuna.trial.TrialState.PRUNED for t in trials)
+        alive = sum(t.state in self._alive for t in trials)
+        return alive < study.trials and pruned < study.trials
+
+    def _sample(self, study: Study) -> None:
+        """Race a candidate that the sampler proposes; what is no candidate is infeasible."""
+        import optuna
+
         trial = self._study.ask(space_of(study.candidates))
-        driver, score = GemmDriver(**trial.params), None
+        driver = type(study.default)(**trial.params)
+        if driver in set(study.candidates):
+            trial.set_user_attr(_TASK, _task(driver))
+            self._race(study, trial, driver)
+        else:
+            self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+
+    def _race(self, study: Study, trial: optuna.Trial, driver: Driver) -> None:
+        """Race a candidate; a trial that comes to nothing has failed, and is missing again."""
+        import optuna
+
+        states, score = optuna.trial.TrialState, None
         try:
-            if driver not in set(study.candidates):
-                self._study.tell(trial, state=states.PRUNED)
-                return
             score = study.first_score(driver)
             if score is not None:
                 evidence = json.dumps(study.trial(driver).to_json())
-                with suppress(optuna.exceptions.UpdateFinishedTrialError):  # given up meanwhile
+                try:
                     trial.set_user_attr("evidence", evidence)
-                self._study.tell(trial, score, skip_if_finished=True)
+                    self._study.tell(trial, score)
+                except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
+                    self._add(study, driver, score, evidence)  # it was given up meanwhile
         finally:
-            if score is None and driver in set(study.candidates):
+            if score is None:
                 with suppress(Exception):  # the storage may be what failed
                     self._study.tell(trial, state=states.FAIL, skip_if_finished=True)
-                    self._study.enqueue_trial(trial.params)
+
+    def _add(self, study: Study, driver: Driver, score: float, evidence: str) -> None:
+        """What was measured in a trial that others gave up."""
+        import optuna
+
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                value=score, params=params_of(driver), distributions=space_of(study.candidates),
+                user_attrs={_TASK: _task(driver), "evidence": evidence},
+            )
+        )  # fmt: skip
 
     def _give_up_lost(self) -> None:
-        """Trials whose worker seems dead are taken from it and wait again."""
+        """Trials whose worker seems dead fail."""
         import optuna
 
         states = optuna.trial.TrialState
         for trial in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-            if not self._shared.lost(f"{self._study.study_name} {trial.number}", "running"):
-                continue
-            with suppress(optuna.exceptions.UpdateFinishedTrialError):  # another was first
-                if self._shared.storage.set_trial_state_values(trial._trial_id, states.FAIL):
-                    fixed = trial.system_attrs.get("fixed_params", {})
-                    self._study.enqueue_trial({**fixed, **trial.params})
+            if self._shared.lost(f"{self._study.study_name} {trial.number}", "running"):
+                with suppress(optuna.exceptions.UpdateFinishedTrialError):  # another was first
+                    self._study._storage.set_trial_state_values(trial._trial_id, states.FAIL)
 
     # ---- judging -----------------------------------------------------------------------
 
-    def _claims(self) -> bool:
-        """Whether this worker is the one to judge: the last to claim a study nobody else has."""
-        holder, own = self._study.user_attrs.get("judge", ""), self._shared.token
-        if holder == own:
-            return True
-        if holder and not self._shared.lost(self._study.study_name, f"judged by {holder}"):
-            return False
-        self._study.set_user_attr("judge", own)
-        time.sleep(_CLAIM_SECONDS)
-        return bool(self._study.user_attrs.get("judge") == own)
+    def _end_verdict(self) -> None:
+        """The verdict is no candidate's trial: it ends as failed, whatever it was."""
+        import optuna
+
+        if self._verdict is not None:
+            failed = optuna.trial.TrialState.FAIL
+            self._study.tell(self._verdict, state=failed, skip_if_finished=True)
+            self._verdict = None
 
     def _adopted(self, study: Study) -> bool:
         """Take over everybody's trials."""
@@ -197,6 +250,10 @@ class SharedStudy:
             with suppress(KeyError, TypeError, ValueError):  # a trial without races, or spoilt
                 study.adopt(Trial.from_json(json.loads(trial.user_attrs["evidence"])))
         return True
+
+
+def _task(driver: Driver) -> str:
+    return " ".join(map(str, astuple(driver)))
 
 
 def _storage(url: str) -> Any:
@@ -211,7 +268,23 @@ def _storage(url: str) -> Any:
     for plain, driver in (("postgresql", "postgresql+psycopg"), ("mysql", "mysql+pymysql")):
         if place.scheme == plain:
             url = driver + url[len(plain) :]
-    return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+    return _database(url)
+
+
+def _database(url: str) -> Any:
+    """A database as storage, with its tables laid out by whoever comes first."""
+    import optuna
+    from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
+
+    for attempt in range(1, _OPENINGS + 1):
+        try:
+            return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+        except DBAPIError as error:
+            another = isinstance(error, IntegrityError | ProgrammingError)
+            if attempt == _OPENINGS or not (another or "already exists" in str(error)):
+                raise
+            time.sleep(_AGAIN_SECONDS)
+    raise AssertionError("the last attempt returns or raises")
 
 
 @contextmanager

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from tracea_graph.check.timing import Race, Ratio, pooled, ratio
 from tracea_graph.errors import WorkerError
-from tracea_graph.ops.program import GemmDriver
+from tracea_graph.ops.program import Driver
+from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 
 __all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Outcome", "Study", "Trial", "explore"]
 
@@ -37,7 +38,7 @@ NOISY = 1.25
 _CLEAR = 1.0
 _NO_LOSS = 0.99
 
-Measure = Callable[[GemmDriver, int, int, str], Race]
+Measure = Callable[[Driver, int, int, str], Race]
 """``measure(driver, threads, pairs, stage)``: the default (a) against a driver (b); the stage is
 ``search`` or ``verdict``."""
 Explore = Callable[["Study"], bool]
@@ -51,7 +52,7 @@ class Trial:
     ``verdict`` are the races taken after it was chosen.
     """
 
-    driver: GemmDriver
+    driver: Driver
     races: dict[int, Race] = field(default_factory=dict)
     verdict: dict[int, Race] = field(default_factory=dict)
     fault: str = ""
@@ -69,7 +70,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "driver": astuple(self.driver),
+            "driver": driver_to_json(self.driver),
             "races": {str(t): [race.a_ms, race.b_ms] for t, race in self.races.items()},
             "verdict": {str(t): [race.a_ms, race.b_ms] for t, race in self.verdict.items()},
             "fault": self.fault,
@@ -81,7 +82,7 @@ class Trial:
             {int(t): Race(tuple(a), tuple(b)) for t, (a, b) in data[k].items()}
             for k in ("races", "verdict")
         )
-        return cls(GemmDriver(*data["driver"]), races, verdict, data["fault"])
+        return cls(driver_from_json(data["driver"]), races, verdict, data["fault"])
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Outcome:
     ``trials`` are in the order of measuring.
     """
 
-    driver: GemmDriver
+    driver: Driver
     gain: float
     final: bool
     trials: tuple[Trial, ...]
@@ -107,8 +108,8 @@ class Study:
     ``may_search``: then the best so far is judged, but the outcome is not final.
     """
 
-    default: GemmDriver
-    candidates: Sequence[GemmDriver]
+    default: Driver
+    candidates: Sequence[Driver]
     threads: Sequence[int]
     measure: Measure
     has_time: Callable[[], bool]
@@ -166,13 +167,13 @@ class Study:
                 return "none"
         return "noise" if noisy else "none"
 
-    def first_score(self, driver: GemmDriver) -> float | None:
+    def first_score(self, driver: Driver) -> float | None:
         """A candidate's score after its first pairs, now or earlier; None when time is up."""
         if not self.may_search() or not self._raced(driver, RUNGS[0][0]):
             return None
         return self._trials[driver].score(self.threads, RUNGS[0][0])
 
-    def trial(self, driver: GemmDriver) -> Trial:
+    def trial(self, driver: Driver) -> Trial:
         """What was measured of a candidate."""
         return self._trials[driver]
 
@@ -184,7 +185,7 @@ class Study:
         ):
             self._trials[trial.driver] = trial
 
-    def _raced(self, driver: GemmDriver, pairs: int) -> bool:
+    def _raced(self, driver: Driver, pairs: int) -> bool:
         """Let a candidate have so many pairs; False when time is up."""
         trial = self._trials.setdefault(driver, Trial(driver))
         return self._run(trial, trial.races, pairs)

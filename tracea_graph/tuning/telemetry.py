@@ -115,20 +115,17 @@ def _region(event: Settled) -> Row:
 
 def _about(what: str, case: Case) -> Row:
     p = case.problem
-    return {
-        "what": what, "region": str(case), "dtype": p.dtype, "rows": case.rows, "k": p.k, "n": p.n
-    }  # fmt: skip
+    return {"what": what, "region": str(case), "dtype": p.dtype, "rows": case.rows, **p.sizes}
 
 
 def _times(event: Measured) -> Row:
     if event.race is None or not event.race.b_ms:
         return {}
     ms, default = median(event.race.b_ms), median(event.race.a_ms)
-    p = event.case.problem
-    moved = p.weight_bytes + 4 * event.case.rows * (p.k + p.n)
+    case = event.case
     return {
         "ms": ms, "p95_ms": _percentile(event.race.b_ms, 0.95), "default_ms": default,
-        "gflops": event.case.flops / ms * 1e-6, "gbytes": moved / ms * 1e-6,
+        "gflops": case.flops / ms * 1e-6, "gbytes": case.moved / ms * 1e-6,
         "pairs": len(event.race.b_ms), "gain": _shortest_gain(event),
     }  # fmt: skip
 

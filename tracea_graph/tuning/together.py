@@ -37,7 +37,7 @@ def tune_together(made: Tuner, workloads: Sequence[Workload], task: Task) -> lis
     """As :meth:`Tuner.run`, with trials shared through ``task.storage``."""
     shared = Shared(task.storage, lost_after=task.lost_after, seed=task.seed)
     end = made.clock() + task.budget
-    jobs = jobs_of(workloads, made.isa, made.threads, task.rest_us)
+    jobs = jobs_of(workloads, made.isa, made.threads, task.whole_us)
     found = {job.case: made.known(job) for job in jobs}
     prospects = Prospects(made.isa, made.threads)
     todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)
@@ -125,7 +125,8 @@ def _take_part(
                 found[part.job.case] = tuned
                 if not part.study.judging or made.clock() >= end:
                     continue
-                part.study.conclude(Outcome(tuned.driver, tuned.gain, True, ()))
+                final = tuned.source == "measured"
+                part.study.conclude(Outcome(tuned.driver, tuned.gain, final, ()))
             else:
                 made.save(part.job.case, outcome)
                 driver, gain, share = outcome.driver, outcome.gain, part.job.share

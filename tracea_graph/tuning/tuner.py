@@ -11,19 +11,21 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol
 
 from tracea_graph.check.timing import Race
-from tracea_graph.ops.program import GemmDriver
+from tracea_graph.ops.program import Driver
+from tracea_graph.policy import Architecture
 from tracea_graph.tuning.cache import Entry, TuningCache
 from tracea_graph.tuning.events import Event, Listener, Measured, Settled, Started, Tuned, ignore
 from tracea_graph.tuning.identity import about_case, difference, key_of
 from tracea_graph.tuning.jobs import Job, Prospects, allot, by_worth, jobs_of
-from tracea_graph.tuning.problem import Case, Problem, Workload
-from tracea_graph.tuning.space import candidates, default_of
+from tracea_graph.tuning.problem import Case, Problem, Workload, default_of
+from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import Explore, Outcome, Study, Trial, explore
+from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 
 __all__ = ["KNOWN", "LITTLE", "Pin", "Propose", "Racing", "Tuner"]
 
@@ -31,10 +33,10 @@ LITTLE = "what is left promises less than 1 % end to end"
 _RACE_SECONDS = 5.0
 """The longest a single race may take."""
 
-Propose = Callable[[Case, Sequence[GemmDriver]], Sequence[GemmDriver]]
+Propose = Callable[[Case, Sequence[Driver]], Sequence[Driver]]
 """The candidates of a case, from those the policy ranks: filtered, or more in front."""
 
-Pin = Callable[[Case], GemmDriver | None]
+Pin = Callable[[Case], Driver | None]
 """The driver a case shall have, where somebody says so."""
 KNOWN = ("cache", "hint")
 """Sources of cases that need no measuring."""
@@ -44,7 +46,7 @@ class Racing(Protocol):
     """What the tuner needs of a measuring stand."""
 
     def race(
-        self, case: Case, a: GemmDriver, b: GemmDriver, threads: int, pairs: int, seconds: float
+        self, case: Case, a: Driver, b: Driver, threads: int, pairs: int, seconds: float
     ) -> Race: ...
 
 
@@ -55,8 +57,9 @@ class Tuner:
     """Answers cases from the cache, or by racing drivers on ``stand()``.
 
     ``threads`` are the thread counts a driver must do well at; ``facts`` what results depend on
-    besides the problem (see ``identity``); ``limit`` how many candidates a case has, the policy's
-    first; ``propose`` may change the candidates of a case, ``pin`` settle it.
+    besides the problem (see ``identity``); ``architecture`` whose heroes are seeds; ``limit`` how
+    many candidates a case has, the policy's first; ``propose`` may change the candidates of a
+    case, ``pin`` settle it.
     """
 
     def __init__(
@@ -67,7 +70,8 @@ class Tuner:
         isa: str,
         threads: Sequence[int],
         facts: Mapping[str, str],
-        limit: int = 1 << 20,
+        architecture: Architecture | None = None,
+        limit: int | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         listen: Listener = ignore,
@@ -76,18 +80,19 @@ class Tuner:
     ) -> None:
         self.isa, self.threads, self.facts = isa, tuple(dict.fromkeys(threads)), facts
         self._cache, self.stand, self._limit = cache, stand, limit
+        self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
         self._pin = pin
 
     def run(
-        self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
+        self, workloads: Iterable[Workload], budget: float, whole_us: float = 0.0
     ) -> list[Tuned]:
         """Tune within ``budget`` seconds; what became of every case.
 
-        ``rest_us`` is what the model's other regions take, by prediction.
+        ``whole_us`` is what the whole model takes, by prediction.
         """
         end = self.clock() + budget
-        jobs = jobs_of(workloads, self.isa, self.threads, rest_us)
+        jobs = jobs_of(workloads, self.isa, self.threads, whole_us)
         found = {job.case: self.known(job) for job in jobs}
         if budget <= 0:
             self.tell(Started(tuple(found.values()), (), budget))
@@ -138,7 +143,8 @@ class Tuner:
         entry = self._cache.get(key_of(about))
         try:
             if entry is not None:
-                driver, gain = GemmDriver(*entry.value["driver"]), float(entry.value["gain"])
+                driver = driver_from_json(entry.value["driver"])
+                gain = float(entry.value["gain"])
                 if entry.final:
                     return Tuned(case, driver, gain, "cache", share=job.share)
                 return Tuned(case, driver, gain, "begun", "begun, not finished", job.share)
@@ -162,7 +168,7 @@ class Tuner:
         """
         case, start = job.case, self.clock()
         default = default_of(case)
-        ranked = candidates(case, self.isa, self.threads, self._limit)
+        ranked = candidates(case, self.isa, self.threads, self._limit, self._architecture)
         study = Study(
             default,
             [d for d in self._propose(case, ranked) if d != default],
@@ -189,7 +195,7 @@ class Tuner:
 
     def _measure(
         self, case: Case, stand: Racing, end: float,
-        driver: GemmDriver, threads: int, pairs: int, stage: str,
+        driver: Driver, threads: int, pairs: int, stage: str,
     ) -> Race:  # fmt: skip
         seconds = min(_RACE_SECONDS, max(end - self.clock(), 0.05))
         race, fault = None, ""
@@ -213,7 +219,7 @@ class Tuner:
             return []
 
     def _save(self, case: Case, outcome: Outcome, trials: Sequence[Trial]) -> None:
-        value = {"driver": astuple(outcome.driver), "gain": outcome.gain}
+        value = {"driver": driver_to_json(outcome.driver), "gain": outcome.gain}
         evidence, about = [trial.to_json() for trial in trials], self.about(case)
         entry = Entry(value, evidence, outcome.final, str(case), about)
         self._cache.put(key_of(about), entry)

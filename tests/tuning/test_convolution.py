@@ -1,0 +1,142 @@
+"""Convolutions as tuning problems: read off programs, cut, and raced."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from runtime.blocked import SCALED, SILU
+from runtime.conv_calls import conv
+
+from tracea_graph.config import Environment
+from tracea_graph.ir import DType
+from tracea_graph.kernels.variants import conv_tile
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.program import Buffer, ConvDriver, Program
+from tracea_graph.tuning import Case, Tuned, Workload, problems_of, tables, with_drivers
+from tracea_graph.tuning.bench_model import Stand
+from tracea_graph.tuning.bench_program import bench_program
+from tracea_graph.tuning.conv_space import divide
+from tracea_graph.tuning.convolution import ConvProblem
+from tracea_graph.tuning.hints import hint_of, hinted, hints_from
+from tracea_graph.tuning.problem import default_of, problem_of
+from tracea_graph.tuning.space import candidates, legal, modelled_us
+from tracea_graph.tuning.wire import case_from_json, case_to_json
+
+PAD = (1, 1, 1, 1)
+BF16_SILU = replace(SILU, stores=(DType.BF16,))
+
+
+def program(**more: object) -> Program:
+    pad, chain = more.pop("pad", PAD), more.pop("chain", None)
+    size, kernel = more.pop("size", (9, 13)), more.pop("kernel", (3, 3))
+    return conv(24, 40, size, kernel, pad=pad, chain=chain, **more).program
+
+
+def posed(of: Program) -> ConvProblem:
+    found = problem_of(of, of.calls[-1])
+    assert isinstance(found, ConvProblem)
+    return found
+
+
+PLAIN = posed(program())
+POINTWISE = posed(program(size=(14, 14), kernel=(1, 1), pad=(0, 0, 0, 0), add=True))
+SCALING = posed(program(chain=SCALED, halo=(0, 1, 2, 1), add=True))
+WINOGRAD = posed(program(size=(28, 28), m=4))
+HALF = posed(program(chain=BF16_SILU, half=True, add=True, stores=DType.BF16))
+PROBLEMS = (PLAIN, POINTWISE, SCALING, WINOGRAD, HALF)
+named = pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+
+
+def test_what_a_convolution_computes_is_read_off_its_call() -> None:
+    assert str(PLAIN) == "conv 24x3x3 to 40x9x13"
+    assert str(POINTWISE) == "conv 24x1x1 to 40x14x14 + add"
+    assert str(WINOGRAD) == "winograd F(4) 24x3x3 to 40x28x28"
+    assert str(HALF) == "conv_bf16 24x3x3 to 40x9x13 + add + epilogue"
+    assert PLAIN.flops(2) == WINOGRAD.flops(2) * 9 * 13 / 28**2 == 4.0 * 9 * 13 * 40 * 24 * 9
+    assert HALF.weight_bytes * 2 == PLAIN.weight_bytes == 3 * 2 * 9 * 16 * 16 * 4
+
+
+@named
+def test_the_bench_program_poses_the_problem_again(problem: ConvProblem) -> None:
+    made = bench_program(problem, ())
+    again = posed(made)
+    assert again == problem and again.key == problem.key
+    assert json.loads(json.dumps(problem.key))["kernel"] == problem.kernel
+
+
+def test_symbolic_sizes_and_computed_filters_are_no_problem() -> None:
+    made = program()
+    call = made.calls[-1]
+    x, weight, *rest = call.views
+    assert x is not None and weight is not None
+    wide = replace(x, dims=(*x.dims[:3], "w", x.dims[4]))
+    assert problem_of(made, replace(call, views=(wide, weight, *rest))) is None
+    computed = replace(weight, buffer=Buffer("temp", 0))
+    assert problem_of(made, replace(call, views=(x, computed, *rest))) is None
+
+
+def test_images_are_rows_and_drivers_reach_the_call() -> None:
+    made = program(batch=2)
+    specs = list(made.inputs)
+    (load,) = problems_of([(made, specs)], [{"n": 2}, {"n": 8}])
+    assert load == Workload(PLAIN, 1, (2, 8))
+    few, many = ConvDriver(bands=2), ConvDriver(columns=1)
+    found = [Tuned(Case(PLAIN, rows), d, 1.1, "cache") for rows, d in ((2, few), (8, many))]
+    table = tables(found)[PLAIN]
+    assert table == (replace(few, max_images=4), many)
+    assert with_drivers(made, {PLAIN: table}).calls[-1].drivers == table
+    assert tables([Tuned(Case(PLAIN, 2), ConvDriver(), 1.0, "cache")]) == {}
+
+
+@named
+@pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
+def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level: str) -> None:
+    case = Case(problem, 2)
+    drivers = list(legal(case, level))
+    assert drivers[0] == default_of(case) == ConvDriver()
+    cuts = [divide(case, d, level) for d in drivers]  # type: ignore[arg-type]
+    assert len(set(cuts)) == len(cuts) > 1
+    assert all(1 <= cut.bands <= cut.tiles for cut in cuts)
+    assert problem.winograd or all(cut.pixels <= conv_tile(level)[0] for cut in cuts)
+    found = candidates(case, level, (1, 2))
+    assert len(found) == len(drivers) - 1 and default_of(case) not in found
+    assert all(modelled_us(case, d, level, 2) > 0 for d in found)
+
+
+def test_more_processors_get_more_tasks() -> None:
+    case = Case(posed(conv(256, 256, (14, 14), (3, 3), pad=PAD).program), 1)
+    one, many = (divide(case, ConvDriver(), "avx512", processors) for processors in (1, 16))
+    assert many.bands * many.chunks > one.bands * one.chunks
+
+
+@named
+def test_they_travel_as_json(problem: ConvProblem) -> None:
+    case = Case(problem, 2)
+    assert case_from_json(json.loads(json.dumps(case_to_json(case)))) == case
+
+
+def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
+    case, driver = Case(WINOGRAD, 1), ConvDriver(bands=3)
+    own = hint_of(Tuned(case, driver, 1.2, "measured"))
+    found = hints_from(
+        [{"match": "*", "tile": {"panels": 2}}, hint_of(Tuned(case, driver, 1.2, ""))]
+    )
+    assert hinted(found, case) == driver, "a product's hint says nothing about a convolution"
+    assert hinted(found, Case(PLAIN, 1)) is None
+
+
+@pytest.mark.compiler
+def test_they_run_under_any_cut(tmp_path: Path) -> None:
+    environment = Environment(cache=tmp_path / "cache")
+    with Stand(PROBLEMS, "scalar", tmp_path, environment=environment, cache=1) as stand:
+        for problem in PROBLEMS:
+            race = stand.race(Case(problem, 2), ConvDriver(), ConvDriver(bands=2), 1, 2, 20.0)
+            assert min(race.a_ms) > 0 and len(race.b_ms) == 2
+
+
+def test_an_epilogue_of_another_result_is_another_problem() -> None:
+    assert HALF.epilogue is not None and isinstance(HALF.epilogue, Chain)
+    assert HALF.y.dtype == "BF16" and posed(program(chain=SILU, half=True, add=True)) != HALF

@@ -1,0 +1,133 @@
+"""What the measuring stand repeats: programs of one product or one convolution.
+
+Inputs are x, w, bias, extras, and y of the node before, which is not read; rows, or images, are
+the symbol ``m``.  What has to be in bf16 is rounded first, as in the programs of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL
+from tracea_graph.ops.program import Buffer, Call, Driver, Program, Temp, View
+from tracea_graph.tuning.convolution import Box, ConvProblem
+from tracea_graph.tuning.problem import GemmProblem, Problem
+
+__all__ = ["bench_program", "weight_of"]
+
+
+def bench_program(problem: Problem, drivers: tuple[Driver, ...]) -> Program:
+    """The problem alone, under these drivers."""
+    if isinstance(problem, ConvProblem):
+        return _convolution(problem, drivers)
+    return _product(problem, drivers)
+
+
+def weight_of(problem: Problem) -> TensorSpec:
+    """The stored weights of one node."""
+    if isinstance(problem, ConvProblem):
+        return TensorSpec(DType.BF16 if problem.in_bf16 else DType.F32, problem.weights)
+    k, n = problem.k, problem.n
+    if problem.layout in IN_BF16:
+        return TensorSpec(DType.BF16, (-(-n // PANEL), k // 2, PANEL, 2))
+    return TensorSpec(
+        DType.F32, (-(-n // PANEL), k, PANEL) if problem.layout == "panels" else (k, n)
+    )
+
+
+def _extras(problem: GemmProblem, rows: Extent) -> list[TensorSpec]:
+    """The epilogue's operands beyond the product."""
+    shapes: Mapping[str, tuple[Extent, ...]] = {
+        "full": (rows, problem.n), "row": (problem.n,), "col": (rows,), "scalar": (1,)
+    }  # fmt: skip
+    chain = problem.epilogue
+    pairs = zip(chain.operands[1:], chain.operand_types[1:], strict=True) if chain else ()
+    return [TensorSpec(dtype, shapes[kind]) for kind, dtype in pairs]
+
+
+def _results(problem: GemmProblem, rows: Extent) -> tuple[TensorSpec, ...]:
+    if problem.parts:
+        return tuple(TensorSpec(DType.F32, (rows, width)) for width in problem.parts)
+    types = problem.epilogue.result_types if problem.epilogue else (DType.F32,)
+    return tuple(TensorSpec(dtype, (rows, problem.n)) for dtype in types)
+
+
+def _product(problem: GemmProblem, drivers: tuple[Driver, ...]) -> Program:
+    k, n = problem.k, problem.n
+    inputs = [TensorSpec(DType.F32, ("m", k)), weight_of(problem)]
+    views: list[View | None] = [_dense(i, s.shape or ()) for i, s in enumerate(inputs)]
+    views.append(_dense(2, (n,)) if problem.bias else None)
+    if problem.bias:
+        inputs.append(TensorSpec(DType.F32, (n,)))
+    steps: Mapping[str, tuple[Extent, ...]] = {
+        "full": (n, 1), "row": (0, 1), "col": (1, 0), "scalar": (0, 0)
+    }  # fmt: skip
+    kinds = problem.epilogue.operands[1:] if problem.epilogue else ()
+    for kind, spec in zip(kinds, _extras(problem, "m"), strict=True):
+        views.append(View(Buffer("input", len(inputs)), ("m", n), steps[kind]))
+        inputs.append(spec)
+    outputs = _results(problem, "m")
+    inputs.append(outputs[0])
+    widths = problem.parts or (n,) * len(outputs)
+    views += (View(Buffer("output", i), ("m", w), (w, 1)) for i, w in enumerate(widths))
+    temps, calls = list[Temp](), list[Call]()
+    if problem.layout == "pairs":
+        pairs = View(Buffer("temp", 0), ("m", k), (k, 1))
+        temps.append(Temp(DType.BF16, combine("mul", "m", k), 0, 1))
+        calls.append(Call("round_bf16", (views[0], pairs)))
+        views[0] = pairs
+    ints = (LAYOUTS.index(problem.layout), len(problem.parts) or 1)
+    calls.append(Call(problem.kernel, tuple(views), ints, chain=problem.epilogue, drivers=drivers))
+    return Program(tuple(inputs), outputs, {"m": (0, 0)}, tuple(temps), tuple(calls))
+
+
+def _dense(index: int, dims: tuple[Extent, ...]) -> View:
+    strides: list[Extent] = [1]
+    for dim in reversed(dims[1:]):
+        assert isinstance(dim, int) and isinstance(strides[0], int)
+        strides.insert(0, strides[0] * dim)
+    return View(Buffer("input", index), dims, tuple(strides))
+
+
+def _convolution(problem: ConvProblem, drivers: tuple[Driver, ...]) -> Program:
+    """Operands lie as in the model, each in an input of its own."""
+    inputs, temps, calls = list[TensorSpec](), list[Temp](), list[Call]()
+    boxes = [problem.x, problem.add, *problem.extras]
+    rounds = [box for box in boxes if box is not None and box.dtype == DType.BF16.name]
+    last = len(rounds)  # the convolution's index
+
+    def operand(box: Box | None) -> View | None:
+        if box is None:
+            return None
+        dims = ("m", *box.dims)
+        whole: tuple[Extent, ...] = ("m", box.span) if box.strides[0] else (box.span,)
+        buffer = Buffer("input", len(inputs))
+        kind = DType[box.dtype]
+        inputs.append(TensorSpec(DType.F32 if kind is DType.BF16 else kind, whole))
+        if kind is DType.BF16:
+            temp, rows = Buffer("temp", len(temps)), View(buffer, ("m", box.span), (box.span, 1))
+            calls.append(Call("round_bf16", (rows, View(temp, rows.dims, rows.strides))))
+            temps.append(Temp(kind, combine("mul", "m", box.span), len(temps), last))
+            buffer = temp
+        return View(buffer, dims, box.strides)
+
+    x = operand(problem.x)
+    weight = _dense(len(inputs), problem.weights)
+    inputs.append(weight_of(problem))
+    bias = None
+    if problem.bias:
+        bias = _dense(len(inputs), (problem.y.dims[0] * problem.y.dims[3],))
+        inputs.append(TensorSpec(DType.F32, bias.dims))
+    views = [x, weight, bias, *map(operand, (problem.add, *problem.extras))]
+    y, output = problem.y, Buffer("output", 0)
+    result = TensorSpec(DType.F32, ("m", y.span))
+    if y.dtype == DType.BF16.name:  # nobody reads it: the result is not written
+        output, result = Buffer("temp", len(temps)), TensorSpec(DType.F32, ("m", 1))
+        temps.append(Temp(DType.BF16, combine("mul", "m", y.span), last, last))
+    views.append(View(output, ("m", *y.dims), y.strides))
+    inputs.append(result)
+    calls.append(
+        Call(problem.kernel, tuple(views), problem.ints, problem.floats, problem.epilogue, drivers)
+    )
+    return Program(tuple(inputs), (result,), {"m": (0, 0)}, tuple(temps), tuple(calls))

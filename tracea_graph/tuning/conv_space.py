@@ -1,0 +1,237 @@
+"""The search space of convolutions: how the library cuts them, and what a cut costs.
+
+A driver counts by what it comes to, as with products.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from math import prod
+
+from tracea_graph.config import usable_processors
+from tracea_graph.kernels.variants import conv_tile
+from tracea_graph.ops.program import ConvDriver
+from tracea_graph.policy import Config, SearchSpace
+from tracea_graph.tuning.convolution import BLOCK, ConvProblem
+from tracea_graph.tuning.core import (
+    DRAM_GBS,
+    FMA_LATENCY,
+    GHZ,
+    HIDDEN,
+    L2_BYTES,
+    L2_GBS,
+    L3_GBS,
+    TASK_US,
+    vectors_of,
+)
+from tracea_graph.tuning.problem import Case
+
+__all__ = ["Cut", "divide", "driver_of", "modelled_us", "space_of"]
+
+_BANDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_COLUMNS = (1, 2, 4, 8)
+_PARTS = (1, 2, 4, 8, 16, 32)
+_NARROWER = 4
+"""Tiles narrower than the variant's to try, by one output each."""
+_SEEDS = ({"bands": 1}, {"columns": 1}, {"bands": 4}, {"bands": 1, "columns": 1})
+"""Coarse and fine cuts: one of them is right wherever the rule is wrong."""
+
+_BAND_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
+_BAND_BUFFERS, _TASK_WORK, _TASKS_EACH = 512 << 10, 1e6, 4
+"""The runtime's constants (``runtime_conv.h``, ``runtime_winograd.h``)."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a driver comes to: lines and outputs of the widest tile, tiles of an image, input
+    blocks summed at once, bands of an image, columns, and those of a task.
+
+    Of Winograd's, ``tiles`` are rows of tiles; one band is shared by all threads.
+    """
+
+    lines: int
+    pixels: int
+    tiles: int
+    part: int
+    bands: int
+    columns: int
+    per_task: int
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.columns // self.per_task)
+
+
+def space_of(case: Case, isa: str) -> SearchSpace:
+    """Every driver worth telling apart, the library's choice first; each cut once."""
+    problem = _convolution(case)
+    bands = [b for b in _BANDS if b <= _tile_rows(problem)]
+    space = SearchSpace().axis("bands", (0, *bands))
+    if not problem.winograd:
+        pixels, nv = conv_tile(isa)
+        narrower = [p for p in range(pixels - 1, pixels - 1 - _NARROWER, -1) if p > 0]
+        blocks, columns = problem.weights[1], -(-problem.y.dims[0] // nv)
+        space = (
+            space.axis("columns", (0, *(c for c in _COLUMNS if c <= columns)))
+            .axis("pixels", (0, *narrower))
+            .axis("lines", (0, 1))
+            .axis("part", (0, *(p for p in _PARTS if p < blocks), blocks))
+        )
+    for seed in _SEEDS:
+        if seed.keys() <= dict(space.axes).keys():
+            space = space.seed(**seed)
+    return space.once(lambda config: divide(case, driver_of(case, config), isa))
+
+
+def driver_of(case: Case, config: Config) -> ConvDriver:
+    """A configuration as a driver for any number of images."""
+    return ConvDriver(**config)
+
+
+def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_processors()) -> Cut:
+    """How the library cuts a case under a driver on a machine of so many processors.
+
+    ``divide_conv`` of ``runtime_conv.h`` and ``run_winograd`` of ``runtime_winograd.h``.
+    """
+    problem = _convolution(case)
+    if problem.winograd:
+        return _winograd_cut(problem, driver)
+    most_pixels, nv = conv_tile(isa)
+    height, width = _lines(problem)
+    widest = min(driver.pixels or most_pixels, most_pixels)
+    lines = 2 if width <= most_pixels // 2 and height > 1 and driver.lines != 1 else 1
+    across, units = -(-width // widest), -(-height // lines)
+    blocks, per_group = problem.weights[1], problem.y.dims[0] // problem.groups
+    columns = problem.groups * -(-per_group // nv)
+    w_block = prod(problem.weights[2:]) // (2 if problem.in_bf16 else 1)  # in floats
+    parts = max(1, _PANEL_BYTES // (w_block * nv * 4))
+    part = min(driver.part, blocks) if driver.part else parts
+    part = -(-blocks // -(-blocks // part))
+    if problem.y.dtype == "BF16":
+        part = blocks
+    tiles, weights = units * across, problem.y.dims[0] * blocks * w_block * 4
+    inside = 4 * blocks * problem.groups * height * problem.ints[0] * width * _step(problem)
+    bands = 1
+    if columns > 1 and (inside > _SMALL_INPUT or weights < inside):
+        bands = -(-inside // _BAND_BYTES)
+    bands = max(1, min(bands, tiles // 4))
+    bands = min(driver.bands, tiles) if driver.bands else bands
+    work = float(tiles) * widest * weights / 4
+    wanted = min(_TASKS_EACH * processors, int(work / _TASK_WORK))
+    wide = max(1, min(columns, -(-wanted // max(case.rows * bands, 1))))
+    per_task = -(-columns // wide)
+    per_task = min(driver.columns, columns) if driver.columns else per_task
+    chunks = -(-columns // per_task)
+    if not driver.bands and case.rows * bands * chunks < wanted:
+        bands = max(bands, min(tiles, -(-wanted // (case.rows * chunks))))
+    return Cut(lines, -(-width // across), tiles, part, bands, columns, per_task)
+
+
+def _winograd_cut(problem: ConvProblem, driver: ConvDriver) -> Cut:
+    rows = _tile_rows(problem)
+    row_bytes = _buffer_bytes(problem) // rows
+    if driver.bands:
+        bands = min(driver.bands, rows)
+    elif problem.weight_bytes > row_bytes * rows:
+        bands = 1
+    else:
+        bands = -(-rows // min(rows, max(1, _BAND_BUFFERS // row_bytes)))
+    bands = -(-rows // -(-rows // bands))  # as even as whole rows are
+    return Cut(1, problem.winograd, rows, problem.x.dims[0], bands, 1, 1)
+
+
+def _tile_rows(problem: ConvProblem) -> int:
+    """Rows of tiles of one image: bands are made of them."""
+    if problem.winograd:
+        return -(-problem.outputs[0] // problem.winograd)
+    return max(1, prod(problem.outputs) // 4)
+
+
+def _buffer_bytes(problem: ConvProblem) -> int:
+    """Of the transformed input and the products of one image."""
+    m, (height, width) = problem.winograd, problem.outputs
+    pixel = 4 * (problem.x.dims[0] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
+                 + problem.y.dims[0] * BLOCK)  # fmt: skip
+    return -(-height // m) * -(-width // m) * (m + 2) ** 2 * pixel
+
+
+def _lines(problem: ConvProblem) -> tuple[int, int]:
+    """Rows and columns as the library sees them: a pointwise convolution without gaps between
+    its lines has one."""
+    height, width = problem.outputs
+    stride_h, stride_w = problem.ints[:2]
+    row, boxes = width * BLOCK, (problem.y, *([problem.add] if problem.add else []))
+    joined = (
+        (*problem.window, stride_h, stride_w) == (1, 1, 1, 1)
+        and height > 1
+        and not any(problem.ints[-4:])
+        and problem.x.dims[2] == width
+        and problem.x.strides[2] == row
+        and all(box.strides[2] == row for box in boxes)
+        and all(box.strides[2] == box.strides[3] * width for box in problem.extras)
+    )
+    return (1, height * width) if joined else (height, width)
+
+
+def _step(problem: ConvProblem) -> int:
+    """Floats between the inputs of two outputs of a line."""
+    return problem.ints[1] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
+
+
+# ---- the cost model --------------------------------------------------------------------
+
+
+def modelled_us(case: Case, driver: ConvDriver, isa: str, threads: int) -> float:
+    """Predicted µs of one convolution on ``threads`` cores, filters cold.
+
+    The slowest thread's share of the compute time, with what of the transfers it does not hide,
+    plus reading filters again for every further band and the input for every further column.
+    """
+    problem, work = _convolution(case), divide(case, driver, isa)
+    if problem.winograd:
+        return _winograd_us(case, problem, work, isa, threads)
+    tasks = case.rows * work.bands * work.chunks
+    share = math.ceil(tasks / threads) / tasks
+    size = 2 if problem.in_bf16 else 4
+    band = problem.x.span * size / work.bands
+    near = L2_GBS if band < L2_BYTES / 2 else L3_GBS
+    reads = case.rows * (work.columns - 1) * problem.x.span * size / near
+    weights = (case.rows * work.bands - 1) * problem.weight_bytes / L3_GBS
+    sums = 2 * (-(-problem.weights[1] // work.part) - 1) * problem.y.span * 4 * case.rows / near
+    compute = _direct_us(case, problem, work, isa) * share
+    memory = problem.weight_bytes / DRAM_GBS * 1e-3 * max(share, 0.5)
+    again = (weights + (reads + sums) * (1 - HIDDEN)) * 1e-3 * share
+    return max(compute + memory * (1 - HIDDEN), memory) + again + TASK_US * tasks * share
+
+
+def _direct_us(case: Case, problem: ConvProblem, work: Cut, isa: str) -> float:
+    """One core's time for all register tiles; see ``gemm_space``."""
+    _, nv = conv_tile(isa)
+    wide = min(nv, problem.y.dims[0] / work.columns) * vectors_of(isa)
+    outputs = prod(_lines(problem)) / work.tiles
+    cycles = max(outputs * wide / 2, (outputs + wide) / 2, float(FMA_LATENCY))
+    steps = prod(problem.weights[1:5])
+    return case.rows * work.tiles * work.columns * steps * cycles / GHZ * 1e-3
+
+
+def _winograd_us(case: Case, problem: ConvProblem, work: Cut, isa: str, threads: int) -> float:
+    """Planes' products, buffers that leave L2 where bands are tall, filters read per band."""
+    tiles = prod(-(-side // problem.winograd) for side in problem.outputs)
+    steps = prod(problem.weights[:1]) * problem.weights[2] * problem.weights[3]
+    cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_of(isa) / 2
+    tasks = case.rows * work.bands
+    shared = work.bands == 1
+    share = 1 / threads if shared else math.ceil(tasks / threads) / tasks
+    buffers = _buffer_bytes(problem)
+    each = buffers / work.bands / (threads if shared else 1)
+    moved = 2 * case.rows * buffers / (L2_GBS if each < L2_BYTES / 2 else L3_GBS)
+    weights = (tasks - 1) * problem.weight_bytes / L3_GBS
+    memory = problem.weight_bytes / DRAM_GBS * (1 - HIDDEN) * max(share, 0.5)
+    busy = cycles / GHZ * share + (moved + weights) * share + memory
+    return busy * 1e-3 + TASK_US * (3 * threads if shared else tasks * share)
+
+
+def _convolution(case: Case) -> ConvProblem:
+    assert isinstance(case.problem, ConvProblem)
+    return case.problem

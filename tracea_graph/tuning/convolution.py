@@ -1,0 +1,191 @@
+"""Convolutions as tuning problems: everything the time of one call depends on but its images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tracea_graph.ir import DType, Extent
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.program import Call, ConvDriver, Driver, Program, View
+
+__all__ = ["BLOCK", "CONVOLUTIONS", "Box", "ConvProblem", "convolution_of"]
+
+CONVOLUTIONS = ("conv", "conv_bf16", "winograd", "winograd_bf16")
+"""Kernels whose cut a plan may choose."""
+BLOCK = 16
+"""Channels of a block."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A blocked operand ``[images, blocks, rows, columns, lanes]``.
+
+    ``dims`` are those of one image, ``strides`` begin with that of images; both in elements.
+    """
+
+    dims: tuple[int, int, int, int]
+    strides: tuple[int, int, int, int, int]
+    dtype: str
+
+    @property
+    def span(self) -> int:
+        """Elements of one image, or of all where images share them."""
+        inner = zip(self.dims, self.strides[1:], strict=True)
+        return self.strides[0] or 1 + sum((d - 1) * s for d, s in inner)
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """One convolution up to its images, as its call has it (``kernels/README.md``).
+
+    ``weights`` are the dims of the stored filters; ``add`` is added to the sum, ``extras`` are the
+    chain's further operands.
+    """
+
+    kernel: str
+    ints: tuple[int, ...]
+    floats: tuple[float, ...]
+    x: Box
+    weights: tuple[int, ...]
+    y: Box
+    bias: bool = True
+    add: Box | None = None
+    epilogue: Chain | None = None
+    extras: tuple[Box, ...] = ()
+
+    @property
+    def in_bf16(self) -> bool:
+        return self.kernel.endswith("_bf16")
+
+    @property
+    def winograd(self) -> int:
+        """Outputs along a tile of Winograd's; 0 for a direct convolution."""
+        return self.ints[0] if self.kernel.startswith("winograd") else 0
+
+    @property
+    def dtype(self) -> str:
+        """What is multiplied: ``f32`` or ``bf16``."""
+        return "bf16" if self.in_bf16 else "f32"
+
+    @property
+    def weight_bytes(self) -> int:
+        return prod(self.weights) * (2 if self.in_bf16 else 4)
+
+    @property
+    def defaults(self) -> tuple[Driver, ...]:
+        """One driver for any number of images: the library's own choice."""
+        return (ConvDriver(),)
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of y without its halo."""
+        top, left, bottom, right = self.ints[-4:]
+        return self.y.dims[1] - top - bottom, self.y.dims[2] - left - right
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.winograd else self.ints[4]
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return (3, 3) if self.winograd else (self.weights[2], self.weights[3])
+
+    @property
+    def channels(self) -> int:
+        """Input channels; of several groups, whole blocks."""
+        last = self.ints[2 if self.winograd else 6] if self.groups == 1 else BLOCK
+        return (self.x.dims[0] - 1) * BLOCK + last
+
+    @property
+    def filters(self) -> int:
+        """Output channels."""
+        return (self.y.dims[0] - 1) * BLOCK + self.ints[1 if self.winograd else 5]
+
+    def flops(self, rows: int) -> float:
+        """Operations of a direct convolution of so many images."""
+        taps = self.channels // self.groups * prod(self.window)
+        return 2.0 * rows * prod(self.outputs) * self.filters * taps
+
+    def moved(self, rows: int) -> float:
+        """Bytes of the filters, x and y, once each."""
+        size = 2 if self.in_bf16 else 4
+        return self.weight_bytes + float(size) * rows * (self.x.span + self.y.span)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Its sizes by name, as telemetry and candidates' entry points have them."""
+        (height, width), (kernel_h, kernel_w) = self.outputs, self.window
+        return {
+            "channels": self.channels, "filters": self.filters, "height": height, "width": width,
+            "kernel_h": kernel_h, "kernel_w": kernel_w,
+        }  # fmt: skip
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """JSON-ready values that tell problems apart in the cache."""
+        boxes = [b and [b.dims, b.strides, b.dtype] for b in (self.x, self.y, self.add)]
+        return {
+            "kernel": self.kernel,
+            "ints": list(self.ints),
+            "floats": [str(value) for value in self.floats],
+            "boxes": [*boxes, *([b.dims, b.strides, b.dtype] for b in self.extras)],
+            "weights": list(self.weights),
+            "bias": self.bias,
+            "epilogue": self.epilogue.text if self.epilogue else "",
+        }
+
+    def __str__(self) -> str:
+        (height, width), (kernel_h, kernel_w) = self.outputs, self.window
+        kernel = f"{self.kernel} F({self.winograd})" if self.winograd else self.kernel
+        return (
+            f"{kernel} {self.channels}x{kernel_h}x{kernel_w} to {self.filters}x{height}x{width}"
+            + (" + add" if self.add else "")
+            + (" + epilogue" if self.epilogue else "")
+        )
+
+
+def convolution_of(program: Program, call: Call) -> ConvProblem | None:
+    """The convolution of a call; None where sizes are symbolic or filters are computed."""
+    x, weight, bias, add, *extras, y = (
+        (view, _box(program, view) if view else None) for view in call.views
+    )
+    filters = weight[0]
+    if filters is None or filters.buffer.kind != "input" or x[1] is None or y[1] is None:
+        return None
+    if any(view is not None and box is None for view, box in (add, *extras)):
+        return None
+    dims = tuple(d for d in filters.dims if isinstance(d, int))
+    boxes = tuple(box for _, box in extras if box is not None)
+    if len(dims) < len(filters.dims) or len(boxes) < len(extras):
+        return None
+    return ConvProblem(
+        call.kernel, call.ints, call.floats, x[1], dims, y[1], bias[0] is not None, add[1],
+        call.chain, boxes,
+    )  # fmt: skip
+
+
+def _box(program: Program, view: View) -> Box | None:
+    """A view without its images; None if it is none, or its sizes are symbolic."""
+    dims, strides = _numbers(view.dims[1:]), _numbers(view.strides)
+    if len(dims) != 4 or len(strides) != 5 or strides[-1] not in (0, 1):
+        return None
+    return Box(
+        (dims[0], dims[1], dims[2], dims[3]),
+        (strides[0], strides[1], strides[2], strides[3], strides[4]),
+        _dtype(program, view).name,
+    )
+
+
+def _numbers(extents: tuple[Extent, ...]) -> tuple[int, ...]:
+    return tuple(extent for extent in extents if isinstance(extent, int))
+
+
+def _dtype(program: Program, view: View) -> DType:
+    index = view.buffer.index
+    if view.buffer.kind == "temp":
+        return program.temps[index].dtype
+    spec = (program.inputs if view.buffer.kind == "input" else program.outputs)[index]
+    assert spec.dtype is not None
+    return spec.dtype

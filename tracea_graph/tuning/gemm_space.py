@@ -1,0 +1,184 @@
+"""The search space of matrix products: how the library divides their work, and what that costs.
+
+A driver counts by what it comes to: two drivers that cut a case into the same tasks of the same
+tiles are one candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tracea_graph.config import usable_processors
+from tracea_graph.kernels.variants import gemm_tile
+from tracea_graph.ops.gemm import PANEL
+from tracea_graph.ops.program import GemmDriver
+from tracea_graph.policy import Architecture, Config, SearchSpace
+from tracea_graph.tuning.core import (
+    DRAM_GBS,
+    FMA_LATENCY,
+    GHZ,
+    HIDDEN,
+    L3_GBS,
+    TASK_US,
+    vectors_of,
+)
+from tracea_graph.tuning.problem import Case, GemmProblem, default_of, row_class
+
+__all__ = ["SEEDS", "Division", "divide", "driver_of", "modelled_us", "space_of"]
+
+ROW_CHUNKS = (32, 64, 96, 128, 192, 256, 384, 512)
+"""Rows per task to try besides the default's; rounded to whole register tiles."""
+PANEL_GROUPS = (1, 2, 4, 8, 16, 32)
+
+SEEDS: tuple[tuple[Config, ...], ...] = (
+    ({"panel_group": 8, "prefetch": 0},),
+    ({"panel_group": 1}, {"tile_panels": 2, "panel_group": 4}),
+    ({"row_chunk": 64}, {"panel_group": 4, "row_chunk": 128}),
+    ({"row_chunk": 64},),
+)
+"""Per row class, what won before on some machine: measured first."""
+
+
+_TASKS_EACH, _LEAST_ROWS, _IN_PLACE_ROWS = 4, 64, 8
+_PACK_FLOATS, _THIN_BLOCK, _NEAR_FLOATS = 64 * 1024, 256, 192 * 1024
+"""The runtime's constants: tasks per processor, rows a chunk keeps, floats that stay near."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """What a driver comes to: register-tile columns, columns per task, row chunks, prefetching."""
+
+    columns: int
+    per_group: int
+    chunks: int
+    prefetch: bool
+
+    @property
+    def tasks(self) -> int:
+        return -(-self.columns // self.per_group) * self.chunks
+
+
+def divide(
+    case: Case, driver: GemmDriver, isa: str, processors: int = usable_processors()
+) -> Division:
+    """How the library divides the work of a case under a driver (``divide_work`` in
+    ``runtime_gemm.h``) on a machine of so many processors."""
+    widest = gemm_tile(isa)[1]
+    problem, rows = _product(case), case.rows
+    panels, plain = -(-problem.n // PANEL), problem.layout != "panels"
+    width, wanted = min(driver.tile_panels or widest, widest), _TASKS_EACH * processors
+    wanted = wanted if processors > 1 else 1
+    chunks = -(-rows // driver.row_chunk)
+
+    def tasks(group: int) -> int:
+        return chunks * math.ceil(math.ceil(panels / width) / group)
+
+    if not driver.panel_group:
+        while tasks(1) < wanted and rows // (2 * chunks) >= _LEAST_ROWS:
+            chunks *= 2
+        while not driver.tile_panels and tasks(1) < processors and width > 1:
+            width -= 1
+    columns = -(-panels // width)
+    together = _together(case, columns, width)
+    while together > 1 and tasks(together) < wanted:
+        together //= 2
+    group = min(driver.panel_group or together, columns)
+    if rows * problem.n * problem.k < 1e5:
+        group = columns
+    prefetch = bool(driver.prefetch) and not plain and columns > 1
+    return Division(columns, group, chunks, prefetch)
+
+
+def _together(case: Case, columns: int, width: int) -> int:
+    """Columns a task would take if there were tasks enough."""
+    rows, k, layout = case.rows, _product(case).k, _product(case).layout
+    if layout == "kn":
+        packed = _PACK_FLOATS // (width * PANEL * min(-(-k // PANEL) * PANEL, _THIN_BLOCK))
+        return max(1, packed) if rows > _IN_PLACE_ROWS else 16
+    if rows >= _LEAST_ROWS:
+        return 8 if k * width * PANEL > _NEAR_FLOATS else 1
+    return min(max(columns // 4, 1), 2 if rows >= 32 else 4)
+
+
+def space_of(case: Case, isa: str, on: Architecture | None = None) -> SearchSpace:
+    """Every driver worth telling apart, the default first; each division of the work once.
+
+    Seeds are what won before, and the rows per task that suit the architecture.
+    """
+    mr, widest = gemm_tile(isa)
+    default, large = default_of(case), case.rows >= _LEAST_ROWS
+    assert isinstance(default, GemmDriver)
+    heroes = [h["rows"] // mr * mr for h in on.heroes["square"] if "rows" in h] if on else []
+    chunks = [default.row_chunk, *(r // mr * mr for r in (*ROW_CHUNKS, *heroes))]
+    space = (
+        SearchSpace()
+        .axis("tile_panels", (0, *range(1, widest)))
+        .axis("row_chunk", [c for c in chunks if c])
+        .axis("panel_group", (0, *PANEL_GROUPS))
+        .axis("prefetch", (default.prefetch, 1 - default.prefetch))
+        .once(lambda config: divide(case, driver_of(case, config), isa))
+    )
+    for seed in SEEDS[row_class(case.problem, case.rows)]:
+        space = space.seed(**{**seed, **_whole_tiles(seed, mr)})
+    for rows in heroes if large else ():
+        space = space.seed(row_chunk=rows)
+    return space
+
+
+def _whole_tiles(seed: Config, mr: int) -> Config:
+    rows = seed.get("row_chunk", 0)
+    return {"row_chunk": rows // mr * mr} if rows else {}
+
+
+def driver_of(case: Case, config: Config) -> GemmDriver:
+    """A configuration as a driver of the case's row class."""
+    default = default_of(case)
+    assert isinstance(default, GemmDriver)
+    return GemmDriver(default.max_rows, **config)
+
+
+# ---- the cost model --------------------------------------------------------------------
+
+_STREAM_ROWS = 4
+"""Up to so many rows a product runs at memory speed, and prefetches only stand in the way."""
+_PREFETCH_TOLL = 1.15
+
+
+def modelled_us(case: Case, driver: GemmDriver, isa: str, threads: int) -> float:
+    """Predicted µs of one product on ``threads`` cores, weights cold.
+
+    The slowest thread's share of the compute time, with what of the weights' transfer it does
+    not hide, plus reading the weights again for each further row chunk.
+    """
+    work, problem = divide(case, driver, isa), _product(case)
+    share = math.ceil(work.tasks / threads) / work.tasks
+    compute = _compute_us(case, work, isa) * share
+    memory = problem.weight_bytes / DRAM_GBS * 1e-3 * max(share, 0.5)
+    again = (work.chunks - 1) * problem.weight_bytes / L3_GBS * 1e-3 * share
+    if case.rows <= _STREAM_ROWS:
+        busy = max(compute, memory * (_PREFETCH_TOLL if work.prefetch else 1.0))
+    elif work.prefetch:
+        busy = max(compute, memory)
+    else:
+        busy = max(compute + memory * (1 - HIDDEN), memory)
+    return busy + again + TASK_US * work.tasks * share
+
+
+def _compute_us(case: Case, work: Division, isa: str) -> float:
+    """One core's time for all register tiles, from what limits one step of k.
+
+    Two multiply-adds and two loads a cycle; fewer accumulators than latency times two stall.
+    """
+    mr, _ = gemm_tile(isa)
+    rows = case.rows / work.chunks
+    blocks = math.ceil(rows / mr)
+    height = rows / blocks
+    width = _product(case).n / PANEL / work.columns * vectors_of(isa)
+    cycles = max(height * width / 2, (height + width) / 2, float(FMA_LATENCY))
+    return work.chunks * blocks * work.columns * _product(case).k * cycles / GHZ * 1e-3
+
+
+def _product(case: Case) -> GemmProblem:
+    assert isinstance(case.problem, GemmProblem)
+    return case.problem
