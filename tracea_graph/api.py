@@ -170,8 +170,7 @@ def _steps(
     locked = lock.recipe(model.graph, foundry.isas) if lock else None
     cost = lock.cost if lock else None
     planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas, cost)
-    if options.compresses:
-        clock.step("compressing")
+    clock.step("compressing" if options.compresses else "planning")
     setting = Setting(model, options, inputs, planner, foundry, scratch, clock.progress)
     smaller = compress(setting)
     inputs, planner = smaller.inputs, smaller.planner

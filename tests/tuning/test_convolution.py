@@ -120,7 +120,6 @@ def test_they_travel_as_json(problem: ConvProblem) -> None:
 
 def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
     case, driver = Case(WINOGRAD, 1), ConvDriver(bands=3)
-    own = hint_of(Tuned(case, driver, 1.2, "measured"))
     found = hints_from(
         [{"match": "*", "tile": {"panels": 2}}, hint_of(Tuned(case, driver, 1.2, ""))]
     )

@@ -19,10 +19,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime as ort
+
+if TYPE_CHECKING:
+    from tracea_graph.check.worker_edits import edited, random_values
+else:
+    sys.path.append(str(Path(__file__).parent))
+    from worker_edits import edited, random_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Request = Mapping[str, Any]
@@ -35,11 +41,6 @@ RAW: Mapping[str, tuple[np.dtype[Any], int]] = {
     "tensor(float8e5m2fnuz)": (np.dtype(np.uint8), 20),
 }
 """Types NumPy lacks: the integers their bits travel as, and their ONNX code."""
-
-DISTRIBUTIONS = ("Bernoulli", "Dropout", "Multinomial")
-"""Random operators that read more than a shape."""
-ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}
-"""ONNX's names of element types, where they are not NumPy's."""
 
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -99,66 +100,6 @@ def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
         )
         source = edited(source, request["extra"], request["cut"])
     return ort.InferenceSession(source, made, providers=["CPUExecutionProvider"])
-
-
-def edited(path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]]) -> bytes:
-    """The model with more of its values as outputs, and random ones as inputs."""
-    import onnx
-
-    model = onnx.load(path, load_external_data=False)
-    cut_random(model.graph, cut)
-    known = {output.name for output in model.graph.output}
-    model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in extra if v not in known)
-    return bytes(model.SerializeToString())
-
-
-def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
-    """Values with their element type's name and dims become inputs, in the place of their nodes.
-
-    What a distribution depends on becomes an output, for nothing else would compare it.
-    """
-    from onnx import TensorProto, ValueInfoProto, helper
-
-    for node in [n for n in graph.node if not cut.keys().isdisjoint(n.output)]:
-        if node.op_type in DISTRIBUTIONS:
-            name = f"{node.output[0]}.drawn_from"
-            graph.node.append(helper.make_node("Identity", node.input[:1], [name]))
-            graph.output.append(ValueInfoProto(name=name))
-        graph.node.remove(node)
-    for name, (kind, dims) in cut.items():
-        element = getattr(TensorProto, ELEMENTS.get(kind, kind.upper()))
-        graph.input.append(helper.make_tensor_value_info(name, element, dims))
-
-
-def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
-    """What random nodes write of that the outputs depend on, in the order of the nodes.
-
-    Those of ``ops`` are random; Dropout only if it may be told to train.
-    """
-    writer = {v: node for node in graph.node for v in node.output if v}
-    seen, ahead = set[str](), [output.name for output in graph.output]
-    while ahead:
-        value = ahead.pop()
-        if value not in seen:
-            seen.add(value)
-            ahead += reads(writer[value]) if value in writer else []
-    return [
-        v
-        for node in graph.node
-        if node.domain in ("", "ai.onnx")
-        and node.op_type in ops
-        and (node.op_type != "Dropout" or (len(node.input) > 2 and node.input[2]))
-        and not seen.isdisjoint(node.output)
-        for v in node.output
-        if v
-    ]
-
-
-def reads(node: Any) -> list[str]:
-    """The values a node reads, those of its subgraphs' nodes among them."""
-    graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
-    inner = [v for graph in graphs for n in graph.node for v in reads(n)]
-    return [*node.input, *inner, *(output.name for graph in graphs for output in graph.output)]
 
 
 def wrap(session: ort.InferenceSession, request: Request) -> Opened:
