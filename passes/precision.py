@@ -7,6 +7,7 @@ bf16-weights    weights in bf16, everything else in float32
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import BF16_SINCE, PANEL, GemmParams, pack_pairs, unpack_panels
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -73,26 +75,57 @@ class GemmInBf16:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
-        if not isinstance(params, GemmParams) or params.layout != "panels":
-            return
-        panels = graph.weight(region.operands[1])
-        layout = _LAYOUTS[self.precision]
+        if isinstance(params, RegionParams):
+            yield from self._steps(graph, region, params)
+        elif isinstance(params, GemmParams) and params.layout == "panels":
+            found = self._lower(graph, params, region.operands[1])
+            if isinstance(found, str):
+                yield Miss(self.name, region.id, found)
+                return
+            lower, weight = found
+            operands = (region.operands[0], weight.name, *region.operands[2:])
+            new = fused(self.name, lower, operands, region.results, [region])
+            made = {weight.name: weight}
+            yield Proposal(self.name, (region,), (new,), weights=made, error=PRODUCT_ERROR)
+
+    def _steps(
+        self, graph: TileGraph, region: Region, params: RegionParams
+    ) -> Iterator[Proposal | Miss]:
+        """The products of one program, all at once: they share what lies between them."""
+        reads = Counter(v for step in params.steps for v in step.operands)
+        operands, steps, made = list(region.operands), list(params.steps), dict[str, Weight]()
+        for i, step in enumerate(steps):
+            product = step.params
+            if not isinstance(product, GemmParams) or product.layout != "panels":
+                continue
+            at = step.operands[1]
+            if at >= params.inputs or reads[at] > 1:
+                continue
+            found = self._lower(graph, product, operands[at])
+            if isinstance(found, str):
+                yield Miss(self.name, region.id, found)
+                continue
+            lower, weight = found
+            steps[i] = dataclasses.replace(step, params=lower)
+            operands[at], made[weight.name] = weight.name, weight
+        if made:
+            lowered = dataclasses.replace(params, steps=tuple(steps))
+            new = fused(self.name, lowered, operands, region.results, [region])
+            error = PRODUCT_ERROR * len(made) ** 0.5
+            yield Proposal(self.name, (region,), (new,), weights=made, error=error)
+
+    def _lower(
+        self, graph: TileGraph, params: GemmParams, panels: str
+    ) -> tuple[GemmParams, Weight] | str:
+        """The same product with its panels in bf16; or why they stay in float32."""
+        stored, layout = graph.weight(panels), _LAYOUTS[self.precision]
         if graph.opset < BF16_SINCE:
-            yield Miss(self.name, region.id, f"opset {graph.opset} has no bf16; 13 is the first")
-            return
-        if panels is None:
-            yield Miss(self.name, region.id, f"{region.operands[1]!r} is not constant")
-            return
+            return f"opset {graph.opset} has no bf16; 13 is the first"
+        if stored is None:
+            return f"{panels!r} is not constant"
         if layout == "mixed" and params.k % 2:
-            yield Miss(self.name, region.id, f"K = {params.k} is odd")
-            return
-        weight = _in_pairs(panels, params.n)
-        operands = (region.operands[0], weight.name, *region.operands[2:])
-        lower = dataclasses.replace(params, layout=layout)
-        new = fused(self.name, lower, operands, region.results, [region])
-        yield Proposal(
-            self.name, (region,), (new,), weights={weight.name: weight}, error=PRODUCT_ERROR
-        )
+            return f"K = {params.k} is odd"
+        return dataclasses.replace(params, layout=layout), _in_pairs(stored, params.n)
 
 
 def _in_pairs(panels: Weight, n: int) -> Weight:
