@@ -105,6 +105,15 @@ _POWERS: Mapping[float, Spelling] = MappingProxyType(
 )
 """Powers with these literal exponents, 1.9 ulp at most; special values are those of the power."""
 
+_ROUGH: Mapping[str, Spelling] = MappingProxyType(
+    {
+        "gelu": ("v_gelu_rough({0})", ("rough", "round")),
+        "gelu_tanh": ("v_gelu_tanh_rough({0})", ("rough", "round")),
+        "silu": ("v_silu_rough({0})", ("rough", "round")),
+    }
+)
+"""The same where every result is rounded to bf16: cheaper, and off by a fraction of that."""
+
 _LOADS: Mapping[DType, tuple[str, str, str]] = MappingProxyType(
     {
         DType.F32: ("float", "load", "set1({})"),
@@ -184,7 +193,7 @@ class Result:
 
 def functions(chain: Chain) -> frozenset[str]:
     """The sections of the vector headers the chain's text uses."""
-    needs = {section for step in chain.steps for section in _spelling(step)[1]}
+    needs = {section for step in chain.steps for section in _spelling(chain, step)[1]}
     types = {*chain.operand_types, *chain.result_types}
     if DType.BOOL in types:
         needs |= {"bytes", "mask"}
@@ -220,8 +229,10 @@ def results(chain: Chain) -> list[Result]:
     return [Result(_value(chain, ref), dtype) for ref, dtype in pairs]
 
 
-def _spelling(step: Step) -> Spelling:
+def _spelling(chain: Chain, step: Step) -> Spelling:
     exponent = step.args[-1]
+    if step.op in _ROUGH and set(chain.result_types) == {DType.BF16}:
+        return _ROUGH[step.op]
     if step.op == "pow" and isinstance(exponent, float) and exponent in _POWERS:
         return _POWERS[exponent]
     return _SPELLING[step.op]
@@ -231,7 +242,7 @@ def _expression(chain: Chain, step: Step) -> str:
     if step.op in ("max", "min") and (args := _literal_first(step)):
         # The vector instruction returns its second operand when either is NaN.
         return f"{step.op}({_value(chain, args[0])}, {_value(chain, args[1])})"
-    return _spelling(step)[0].format(*(_value(chain, a) for a in step.args))
+    return _spelling(chain, step)[0].format(*(_value(chain, a) for a in step.args))
 
 
 def _literal_first(step: Step) -> tuple[Ref, ...] | None:

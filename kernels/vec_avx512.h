@@ -57,6 +57,16 @@ INLINE vf trunc(vf a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
 }
 //% endif
+//% if "rough" in needs
+
+// a * 2^floor(t), t - floor(t) and 1 / a, the last within 2^-14 of it.
+INLINE vf times_power(vf a, vf t) { return _mm512_scalef_ps(a, t); }
+INLINE vf fraction(vf t) {
+  return _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+INLINE vf in_range(vf t) { return t; }  // any t will do
+INLINE vf rough_reciprocal(vf a) { return _mm512_rcp14_ps(a); }
+//% endif
 //% if "mask" in needs
 
 INLINE vm set_mask(bool a) { return (vm)-(int)a; }

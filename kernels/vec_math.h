@@ -142,6 +142,28 @@ INLINE vf v_gelu_tanh(vf x) {
   return x / (set1(1.0f) + v_exp(u));
 }
 //% endif
+//% if "rough" in needs
+
+// What follows is for results in bf16, which rounding puts off by up to 2^-8 anyway.
+// x / (1 + e^u) with u log2(e) = t: within 2^-11 of it.
+INLINE vf over_one_more(vf x, vf t) {
+  t = in_range(t);
+  const vf p = poly(fraction(t), 0.9999252f, 0.6958335f, 0.2260672f, 0.07802449f);
+  return x * rough_reciprocal(set1(1.0f) + times_power(p, t));
+}
+INLINE vf v_silu_rough(vf x) { return over_one_more(x, x * set1(-1.44269504f)); }
+INLINE vf v_gelu_tanh_rough(vf x) {
+  return over_one_more(x, x * fma(x * x, set1(-0.102943240f), set1(-2.30220819f)));
+}
+
+// x Phi(x), Phi(x) = 1/2 + x P(x^2) up to 3.9: 2e-4 absolute; 0 below -3.9.
+INLINE vf v_gelu_rough(vf x) {
+  const vf z = max(set1(-3.9f), min(set1(3.9f), x));
+  const vf p = poly(z * z, 0.398562342f, -0.0653676167f, 0.00910012983f, -0.000877826125f,
+                    5.43196147e-05f, -1.91294112e-06f, 2.8872698e-08f);
+  return x * max(set1(0.0f), fma(z, p, set1(0.499999f)));
+}
+//% endif
 //% if "nan_max" in needs
 
 // Maximum and minimum that are NaN when either argument is.

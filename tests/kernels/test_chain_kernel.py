@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ SIGNED_ZERO = ("floor", "ceil", "round", "sign", "sqrt", "leaky_relu", "softsign
 
 STORED = {
     DType.BOOL: np.uint8, DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8,
-    DType.I8: np.int8,
+    DType.I8: np.int8, DType.BF16: np.uint16,
 }  # fmt: skip
 
 SHAPES = {"full": (True, True), "row": (False, True), "col": (True, False), "scalar": (False,) * 2}
@@ -111,6 +112,24 @@ def test_every_operation_over_its_range(isa: str, op: str) -> None:
         normal = (np.abs(want) > 1e-36) & (np.abs(want) < 3e38)
         step = np.spacing(np.abs(want[normal]).astype(np.float32))
         assert (np.abs(got[normal] - want[normal]) / step).max() <= limit
+
+
+@pytest.mark.parametrize("op", ["silu", "gelu", "gelu_tanh"])
+def test_results_in_bf16_may_be_rougher(isa: str, op: str) -> None:
+    """By an eighth of what rounding puts them off."""
+    x = np.concatenate([_grid(), np.array([[np.inf, 1e30, -1e30, 0.0, 3.9, -3.9]])], 1)
+    x = x.astype(np.float32)
+    chain = replace(one_step(op), stores=(DType.BF16,))
+    (bits,) = _evaluate(isa, chain, [x], 1, x.shape[1])
+    got = (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    with np.errstate(all="ignore"):
+        (want,) = one_step(op).reference([x.astype(np.float64)])
+    near = np.abs(want) * (2.0**-8 + 2.0**-11) + (2.5e-4 if op == "gelu" else 2e-8)
+    with np.errstate(all="ignore"):
+        assert (np.abs(got - want)[np.isfinite(want)] <= near[np.isfinite(want)]).all()
+    assert got[0, -6] == np.inf
+    nothing = _evaluate(isa, chain, [np.full((1, 3), np.nan, np.float32)], 1, 3)[0]
+    assert np.isnan((nothing.astype(np.uint32) << 16).view(np.float32)).all()
 
 
 @pytest.mark.parametrize("op", ELEMENTARY)
