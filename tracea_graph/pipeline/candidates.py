@@ -133,14 +133,16 @@ class Workshop:
         self._frozen |= found
         return tuple(found)
 
-    def lowered(self, rule: str) -> str | None:
-        """A key under which one rule that lowers precision can be dropped everywhere; None if it
-        was applied nowhere."""
+    def lowered(self, rule: str) -> tuple[str, ...]:
+        """Keys under which one rule that lowers precision can be dropped: in the first region it
+        was applied to, in the first two … everywhere."""
         graph = self.planner.plan(apart=True).graph
-        regions = [r for r in graph.regions() if r.rule == rule]
-        values = frozenset(v for r in regions for n in r.nodes for v in n.outputs if v)
-        self._frozen[rule], self._rules[rule] = values, rule
-        return rule if regions else None
+        keys, values = [], frozenset[str]()
+        for region in graph.in_order(r for r in graph.regions() if r.rule == rule):
+            values |= {v for n in region.nodes for v in n.outputs if v}
+            keys.append(f"{rule} up to {region.results[0]}")
+            self._frozen[keys[-1]], self._rules[keys[-1]] = values, rule
+        return tuple(keys)
 
     def tune(self, bindings: Sequence[Mapping[str, int]]) -> None:
         """Find better drivers for the whole model's products; later plans use them."""

@@ -28,7 +28,8 @@ __all__ = ["Judge"]
 
 _PATIENCE = 60.0
 """Seconds to look for the rewrites to blame; after that all that could be to blame are dropped."""
-
+_FRONT = 16
+"""Shares of a net in which the end of what stays exact is searched for."""
 _METRIC_TOLERANCE = 1.0
 """Where the user's own metric judges: nothing may be off by more than all of max|y|."""
 
@@ -161,14 +162,22 @@ class Judge:
 
     def _too_coarse(self) -> frozenset[str]:
         """The first rule that only lowers precision without which all is within tolerance, if
-        there is one: such errors add up, no single region is to blame."""
+        there is one: such errors add up, no single region is to blame.  What is rounded early
+        goes through everything behind: the rule is dropped from the front, as far as needed."""
         if self.options.precision == "fp32":
             return frozenset()
-        for rule in (r for r in LOWERING[::-1] if r not in self.guilty):
-            key = self.workshop.lowered(rule)
-            if key and not self._wrong(self.guilty | {key}):
-                self.warnings.append(f"without {rule}: outputs were out of tolerance with it")
-                return frozenset({key})
+        for rule in LOWERING[::-1]:
+            keys = self.workshop.lowered(rule)
+            if not keys or keys[-1] in self.guilty or self._wrong(self.guilty | {keys[-1]}):
+                continue
+            low, high = 0, len(keys)  # wrong without so many, right without so many
+            while high - low > max(1, len(keys) // _FRONT):
+                middle = (low + high) // 2
+                wrong = self._wrong(self.guilty | {keys[middle - 1]})
+                low, high = (middle, high) if wrong else (low, middle)
+            where = f" in {high} of {len(keys)} places" if high < len(keys) else ""
+            self.warnings.append(f"without {rule}{where}: outputs were out of tolerance with it")
+            return frozenset({keys[high - 1]})
         return frozenset()
 
     def _blame(self, full: Built) -> frozenset[str]:
