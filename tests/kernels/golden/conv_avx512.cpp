@@ -121,6 +121,20 @@ template <int A, int LANES, class T>
 INLINE T* run_at(T* base, bool two, int64_t line, int i) {
   return i < A ? base + i * LANES : base + (two ? line : A * LANES) + (i - A) * LANES;
 }
+// Asks for the lines of outputs, or of what is added to them, long before they are needed.
+template <int A, int B, int NV, int LANES>
+INLINE void expect(const float* base, const tracea_conv_tile* t, int64_t line, int64_t panel) {
+  UNROLL for (int i = 0; i < A + B; i += PANEL / LANES) UNROLL for (int j = 0; j < NV; j++)
+    __builtin_prefetch(run_at<A, LANES>(base, t->lines == 2, line, i) + j * panel, 1, 3);
+}
+
+template <int A, int B, int NV>
+INLINE void expect_results(const tracea_conv_tile* t) {
+  if (t->add) expect<A, B, NV, PANEL>(t->add, t, t->add_line, t->add_panel);
+  if (!(t->part & TRACEA_CONV_CONTINUES))
+    expect<A, B, NV, PANEL>(t->y, t, t->y_line, t->y_panel);
+}
+
 template <class STEP, int A, int B, int NV>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
@@ -138,6 +152,7 @@ void tile(const tracea_conv_tile* t) {
     }
   }
 
+  expect_results<A, B, NV>(t);
   const int64_t step = opaque(t->x_step * F), next = opaque(t->x_depth * F);
   const Steps s = {step, opaque(step * 3), opaque(step * 5)};
   const int64_t second = t->lines == 2 ? t->x_line * F : A * step, w_panel = t->w_panel;
