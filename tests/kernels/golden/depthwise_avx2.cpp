@@ -71,6 +71,7 @@ INLINE vf scale(vf a, vf n) {
   return half + half;
 }
 enum { PANEL = TRACEA_PANEL };
+enum { LONG_LINE = 64 };  // outputs from which results are not in L2: their lines are asked for
 typedef float element;
 INLINE vf load_x(const element* p) { return load(p); }
 constexpr int64_t STEP_SIZE = sizeof(float) / sizeof(element);  // elements of a step of x
@@ -104,6 +105,9 @@ INLINE void add_row(vf (&c)[N], const tracea_depthwise_tile* t, const element* x
 // Outputs [at, at + N) of lanes [h, h + W); COLS is 0 for any kernel.
 template <int N, int COLS, int STEP>
 INLINE void piece(const tracea_depthwise_tile* t, int64_t at, int h) {
+  if (t->pixels >= LONG_LINE)
+    UNROLL for (int i = 0; i < N; i++)
+      __builtin_prefetch((const char*)t->y + ((at + i) * PANEL + h) * t->y_size, 1, 3);
   vf c[N];
   const vf start = t->bias ? load(t->bias + h) : set1(0.0f);
   UNROLL for (int i = 0; i < N; i++) c[i] = start;
