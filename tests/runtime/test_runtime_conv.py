@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
+from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from runtime.conv_cases import CHAINS, all_conv_cases, conv, depthwise, plain, pool, stem, turn
-from runtime.support import Case, model, mutate, run_cases, run_worker
+from runtime.support import Case, run_cases
 
-from tracea_graph.build import Library, build_library
+from tracea_graph.build import Library
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu import KERNELS_OF
-from tracea_graph.kernels.plan import encode
 from tracea_graph.ops.program import Program, View
 
 CASES = {case.name: case for case in all_conv_cases()}
@@ -28,34 +24,18 @@ ROUGH = 5e-5
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
-    types = sorted({case.type for case in CASES.values()}, key=lambda t: t.name)
-    kernels = sorted({kernel for call in CALLS for kernel in KERNELS_OF[call]})
-    out = tmp_path_factory.mktemp("library") / "conv.so"
-    return build_library(types, kernels, CHAINS, profile_cpu().isas, out)
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return Answers(CASES.values(), CALLS, CHAINS, profile_cpu().isas, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def answers(
-    library: Library, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, int], dict[str, Any]]:
-    """Every case's outputs under one instruction set and thread count."""
-    known: dict[tuple[str, int], dict[str, Any]] = {}
-
-    def of(isa: str, threads: int) -> dict[str, Any]:
-        if (isa, threads) not in known:
-            folder = tmp_path_factory.mktemp(isa)
-            known[isa, threads] = run_cases(
-                list(CASES.values()), library.path, library.domain, folder, isa, threads
-            )
-        return known[isa, threads]
-
-    return of
+def library(answers: Answers) -> Library:
+    return answers.library
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str, isa: str, answers: Callable[[str, int], dict[str, Any]]) -> None:
-    answer, (wanted,) = answers(isa, 2)[name], CASES[name].expected
+def test_case(name: str, isa: str, answers: Answers) -> None:
+    answer, (wanted,) = answers(isa)[name], CASES[name].expected
     assert isinstance(answer, tuple), answer
     (got,) = answer
     assert got.shape == wanted.shape
@@ -66,12 +46,8 @@ def test_case(name: str, isa: str, answers: Callable[[str, int], dict[str, Any]]
     assert (got[wanted == 0] == 0).all()  # halos
 
 
-def test_one_thread_gives_the_bits_of_two(answers: Callable[[str, int], dict[str, Any]]) -> None:
-    best = profile_cpu().isas[-1]
-    one, two = answers(best, 1), answers(best, 2)
-    for name, case in CASES.items():
-        asked = ~np.isnan(case.expected[0])
-        np.testing.assert_array_equal(one[name][0][asked], two[name][0][asked], err_msg=name)
+def test_one_thread_gives_the_bits_of_two(answers: Answers) -> None:
+    assert_threads_agree(answers)
 
 
 def empty(case: Case) -> Case:
@@ -148,12 +124,4 @@ MUTATED = (
 
 @pytest.mark.parametrize("case", MUTATED, ids=lambda case: case.name.split("_")[0])
 def test_mutated_plans_never_crash(case: Case, library: Library, tmp_path: Path) -> None:
-    chance, count = random.Random(case.name), 100
-    for i in range(count):
-        plan = mutate(encode(case.program), chance)
-        onnx.save(model(case.program, library.domain, plan), tmp_path / f"{i:03}.onnx")
-    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
-    job = {"task": "mutants", "library": str(library.path), "folder": str(tmp_path)}
-    refused, ran = run_worker(job)
-    assert refused + ran == count
-    assert refused > count // 3
+    assert_never_crashes(case, library, tmp_path)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
+from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from runtime.blocked import SILU
 from runtime.conv_bf16_cases import CHAINS, all_bf16_cases
 from runtime.conv_calls import conv, depthwise
-from runtime.support import Case, model, mutate, run_cases, run_worker
+from runtime.support import Case
 
-from tracea_graph.build import Library, build_library
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu import KERNELS_OF
-from tracea_graph.kernels.plan import encode
 
 LEVELS = profile_cpu().levels("bf16")
 CASES = {case.name: case for case in all_bf16_cases()}
@@ -32,29 +26,8 @@ TRANSFORMED = 2.0**-8
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
-    types = sorted({case.type for case in CASES.values()}, key=lambda t: t.name)
-    kernels = sorted({kernel for call in CALLS for kernel in KERNELS_OF[call]})
-    out = tmp_path_factory.mktemp("library") / "conv_bf16.so"
-    return build_library(types, kernels, CHAINS, LEVELS, out)
-
-
-@pytest.fixture(scope="module")
-def answers(
-    library: Library, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, int], dict[str, Any]]:
-    """Every case's outputs at one level and with some threads."""
-    known: dict[tuple[str, int], dict[str, Any]] = {}
-
-    def of(level: str, threads: int) -> dict[str, Any]:
-        if (level, threads) not in known:
-            folder = tmp_path_factory.mktemp(level)
-            known[level, threads] = run_cases(
-                list(CASES.values()), library.path, library.domain, folder, level, threads
-            )
-        return known[level, threads]
-
-    return of
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return Answers(CASES.values(), CALLS, CHAINS, LEVELS, tmp_path_factory)
 
 
 def numbers(got: np.ndarray) -> np.ndarray:
@@ -66,8 +39,8 @@ def numbers(got: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str, level: str, answers: Callable[[str, int], dict[str, Any]]) -> None:
-    answer, case = answers(level, 2)[name], CASES[name]
+def test_case(name: str, level: str, answers: Answers) -> None:
+    answer, case = answers(level)[name], CASES[name]
     assert isinstance(answer, tuple), answer
     (wanted,), got = case.expected, numbers(answer[0])
     assert got.shape == wanted.shape
@@ -82,11 +55,8 @@ def test_case(name: str, level: str, answers: Callable[[str, int], dict[str, Any
     assert (got[wanted == 0] == 0).all()  # halos
 
 
-def test_one_thread_gives_the_bits_of_two(answers: Callable[[str, int], dict[str, Any]]) -> None:
-    one, two = answers(LEVELS[-1], 1), answers(LEVELS[-1], 2)
-    for name, case in CASES.items():
-        asked = ~np.isnan(case.expected[0])
-        np.testing.assert_array_equal(one[name][0][asked], two[name][0][asked], err_msg=name)
+def test_one_thread_gives_the_bits_of_two(answers: Answers) -> None:
+    assert_threads_agree(answers)
 
 
 MUTATED = (
@@ -100,13 +70,5 @@ MUTATED = (
 
 
 @pytest.mark.parametrize("case", MUTATED, ids=lambda case: case.name.split("_")[0])
-def test_mutated_plans_never_crash(case: Case, library: Library, tmp_path: Path) -> None:
-    chance, count = random.Random(case.name), 100
-    for i in range(count):
-        plan = mutate(encode(case.program), chance)
-        onnx.save(model(case.program, library.domain, plan), tmp_path / f"{i:03}.onnx")
-    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
-    job = {"task": "mutants", "library": str(library.path), "folder": str(tmp_path)}
-    refused, ran = run_worker(job)
-    assert refused + ran == count
-    assert refused > count // 3
+def test_mutated_plans_never_crash(case: Case, answers: Answers, tmp_path: Path) -> None:
+    assert_never_crashes(case, answers.library, tmp_path)
