@@ -31,6 +31,7 @@ from tracea_graph.passes import (
     transposed,
     trunk,
 )
+from tracea_graph.passes.bands import BANDED
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
 from tracea_graph.passes.conv_bf16 import ConvInBf16
@@ -43,7 +44,7 @@ __all__ = ["CONNECT", "FORMS", "UNCHANGED", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-FORMS = (*LOWERING, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
+FORMS = (*LOWERING, BANDED, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
 """Rules that give a region another form: without them it is there in its plain one."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracea_graph.ttg.bands import ROOM, Band, Walk, band_of, bands
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.graph import Region, TileGraph, Use
@@ -14,8 +15,10 @@ from tracea_graph.ttg.traffic import MemoryLevel, Staging
 
 __all__ = [
     "ORDERS",
+    "ROOM",
     "AccessMap",
     "Axis",
+    "Band",
     "BoundModel",
     "Dim",
     "EdgeKind",
@@ -34,8 +37,11 @@ __all__ = [
     "TileMetadata",
     "TileSet",
     "Use",
+    "Walk",
     "Work",
     "along",
+    "band_of",
+    "bands",
     "data_edges",
     "dependence_kind",
     "dependences",
