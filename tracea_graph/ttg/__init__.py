@@ -11,6 +11,7 @@ from tracea_graph.ttg.orders import ORDERS
 from tracea_graph.ttg.plan import Group, Link, Plan, make_plan, row_blocks
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
+from tracea_graph.ttg.tiling import Tiling
 from tracea_graph.ttg.traffic import MemoryLevel, Staging
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "TileGraph",
     "TileMetadata",
     "TileSet",
+    "Tiling",
     "Use",
     "Walk",
     "Work",
