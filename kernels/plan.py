@@ -5,9 +5,12 @@ A plan is self-delimiting; the library checks every word of it.
 =========  =====================================================================================
 part       words
 =========  =====================================================================================
-header     magic, version, total words, then the counts: inputs, outputs, symbols, temps, calls
+header     magic, version, total words, then the counts: inputs, outputs, symbols, loops, temps,
+           calls
 tensor     (inputs, then outputs) ONNX element code, rank, one expression per dimension
 symbol     the input and the axis that bind it
+loop       first call, last call, rows of a turn, expression of all rows; its two symbols, the
+           first row and the end of a turn, are numbered after the bound ones
 temp       ONNX element code, count expression, first call, last call
 call       opcode, #ints, #floats, #views, #drivers, chain (its key, or -1), ints, floats (bits
            of a double), views, drivers
@@ -35,7 +38,7 @@ __all__ = ["LIMITS", "MAGIC", "OPCODES", "VERSION", "encode"]
 
 MAGIC = 0x6165_6361_7274
 """``tracea`` in ASCII, little end first."""
-VERSION = 1
+VERSION = 2
 
 OPCODES = MappingProxyType(
     {
@@ -82,6 +85,7 @@ LIMITS = MappingProxyType(
         "inputs": 256,
         "outputs": 64,
         "symbols": 64,
+        "loops": 64,
         "temps": 256,
         "calls": 4096,
         "rank": 8,
@@ -107,11 +111,13 @@ def encode(program: Program) -> tuple[int, ...]:
     does not bind, or the program exceeds :data:`LIMITS`.
     """
     index = {name: i for i, name in enumerate(program.symbols)}
+    turning = [name for loop in program.loops for name in (loop.start, loop.end)]
     body: list[int] = []
     for what, items in (
         ("inputs", program.inputs),
         ("outputs", program.outputs),
         ("symbols", program.symbols),
+        ("loops", program.loops),
         ("temps", program.temps),
         ("calls", program.calls),
     ):
@@ -120,8 +126,11 @@ def encode(program: Program) -> tuple[int, ...]:
         body += _tensor(spec, index)
     for where in program.symbols.values():
         body += where
+    for loop in program.loops:
+        body += (loop.first, loop.last, loop.step, *_expression(loop.extent, index))
     for temp in program.temps:
         body += (temp.dtype.onnx, *_expression(temp.count, index), temp.first, temp.last)
+    index |= {name: len(program.symbols) + i for i, name in enumerate(turning)}
     for call in program.calls:
         body += _call(call, index)
     plan = (MAGIC, VERSION, len(body) + 3, *body)

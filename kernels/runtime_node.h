@@ -123,12 +123,12 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
 inline bool run_program(Run& run, const Program& program) {
   const size_t buffers =
       static_cast<size_t>(program.input_count + program.output_count + program.temp_count);
-  // At most 36 KiB: the counts were checked when the plan was decoded.
+  // At most 37 KiB: the counts were checked when the plan was decoded.
   Frame frame = {
       static_cast<int64_t*>(__builtin_alloca(static_cast<size_t>(program.input_count) * kMaxRank *
                                              sizeof(int64_t))),
       static_cast<int64_t*>(
-          __builtin_alloca(static_cast<size_t>(program.symbol_count + 1) * sizeof(int64_t))),
+          __builtin_alloca(static_cast<size_t>(program.all_symbols() + 1) * sizeof(int64_t))),
       static_cast<Memory*>(__builtin_alloca(buffers * sizeof(Memory)))};
   Scratch arena(run);
   if (!bind_inputs(run, program, frame) || !bind_outputs(run, program, frame) ||
@@ -136,9 +136,9 @@ inline bool run_program(Run& run, const Program& program) {
     return false;
   if (run.host.trace != kNoTrace)
     return run_traced(run, program, frame.symbols, frame.buffers);
-  for (int32_t i = 0; i < program.call_count; ++i)
-    if (!run_call(run, program, i, frame.symbols, frame.buffers)) return false;
-  return true;
+  return run_calls(run, program, frame.symbols, [&](int32_t i) {
+    return run_call(run, program, i, frame.symbols, frame.buffers);
+  });
 }
 
 }  // namespace tracea

@@ -8,9 +8,10 @@
 namespace tracea {
 
 constexpr int64_t kMagic = 0x616563617274;
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 256, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 256, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
+constexpr int kMaxLoops = 64;
 
 enum Opcode : int32_t {  // as in plan.py
   kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention,
@@ -35,6 +36,11 @@ struct Tensor {
 };
 struct Symbol {
   int32_t input, axis;
+};
+struct Loop {
+  int32_t first, last;  // calls
+  int64_t step;         // rows of a turn
+  Expr extent;          // all rows
 };
 struct Temp {
   int32_t type, first, last;
@@ -69,12 +75,16 @@ struct Call {
 };
 
 struct Program {
-  int32_t input_count, output_count, symbol_count, temp_count, call_count;
+  int32_t input_count, output_count, symbol_count, loop_count, temp_count, call_count;
   const Tensor *inputs, *outputs;
   const Symbol* symbols;
+  const Loop* loops;  // in order, with no call in common
   const Temp* temps;
   const Call* calls;
   Pool pool;
+
+  // Those the inputs bind, then two of each loop: the first row of a turn, and its end.
+  int32_t all_symbols() const { return symbol_count + 2 * loop_count; }
 };
 
 // Reads words in order; after the first fault every read gives the smallest legal value.
@@ -116,8 +126,10 @@ class Reader {
   void call(Call* out, int32_t index);
   const Driver* drivers(int32_t count);
   const ConvCut* cuts(int32_t count);
+  void loops(Loop* out);
 
   const int64_t *at_, *end_;
+  int32_t symbols_ = 0;  // that expressions may use
   Program* program_;
   Fault* fault_;
 };
@@ -140,7 +152,7 @@ inline void Reader::expression(Expr* out) {
     const int64_t op = at_[i];
     const bool leaf = op == kNumber || op == kSymbol;
     if (op < kNumber || op > kMin || (leaf ? ++i >= words : depth < 2) ||
-        (op == kSymbol && (at_[i] < 0 || at_[i] >= program_->symbol_count)))
+        (op == kSymbol && (at_[i] < 0 || at_[i] >= symbols_)))
       return (void)fault_->fail("The plan holds a size expression that makes no sense.");
     depth += leaf ? 1 : -1;
   }
@@ -247,6 +259,17 @@ inline void Reader::call(Call* out, int32_t index) {
   if (!fault_->set) check_call(*out, *fault_);
 }
 
+inline void Reader::loops(Loop* out) {
+  int32_t free = 0;  // the first call that is in no loop yet
+  for (int32_t i = 0; i < program_->loop_count && !fault_->set; ++i) {
+    out[i].first = small(free, program_->call_count - 1, "loop's first call");
+    out[i].last = small(out[i].first, program_->call_count - 1, "loop's last call");
+    out[i].step = word(1, INT32_MAX, "loop's rows");
+    expression(&out[i].extent);
+    free = out[i].last + 1;
+  }
+}
+
 inline bool Reader::program() {
   Program& p = *program_;
   const int64_t words = end_ - at_;
@@ -256,27 +279,31 @@ inline bool Reader::program() {
   word(words, words, "length");
   p.input_count = small(1, kMaxInputs, "number of inputs");
   p.output_count = small(1, kMaxOutputs, "number of outputs");
-  p.symbol_count = small(0, kMaxSymbols, "number of symbols");
+  p.symbol_count = symbols_ = small(0, kMaxSymbols, "number of symbols");
+  p.loop_count = small(0, kMaxLoops, "number of loops");
   p.temp_count = small(0, kMaxTemps, "number of temps");
   p.call_count = small(0, kMaxCalls, "number of calls");
   Tensor* tensors = array<Tensor>(p.input_count + p.output_count);
   Symbol* symbols = array<Symbol>(p.symbol_count);
+  Loop* turning = array<Loop>(p.loop_count);
   Temp* temps = array<Temp>(p.temp_count);
   Call* calls = array<Call>(p.call_count);
-  if (!tensors || !symbols || !temps || !calls) return false;
+  if (!tensors || !symbols || !turning || !temps || !calls) return false;
   p.inputs = tensors, p.outputs = tensors + p.input_count;
-  p.symbols = symbols, p.temps = temps, p.calls = calls;
+  p.symbols = symbols, p.loops = turning, p.temps = temps, p.calls = calls;
   for (int32_t i = 0; i < p.input_count + p.output_count; ++i) tensors[i] = tensor();
   for (int32_t i = 0; i < p.symbol_count; ++i) {
     symbols[i].input = small(0, p.input_count - 1, "symbol's input");
     symbols[i].axis = small(0, p.inputs[symbols[i].input].rank - 1, "symbol's axis");
   }
+  loops(turning);
   for (int32_t i = 0; i < p.temp_count; ++i) {
     temps[i].type = type();
     expression(&temps[i].count);
     temps[i].first = small(0, p.call_count - 1, "temp's first call");
     temps[i].last = small(temps[i].first, p.call_count - 1, "temp's last call");
   }
+  symbols_ = p.all_symbols();
   for (int32_t i = 0; i < p.call_count && !fault_->set; ++i) call(&calls[i], i);
   if (!fault_->set && at_ != end_) fault_->fail("The plan goes on after its end.");
   return !fault_->set;

@@ -1,6 +1,6 @@
 // What each kernel call of a program takes, for TRACEA_PROFILE=FILE: a line for every run of a node,
 //
-//     node's name <tab> values of the program's symbols <tab> nanoseconds of each call
+//     node's name <tab> values of the program's symbols <tab> nanoseconds of each call, all its turns
 //
 // numbers between commas.  Off, it costs a run one comparison.
 #pragma once
@@ -38,18 +38,19 @@ inline char* put_numbers(char* at, const int64_t* numbers, int32_t count, char e
 }
 
 // Runs all calls, each timed, and appends the line; several runs may do so at once.
-inline bool run_traced(Run& run, const Program& program, const int64_t* symbols,
+inline bool run_traced(Run& run, const Program& program, int64_t* symbols,
                        const Memory* buffers) {
   const size_t numbers = static_cast<size_t>(program.symbol_count + program.call_count);
   int64_t* taken = static_cast<int64_t*>(calloc(numbers + 1, sizeof(int64_t)));
   char* line = static_cast<char*>(malloc(kMaxLabel + (numbers + 1) * (kMaxNumber + 1)));
   bool ok = taken && line;
   if (!ok) run.fault.fail("There is no memory for a profile.");
-  for (int32_t i = 0; ok && i < program.call_count; ++i) {
+  ok = ok && run_calls(run, program, symbols, [&](int32_t i) {
     const int64_t start = nanoseconds();
-    ok = run_call(run, program, i, symbols, buffers);
-    taken[i] = nanoseconds() - start;
-  }
+    const bool done = run_call(run, program, i, symbols, buffers);
+    taken[i] += nanoseconds() - start;
+    return done;
+  });
   if (ok) {
     char* at = line + snprintf(line, kMaxLabel, "%.*s\t", static_cast<int>(kMaxLabel - 2),
                                run.host.label);

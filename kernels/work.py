@@ -31,6 +31,7 @@ class Touched:
     input: int | None
     dims: tuple[int, ...]
     bytes: float
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class CallWork:
     """One call: operations of its matrix products, elements of its results, and its views.
 
     ``size`` is the product's: rows × columns × depth, after their number if above 1; else the
-    dims of the result.
+    dims of the result.  A call of a loop is all its turns; its size is that of the first, after
+    ``turns ×``.
     """
 
     kernel: str
@@ -73,12 +75,39 @@ class _Plan:
         magic, version, _ = self.take(3)
         if (magic, version) != (MAGIC, VERSION):
             raise ValueError("it was written by another version")
-        inputs, outputs, symbols, temps, calls = self.take(5)
+        inputs, outputs, symbols, loops, temps, calls = self.take(6)
         sizes = [self.tensor() for _ in range(inputs + outputs)]
         self.take(2 * symbols)
+        turns = [self.loop() for _ in range(loops)]
         scratch = [self.temp() for _ in range(temps)]
         held = (sizes[:inputs], sizes[inputs:], scratch)
-        return tuple(self.call(held) for _ in range(calls))
+        bound = self.symbols[:symbols]
+        return tuple(self.turns(held, bound, i, turns) for i in range(calls))
+
+    def loop(self) -> tuple[int, int, int, int]:
+        """First and last call, rows of a turn, all rows."""
+        first, last, step = self.take(3)
+        return first, last, step, self.extent()
+
+    def turns(
+        self,
+        held: Sequence[Sequence[float]],
+        bound: Sequence[int],
+        index: int,
+        loops: Sequence[tuple[int, int, int, int]],
+    ) -> CallWork:
+        """A call, in all its turns if a loop has it."""
+        self.symbols = [*bound, *(0 for _ in loops for _ in "se")]
+        for i, (first, last, step, rows) in enumerate(loops):
+            if not first <= index <= last or rows <= 0:
+                continue
+            start, place, found = self.at, len(bound) + 2 * i, list[CallWork]()
+            for row in range(0, rows, step):
+                self.at = start
+                self.symbols[place : place + 2] = row, min(row + step, rows)
+                found.append(self.call(held))
+            return _together(found)
+        return self.call(held)
 
     def take(self, count: int) -> list[int]:
         found = self.words[self.at : self.at + count]
@@ -112,11 +141,11 @@ class _Plan:
         if kind == _ABSENT:
             return None
         index, rank = self.take(2)
-        self.extent()
+        offset = self.extent()
         dims, strides = self.extents(rank), self.extents(rank)
         once = prod(d for d, stride in zip(dims, strides, strict=True) if stride or not d)
         where = index if kind == _INPUT else None
-        return Touched(where, dims, float(once * held[kind][index]))
+        return Touched(where, dims, float(once * held[kind][index]), offset)
 
     def extents(self, count: int) -> tuple[int, ...]:
         return tuple(self.extent() for _ in range(count))
@@ -134,6 +163,23 @@ class _Plan:
                 stack.append(EXPR_OPS[_OPERATORS[op - 2]](a, b))
         (value,) = stack
         return value
+
+
+def _together(turns: Sequence[CallWork]) -> CallWork:
+    """All turns of a call; what each of them sees alike is touched once."""
+    first = turns[0]
+    views = [
+        seen[0] if len({*seen}) == 1 and seen[0].input is not None
+        else replace(seen[0], bytes=sum(v.bytes for v in seen))
+        for seen in zip(*(t.views for t in turns), strict=True)
+    ]  # fmt: skip
+    return CallWork(
+        first.kernel,
+        sum(t.products for t in turns),
+        sum(t.results for t in turns),
+        tuple(views),
+        f"{len(turns)} × {first.size}",
+    )
 
 
 def _element(code: int) -> float:

@@ -34,6 +34,7 @@ from tracea_graph.passes import (
     transposed,
     trunk,
 )
+from tracea_graph.passes.bands import BANDED
 from tracea_graph.passes.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
 from tracea_graph.passes.conv_bf16 import ConvInBf16
@@ -48,7 +49,9 @@ __all__ = ["CONNECT", "FORMS", "UNCHANGED", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
-FORMS = (*LOWERING, DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks")
+FORMS = (
+    *LOWERING, BANDED, DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks",
+)  # fmt: skip
 """Rules that give a region another form: without them it is there in its plain one."""
 
 

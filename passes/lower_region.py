@@ -21,6 +21,7 @@ from tracea_graph.ops.sizes import resolve
 from tracea_graph.passes.blocked import Blocked
 from tracea_graph.passes.chains import IDENTITY
 from tracea_graph.passes.layout import Layout
+from tracea_graph.passes.loops import loop_over
 from tracea_graph.passes.lower_conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.passes.rounding import Rounding
 from tracea_graph.passes.values import Deal, Values
@@ -43,18 +44,25 @@ def alone(params: ConvParams | PoolParams | MoveParams | ResizeParams) -> Region
 def lower_region(
     w: Writer, p: RegionParams, operands: Sequence[Slot], results: Sequence[Slot], lower: Lower
 ) -> None:
-    """``lower`` writes the steps that know nothing of blocks."""
+    """``lower`` writes the steps that know nothing of blocks.
+
+    Raises NotCut if the calls of a band cannot take turns.
+    """
     specs = p.infer_all([s.spec for s in operands])
     targets = dict(zip(p.results, results, strict=True))
     layout = Layout.plan(specs, p.steps, p.inputs)
     v = Values(w, layout, specs, Rounding.plan(p, specs, layout), targets=targets)
     v.dense |= dict(enumerate(operands))
-    value = p.inputs
+    value, begins = p.inputs, list[int]()
     for step in p.steps:
+        begins.append(len(w.calls))
         _lower_step(v, step, value, lower)
         value += step.results
+    begins.append(len(w.calls))
     for result in p.results:
         v.slot(result)
+    for band in reversed(p.bands):
+        loop_over(w, begins[band.first], begins[band.last + 1] - 1, band.rows)
 
 
 def _lower_step(v: Values, step: RegionStep, value: int, lower: Lower) -> None:

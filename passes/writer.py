@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.ops.elementwise import is_clipped
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.program import Buffer, Call, Program, Temp, View
+from tracea_graph.ops.program import Buffer, Call, Loop, Program, Temp, View
 
 __all__ = [
     "Shape", "Slot", "Writer", "broadcast", "dense", "localise", "matrix", "over_rows",
-    "stretched",
+    "stretched", "touches",
 ]  # fmt: skip
 
 Shape = tuple[Extent, ...]
@@ -54,13 +54,18 @@ class Slot:
 
 @dataclass
 class Writer:
-    """Collects a program: local symbols, temporaries and calls."""
+    """Collects a program: local symbols, temporaries, calls and loops over them.
+
+    ``carried`` are temporaries that hold something from one turn of a loop to the next.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     symbols: dict[str, tuple[int, int]]
     temps: list[tuple[DType, Extent]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    carried: set[Buffer] = field(default_factory=set)
 
     def operands(self) -> list[Slot]:
         return [Slot(Buffer("input", i), s) for i, s in enumerate(self.inputs)]
@@ -77,15 +82,25 @@ class Writer:
         return Slot(Buffer("temp", len(self.temps) - 1), spec)
 
     def done(self) -> Program:
-        used = [
-            [i for i, c in enumerate(self.calls) if _touches(c, Buffer("temp", t))]
-            for t in range(len(self.temps))
-        ]
-        temps = tuple(Temp(d, n, u[0], u[-1]) for (d, n), u in zip(self.temps, used, strict=True))
-        return Program(self.inputs, self.outputs, self.symbols, temps, tuple(self.calls))
+        """The program.  What crosses a loop's border, or comes from the turn before, lives as
+        long as the loop."""
+        temps = []
+        for t, (dtype, count) in enumerate(self.temps):
+            used = [i for i, c in enumerate(self.calls) if touches(c, Buffer("temp", t))]
+            first, last = used[0], used[-1]
+            for loop in self.loops:
+                inside = [i for i in used if loop.first <= i <= loop.last]
+                if inside and (len(inside) < len(used) or Buffer("temp", t) in self.carried):
+                    first, last = min(first, loop.first), max(last, loop.last)
+            temps.append(Temp(dtype, count, first, last))
+        return Program(
+            self.inputs, self.outputs, self.symbols, tuple(temps), tuple(self.calls),
+            tuple(self.loops),
+        )  # fmt: skip
 
 
-def _touches(call: Call, buffer: Buffer) -> bool:
+def touches(call: Call, buffer: Buffer) -> bool:
+    """True if a view of the call lies in the buffer."""
     return any(v is not None and v.buffer == buffer for v in call.views)
 
 

@@ -6,7 +6,7 @@ against its buffer, and fresh memory is NaN, so a value nobody wrote shows in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -57,10 +57,22 @@ def counts(program: Program, symbols: Bindings) -> dict[Buffer, int]:
     return result
 
 
-def check_views(program: Program, symbols: Bindings) -> None:
+def turns(program: Program, symbols: Bindings) -> Iterator[tuple[Call, Bindings]]:
+    """Every call in the order it runs, with the values of the symbols it may use."""
+    at = 0
+    for loop in program.loops:
+        yield from ((call, symbols) for call in program.calls[at : loop.first])
+        for now in loop.turns(evaluate(loop.extent, symbols)):
+            inside = program.calls[loop.first : loop.last + 1]
+            yield from ((call, {**symbols, **now}) for call in inside)
+        at = loop.last + 1
+    yield from ((call, symbols) for call in program.calls[at:])
+
+
+def check_views(program: Program, bound: Bindings) -> None:
     """Every element every view may touch lies in its buffer."""
-    room = counts(program, symbols)
-    for call in program.calls:
+    room = counts(program, bound)
+    for call, symbols in turns(program, bound):
         for view in filter(None, call.views):
             dims, strides = numbers(view.dims, symbols), numbers(view.strides, symbols)
             assert len(dims) == len(strides) and min(dims, default=0) >= 0
@@ -77,8 +89,13 @@ def check_lifetimes(program: Program) -> None:
     for i, temp in enumerate(program.temps):
         used = [n for n, c in enumerate(program.calls) if Buffer("temp", i) in buffers(c)]
         assert used, f"temp {i} is never used"
-        assert (temp.first, temp.last) == (used[0], used[-1])
-        assert Buffer("temp", i) in {v.buffer for v in written(program.calls[used[0]]) if v}
+        loops = [lo for lo in program.loops if lo.first <= temp.last and temp.first <= lo.last]
+        whole = [n for lo in loops for n in (lo.first, lo.last)]
+        widest = min((used[0], *whole)), max((used[-1], *whole))
+        assert (temp.first, temp.last) in ((used[0], used[-1]), widest)
+        opens = program.calls[used[0]]
+        carried = bool(loops) and opens.kernel == "copy"
+        assert carried or Buffer("temp", i) in {v.buffer for v in written(opens) if v}
 
 
 def written(call: Call) -> Sequence[View | None]:
@@ -102,8 +119,10 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
     for i, array in enumerate(arrays):
         wide = array.astype(np.float64) if array.dtype == np.float32 else array
         memory[Buffer("input", i)] = np.ascontiguousarray(wide).reshape(-1)
-    for call in program.calls:
-        views = [None if v is None else strided(memory, v, symbols) for v in call.views]
+    for call, now in turns(program, symbols):
+        views = [None if v is None else strided(memory, v, now) for v in call.views]
+        if not any(prod(numbers(v.dims, now)) for v in written(call) if v is not None):
+            continue  # a turn that has nothing to do here
         KERNELS[call.kernel](call, views)
         for view in filter(None, written(call)):
             if dtype_of(program, view.buffer) is DType.BF16:

@@ -13,10 +13,10 @@ from runtime.reductions import REDUCED_CHAINS, reduction_cases
 from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
 from runtime.support import Case, dense, single, spec, strided
 
-from tracea_graph.ir import DType, Expr
+from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Buffer, Call, GemmDriver, Program, Temp, View
+from tracea_graph.ops.program import Buffer, Call, GemmDriver, Loop, Program, Temp, View
 from tracea_graph.passes.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
@@ -227,6 +227,30 @@ def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
     )
     x64, w64, g64, b64 = wide(x, w, g, b)
     return Case("gemm_then_norm", program, (x, pack(w), g, b), (layer_norm(x64 @ w64, g64, b64),))
+
+
+def looped(case: Case, step: int) -> Case:
+    """``gemm_then_norm``, some rows at a time: the product's temp holds one turn."""
+    rows = Expr("sub", ("end", "start"))
+
+    def turn(view: View | None) -> View | None:
+        if view is None or view.dims[0] != "m":
+            return view
+        first: Extent = Expr("mul", ("start", view.strides[0]))
+        offset = 0 if view.buffer.kind == "temp" else first
+        return replace(view, dims=(rows, *view.dims[1:]), offset=offset)
+
+    calls = tuple(replace(c, views=tuple(map(turn, c.views))) for c in case.program.calls)
+    (temp,) = case.program.temps
+    assert isinstance(temp.count, Expr)
+    width = temp.count.args[1]
+    program = replace(
+        case.program,
+        calls=calls,
+        temps=(replace(temp, count=Expr("mul", (step, width))),),
+        loops=(Loop(0, 1, "m", step, "start", "end"),),
+    )
+    return replace(case, name=f"{case.name}_by_{step}", program=program)
 
 
 def layer_norm(x: F64, gamma: F64, beta: F64) -> F64:
@@ -552,6 +576,8 @@ def all_cases() -> tuple[Case, ...]:
         gemm_parts(70, 9000, 0, 5, 70, 1, 33),
         gemm_masked(),
         gemm_then_norm(),
+        *(looped(gemm_then_norm(), step) for step in (1, 8, 21, 100)),
+        looped(empty(gemm_then_norm()), 8),
         empty(gemm_then_norm()),
         empty(gemm(4, 20, 8, 0)),
         norm(0, 70, 31),

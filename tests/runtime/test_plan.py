@@ -13,7 +13,7 @@ from runtime.support import dense, single, spec
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.plan import LIMITS, MAGIC, VERSION, encode
-from tracea_graph.ops.program import Call, Program
+from tracea_graph.ops.program import Call, Loop, Program
 
 NORM = Call(
     "norm", (dense("input", 0, "m", 4), None, None, dense("output", 0, "m", 4)), (1,), (0.5,)
@@ -27,8 +27,22 @@ def test_the_words_of_a_small_plan() -> None:
     tensor = (1, 2, *m, *four)
     view = (2, *zero, *m, *four, *four, *one)
     call = (2, 1, 1, 4, 0, -1, 1, half, 0, 0, *view, -1, -1, 1, 0, *view)
-    body = (1, 1, 1, 0, 1, *tensor, *tensor, 0, 0, *call)
+    body = (1, 1, 1, 0, 0, 1, *tensor, *tensor, 0, 0, *call)
     assert encode(PROGRAM) == (MAGIC, VERSION, len(body) + 3, *body)
+
+
+def test_the_words_of_a_loop() -> None:
+    """Four rows a turn; its symbols are numbered after the bound one."""
+    rows = Expr("sub", ("end", "start"))
+    turn = replace(dense("input", 0, rows, 4), offset=Expr("mul", ("start", 4)))
+    call = replace(NORM, views=(turn, None, None, replace(turn, buffer=NORM.views[3].buffer)))
+    looped = replace(PROGRAM, calls=(call,), loops=(Loop(0, 0, "m", 4, "start", "end"),))
+    words = encode(looped)
+    assert words[3:9] == (1, 1, 1, 1, 0, 1)
+    assert words[27:33] == (0, 0, 4, 2, 1, 0)
+    assert any(words[i : i + 5] == (5, 1, 2, 1, 1) for i in range(len(words)))
+    with pytest.raises(GraphError, match="'start', which no input"):
+        encode(replace(looped, loops=()))
 
 
 def test_plans_stay_as_they_were(golden: Callable[[str, str], None]) -> None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from tracea_graph.ir import Extent
-from tracea_graph.ttg import AccessMap, Axis, Dim, IterationSpace, RegionModel, Work, along, whole
+from tracea_graph.ir import DType, Extent, Node, TensorSpec
+from tracea_graph.ttg import (
+    AccessMap,
+    Axis,
+    Dim,
+    IterationSpace,
+    Region,
+    RegionModel,
+    TileGraph,
+    Work,
+    along,
+    whole,
+)  # fmt: skip
 
 
 def gemm(m: Extent, n: Extent, k: Extent, names: str = "ABC") -> RegionModel:
@@ -47,3 +58,27 @@ def blur(m: int, n: int, read: str, write: str) -> RegionModel:
         ("m",),
         ("n",),
     )
+
+
+def named(models: list[RegionModel], outputs: tuple[str, ...] = ()) -> TileGraph:
+    """A graph whose regions do what these models say; values nobody writes are its inputs."""
+    nodes = [
+        Node(
+            m.name, tuple(a.value for a in m.reads), tuple(a.value for a in m.writes), name=m.name
+        )
+        for m in models
+    ]
+    specs = {
+        a.value: TensorSpec(DType.F32, a.shape) for m in models for a in (*m.reads, *m.writes)
+    }
+    written = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes for v in n.inputs)
+    ends = outputs or tuple(v for n in nodes for v in n.outputs if v not in read)
+    inputs = [v for v in read if v not in written]
+    graph = TileGraph.of_nodes(nodes, inputs, ends, {}, specs)
+
+    def describe(region: Region, graph: TileGraph) -> RegionModel | None:
+        return next((m for m in models if m.name == region.op), None)
+
+    graph.describe = describe
+    return graph

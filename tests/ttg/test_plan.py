@@ -6,38 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ttg.models import blur, gemm, rows
+from ttg.models import blur, gemm, named, rows
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.ttg import MemoryLevel, Region, RegionModel, TileGraph, make_plan, row_blocks
+from tracea_graph.ttg import MemoryLevel, RegionModel, TileGraph, make_plan, row_blocks
 from tracea_graph.ttg.arena import Life, lay_out
 
 LEVELS = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 1e6), MemoryLevel("L3", 32e6))
-
-
-def named(models: list[RegionModel], outputs: tuple[str, ...] = ()) -> TileGraph:
-    """A graph whose regions do what these models say; values nobody writes are its inputs."""
-    nodes = [
-        Node(
-            m.name, tuple(a.value for a in m.reads), tuple(a.value for a in m.writes), name=m.name
-        )
-        for m in models
-    ]
-    specs = {
-        a.value: TensorSpec(DType.F32, a.shape) for m in models for a in (*m.reads, *m.writes)
-    }
-    written = {v for n in nodes for v in n.outputs}
-    read = dict.fromkeys(v for n in nodes for v in n.inputs)
-    ends = outputs or tuple(v for n in nodes for v in n.outputs if v not in read)
-    inputs = [v for v in read if v not in written]
-    graph = TileGraph.of_nodes(nodes, inputs, ends, {}, specs)
-
-    def describe(region: Region, graph: TileGraph) -> RegionModel | None:
-        return next((m for m in models if m.name == region.op), None)
-
-    graph.describe = describe
-    return graph
 
 
 def copy(m: int, n: int, read: str, write: str) -> RegionModel:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["Buffer", "Call", "ConvDriver", "Driver", "GemmDriver", "Program", "View"]
+__all__ = [
+    "Buffer", "Call", "ConvDriver", "Driver", "GemmDriver", "Loop", "Program", "Temp", "View",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,32 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """Calls ``first`` to ``last`` (inclusive) run once for every ``step`` of ``extent`` rows.
+
+    Their views use two more symbols: the rows [``start``, ``end``) of each turn.
+    """
+
+    first: int
+    last: int
+    extent: Extent
+    step: int
+    start: str
+    end: str
+
+    def turns(self, extent: int) -> list[dict[str, int]]:
+        """The values of its symbols, turn by turn."""
+        rows = range(0, extent, self.step)
+        return [{self.start: r, self.end: min(r + self.step, extent)} for r in rows]
+
+
+@dataclass(frozen=True)
 class Program:
     """Calls in order, with the node's signature.
 
     ``inputs``/``outputs`` shapes are extents; ``symbols`` says which input dimension binds each
     symbol: ``{"seq": (0, 1)}`` is axis 1 of input 0.  Every other use of the symbol is checked.
+    ``loops`` are in order and have no call in common.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -110,3 +133,4 @@ class Program:
     symbols: Mapping[str, tuple[int, int]]
     temps: tuple[Temp, ...]
     calls: tuple[Call, ...]
+    loops: tuple[Loop, ...] = ()

@@ -21,7 +21,7 @@ from tracea_graph.ops.body import Body, BodyBuilder
 if TYPE_CHECKING:
     from tracea_graph.ops import OpParams
 
-__all__ = ["RegionParams", "RegionStep"]
+__all__ = ["RegionParams", "RegionStep", "RowBand"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -36,8 +36,19 @@ class RegionStep:
 
 
 @dataclass(frozen=True)
+class RowBand:
+    """Steps ``first`` to ``last`` (inclusive) run for ``rows`` rows of the last one at a time."""
+
+    first: int
+    last: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class RegionParams:
     """``inputs`` values come in, steps add theirs in order, ``results`` go out.
+
+    ``bands`` say which steps take turns; they change where values lie, not what they are.
 
     A result may be read by later steps too.  Raises ValueError for a step that reads a value not
     yet computed, and for a result no step computes.
@@ -46,6 +57,7 @@ class RegionParams:
     inputs: int
     steps: tuple[RegionStep, ...]
     results: tuple[int, ...]
+    bands: tuple[RowBand, ...] = ()
 
     def __post_init__(self) -> None:
         known = self.inputs

@@ -16,6 +16,7 @@ from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.program import Program
+from tracea_graph.passes.bands import BANDED
 from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.passes.lower import lower
 from tracea_graph.ttg import Region, TileGraph
@@ -52,10 +53,12 @@ class Assembly:
 
     @property
     def groups(self) -> dict[str, list[Placed]]:
-        """Placed nodes by group, in graph order."""
+        """Placed nodes by group, in graph order; bands of a program are a group of their own."""
         groups: dict[str, list[Placed]] = {}
         for item in self.placed:
             groups.setdefault(item.group, []).append(item)
+            if item.region.rule == BANDED:
+                groups.setdefault(f"{item.group} {BANDED}", []).append(item)
         return groups
 
     def within(self, other: Assembly) -> bool:

@@ -13,6 +13,7 @@ from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
 from tracea_graph.passes import FORMS
+from tracea_graph.passes.bands import BANDED
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
@@ -109,8 +110,9 @@ class Workshop:
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
-            if items[0].region.rule in FORMS:
-                self._rules[group] = items[0].region.rule
+            rule = items[0].region.rule
+            if rule in FORMS and (rule != BANDED or group != items[0].group):
+                self._rules[group] = rule
         return assembly, plan
 
     def parts(self, group: str) -> tuple[str, ...]:

@@ -277,7 +277,7 @@ class Judge:
             Group(
                 key,
                 tuple(item.region.id for item in items),
-                sum(planner.gain(graph, item.region) for item in items),
+                sum(planner.gain(graph, item.region, key != item.group) for item in items),
             )
             for key, items in candidate.assembly.groups.items()
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tracea_graph.config import Options
@@ -15,10 +15,11 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import CONNECT, UNCHANGED, phases
+from tracea_graph.passes.bands import BANDED, RunInBands
 from tracea_graph.passes.compressed import Compressed
 from tracea_graph.passes.structure import WeightScan
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
-from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.rewrite import Limits, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Plan", "Planner", "Ruling"]
@@ -69,9 +70,18 @@ class Planner:
         compressed: Mapping[str, Compressed] = UNCHANGED,
         scan: WeightScan | None = None,
     ) -> None:
+        if cost is None:
+            measure = options.keep == "faster" and isas
+            machine = measured_machine(options.environment, isas[-1]) if measure else Machine()
+            cost = CostModel(machine, bindings)
+        self.cost = cost
         self.scan = scan or WeightScan()
-        every = phases(
-            options.plain_weights, options.precision, options.windows, compressed, self.scan
+        every = (
+            *phases(
+                options.plain_weights, options.precision, options.windows, compressed, self.scan
+            ),
+            # programs are whole: only the order in which their rows are made is left
+            Phase(BANDED, (RunInBands(cost.bindings, cost.machine.near),)),
         )
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):
@@ -81,11 +91,6 @@ class Planner:
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
         self._known_petty: dict[str, str] = {}
-        if cost is None:
-            measure = options.keep == "faster" and isas
-            machine = measured_machine(options.environment, isas[-1]) if measure else Machine()
-            cost = CostModel(machine, bindings)
-        self.cost = cost
 
     def plan(
         self,
@@ -129,8 +134,12 @@ class Planner:
         """Share of the budget a new kind of region takes; nothing where nothing is measured."""
         return 0.0 if self._legal else price(region, self._options.budget)
 
-    def gain(self, graph: TileGraph, region: Region) -> float:
-        """Predicted µs saved by a fused region over the operators it stands for."""
+    def gain(self, graph: TileGraph, region: Region, bands: bool = False) -> float:
+        """Predicted µs saved by a fused region over the operators it stands for; by its ``bands``
+        alone, over the same region without."""
+        if bands:
+            plain = replace(region, params=replace(region.params, bands=()))
+            return self.cost(graph, plain) - self.cost(graph, region)
         originals = (self._graph.producer(v) for n in region.nodes for v in n.outputs if v)
         before = {r.id: r for r in originals if r is not None}
         was = sum(self.cost(self._graph, r) for r in before.values())

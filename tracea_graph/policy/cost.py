@@ -17,10 +17,15 @@ from dataclasses import dataclass
 from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, evaluate, symbols_of
+from tracea_graph.ops.bands import bands_in
 from tracea_graph.ops.concat import ConcatParams, seen_layouts
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.inside import Inside
+from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.policy.efforts import (
     EFFORTS,
     OVERLAPPING,
@@ -29,7 +34,6 @@ from tracea_graph.policy.efforts import (
     Effort,
     original,
 )
-from tracea_graph.policy.inside import Inside, reordered
 from tracea_graph.policy.machine import Machine
 from tracea_graph.ttg import Region, TileGraph
 
@@ -85,9 +89,14 @@ class CostModel:
         inside = Inside(graph, region)
         total = sum(self._step(inside, r) - self.machine.node_us for r in inside.steps)
         edges = {v for r in inside.steps for v in reordered(r)}
-        moved = [v for v in edges if v in region.operands or v in inside.leaving]
+        moved = [v for v in edges if v in region.operands or inside.is_output(v)]
         copies = sum(self._warm_us(inside.spec(v)) * _COPY for v in moved)
-        return self.machine.node_us + total + copies
+        return self.machine.node_us + total + copies - self._saved_us(inside, region)
+
+    def _saved_us(self, inside: Inside, region: Region) -> float:
+        """What steps that take turns save: their values stay near."""
+        found = bands_in(inside, region.params, self.bindings, self.machine.near)
+        return sum(band.gain for band in found) / self.machine.l3_gbytes * 1e-3
 
     def _reorders(self, graph: TileGraph, region: Region) -> float:
         """Bringing values into blocks and back, where a convolution or pool stands alone."""
@@ -198,3 +207,16 @@ class CostModel:
     def _value(self, extent: Extent) -> float:
         known = {s: self.bindings.get(s, _UNKNOWN_EXTENT) for s in symbols_of(extent)}
         return float(max(0, evaluate(extent, known)))
+
+
+def reordered(region: Region) -> tuple[str, ...]:
+    """Values a step wants in blocks, or writes so."""
+    params = region.params
+    if isinstance(params, ConvParams):
+        reads = region.operands[:1] if params.layout != "stem" else ()
+        return (*reads, *region.results) if params.in_blocks else ()
+    if isinstance(params, PoolParams):
+        return (region.operands[0], *(region.results if params.window else ()))
+    if isinstance(params, ResizeParams):
+        return (*region.operands, *region.results)
+    return ()

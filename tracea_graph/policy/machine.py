@@ -8,6 +8,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.measure import Measurements, assumed, measure
 from tracea_graph.kernels.variants import ISAS
+from tracea_graph.ttg import MemoryLevel
 
 __all__ = ["Machine", "measured_machine"]
 
@@ -40,6 +41,11 @@ class Machine:
     def vector_gops(self) -> float:
         """Billions of elements per second one vector instruction passes over."""
         return self.gflops / 2.0
+
+    @property
+    def near(self) -> MemoryLevel:
+        """The largest memory a core has for itself."""
+        return MemoryLevel("L2", self.l2_bytes, self.l3_gbytes * 1e9)
 
     def gbytes(self, size: float) -> float:
         """GB/s at which a tensor of so many bytes is read again after the operator that made it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracea_graph.ttg.bands import ROOM, Band, Walk, band_of, bands
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.graph import Region, TileGraph, Use
@@ -10,12 +11,15 @@ from tracea_graph.ttg.orders import ORDERS
 from tracea_graph.ttg.plan import Group, Link, Plan, make_plan, row_blocks
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
+from tracea_graph.ttg.tiling import Tiling
 from tracea_graph.ttg.traffic import MemoryLevel, Staging
 
 __all__ = [
     "ORDERS",
+    "ROOM",
     "AccessMap",
     "Axis",
+    "Band",
     "BoundModel",
     "Dim",
     "EdgeKind",
@@ -33,9 +37,13 @@ __all__ = [
     "TileGraph",
     "TileMetadata",
     "TileSet",
+    "Tiling",
     "Use",
+    "Walk",
     "Work",
     "along",
+    "band_of",
+    "bands",
     "data_edges",
     "dependence_kind",
     "dependences",

@@ -21,6 +21,7 @@ from tracea_graph.ttg.plan import Plan, make_plan
 from tracea_graph.ttg.region import Region, Use, region_of
 from tracea_graph.ttg.tilemap import TileMap, tile_map
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
+from tracea_graph.ttg.tiling import Tiling, tile_regions
 from tracea_graph.ttg.traffic import MemoryLevel, Staging
 from tracea_graph.ttg.wiring import Wiring
 
@@ -260,6 +261,20 @@ class TileGraph:
         Raises GraphError if the region is opaque or a symbol has no binding.
         """
         return expand(self._modelled(region).bind(bindings), tile, order)
+
+    def tiles(
+        self,
+        regions: Iterable[Region],
+        bindings: Mapping[str, int],
+        tiles: Mapping[str, Shape] | None = None,
+        order: str = "row-major",
+    ) -> Tiling:
+        """The tiles of several regions as one graph; ``tiles`` are (m, n, k) by region id.
+
+        A region that is not named, or opaque, is one tile.  Raises GraphError if a symbol has no
+        binding.
+        """
+        return tile_regions(self, list(regions), {**self.bindings, **bindings}, tiles, order)
 
     def stage(
         self,

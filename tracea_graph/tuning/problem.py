@@ -212,6 +212,8 @@ def _rows(
             symbol: evaluate((specs[i].shape or ())[axis], binding)
             for symbol, (i, axis) in program.symbols.items()
         }
+        for loop in program.loops:
+            local |= next(iter(loop.turns(evaluate(loop.extent, local))), {})
         return evaluate(x.dims[0], local)
     except (KeyError, IndexError):
         return 0

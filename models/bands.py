@@ -1,0 +1,103 @@
+"""What bands of rows gain: ``python -m models.bands MODEL.onnx… [--shape N=…] [--threads N,M]``.
+
+Every program of a model is planned with and without bands (``passes.bands``); both are built with
+all rules and raced in turn in one process.  Printed are the bands the tile graph asks for, what
+they save by its account, the predicted gain, and the measured one with its 99 % bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tracea_graph import Options, api
+from tracea_graph.check.bench import Bench, Candidate
+from tracea_graph.check.worker import Worker
+from tracea_graph.errors import UsageError
+from tracea_graph.onnx_io import load
+from tracea_graph.ops.bands import bands_in
+from tracea_graph.ops.inside import Inside
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.passes.bands import BANDED
+from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.policy import CostModel, measured_machine
+
+_PLAIN = Options(keep="legal", verify=False, skip=(BANDED,))
+
+
+def _sizes(text: str) -> dict[str, int]:
+    pairs = (part.partition("=") for part in text.split(","))
+    return {name: int(size) for name, _, size in pairs}
+
+
+def _planned(path: Path, options: Options) -> tuple[list[str], float]:
+    """The bands of a model's programs in words, and the µs they are predicted to save."""
+    model = load(path)
+    sizes = gather_inputs(model, options).timed[0].symbols
+    cost = CostModel(measured_machine(), sizes)
+    planner = Planner(model.graph, options, sizes, cost=cost)
+    graph, words, gain = planner.plan().graph, list[str](), 0.0
+    for region in graph.regions():
+        if not isinstance(region.params, RegionParams) or not region.params.bands:
+            continue
+        inside = Inside(graph, region)
+        gain += planner.gain(graph, region, bands=True)
+        places = zip(
+            region.params.bands,
+            bands_in(inside, region.params, sizes, cost.machine.near),
+            strict=True,
+        )
+        words += [
+            f"steps {place.first}–{place.last}, {band.turns} turns of {band.rows} rows: "
+            f"{band.saved / 1e6:.1f} MB saved, {band.streamed / 1e6:.1f} MB read again"
+            for place, band in places
+        ]
+    return words, gain
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plan, build, race and print."""
+    parser = argparse.ArgumentParser(prog="python -m models.bands", description=__doc__)
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    parser.add_argument("--shape", type=_sizes, help="sizes of symbolic dimensions")
+    parser.add_argument("--threads", default="1", help="thread counts, default %(default)s")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each race")
+    args = parser.parse_args(argv)
+    counts = tuple(map(int, args.threads.split(",")))
+    console = Console()
+    table = Table("model", "threads", "plain ms", "bands ms", "predicted", "measured", box=None)
+    for path in args.models:
+        plain = replace(_PLAIN, shapes=(args.shape,) if args.shape else ())
+        words, gain = _planned(path, replace(plain, skip=()))
+        console.print(f"{path.stem}: {'; '.join(words) or 'no bands'}")
+        if not words:
+            continue
+        feeds = gather_inputs(load(path), plain).timing
+        with tempfile.TemporaryDirectory(prefix="tracea-") as name:
+            pair = []
+            for kind, options in (("plain", plain), ("bands", replace(plain, skip=()))):
+                report = api.optimize(path, replace(options, output=Path(name, f"{kind}.onnx")))
+                if not report.library:
+                    raise UsageError(f"{path} has no programs")
+                pair.append(Candidate(Path(name, f"{kind}.onnx"), Path(report.library)))
+            seconds = args.seconds * len(counts) * len(feeds)
+            with Bench(Worker, feeds, counts, seconds) as bench:
+                for (threads, _), found in bench.against(pair[0], pair[1], seconds).items():
+                    share = found.a_ms / max(found.a_ms - gain / 1e3, 1e-3)
+                    table.add_row(
+                        path.stem, str(threads), f"{found.a_ms:.3f}", f"{found.b_ms:.3f}",
+                        f"{share:.3f}×", f"{found.median:.3f}× ({found.low:.3f}–{found.high:.3f})",
+                    )  # fmt: skip
+    console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,65 @@
+"""Steps of a program take turns, some rows each, where what lies between them would not stay near.
+
+FusedRegion -> FusedRegion with ``bands`` (``ops.region.RowBand``)
+
+Which steps, and how many rows a turn makes, the tile graph says (``ttg.bands``); whether that pays
+is measured against the same program without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ops.bands import chosen_bands
+from tracea_graph.ops.region import RegionParams, RowBand
+from tracea_graph.passes.loops import NotCut
+from tracea_graph.passes.lower import lower
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import ROOM, MemoryLevel, Region, TileGraph
+
+__all__ = ["BANDED", "RunInBands"]
+
+BANDED = "bands"
+"""The rule's name."""
+
+
+@dataclass(frozen=True)
+class RunInBands:
+    """Bands for symbol values ``sizes`` and a core's own memory ``near``, of which a turn takes
+    up to ``room`` times its size."""
+
+    sizes: Mapping[str, int]
+    near: MemoryLevel
+    room: float = ROOM
+    name: str = BANDED
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, RegionParams) or params.bands:
+            return
+        try:
+            found = chosen_bands(graph, region, self.sizes, self.near, self.room)
+        except GraphError as error:
+            yield Miss(self.name, region.id, f"its sizes are not known: {error}")
+            return
+        bands = []
+        for band, _ in found:
+            why = _why_not(graph, region, params, band)
+            if why is None:
+                bands.append(band)
+            else:
+                yield Miss(self.name, region.id, f"steps {band.first} to {band.last}: {why}")
+        if bands:
+            new = replace(region, params=replace(params, bands=tuple(bands)), rule=self.name)
+            yield Proposal(self.name, (region,), (new,))
+
+
+def _why_not(graph: TileGraph, region: Region, params: RegionParams, band: RowBand) -> str | None:
+    """Why the calls of some steps cannot take turns; None if they can."""
+    try:
+        lower(graph, replace(region, params=replace(params, bands=(band,))))
+    except NotCut as error:
+        return str(error)
+    return None

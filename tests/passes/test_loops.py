@@ -1,0 +1,131 @@
+"""Bands of rows: programs whose steps take turns compute just what they do one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import Net, normal, optimized
+from interpreter import check_lifetimes, run
+
+from tracea_graph.ir import evaluate
+from tracea_graph.kernels.plan import encode
+from tracea_graph.kernels.work import calls_of_plan
+from tracea_graph.ops.program import Program
+from tracea_graph.ops.region import RowBand
+from tracea_graph.passes.loop_reach import NotCut
+from tracea_graph.passes.lower import lower
+from tracea_graph.ttg import Region, TileGraph
+
+
+def conv(net: Net, x: str, o: int, i: int, k: int = 3, **attrs: Any) -> str:
+    groups = attrs.get("group", 1)
+    pads = attrs.pop("pads", [k // 2] * 4)
+    weights = net.weight(o, i // groups, k, k), net.weight(o)
+    return net("Conv", x, *weights, pads=pads, kernel_shape=[k, k], **attrs)
+
+
+def bottleneck(height: int, stride: int = 1, k: int = 3) -> tuple[Net, TileGraph]:
+    """1×1, depthwise, 1×1: the middle one reads rows of the turn before."""
+    net = Net()
+    x = net("Relu", conv(net, net.input("x", "n", 16, height, 7), 16, 16, 1))
+    wide = net("Relu", conv(net, x, 32, 16, 1))
+    middle = net("Relu", conv(net, wide, 32, 32, k, group=32, strides=[stride, stride]))
+    return net, net.graph(conv(net, middle, 24, 32, 1))
+
+
+def perceptron() -> tuple[Net, TileGraph]:
+    net = Net()
+    x = net.input("x", "batch", "rows", 16)
+    hidden = net("Relu", net("Add", net("MatMul", x, net.weight(16, 48)), net.weight(48)))
+    out = net("Add", net("Add", net("MatMul", hidden, net.weight(48, 16)), net.weight(16)), x)
+    scale = net.weight(16), net.weight(16)
+    return net, net.graph(net("LayerNormalization", out, *scale, axis=-1))
+
+
+def program(graph: TileGraph, *bands: RowBand) -> tuple[Region, Program]:
+    optimized(graph)
+    (region,) = graph.regions()
+    return region, lower(graph, replace(region, params=replace(region.params, bands=bands)))
+
+
+def outputs(graph: TileGraph, region: Region, made: Program, x: Any) -> list[Any]:
+    values = {n: w.array() for n, w in graph.weights.items()} | {"x": x}
+    check_lifetimes(made)
+    return run(made, [values[v] for v in region.operands])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9, 20])
+@pytest.mark.parametrize(("stride", "k"), [(1, 3), (2, 3), (1, 5), (2, 5), (3, 3)])
+def test_lines_of_images_take_turns(stride: int, k: int, rows: int) -> None:
+    _, graph = bottleneck(17, stride, k)
+    region, plain = program(graph)
+    try:
+        _, banded = program(graph, RowBand(1, 3, rows))
+    except NotCut as error:
+        assert "shorter than what its windows share" in str(error) and rows * stride < k
+        return
+    x = normal(2, 16, 17, 7)
+    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
+        assert np.array_equal(want, got)
+    assert len(banded.loops) == 1 and banded.loops[0].step == rows
+
+
+def test_what_lies_between_shrinks_to_a_turn() -> None:
+    _, graph = bottleneck(48)
+    room, products = [], []
+    for bands in ((), (RowBand(1, 3, 4),)):
+        _, made = program(graph, *bands)
+        (batch,) = made.symbols
+        room.append(sum(evaluate(t.count, {batch: 1}) for t in made.temps))
+        products.append(sum(c.products for c in calls_of_plan(encode(made), [1])))
+    assert products[0] == products[1], "turns compute no row twice"
+    wide, middle = (2 * 16 * width for width in (9, 7))  # a line of what lies between the three
+    assert room[0] - room[1] == wide * (50 - 6) + middle * (48 - 4)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 64])
+def test_rows_of_a_perceptron_take_turns(rows: int) -> None:
+    """A norm in place at the end; the batch and the rows are symbols."""
+    _, graph = perceptron()
+    region, plain = program(graph)
+    steps = len(region.params.steps)
+    _, banded = program(graph, RowBand(0, steps - 1, rows))
+    x = normal(2, 9, 16)
+    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
+        assert np.allclose(want, got, rtol=0, atol=1e-12)  # NumPy's sums depend on the row count
+    assert any(t.count == rows * 48 for t in banded.temps)
+
+
+def test_two_loops_and_winograd() -> None:
+    net = Net()
+    y = net.input("x", "n", 16, 16, 12)
+    for _ in range(4):
+        y = net("Relu", conv(net, y, 16, 16))
+    graph = net.graph(y)
+    region, plain = program(graph)
+    assert any(c.kernel == "winograd" for c in plain.calls)
+    _, banded = program(graph, RowBand(0, 1, 8), RowBand(2, 3, 12))
+    assert len(banded.loops) == 2
+    x = normal(1, 16, 16, 12)
+    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
+        assert np.allclose(want, got, rtol=0, atol=1e-12)
+
+
+def test_what_cannot_be_cut_is_said() -> None:
+    _, graph = bottleneck(17)
+    with pytest.raises(NotCut, match="there is one call only"):
+        program(graph, RowBand(3, 3, 4))
+    net = Net()
+    x = net("Relu", conv(net, net.input("x", "n", 16, "h", "w"), 16, 16, 1))
+    unknown = net.graph(net("Relu", conv(net, x, 16, 16)))
+    with pytest.raises(NotCut, match="sizes of an image are not known"):
+        program(unknown, RowBand(0, 1, 4))
+    net = Net()
+    x = net("Relu", conv(net, net.input("x", "n", 16, 8, 8), 16, 16, 1))
+    pooled = net("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    other = net.graph(net("Relu", conv(net, pooled, 16, 16, 1)))
+    with pytest.raises(NotCut, match="pool does not work row by row"):
+        program(other, RowBand(0, 2, 2))

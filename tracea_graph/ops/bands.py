@@ -1,0 +1,63 @@
+"""What is known of words and their kernels when steps of a program run in bands of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.filters import WINOGRAD
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.inside import Inside
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.region import RegionParams, RowBand
+from tracea_graph.ttg import ROOM, Band, MemoryLevel, Region, TileGraph, Walk, band_of, bands
+
+__all__ = ["bands_in", "chosen_bands", "walks"]
+
+_COLUMNS = 48
+"""Columns of a product that are made while its kernel goes through all rows once."""
+_ROWS = 16
+"""Rows of a product that make good use of a panel of its weights."""
+
+
+def walks(step: Region) -> Walk | None:
+    """How a step's kernel goes through the rows it reads; None where it cannot take turns.
+
+    Products go through their rows once for every register tile's width of columns;
+    convolutions cut what they read into bands of their own.
+    """
+    params = step.params
+    if isinstance(params, GemmParams):
+        return Walk(-(-params.n // _COLUMNS), _ROWS) if params.layout != "nk" else None
+    if isinstance(params, ConvParams):
+        cut = params.in_blocks and params.layout != "stem"
+        return Walk(together=WINOGRAD.get(params.layout, 1)) if cut else None
+    return Walk() if isinstance(params, (ElementwiseParams, NormParams)) else None
+
+
+def chosen_bands(
+    graph: TileGraph,
+    region: Region,
+    sizes: Mapping[str, int],
+    near: MemoryLevel,
+    room: float = ROOM,
+) -> list[tuple[RowBand, Band]]:
+    """The bands of a program's steps that save most, and what each moves."""
+    inside = Inside(graph, region)
+    place = {step.id: i for i, step in enumerate(inside.steps)}
+    return [
+        (RowBand(place[band.regions[0]], place[band.regions[-1]], band.rows), band)
+        for band in bands(inside, sizes, near, walks, room)
+    ]
+
+
+def bands_in(
+    inside: Inside, params: RegionParams, sizes: Mapping[str, int], near: MemoryLevel
+) -> Sequence[Band]:
+    """What the bands a program has move."""
+    found = (
+        band_of(inside, inside.steps[b.first : b.last + 1], sizes, b.rows, near, walks)
+        for b in params.bands
+    )
+    return [band for band in found if band is not None]

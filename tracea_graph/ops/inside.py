@@ -1,0 +1,34 @@
+"""A region of several steps, looked at from inside: its steps as regions of their own."""
+
+from __future__ import annotations
+
+from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.spaces import space_of
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Inside"]
+
+_WORDS = {kind: word for word, kind in VOCABULARY}
+
+
+class Inside(TileGraph):
+    """The steps of a region in the order they run; values between them have numbers."""
+
+    def __init__(self, graph: TileGraph, region: Region) -> None:
+        params: RegionParams = region.params
+        names = list(region.operands)
+        found = params.infer_all([graph.spec(v) for v in names])
+        self.steps: list[Region] = []
+        for step in params.steps:
+            made = tuple(f"{region.id}#{len(names) + i}" for i in range(step.results))
+            reads = tuple(names[i] for i in step.operands)
+            word = _WORDS[type(step.params)]
+            self.steps.append(Region(made[0], word, reads, made, (), step.params))
+            names += made
+        weights = {v: w for v in region.operands if (w := graph.weight(v)) is not None}
+        inputs = dict.fromkeys(v for v in region.operands if v and v not in weights)
+        leaving = dict.fromkeys(names[i] for i in params.results)
+        specs = dict(zip(names, found, strict=True))
+        super().__init__(self.steps, tuple(inputs), tuple(leaving), weights, specs, graph.opset)
+        self.describe = space_of
