@@ -93,7 +93,7 @@ LIMITS = MappingProxyType(
         "floats": 16,
         "views": 24,
         "drivers": 16,
-        "expression": 512,
+        "expression": 2048,
     }
 )
 """What the library accepts; the same numbers stand in ``runtime_plan.h``."""

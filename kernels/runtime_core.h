@@ -10,7 +10,7 @@
 namespace tracea {
 
 constexpr int kMaxRank = 8;
-constexpr int kMaxExpression = 512;  // words
+constexpr int kMaxExpression = 2048;  // words
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }

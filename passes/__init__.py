@@ -45,10 +45,12 @@ from tracea_graph.passes.structure import WeightScan
 from tracea_graph.passes.window_attention import WindowAttention
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["CONNECT", "FORMS", "UNCHANGED", "phases"]
+__all__ = ["CONNECT", "FORMS", "JOINING", "UNCHANGED", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
+JOINING = (trunk.ConnectTrunk.name, trunk.ConnectBlocks.name)
+"""Rules that make one program of several regions."""
 FORMS = (
     *LOWERING, BANDED, DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks",
 )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from convolutions import ALONE, CASES
 from graphs import relative_error, run_body
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.filters import (
@@ -99,3 +99,16 @@ def test_an_average_with_gaps() -> None:
     x = np.random.default_rng(0).standard_normal((1, 16, 5, 6)).astype(np.float32)
     (found,) = run_body(params.body(19), [x], 19)
     assert relative_error(found, params.reference([x])[0]) < 1e-6
+
+
+@pytest.mark.parametrize("size", range(40))
+def test_sizes_of_pools_behind_pools_stay_short(size: int) -> None:
+    """A window that sticks out of one pixel counts as one: ``(size - 2) / 2 + 1`` towards zero."""
+    pool = PoolParams("max", Window((2, 2), (2, 2), (1, 1), (0, 0, 0, 0)))
+    found: Extent = "h"
+    number = size
+    for _ in range(5):
+        (spec,) = pool.infer([TensorSpec(DType.F32, (1, 1, found, 8))])
+        found, number = (spec.shape or ())[2], int((number - 2) / 2) + 1
+        assert evaluate(found, {"h": size}) == number
+    assert len(str(found)) < 200

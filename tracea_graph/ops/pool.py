@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec, combine, symbols_of
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.windows import Window, plus, slid, windows_of
 
@@ -95,5 +95,21 @@ def _positions(size: Extent, slack: int, stride: int) -> Extent:
     down = slid(size, slack, stride)
     if isinstance(down, int) or stride == 1 or slack >= -1:
         return down
+    if slack + stride == 0:
+        return combine("max", down, _any(size))
     up = combine("ceildiv", plus(size, slack + stride), stride)
     return combine("max", down, combine("min", up, 1))
+
+
+def _any(size: Extent) -> Extent:
+    """1 if there is anything along an axis, else 0.
+
+    What :func:`_positions` made of a size is there if that was: pool after pool would otherwise
+    double the expression.
+    """
+    if isinstance(size, Expr) and size.op == "max":
+        down, some = size.args
+        made = isinstance(some, Expr) and some.op == "min" and some.args[1] == 1
+        if made and set(symbols_of(down)) == set(symbols_of(some)):
+            return some
+    return combine("min", size, 1)

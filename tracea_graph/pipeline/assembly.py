@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.kernels.cpu import kernels_of
 from tracea_graph.kernels.plan import encode
@@ -60,6 +61,16 @@ class Assembly:
             if item.region.rule == BANDED:
                 groups.setdefault(f"{item.group} {BANDED}", []).append(item)
         return groups
+
+    def unfit(self) -> list[tuple[Region, str]]:
+        """Regions whose programs are larger than the runtime takes, and why."""
+        found = []
+        for item in self.placed:
+            try:
+                encode(item.program)
+            except GraphError as error:
+                found.append((item.region, str(error)))
+        return found
 
     def within(self, other: Assembly) -> bool:
         """True if every group, kernel and chain of this assembly is one of ``other``'s."""

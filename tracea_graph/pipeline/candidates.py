@@ -12,7 +12,7 @@ from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
-from tracea_graph.passes import FORMS
+from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
@@ -102,11 +102,7 @@ class Workshop:
             barred.setdefault(self._rules[group], {}).update(
                 dict.fromkeys(self._frozen[group], why)
             )
-        if self._locked is not None:
-            plan = self.planner.follow(self._locked.ruling)
-        else:
-            plan = self.planner.plan(frozen, barred)
-        assembly = assemble(plan.graph)
+        assembly, plan = self._fitting(frozen, barred)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
@@ -114,6 +110,27 @@ class Workshop:
             if rule in FORMS and (rule != BANDED or group != items[0].group):
                 self._rules[group] = rule
         return assembly, plan
+
+    def _fitting(
+        self, frozen: dict[str, str], barred: dict[str, dict[str, str]]
+    ) -> tuple[Assembly, Plan]:
+        """A plan all of whose programs the runtime takes: what is too large for it is cut up, or
+        left as it was."""
+        if self._locked is not None:
+            plan = self.planner.follow(self._locked.ruling)
+            return assemble(plan.graph), plan
+        while True:
+            plan = self.planner.plan(frozen, barred)
+            assembly = assemble(plan.graph)
+            unfit = assembly.unfit()
+            if not unfit:
+                return assembly, plan
+            for region, why in unfit:
+                joins = region.rule in (BANDED, *JOINING)
+                values = (v for n in region.nodes for v in n.outputs if v)
+                (barred.setdefault(region.rule, {}) if joins else frozen).update(
+                    dict.fromkeys(values, why)
+                )
 
     def parts(self, group: str) -> tuple[str, ...]:
         """Keys under which the steps of a group can be dropped one by one, in graph order.
