@@ -6,6 +6,7 @@ SkipLayerNormalization, SkipSimplifiedLayerNormalization -> Add, then the norm
 Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft    -> arithmetic
 MultiHeadAttention with a bias                          -> three Adds before it
 DequantizeLinear with a scale per channel               -> Cast, Sub, Mul
+FusedConv, FusedGemm, FusedMatMul of com.microsoft      -> what they were fused of
 
 Sources: the ONNX specification; ONNX Runtime's list of contributed operators.
 """
@@ -13,18 +14,17 @@ Sources: the ONNX specification; ONNX Runtime's list of contributed operators.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
+from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.ops.elementwise import broadcast
-from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.passes.script import Script, Unfit
+from tracea_graph.passes.unfusing import fused_conv, fused_gemm, fused_matmul
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.region import region_of
 
 __all__ = ["SpellOut"]
 
@@ -42,8 +42,8 @@ class SpellOut:
         if spell is None or not region.results:
             return
         try:
-            script = spell(_Script(graph, region))
-        except _Unfit as why:
+            script = spell(Script(graph, region))
+        except Unfit as why:
             if str(why):
                 yield Miss(self.name, region.id, str(why))
             return
@@ -52,155 +52,49 @@ class SpellOut:
         )
 
 
-class _Unfit(Exception):
-    """Why an operator cannot be written out; empty where it need not be."""
-
-
-class _Script:
-    """Writes nodes over values of a graph; the last one's result is the operator's."""
-
-    def __init__(self, graph: TileGraph, region: Region) -> None:
-        self.graph, self.region = graph, region
-        self.nodes: list[Node] = []
-        self.specs: dict[str, TensorSpec] = {}
-        self.weights: dict[str, Weight] = {}
-
-    # ---- what the operator is ----------------------------------------------------------
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return (*self.region.operands, *[""] * 10)
-
-    def attribute(self, name: str, default: Any) -> Any:
-        return attribute(self.region, name, default)
-
-    def spec(self, value: str) -> TensorSpec:
-        if value in self.weights:
-            return self.weights[value].spec
-        return self.specs.get(value) or self.graph.spec(value)
-
-    def image(self, *values: str) -> tuple[Any, ...]:
-        """The shape of the first value; all must be float32 and have a known one."""
-        if not is_f32(self.graph, *values):
-            raise _Unfit("its operands are not float32")
-        if any(self.graph.spec(v).shape is None for v in values):
-            raise _Unfit("the rank of an operand is not known")
-        return self.graph.spec(values[0]).shape or ()
-
-    def unread(self, *results: int) -> None:
-        """Raise unless nobody reads these results."""
-        for value in (v for i in results for v in self.region.results[i : i + 1] if v):
-            if self.graph.uses(value) or self.graph.is_output(value):
-                raise _Unfit(f"its result {value!r} is read too")
-
-    # ---- writing -----------------------------------------------------------------------
-
-    def constant(self, value: Any, dtype: Any = np.float32) -> str:
-        array = np.asarray(value, dtype)
-        return self._enter(
-            DType.I64 if dtype is np.int64 else DType.F32, array.shape, lambda: array
-        )
-
-    def derived(self, weight: Weight, shape: Sequence[int], part: slice = slice(None)) -> str:
-        """A stored constant as float32 in another shape, or a part of it."""
-        size = math.prod(shape)
-        load = weight.load
-
-        def array() -> Array:
-            return np.asarray(load(), np.float32).reshape(-1)[part][:size].reshape(shape)
-
-        return self._enter(DType.F32, tuple(shape), array)
-
-    def vector(self, value: str, count: int) -> str:
-        """A value of so many elements along one axis."""
-        if (weight := self.graph.weight(value)) is not None:
-            return self.derived(weight, (count,))
-        spec = TensorSpec(DType.F32, (count,))
-        return self("Reshape", value, self.constant([count], np.int64), spec=spec)
-
-    def _enter(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array]) -> str:
-        name = f"{self.region.results[0]}_c{len(self.weights)}"
-        self.weights[name] = Weight(name, dtype, shape, load)
-        return name
-
-    def __call__(
-        self, op: str, *inputs: str | float, spec: TensorSpec | None = None, result: str = "",
-        **attrs: Attr,
-    ) -> str:  # fmt: skip
-        """Append a node; its result is as large as its operands together unless ``spec`` says."""
-        names = tuple(v if isinstance(v, str) else self.constant(v) for v in inputs)
-        if spec is None:
-            shape = broadcast([self.spec(v).shape or () for v in names])
-            spec = TensorSpec(DType.F32, shape)
-        name = result or f"{self.region.results[0]}_s{len(self.nodes)}"
-        self.nodes.append(Node(op, names, (name,), attrs, "", self.region.node.name))
-        self.specs[name] = spec
-        return name
-
-    def reduce(self, op: str, x: str, axes: Sequence[int]) -> str:
-        shape = self.spec(x).shape or ()
-        places = {a % len(shape) for a in axes}
-        spec = TensorSpec(DType.F32, tuple(1 if i in places else d for i, d in enumerate(shape)))
-        if self.graph.opset < (13 if op == "ReduceSum" else 18):
-            return self(op, x, spec=spec, axes=tuple(axes), keepdims=1)
-        return self(op, x, self.constant(axes, np.int64), spec=spec, keepdims=1)
-
-    def regions(self) -> tuple[Region, ...]:
-        """The nodes as regions; the operator's other results are nobody's."""
-        last = self.nodes[-1]
-        result = self.region.results[0]
-        spec = self.specs.pop(last.outputs[0])
-        if not self.graph.spec(result).shape:
-            self.specs[result] = spec
-        self.nodes[-1] = Node(last.op, last.inputs, (result,), last.attrs, last.domain, last.name)
-        stem = self.region.id
-        made = (region_of(node, i) for i, node in enumerate(self.nodes))
-        return tuple(Region(f"{stem}.{r.id}", r.op, r.operands, r.results, r.nodes) for r in made)
-
-
 # ---- normalisations --------------------------------------------------------------------
 
 
-def _mean_variance(s: _Script) -> _Script:
+def _mean_variance(s: Script) -> Script:
     """(x − mean) / (deviation + 1e-9)"""
     x = s.operands[0]
     rank = len(s.image(x))
     axes = tuple(int(a) for a in s.attribute("axes", (0, 2, 3)))
     if not axes or any(not -rank <= a < rank for a in axes):
-        raise _Unfit("its axes are not those of its input")
+        raise Unfit("its axes are not those of its input")
     centred = s("Sub", x, s.reduce("ReduceMean", x, axes))
     variance = s.reduce("ReduceMean", s("Mul", centred, centred), axes)
     s("Div", centred, s("Add", s("Sqrt", variance), _TINY))
     return s
 
 
-def _lp(s: _Script) -> _Script:
+def _lp(s: Script) -> Script:
     """x over its 1- or 2-norm; zeros stay zeros."""
     x, p = s.operands[0], s.attribute("p", 2)
     rank, axis = len(s.image(x)), int(s.attribute("axis", -1))
     if p not in (1, 2) or not -rank <= axis < rank:
-        raise _Unfit("it is neither the 1-norm nor the 2-norm of an axis")
+        raise Unfit("it is neither the 1-norm nor the 2-norm of an axis")
     norm = s.reduce("ReduceL1" if p == 1 else "ReduceL2", x, (axis,))
     zero = s("Equal", norm, 0.0, spec=TensorSpec(DType.BOOL, s.spec(norm).shape))
     s("Div", x, s("Where", zero, 1.0, norm))
     return s
 
 
-def _layer(s: _Script) -> _Script:
+def _layer(s: Script) -> Script:
     """A norm over several axes is one over their product."""
     x, gamma, beta = s.operands[:3]
     shape = s.image(x)
     axis = int(s.attribute("axis", -1)) % max(len(shape), 1)
     if axis >= len(shape) - 1:
-        raise _Unfit("")
+        raise Unfit("")
     s.unread(1, 2)
     inner = shape[axis:]
     if not all(isinstance(d, int) and d > 0 for d in inner):
-        raise _Unfit("the normalised extent is not known")
+        raise Unfit("the normalised extent is not known")
     affine = [v for v in (gamma, beta) if v]
     s.image(*affine)
     if any(s.spec(v).shape != inner for v in affine):
-        raise _Unfit("gamma or beta does not have the normalised shape")
+        raise Unfit("gamma or beta does not have the normalised shape")
     count = math.prod(inner)
     lead = TensorSpec(DType.F32, (*(shape[:axis] or (1,)), count))
     flat = s("Reshape", x, s.constant([*([0] * axis or [1]), count], np.int64), spec=lead)
@@ -212,7 +106,7 @@ def _layer(s: _Script) -> _Script:
     return s
 
 
-def _skip_norm(s: _Script) -> _Script:
+def _skip_norm(s: Script) -> Script:
     """norm(x + skip + bias); the sum is the fourth result."""
     simplified = "Simplified" in s.region.op
     x, skip, gamma = s.operands[:3]
@@ -221,7 +115,7 @@ def _skip_norm(s: _Script) -> _Script:
     s.unread(1, 2)
     total = (*s.region.results, "", "", "")[3]
     if broadcast([shape, s.spec(skip).shape or ()]) != shape:
-        raise _Unfit("skip is not broadcast to x")
+        raise Unfit("skip is not broadcast to x")
     y = s("Add", x, skip, result="" if bias else total)
     y = s("Add", y, bias, result=total) if bias else y
     epsilon = float(s.attribute("epsilon", 1e-12))
@@ -240,20 +134,20 @@ def _skip_norm(s: _Script) -> _Script:
 # ---- activations -----------------------------------------------------------------------
 
 
-def _biased(s: _Script) -> str:
+def _biased(s: Script) -> str:
     x, bias = s.operands[:2]
     s.image(x, *filter(None, (bias,)))
     return s("Add", x, bias) if bias else x
 
 
-def _gelu(s: _Script) -> _Script:
+def _gelu(s: Script) -> Script:
     x = _biased(s)
     phi = s("Add", s("Erf", s("Div", x, math.sqrt(2.0))), 1.0)
     s("Mul", s("Mul", x, phi), 0.5)
     return s
 
 
-def _fast_gelu(s: _Script) -> _Script:
+def _fast_gelu(s: Script) -> Script:
     x = _biased(s)
     cubic = s("Mul", s("Mul", s("Mul", x, x), x), 0.044715)
     tanh = s("Tanh", s("Mul", s("Add", x, cubic), math.sqrt(2 / math.pi)))
@@ -261,7 +155,7 @@ def _fast_gelu(s: _Script) -> _Script:
     return s
 
 
-def _quick_gelu(s: _Script) -> _Script:
+def _quick_gelu(s: Script) -> Script:
     x = s.operands[0]
     s.image(x)
     s("Mul", x, s("Sigmoid", s("Mul", x, float(s.attribute("alpha", 1.702)))))
@@ -271,21 +165,21 @@ def _quick_gelu(s: _Script) -> _Script:
 # ---- others ----------------------------------------------------------------------------
 
 
-def _biased_attention(s: _Script) -> _Script:
+def _biased_attention(s: Script) -> Script:
     """Its bias is added to queries, keys and values beforehand."""
     *qkv, bias = s.operands[:4]
     if not bias:
-        raise _Unfit("")
+        raise Unfit("")
     if len(s.region.writes) > 1:
-        raise _Unfit("it keeps a cache")
+        raise Unfit("it keeps a cache")
     weight = s.graph.weight(bias)
     if not all(qkv) or any(len(s.image(v)) != 3 for v in qkv):
-        raise _Unfit("q, k and v are packed in one tensor")
+        raise Unfit("q, k and v are packed in one tensor")
     if weight is None or weight.dtype is not DType.F32:
-        raise _Unfit("its bias is not a float32 constant")
+        raise Unfit("its bias is not a float32 constant")
     sizes = [(s.spec(v).shape or ())[-1] for v in qkv]
     if not all(isinstance(n, int) for n in sizes) or sum(sizes) != weight.count:  # type: ignore[arg-type]
-        raise _Unfit("its bias is not as wide as q, k and v")
+        raise Unfit("its bias is not as wide as q, k and v")
     moved, start = [], 0
     for value, size in zip(qkv, sizes, strict=True):
         assert isinstance(size, int)
@@ -299,17 +193,17 @@ def _biased_attention(s: _Script) -> _Script:
     return s
 
 
-def _dequantise(s: _Script) -> _Script:
+def _dequantise(s: Script) -> Script:
     """(x − zero) · scale with a constant of each per place of one axis."""
     x, scale, zero = s.operands[:3]
     shape, weight = s.spec(x).shape, s.graph.weight(scale)
     if weight is None or weight.count == 1 or s.graph.weight(x) is not None:
-        raise _Unfit("")
+        raise Unfit("")
     if s.attribute("block_size", 0) or len(weight.shape) != 1 or weight.dtype is not DType.F32:
-        raise _Unfit("its scale is not one float32 number per place of an axis")
+        raise Unfit("its scale is not one float32 number per place of an axis")
     offsets = s.graph.weight(zero) if zero else None
     if shape is None or (zero and offsets is None):
-        raise _Unfit("its rank or its zero point is not known")
+        raise Unfit("its rank or its zero point is not known")
     axis = int(s.attribute("axis", 1)) % max(len(shape), 1)
     column = (weight.count, *[1] * (len(shape) - 1 - axis))
     y = s("Cast", x, spec=TensorSpec(DType.F32, shape), to=DType.F32.onnx)
@@ -319,7 +213,7 @@ def _dequantise(s: _Script) -> _Script:
     return s
 
 
-_SPELLINGS: Mapping[str, Callable[[_Script], _Script]] = MappingProxyType(
+_SPELLINGS: Mapping[str, Callable[[Script], Script]] = MappingProxyType(
     {
         "MeanVarianceNormalization": _mean_variance,
         "LpNormalization": _lp,
@@ -327,6 +221,9 @@ _SPELLINGS: Mapping[str, Callable[[_Script], _Script]] = MappingProxyType(
         "RMSNormalization": _layer,
         "com.microsoft::SkipLayerNormalization": _skip_norm,
         "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
+        "com.microsoft::FusedConv": fused_conv,
+        "com.microsoft::FusedGemm": fused_gemm,
+        "com.microsoft::FusedMatMul": fused_matmul,
         "com.microsoft::Gelu": _gelu,
         "com.microsoft::BiasGelu": _gelu,
         "com.microsoft::FastGelu": _fast_gelu,

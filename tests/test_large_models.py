@@ -16,6 +16,8 @@ from onnx import TensorProto, helper
 from process_memory import peak_of
 from tiny import ROOT, answers, error_between
 
+from tracea_graph.config import TOLERANCE
+
 pytestmark = [pytest.mark.compiler, pytest.mark.slow]
 
 SIDE, LAYERS = 8192, 19
@@ -60,10 +62,10 @@ def test_five_gigabytes(tmp_path: Path, record_property: Callable[[str, object],
     assert peak.all <= 1.5 * size, f"{peak.all / size:.2f} times the model"
     report = json.loads(out.with_suffix(".json").read_text())
     assert (report["outcome"], report["status"]) == ("improved", "passed")
-    assert report["kernels"] == LAYERS
+    assert report["kernels"] == report["nodes_after"] >= 1
     x = np.random.default_rng(1).standard_normal((3, SIDE), np.float32)
     found = answers(out, {"h0": x}, out.with_suffix(".so"))
-    assert error_between(found, answers(path, {"h0": x})) < 1e-5
+    assert error_between(found, answers(path, {"h0": x})) < TOLERANCE.exact
     (data,) = tmp_path.glob("out.*.data")
     assert abs(data.stat().st_size - size) < 0.01 * size
     for large in (data, path.with_suffix(".weights")):

@@ -105,8 +105,7 @@ def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
 def wrap(session: ort.InferenceSession, request: Request) -> Opened:
     ends = [*session.get_inputs(), *session.get_outputs()]
     plain = any(not e.type.startswith("tensor(") or e.type == "tensor(string)" for e in ends)
-    outputs = tuple(output.name for output in session.get_outputs())
-    return Opened(session, request, outputs, plain)
+    return Opened(session, request, tuple(o.name for o in session.get_outputs()), plain)
 
 
 def ends(values: Sequence[Any]) -> list[list[Any]]:
@@ -217,8 +216,7 @@ class Server:
     def run(self, request: Request) -> dict[str, Any]:
         opened = self.sessions[request["name"]]
         feeds = self.feeds(request)  # held until the end: an output may be an input's own memory
-        call = caller(opened, feeds)
-        found = call()
+        found = caller(opened, feeds)()
         outputs: dict[str, Array] = {}
         for name, value in zip(opened.outputs, found, strict=True):
             outputs |= flatten(name, value) if opened.plain else {name: from_value(value)}
@@ -232,9 +230,8 @@ class Server:
     def race(self, request: Request) -> dict[str, Any]:
         feeds = self.feeds(request)
         calls = [caller(self.sessions[name], feeds) for name in request["sessions"]]
-        for _ in range(request["warmup"]):
-            for call in calls:
-                call()
+        for call in calls * request["warmup"]:
+            call()
         gc.collect()
         gc.disable()
         try:

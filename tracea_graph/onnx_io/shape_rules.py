@@ -19,7 +19,7 @@ from tracea_graph.onnx_io.facts import Facts, Partial, Shape, attribute, element
 from tracea_graph.onnx_io.values import slice_parameters
 from tracea_graph.onnx_io.windows import WINDOWS
 
-__all__ = ["ALL", "RULES", "Rule"]
+__all__ = ["ALL", "RULES", "Rule", "broadcast_of", "product_of"]
 
 Rule = Callable[[NodeProto, Facts], Partial]
 Rules = Callable[[NodeProto, Facts], Sequence[Partial]]
@@ -29,10 +29,11 @@ _FAR = 1 << 30
 
 
 def _broadcast(node: NodeProto, facts: Facts) -> Partial:
-    return _together([facts.shape(name) for name in node.input if name])
+    return broadcast_of([facts.shape(name) for name in node.input if name])
 
 
-def _together(shapes: Sequence[Shape | None]) -> Partial:
+def broadcast_of(shapes: Sequence[Shape | None]) -> Partial:
+    """What shapes give together, as NumPy joins them."""
     if any(s is None for s in shapes):
         return None
     known = [s for s in shapes if s is not None]
@@ -46,10 +47,14 @@ def _together(shapes: Sequence[Shape | None]) -> Partial:
 
 
 def _matmul(node: NodeProto, facts: Facts) -> Partial:
-    a, b = (facts.shape(name) for name in node.input[:2])
+    return product_of(*(facts.shape(name) for name in node.input[:2]))
+
+
+def product_of(a: Shape | None, b: Shape | None) -> Partial:
+    """What the product of two matrices, or of stacks of them, measures."""
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
-    batch = _together([a[:-2], b[:-2]])
+    batch = broadcast_of([a[:-2], b[:-2]])
     return None if batch is None else [*batch, a[-2], b[-1]]
 
 

@@ -1,0 +1,123 @@
+"""Writing an operator out as several others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
+from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.region import region_of
+
+__all__ = ["Script", "Unfit"]
+
+
+class Unfit(Exception):
+    """Why an operator cannot be written out; empty where it need not be."""
+
+
+class Script:
+    """Writes nodes over values of a graph; the last one's result is the operator's."""
+
+    def __init__(self, graph: TileGraph, region: Region) -> None:
+        self.graph, self.region = graph, region
+        self.nodes: list[Node] = []
+        self.specs: dict[str, TensorSpec] = {}
+        self.weights: dict[str, Weight] = {}
+
+    # ---- what the operator is ----------------------------------------------------------
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return (*self.region.operands, *[""] * 10)
+
+    def attribute(self, name: str, default: Any) -> Any:
+        return attribute(self.region, name, default)
+
+    def spec(self, value: str) -> TensorSpec:
+        if value in self.weights:
+            return self.weights[value].spec
+        return self.specs.get(value) or self.graph.spec(value)
+
+    def image(self, *values: str) -> tuple[Any, ...]:
+        """The shape of the first value; all must be float32 and have a known one."""
+        if not is_f32(self.graph, *values):
+            raise Unfit("its operands are not float32")
+        if any(self.graph.spec(v).shape is None for v in values):
+            raise Unfit("the rank of an operand is not known")
+        return self.graph.spec(values[0]).shape or ()
+
+    def unread(self, *results: int) -> None:
+        """Raise unless nobody reads these results."""
+        for value in (v for i in results for v in self.region.results[i : i + 1] if v):
+            if self.graph.uses(value) or self.graph.is_output(value):
+                raise Unfit(f"its result {value!r} is read too")
+
+    # ---- writing -----------------------------------------------------------------------
+
+    def constant(self, value: Any, dtype: Any = np.float32) -> str:
+        array = np.asarray(value, dtype)
+        return self._enter(
+            DType.I64 if dtype is np.int64 else DType.F32, array.shape, lambda: array
+        )
+
+    def derived(self, weight: Weight, shape: Sequence[int], part: slice = slice(None)) -> str:
+        """A stored constant as float32 in another shape, or a part of it."""
+        size = math.prod(shape)
+        load = weight.load
+
+        def array() -> Array:
+            return np.asarray(load(), np.float32).reshape(-1)[part][:size].reshape(shape)
+
+        return self._enter(DType.F32, tuple(shape), array)
+
+    def vector(self, value: str, count: int) -> str:
+        """A value of so many elements along one axis."""
+        if (weight := self.graph.weight(value)) is not None:
+            return self.derived(weight, (count,))
+        spec = TensorSpec(DType.F32, (count,))
+        return self("Reshape", value, self.constant([count], np.int64), spec=spec)
+
+    def _enter(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array]) -> str:
+        name = f"{self.region.results[0]}_c{len(self.weights)}"
+        self.weights[name] = Weight(name, dtype, shape, load)
+        return name
+
+    def __call__(
+        self, op: str, *inputs: str | float, spec: TensorSpec | None = None, result: str = "",
+        **attrs: Attr,
+    ) -> str:  # fmt: skip
+        """Append a node; its result is as large as its operands together unless ``spec`` says."""
+        names = tuple(v if isinstance(v, str) else self.constant(v) for v in inputs)
+        if spec is None:
+            shape = broadcast([self.spec(v).shape or () for v in names])
+            spec = TensorSpec(DType.F32, shape)
+        name = result or f"{self.region.results[0]}_s{len(self.nodes)}"
+        self.nodes.append(Node(op, names, (name,), attrs, "", self.region.node.name))
+        self.specs[name] = spec
+        return name
+
+    def reduce(self, op: str, x: str, axes: Sequence[int]) -> str:
+        shape = self.spec(x).shape or ()
+        places = {a % len(shape) for a in axes}
+        spec = TensorSpec(DType.F32, tuple(1 if i in places else d for i, d in enumerate(shape)))
+        if self.graph.opset < (13 if op == "ReduceSum" else 18):
+            return self(op, x, spec=spec, axes=tuple(axes), keepdims=1)
+        return self(op, x, self.constant(axes, np.int64), spec=spec, keepdims=1)
+
+    def regions(self) -> tuple[Region, ...]:
+        """The nodes as regions; the operator's other results are nobody's."""
+        last = self.nodes[-1]
+        result = self.region.results[0]
+        spec = self.specs.pop(last.outputs[0])
+        if not self.graph.spec(result).shape:
+            self.specs[result] = spec
+        self.nodes[-1] = Node(last.op, last.inputs, (result,), last.attrs, last.domain, last.name)
+        stem = self.region.id
+        made = (region_of(node, i) for i, node in enumerate(self.nodes))
+        return tuple(Region(f"{stem}.{r.id}", r.op, r.operands, r.results, r.nodes) for r in made)

@@ -1,0 +1,100 @@
+"""Sizes of what ONNX Runtime's own operators (domain com.microsoft) give.
+
+onnx knows none of them, and a model that ONNX Runtime saved after its optimizations declares no
+inner sizes.  Source: ONNX Runtime's documentation of its contributed operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from onnx import NodeProto
+
+from tracea_graph.ir import Extent
+from tracea_graph.onnx_io.facts import Facts, Partial, Shape, attribute
+from tracea_graph.onnx_io.shape_rules import Rule, broadcast_of, product_of
+from tracea_graph.onnx_io.windows import WINDOWS
+
+__all__ = ["CONTRIBUTED", "Contributed"]
+
+
+@dataclass(frozen=True)
+class Contributed:
+    """The sizes of an operator's first result; ``like`` is the operand that has its type."""
+
+    sizes: Rule
+    like: int = 0
+
+
+def _same(node: NodeProto, facts: Facts) -> Partial:
+    return facts.shape(node.input[0])
+
+
+def _turned(shape: Shape | None, turn: bool) -> Shape | None:
+    return (*shape[:-2], shape[-1], shape[-2]) if shape and len(shape) > 1 and turn else shape
+
+
+def _product(node: NodeProto, facts: Facts) -> Partial:
+    if attribute(node, "transBatchA", 0) or attribute(node, "transBatchB", 0):
+        return None
+    sides = zip(node.input[:2], ("transA", "transB"), strict=True)
+    a, b = (_turned(facts.shape(v), bool(attribute(node, turn, 0))) for v, turn in sides)
+    return product_of(a, b)
+
+
+def _blocked_product(node: NodeProto, facts: Facts) -> Partial:
+    a = facts.shape(node.input[0])
+    return [*a[:-1], attribute(node, "N")] if a else None
+
+
+def _attention(node: NodeProto, facts: Facts) -> Partial:
+    """One matrix makes queries, keys and values."""
+    x, weight = (facts.shape(v) for v in node.input[:2])
+    given = attribute(node, "qkv_hidden_sizes")
+    if x is None or weight is None or len(weight) != 2:
+        return None
+    wide = weight[1]
+    size: Extent | None = wide // 3 if isinstance(wide, int) else None
+    return [*x[:2], given[2] if given else size]
+
+
+def _heads(node: NodeProto, facts: Facts) -> Partial:
+    """Queries, keys and values in three operands; packed ones are left open."""
+    values = [facts.shape(v) for v in node.input[:3] if v]
+    if len(values) < 3 or values[0] is None or len(values[0]) != 3:
+        return None
+    last = values[2]
+    return [*values[0][:2], last[-1] if last is not None and len(last) == 3 else None]
+
+
+def _quantised(node: NodeProto, facts: Facts) -> Partial:
+    """Two operands, each followed by its scale and zero point."""
+    return broadcast_of([facts.shape(node.input[0]), facts.shape(node.input[3])])
+
+
+def _embedding(node: NodeProto, facts: Facts) -> Partial:
+    ids, table = facts.shape(node.input[0]), facts.shape(node.input[2])
+    return [*ids, table[1]] if ids is not None and table is not None else None
+
+
+CONTRIBUTED: Mapping[str, Contributed] = MappingProxyType(
+    {
+        "Attention": Contributed(_attention),
+        "BiasAdd": Contributed(_same),
+        "BiasSoftmax": Contributed(_same),
+        "DynamicQuantizeMatMul": Contributed(_product),
+        "EmbedLayerNormalization": Contributed(_embedding, like=2),
+        "FusedConv": Contributed(WINDOWS["Conv"]),
+        "FusedGemm": Contributed(_product),
+        "FusedMatMul": Contributed(_product),
+        "MatMulIntegerToFloat": Contributed(_product, like=2),
+        "MatMulNBits": Contributed(_blocked_product),
+        "MultiHeadAttention": Contributed(_heads),
+        "QLinearAdd": Contributed(_quantised),
+        "QLinearLeakyRelu": Contributed(_same),
+        "QLinearMul": Contributed(_quantised),
+        "QLinearSigmoid": Contributed(_same),
+    }
+)
