@@ -49,7 +49,11 @@ WEIGHTS: Mapping[str, npt.NDArray[np.generic]] = MappingProxyType(
         "w4u": RNG.integers(0, 15, (8, 8)).astype(ml_dtypes.uint4),
         "blocks": np.abs(_f32(2, 8)), "nibbles": RNG.integers(0, 255, (8, 1, 16), np.uint8),
         "wide": _f32(32, 8), "spread": np.abs(_f32(8)), "wi": _f32(1, 16, 8), "wr": _f32(1, 16, 4),
-        "sizes": np.array([1, 8, 12, 12]), "three_times": np.array([3, 1, 2]),
+        "sizes": np.array([1, 8, 12, 12]), "wi8": RNG.integers(-99, 99, (1, 8, 16)).astype(np.int8),
+        "wr8": RNG.integers(-99, 99, (1, 4, 16)).astype(np.int8),
+        "scale1": np.float32([0.01]),
+        "point1": np.zeros(1, np.int8),
+        "three_times": np.array([3, 1, 2]),
         "bi": RNG.integers(-99, 99, 8).astype(np.int32),
     }
 )  # fmt: skip
@@ -371,6 +375,17 @@ QUANTISED = {
         _xy("""q, qs, qz = DynamicQuantizeLinear(x)  h = MatMulInteger(q, wu, qz, upoint)
             f = Cast <to = 1> (h)  g = Mul(f, qs)  t = MatMul(g, w)  y = Add(t, b)"""),
         "DynamicQuantizeLinear MatMulInteger",
+    ),
+    "an LSTM in integers, which answers otherwise on more threads": Strange(
+        _on(
+            "float[n, 5, 8] x",
+            "float[n, 1, 5, 4] y",
+            HEAD
+            + """ y, last = com.microsoft.DynamicQuantizeLSTM <hidden_size = 4> (r, wi8, wr8, , , ,
+            , , scale1, point1, scale1, point1)""",
+        ),
+        "DynamicQuantizeLSTM",
+        more=MS,
     ),
     "contributed quantised": Strange(
         _xy(HEAD + " y = com.microsoft.DynamicQuantizeMatMul(r, wu, scale, upoint, b)"),

@@ -12,6 +12,9 @@ import pytest
 from tiny import answers, product
 
 from tracea_graph import Options, api
+from tracea_graph.check.verify import Verification
+from tracea_graph.pipeline import judging
+from tracea_graph.pipeline.candidates import Built, Workshop
 
 KEEP = Options(keep="legal", only=("attention",))
 """Rules that cannot apply to a product, so that the original is kept."""
@@ -141,3 +144,25 @@ def test_sizes_the_original_rejects_are_replaced_for_timing(tmp_path: Path) -> N
     assert [*report.rejected] == ["data[0]"]
     assert report.warnings[0].startswith("the original rejects inputs with data[0]: ")
     assert {row.binding for row in (*report.timings, *report.tried)} == {"data[1]"}
+
+
+@pytest.mark.compiler
+def test_where_even_the_plain_form_is_wrong_no_rewrite_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, built = product(tmp_path / "m.onnx", 32, 32, copies=4), list[frozenset[str]]()
+    build = Workshop.build
+
+    def noted(
+        shop: Workshop, dropped: frozenset[str] = frozenset(), out: Path | None = None
+    ) -> Built:
+        built.append(dropped)
+        return build(shop, dropped, out)
+
+    monkeypatch.setattr(Workshop, "build", noted)
+    wrong = Verification("failed", "output 'y' with rows=1: it is off by 1")
+    monkeypatch.setattr(judging, "compare", lambda *args, **more: wrong)
+    options = Options(keep="legal", target="cpu:scalar", skip=("blocks",))
+    report = api.optimize(original, options)
+    assert (report.outcome, report.library, len(built)) == ("kept original", None, 2)
+    assert "no rewrite is to blame, but its plain form is wrong: output 'y'" in report.reason

@@ -72,17 +72,19 @@ def reference(
     choices: Mapping[str, Choice] = NO_CHOICES,
     watched: Sequence[str] = (),
     spare: Set[str] = frozenset(),
+    threads: int = 1,
     hire: Hire = fresh,
 ) -> Reference:
-    """Run the original, optimizations off and on; reusable for many candidates.
+    """Run the original, optimizations off on one thread, then on; reusable for many candidates.
 
+    ``threads`` are those candidates get: some operators answer otherwise on two than on one.
     The ``spare`` feeds, which stand last, are left out where the others take long.  ``watched``
     values (:func:`squashed`) must not be so large that rounding turns outputs over.
     """
     scores = {choice.scores for choice in choices.values()}
     try:
         with hire(None, {}) as worker:
-            return _reference(worker, original, feeds, scores, watched, spare)
+            return _reference(worker, original, feeds, scores, watched, spare, threads)
     except WorkerError as error:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original does not run: {error}")
 
@@ -94,6 +96,7 @@ def _reference(
     scores: Set[str],
     watched: Sequence[str],
     spare: Set[str],
+    threads: int,
 ) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
     extra = sorted({*scores, *watched})
@@ -117,7 +120,7 @@ def _reference(
     first = next(iter(raw), None)
     stable = first is None or _same(raw[first], worker.run("off", feeds[first]))
     worker.close("off")
-    info = worker.open("on", original, level="all", cut=cut)
+    info = worker.open("on", original, level="all", cut=cut, threads=threads)
     on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
     inner = set(extra) - {port.name for port in info.outputs}
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}

@@ -101,7 +101,7 @@ def verify(
     to the candidate's worker, and ``hire`` finds the workers.  Worker deaths and refusals fail the
     candidate, they never raise.
     """
-    known = reference(original, feeds, choices=choices, hire=hire)
+    known = reference(original, feeds, choices=choices, threads=threads, hire=hire)
     return compare(
         known, candidate, library, feeds,
         tolerance=tolerance, choices=choices, threads=threads, env=env, hire=hire,

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -49,6 +50,11 @@ _RAW_TYPES = {
 _STARVED = 120.0
 """Seconds past its limit that a worker is waited for which got less than half of that time to work
 in, because others had the processors."""
+
+
+_READING = threading.Lock()
+"""NumPy reads headers with Python's parser, which until 3.12 may fail in two threads at once
+(https://github.com/python/cpython/issues/106905)."""
 
 
 class Rejected(WorkerError):
@@ -198,7 +204,7 @@ class Worker(AbstractContextManager["Worker"]):
         """
         answer = self._path("npz")
         found = self._ask("run", f"run {name!r}", limit, feeds, name=name, answer=str(answer))
-        with np.load(answer, allow_pickle=False) as data:
+        with _READING, np.load(answer, allow_pickle=False) as data:
             arrays = [data[f"a{i}"] for i in range(len(found["names"]))]
         answer.unlink()
         typed = (_restore(a, k) for a, k in zip(arrays, found["kinds"], strict=True))

@@ -136,6 +136,7 @@ class Judge:
             choices=self._choices(),
             watched=squashed(self.model.graph),
             spare=self.inputs.spare,
+            threads=max(self.options.thread_counts),
             hire=self.crew.hire if self.crew else fresh,
         )
         if known.trouble:
@@ -190,6 +191,8 @@ class Judge:
 
     def _blame(self, full: Built) -> frozenset[str]:
         groups = tuple(full.assembly.groups)
+        if not self.guilty and self._wrong(frozenset(groups)):
+            return frozenset()
 
         def fails(kept: frozenset[str]) -> bool:
             dropped = self.guilty | (frozenset(groups) - kept)

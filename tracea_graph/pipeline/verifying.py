@@ -46,9 +46,10 @@ def verify_models(
     inputs = gather_inputs(model, options)
     feeds = inputs.verification
     chosen = dict(choices(model.graph))
+    threads = max(options.thread_counts)
     by_element = options.rtol is not None or options.atol is not None
     found = compare(
-        reference(original, feeds, choices=chosen, spare=inputs.spare),
+        reference(original, feeds, choices=chosen, spare=inputs.spare, threads=threads),
         candidate,
         library,
         feeds,
@@ -56,7 +57,7 @@ def verify_models(
         tolerances=tolerances or {},
         elementwise=Elementwise(options.rtol or 0.0, options.atol or 0.0) if by_element else None,
         choices=chosen,
-        threads=max(options.thread_counts),
+        threads=threads,
     )
     calls, nodes = len(calls_of(other)), len(other.skeleton.graph.node)
     return Comparison(
