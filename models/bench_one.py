@@ -16,6 +16,7 @@ from models.score import THREADS, score
 from tracea_graph.check.peers import PEERS
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import TraceaError, UsageError
+from tracea_graph.hardware import Doctor
 from tracea_graph.pipeline.bench import BenchOptions, bench
 from tracea_graph.pipeline.profiling import profile
 from tracea_graph.views.bench import made_with
@@ -42,11 +43,12 @@ def run(
     peers = tuple(peer.name for peer in PEERS if peer.version)
     options = BenchOptions(threads=THREADS, pairs=pairs, peers=peers)
     report = bench([original] if kept else [original, result], options)
+    figures = Doctor(refresh=True).figures  # the clock may have changed since the last time
     share = 0.0
     if not kept:
         share = profile(result, BenchOptions(threads=THREADS[:1], pairs=pairs)).in_programs
     return {
-        "score": asdict(score(name, report, kept, share)),
+        "score": asdict(score(name, report, kept, share, figures)),
         "warnings": list(report.warnings),
         "made": made_with(report.versions, report.machine),
     }

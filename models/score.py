@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models.ceiling import ceilings
 from tracea_graph.errors import UsageError
+from tracea_graph.hardware.measure import Measurements
 from tracea_graph.views.bench import BenchReport, BenchRow
 
 __all__ = ["BEGIN", "END", "THREADS", "Score", "markdown", "replace_table", "score"]
@@ -27,7 +29,8 @@ class Score:
 
     ``ms`` and ``ratios`` are keyed by ``ORT``, ``OURS`` and those of ``PEERS`` that ran.
     ``programs`` is the share of time in programs.  ``kernels`` is 0 for a model kept as it was,
-    which counts as 1.  ``failed`` says why there are no figures.
+    which counts as 1.  ``failed`` says why there are no figures.  ``ceilings`` are those of
+    ``models.ceiling``, none where unknown.
     """
 
     name: str
@@ -40,30 +43,41 @@ class Score:
     kernels: int = 0
     nodes: int = 0
     failed: str = ""
+    ceilings: Pair = ()
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Score:
         """A score as it was stored."""
         pairs = {k: {n: tuple(v) for n, v in (data[k] or {}).items()} for k in ("ms", "ratios")}
-        return cls(**{**data, **pairs})
+        return cls(**{**data, **pairs, "ceilings": tuple(data.get("ceilings", ()))})
 
     def cells(self, peers: Sequence[str]) -> tuple[str, ...]:
         """The line's texts, in the order of the table's heads."""
         if self.failed or not self.ms or not self.ratios:
-            return (self.name, f"failed: {self.failed}", *[""] * (7 + len(peers)))
+            return (self.name, f"failed: {self.failed}", *[""] * (8 + len(peers)))
         ours = "kept" if not self.kernels else _both(self.ms[OURS])
         rated = ["1" if not self.kernels else f"{r:.2f}×" for r in self.ratios[OURS]]
         return (
             f"{self.name} ({self.binding})" if self.binding else self.name,
             f"{self.gflop:.3g}", _both(self.ms[ORT]), ours, *rated,
+            " / ".join(f"{c:.2f}" if c else "–" for c in self.ceilings),
             *(_both(self.ms[p]) if p in self.ms else "" for p in peers),
             f"{self.programs:.0%}", f"{self.error:.0e}" if self.kernels else "0",
             f"{self.kernels} of {self.nodes}",
         )  # fmt: skip
 
 
-def score(name: str, report: BenchReport, kept: bool, programs: float = 0.0) -> Score:
-    """A model's line from a report of the original, its result (unless kept) and peers."""
+def score(
+    name: str,
+    report: BenchReport,
+    kept: bool,
+    programs: float = 0.0,
+    figures: Measurements | None = None,
+) -> Score:
+    """A model's line from a report of the original, its result (unless kept) and peers.
+
+    ``figures`` of the machine, taken beside the race, give the ceilings.
+    """
     rows: dict[str, list[BenchRow]] = {}
     for row in report.rows:
         rows.setdefault(row.entrant, []).append(row)
@@ -73,16 +87,19 @@ def score(name: str, report: BenchReport, kept: bool, programs: float = 0.0) -> 
     ratios = {k: tuple(r.ratio for r in rows[e]) for k, e in entrants.items()}
     ones = (1.0,) * len(rows[first])
     result = rows[ours][0]
+    gflop = next(iter(report.gflop.values()), 0.0)
+    softmax = next(iter(report.softmax.values()), 0.0)
     return Score(
         name,
         rows[first][0].binding,
-        next(iter(report.gflop.values()), 0.0),
+        gflop,
         {k: tuple(r.median for r in rows[e]) for k, e in entrants.items()},
         {**ratios, ORT: ones, **({OURS: ones} if kept else {})},
         0.0 if kept else programs,
         max(r.error for r in rows[ours]),
         0 if kept else result.kernels,
         result.nodes,
+        ceilings=ceilings(rows[first][0].median, gflop, softmax, figures) if figures else (),
     )
 
 
@@ -92,7 +109,8 @@ def markdown(scores: Sequence[Score], note: str) -> str:
     threads = "/".join(map(str, THREADS))
     heads = (
         "model", "GFLOP", f"ONNX Runtime, ms at {threads} threads", "tracea, ms",
-        *(f"{n} thread{'s' * (n > 1)}" for n in THREADS), *(f"{p}, ms" for p in peers),
+        *(f"{n} thread{'s' * (n > 1)}" for n in THREADS), "ceiling, f32 / bf16",
+        *(f"{p}, ms" for p in peers),
         "in programs", "max error", "nodes as kernels",
     )  # fmt: skip
     rated = [s.ratios for s in scores if s.ratios and not s.failed]
@@ -101,7 +119,7 @@ def markdown(scores: Sequence[Score], note: str) -> str:
         "/".join(f"{_mean([r[p][i] for r in rated if p in r]):.2f}×" for i in range(len(THREADS)))
         for p in peers
     ]
-    mean = ("geometric mean", "", "", "", *means, *beside, "", "", "")
+    mean = ("geometric mean", "", "", "", *means, "", *beside, "", "", "")
     rows = [heads, ("---", *("---:" for _ in heads[1:])), *(s.cells(peers) for s in scores)]
     lines = ["| " + " | ".join(row) + " |" for row in (*rows, mean)]
     return "\n".join([*lines, "", note, ""])

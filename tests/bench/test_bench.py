@@ -15,10 +15,12 @@ from rich.console import Console
 
 from models import bench as zoo
 from models import score as table
+from models.ceiling import ceilings
 from tracea_graph.check.peers import PEERS, PeerWorker, peers_named
 from tracea_graph.check.worker import Rejected
 from tracea_graph.cli.bench import add_bench, run_bench
 from tracea_graph.errors import TraceaError, UsageError
+from tracea_graph.hardware.measure import Bandwidth, Measurements, Peak
 from tracea_graph.pipeline.bench import BenchOptions, bench, busy_note, entrant, result_beside
 from tracea_graph.views.bench import BenchReport, BenchRow, render_bench
 
@@ -198,26 +200,39 @@ def test_a_kept_original_counts_as_one() -> None:
     assert KEPT.ratios and KEPT.ratios["tracea"] == (1.0, 1.0)
     assert KEPT.ms and KEPT.ms["OpenVINO f32"] == (5.0, 5.0)
     said = KEPT.cells(["OpenVINO f32"])
-    assert said == ("k (b)", "2.5", "10 / 10", "kept", "1", "1", "5 / 5", "0%", "0", "0 of 9")
+    assert said == ("k (b)", "2.5", "10 / 10", "kept", "1", "1", "", "5 / 5", "0%", "0", "0 of 9")
 
 
 def test_a_result_is_rated_at_every_thread_count() -> None:
     assert WON.ratios and WON.ratios["tracea"] == (2.0, 2.0)
     assert (WON.kernels, WON.nodes, WON.error) == (3, 9, 1e-7)
     said = WON.cells(["OpenVINO f32", "OpenVINO bf16"])
-    assert said[3:] == ("5 / 5", "2.00×", "2.00×", "3.33 / 3.33", "", "93%", "1e-07", "3 of 9")
+    assert said[3:] == ("5 / 5", "2.00×", "2.00×", "", "3.33 / 3.33", "", "93%", "1e-07", "3 of 9")
 
 
 def test_the_means_are_geometric_and_leave_failures_out() -> None:
     failed = table.Score("f", failed="it died of SIGKILL")
     text = table.markdown([KEPT, WON, failed], "note")
-    assert "| geometric mean |  |  |  | 1.41× | 1.41× | 2.45×/2.45× |" in text
+    assert "| geometric mean |  |  |  | 1.41× | 1.41× |  | 2.45×/2.45× |" in text
     assert "| f | failed: it died of SIGKILL |" in text
     assert len({line.count("|") for line in text.splitlines()[:6]}) == 1
 
 
+def test_a_ceiling_is_the_time_at_the_peak() -> None:
+    """10 ms for 1 GFLOP at 200 GFLOP/s; softmax takes 10 cycles of 2 GHz for 16 numbers."""
+    peaks = (Peak("f32", "avx2", 100.0), Peak("f32", "avx512", 200.0))
+    figures = Measurements(peaks, Bandwidth(), ghz=2.0)
+    assert ceilings(10.0, 1.0, 0.0, figures) == pytest.approx((2.0, 0.0))
+    assert ceilings(10.0, 1.0, 1.6e6, figures)[0] == pytest.approx(10 / (5 + 0.5))
+    peaks = (*peaks, Peak("bf16", "avx512_bf16", 400.0))
+    figures = Measurements(peaks, Bandwidth(), ghz=2.0)
+    won = table.score("w", report_of("ONNX Runtime", "w"), False, figures=figures)
+    assert won.ceilings == pytest.approx((10 / 12.5, 10 / 6.25))
+    assert won.cells([])[6] == "0.80 / 1.60"
+
+
 def test_scores_survive_storage() -> None:
-    for one in (KEPT, WON):
+    for one in (KEPT, WON, dataclasses.replace(WON, ceilings=(1.2, 0.0))):
         assert table.Score.of(json.loads(json.dumps(dataclasses.asdict(one)))) == one
 
 

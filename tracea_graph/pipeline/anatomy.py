@@ -33,6 +33,7 @@ _LONGEST_FUSION = 4
 """Operators ONNX Runtime's own fusions span at most."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 """Counted here, for they have no iteration space yet."""
+_PRODUCTS = ("MatMul", "Gemm", "Attention", "LSTM", "GRU", "RNN", *_CONVOLUTIONS)
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,22 @@ class Anatomy:
     def flops(self) -> float:
         """Operations of the whole model."""
         return sum(self._flops(region) for region in self.graph.regions())
+
+    @property
+    def products(self) -> float:
+        """Operations of products, convolutions and recurrences."""
+        return sum(self._flops(r) for r in self.graph.regions() if r.op in _PRODUCTS)
+
+    def elements(self, op: str) -> float:
+        """How many numbers the operators of a kind write; those of unknown size count none."""
+        regions = [r for r in self.graph.regions() if r.op == op and not self._idle(r)]
+        return sum(self._count(r.results[0]) for r in regions)
+
+    def _count(self, value: str) -> float:
+        try:
+            return float(prod(self._dims(value)))
+        except GraphError:
+            return 0.0
 
     @property
     def weight_bytes(self) -> float:

@@ -102,19 +102,20 @@ def bench(
             rounds.append(heat.rounds)
             others = max(others, heat.others)
             notes += heat.notes
-    gflop = {
-        label: Anatomy(model.graph, (), sizes_of(model.graph, feed)).flops / 1e9
+    anatomies = {
+        label: Anatomy(model.graph, (), sizes_of(model.graph, feed))
         for label, feed in inputs.timing.items()
     }
     return BenchReport(
         models[0].name,
         tuple(rows),
-        gflop,
+        {label: anatomy.products / 1e9 for label, anatomy in anatomies.items()},
         min(rounds),
         (*dict.fromkeys(notes), *busy_note(others)),
         versions() | {peer.package: peer.version for peer in peers},
         fingerprint(profile_cpu()),
         inputs.notes,
+        {label: anatomy.elements("Softmax") for label, anatomy in anatomies.items()},
     )
 
 

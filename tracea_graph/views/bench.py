@@ -51,13 +51,15 @@ class BenchReport:
     model: str
     rows: tuple[BenchRow, ...]
     gflop: Mapping[str, float] = field(default_factory=dict)
-    """Billions of operations of one run, by binding; operators without a model count none."""
+    """Billions of operations of one run's products, by binding: two for a multiply-add."""
     rounds: int = 0
     """Fewest rounds of any race."""
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    softmax: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that softmax makes in one run, by binding."""
     """Why sizes are not the usual ones."""
 
     def to_json(self) -> str:

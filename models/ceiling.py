@@ -1,0 +1,27 @@
+"""The speedup over ONNX Runtime that no product could beat on this machine.
+
+    c = ONNX Runtime's time / (operations of products / peak + softmax)
+
+with the peak of one core as it was measured beside the race, and 10 cycles for every 16 numbers a
+softmax makes.  Operators that a fusion can hide count nothing, so c is above what can be reached.
+"""
+
+from __future__ import annotations
+
+from tracea_graph.hardware.measure import Measurements
+
+__all__ = ["DTYPES", "ceilings"]
+
+DTYPES = ("f32", "bf16")
+_SOFTMAX_CYCLES, _SOFTMAX_LANES = 10.0, 16.0
+
+
+def ceilings(ms: float, gflop: float, softmax: float, figures: Measurements) -> tuple[float, ...]:
+    """c for each of :data:`DTYPES` on one thread; 0 for what the processor does not multiply.
+
+    ``ms`` is ONNX Runtime's time on one thread, ``softmax`` how many numbers softmax makes.
+    """
+    beside = softmax / _SOFTMAX_LANES * _SOFTMAX_CYCLES / figures.ghz / 1e9
+    peaks = [max((p.gops for p in figures.peaks if p.dtype == d), default=0.0) for d in DTYPES]
+    seconds = [gflop / peak + beside if peak else 0.0 for peak in peaks]
+    return tuple(ms / 1e3 / s if s else 0.0 for s in seconds)
