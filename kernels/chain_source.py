@@ -204,9 +204,12 @@ def functions(chain: Chain) -> frozenset[str]:
     return frozenset(needs)
 
 
-def vectors(chain: Chain) -> int:
-    """Vectors computed side by side: a long chain is one dependent instruction after another."""
-    return 4 if chain.flops >= _LONG and len(chain.operands) <= 4 else 1
+def vectors(chain: Chain, row: int) -> int:
+    """Vectors computed side by side: a long chain is one dependent instruction after another.
+
+    ``row`` is how many a row of a product's register tile has.
+    """
+    return row if chain.flops >= _LONG and len(chain.operands) <= 4 else 1
 
 
 def operands(chain: Chain) -> list[Operand]:

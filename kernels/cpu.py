@@ -16,7 +16,15 @@ import jinja2
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
-from tracea_graph.kernels.variants import COMMON_FLAGS, Variant, find, isa_of, vectors_of
+from tracea_graph.kernels.variants import (
+    COMMON_FLAGS,
+    PANEL,
+    Variant,
+    find,
+    gemm_tile,
+    isa_of,
+    vectors_of,
+)  # fmt: skip
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Call
 
@@ -233,11 +241,17 @@ def _parameters(variant: Variant, chain: Chain | None) -> dict[str, object]:
     return {
         "needs": chain_source.functions(chain),
         "text": chain.text,
-        "vectors": chain_source.vectors(chain),
+        "vectors": chain_source.vectors(chain, _row(variant.isa)),
         "operands": chain_source.operands(chain),
         "steps": chain_source.statements(chain),
         "results": chain_source.results(chain),
     }
+
+
+def _row(isa: str) -> int:
+    """Vectors in a row of the level's largest register tile; some where vectors are scalars."""
+    width = isa_of(isa).width
+    return gemm_tile(isa)[1] * PANEL // width if width > 1 else 4
 
 
 def _header(variant: Variant, exported: tuple[str, ...]) -> list[str]:

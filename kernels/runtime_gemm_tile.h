@@ -123,10 +123,11 @@ inline void finish(const GemmJob& job, const Item& item, const GemmTile& at, con
 
 inline bool in_place(const GemmJob& job) { return !job.chain && job.parts == 1; }
 
-// What the kernels are to prefetch during one column: `segments` runs of cache lines.
+// What the kernels are to prefetch during one column: `segments` runs of cache lines, of each
+// `share` by a row block.
 struct Wanted {
   const float* from;
-  int64_t lines, segments, stride;
+  int64_t lines, segments, stride, share;
 };
 
 // The share of row block `b` of `blocks`.
@@ -134,10 +135,14 @@ inline void request(tracea_gemm_tile& tile, const Wanted& wanted, int64_t b, int
   tile.prefetch_lines = 0;
   tile.prefetch = nullptr;
   if (!wanted.from) return;
-  const int64_t s = b * wanted.segments / blocks;
-  const int64_t first = ceil_div(s * blocks, wanted.segments);
-  const int64_t last = ceil_div((s + 1) * blocks, wanted.segments);
-  const int64_t share = ceil_div(wanted.lines, most(last - first, 1)), at = (b - first) * share;
+  int64_t s = 0, first = 0, share = wanted.share;
+  if (wanted.segments > 1) {
+    s = b * wanted.segments / blocks;
+    first = ceil_div(s * blocks, wanted.segments);
+    const int64_t last = ceil_div((s + 1) * blocks, wanted.segments);
+    share = ceil_div(wanted.lines, most(last - first, 1));
+  }
+  const int64_t at = (b - first) * share;
   tile.prefetch_lines = static_cast<int32_t>(most(0, least(share, wanted.lines - at)));
   if (tile.prefetch_lines)
     tile.prefetch = reinterpret_cast<const char*>(wanted.from + s * wanted.stride) + at * kAlign;
@@ -169,14 +174,14 @@ inline Wanted next_panels(const GemmJob& job, const Part& part, int64_t i, int64
     if (next >= job.columns) return {};
     const int64_t n0 = first_panel(job, next) * TRACEA_PANEL;
     const int64_t n1 = least(job.n, first_panel(job, next + 1) * TRACEA_PANEL);
-    return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0};
+    return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0, 0};
   }
   if (++i == part.last && job.k_blocks > 1) i = part.first, ++block;
   if (i >= job.columns || block >= job.k_blocks) return {};
   const int64_t panels = first_panel(job, i + 1) - first_panel(job, i), k0 = block * job.k_block;
   const float* from = panels_at(job, part, i, k0);
-  if (job.k_blocks == 1) return {from, panels * job.k, 1, 0};
-  return {from, least(job.k_block, job.k - k0), panels, job.w_panel};
+  if (job.k_blocks == 1) return {from, panels * job.k, 1, 0, 0};
+  return {from, least(job.k_block, job.k - k0), panels, job.w_panel, 0};
 }
 
 // One register-tile column over the rows of the part and one block of k.
@@ -186,7 +191,8 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   const int64_t rows = part.end - part.row, blocks = ceil_div(rows, job.mr);
   const int64_t k0 = block * job.k_block, columns = least(p1 * TRACEA_PANEL, job.n) - n0;
   const bool begins = block == 0, ends = block + 1 == job.k_blocks;
-  const Wanted wanted = next_panels(job, part, i, block);
+  Wanted wanted = next_panels(job, part, i, block);
+  if (wanted.from) wanted.share = ceil_div(wanted.lines, blocks);
   float* y = reinterpret_cast<float*>(part.item.result[0]);
   const int64_t y_row = job.results[0].strides[job.outer];
   // Sums between blocks of k: where the result will be, or in scratch if more is to follow.
@@ -203,22 +209,28 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   tile.last = static_cast<int32_t>(columns - (tile.nv - 1) * TRACEA_PANEL);
   tile.b_exact = job.w_exact;
   tile.state = part.state;
+  const bool finishes = ends && !in_place(job);
+  // Finished tiles are held until there are some: what becomes of them then takes one call.
+  const int64_t wide = tile.nv * TRACEA_PANEL, room = kMaxTile / wide;
+  const int64_t each = rows / blocks, longer = rows % blocks;
+  int32_t held = 0;
   int64_t row = part.row;
   for (int64_t b = 0; b < blocks; ++b) {
-    tile.mr = static_cast<int32_t>(rows / blocks + (b < rows % blocks));
+    tile.mr = static_cast<int32_t>(each + (b < longer));
     tile.a = part.item.x + row * job.x_row + k0 * job.x_step;
     request(tile, wanted, b, blocks);
     float* sum = sums + (row - part.row) * ld;
     tile.init = !begins ? sum : job.bias ? job.bias->f32() + n0 : nullptr;
     tile.init_stride = begins ? 0 : ld;
-    const bool finishes = ends && !in_place(job);
-    tile.c = finishes ? finished : sum;
-    tile.ldc = finishes ? tile.nv * TRACEA_PANEL : ld;
+    tile.c = finishes ? finished + held * wide : sum;
+    tile.ldc = finishes ? wide : ld;
     job.kernel(&tile);
-    if (finishes)
-      finish(job, part.item, {row, n0, tile.mr, static_cast<int32_t>(columns)}, finished,
-                  tile.ldc);
     row += tile.mr;
+    if (!finishes) continue;
+    held += tile.mr;
+    if (b + 1 < blocks && held + job.mr <= room) continue;
+    finish(job, part.item, {row - held, n0, held, static_cast<int32_t>(columns)}, finished, wide);
+    held = 0;
   }
 }
 
