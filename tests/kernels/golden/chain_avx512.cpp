@@ -94,8 +94,8 @@ TRACEA_API void tracea_f32_chain_1dcdf53c7e4a91b9__avx512(const tracea_chain_til
   float* q0 = (float*)t->out[0];
   for (int64_t r = 0; r < t->rows; r++) {
     int64_t c = 0;
-    for (; c + 4 * W <= t->cols; c += 4 * W) {
-      vf y0[4];
+    for (; c + 3 * W <= t->cols; c += 3 * W) {
+      vf y0[3];
       apply(
           load(p0 + c + 0 * W),
           load(p1 + c + 0 * W),
@@ -111,15 +111,9 @@ TRACEA_API void tracea_f32_chain_1dcdf53c7e4a91b9__avx512(const tracea_chain_til
           load(p1 + c + 2 * W),
           load(p2 + c + 2 * W),
           y0[2]);
-      apply(
-          load(p0 + c + 3 * W),
-          load(p1 + c + 3 * W),
-          load(p2 + c + 3 * W),
-          y0[3]);
       store(q0 + c + 0 * W, y0[0]);
       store(q0 + c + 1 * W, y0[1]);
       store(q0 + c + 2 * W, y0[2]);
-      store(q0 + c + 3 * W, y0[3]);
     }
     for (; c + W <= t->cols; c += W) {
       vf y0[1];
