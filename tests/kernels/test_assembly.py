@@ -55,3 +55,19 @@ def test_depthwise_keeps_its_sums_in_registers(
     loop = inner_loop("depthwise", level, f"line<{width}, {cols}, {step}>", width * cols)
     assert count("vfmadd", loop) == width * cols
     assert not spills(loop)
+
+
+@pytest.mark.parametrize(("rows", "panels"), [(6, 4), (6, 2), (4, 4)])
+def test_scores_keep_their_accumulators_in_registers(rows: int, panels: int) -> None:
+    loop = inner_loop("attention", "avx512", f"score<{rows}, {panels}>", rows * panels)
+    assert count("vfmadd", loop) == rows * panels
+    assert not spills(loop)
+
+
+@pytest.mark.parametrize(("rows", "panels"), [(4, 2), (2, 4), (6, 1)])
+def test_exponentials_run_beside_the_sums_they_weigh(rows: int, panels: int) -> None:
+    """One loop makes a panel of weights of each row and adds sixteen keys' values."""
+    loop = inner_loop("attention", "avx512", f"weigh<{rows}, {panels}>", 16 * rows * panels)
+    assert count("vpermd", loop) == rows
+    assert count("vfmadd", loop) == rows * (16 * panels + 4)
+    assert not spills(loop)
