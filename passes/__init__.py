@@ -11,6 +11,7 @@ from tracea_graph.passes import (
     attention_nodes,
     batch_norm,
     channel_norms,
+    channels_first,
     channels_last,
     conv,
     elementwise,
@@ -68,6 +69,9 @@ _RECOGNISE = Phase(
     ),
 )
 """Spellings first: fusing half of one would hide it."""
+
+_TURN = Phase("turn", (channels_first.SinkTransposes(), channels_first.MeetTransposes()))
+"""After what is recognised by its spelling, before convolutions take what follows them."""
 
 _REDUCE = Phase(
     "reduce",
@@ -188,6 +192,7 @@ def phases(
     exact = (
         _SPELL,
         _RECOGNISE,
+        _TURN,
         _lift(plain_weights),
         _REDUCE,
         _FUSE,
