@@ -195,6 +195,9 @@ void tile(const tracea_gemm_tile* t) {
     a += step_a;
     row += stride;
   };
+  // the lines of the results, long before they are written
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++)
+    __builtin_prefetch(t->c + i * t->ldc + j * PANEL, 1, 3);
   Prefetch prefetch = plan_prefetch(t, CHUNK);
   int64_t k = 0;
   for (; k + CHUNK <= t->k; k += CHUNK) {
