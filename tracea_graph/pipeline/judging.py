@@ -180,7 +180,7 @@ class Judge:
             if not keys or keys[-1] in self.guilty or self._wrong(self.guilty | {keys[-1]}):
                 continue
             low, high = 0, len(keys)  # wrong without so many, right without so many
-            while high - low > max(1, len(keys) // _FRONT):
+            while high - low > max(1, len(keys) // _FRONT) and self._patient():
                 middle = (low + high) // 2
                 wrong = self._wrong(self.guilty | {keys[middle - 1]})
                 low, high = (middle, high) if wrong else (low, middle)
