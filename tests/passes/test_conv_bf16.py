@@ -12,6 +12,7 @@ from graphs import Net, normal
 from tracea_graph.ir import DType
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import unpack_filters
+from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import phases
 from tracea_graph.passes.lower import lower
@@ -96,3 +97,17 @@ def test_a_trunk_stores_bf16_between_its_steps() -> None:
     assert names[-4:] == ["conv_bf16", "depthwise_bf16", "conv_bf16", "unblock"]
     written = {c.views[-1].buffer for c in program.calls[-4:-2] if c.views[-1]}
     assert {program.temps[b.index].dtype for b in written} == {DType.BF16}
+
+
+def test_products_inside_a_trunk_go_with_it() -> None:
+    net = Net()
+    x = net.input("x", "n", 16, 9, 7)
+    deep = net("Conv", x, net.weight(32, 16, 3, 3), pads=[1] * 4)
+    flat = net("Flatten", net("GlobalAveragePool", deep))
+    graph = net.graph(net("Gemm", flat, net.weight(32, 10), net.weight(10)))
+    region, _ = planned(graph, "bf16")
+    assert isinstance(region.params, RegionParams)
+    (head,) = [s for s in region.params.steps if isinstance(s.params, GemmParams)]
+    assert head.params.layout == "pairs"
+    assert graph.weights[region.operands[head.operands[1]]].dtype is DType.BF16
+    assert lower(graph, region).calls[-1].kernel == "gemm_bf16"
