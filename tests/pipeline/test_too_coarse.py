@@ -10,7 +10,6 @@ import pytest
 from tracea_graph.config import Options
 from tracea_graph.pipeline.judging import Judge
 
-
 COUNTS = {"bf16-conv": 20, "bf16": 8}
 
 
