@@ -20,7 +20,7 @@ from tracea_graph.ops.chain import Chain
 
 __all__ = ["Answers", "assert_never_crashes", "assert_threads_agree"]
 
-_AT_ONCE = 400
+_AT_ONCE = 100
 """Cases of one worker process, whose time is limited."""
 
 
