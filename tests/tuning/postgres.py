@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["postgres_url", "why_not"]
+__all__ = ["free_port", "postgres_url", "why_not"]
 
 _DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
@@ -58,7 +58,7 @@ def postgres_url() -> Iterator[str]:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
 
-        port, data = _free_port(), str(folder / "data")
+        port, data = free_port(), str(folder / "data")
         run("initdb", "-D", data, "-U", "tuner", "-A", "trust", "--no-sync")
         settings = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -k {folder}"
         run("pg_ctl", "-D", data, "-o", settings, "-l", str(folder / "log"), "-w", "start")
@@ -68,7 +68,8 @@ def postgres_url() -> Iterator[str]:
             run("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -29,12 +29,11 @@ class Slow:
 
 
 @contextmanager
-def stand(problems: Sequence[Problem]) -> Iterator[Slow]:
-    yield Slow()
+def opened(task: Task, cache: Path, machine: str, kind: type[Slow] = Slow) -> Iterator[Tuner]:
+    @contextmanager
+    def stand(problems: Sequence[Problem]) -> Iterator[Slow]:
+        yield kind()
 
-
-@contextmanager
-def opened(task: Task, cache: Path, machine: str) -> Iterator[Tuner]:
     with TuningCache(cache) as found:
         yield Tuner(
             found, stand, isa="avx512", threads=task.threads, facts={"machine": machine}, limit=12

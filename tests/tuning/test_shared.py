@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tuning.postgres import postgres_url, why_not
+from tuning import mariadb
+from tuning.postgres import free_port, postgres_url, why_not
 from tuning.shared_worker import Slow, opened
 
 from tracea_graph.check.timing import Race
@@ -229,3 +231,48 @@ def test_cases_travel_as_json() -> None:
 def test_storages_that_cannot_be_used(url: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Shared(url)
+
+
+@contextmanager
+def proxy(url: str) -> Iterator[str]:
+    """optuna's gRPC proxy of a storage, in a process of its own."""
+    port = free_port()
+    code = (
+        "import sys, optuna; from optuna.storages import RDBStorage, run_grpc_proxy_server;"
+        "run_grpc_proxy_server(RDBStorage(sys.argv[1]), host='127.0.0.1', port=int(sys.argv[2]))"
+    )
+    server = subprocess.Popen([sys.executable, "-c", code, url, str(port)])
+    try:
+        yield f"grpc://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_machines_tune_together_through_a_grpc_proxy(sqlite: str, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="grpcio is missing: pip install .[storage]")
+    with proxy(sqlite) as url:
+        tune_through(url, tmp_path)
+
+
+@pytest.mark.slow  # sets up a server
+def test_machines_tune_together_on_mariadb(tmp_path: Path) -> None:
+    if reason := mariadb.why_not():
+        pytest.skip(reason)
+    pytest.importorskip("pymysql", reason="pymysql is missing: pip install .[storage]")
+    with mariadb.mariadb_url() as url:
+        tune_through(url, tmp_path)
+
+
+def tune_through(url: str, folder: Path) -> None:
+    """One machine measures, another finds what it found."""
+    found = []
+    for name in ("a", "b"):
+        task = Task((), (1,), budget=1e6, storage=url)
+        with opened(task, folder / f"{name}.sqlite", "m", Fast) as made:
+            found += [t for t in tune_together(made, LOADS[:1], task) if t.case == CASES[0]]
+    assert [t.driver.row_chunk for t in found] == [64, 64]
+    assert [t.why for t in found] == ["", "with others"]
+    study = Shared(url).publish(key_of(made.about(CASES[0])), {})
+    done = [t for t in study.trials if t.state.name == "COMPLETE"]
+    assert len(done) == TRIALS

@@ -20,6 +20,7 @@ from dataclasses import astuple
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from warnings import catch_warnings, simplefilter
 
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.program import Driver
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Shared", "SharedStudy"]
 
 _PREFIX = "tracea "
-_GRPC_PORT = 13000
+_GRPC_PORT, _PROXY_SECONDS = 13000, 20.0
+"""Optuna's default, and how long a proxy may take to answer."""
 _OPENINGS, _AGAIN_SECONDS = 5, 0.5
 """Attempts to open a storage: of machines that lay its tables out at once all but one fail."""
 _TASK, _VERDICT = "task", "verdict"
@@ -262,9 +264,13 @@ def _storage(url: str) -> Any:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     place = urlsplit(url)
     if place.scheme == "grpc":
-        return optuna.storages.GrpcStorageProxy(
-            host=place.hostname or "localhost", port=place.port or _GRPC_PORT
-        )
+        with catch_warnings():
+            simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            proxy = optuna.storages.GrpcStorageProxy(
+                host=place.hostname or "localhost", port=place.port or _GRPC_PORT
+            )
+        proxy.wait_server_ready(timeout=_PROXY_SECONDS)
+        return proxy
     for plain, driver in (("postgresql", "postgresql+psycopg"), ("mysql", "mysql+pymysql")):
         if place.scheme == plain:
             url = driver + url[len(plain) :]
