@@ -120,9 +120,8 @@ def test_they_travel_as_json(problem: ConvProblem) -> None:
 
 def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
     case, driver = Case(WINOGRAD, 1), ConvDriver(bands=3)
-    found = hints_from(
-        [{"match": "*", "tile": {"panels": 2}}, hint_of(Tuned(case, driver, 1.2, ""))]
-    )
+    own = hint_of(Tuned(case, driver, 1.2, "measured"))
+    found = hints_from([{"match": "*", "tile": {"panels": 2}}, own])
     assert hinted(found, case) == driver, "a product's hint says nothing about a convolution"
     assert hinted(found, Case(PLAIN, 1)) is None
 

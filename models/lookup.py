@@ -1,0 +1,47 @@
+"""How long look-ups take here: ``python -m models.lookup``.
+
+A tuning cache of 10,000 entries in a fresh folder is asked for each of them, in a fixed order.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+
+from tracea_graph.config import Environment
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.hardware.measure import measure
+from tracea_graph.tuning import Entry, TuningCache
+
+_ENTRIES, _TIMES = 10_000, 50
+
+
+def _say(what: str, calls: list[Callable[[], object]]) -> None:
+    ms = []
+    for call in calls:
+        start = time.perf_counter_ns()
+        call()
+        ms.append((time.perf_counter_ns() - start) * 1e-6)
+    print(f"{what}: median {median(ms):.3f} ms, p99 {quantiles(ms, n=100)[-1]:.3f} ms")
+
+
+def main() -> None:
+    """Print medians and 99th percentiles."""
+    keys = [f"{i:064x}" for i in range(_ENTRIES)]
+    with tempfile.TemporaryDirectory() as folder:
+        with TuningCache(Path(folder, "tuning.sqlite")) as cache:
+            for key in keys:
+                cache.put(key, Entry({"driver": {}, "gain": 1.0}, [], True, "a product"))
+            random.Random(0).shuffle(keys)
+            _say("a tuning result", [lambda key=key: cache.get(key) for key in keys])
+        environment, cpu = Environment(cache=Path(folder)), profile_cpu()
+        measure(cpu, environment)
+        _say("this machine's figures", [lambda: measure(cpu, environment)] * _TIMES)
+
+
+if __name__ == "__main__":
+    main()
