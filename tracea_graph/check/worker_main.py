@@ -25,10 +25,10 @@ import numpy as np
 import onnxruntime as ort
 
 if TYPE_CHECKING:
-    from tracea_graph.check.worker_edits import edited, random_values
+    from tracea_graph.check.worker_edits import edited, extended, random_values
 else:
     sys.path.append(str(Path(__file__).parent))
-    from worker_edits import edited, random_values
+    from worker_edits import edited, extended, random_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Request = Mapping[str, Any]
@@ -98,7 +98,8 @@ def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
         made.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", folder
         )
-        source = edited(source, request["extra"], request["cut"])
+        edit = edited if request["cut"] else extended
+        source = edit(source, request["extra"], request["cut"])
     return ort.InferenceSession(source, made, providers=["CPUExecutionProvider"])
 
 
