@@ -9,6 +9,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -37,10 +38,10 @@ def main() -> None:
             for key in keys:
                 cache.put(key, Entry({"driver": {}, "gain": 1.0}, [], True, "a product"))
             random.Random(0).shuffle(keys)
-            _say("a tuning result", [lambda key=key: cache.get(key) for key in keys])
+            _say("a tuning result", [partial(cache.get, key) for key in keys])
         environment, cpu = Environment(cache=Path(folder)), profile_cpu()
         measure(cpu, environment)
-        _say("this machine's figures", [lambda: measure(cpu, environment)] * _TIMES)
+        _say("this machine's figures", [partial(measure, cpu, environment)] * _TIMES)
 
 
 if __name__ == "__main__":
