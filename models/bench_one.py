@@ -35,7 +35,7 @@ def run(
     result = original.with_name(f"{name}.tracea.onnx")
     words = ["--keep", keep, "--budget", str(budget)]
     words += ["--precision", precision] if precision != "fp32" else []
-    if code := optimize_main([str(original), "-o", str(result), "-q", *words]):
+    if code := optimize_main([str(original), "-o", str(result), "-q", "--fresh", *words]):
         raise UsageError(f"tracea-optimize failed with code {code}")
     kept = json.loads(result.with_suffix(".json").read_text("utf-8"))["outcome"] != "improved"
     if kept:

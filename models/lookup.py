@@ -41,7 +41,7 @@ def main() -> None:
             _say("a tuning result", [partial(cache.get, key) for key in keys])
         environment, cpu = Environment(cache=Path(folder)), profile_cpu()
         measure(cpu, environment)
-        _say("this machine's figures", [lambda: measure(cpu, environment)] * _TIMES)
+        _say("this machine's figures", [partial(measure, cpu, environment)] * _TIMES)
 
 
 if __name__ == "__main__":

@@ -309,7 +309,7 @@ def test_rules_can_be_chosen(
 
 
 def test_what_is_faster_is_found_by_timing(original: Path, tmp_path: Path) -> None:
-    report = api.optimize(original, Options(tmp_path, threads=(1,), budget=20.0))
+    report = api.optimize(original, Options(tmp_path, threads=(1,), budget=20.0, fresh=True))
     assert [row.threads for row in (*report.timings, *report.tried)] == [1]
     assert all("not timed" not in row.reason for row in report.groups)
     found = answers(Path(report.output), padded_text(), report.library and Path(report.library))

@@ -7,14 +7,15 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracea_graph.check.crew import Crew
 from tracea_graph.config import Options
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import OutdatedError, UsageError
 from tracea_graph.hardware import Decision, Doctor
-from tracea_graph.onnx_io import files_of, library_need
+from tracea_graph.onnx_io import Model, files_of, library_need
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
@@ -25,6 +26,7 @@ from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock, read_lock
+from tracea_graph.pipeline.memory import Memory
 from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, staging
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Reporter
@@ -106,28 +108,25 @@ def _together(
     foundry = Foundry(levels_of(options.target, options.precision), options.environment)
     with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
-        runs = [
-            _steps(
-                source,
-                paths,
-                options,
-                notes,
-                foundry,
-                crew,
-                Path(name, str(i)),
-                Clock(progress),
-                lock,
+        starts = [
+            partial(
+                _steps, source, paths, options, notes, foundry, crew, Path(name, str(i)),
+                Clock(progress), lock,
             )
             for i, (source, paths) in enumerate(work)
-        ]
+        ]  # fmt: skip
+        runs = [start() for start in starts]
         planned = [_advance(run) for run in runs]
         if len(runs) > 1:
             progress(f"building one library for {len(runs)} models")
             foundry.stock((p for p in planned if isinstance(p, Assembly)), Path(name, "all.so"))
         errors = [p if isinstance(p, Exception) else None for p in planned]
         del planned
-        for (source, _), run, error in zip(work, runs, errors, strict=True):
+        for (source, _), start, run, error in zip(work, starts, runs, errors, strict=True):
             found = error or _advance(run)
+            if isinstance(found, OutdatedError):
+                anew = start(fresh=True)
+                found = first if isinstance(first := _advance(anew), Exception) else _advance(anew)
             if isinstance(found, Report):
                 yield Outcome(source, found)
             else:
@@ -156,13 +155,41 @@ def _steps(
     scratch: Path,
     clock: Clock,
     lock: Lock | None,
+    fresh: bool = False,
 ) -> Steps:
-    """The way of one model.  It waits once, when it is planned, so that others can be too."""
+    """The way of one model.  It waits once, when it is planned, so that others can be too.
+
+    Raises OutdatedError where an equal earlier run's decision does not hold; not if ``fresh``.
+    """
     clock.step(f"reading {source.name}")
     model = load_model(source, freeze=options.freeze_initializers)
     files = files_of(model)
     check_earlier(paths, files)
+    memory = Memory.of(files, options, foundry.isas)
+    if lock is None and not (fresh or options.fresh):
+        lock = memory.recall()
+    with memory.holding(lock):
+        return (
+            yield from _decided(
+                model, files, paths, options, notes, foundry, crew, scratch, clock, lock, memory
+            )
+        )
 
+
+def _decided(
+    model: Model,
+    files: Sequence[Path],
+    paths: Paths,
+    options: Options,
+    notes: Sequence[str],
+    foundry: Foundry,
+    crew: Crew | None,
+    scratch: Path,
+    clock: Clock,
+    lock: Lock | None,
+    memory: Memory,
+) -> Steps:
+    """From a model that is read to its result; a ``lock`` leaves nothing to decide."""
     clock.step("preparing inputs")
     inputs = gather_inputs(model, options)
 
@@ -175,7 +202,12 @@ def _steps(
     smaller = compress(setting)
     inputs, planner = smaller.inputs, smaller.planner
     workshop = Workshop(model, options, planner, foundry, scratch, locked)
-    report = Reporter(paths, model, inputs, foundry.isas, options, notes, clock, smaller)
+    report = Reporter(
+        paths, model, inputs, foundry.isas, options, notes, clock, smaller, lock, memory
+    )
+    judge = Judge(model, workshop, inputs, options, foundry.isas, crew, lock)
+    if lock and lock.improved:
+        judge.prepare()
     assembly, trace = workshop.plan()
     if lock:
         lock.check(assembly)
@@ -188,15 +220,16 @@ def _steps(
     yield assembly
     with staging(paths, files) as stage:
         clock.step("tuning")
-        if options.keep == "faster" and lock is None:
-            workshop.tune([binding.symbols for binding in inputs.timed])
+        if options.keep == "faster" and (lock is None or lock.said):
+            drivers = workshop.tune([b.symbols for b in inputs.timed], measure=lock is None)
+            if lock:
+                lock.check_drivers(drivers, assembly.workloads(()))
 
         clock.step("building")
-        out = stage.model if options.keep == "legal" else None
+        out = stage.model if options.keep == "legal" or lock else None
         wanted = report.worth_building() and (lock is None or lock.improved)
         full = workshop.build(out=out) if wanted else None
 
-        judge = Judge(model, workshop, inputs, options, foundry.isas, crew)
         clock.step("verifying")
         right = judge.verify(full)
 

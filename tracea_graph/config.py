@@ -135,6 +135,8 @@ class Options:
 
     lock: Path | None = None
     """A plan of an earlier run: its decisions are applied, nothing is tuned or timed."""
+    fresh: bool = False
+    """Tune and time even where an equal earlier run has decided."""
     save_lock: Path | None = None
     """Where to write this run's decisions."""
     storage: str = ""

@@ -36,6 +36,12 @@ class UsageError(TraceaError):
     exit_code = 2
 
 
+class OutdatedError(TraceaError):
+    """What an earlier run decided does not hold any more: decide anew."""
+
+    exit_code = 70
+
+
 class ModelError(TraceaError):
     """The input is not a readable, valid ONNX model."""
 

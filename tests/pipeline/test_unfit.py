@@ -25,7 +25,7 @@ def chain(path: Path, layers: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("limit", "value"), [("calls", 3), ("temps", 1), ("words", 200)])
+@pytest.mark.parametrize(("limit", "value"), [("calls", 3), ("temps", 3), ("words", 400)])
 def test_a_program_that_is_too_large_becomes_several(
     limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

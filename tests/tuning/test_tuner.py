@@ -103,7 +103,7 @@ def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
 def test_shares_are_of_the_whole_model() -> None:
     alone = {j.case: j.share for j in jobs_of(LOADS, "avx512", (1,)) if j.asked}
     assert sum(alone.values()) == pytest.approx(1.0)
-    beside = {j.case: j.share for j in jobs_of(LOADS, "avx512", (1,), whole_us=1e6) if j.asked}
+    beside = {j.case: j.share for j in jobs_of(LOADS, "avx512", (1,), rest_us=1e6) if j.asked}
     assert all(beside[case] < 0.1 * share for case, share in alone.items())
 
 
@@ -116,7 +116,7 @@ def test_trials_follow_expected_gain_and_nothing_else() -> None:
 
 def test_what_promises_less_than_a_hundredth_is_not_begun(cache: TuningCache) -> None:
     stand = Stand()
-    found = tuner(cache, stand).run(LOADS, 1e6, whole_us=1e6)
+    found = tuner(cache, stand).run(LOADS, 1e6, rest_us=1e6)
     asked = [t for t in found if t.case.rows == 128]
     assert {t.source for t in asked} == {"default"} and "less than 1 %" in asked[0].why
     assert not {t.case for t in asked} & set(stand.cases)

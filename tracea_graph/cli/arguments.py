@@ -136,6 +136,10 @@ def _add_locking(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("locking").add_argument
     add("--save-lock", type=Path, metavar="PLAN.json", help="write all decisions to this file")
     add(
+        "--fresh", action="store_true",
+        help="tune and time again, whatever an equal earlier run decided",
+    )  # fmt: skip
+    add(
         "--lock", type=Path, metavar="PLAN.json",
         help="apply the decisions of this file: nothing is tuned or timed, outputs are verified",
     )  # fmt: skip
@@ -232,6 +236,7 @@ def options_of(args: argparse.Namespace) -> Options:
         seed=args.seed,
         precision=args.precision,
         lock=args.lock,
+        fresh=args.fresh,
         save_lock=args.save_lock,
         storage=args.storage,
         patterns=args.patterns,

@@ -163,21 +163,25 @@ class Workshop:
             self._frozen[keys[-1]], self._rules[keys[-1]] = values, rule
         return tuple(keys)
 
-    def tune(self, bindings: Sequence[Mapping[str, int]]) -> None:
-        """Find better drivers for the whole model's products; later plans use them."""
+    def tune(self, bindings: Sequence[Mapping[str, int]], measure: bool = True) -> Drivers:
+        """Find better drivers for the whole model; later plans use them.
+
+        Unless it is to ``measure``, what earlier runs found is all that counts.
+        """
         start = time.perf_counter()
         assembly, _ = self.plan()
         options = self.options
         task = Task(
             self.foundry.isas,
             options.thread_counts,
-            _TUNING_SHARE[options.effort] * options.budget,
+            _TUNING_SHARE[options.effort] * options.budget * measure,
             seed=options.seed,
             storage=options.storage,
         )
         loads, pin = assembly.workloads(bindings), partial(hinted, hints_from(options.patterns))
         self._drivers = tables(tune(loads, task, options.environment, pin=pin))
         self._spent("tune", start)
+        return self._drivers
 
     def use(self, drivers: Drivers) -> None:
         """Drivers found earlier; later plans use them."""

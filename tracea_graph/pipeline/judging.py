@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 from tracea_graph.check.bisection import bisect
@@ -23,6 +24,7 @@ from tracea_graph.onnx_io import Model
 from tracea_graph.passes.precision import LOWERING
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Feed, Inputs
+from tracea_graph.pipeline.lock import Lock
 
 __all__ = ["Judge"]
 
@@ -44,6 +46,7 @@ class Judge:
     options: Options
     isas: tuple[str, ...]
     crew: Crew | None = None
+    lock: Lock | None = None
     verification: Verification | None = None
     decision: Decision | None = None
     guilty: frozenset[str] = frozenset()
@@ -51,11 +54,35 @@ class Judge:
     """What was wrong with each group to blame, or with the part of it that is."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     _failing: str = ""
     _right: Built | None = None
     _reference: Reference | None = None
+    _ahead: Future[Reference] | None = None
     _built: dict[frozenset[str], Built] = field(default_factory=dict)
     _patience_ends: float = math.inf
+
+    def prepare(self) -> None:
+        """Begin to run the original while its result is still planned and built."""
+        if self.options.verify:
+            self._ahead = ThreadPoolExecutor(1).submit(self._originally())
+
+    def _original(self) -> Reference:
+        ahead, self._ahead = self._ahead, None
+        return ahead.result() if ahead else self._originally()()
+
+    def _originally(self) -> Callable[[], Reference]:
+        """How the original is run; the graph is not looked at any more then."""
+        return partial(
+            reference,
+            self.model.path,
+            self.inputs.verification,
+            choices=self._choices(),
+            watched=squashed(self.model.graph),
+            spare=self.inputs.spare,
+            threads=max(self.options.thread_counts),
+            hire=self.crew.hire if self.crew else fresh,
+        )
 
     # ---- verification ------------------------------------------------------------------
 
@@ -71,13 +98,13 @@ class Judge:
         self._built[frozenset()] = full
         if not self.options.verify:
             return full
-        self.verification = self.check(full)
+        self.verification = self.check(full, self._unproved(full))
         if self.verification.status == "inconclusive":
             self.reason = self.verification.sentence
             return None
         rest, first = full, self.verification.sentence
-        if self.options.lock and self.verification.status == "failed":
-            raise VerifyError(f"the result of {self.options.lock} is wrong: {first}")
+        if self.lock and self.verification.status == "failed":
+            raise VerifyError(f"the result of {self.lock.where} is wrong: {first}")
         self._patience_ends = monotonic() + _PATIENCE
         while self.verification.status == "failed":
             if not self.verification.loads:
@@ -97,6 +124,15 @@ class Judge:
             return None
         self._right = rest
         return rest
+
+    def _unproved(self, full: Built) -> tuple[str, ...]:
+        """The ISA levels to verify; the highest alone where an equal run has verified the very
+        same library under them all."""
+        same = self.lock and full.built and self.lock.library == full.built.sha256
+        if not same or len(self.isas) < 2:
+            return ()
+        self.notes.append(f"{', '.join(self.isas[:-1])}: verified then, with the same library")
+        return self.isas[-1:]
 
     def confirm(self, final: Built, kept: Built) -> None:
         """Verify the files that are to be published, written anew from ``kept``.
@@ -130,15 +166,7 @@ class Judge:
 
     def _found(self, candidate: Built, levels: tuple[str, ...]) -> list[Verification]:
         """What each level gives."""
-        known = self._reference = self._reference or reference(
-            self.model.path,
-            self.inputs.verification,
-            choices=self._choices(),
-            watched=squashed(self.model.graph),
-            spare=self.inputs.spare,
-            threads=max(self.options.thread_counts),
-            hire=self.crew.hire if self.crew else fresh,
-        )
+        known = self._reference = self._reference or self._original()
         if known.trouble:
             return [self._compare(known, candidate, isa) for isa in levels]
         with ThreadPoolExecutor(usable_processors()) as pool:
@@ -229,7 +257,7 @@ class Judge:
 
     def time(self, candidate: Built | None) -> Built | None:
         """What of the candidate was measured faster, or None."""
-        if candidate is None or self.options.keep == "legal" or self.options.lock:
+        if candidate is None or self.options.keep == "legal" or self.lock:
             return candidate
         self.decision = decide(
             self.model.path,

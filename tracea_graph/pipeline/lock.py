@@ -28,8 +28,9 @@ from tracea_graph.ttg import TileGraph
 from tracea_graph.tuning import Drivers, Workload
 from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 from tracea_graph.version import VERSION
+from tracea_graph.views import GroupRow
 
-__all__ = ["Lock", "read_lock"]
+__all__ = ["Lock", "parse_lock", "read_lock"]
 
 _FORMAT = 2
 _SETTINGS = (
@@ -46,10 +47,16 @@ _ADVICE = "make a new one with --save-lock"
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock's content as read; ``where`` is the file, for messages."""
+    """A lock's content as read; ``where`` is the file, for messages.
+
+    ``said`` says who decided, where that was not the user; ``library`` is the SHA-256 of the
+    library that was verified then.
+    """
 
     where: str
     content: Mapping[str, Any]
+    said: str = ""
+    library: str = ""
 
     @classmethod
     def of(
@@ -96,9 +103,25 @@ class Lock:
         return json.dumps(self.content, indent=1, sort_keys=True, default=str) + "\n"
 
     @property
+    def because(self) -> str:
+        """The end of a sentence that begins with what was done."""
+        return self.said or f"as {self.where} says"
+
+    @property
     def improved(self) -> bool:
         """False if the original was kept."""
         return bool(self.content["improved"])
+
+    @property
+    def groups(self) -> tuple[GroupRow, ...]:
+        """What was found about each group."""
+        names = {field.name for field in dataclasses.fields(GroupRow)}
+        rows = ({k: v for k, v in g.items() if k in names} for g in self.content["groups"])
+        found = (GroupRow(**row) for row in rows)
+        return tuple(
+            dataclasses.replace(row, gains=tuple(row.gains), originals=tuple(row.originals))
+            for row in found
+        )
 
     @property
     def cost(self) -> CostModel:
@@ -159,6 +182,11 @@ class Lock:
                 f"{wanted.get(odd, 0)} × {odd}, and {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
             )
 
+    def check_drivers(self, found: Drivers, workloads: Sequence[Workload]) -> None:
+        """Raise UsageError if others were found since."""
+        if dict(found) != dict(self.drivers(workloads)):
+            raise UsageError(f"{self.where} was made before better drivers were found; {_ADVICE}")
+
     def drivers(self, workloads: Sequence[Workload]) -> Drivers:
         """Its tuned drivers for the problems that are left."""
         tables = {
@@ -177,6 +205,11 @@ def read_lock(path: Path) -> Lock:
         raise UsageError(f"there is no plan {path}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no plan lock: {error}") from error
+    return parse_lock(content, path)
+
+
+def parse_lock(content: Any, path: str | Path) -> Lock:
+    """A lock from what its file holds.  Raises UsageError if it is none."""
     if not isinstance(content, dict) or "format" not in content:
         raise UsageError(f"{path} is no plan lock; {_ADVICE}")
     if content["format"] != _FORMAT:

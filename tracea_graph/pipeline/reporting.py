@@ -20,6 +20,7 @@ from tracea_graph.pipeline.findings import Finding, finding_rows
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
+from tracea_graph.pipeline.memory import Memory
 from tracea_graph.pipeline.output import Paths, Stage, write_text
 from tracea_graph.pipeline.packages import runtime_conflict, versions
 from tracea_graph.pipeline.savings import saving_rows
@@ -30,6 +31,7 @@ from tracea_graph.views import (
     Report,
     SavingRow,
     TimingRow,
+    gain_of,
     rule_rows,
 )
 
@@ -59,6 +61,8 @@ class Reporter:
     notes: Sequence[str]
     clock: Clock
     compression: Compression
+    lock: Lock | None = None
+    memory: Memory = field(default_factory=Memory)
     assembly: Assembly | None = None
     held_out: float | None = None
     findings: tuple[Finding, ...] = ()
@@ -95,13 +99,13 @@ class Reporter:
         report = self._report(kept, judge, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, library)
+        recipe = workshop.recipe(judge.dropped if kept else frozenset())
+        groups = report.to_dict()["groups"]
+        lock = Lock.of(self.model.graph, self.options, self.isas, recipe, groups, kept is not None)
         if self.options.save_lock is not None:
-            recipe = workshop.recipe(judge.dropped if kept else frozenset())
-            groups = report.to_dict()["groups"]
-            lock = Lock.of(
-                self.model.graph, self.options, self.isas, recipe, groups, kept is not None
-            )
             write_text(self.options.save_lock, lock.to_json())
+        if kept is not None:
+            self.memory.keep(lock, report, kept.built.sha256 if kept.built else "")
         if kept is not None and kept.built is not None:
             workshop.foundry.published(kept.built, self.paths.library)
         return report
@@ -148,7 +152,12 @@ class Reporter:
             tried=() if kept else timings,
             warnings=self._warnings(judge),
             bindings=self.inputs.labels,
-            notes=(*self.inputs.notes, *self.compression.notes, *_skipped(kept)),
+            notes=(
+                *self.inputs.notes,
+                *self.compression.notes,
+                *judge.notes,
+                *_skipped(kept),
+            ),  # fmt: skip
             rejected=dict(check.rejected) if check else {},
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),
@@ -180,15 +189,14 @@ class Reporter:
 
     def _reason(self, kept: Built | None, judge: Judge) -> str:
         if kept is None:
-            locked = self.options.lock and f"{self.options.lock} says so"
+            locked = self.lock and f"{self.lock.where} says so"
             return judge.reason or locked or "no rewrite applies"
         before, after = len(self.model.skeleton.graph.node), len(kept.assembly.graph.regions())
         kernels = len(kept.assembly.placed)
         kind = "kernels" if kernels > 1 else "a kernel"
         which = f", {kernels} of them {kind}" if kernels else ""
-        if self.options.lock:
-            return f"{before} nodes became {after}{which}, as {self.options.lock} says"
-        return f"{before} nodes became {after}{which}, {_gain(judge)}"
+        because = self.lock.because if self.lock else gain_of(_timings(judge))
+        return f"{before} nodes became {after}{which}, {because}"
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
         found = [*self.notes, *self.compression.warnings, *self.told, *judge.warnings]
@@ -207,7 +215,12 @@ class Reporter:
         return tuple(found)
 
     def _groups(self, kept: Built | None, judge: Judge) -> tuple[GroupRow, ...]:
-        """What was decided about each group, in graph order; those that only formed later last."""
+        """What was decided about each group, in graph order; those that only formed later last.
+
+        Of a recalled decision, what was found then.
+        """
+        if kept is not None and self.lock and self.lock.said:
+            return self.lock.groups
         verdicts = {v.group.key: v for v in judge.decision.verdicts} if judge.decision else {}
         final = kept.assembly.groups if kept else {}
         planned = self.assembly.groups if self.assembly else {}
@@ -254,14 +267,3 @@ def _brief(said: str) -> str:
 def _skipped(kept: Built | None) -> tuple[str, ...]:
     """What skipping does to values that are not finite, where the kernels do not see to it."""
     return (_SKIPPED,) if kept and kept.trace.applied().get(DEAD_CHANNELS) else ()
-
-
-def _gain(judge: Judge) -> str:
-    rows = _timings(judge)
-    if not rows:
-        return "not timed"
-    slowest = min(rows, key=lambda row: row.ratio)
-    fastest = max(rows, key=lambda row: row.ratio)
-    if len(rows) == 1:
-        return f"{fastest.ratio:.2f}× as fast"
-    return f"{slowest.ratio:.2f}× to {fastest.ratio:.2f}× as fast"

@@ -9,12 +9,19 @@ from pathlib import Path
 
 from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.region import RegionParams
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.policy import CostModel
+from tracea_graph.policy.inside import Inside
+from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Case, Listener, Propose, Task, Tuned, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from
+from tracea_graph.tuning.jobs import WORTH
 
 __all__ = ["TunedModel", "tune_model"]
 
@@ -39,12 +46,14 @@ def tune_model(
     options: Options,
     *,
     lost_after: float = 60.0,
+    worth: float = WORTH,
     listen: Listener = ignore,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedModel:
     """Tune what has drivers in a model as ``options`` would write it, within their budget.
 
-    Raises ModelError, UsageError and BuildError as optimizing does.
+    What promises less than ``worth`` end to end is left as it is.  Raises ModelError, UsageError
+    and BuildError as optimizing does.
     """
     model = load(path, freeze=options.freeze_initializers)
     inputs = gather_inputs(model, options)
@@ -54,10 +63,10 @@ def tune_model(
     assembly = assemble(graph)
     bindings = [binding.symbols for binding in inputs.timed]
     loads = assembly.workloads(bindings)
-    whole = sum(planner.cost(graph, region) for region in graph.regions())
+    rest = sum(_beside(planner.cost, graph, region) for region in graph.regions())
     task = Task(
-        isas, options.thread_counts, options.budget, whole * len(bindings), options.seed,
-        options.storage, lost_after,
+        isas, options.thread_counts, options.budget, rest * len(bindings), options.seed,
+        options.storage, lost_after, worth,
     )  # fmt: skip
     found = tune(
         loads, task, options.environment, listen=listen, propose=propose,
@@ -65,3 +74,11 @@ def tune_model(
     )  # fmt: skip
     counts = {Case(w.problem, rows): w.count for w in loads for rows in w.rows}
     return TunedModel(path, tuple(found), counts)
+
+
+def _beside(cost: CostModel, graph: TileGraph, region: Region) -> float:
+    """Predicted µs of a region without its products and convolutions, which have drivers."""
+    if isinstance(region.params, RegionParams):
+        inside = Inside(graph, region)
+        return sum(_beside(cost, inside, step) for step in inside.steps)
+    return 0.0 if isinstance(region.params, GemmParams | ConvParams) else cost(graph, region)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tracea_graph.tuning.problem import Case, GemmProblem, Workload, default_of, row_class
 from tracea_graph.tuning.space import candidates, modelled_us
 
-__all__ = ["TYPICAL_ROWS", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
+__all__ = ["TYPICAL_ROWS", "WORTH", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
 
 TYPICAL_ROWS = (1, 16, 128, 1024)
 """The row count that stands for each row class of products that nobody asked for."""
@@ -23,7 +23,7 @@ _PETTY_US = 3.0
 """A product faster than this is not worth tuning: calling it costs as much."""
 _PRIOR_GAIN = 0.03
 """What a case is expected to win before any was measured, where the cost model sees less."""
-_WORTH = 0.01
+WORTH = 0.01
 """A run whose remaining cases promise less, end to end, is left as it is."""
 _UNASKED_WEIGHT = 0.1
 _FEWEST, _MOST = 4, 160
@@ -56,13 +56,13 @@ class Job:
 
 
 def jobs_of(
-    workloads: Iterable[Workload], isa: str, threads: Sequence[int], whole_us: float = 0.0
+    workloads: Iterable[Workload], isa: str, threads: Sequence[int], rest_us: float = 0.0
 ) -> list[Job]:
     """Every case of the workloads that is large enough to tune.
 
-    ``whole_us`` is what the whole model takes, by prediction.
+    ``rest_us`` is what the model's other regions take, by prediction.
     """
-    spent: dict[int, float] = {0: 0.0}
+    spent: dict[int, float] = {0: rest_us}
     found: list[tuple[Job, float]] = []
     for load in workloads:
         for rows in (*load.rows, *_others(load)):
@@ -71,7 +71,6 @@ def jobs_of(
             spent[job.run] = spent.get(job.run, 0.0) + us * load.count
             if us >= _PETTY_US:
                 found.append((job, us * load.count))
-    spent[0] = max(spent[0], whole_us)
     return [Job(j.case, j.asked, us / spent[j.run]) for j, us in found]
 
 
@@ -89,6 +88,7 @@ class Prospects:
 
     isa: str
     threads: Sequence[int]
+    worth: float = WORTH
     _seen: dict[Case, float] = field(default_factory=dict)
     _won: dict[int, list[float]] = field(default_factory=dict)
 
@@ -110,11 +110,11 @@ class Prospects:
         return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
 
     def hopeless(self, jobs: Iterable[Job]) -> set[int]:
-        """Runs whose remaining jobs together promise less than a hundredth."""
+        """Runs whose remaining jobs together promise too little."""
         sums: dict[int, float] = {}
         for job in jobs:
             sums[job.run] = sums.get(job.run, 0.0) + self.of(job)
-        return {run for run, gain in sums.items() if gain < _WORTH}
+        return {run for run, gain in sums.items() if gain < self.worth}
 
 
 def by_worth(jobs: Iterable[Job], prospects: Prospects) -> list[Job]:

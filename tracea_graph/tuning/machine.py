@@ -16,6 +16,7 @@ from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.cache import TuningCache
 from tracea_graph.tuning.events import Listener, ignore
 from tracea_graph.tuning.identity import machine_facts
+from tracea_graph.tuning.jobs import WORTH
 from tracea_graph.tuning.problem import Problem
 from tracea_graph.tuning.tuner import Pin, Propose, Tuner
 
@@ -30,17 +31,19 @@ _UNKNOWN_CACHE = 32 << 20
 class Task:
     """What to tune for: the highest of ``isas``, at these thread counts, in so many seconds.
 
-    ``whole_us`` is what the whole model takes, by prediction; ``storage`` the URL of
-    studies that other machines share; ``lost_after`` the seconds until a trial there is given up.
+    ``rest_us`` is what the model's other regions take, by prediction; ``storage`` the URL of
+    studies that other machines share; ``lost_after`` the seconds until a trial there is given up;
+    ``worth`` the end-to-end gain (a share) below which cases are left as they are.
     """
 
     isas: Sequence[str]
     threads: Sequence[int] = (1,)
     budget: float = 5.0
-    whole_us: float = 0.0
+    rest_us: float = 0.0
     seed: int = 0
     storage: str = ""
     lost_after: float = 60.0
+    worth: float = WORTH
 
 
 @contextmanager
@@ -65,8 +68,8 @@ def tuner(
         facts = machine_facts(profile, environment)
         yield Tuner(
             cache, stand, isa=task.isas[-1], threads=task.threads, facts=facts,
-            architecture=architecture_of(profile), seed=task.seed, listen=listen, propose=propose,
-            pin=pin,
+            architecture=architecture_of(profile), seed=task.seed, worth=task.worth,
+            listen=listen, propose=propose, pin=pin,
         )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def tune_together(made: Tuner, workloads: Sequence[Workload], task: Task) -> lis
     """As :meth:`Tuner.run`, with trials shared through ``task.storage``."""
     shared = Shared(task.storage, lost_after=task.lost_after, seed=task.seed)
     end = made.clock() + task.budget
-    jobs = jobs_of(workloads, made.isa, made.threads, task.whole_us)
+    jobs = jobs_of(workloads, made.isa, made.threads, task.rest_us)
     found = {job.case: made.known(job) for job in jobs}
     prospects = Prospects(made.isa, made.threads)
     todo = by_worth((j for j in jobs if found[j.case].source not in KNOWN), prospects)

@@ -32,4 +32,4 @@ def tune(
             from tracea_graph.tuning.together import tune_together  # optuna takes its time
 
             return tune_together(made, tuple(workloads), task)
-        return made.run(tuple(workloads), task.budget, task.whole_us)
+        return made.run(tuple(workloads), task.budget, task.rest_us)

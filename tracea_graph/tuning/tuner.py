@@ -21,7 +21,7 @@ from tracea_graph.policy import Architecture
 from tracea_graph.tuning.cache import Entry, TuningCache
 from tracea_graph.tuning.events import Event, Listener, Measured, Settled, Started, Tuned, ignore
 from tracea_graph.tuning.identity import about_case, difference, key_of
-from tracea_graph.tuning.jobs import Job, Prospects, allot, by_worth, jobs_of
+from tracea_graph.tuning.jobs import WORTH, Job, Prospects, allot, by_worth, jobs_of
 from tracea_graph.tuning.problem import Case, Problem, Workload, default_of
 from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import Explore, Outcome, Study, Trial, explore
@@ -59,7 +59,7 @@ class Tuner:
     ``threads`` are the thread counts a driver must do well at; ``facts`` what results depend on
     besides the problem (see ``identity``); ``architecture`` whose heroes are seeds; ``limit`` how
     many candidates a case has, the policy's first; ``propose`` may change the candidates of a
-    case, ``pin`` settle it.
+    case, ``pin`` settle it; runs that promise less than ``worth`` end to end are left.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Tuner:
         architecture: Architecture | None = None,
         limit: int | None = None,
         seed: int = 0,
+        worth: float = WORTH,
         clock: Callable[[], float] = time.monotonic,
         listen: Listener = ignore,
         propose: Propose = lambda case, ranked: ranked,
@@ -82,22 +83,22 @@ class Tuner:
         self._cache, self.stand, self._limit = cache, stand, limit
         self._architecture = architecture
         self._seed, self.clock, self.tell, self._propose = seed, clock, listen, propose
-        self._pin = pin
+        self._pin, self._worth = pin, worth
 
     def run(
-        self, workloads: Iterable[Workload], budget: float, whole_us: float = 0.0
+        self, workloads: Iterable[Workload], budget: float, rest_us: float = 0.0
     ) -> list[Tuned]:
         """Tune within ``budget`` seconds; what became of every case.
 
-        ``whole_us`` is what the whole model takes, by prediction.
+        ``rest_us`` is what the model's other regions take, by prediction.
         """
         end = self.clock() + budget
-        jobs = jobs_of(workloads, self.isa, self.threads, whole_us)
+        jobs = jobs_of(workloads, self.isa, self.threads, rest_us)
         found = {job.case: self.known(job) for job in jobs}
         if budget <= 0:
             self.tell(Started(tuple(found.values()), (), budget))
             return list(found.values())
-        prospects = Prospects(self.isa, self.threads)
+        prospects = Prospects(self.isa, self.threads, self._worth)
         for job in jobs:
             if found[job.case].source == "cache":
                 prospects.won(job, found[job.case].gain)

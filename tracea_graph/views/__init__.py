@@ -12,6 +12,7 @@ from tracea_graph.views.report import (
     RuleRow,
     SavingRow,
     TimingRow,
+    gain_of,
     rule_rows,
 )
 from tracea_graph.views.text import plain, render_report, render_rules
@@ -24,6 +25,7 @@ __all__ = [
     "RuleRow",
     "SavingRow",
     "TimingRow",
+    "gain_of",
     "plain",
     "render_graph",
     "render_report",

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tracea_graph.rewrite import Trace
 
 __all__ = [
     "CompressionRow", "FindingRow", "GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow",
-    "rule_rows", "with_folder",
+    "gain_of", "rule_rows", "with_folder",
 ]  # fmt: skip
 
 
@@ -207,6 +207,11 @@ class Report:
         return self.outcome == "improved"
 
     @property
+    def gain(self) -> str:
+        """How many times as fast the result was measured to be, in words."""
+        return gain_of(self.timings)
+
+    @property
     def files(self) -> tuple[str, ...]:
         """The files the result consists of; this report as JSON is the last."""
         found = (self.output, self.library, self.data, str(Path(self.output).with_suffix(".json")))
@@ -224,6 +229,16 @@ class Report:
         from tracea_graph.views.html import report_part
 
         return report_part(self)
+
+
+def gain_of(timings: Sequence[TimingRow]) -> str:
+    """Timings in words: the range of their ratios."""
+    ratios = sorted(row.ratio for row in timings)
+    if not ratios:
+        return "not timed"
+    if len(ratios) == 1:
+        return f"{ratios[0]:.2f}× as fast"
+    return f"{ratios[0]:.2f}× to {ratios[-1]:.2f}× as fast"
 
 
 def with_folder(path: str) -> str:

@@ -1,0 +1,130 @@
+"""What tuning gains over the policy's first choice: ``python -m models.tuned MODEL.onnx…``.
+
+Each model is tuned twice, each time from nothing: for ``--budget`` seconds, as ``tracea tune``
+would, and for ``--long`` seconds, where nothing is left out for promising little.  A row per
+region of the model says how many times as fast as the policy's first choice the best driver of
+either search was judged to be, on pairs taken after it was chosen; the last lines say what both
+come to end to end, weighted by predicted shares, and for how many regions the first choice is
+within 10 % of the best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tracea_graph.cli import values
+from tracea_graph.config import Options
+from tracea_graph.pipeline.tuning import TunedModel, tune_model
+from tracea_graph.tuning.jobs import WORTH
+
+_ENOUGH, _CLOSE, _NEAR = 0.05, 0.03, 1.10
+"""End to end: a gain worth tuning for, and what a policy may leave; of a region: near the best."""
+_DONE = ("measured", "cache", "hint")
+"""Sources of regions that were searched to the end."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One model under both searches; ``rows`` are region, share, nodes, gains, sources."""
+
+    name: str
+    rows: tuple[tuple[str, float, int, float, float, str], ...]
+    short: float
+    long: float
+
+    @property
+    def measured(self) -> list[float]:
+        """What the best driver known gains in each region that was measured."""
+        return [max(row[3], row[4]) for row in self.rows if row[5] in _DONE]
+
+    @property
+    def verdict(self) -> str:
+        """Whether tuning gains enough, or the policy leaves too little to gain."""
+        if self.short >= _ENOUGH:
+            return f"reached: the short search saves {self.short:.1%} end to end"
+        best, open_ = max(self.short, self.long), sum(r[1] for r in self.rows if r[5] not in _DONE)
+        if best <= _CLOSE and open_ > _CLOSE:
+            return f"open: regions with {open_:.0%} of the time were not searched to the end"
+        if best <= _CLOSE:
+            return f"reached: the policy is within {best:.1%} of the best found, end to end"
+        return f"missed: the long search saves {self.long:.1%}, the short one {self.short:.1%}"
+
+
+def _searched(
+    path: Path, args: argparse.Namespace, budget: float, worth: float = WORTH
+) -> TunedModel:
+    with tempfile.TemporaryDirectory(prefix="tracea-tuned-") as folder:
+        return tune_model(
+            path,
+            Options(
+                threads=args.threads, precision=args.precision, seed=args.seed, budget=budget,
+                cache=Path(folder), effort="thorough",
+            ),
+            worth=worth,
+        )  # fmt: skip
+
+
+def compare(path: Path, args: argparse.Namespace) -> Compared:
+    """Both searches of one model."""
+    short, long = _searched(path, args, args.budget), _searched(path, args, args.long, 0.0)
+    gains = {t.case: t.gain for t in short.tuned}
+    rows = [
+        (str(t.case), t.share, long.counts[t.case], gains.get(t.case, 1.0), t.gain, t.source)
+        for t in long.tuned
+        if t.case in long.counts
+    ]
+    rows.sort(key=lambda row: -row[1])
+    return Compared(f"{path.stem} {args.precision}", tuple(rows), short.saved, long.saved)
+
+
+def render(found: Compared, budget: float, long: float) -> Table:
+    """A row per region."""
+    table = Table(title=found.name, title_justify="left")
+    for name in ("region", "share", "nodes", f"{budget:.0f} s", f"{long:.0f} s", ""):
+        table.add_column(name, justify="left" if name in ("region", "") else "right")
+    for region, share, nodes, first, best, source in found.rows:
+        said = "" if source == "measured" else source
+        table.add_row(region, f"{share:.1%}", str(nodes), f"{first:.3f}×", f"{best:.3f}×", said)
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a table per model and what they come to together."""
+    parser = argparse.ArgumentParser(prog="python -m models.tuned", description=__doc__)
+    add: Any = parser.add_argument
+    add("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    add("--budget", type=values.seconds, default=60.0, help="of the short search (default: 60)")
+    add("--long", type=values.seconds, default=1200.0, help="of the long one (default: 1200)")
+    add("--threads", type=values.threads, default=(), metavar="N[,M]", help="default: 1 and all")
+    add("--precision", choices=("fp32", "bf16", "bf16-weights"), default="fp32")
+    add("--seed", type=int, default=0)
+    add("-o", dest="out", type=Path, metavar="FILE.json", help="append what was found")
+    args = parser.parse_args(argv)
+    console, found = Console(), list[Compared]()
+    for path in args.models:
+        one = compare(path, args)
+        found.append(one)
+        console.print(render(one, args.budget, args.long), f"{one.name}: {one.verdict}", sep="\n")
+        if args.out:
+            with args.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(vars(one)) + "\n")
+    gains = [gain for one in found for gain in one.measured]
+    near, left = sum(gain <= _NEAR for gain in gains), sum(len(one.rows) for one in found)
+    share = near / len(gains) if gains else 1.0
+    console.print(
+        f"first choice within 10 % of the best: {near} of {len(gains)} regions ({share:.0%}); "
+        f"{left - len(gains)} were not searched to the end"
+    )
+
+
+if __name__ == "__main__":
+    main()

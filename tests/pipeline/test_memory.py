@@ -1,0 +1,190 @@
+"""An equal run applies what an earlier one decided, says so, and verifies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import numpy_helper
+from tiny import transformer
+
+from tracea_graph import Options, api
+from tracea_graph.check.decide import Decision, Group, Verdict
+from tracea_graph.check.timing import Ratio
+from tracea_graph.config import Environment
+from tracea_graph.pipeline import candidates, judging, memory
+from tracea_graph.views import Report
+
+pytestmark = pytest.mark.compiler
+GAIN = Ratio(2.0, 1.0, 2.0, 1.0, 2.0, 1.9, 2.1, 30)
+Run = Callable[..., Report]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return transformer(tmp_path_factory.mktemp("memory"))
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many groups were decided about in each run that decided; all are faster."""
+    counts: list[int] = []
+
+    def decide(
+        original: Path, groups: Sequence[Group], build: Any, feeds: Any, **named: Any
+    ) -> Decision:
+        counts.append(len(groups))
+        verdicts = tuple(Verdict(g, True, "measured") for g in groups)
+        kept = frozenset(g.key for g in groups)
+        return Decision(kept, verdicts, {(1, "default"): GAIN}, build(frozenset()))
+
+    monkeypatch.setattr(judging, "decide", decide)
+    return counts
+
+
+@pytest.fixture
+def run(model: Path, tmp_path: Path, decided: list[int]) -> Run:
+    """Optimizes the model with a cache of the test's own, compiled objects aside."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    objects = Environment().cache / "objects"
+    objects.mkdir(parents=True, exist_ok=True)
+    (cache / "objects").symlink_to(objects)
+
+    def optimize(path: Path = model, **more: Any) -> Report:
+        options = {"target": "cpu:scalar", **more}  # one level to verify is enough
+        return api.optimize(path, Options(output=tmp_path / "out.onnx", cache=cache, **options))
+
+    return optimize
+
+
+def test_an_equal_run_decides_nothing_and_verifies(
+    run: Run, decided: list[int], model: Path, tmp_path: Path
+) -> None:
+    first = run(target="host")
+    files = [(tmp_path / f"out{end}").read_bytes() for end in (".onnx", ".so")]
+    again = run(shutil.copy(model, tmp_path / "copy.onnx"), target="host")
+    assert len(decided) == 1
+    assert first.improved and again.improved and again.status == "passed"
+    assert "2.00× as fast" in first.reason and "decided on" not in first.reason
+    assert "decided on 20" in again.reason and again.reason.endswith("verified again now")
+    assert "2.00× as fast" in again.reason and not again.timings
+    assert again.groups == first.groups
+    assert [(tmp_path / f"out{end}").read_bytes() for end in (".onnx", ".so")] == files
+    assert any("verified then, with the same library" in note for note in again.notes) == (
+        len(again.isas) > 1
+    )
+
+
+@pytest.mark.parametrize("change", [{"fresh": True}, {"budget": 77.0}])
+def test_what_differs_is_decided_anew(
+    run: Run, decided: list[int], change: dict[str, Any]
+) -> None:
+    run()
+    assert "decided on" not in run(**change).reason
+    assert len(decided) == 2
+
+
+def test_other_weights_are_another_model(
+    run: Run, decided: list[int], model: Path, tmp_path: Path
+) -> None:
+    run()
+    trained = onnx.load(model)
+    weight = trained.graph.initializer[0]
+    numbers = numpy_helper.to_array(weight).copy()
+    numbers.flat[0] += 1
+    weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
+    onnx.save(trained, tmp_path / "trained.onnx")
+    run(tmp_path / "trained.onnx")
+    assert len(decided) == 2
+
+
+def test_another_compiler_machine_or_source_decides_anew(
+    run: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+    facts = memory.machine_facts
+    monkeypatch.setattr(memory, "machine_facts", lambda *a: {**facts(*a), "compiler": "another"})
+    run()
+    monkeypatch.setattr(memory, "_sources", lambda: "others")
+    run()
+    assert len(decided) == 3
+    run()
+    assert len(decided) == 3
+
+
+def test_drivers_found_since_make_it_out_of_date(
+    run: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+
+    def tables(tuned: Any) -> dict[Any, Any]:
+        return {
+            t.case.problem: (replace(t.case.problem.defaults[-1], panel_group=2),) for t in tuned
+        }
+
+    monkeypatch.setattr(candidates, "tables", tables)
+    assert "decided on" not in run().reason and len(decided) == 2
+    assert "decided on" in run().reason and len(decided) == 2
+
+
+def test_a_result_that_is_wrong_now_is_decided_anew(
+    run: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+    compare, wrong = judging.compare, [True]
+
+    def once(*given: Any, **named: Any) -> Any:
+        found = compare(*given, **named)
+        return replace(found, status="failed") if wrong and wrong.pop() else found
+
+    monkeypatch.setattr(judging, "compare", once)
+    report = run()
+    assert report.improved and "decided on" not in report.reason and len(decided) == 2
+
+
+@pytest.mark.parametrize("text", ["{", '{"made": 1, "gain": "", "lock": 3}'])
+def test_a_spoilt_decision_is_made_again(
+    run: Run, decided: list[int], tmp_path: Path, text: str
+) -> None:
+    run()
+    (path,) = (tmp_path / "cache" / memory.FOLDER).glob("*.json")
+    path.write_text(text)
+    run()
+    assert len(decided) == 2
+    assert json.loads(path.read_text())["gain"] == "2.00× as fast"
+
+
+def test_an_original_that_was_kept_is_judged_anew(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def none(original: Path, groups: Sequence[Group], *given: Any, **named: Any) -> Decision:
+        counts.append(1)
+        verdicts = tuple(Verdict(g, False, "dropped: no gain") for g in groups)
+        return Decision(frozenset(), verdicts, {(1, "default"): GAIN}, None)
+
+    monkeypatch.setattr(judging, "decide", none)
+    assert not run().improved and not run().improved
+    assert len(counts) == 2 and not (tmp_path / "cache" / memory.FOLDER).exists()
+
+
+def test_old_decisions_go_and_a_folder_that_cannot_be_written_costs_time_alone(
+    run: Run, decided: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache" / memory.FOLDER
+    folder.write_text("in the way")
+    assert run().improved and run().improved
+    assert len(decided) == 2
+    folder.unlink()
+    monkeypatch.setattr(memory, "_MOST", 1)
+    run()
+    run(budget=77.0)
+    assert len(list(folder.glob("*.json"))) == 1

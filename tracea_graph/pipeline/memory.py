@@ -1,0 +1,136 @@
+"""What earlier runs decided, to be applied again where nothing it rests on has changed.
+
+A decision is a plan lock in ``CACHE/decisions``, under a digest of the model's files, all options
+that matter, the machine, the compiler, ONNX Runtime and this package's version and sources.  An
+equal run applies it: nothing is tuned or timed again, but the result is built and verified anew.
+Drivers found since, or a result that is wrong now, make it out of date.  Only results that were
+measured faster are remembered: an original that was kept is judged anew every time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from tracea_graph import version
+from tracea_graph.build.cache import digest, write_whole
+from tracea_graph.config import Options
+from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.pipeline.lock import Lock, parse_lock
+from tracea_graph.tuning.identity import machine_facts
+from tracea_graph.views import Report
+
+__all__ = ["FOLDER", "Memory"]
+
+FOLDER = "decisions"
+_MOST = 200
+"""Decisions kept; the oldest go first."""
+_PLACES = frozenset(
+    ("output", "cache", "lock", "save_lock", "keep_sources", "until", "storage", "fresh")
+)
+"""Options that change where things go, not what they are."""
+_SOURCES = ("*.py", "*.h", "*.cpp", "*.in")
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """The place of one decision; ``path`` is None where nothing is to be remembered."""
+
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, files: Sequence[Path], options: Options, isas: Sequence[str]) -> Memory:
+        """Where the decision about a model lies.  Smaller models and plans from a file have none,
+        nor has what a user's own data or metric decides."""
+        own = options.data or options.holdout or options.metric or options.compresses
+        if own or options.lock or options.keep != "faster" or not options.verify:
+            return cls()
+        try:
+            facts = machine_facts(profile_cpu(), options.environment)
+        except BuildError:
+            return cls()
+        settings = {k: v for k, v in dataclasses.asdict(options).items() if k not in _PLACES}
+        settings["threads"] = options.thread_counts
+        about = json.dumps([settings, facts, list(isas), _sources()], sort_keys=True, default=str)
+        key = digest(about, *map(_content, files))
+        return cls(options.environment.cache / FOLDER / f"{key}.json")
+
+    def recall(self) -> Lock | None:
+        """The decision, as a lock that says when it was made; None if there is none."""
+        if self.path is None:
+            return None
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            made = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(found["made"])))
+            said = f"decided on {made} ({found['gain']}), verified again now"
+            lock = parse_lock(found["lock"], str(self.path))
+            return dataclasses.replace(lock, said=said, library=str(found["library"]))
+        except (OSError, ValueError, KeyError, TypeError, UsageError):
+            return None
+
+    def keep(self, lock: Lock, report: Report, library: str) -> None:
+        """Remember a decision and its library, by its SHA-256.
+
+        A folder that cannot be written costs the next run its time.
+        """
+        if self.path is None or not report.timings:
+            return
+        found = {
+            "made": time.time(), "gain": report.gain, "lock": lock.content, "library": library
+        }  # fmt: skip
+        with suppress(OSError):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self.path, json.dumps(found, default=str).encode(), 0o600)
+            for old in _by_age(self.path.parent.glob("*.json"))[_MOST:]:
+                old.unlink(missing_ok=True)
+
+    @contextmanager
+    def holding(self, lock: Lock | None) -> Iterator[None]:
+        """While a recalled decision is applied: one that fails is forgotten.
+
+        Raises OutdatedError then, and lets errors of other runs be.
+        """
+        try:
+            yield
+        except (UsageError, VerifyError) as error:
+            if lock is None or not lock.said:
+                raise
+            self.forget()
+            raise OutdatedError(str(error)) from error
+
+    def forget(self) -> None:
+        """The decision does not hold any more."""
+        if self.path is not None:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+
+def _by_age(paths: Iterable[Path]) -> list[Path]:
+    """The newest first."""
+    return sorted(paths, key=lambda path: -path.stat().st_mtime)
+
+
+def _content(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def _sources() -> str:
+    """A digest of this package's own text: whoever changes a rule gets a new decision."""
+    root = Path(version.__file__).parent
+    found = (
+        Path(folder) / name
+        for folder, _, names in os.walk(root, followlinks=True)
+        for name in names
+        if any(Path(name).match(glob) for glob in _SOURCES)
+    )
+    return digest(*(path.read_bytes() for path in sorted(found)))
