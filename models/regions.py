@@ -1,9 +1,9 @@
 """How long regions take: ``python -m models.regions MODEL.onnx… -o FILE.json`` measures them.
 
-Every model is rewritten by all rules but the one that joins convolutions, so that each is a node
-of its own, and timed node by node on one core; so is the original, node by node as it stands.
-Equal regions are one row.  The file is what ``models.fit`` fits the cost model to, and what
-``tests/policy`` holds it to:
+Every model is rewritten by all rules but those that join regions to programs, so that each is a
+node of its own, and timed node by node on one core; so is the original, node by node as it
+stands.  Equal regions are one row.  The file is what ``models.fit`` fits the cost model to, and
+what ``tests/policy`` holds it to:
 
     {"machine": {…}, "models": {name: {"bindings": {…}, "rows": [[what, value, count, us]…]}}}
 
@@ -35,7 +35,7 @@ from tracea_graph.ttg.blocks import signature
 
 __all__ = ["APART", "Measured", "Planned", "cost_model", "measured", "planned"]
 
-APART = Options(keep="legal", verify=False, skip=("trunk",))
+APART = Options(keep="legal", verify=False, skip=("trunk", "blocks"))
 """How the measured results are made."""
 _RUNS = 25
 

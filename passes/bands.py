@@ -52,7 +52,7 @@ class RunInBands:
             else:
                 yield Miss(self.name, region.id, f"steps {band.first} to {band.last}: {why}")
         if bands:
-            new = replace(region, params=replace(params, bands=tuple(bands)), rule=self.name)
+            new = replace(region, params=replace(params, bands=tuple(bands)))
             yield Proposal(self.name, (region,), (new,))
 
 

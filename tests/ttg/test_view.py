@@ -12,8 +12,10 @@ from ttg.models import gemm, rows
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import MemoryLevel, Region, RegionModel, TileGraph
 from tracea_graph.ttg.blocks import repeated_blocks
+from tracea_graph.ttg.html import _facts
 
 EVIL = '<script>alert("x")</script>&\x00\ud800'
 F32 = DType.F32
@@ -176,6 +178,22 @@ def test_opaque_and_unbound_regions_show_why_not() -> None:
     graph.describe = _describe
     with pytest.raises(GraphError, match="no binding for 'seq'"):
         graph.show("c")
+
+
+def test_needs_name_the_producers_of_the_region_that_is_shown() -> None:
+    """Equal regions share one tile map, not the names in it."""
+    layers = [f"v{i}" for i in range(4)]
+    nodes = [Node("Relu", (a,), (b,), name=b) for a, b in itertools.pairwise(layers)]
+    specs = {v: TensorSpec(F32, (8, 8)) for v in layers}
+    graph = TileGraph.of_nodes(nodes, ["v0"], ["v3"], {}, specs)
+    graph.describe = space_of
+    facts = _facts(graph, ("n1", "n2"))
+    kinds = {node["kind"] for node in facts["nodes"].values()}
+    assert len(kinds) == 1, "both read what an equal region writes"
+    (need,) = facts["kinds"][kinds.pop()]["map"]["needs"]
+    at = need["read"]
+    shown = {n: (f["reads"][at], f["sources"][at]) for n, f in facts["nodes"].items()}
+    assert shown == {"n1": ("v1: f32[8,8]", "n0"), "n2": ("v2: f32[8,8]", "n1")}
 
 
 def test_exports_hold_every_region_and_edge() -> None:

@@ -22,6 +22,7 @@ from tracea_graph.onnx_io.inlining import inline_bodies
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.tensors import Segment
 from tracea_graph.onnx_io.wire import Span, Spans, WireError, skim
+from tracea_graph.ops.inside import inside_of
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import TileGraph
 
@@ -193,5 +194,5 @@ def _tile_graph(draft: Draft, inputs: tuple[str, ...]) -> TileGraph:
         draft.opsets.get("", validate.newest_opset()),
         draft.skeleton.graph.name,
     )
-    graph.describe = space_of
+    graph.describe, graph.open = space_of, inside_of
     return graph

@@ -7,7 +7,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Inside"]
+__all__ = ["Inside", "inside_of"]
 
 _WORDS = {kind: word for word, kind in VOCABULARY}
 
@@ -32,3 +32,8 @@ class Inside(TileGraph):
         specs = dict(zip(names, found, strict=True))
         super().__init__(self.steps, tuple(inputs), tuple(leaving), weights, specs, graph.opset)
         self.describe = space_of
+
+
+def inside_of(region: Region, graph: TileGraph) -> TileGraph | None:
+    """The steps of a region; None for one of a single operator or word."""
+    return Inside(graph, region) if isinstance(region.params, RegionParams) else None

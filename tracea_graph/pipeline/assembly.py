@@ -17,6 +17,7 @@ from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.program import Program
+from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.bands import BANDED
 from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.passes.lower import lower
@@ -58,7 +59,7 @@ class Assembly:
         groups: dict[str, list[Placed]] = {}
         for item in self.placed:
             groups.setdefault(item.group, []).append(item)
-            if item.region.rule == BANDED:
+            if isinstance(item.region.params, RegionParams) and item.region.params.bands:
                 groups.setdefault(f"{item.group} {BANDED}", []).append(item)
         return groups
 

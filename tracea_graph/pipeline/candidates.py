@@ -106,8 +106,8 @@ class Workshop:
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
-            rule = items[0].region.rule
-            if rule in FORMS and (rule != BANDED or group != items[0].group):
+            rule = items[0].region.rule if group == items[0].group else BANDED
+            if rule in FORMS:
                 self._rules[group] = rule
         return assembly, plan
 

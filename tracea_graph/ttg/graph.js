@@ -23,10 +23,10 @@
     return made;
   }
   function number(x) {
-    const units = ["", " k", " M", " G", " T"];
+    const units = ["", "k", "M", "G", "T"];
     let i = 0;
     while (x >= 1000 && i < 4) { x /= 1000; i += 1; }
-    return x.toPrecision(3) + units[i];
+    return (i ? x.toPrecision(3) : String(Math.round(x))) + " " + units[i];
   }
 
   // ---- colours ------------------------------------------------------------------------
@@ -94,14 +94,16 @@
       fill: fill, stroke: "#cbd5e1",
     }, parent || g.svg);
   }
-  function tileMap(map, parent) {
+  // what equal regions share is stored once, so names come from the region `n` that is shown
+  function tileMap(map, parent, n) {
     const axes = map.axes.map(function (a) { return a[0] + "=" + a[1] + (a[2] ? " (sum)" : ""); });
     parent.appendChild(make("p", "loops " + axes.join(", ") + "; " + map.grid.join(" × ") +
       " tiles of " + map.tile.join(" × ") + (map.batch > 1 ? ", " + map.batch + " problems" : "")));
     const own = grid("tiles, in launch order", map.grid[0], map.grid[1], parent);
     const others = map.needs.map(function (need) {
-      const g = grid(need.value + " ← " + need.producer + " (" + need.kind + ")",
-        need.grid[0], need.grid[1], parent);
+      const value = n ? n.reads[need.read].replace(/: [^:]*$/, "") : need.value;
+      const producer = n ? n.sources[need.read] : need.producer;
+      const g = grid(value + " ← " + producer + " (" + need.kind + ")", need.grid[0], need.grid[1], parent);
       for (let i = 0; need.grid[0] > i; i += 1) {
         for (let j = 0; need.grid[1] > j; j += 1) cell(g, i, j, "#f8fafc");
       }
@@ -145,10 +147,35 @@
   }
 
   // ---- the panel ----------------------------------------------------------------------
-  function list(title, items) {
+  function list(title, items, parent) {
     if (!items.length) return;
-    panel.appendChild(make("div", title, "font-weight:600;margin-top:4px"));
-    panel.appendChild(make("div", items.join("\n"), "white-space:pre-wrap;overflow-wrap:anywhere"));
+    parent.appendChild(make("div", title, "font-weight:600;margin-top:4px"));
+    parent.appendChild(make("div", items.join("\n"), "white-space:pre-wrap;overflow-wrap:anywhere"));
+  }
+  function tiles(kind, n, parent) {
+    if (kind.map) tileMap(kind.map, parent, n);
+    else parent.appendChild(make("p", kind.why || "no tiles: its loops are not modelled"));
+  }
+  function program(kind, parent) {
+    const line = make("div", undefined, "margin-top:8px");
+    const select = make("select");
+    kind.steps.forEach(function (step, i) {
+      select.appendChild(make("option", i + " " + step.op + " → " + step.writes[0]));
+      select.lastChild.value = i;
+    });
+    line.appendChild(make("label", "step "));
+    line.appendChild(select);
+    parent.appendChild(line);
+    const shown = make("div");
+    parent.appendChild(shown);
+    select.onchange = function () {
+      const step = kind.steps[select.value], inner = kind.kinds[step.kind];
+      shown.textContent = "";
+      list("writes", step.writes, shown);
+      list("reads", step.reads, shown);
+      tiles(inner, step, shown);
+    };
+    select.onchange();
   }
   let marked = null;
   function open(name) {
@@ -159,18 +186,24 @@
     marked.setAttribute("stroke-width", 3);
     panel.textContent = "";
     const kind = facts.kinds[n.kind];
-    const said = [kind.family];
+    const said = [kind.steps ? "program of " + kind.steps.length + " steps" : kind.family];
     if (n.rule) said.push("made by " + n.rule);
     if (kind.flops !== undefined) said.push(number(kind.flops) + "FLOP");
     if (n.microseconds !== undefined) said.push("predicted " + n.microseconds.toPrecision(3) + " µs");
     if (n.bound) said.push(n.bound + " bound");
     panel.appendChild(make("div", n.op, "font-size:14px;font-weight:600"));
     panel.appendChild(make("div", name + ": " + said.join(", ")));
-    list("writes", n.writes);
-    list("reads", n.reads);
-    list("stands for", n.rule ? n.originals : []);
-    if (kind.map) tileMap(kind.map, panel);
-    else panel.appendChild(make("p", kind.why || "no tiles: its loops are not modelled"));
+    list("writes", n.writes, panel);
+    if (!kind.steps) list("reads", n.reads, panel);
+    if (kind.steps) program(kind, panel);
+    else tiles(kind, n, panel);
+    if (n.rule) {
+      const folded = make("details");
+      folded.open = n.originals.length <= 12;
+      folded.appendChild(make("summary", "stands for", "font-weight:600;cursor:pointer"));
+      folded.appendChild(make("div", n.originals.join("\n"), "white-space:pre-wrap;overflow-wrap:anywhere"));
+      panel.appendChild(folded);
+    }
   }
   for (const name of Object.keys(nodes)) {
     if (!boxes[name]) continue;

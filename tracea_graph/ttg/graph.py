@@ -58,8 +58,9 @@ class TileGraph:
     of the default operator set.  ``nx`` is the networkx view: nodes ``input:NAME``,
     ``const:NAME``, ``output:NAME`` and one per region id, edges keyed ``(value, operand)``.
     ``describe`` says what a region does; whoever knows operators sets it, until then all are
-    opaque.  ``appraise`` says what a region costs (``microseconds``, ``bound`` …), and
-    ``bindings`` are the symbol values that drawings assume.
+    opaque.  ``open`` gives the steps of a region of several as a graph.  ``appraise`` says what a
+    region costs (``microseconds``, ``bound`` …), and ``bindings`` are the symbol values that
+    drawings assume.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class TileGraph:
         self.weights, self.specs = dict(weights), dict(specs)
         self.opset, self.name = opset, name
         self.describe: Describe = _opaque
+        self.open: Open = _closed
         self.appraise: Appraise = _unknown
         self.bindings: Mapping[str, int] = {}
         self._entries, self._sinks = frozenset(self.inputs), frozenset(self.outputs)
@@ -108,7 +110,7 @@ class TileGraph:
             self.regions(), self.inputs, self.outputs, self.weights, self.specs, self.opset,
             self.name,
         )  # fmt: skip
-        twin.describe, twin.appraise = self.describe, self.appraise
+        twin.describe, twin.appraise, twin.open = self.describe, self.appraise, self.open
         twin.bindings = self.bindings
         return twin
 
@@ -346,14 +348,24 @@ class TileGraph:
     ) -> TileView:
         """The tile map of a region, by its id or a value or original node it stands for.
 
-        Raises GraphError if there is no such region, it is opaque, or a symbol has no binding.
+        A region of several steps shows its last one; ``ID#N`` names the step that writes its value
+        N.  Raises GraphError if there is no such region, it is opaque, or a symbol has no binding.
         """
-        region = self.region(name) or self.producer(name)
-        named = (r for r in self.regions() if any(n.name == name for n in r.nodes))
+        program, _, step = name.partition("#")
+        region = self.region(program) or self.producer(program)
+        named = (r for r in self.regions() if any(n.name == program for n in r.nodes))
         region = region or next(named, None)
         if region is None:
             raise GraphError(f"no region is called {name!r}, writes it or stands for it")
-        return TileView(tile_map(self, region, {**self.bindings, **(bindings or {})}, tile, order))
+        inside, graph = self.open(region, self), self
+        if inside is not None:
+            found = inside.region(f"{region.id}#{step}") if step else inside.regions()[-1]
+            if found is None:
+                raise GraphError(f"{region.id!r} has no step that writes its value {step}")
+            region, graph = found, inside
+        return TileView(
+            tile_map(graph, region, {**self.bindings, **(bindings or {})}, tile, order)
+        )
 
     def diff(self, after: TileGraph) -> GraphDiff:
         """This graph beside what became of it."""
@@ -394,10 +406,17 @@ class TileGraph:
 Describe = Callable[[Region, TileGraph], RegionModel | None]
 
 
+Open = Callable[[Region, "TileGraph"], "TileGraph | None"]
+
+
 Appraise = Callable[[Region], Mapping[str, float | str]]
 
 
 def _opaque(region: Region, graph: TileGraph) -> RegionModel | None:
+    return None
+
+
+def _closed(region: Region, graph: TileGraph) -> TileGraph | None:
     return None
 
 

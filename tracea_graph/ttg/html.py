@@ -32,6 +32,7 @@ FAMILIES = {
     "reduction": "#ddd6fe",
     "elementwise": "#bbf7d0",
     "movement": "#e2e8f0",
+    "program": "#fbcfe8",
     "opaque": "#f1f3f4",
 }
 _STYLE = (
@@ -111,7 +112,7 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
         region = graph.region(name)
         if region is None:
             continue
-        key = f"{crc32(signature(graph, region).encode(errors='replace')):08x}"
+        key = _key(graph, region)
         if key not in kinds:
             kinds[key] = _kind(graph, region)
         nodes[name] = {
@@ -120,6 +121,7 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
             "rule": region.rule,
             "pass": _colour(region.rule) if region.rule else NEUTRAL["region"],
             "reads": [f"{v}: {graph.spec(v)}" for v in region.reads],
+            "sources": _sources(graph, region),
             "writes": [f"{v}: {graph.spec(v)}" for v in region.writes],
             "originals": [n.name or n.op for n in region.nodes[:40]],
             **graph.appraise(region),
@@ -127,7 +129,22 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
     return {"nodes": nodes, "kinds": kinds, "families": FAMILIES}
 
 
+def _key(graph: TileGraph, region: Region) -> str:
+    """Equal for regions whose tiles and needs are alike: their producers are too."""
+    made = (graph.producer(v) for v in region.reads)
+    parts = [signature(graph, r) if r is not None else "" for r in (region, *made)]
+    return f"{crc32('|'.join(parts).encode(errors='replace')):08x}"
+
+
+def _sources(graph: TileGraph, region: Region) -> list[str]:
+    """Who writes each value a region reads; empty for inputs and constants."""
+    return [r.id if (r := graph.producer(v)) is not None else "" for v in region.reads]
+
+
 def _kind(graph: TileGraph, region: Region) -> dict[str, Any]:
+    inside = graph.open(region, graph)
+    if inside is not None:
+        return {"family": "program", **_steps(graph, inside)}
     model = graph.model(region)
     found: dict[str, Any] = {"family": family_of(model)}
     if model is None:
@@ -138,6 +155,38 @@ def _kind(graph: TileGraph, region: Region) -> dict[str, Any]:
     except GraphError as why:
         found["why"] = str(why)
     return found
+
+
+def _steps(graph: TileGraph, inside: TileGraph) -> dict[str, Any]:
+    """The steps of a program, in order; what equal ones share is stored once."""
+    kinds: dict[str, Any] = {}
+    steps = []
+    inside.bindings = graph.bindings
+    for step in inside.regions():
+        key = _key(inside, step)
+        if key not in kinds:
+            kinds[key] = _kind(inside, step)
+        steps.append(
+            {
+                "op": step.op,
+                "kind": key,
+                "reads": [_inner(inside, v) for v in step.reads],
+                "writes": [_inner(inside, v) for v in step.writes],
+                "sources": [_step_name(source) for source in _sources(inside, step)],
+            }
+        )
+    flops = sum(kinds[step["kind"]].get("flops", 0.0) for step in steps)
+    return {"steps": steps, "kinds": kinds, "flops": flops}
+
+
+def _inner(inside: TileGraph, value: str) -> str:
+    """A value with its spec; those between steps by their number alone."""
+    _, mark, number = value.rpartition("#") if inside.producer(value) else ("", "", value)
+    return f"{mark}{number}: {inside.spec(value)}"
+
+
+def _step_name(step: str) -> str:
+    return f"#{step.rpartition('#')[2]}" if step else ""
 
 
 def _by_rule(graph: TileGraph) -> Any:

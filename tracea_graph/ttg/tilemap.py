@@ -23,8 +23,12 @@ _MOST = 4096
 
 @dataclass(frozen=True)
 class Need:
-    """What each tile needs of one producer: rectangles ``[tile, m, m_end, n, n_end]``."""
+    """What each tile needs of one producer: rectangles ``[tile, m, m_end, n, n_end]``.
 
+    ``read`` is the value's place among those the region reads.
+    """
+
+    read: int
     value: str
     producer: str
     kind: str
@@ -78,7 +82,7 @@ def tile_map(
     needs = tuple(
         need
         for value in dict.fromkeys(region.reads)
-        if (need := _need(graph, value, tiles, bindings)) is not None
+        if (need := _need(graph, region, value, tiles, bindings)) is not None
     )
     table = tiles.table
     return TileMap(
@@ -100,7 +104,7 @@ def _power(extent: int, parts: int) -> int:
 
 
 def _need(
-    graph: TileGraph, value: str, consumer: TileSet, bindings: Mapping[str, int]
+    graph: TileGraph, region: Region, value: str, consumer: TileSet, bindings: Mapping[str, int]
 ) -> Need | None:
     """None for a value no modelled region produces, or one with too many tiles to draw."""
     producer = graph.producer(value)
@@ -116,4 +120,4 @@ def _need(
     rectangles = dependences(tiles, consumer, value)
     rows = tuple(tuple(row) for row in rectangles.tolist())
     kind = dependence_kind(rectangles, tiles)
-    return Need(value, producer.id, kind, tiles.grid, rows)
+    return Need(region.reads.index(value), value, producer.id, kind, tiles.grid, rows)
