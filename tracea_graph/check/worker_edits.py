@@ -69,62 +69,6 @@ def message(field: int, body: bytes) -> bytes:
     return bytes((*head, size)) + body
 
 
-GRAPH, OUTPUT, NAME = 7, 12, 1
-"""Field numbers in onnx.proto3: of a model, of a graph, of a value."""
-
-
-def extended(path: str, extra: Sequence[str], _: object) -> bytes:
-    """The model with more of its values as outputs, without parsing its weights.
-
-    Of a message that stands twice in a protobuf file the parts are merged: a second graph that
-    has nothing but outputs adds them to the first (protobuf encoding, "Last One Wins").
-    """
-    data = Path(path).read_bytes()
-    graphs = [place for field, *place in fields(data, 0, len(data)) if field == GRAPH]
-    known = {
-        data[a:b].decode()
-        for graph in graphs
-        for field, *output in fields(data, *graph) if field == OUTPUT
-        for name, a, b in fields(data, *output) if name == NAME
-    }  # fmt: skip
-    outputs = (message(OUTPUT, message(NAME, v.encode())) for v in extra if v not in known)
-    return b"".join((data, message(GRAPH, b"".join(outputs))))
-
-
-def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Numbers and places of a message's length-delimited fields; what has no length is passed."""
-    while at < end:
-        key, at = varint(data, at)
-        if key & 7 == 2:
-            size, at = varint(data, at)
-            yield key >> 3, at, at + size
-            at += size
-        elif key & 7 == 0:
-            at = varint(data, at)[1]
-        else:
-            at += {1: 8, 5: 4}[key & 7]
-
-
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and the place behind it."""
-    value = shift = 0
-    while True:
-        value |= (data[at] & 127) << shift
-        at, shift = at + 1, shift + 7
-        if data[at - 1] < 128:
-            return value, at
-
-
-def message(field: int, body: bytes) -> bytes:
-    """A length-delimited field."""
-    head = bytearray([field << 3 | 2])
-    size = len(body)
-    while size > 127:
-        head.append(size & 127 | 128)
-        size >>= 7
-    return bytes((*head, size)) + body
-
-
 def edited(path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]]) -> bytes:
     """The model with more of its values as outputs, and random ones as inputs."""
     import onnx

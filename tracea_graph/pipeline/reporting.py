@@ -157,7 +157,7 @@ class Reporter:
                 *self.compression.notes,
                 *judge.notes,
                 *_skipped(kept),
-            ),  # fmt: skip
+            ),
             rejected=dict(check.rejected) if check else {},
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),

@@ -11,13 +11,13 @@ from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of
 from tracea_graph.policy import CostModel
-from tracea_graph.policy.inside import Inside
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Case, Listener, Propose, Task, Tuned, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from

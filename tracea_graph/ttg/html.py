@@ -160,7 +160,7 @@ def _kind(graph: TileGraph, region: Region) -> dict[str, Any]:
 def _steps(graph: TileGraph, inside: TileGraph) -> dict[str, Any]:
     """The steps of a program, in order; what equal ones share is stored once."""
     kinds: dict[str, Any] = {}
-    steps = []
+    steps: list[dict[str, Any]] = []
     inside.bindings = graph.bindings
     for step in inside.regions():
         key = _key(inside, step)
