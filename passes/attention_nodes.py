@@ -29,7 +29,6 @@ __all__ = ["LiftAttention"]
 _MULTI_HEAD = "com.microsoft::MultiHeadAttention"
 _UNMODELLED = {
     "com.microsoft::GroupQueryAttention": "it appends to a padded cache of its own",
-    "com.microsoft::Attention": "its projections are part of it",
     "com.microsoft::DecoderMaskedMultiHeadAttention": "it appends to a padded cache of its own",
 }
 _MULTI_HEAD_INPUTS = ("query", "key", "value", "bias", "key_padding_mask", "attention_bias",

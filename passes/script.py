@@ -76,6 +76,19 @@ class Script:
 
         return self._enter(DType.F32, tuple(shape), array)
 
+    def columns(self, weight: Weight, start: int, stop: int) -> str:
+        """Some columns of a stored matrix, as float32."""
+        load = weight.load
+
+        def array() -> Array:
+            return np.ascontiguousarray(np.asarray(load(), np.float32)[:, start:stop])
+
+        return self._enter(DType.F32, (weight.shape[0], stop - start), array)
+
+    def indices(self, *values: int) -> str:
+        """A 1-D int64 constant."""
+        return self.constant(values, np.int64)
+
     def vector(self, value: str, count: int) -> str:
         """A value of so many elements along one axis."""
         if (weight := self.graph.weight(value)) is not None:

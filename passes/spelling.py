@@ -4,7 +4,7 @@ MeanVarianceNormalization, LpNormalization              -> reductions and arithm
 LayerNormalization, RMSNormalization over several axes  -> the same over one, between Reshapes
 SkipLayerNormalization, SkipSimplifiedLayerNormalization -> Add, then the norm
 Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft    -> arithmetic
-MultiHeadAttention with a bias                          -> three Adds before it
+MultiHeadAttention with a bias or a mask of keys, Attention of com.microsoft -> see contributed
 DequantizeLinear with a scale per channel               -> Cast, Sub, Mul
 FusedConv, FusedGemm, FusedMatMul of com.microsoft      -> what they were fused of
 
@@ -19,8 +19,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.passes.contributed import attention, multi_head
 from tracea_graph.passes.script import Script, Unfit
 from tracea_graph.passes.unfusing import fused_conv, fused_gemm, fused_matmul
 from tracea_graph.rewrite import Miss, Proposal
@@ -165,34 +166,6 @@ def _quick_gelu(s: Script) -> Script:
 # ---- others ----------------------------------------------------------------------------
 
 
-def _biased_attention(s: Script) -> Script:
-    """Its bias is added to queries, keys and values beforehand."""
-    *qkv, bias = s.operands[:4]
-    if not bias:
-        raise Unfit("")
-    if len(s.region.writes) > 1:
-        raise Unfit("it keeps a cache")
-    weight = s.graph.weight(bias)
-    if not all(qkv) or any(len(s.image(v)) != 3 for v in qkv):
-        raise Unfit("q, k and v are packed in one tensor")
-    if weight is None or weight.dtype is not DType.F32:
-        raise Unfit("its bias is not a float32 constant")
-    sizes = [(s.spec(v).shape or ())[-1] for v in qkv]
-    if not all(isinstance(n, int) for n in sizes) or sum(sizes) != weight.count:  # type: ignore[arg-type]
-        raise Unfit("its bias is not as wide as q, k and v")
-    moved, start = [], 0
-    for value, size in zip(qkv, sizes, strict=True):
-        assert isinstance(size, int)
-        part = s.derived(weight, (size,), slice(start, start + size))
-        moved.append(s("Add", value, part))
-        start += size
-    node, result = s.region.node, s.region.results[0]
-    inputs = (*moved, "", *s.region.operands[4:])
-    s.nodes.append(Node(node.op, inputs, (result,), node.attrs, node.domain, node.name))
-    s.specs[result] = s.spec(result)
-    return s
-
-
 def _dequantise(s: Script) -> Script:
     """(x − zero) · scale with a constant of each per place of one axis."""
     x, scale, zero = s.operands[:3]
@@ -228,7 +201,8 @@ _SPELLINGS: Mapping[str, Callable[[Script], Script]] = MappingProxyType(
         "com.microsoft::BiasGelu": _gelu,
         "com.microsoft::FastGelu": _fast_gelu,
         "com.microsoft::QuickGelu": _quick_gelu,
-        "com.microsoft::MultiHeadAttention": _biased_attention,
+        "com.microsoft::Attention": attention,
+        "com.microsoft::MultiHeadAttention": multi_head,
         "DequantizeLinear": _dequantise,
     }
 )

@@ -286,10 +286,6 @@ def test_multi_head_attention() -> None:
             "GroupQueryAttention", ["q", "k", "v"],
             "com.microsoft::GroupQueryAttention: it appends to a padded cache of its own",
         ),
-        (
-            "Attention", ["q", "k", "v"],
-            "com.microsoft::Attention: its projections are part of it",
-        ),
     ],
 )  # fmt: skip
 def test_contributed_operators_not_modelled_say_why(

@@ -164,6 +164,44 @@ def test_the_bias_of_an_attention_goes_to_what_is_before_it() -> None:
     assert_same(net, graph, {"x": normal(2, 5, 16)})
 
 
+MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 1, 0]], np.int32)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
+def test_contributed_attention_with_a_mask_of_keys(op: str, added: bool, masked: bool) -> None:
+    net = Net()
+    x = net.input("x", 3, 5, 8)
+    mask = net.input("mask", 3, 5, dtype=DType.I32) if masked else ""
+    more = net.input("added", 1, 2, 5, 5) if added else ""
+    if op == "Attention":
+        inputs = [x, net.weight(8, 24), net.weight(24), mask, "", more]
+    else:
+        inputs = [*(net("MatMul", x, net.weight(8, 8)) for _ in range(3)), net.weight(24), mask]
+        inputs += [more]
+    y = net(op, *inputs, num_heads=2, domain=MS)
+    net.graph(y)
+    graph = loaded(net, y)
+    optimized(graph, limits=APART)
+    assert "FusedAttention" in ops(graph), ops(graph)
+    assert not any(name.startswith(MS) for name in ops(graph))
+    feeds = {"x": normal(3, 5, 8), "mask": MASK, "added": normal(1, 2, 5, 5)}
+    assert_same(net, graph, {k: v for k, v in feeds.items() if k in net.inputs})
+
+
+def test_the_sizes_of_an_attention_s_projections_may_differ() -> None:
+    net = Net()
+    x = net.input("x", 2, 5, 8)
+    y = net("Attention", x, net.weight(8, 20), net.weight(20), num_heads=2, domain=MS,
+            qkv_hidden_sizes=[8, 8, 4])  # fmt: skip
+    net.graph(y)
+    graph = loaded(net, y)
+    optimized(graph, limits=APART)
+    assert "FusedAttention" in ops(graph), ops(graph)
+    assert_same(net, graph, {"x": normal(2, 5, 8)})
+
+
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
