@@ -182,11 +182,6 @@ class Lock:
                 f"{wanted.get(odd, 0)} × {odd}, and {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
             )
 
-    def check_drivers(self, found: Drivers, workloads: Sequence[Workload]) -> None:
-        """Raise UsageError if others were found since."""
-        if dict(found) != dict(self.drivers(workloads)):
-            raise UsageError(f"{self.where} was made before better drivers were found; {_ADVICE}")
-
     def drivers(self, workloads: Sequence[Workload]) -> Drivers:
         """Its tuned drivers for the problems that are left."""
         tables = {

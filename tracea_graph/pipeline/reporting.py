@@ -153,8 +153,11 @@ class Reporter:
             warnings=self._warnings(judge),
             bindings=self.inputs.labels,
             notes=(
-                *self.inputs.notes, *self.compression.notes, *judge.notes, *_skipped(kept)
-            ),  # fmt: skip
+                *self.inputs.notes,
+                *self.compression.notes,
+                *judge.notes,
+                *_skipped(kept),
+            ),
             rejected=dict(check.rejected) if check else {},
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),
