@@ -212,14 +212,15 @@ def _decided(
         lock.check(assembly)
         workshop.use(lock.drivers(assembly.workloads(())))
     report.planned(assembly, trace)
-    clock.step("scanning weights")
-    report.findings = findings_of(model.graph, planner.scan)
+    if lock is None or not lock.recalled:
+        clock.step("scanning weights")
+        report.findings = findings_of(model.graph, planner.scan)
 
     clock.pause()
     yield assembly
     with staging(paths, files) as stage:
         clock.step("tuning")
-        if options.keep == "faster" and (lock is None or lock.said):
+        if options.keep == "faster" and (lock is None or lock.recalled):
             workshop.tune([b.symbols for b in inputs.timed], measure=lock is None)
 
         clock.step("building")
