@@ -195,11 +195,10 @@ def _decided(
 
     clock.step("planning")
     locked = lock.recipe(model.graph, foundry.isas) if lock else None
-    cost = lock.cost if lock else None
-    planner = Planner(model.graph, options, inputs.timed[0].symbols, foundry.isas, cost)
+    cost, symbols = lock.cost if lock else None, inputs.timed[0].symbols
+    planner = Planner(model.graph, options, symbols, foundry.isas, cost)
     clock.step("compressing" if options.compresses else "planning")
-    setting = Setting(model, options, inputs, planner, foundry, scratch, clock.progress)
-    smaller = compress(setting)
+    smaller = compress(Setting(model, options, inputs, planner, foundry, scratch, clock.progress))
     inputs, planner = smaller.inputs, smaller.planner
     workshop = Workshop(model, options, planner, foundry, scratch, locked)
     report = Reporter(
@@ -213,17 +212,16 @@ def _decided(
         lock.check(assembly)
         workshop.use(lock.drivers(assembly.workloads(())))
     report.planned(assembly, trace)
-    clock.step("scanning weights")
-    report.findings = findings_of(model.graph, planner.scan)
+    if lock is None or not lock.recalled:
+        clock.step("scanning weights")
+        report.findings = findings_of(model.graph, planner.scan)
 
     clock.pause()
     yield assembly
     with staging(paths, files) as stage:
         clock.step("tuning")
-        if options.keep == "faster" and (lock is None or lock.said):
-            drivers = workshop.tune([b.symbols for b in inputs.timed], measure=lock is None)
-            if lock:
-                lock.check_drivers(drivers, assembly.workloads(()))
+        if options.keep == "faster" and (lock is None or lock.recalled):
+            workshop.tune([b.symbols for b in inputs.timed], measure=lock is None)
 
         clock.step("building")
         out = stage.model if options.keep == "legal" or lock else None

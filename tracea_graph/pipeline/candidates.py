@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tracea_graph.build import Library
 from tracea_graph.config import Options
+from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
 from tracea_graph.passes import FORMS, JOINING
@@ -163,10 +164,11 @@ class Workshop:
             self._frozen[keys[-1]], self._rules[keys[-1]] = values, rule
         return tuple(keys)
 
-    def tune(self, bindings: Sequence[Mapping[str, int]], measure: bool = True) -> Drivers:
+    def tune(self, bindings: Sequence[Mapping[str, int]], measure: bool = True) -> None:
         """Find better drivers for the whole model; later plans use them.
 
-        Unless it is to ``measure``, what earlier runs found is all that counts.
+        Unless it is to ``measure``, the drivers in use must be what earlier runs found: raises
+        UsageError if others were found since.
         """
         start = time.perf_counter()
         assembly, _ = self.plan()
@@ -179,9 +181,11 @@ class Workshop:
             storage=options.storage,
         )
         loads, pin = assembly.workloads(bindings), partial(hinted, hints_from(options.patterns))
-        self._drivers = tables(tune(loads, task, options.environment, pin=pin))
+        found = tables(tune(loads, task, options.environment, pin=pin))
+        if not measure and dict(self._drivers) != found:
+            raise UsageError("other drivers were found since")
+        self._drivers = found
         self._spent("tune", start)
-        return self._drivers
 
     def use(self, drivers: Drivers) -> None:
         """Drivers found earlier; later plans use them."""

@@ -28,7 +28,7 @@ from tracea_graph.ttg import TileGraph
 from tracea_graph.tuning import Drivers, Workload
 from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 from tracea_graph.version import VERSION
-from tracea_graph.views import GroupRow
+from tracea_graph.views import FindingRow, GroupRow
 
 __all__ = ["Lock", "parse_lock", "read_lock"]
 
@@ -49,14 +49,16 @@ _ADVICE = "make a new one with --save-lock"
 class Lock:
     """A lock's content as read; ``where`` is the file, for messages.
 
-    ``said`` says who decided, where that was not the user; ``library`` is the SHA-256 of the
-    library that was verified then.
+    ``said`` says who decided, where that was an equal earlier run and not the user; then
+    ``library`` is the SHA-256 of the library that was verified, ``findings`` what it told of the
+    model's weights.
     """
 
     where: str
     content: Mapping[str, Any]
     said: str = ""
     library: str = ""
+    findings: tuple[FindingRow, ...] = ()
 
     @classmethod
     def of(
@@ -101,6 +103,11 @@ class Lock:
     def to_json(self) -> str:
         """Indented JSON with sorted keys."""
         return json.dumps(self.content, indent=1, sort_keys=True, default=str) + "\n"
+
+    @property
+    def recalled(self) -> bool:
+        """True of what an equal earlier run decided."""
+        return bool(self.said)
 
     @property
     def because(self) -> str:
@@ -181,11 +188,6 @@ class Lock:
                 f"{self.where} was made by tracea-graph {self.content['tracea']} with "
                 f"{wanted.get(odd, 0)} × {odd}, and {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
             )
-
-    def check_drivers(self, found: Drivers, workloads: Sequence[Workload]) -> None:
-        """Raise UsageError if others were found since."""
-        if dict(found) != dict(self.drivers(workloads)):
-            raise UsageError(f"{self.where} was made before better drivers were found; {_ADVICE}")
 
     def drivers(self, workloads: Sequence[Workload]) -> Drivers:
         """Its tuned drivers for the problems that are left."""

@@ -26,7 +26,7 @@ from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyErr
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.pipeline.lock import Lock, parse_lock
 from tracea_graph.tuning.identity import machine_facts
-from tracea_graph.views import Report
+from tracea_graph.views import FindingRow, Report
 
 __all__ = ["FOLDER", "Memory"]
 
@@ -72,7 +72,9 @@ class Memory:
             made = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(found["made"])))
             said = f"decided on {made} ({found['gain']}), verified again now"
             lock = parse_lock(found["lock"], str(self.path))
-            return dataclasses.replace(lock, said=said, library=str(found["library"]))
+            findings = tuple(FindingRow(**row) for row in found["findings"])
+            library = str(found["library"])
+            return dataclasses.replace(lock, said=said, library=library, findings=findings)
         except (OSError, ValueError, KeyError, TypeError, UsageError):
             return None
 
@@ -84,7 +86,8 @@ class Memory:
         if self.path is None or not report.timings:
             return
         found = {
-            "made": time.time(), "gain": report.gain, "lock": lock.content, "library": library
+            "made": time.time(), "gain": report.gain, "lock": lock.content, "library": library,
+            "findings": [dataclasses.asdict(row) for row in report.findings],
         }  # fmt: skip
         with suppress(OSError):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -101,7 +104,7 @@ class Memory:
         try:
             yield
         except (UsageError, VerifyError) as error:
-            if lock is None or not lock.said:
+            if lock is None or not lock.recalled:
                 raise
             self.forget()
             raise OutdatedError(str(error)) from error

@@ -27,6 +27,7 @@ from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import (
     CompressionRow,
+    FindingRow,
     GroupRow,
     Report,
     SavingRow,
@@ -143,9 +144,7 @@ class Reporter:
             groups=self._groups(kept, judge),
             rules=rule_rows(self.trace),
             savings=self._savings(kept),
-            findings=finding_rows(
-                self.findings, kept.trace if kept else self.trace, kept is not None
-            ),
+            findings=self._findings(kept),
             compressed=self._compressed(kept),
             held_out=self.held_out,
             timings=timings if kept else (),
@@ -164,6 +163,13 @@ class Reporter:
             machine=dict(_machine()),
             manifest=dict(kept.built.manifest) if kept and kept.built else {},
         )
+
+    def _findings(self, kept: Built | None) -> tuple[FindingRow, ...]:
+        """What the weights hold; equal weights need no second look."""
+        if self.lock and self.lock.recalled:
+            return self.lock.findings
+        trace = kept.trace if kept else self.trace
+        return finding_rows(self.findings, trace, kept is not None)
 
     def _savings(self, kept: Built | None) -> tuple[SavingRow, ...]:
         if self.assembly is None:
@@ -219,7 +225,7 @@ class Reporter:
 
         Of a recalled decision, what was found then.
         """
-        if kept is not None and self.lock and self.lock.said:
+        if kept is not None and self.lock and self.lock.recalled:
             return self.lock.groups
         verdicts = {v.group.key: v for v in judge.decision.verdicts} if judge.decision else {}
         final = kept.assembly.groups if kept else {}
