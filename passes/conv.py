@@ -176,7 +176,7 @@ class AbsorbConvEpilogue:
         if not only_read_by(graph, value, region):
             return Miss(self.name, region.id, f"the convolution {value!r} has other readers")
         if not same_shape(graph.spec(value), result):
-            return Miss(self.name, region.id, "the convolution is broadcast")
+            return Miss(self.name, region.id, f"the convolution {value!r} is broadcast")
         x, w, bias, extras = conv.params.split(conv.operands)
         joined = inline(spelled, value, (conv.params.epilogue or IDENTITY, (value, *extras)))
         if joined is None:

@@ -46,7 +46,7 @@ class AbsorbEpilogue:
     ) -> Proposal | Miss:
         result = graph.spec(region.results[0])
         if not same_shape(graph.spec(value), result):
-            return Miss(self.name, region.id, "the product is broadcast")
+            return Miss(self.name, region.id, f"the product {value!r} is broadcast")
         keep = not only_read_by(graph, value, region)
         beside = (*product.results[1:], *((value,) if keep else ()))
         if len(beside) >= MAX_RESULTS:

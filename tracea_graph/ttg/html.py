@@ -160,22 +160,22 @@ def _kind(graph: TileGraph, region: Region) -> dict[str, Any]:
 def _steps(graph: TileGraph, inside: TileGraph) -> dict[str, Any]:
     """The steps of a program, in order; what equal ones share is stored once."""
     kinds: dict[str, Any] = {}
-    steps: list[dict[str, Any]] = []
+    steps, keys = [], []
     inside.bindings = graph.bindings
     for step in inside.regions():
-        key = _key(inside, step)
-        if key not in kinds:
-            kinds[key] = _kind(inside, step)
+        keys.append(_key(inside, step))
+        if keys[-1] not in kinds:
+            kinds[keys[-1]] = _kind(inside, step)
         steps.append(
             {
                 "op": step.op,
-                "kind": key,
+                "kind": keys[-1],
                 "reads": [_inner(inside, v) for v in step.reads],
                 "writes": [_inner(inside, v) for v in step.writes],
                 "sources": [_step_name(source) for source in _sources(inside, step)],
             }
         )
-    flops = sum(kinds[step["kind"]].get("flops", 0.0) for step in steps)
+    flops = sum(kinds[key].get("flops", 0.0) for key in keys)
     return {"steps": steps, "kinds": kinds, "flops": flops}
 
 
