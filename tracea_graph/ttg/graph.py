@@ -8,18 +8,17 @@ passes replace sets of regions by fused ones.  ``graph.nx`` is the same as a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from networkx import MultiDiGraph
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Node, TensorSpec, Weight
 from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
-from tracea_graph.ttg.html import diff_html, graph_html, tile_map_html
+from tracea_graph.ttg.html import graph_html
+from tracea_graph.ttg.looks import GraphDiff, TileView, shown
 from tracea_graph.ttg.model import RegionModel
 from tracea_graph.ttg.plan import Plan, make_plan
 from tracea_graph.ttg.region import Region, Use, region_of
-from tracea_graph.ttg.tilemap import TileMap, tile_map
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 from tracea_graph.ttg.tiling import Tiling, tile_regions
 from tracea_graph.ttg.traffic import MemoryLevel, Staging
@@ -28,27 +27,6 @@ from tracea_graph.ttg.wiring import Wiring
 __all__ = ["Region", "TileGraph", "Use"]
 
 UNKNOWN = TensorSpec(None, None)
-
-
-@dataclass(frozen=True)
-class TileView:
-    """A tile map that draws itself in a notebook."""
-
-    map: TileMap
-
-    def _repr_html_(self) -> str:
-        return tile_map_html(self.map)
-
-
-@dataclass(frozen=True)
-class GraphDiff:
-    """Two graphs that draw themselves in a notebook, changes coloured."""
-
-    before: TileGraph
-    after: TileGraph
-
-    def _repr_html_(self) -> str:
-        return diff_html(self.before, self.after)
 
 
 class TileGraph:
@@ -351,21 +329,7 @@ class TileGraph:
         A region of several steps shows its last one; ``ID#N`` names the step that writes its value
         N.  Raises GraphError if there is no such region, it is opaque, or a symbol has no binding.
         """
-        program, _, step = name.partition("#")
-        region = self.region(program) or self.producer(program)
-        named = (r for r in self.regions() if any(n.name == program for n in r.nodes))
-        region = region or next(named, None)
-        if region is None:
-            raise GraphError(f"no region is called {name!r}, writes it or stands for it")
-        inside, graph = self.open(region, self), self
-        if inside is not None:
-            found = inside.region(f"{region.id}#{step}") if step else inside.regions()[-1]
-            if found is None:
-                raise GraphError(f"{region.id!r} has no step that writes its value {step}")
-            region, graph = found, inside
-        return TileView(
-            tile_map(graph, region, {**self.bindings, **(bindings or {})}, tile, order)
-        )
+        return shown(self, name, {**self.bindings, **(bindings or {})}, tile, order)
 
     def diff(self, after: TileGraph) -> GraphDiff:
         """This graph beside what became of it."""
