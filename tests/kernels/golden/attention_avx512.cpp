@@ -611,7 +611,8 @@ void accumulate(const SumBlock& s) {
 // products, whose multiplications leave the processor's other units to exponentials.
 template <int MR, int NV>
 void weigh(const SumBlock& s) {
-  enum { STEPS = PANEL, EACH = MR * P };  // of values, exponentials a panel
+  // Rows of values, and vectors of weights, of one panel of keys.
+  enum { STEPS = PANEL, EACH = MR * P };
   vf c[MR][NV * P], total[MR];
   UNROLL for (int i = 0; i < MR; i++) total[i] = set1(0.0f);
   begin_sums<MR, NV>(s, c);
