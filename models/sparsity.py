@@ -1,6 +1,7 @@
 """What structure in weights and masks gains: each figure by a command.
 
     python -m models.sparsity attention         # a mask that is a band, a window, all keys
+    python -m models.sparsity memory            # what windowed attention takes, by sequence
     python -m models.sparsity gemm              # products with zero blocks, by share and pattern
     python -m models.sparsity rank              # two factors against one matrix
     python -m models.sparsity scan MODEL.onnx   # how long the scan of a model's weights takes
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -190,6 +193,48 @@ def attention(bench: Bench, args: argparse.Namespace) -> None:
     bench.show("all keys", args.seconds)
 
 
+def memory(bench: Bench, args: argparse.Namespace) -> None:
+    """What windowed attention takes beside its inputs and result, by sequence."""
+    for size in (2048, 4096, 8192, 16384):
+        found = bench.folder / str(size)
+        found.mkdir()
+        path, out = found / "model.onnx", found / "out.onnx"
+        onnx.save(attention_model(size), path)
+        windows = (Window(256),)
+        api.optimize(path, Options(output=out, keep="legal", verify=False, windows=windows))
+        word = [sys.executable, "-c", _PEAK, str(out), str(size), str(bench.threads)]
+        grown = int(subprocess.run(word, check=True, capture_output=True, text=True).stdout)
+        print(
+            f"  sequence {size:6}: {grown / 1024:7.1f} MB, {1024 * grown / size:6.0f} bytes a key"
+        )
+
+
+_PEAK = """
+import re, sys
+import numpy as np
+from tracea_graph import api
+import onnxruntime
+out, size, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+settings = onnxruntime.SessionOptions()
+settings.intra_op_num_threads = threads
+session = api.session(out, sess_options=settings)
+feeds = {n: np.ones((1, 12, size, 64), np.float32) for n in "qkv"}
+result = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones((1, 12, size, 64), np.float32))
+binding = session.io_binding()
+for name, array in feeds.items():
+    binding.bind_cpu_input(name, array)
+binding.bind_ortvalue_output(session.get_outputs()[0].name, result)
+
+def kilobytes(line):
+    return int(re.search(line + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+before = kilobytes("VmRSS")
+session.run_with_iobinding(binding)
+print(kilobytes("VmHWM") - before)
+"""
+
+
 def gemm(bench: Bench, args: argparse.Namespace) -> None:
     """A product 768 × 3072 with zero blocks of 16 × 16, against the same kernels without zeros."""
     rows, k, n = args.size or 128, 768, 3072
@@ -252,6 +297,7 @@ def scan(bench: Bench, args: argparse.Namespace) -> None:
 
 FIGURES: Mapping[str, Callable[[Bench, argparse.Namespace], None]] = {
     "attention": attention,
+    "memory": memory,
     "gemm": gemm,
     "rank": rank,
     "scan": scan,
