@@ -193,9 +193,7 @@ class Chooser:
             return None
         menus = self._sensitive(layers, menus)
         chosen, error = search(
-            menus,
-            self.budget ** (1 / self.power),
-            lambda chosen, trial: self._measured(layers, chosen, trial) ** (1 / self.power),
+            menus, self.budget, lambda some, trial: self._measured(layers, some, trial), self.power
         )
         if not chosen:
             mildest = min((c.error for cs in menus.values() for c in cs), default=0.0)
@@ -207,7 +205,7 @@ class Chooser:
         predicted = total_error([*chosen.values()]) ** self.power
         note = (
             f"{len(chosen)} of {len(layers)} layers are smaller: an error of {predicted:.2g} was "
-            f"predicted for the outputs, {error**self.power:.2g} was measured, "
+            f"predicted for the outputs, {error:.2g} was measured, "
             f"{self.budget:g} was allowed"
         )
         smaller = [layer for layer in layers if layer.name in chosen]
