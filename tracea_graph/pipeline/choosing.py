@@ -37,6 +37,7 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.compressed import Compressed
 from tracea_graph.pipeline.candidates import Workshop
+from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.gauging import Gauge
 from tracea_graph.pipeline.inputs import Inputs
@@ -63,7 +64,12 @@ class Setting:
     planner: Planner
     foundry: Foundry
     scratch: Path
-    progress: Callable[[str], None]
+    clock: Clock
+
+    @property
+    def progress(self) -> Callable[[str], None]:
+        """Hears what is under way."""
+        return self.clock.progress
 
 
 @dataclass(frozen=True)
