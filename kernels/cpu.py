@@ -115,6 +115,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         ),
         "resize": (Function("resize", "const tracea_resize_tile*"),),
         "deal": (Function("deal", "const tracea_deal_tile*"),),
+        "gemm_blocks_bf16": (
+            Function("gemm_blocks_bf16", "const tracea_blocks_tile*"),
+            Function("all_finite_bf16", "const float*, int64_t", "int32_t"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -153,6 +157,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "winograd_bf16": ("conv_bf16", "winograd_bf16"),
         "resize": ("resize",),
         "deal": ("deal",),
+        "gemm_blocks_bf16": ("gemm", "gemm_blocks_bf16"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

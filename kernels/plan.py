@@ -75,6 +75,7 @@ OPCODES = MappingProxyType(
                 "winograd_bf16",
                 "resize",
                 "deal",
+                "gemm_blocks_bf16",
             )
         )
     }

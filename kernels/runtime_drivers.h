@@ -82,6 +82,8 @@ constexpr KernelDriver kDrivers[] = {
     {"resize", check_resize, run_resize,
      [](const tracea_isa_table& t) { return t.resize != nullptr; }},
     {"deal", check_deal, run_deal, [](const tracea_isa_table& t) { return t.deal != nullptr; }},
+    {"gemm_blocks_bf16", check_gemm_blocks_bf16, run_gemm_blocks,
+     [](const tracea_isa_table& t) { return t.gemm_blocks_bf16 && t.gemm_pack; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -19,6 +19,9 @@ struct BlocksJob {
   int64_t a_step, packed_floats;
   int64_t groups, groups_per_chunk, chunks, panels_per_task, tasks_per_chunk;
   float* packed;      // [groups][depth][16]; null: x as it lies
+  tracea_blocks_fn kernel;
+  tracea_finite_fn all_finite;
+  bool pairs;         // lanes are pairs of bf16: x, k, block and depth count them
   int32_t* finite;    // by group
   int32_t* packing;   // by group: how far its packing is
   int64_t* starts;    // by panel, and one more: its first stored block
@@ -26,7 +29,7 @@ struct BlocksJob {
 
 enum Packing : int32_t { kAsItLies, kUnderWay, kPacked };
 
-inline bool check_gemm_blocks(Signature& call) {
+inline bool check_blocks_of(Signature& call, int32_t type) {
   const tracea_chain_type* chain = call.chain();
   if (!call.takes_ints(1) || !call.parameter(0, 1, kMaxParts)) return false;
   const int32_t parts = static_cast<int32_t>(call.integer(0));
@@ -35,13 +38,16 @@ inline bool check_gemm_blocks(Signature& call) {
                 chain->type[0] != ORT_F32))
     return call.fail("a chain that does not begin with the product");
   if (!call.counts(1, 0, 4 + extra + results)) return false;
-  bool ok = call.reads(0, 2) && call.reads(1, 3) && call.may_read(2, 1) &&
-            call.reads(3, 1, ORT_I32);
+  bool ok = call.reads(0, 2, type) && call.reads(1, type == ORT_BF16 ? 4 : 3, type) &&
+            call.may_read(2, 1) && call.reads(3, 1, ORT_I32);
   for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(4 + i, 2, chain->type[i + 1]);
   for (int32_t i = 0; i < results; ++i)
     ok = ok && call.writes(4 + extra + i, 2, chain ? chain->result[i] : ORT_F32);
   return ok;
 }
+
+inline bool check_gemm_blocks(Signature& call) { return check_blocks_of(call, ORT_F32); }
+inline bool check_gemm_blocks_bf16(Signature& call) { return check_blocks_of(call, ORT_BF16); }
 
 inline int64_t places_of_panel(const BlocksJob& job) { return job.depth / job.block; }
 
@@ -67,7 +73,7 @@ inline void pack_group(const BlocksJob& job, int64_t group) {
   tile.to = to, tile.panel = 0;
   gemm.isa->gemm_pack(&tile);
   memset(to + gemm.k * kGroup, 0, static_cast<size_t>((job.depth - gemm.k) * kGroup) * sizeof *to);
-  job.finite[group] = gemm.isa->all_finite(to, gemm.k * kGroup);
+  job.finite[group] = job.all_finite(to, gemm.k * kGroup);
 }
 
 // Packs a group of rows unless another task did, or waits until the one that does is through.
@@ -87,6 +93,17 @@ inline void want_group(const BlocksJob& job, int64_t group) {
   }
 }
 
+// 0 times a lane's number, or both of its.
+inline float nothing_of(const BlocksJob& job, float lane) {
+  if (!job.pairs) return lane * 0.0f;
+  uint32_t bits;
+  memcpy(&bits, &lane, sizeof bits);
+  const uint32_t halves[2] = {bits << 16, bits & 0xffff0000u};
+  float both[2];
+  memcpy(both, halves, sizeof both);
+  return both[0] * 0.0f + both[1] * 0.0f;
+}
+
 // bias + 0 * x over the blocks [low, high) of a panel leaves out, for some rows of sixteen columns.
 inline void begin_sums(const BlocksJob& job, const tracea_blocks_tile& tile, float* sums) {
   for (int64_t i = 0; i < tile.rows; ++i) {
@@ -97,7 +114,7 @@ inline void begin_sums(const BlocksJob& job, const tracea_blocks_tile& tile, flo
         continue;
       }
       for (int64_t k = b * job.block; k < (b + 1) * job.block; ++k)
-        skipped += tile.a[k * job.a_step + i] * 0.0f;
+        skipped += nothing_of(job, tile.a[k * job.a_step + i]);
     }
     for (int64_t j = 0; j < tile.last; ++j)
       sums[i * TRACEA_PANEL + j] = skipped + (tile.init ? tile.init[j] : 0.0f);
@@ -130,7 +147,7 @@ inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int6
     }
     tile.c = in_place(gemm) ? gemm.results[0].f32() + row * y_row + n : finished + (n - n0);
     tile.ldc = in_place(gemm) ? y_row : kWide;
-    gemm.isa->gemm_blocks(&tile);
+    job.kernel(&tile);
   }
   if (!in_place(gemm))
     finish(gemm, item_of(gemm, 0), {row, n0, tile.rows, static_cast<int32_t>(columns)}, finished,
@@ -170,15 +187,18 @@ inline void blocks_task(void* usr, size_t index) {
 inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJob& job) {
   GemmJob& gemm = job.gemm;
   const Box &x = views[0], &w = views[1], &places = views[3];
-  gemm.m = x.dims[0], gemm.k = x.dims[1];
+  const int64_t lane = job.pairs ? 2 : 1;  // elements of x and w in four bytes
+  gemm.m = x.dims[0], gemm.k = x.dims[1] / lane;
   bool ok = true;
   for (int32_t i = 0; i < gemm.parts; ++i)
     ok = ok && !__builtin_add_overflow(gemm.n, gemm.results[i].dims[1], &gemm.n);
   job.stored = w.dims[0], job.block = w.dims[1];
-  ok = ok && (job.block == 1 || (job.block > 0 && job.block % 4 == 0)) &&
+  ok = ok && (job.block * lane == 1 || (job.block > 0 && job.block * lane % 4 == 0)) &&
        w.dims[2] == TRACEA_PANEL && places.is(job.stored) &&
-       (job.stored == 0 || (w.strides[2] == 1 && w.strides[1] == TRACEA_PANEL &&
-                            w.strides[0] == job.block * TRACEA_PANEL)) &&
+       (!job.pairs || (w.dims[3] == 2 && w.strides[3] == 1 && x.dims[1] % 2 == 0 &&
+                       x.strides[1] == 1 && x.strides[0] % 2 == 0)) &&
+       (job.stored == 0 || (w.strides[2] == lane && w.strides[1] == TRACEA_PANEL * lane &&
+                            w.strides[0] == job.block * TRACEA_PANEL * lane)) &&
        (job.stored <= 1 || places.strides[0] == 1);
   ok = ok && (!gemm.bias || (gemm.bias->is(gemm.n) && (gemm.n <= 1 || gemm.bias->strides[0] == 1)));
   const int32_t results = gemm.type ? gemm.type->results : gemm.parts;
@@ -216,9 +236,12 @@ inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
   gemm.results = gemm.extra + (gemm.type ? gemm.type->operands - 1 : 0);
   gemm.parts = static_cast<int32_t>(call.ints[0]);
   gemm.items = 1;
+  job.pairs = call.opcode == kGemmBlocksBf16;
+  job.kernel = job.pairs ? gemm.isa->gemm_blocks_bf16 : gemm.isa->gemm_blocks;
+  job.all_finite = job.pairs ? gemm.isa->all_finite_bf16 : gemm.isa->all_finite;
   if (!blocks_shapes(run, call, views, job)) return false;
   if (gemm.m == 0 || gemm.n == 0) return true;
-  gemm.x_row = gemm.x->strides[0], gemm.x_step = gemm.x->strides[1];
+  gemm.x_row = gemm.x->strides[0] / (job.pairs ? 2 : 1), gemm.x_step = gemm.x->strides[1];
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), near = kNearFloats / kGroup;
   job.groups_per_chunk = most(1, least(job.groups, near / most(job.depth, 1)));
   job.chunks = ceil_div(job.groups, job.groups_per_chunk);
@@ -237,7 +260,7 @@ inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
   job.packing = job.finite + job.groups;
   job.a_step = as_it_lies ? 1 : kGroup;
   find_starts(job, panels);
-  if (as_it_lies) job.finite[0] = gemm.isa->all_finite(gemm.x->f32(), gemm.k);
+  if (as_it_lies) job.finite[0] = job.all_finite(gemm.x->f32(), gemm.k);
   else job.packed = reinterpret_cast<float*>(memory);
   for (int64_t group = 0; group < job.groups; ++group) job.packing[group] = kAsItLies;
   return run.parallel(job.chunks * job.tasks_per_chunk, blocks_task, &job);

@@ -22,7 +22,8 @@ enum Opcode : int32_t {  // as in plan.py
   kGemmBlocks, kAttentionBf16,
   kConvBf16, kConvStemBf16, kDepthwiseBf16, kWinogradBf16,
   kResize, kDeal,
-  kLastOpcode = kDeal,
+  kGemmBlocksBf16,
+  kLastOpcode = kGemmBlocksBf16,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

@@ -405,6 +405,8 @@ typedef struct {
   tracea_winograd_out_fn winograd_bf16_out;  // v is float32
   tracea_resize_fn resize;
   tracea_deal_fn deal;
+  tracea_blocks_fn gemm_blocks_bf16;     // lanes are pairs of bf16, steps of k count pairs
+  tracea_finite_fn all_finite_bf16;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

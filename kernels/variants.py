@@ -131,7 +131,18 @@ def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
 
 def _gemm_blocks(isa: str, *rows: int) -> Variant:
     """A product by stored blocks, on tiles of one of ``rows``: largest first, ending in 1."""
-    return Variant("gemm_blocks", isa, "gemm_blocks.cpp.in", f"{rows[0]}x16", {"rows": rows})
+    params = {"rows": rows, "dtype": "f32", "steps": 4}
+    return Variant("gemm_blocks", isa, "gemm_blocks.cpp.in", f"{rows[0]}x16", params)
+
+
+def _gemm_blocks_bf16(isa: str, *rows: int) -> Variant:
+    """The same in pairs of bf16."""
+    same = _gemm_blocks(isa, *rows)
+    params, functions = (
+        {**same.params, "dtype": "bf16", "steps": 2},
+        frozenset({"halves", "pairs"}),
+    )
+    return replace(same, op="gemm_blocks_bf16", params=params, functions=functions, dtype="bf16")
 
 
 def _gemm_amx(isa: str, mr: int, nv: int) -> Variant:
@@ -303,6 +314,10 @@ VARIANTS = (
     _gemm_blocks("scalar", 4, 2, 1),
     _gemm_blocks("avx2", 6, 4, 2, 1),
     _gemm_blocks("avx512", 16, 8, 4, 2, 1),
+    _gemm_blocks_bf16("scalar", 4, 2, 1),
+    _gemm_blocks_bf16("avx2", 6, 4, 2, 1),
+    _gemm_blocks_bf16("avx512", 16, 8, 4, 2, 1),
+    _gemm_blocks_bf16("avx512bf16", 16, 8, 4, 2, 1),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),

@@ -1,9 +1,9 @@
 """What structure in weights and masks gains: each figure by a command.
 
     python -m models.sparsity attention         # a mask that is a band, a window, all keys
+    python -m models.sparsity memory            # what windowed attention takes, by sequence
     python -m models.sparsity gemm              # products with zero blocks, by share and pattern
     python -m models.sparsity rank              # two factors against one matrix
-    python -m models.sparsity rows              # unstructured zeros at few rows
     python -m models.sparsity scan MODEL.onnx   # how long the scan of a model's weights takes
     python -m models.sparsity dense             # a model with nothing to exploit
 
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,9 @@ from onnx import TensorProto, helper, numpy_helper
 from models.sparse import PATTERNS, block_mask
 from tracea_graph import Options, api
 from tracea_graph.config import Window
+from tracea_graph.onnx_io import load
+from tracea_graph.passes.structure import WeightScan
+from tracea_graph.pipeline.findings import findings_of
 
 __all__ = ["attention_model", "product_model"]
 
@@ -134,8 +139,8 @@ class Bench:
                 found[name] += _burst(run)
         return {n: (min(t), statistics.median(t)) for n, t in found.items()}
 
-    def show(self, base: str, seconds: float) -> None:
-        """A line each: times, and how often as fast as ``base``."""
+    def show(self, base: str, seconds: float) -> dict[str, tuple[float, float]]:
+        """A line each: times, and how often as fast as ``base``; the times."""
         found = self.times(seconds)
         for name, (least, middle) in found.items():
             ratio = found[base][0] / least, found[base][1] / middle
@@ -143,6 +148,7 @@ class Bench:
                 f"  {name:28} {least:9.3f} ms least  {middle:9.3f} ms median  "
                 f"{ratio[0]:5.2f}× / {ratio[1]:5.2f}×"
             )
+        return found
 
 
 def _burst(run: Run) -> list[float]:
@@ -187,6 +193,48 @@ def attention(bench: Bench, args: argparse.Namespace) -> None:
     bench.show("all keys", args.seconds)
 
 
+def memory(bench: Bench, args: argparse.Namespace) -> None:
+    """What windowed attention takes beside its inputs and result, by sequence."""
+    for size in (2048, 4096, 8192, 16384):
+        found = bench.folder / str(size)
+        found.mkdir()
+        path, out = found / "model.onnx", found / "out.onnx"
+        onnx.save(attention_model(size), path)
+        windows = (Window(256),)
+        api.optimize(path, Options(output=out, keep="legal", verify=False, windows=windows))
+        word = [sys.executable, "-c", _PEAK, str(out), str(size), str(bench.threads)]
+        grown = int(subprocess.run(word, check=True, capture_output=True, text=True).stdout)
+        print(
+            f"  sequence {size:6}: {grown / 1024:7.1f} MB, {1024 * grown / size:6.0f} bytes a key"
+        )
+
+
+_PEAK = """
+import re, sys
+import numpy as np
+from tracea_graph import api
+import onnxruntime
+out, size, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+settings = onnxruntime.SessionOptions()
+settings.intra_op_num_threads = threads
+session = api.session(out, sess_options=settings)
+feeds = {n: np.ones((1, 12, size, 64), np.float32) for n in "qkv"}
+result = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones((1, 12, size, 64), np.float32))
+binding = session.io_binding()
+for name, array in feeds.items():
+    binding.bind_cpu_input(name, array)
+binding.bind_ortvalue_output(session.get_outputs()[0].name, result)
+
+def kilobytes(line):
+    return int(re.search(line + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+before = kilobytes("VmRSS")
+session.run_with_iobinding(binding)
+print(kilobytes("VmHWM") - before)
+"""
+
+
 def gemm(bench: Bench, args: argparse.Namespace) -> None:
     """A product 768 × 3072 with zero blocks of 16 × 16, against the same kernels without zeros."""
     rows, k, n = args.size or 128, 768, 3072
@@ -200,9 +248,60 @@ def gemm(bench: Bench, args: argparse.Namespace) -> None:
     bench.show("dense", args.seconds)
 
 
+def rank(bench: Bench, args: argparse.Namespace) -> None:
+    """A matrix of exactly rank 144, as it is and as two products; and how near to the rate of the
+    dense product these come, which is all that fusing them could still gain."""
+    rows, k, n, r = args.size or 512, 768, 3072, 144
+    matrix = _numbers(k, r) @ _numbers(r, n, seed=1) / np.sqrt(np.float32(r))
+    feeds = {"x": _numbers(rows, k, seed=2)}
+    seen = {"shapes": ({"rows": rows},), "verify": False, "precision": args.precision}
+    bench.add("one product", product_model(matrix), feeds, skip=("exact-rank",), **seen)
+    bench.add("two products", product_model(matrix), feeds, **seen)
+    found = bench.show("one product", args.seconds)
+    work = {"one product": k * n, "two products": r * (k + n)}
+    rates = [2e-6 * rows * work[name] / found[name][0] for name in work]
+    share = (k + n) * r / (k * n)
+    print(
+        f"  {share:.1%} of the numbers; {rates[0]:.0f} and {rates[1]:.0f} GFLOP/s: "
+        f"a fused kernel could gain {rates[0] / rates[1] - 1:.1%}"
+    )
+
+
+def dense(bench: Bench, args: argparse.Namespace) -> None:
+    """A model with nothing to exploit, with and without the rules that look for something."""
+    rows, k = args.size or 128, 768
+    matrices = [_numbers(k, 4 * k), _numbers(4 * k, k, seed=1), _numbers(k, k, seed=2)]
+    feeds = {"x": _numbers(rows, k, seed=3)}
+    seen = {"shapes": ({"rows": rows},), "verify": False}
+    model = product_model(*matrices)
+    off = ("dead-channels", "exact-rank", "zero-blocks")
+    bench.add("rules off", model, feeds, skip=off, **seen)
+    bench.add("rules on", model, feeds, **seen)
+    bench.show("rules off", args.seconds)
+    same = [(bench.folder / f"{i}.out.onnx").stat().st_size for i in (0, 1)]
+    print(f"  files of {same[0]} and {same[1]} bytes")
+
+
+def scan(bench: Bench, args: argparse.Namespace) -> None:
+    """What a model's weights hold, and how long it takes to see."""
+    graph = load(args.model).graph
+    seen = WeightScan()
+    for name in ("first", "again"):
+        start = time.perf_counter()
+        found = findings_of(graph, seen)
+        print(f"  {name}: {time.perf_counter() - start:.2f} s")
+    for finding in found[:20]:
+        print(f"  {finding.weight}: {finding.found}, {finding.before} -> {finding.after} bytes")
+    print(f"  {len(found)} findings")
+
+
 FIGURES: Mapping[str, Callable[[Bench, argparse.Namespace], None]] = {
     "attention": attention,
+    "memory": memory,
     "gemm": gemm,
+    "rank": rank,
+    "scan": scan,
+    "dense": dense,
 }
 
 

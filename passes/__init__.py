@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tracea_graph.config import Window
+from tracea_graph.ops.gemm import BLOCKS
 from tracea_graph.passes import (
     attention,
     attention_nodes,
@@ -211,8 +212,9 @@ def phases(
     )
     # regions are what they will be: what can be skipped in them is all that changes
     near = (WindowAttention(tuple(windows)),) if windows else ()
-    rules = (FactorOnRequest(compressed), PruneBlocks(compressed))
+    blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
+    rules = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
     smaller = (Phase("compress", rules),) if compressed else ()
-    sparse = Phase("sparsity", (FactorGemm(scan), SkipZeroBlocks(scan), *near))
+    sparse = Phase("sparsity", (FactorGemm(scan), SkipZeroBlocks(scan, blocks), *near))
     last = Phase(CONNECT, (trunk.ConnectBlocks(),))
     return (*exact, *smaller, sparse, *_lower(precision), last)

@@ -35,6 +35,7 @@ class SkipZeroBlocks:
     """A product over packed float32 weights leaves out what is zero in them."""
 
     scan: WeightScan = field(default_factory=WeightScan)
+    blocks: tuple[int, ...] = BLOCKS
     name: str = "zero-blocks"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -53,9 +54,9 @@ class SkipZeroBlocks:
             reason = f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
             yield Miss(self.name, region.id, reason)
             return
-        maps = {block: active_places(zeros, block) for block in BLOCKS}
+        maps = {block: active_places(zeros, block) for block in self.blocks}
         stored = {b: len(places) * b / zeros.size for b, places in maps.items()}
-        if stored[1] > _MOST_STORED:
+        if min(stored.values()) > _MOST_STORED:
             reason = f"the zeros of {panels.name!r} do not fill runs of {PANEL} columns"
             yield Miss(self.name, region.id, reason)
             return

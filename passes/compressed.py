@@ -64,6 +64,7 @@ class PruneBlocks:
     """A product whose matrix was pruned stores the blocks that are left, if that is less."""
 
     chosen: Mapping[str, Compressed]
+    blocks: tuple[int, ...] = BLOCKS
     name: str = PRUNED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -83,7 +84,7 @@ class PruneBlocks:
             return
         name = f"{region.operands[1]}_pruned"
         weight = Weight(name, DType.F32, panels.shape, lambda: panels)
-        for block in BLOCKS:
+        for block in self.blocks:
             places = active_places(zeros, block)
             if len(places) * block <= (1 - _LEAST_SKIPPED) * zeros.size:
                 yield skipping(self.name, region, weight, block, places, found.error)

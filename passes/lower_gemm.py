@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
-from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL, GemmParams
+from tracea_graph.ops.gemm import IN_BF16, IN_BLOCKS, LAYOUTS, PANEL, ROUNDED, GemmParams
 from tracea_graph.ops.program import GemmDriver, View
 from tracea_graph.passes.lower_rows import norm_call, stored, sum_of
 from tracea_graph.passes.writer import Shape, Slot, Writer, dense, matrix, over_rows
@@ -37,12 +37,13 @@ def lower_gemm(
     total = sum_of(w, results) if p.norm else None
     chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
     into = [total] if total else [matrix(slot) for slot in slots]
-    pairs = p.layout == "pairs"
-    x = rounded(w, operands[0], p.k + p.k % 2) if pairs else matrix(operands[0])
-    if p.layout == "blocks":
+    rounds = p.layout in ROUNDED
+    x = rounded(w, operands[0], p.k + p.k % 2) if rounds else matrix(operands[0])
+    if p.layout in IN_BLOCKS:
         places = dense(operands[-1].buffer, operands[-1].shape)
+        kernel = "gemm_blocks_bf16" if rounds else "gemm_blocks"
         w.call(
-            "gemm_blocks", x, weight, bias, places, *views, *into,
+            kernel, x, weight, bias, places, *views, *into,
             ints=(len(p.parts) or 1,), chain=chain,
         )  # fmt: skip
     else:

@@ -16,7 +16,14 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.gemm import BF16_SINCE, PANEL, GemmParams, pack_pairs, unpack_panels
+from tracea_graph.ops.gemm import (
+    BF16_SINCE,
+    PANEL,
+    GemmParams,
+    pack_block_pairs,
+    pack_pairs,
+    unpack_panels,
+)
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.regions import fused
@@ -73,11 +80,16 @@ class GemmInBf16:
     precision: str = "bf16"
     name: str = "bf16"
 
+    @property
+    def _able(self) -> tuple[str, ...]:
+        """Layouts that have one in this precision."""
+        return ("panels", "blocks") if self.precision == "bf16" else ("panels",)
+
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
         if isinstance(params, RegionParams):
             yield from self._steps(graph, region, params)
-        elif isinstance(params, GemmParams) and params.layout == "panels":
+        elif isinstance(params, GemmParams) and params.layout in self._able:
             found = self._lower(graph, params, region.operands[1])
             if isinstance(found, str):
                 yield Miss(self.name, region.id, found)
@@ -96,7 +108,7 @@ class GemmInBf16:
         operands, steps, made = list(region.operands), list(params.steps), dict[str, Weight]()
         for i, step in enumerate(steps):
             product = step.params
-            if not isinstance(product, GemmParams) or product.layout != "panels":
+            if not isinstance(product, GemmParams) or product.layout not in self._able:
                 continue
             at = step.operands[1]
             if at >= params.inputs or reads[at] > 1:
@@ -117,7 +129,7 @@ class GemmInBf16:
     def _lower(
         self, graph: TileGraph, params: GemmParams, panels: str
     ) -> tuple[GemmParams, Weight] | str:
-        """The same product with its panels in bf16; or why they stay in float32."""
+        """The same product with its panels or blocks in bf16; or why they stay in float32."""
         stored, layout = graph.weight(panels), _LAYOUTS[self.precision]
         if graph.opset < BF16_SINCE:
             return f"opset {graph.opset} has no bf16; 13 is the first"
@@ -125,7 +137,21 @@ class GemmInBf16:
             return f"{panels!r} is not constant"
         if layout == "mixed" and params.k % 2:
             return f"K = {params.k} is odd"
+        if params.layout == "blocks":
+            if params.block % 2:
+                return "blocks of one step do not lie in pairs"
+            return dataclasses.replace(params, layout="pair_blocks"), _blocks_in_pairs(stored)
         return dataclasses.replace(params, layout=layout), _in_pairs(stored, params.n)
+
+
+def _blocks_in_pairs(blocks: Weight) -> Weight:
+    """Stored blocks in bf16."""
+    count, block, _ = blocks.shape
+
+    def load() -> Array:
+        return pack_block_pairs(np.asarray(blocks.array(), np.float32))
+
+    return Weight(f"{blocks.name}_bf16", DType.BF16, (count, block // 2, PANEL, 2), load)
 
 
 def _in_pairs(panels: Weight, n: int) -> Weight:

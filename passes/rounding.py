@@ -15,7 +15,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.gemm import ROUNDED, GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.passes.layout import Layout
@@ -58,7 +58,7 @@ def _rounds(step: RegionStep) -> Collection[int | None]:
     params = step.params
     if isinstance(params, ConvParams) and params.in_bf16:
         return (0, params.added)
-    if isinstance(params, GemmParams) and params.layout == "pairs" and params.k % 2 == 0:
+    if isinstance(params, GemmParams) and params.layout in ROUNDED and params.k % 2 == 0:
         return range(1)
     if isinstance(params, AttentionParams) and params.in_bf16:
         return range(3)

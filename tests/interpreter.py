@@ -19,7 +19,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
-from tracea_graph.ops.gemm import unpack_blocks
+from tracea_graph.ops.gemm import unpack_block_pairs, unpack_blocks
 from tracea_graph.ops.program import Buffer, Call, Program, View
 from tracea_graph.ops.resize import COORDINATES, ResizeParams
 
@@ -179,6 +179,8 @@ def gemm_blocks(call: Call, views: list[Any]) -> None:
     x, blocks, bias, places, *rest = views
     (parts,) = call.ints
     columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
+    if blocks.ndim == 4:
+        blocks = unpack_block_pairs(blocks)
     w = unpack_blocks(blocks, places.astype(np.int64), x.shape[1], columns)
     acc = x @ w + (0 if bias is None else bias)
     if parts == 1:
@@ -538,7 +540,8 @@ def recurrent(call: Call, views: list[Any]) -> None:
 
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_bf16": gemm, "gemm_blocks": gemm_blocks, "round_bf16": round_to_bf16,
+        "gemm": gemm, "gemm_bf16": gemm, "gemm_blocks": gemm_blocks,
+        "gemm_blocks_bf16": gemm_blocks, "round_bf16": round_to_bf16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,

@@ -21,7 +21,6 @@ from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.compressing import Setting, compress
-from tracea_graph.pipeline.findings import findings_of
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
@@ -197,8 +196,7 @@ def _decided(
     locked = lock.recipe(model.graph, foundry.isas) if lock else None
     cost, symbols = lock.cost if lock else None, inputs.timed[0].symbols
     planner = Planner(model.graph, options, symbols, foundry.isas, cost)
-    clock.step("compressing" if options.compresses else "planning")
-    smaller = compress(Setting(model, options, inputs, planner, foundry, scratch, clock.progress))
+    smaller = compress(Setting(model, options, inputs, planner, foundry, scratch, clock))
     inputs, planner = smaller.inputs, smaller.planner
     workshop = Workshop(model, options, planner, foundry, scratch, locked)
     report = Reporter(
@@ -211,10 +209,7 @@ def _decided(
     if lock:
         lock.check(assembly)
         workshop.use(lock.drivers(assembly.workloads(())))
-    report.planned(assembly, trace)
-    if lock is None or not lock.recalled:
-        clock.step("scanning weights")
-        report.findings = findings_of(model.graph, planner.scan)
+    report.planned(assembly, trace, None if lock and lock.recalled else planner.scan)
 
     clock.pause()
     yield assembly

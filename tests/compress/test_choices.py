@@ -131,3 +131,18 @@ def test_what_is_measured_decides(truth: float) -> None:
 def test_a_budget_that_nothing_holds() -> None:
     chosen, _ = search(menu([(1.0, 0.1)]), 1e-6, lambda c, _: 0.1)
     assert not chosen
+
+
+def test_a_search_among_squares_spreads_roots() -> None:
+    """Errors of changes 0.1, 0.2 … whose squares are measured: as many as fit 0.3."""
+    menu = {
+        f"layer{i}": [Choice(f"layer{i}", "low rank", 16, 100.0, 0.1, 0.1 * (i + 1))]
+        for i in range(6)
+    }
+
+    def measure(chosen: dict[str, Choice], trial: int) -> float:
+        return total_error([*chosen.values()]) ** 2
+
+    chosen, error = search(menu, 0.32, measure, power=2)
+    assert sorted(chosen) == ["layer0", "layer1", "layer2", "layer3"]
+    assert error == pytest.approx(0.30)

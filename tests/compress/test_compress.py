@@ -139,6 +139,13 @@ def test_pruned_blocks_are_skipped(model: Path, data: Path) -> None:
     assert report.held_out is not None and 0 < report.held_out <= 0.9
 
 
+@pytest.mark.parametrize("spec", [Prune(0.5, group=4), Prune(0.5)], ids=["2:4", "unstructured"])
+def test_zeros_that_save_nothing_are_told(model: Path, data: Path, spec: Prune) -> None:
+    report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))
+    assert not report.compressed
+    assert any("2:4 is for GPUs" in w for w in report.warnings)
+
+
 @pytest.mark.compiler
 def test_a_matrix_that_layers_share_is_one(tmp_path: Path, data: Path) -> None:
     report = api.optimize(network(tmp_path / "shared.onnx", shared=True), options(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_int32, c_int64, c_void_p
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,7 +18,10 @@ from tests.kernels.conformance import (
     guarded,
     kernel,
 )
+from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.ops.bf16 import round_bf16
+from tracea_graph.ops.gemm import pack_block_pairs
 
 ROWS = 16
 
@@ -90,6 +94,42 @@ def test_one_row_is_read_where_it_lies(isa: str) -> None:
         count=1, c=out.address, ldc=out.stride, rows=1, last=16,
     ))  # fmt: skip
     close(out.view, a[None, 32:48].astype(np.float64) @ stored[0])
+
+
+@pytest.mark.parametrize("level", profile_cpu().levels("bf16"))
+@pytest.mark.parametrize("block", [4, 16, 64])
+def test_pairs_of_bf16(level: str, block: int) -> None:
+    rng = np.random.default_rng(block)
+    run = kernel(emit("gemm_blocks_bf16", level), symbols("gemm_blocks_bf16", level)[0])
+    for rows in (1, 3, 16):
+        a = rng.standard_normal((rows, 7 * block), np.float32)
+        blocks, places = rng.standard_normal((3, block, 16), np.float32), [1, 2, 6]
+        packed = np.zeros((7 * block // 2, ROWS, 2), ml_dtypes.bfloat16)
+        packed[:, :rows] = a.reshape(rows, -1, 2).transpose(1, 0, 2)
+        packed, out = guarded(packed.view(np.uint32)), Output(rows, 16)
+        stored = guarded(pack_block_pairs(blocks).view(np.uint32))
+        at = guarded(np.array(places, np.int32))
+        run(BlocksTile(
+            a=packed.ctypes.data, a_step=ROWS, block=block // 2, b=stored.ctypes.data,
+            place=at.ctypes.data, count=3, c=out.address, ldc=out.stride, rows=rows, last=16,
+        ))  # fmt: skip
+        out.check_canaries()
+        whole = np.zeros((7, block, 16))
+        whole[places] = round_bf16(blocks)
+        close(out.view, round_bf16(a).astype(np.float64) @ whole.reshape(-1, 16))
+
+
+@pytest.mark.parametrize("level", profile_cpu().levels("bf16"))
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_finite_pairs_are_told_from_others(level: str, odd: float) -> None:
+    symbol = symbols("gemm_blocks_bf16", level)[1]
+    found = function(emit("gemm_blocks_bf16", level), symbol, c_int32, c_void_p, c_int64)
+    x = guarded(np.full(130, 3e38, ml_dtypes.bfloat16).view(np.uint32))
+    assert found(x.ctypes.data, 65) == 1
+    for at in (0, 1, 63, 64, 65 * 2 - 1):
+        x.view(ml_dtypes.bfloat16)[at] = odd
+        assert found(x.ctypes.data, 65) == 0
+        x.view(ml_dtypes.bfloat16)[at] = 0.0
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])

@@ -25,6 +25,7 @@ from tracea_graph.ops.gemm import (
     BLOCKS,
     PANEL,
     GemmParams,
+    pack_block_pairs,
     pack_blocks,
     pack_pairs,
     pack_panels,
@@ -116,6 +117,19 @@ CASES = {
             ((2, 5, 70), blocks(70, 50, block)[0], (50,), blocks(70, 50, block)[1]),
         )
         for block in BLOCKS
+    },
+    **{
+        f"gemm, blocks of {block} in bf16": Case(
+            GemmParams(70, 50, "pair_blocks", bias=True, block=block),
+            (
+                (2, 5, 70),
+                pack_block_pairs(blocks(70, 50, block)[0]),
+                (50,),
+                blocks(70, 50, block)[1],
+            ),
+            1e-2,
+        )
+        for block in BLOCKS[1:]
     },
     "gemm, blocks, gelu, residual and norm": Case(
         GemmParams(12, 32, "blocks", True, GELU_RESIDUAL, LAYER, block=4),

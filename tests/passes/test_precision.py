@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import Net
+from graphs import Net, normal
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.gemm import GemmParams, pack_pairs, unpack_pairs
@@ -42,6 +42,19 @@ def test_the_layout_follows_the_precision(precision: str, layout: str) -> None:
     stored = weight.array()
     assert weight.dtype is (DType.F32 if precision == "fp32" else DType.BF16)
     assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
+
+
+@pytest.mark.parametrize(
+    ("precision", "layout"), [("bf16", "pair_blocks"), ("bf16-weights", "blocks")]
+)
+def test_stored_blocks_are_rounded_too(precision: str, layout: str) -> None:
+    made = Net()
+    matrix = normal(64, 64)
+    matrix[16:48] = 0
+    graph = made.graph(made("MatMul", made.input("x", "batch", 64), made.const(matrix)))
+    region, _ = planned(graph, precision)
+    assert isinstance(region.params, GemmParams) and region.params.layout == layout
+    assert graph.weights[region.operands[1]].array().size == 32 * 64
 
 
 def test_the_matrix_is_rounded_once() -> None:

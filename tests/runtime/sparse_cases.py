@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
+from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.gemm import pack_blocks, pack_panels
+from tracea_graph.ops.gemm import pack_block_pairs, pack_blocks, pack_panels
 from tracea_graph.ops.program import Call
 from tracea_graph.passes.zeros import active_places
 
@@ -44,16 +46,34 @@ def blocks_case(
     bias: bool = True,
     places: Array | None = None,
     error: str = "",
+    in_bf16: bool = False,
 ) -> Case:
-    """``x`` times ``w`` by its stored blocks; ``places`` replaces the true map."""
+    """``x`` times ``w`` by its stored blocks; ``places`` replaces the true map.
+
+    ``in_bf16``: both are handed over in bf16 (K even).
+    """
     (m, k), n = x.shape, w.shape[1]
     panels = pack_panels(w)
     true = active_places(~panels.any(2), block)
     stored = pack_blocks(panels, true, block)
     chance = np.random.default_rng(m)
     b, full, row = (chance.standard_normal(s).astype(np.float32) for s in ((n,), (m, n), (n,)))
-    inputs = [spec("m", k), spec(*stored.shape), spec(len(true), dtype=DType.I32), spec(n)]
-    feeds = [x, stored, true if places is None else places, b]
+    kind = DType.BF16 if in_bf16 else DType.F32
+    if in_bf16:
+        stored = pack_block_pairs(stored)
+        x, w = round_bf16(x), round_bf16(w)
+    inputs = [
+        spec("m", k, dtype=kind),
+        spec(*stored.shape, dtype=kind),
+        spec(len(true), dtype=DType.I32),
+        spec(n),
+    ]
+    feeds = [
+        x.astype(ml_dtypes.bfloat16) if in_bf16 else x,
+        stored,
+        true if places is None else places,
+        b,
+    ]
     widths = parts or (n,)
     extras = []
     if chain:
@@ -69,7 +89,8 @@ def blocks_case(
         *extras,
         *results,
     )
-    call = Call("gemm_blocks", views, ints=(len(widths),), chain=chain)
+    name_of = "gemm_blocks_bf16" if in_bf16 else "gemm_blocks"
+    call = Call(name_of, views, ints=(len(widths),), chain=chain)
     program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
     with np.errstate(invalid="ignore"):
         y = x.astype(np.float64) @ w.astype(np.float64) + (b if bias else 0)
@@ -119,6 +140,20 @@ def sparse_cases() -> tuple[Case, ...]:
                 block,
             )
             for block in (1, 16)
+        ),
+        *(
+            blocks_case(
+                f"blocks_bf16_{m}x{n}x{k}_by_{block}",
+                numbers(m, k),
+                with_zeros(k, n, block, 0.3),
+                block,
+                in_bf16=True,
+            )
+            for block in (4, 16, 64)
+            for m, n, k in ((1, 33, 128), (37, 100, 130), (70, 150, 258))
+        ),
+        blocks_case(
+            "blocks_bf16_infinite", infinite(37, 64), with_zeros(64, 50, 4, 0.5), 4, in_bf16=True
         ),
         blocks_case("blocks_twice", x, w, 4, places=twice, error=order),
         blocks_case("blocks_turned", x, w, 4, places=wrong[::-1].copy(), error=order),

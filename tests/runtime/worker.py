@@ -37,6 +37,10 @@ def run(job: dict[str, Any]) -> list[str | None]:
     return answers
 
 
+_ONNX_TYPES = {"V": 16, "f": 1, "i": 6}
+"""Of bf16, float32 and int32 arrays by their kind."""
+
+
 def run_on(found: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs; bf16 goes in as any two bytes and comes out as uint16."""
     if not any(v.type == "tensor(bfloat16)" for v in (*found.get_inputs(), *found.get_outputs())):
@@ -46,7 +50,7 @@ def run_on(found: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np
     for name, x in feeds.items():
         half = x.dtype.kind == "V"
         bits = np.ascontiguousarray(x.view(np.uint16) if half else x)
-        binding.bind_ortvalue_input(name, made(bits, 16 if half else 1))
+        binding.bind_ortvalue_input(name, made(bits, _ONNX_TYPES[x.dtype.kind]))
     for value in found.get_outputs():
         if value.type != "tensor(bfloat16)":
             binding.bind_output(value.name)

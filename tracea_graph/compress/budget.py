@@ -78,15 +78,19 @@ def _filled(menu: Mapping[str, Sequence[Choice]], chosen: Chosen, budget: float)
 
 
 def search(
-    menu: Mapping[str, Sequence[Choice]], budget: float, measure: Callable[[Chosen, int], float]
+    menu: Mapping[str, Sequence[Choice]],
+    budget: float,
+    measure: Callable[[Chosen, int], float],
+    power: int = 1,
 ) -> tuple[Chosen, float]:
     """The most that was found to hold the budget end to end, and its measured error.
 
     What is allocated backs off while ``measure`` (a choice, and the number of the trial) gives
-    more than the budget, and grows while there is room.  Nothing if nothing holds.
+    more than the budget, and grows while there is room.  Nothing if nothing holds.  The errors of
+    choices are of changes, whose ``power`` the budget and what is measured are of.
     """
     low, high = 0.0, float("inf")
-    allowance, best, best_error = budget, Chosen(), 0.0
+    allowance, best, best_error = budget ** (1 / power), Chosen(), 0.0
     tried: list[Chosen] = []
     while len(tried) < _TRIALS:
         chosen = allocate(menu, allowance)
@@ -107,6 +111,7 @@ def search(
                 break
         else:
             high = allowance
-        step = allowance * min(max(0.9 * budget / max(error, 1e-12), 0.05), 4.0)
+        room = (0.9 * budget / max(error, 1e-12)) ** (1 / power)
+        step = allowance * min(max(room, 0.05), 4.0)
         allowance = step if low < step < high else (low + min(high, 4 * allowance)) / 2
     return best, best_error

@@ -11,7 +11,7 @@ neighbouring steps of k lie together, as dot-product instructions want them.
 A matrix of which only some blocks are not zero is stored as those blocks of its panels,
 ``[blocks][block][16]`` (``block`` steps of k each), and the L1 map of its tile grid: the int32
 places of the stored blocks, counted panel by panel and along k in each, in ascending order.  The
-map is the last operand.
+map is the last operand.  In bf16 such blocks are ``[blocks][block / 2][16][2]``.
 """
 
 from __future__ import annotations
@@ -30,20 +30,25 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
 
 __all__ = [
-    "BF16_SINCE", "BLOCKS", "IN_BF16", "PANEL", "SCATTER_SINCE", "GemmParams", "pack_blocks",
-    "pack_pairs", "pack_panels", "unpack_blocks", "unpack_pairs", "unpack_panels",
+    "BF16_SINCE", "BLOCKS", "IN_BF16", "IN_BLOCKS", "PANEL", "ROUNDED", "SCATTER_SINCE",
+    "GemmParams", "pack_block_pairs", "pack_blocks", "pack_pairs", "pack_panels",
+    "unpack_block_pairs", "unpack_blocks", "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 
 PANEL = 16
 MAX_PARTS = 16
-LAYOUTS = ("panels", "kn", "nk", "pairs", "mixed", "blocks")
+LAYOUTS = ("panels", "kn", "nk", "pairs", "mixed", "blocks", "pair_blocks")
 """Packed panels; plain ``[K, N]``; plain ``[N, K]``; panels in bf16, x rounded to bf16 as well;
-panels in bf16, x in float32 (K even); the blocks of panels that are not zero."""
+panels in bf16, x in float32 (K even); the blocks of panels that are not zero; those in bf16, x
+rounded to bf16 as well."""
 BLOCKS = (1, 4, 16, 32, 64)
 """Steps of k in a block of sixteen columns."""
 SCATTER_SINCE = 11
 """The opset from which ScatterND, which bodies place blocks with, counts from the end."""
 IN_BF16 = ("pairs", "mixed")
+IN_BLOCKS = ("blocks", "pair_blocks")
+ROUNDED = ("pairs", "pair_blocks")
+"""Layouts that read x in bf16."""
 BF16_SINCE = 13
 """The opset from which Cast knows bf16."""
 
@@ -96,6 +101,24 @@ def pack_blocks(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Fl
     return np.ascontiguousarray(panels.reshape(count * depth, block, width)[places])
 
 
+def pack_block_pairs(blocks: Floats) -> Floats:
+    """Blocks ``[blocks, block, 16]``, an even number of steps each, in bf16 as
+    ``[blocks, block / 2, 16, 2]``."""
+    import ml_dtypes
+
+    count, block, width = blocks.shape
+    pairs = blocks.reshape(count, block // 2, 2, width).transpose(0, 1, 3, 2)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(pairs).astype(ml_dtypes.bfloat16)
+
+
+def unpack_block_pairs(pairs: Floats) -> Floats:
+    """The inverse of :func:`pack_block_pairs`, in float32."""
+    count, half, width, _ = pairs.shape
+    blocks = np.asarray(pairs, np.float32).transpose(0, 1, 3, 2)
+    return blocks.reshape(count, 2 * half, width)
+
+
 def unpack_blocks(blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, n: int) -> Floats:
     """The inverse of :func:`pack_blocks` and :func:`pack_panels`: ``[K, N]``."""
     _, block, width = blocks.shape
@@ -131,7 +154,9 @@ class GemmParams:
             raise ValueError("parts are all columns of a product that nothing follows")
         if not len(self.parts) <= MAX_PARTS or any(p < 1 for p in self.parts):
             raise ValueError(f"a product has 1 to {MAX_PARTS} parts, of 1 column or more")
-        if (self.block in BLOCKS) != (self.layout == "blocks"):
+        if (self.block in BLOCKS) != (self.layout in IN_BLOCKS) or (
+            self.block % 2 and self.layout == "pair_blocks"
+        ):
             raise ValueError(f"layout {self.layout!r} has no blocks of {self.block} steps of k")
         if self.layout == "mixed" and self.k % 2:
             raise ValueError(f"float32 times bf16 panels takes an even K, not {self.k}")
@@ -150,7 +175,7 @@ class GemmParams:
     @property
     def operands(self) -> int:
         affine = self.norm.operands if self.norm else 0
-        return 2 + self.bias + self.extras + affine + (self.layout == "blocks")
+        return 2 + self.bias + self.extras + affine + (self.layout in IN_BLOCKS)
 
     def split(
         self, items: Sequence[Any]
@@ -176,7 +201,7 @@ class GemmParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision; W in this op's layout."""
         x, w, bias, extras, affine = self.split(arrays)
-        acc = (round_bf16(x) if self.layout == "pairs" else x) @ self._plain(w, arrays[-1])
+        acc = (round_bf16(x) if self.layout in ROUNDED else x) @ self._plain(w, arrays[-1])
         if bias is not None:
             acc = acc + bias
         if self.parts:
@@ -189,8 +214,9 @@ class GemmParams:
         return [y, total] if self.keep_sum else [y]
 
     def _plain(self, w: Floats, places: npt.NDArray[Any]) -> Floats:
-        if self.layout == "blocks":
-            return unpack_blocks(w, places, self.k, self.n)
+        if self.layout in IN_BLOCKS:
+            stored = w if self.layout == "blocks" else unpack_block_pairs(w)
+            return unpack_blocks(stored, places, self.k, self.n)
         if self.layout == "panels":
             return unpack_panels(w, self.n)
         if self.layout in IN_BF16:
@@ -200,7 +226,7 @@ class GemmParams:
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         x, w, bias, extras, affine = self.split(b.inputs)
-        if self.layout == "blocks":
+        if self.layout in IN_BLOCKS:
             w = self._spell_blocks(b, w, b.inputs[-1])
         acc = b("MatMul", x, self._spell_weight(b, w))
         if bias is not None:
@@ -237,5 +263,8 @@ class GemmParams:
         panels, depth = -(-self.n // PANEL), -(-self.k // self.block)
         zeros = b("ConstantOfShape", b.ints(panels * depth, self.block, PANEL))
         at = b("Reshape", b("Cast", places, to=DType.I64.onnx), b.ints(-1, 1))
+        if self.layout == "pair_blocks":
+            steps = b("Transpose", b("Cast", blocks, to=DType.F32.onnx), perm=(0, 1, 3, 2))
+            blocks = b("Reshape", steps, b.ints(-1, self.block, PANEL))
         whole = b("ScatterND", zeros, at, blocks)
         return b("Reshape", whole, b.ints(panels, depth * self.block, PANEL))

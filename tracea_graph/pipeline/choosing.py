@@ -37,6 +37,7 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.compressed import Compressed
 from tracea_graph.pipeline.candidates import Workshop
+from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.gauging import Gauge
 from tracea_graph.pipeline.inputs import Inputs
@@ -63,7 +64,12 @@ class Setting:
     planner: Planner
     foundry: Foundry
     scratch: Path
-    progress: Callable[[str], None]
+    clock: Clock
+
+    @property
+    def progress(self) -> Callable[[str], None]:
+        """Hears what is under way."""
+        return self.clock.progress
 
 
 @dataclass(frozen=True)
@@ -193,9 +199,7 @@ class Chooser:
             return None
         menus = self._sensitive(layers, menus)
         chosen, error = search(
-            menus,
-            self.budget ** (1 / self.power),
-            lambda chosen, trial: self._measured(layers, chosen, trial) ** (1 / self.power),
+            menus, self.budget, lambda some, trial: self._measured(layers, some, trial), self.power
         )
         if not chosen:
             mildest = min((c.error for cs in menus.values() for c in cs), default=0.0)
@@ -207,7 +211,7 @@ class Chooser:
         predicted = total_error([*chosen.values()]) ** self.power
         note = (
             f"{len(chosen)} of {len(layers)} layers are smaller: an error of {predicted:.2g} was "
-            f"predicted for the outputs, {error**self.power:.2g} was measured, "
+            f"predicted for the outputs, {error:.2g} was measured, "
             f"{self.budget:g} was allowed"
         )
         smaller = [layer for layer in layers if layer.name in chosen]

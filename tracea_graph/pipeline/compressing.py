@@ -70,6 +70,7 @@ def compress(setting: Setting) -> Compression:
     if not options.compresses:
         return Compression(setting.inputs, setting.planner)
     check_options(options)
+    setting.clock.step("compressing")
     # layers are known by their own channels; what is dropped between them would hide them
     skip = (*options.skip, DEAD_CHANNELS)
     chooser = Chooser(

@@ -12,11 +12,12 @@ from tracea_graph.config import Options
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, is_result, write_original
 from tracea_graph.passes.dead_channels import DEAD_CHANNELS
+from tracea_graph.passes.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.compressing import Compression
-from tracea_graph.pipeline.findings import Finding, finding_rows
+from tracea_graph.pipeline.findings import Finding, finding_rows, findings_of
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
@@ -70,8 +71,12 @@ class Reporter:
     told: tuple[str, ...] = ()
     trace: Trace = field(default_factory=Trace)
 
-    def planned(self, assembly: Assembly, trace: Trace) -> None:
+    def planned(self, assembly: Assembly, trace: Trace, scan: WeightScan | None) -> None:
+        """What was planned; ``scan`` says what the weights hold, None that nobody asks."""
         self.assembly, self.trace = assembly, trace
+        if scan is not None:
+            self.clock.step("scanning weights")
+            self.findings = findings_of(self.model.graph, scan)
 
     def confirm(self, kept: Built | None) -> None:
         """Measure what is to be published on inputs that steered nothing.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from math import prod
 
-from tracea_graph.ops.gemm import PANEL, GemmParams
+from tracea_graph.ops.gemm import IN_BLOCKS, PANEL, GemmParams
 from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.views import SavingRow
@@ -26,7 +26,7 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
         params = items[0].region.params
         if not isinstance(params, GemmParams):
             continue
-        if params.layout == "blocks":
+        if params.layout in IN_BLOCKS:
             technique = f"zero blocks, {params.block} × {PANEL}"
         elif items[0].region.rule in _RANKS:
             technique = _RANKS[items[0].region.rule]
@@ -41,7 +41,7 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
 def _stored_bytes(planned: Assembly, item: Placed) -> int:
     """Of the matrix, and of its map if it has one."""
     params, operands = item.region.params, item.region.operands
-    names = (operands[1], *([operands[-1]] if params.layout == "blocks" else []))
+    names = (operands[1], *([operands[-1]] if params.layout in IN_BLOCKS else []))
     return sum(planned.graph.weights[name].nbytes for name in names)
 
 

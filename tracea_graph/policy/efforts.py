@@ -19,7 +19,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import WINOGRAD
-from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.gemm import IN_BLOCKS, GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -97,7 +97,7 @@ class Effort:
 def _gemm(p: GemmParams, operands: Sequence[Dims], result: Dims) -> Effort:
     count = prod(result)
     beside = 1 + (p.epilogue.flops if p.epilogue else 0) + (_NORM if p.norm else 0)
-    if p.layout == "blocks":
+    if p.layout in IN_BLOCKS:
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
         product = 2.0 * rows * stored / _BLOCKS[p.block]
         return Effort(product, count * beside + _PACKING * rows * p.k)

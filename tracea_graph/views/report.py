@@ -130,6 +130,11 @@ class CompressionRow:
     kept: bool = False
 
     @property
+    def ratio(self) -> float:
+        """The error on held-out data as a multiple of that on calibration data; 1 without."""
+        return self.measured / self.predicted if self.measured and self.predicted else 1.0
+
+    @property
     def title(self) -> str:
         """``rank 96`` or ``70 % zeros``."""
         if self.technique == "zeros":

@@ -143,7 +143,7 @@ def _compressed(rows: Sequence[CompressionRow]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("used", no_wrap=True)
     for row in rows:
-        held = "" if row.measured is None else f"{row.measured:.2g}"
+        held = "" if row.measured is None else f"{row.measured:.2g} ({row.ratio:.2f}×)"
         table.add_row(
             cell(row.layer),
             row.title,
