@@ -10,7 +10,8 @@ import pytest
 from onnx import NodeProto, helper
 
 from tests.onnx_io.samples import F32, I64, model, node, read, tensor, value
-from tracea_graph.ir import symbols_of
+from tracea_graph.ir import DType, TensorSpec, symbols_of
+from tracea_graph.onnx_io.facts import Facts
 
 
 def spec(nodes: list[NodeProto], folder: Path, *tensors: Any, opset: int = 17) -> str:
@@ -160,3 +161,10 @@ def test_transformer_exports_are_fully_known(tmp_path: Path) -> None:
             shape = graph.spec(name).shape
             assert shape is not None, name
             assert {s for d in shape for s in symbols_of(d)} <= {"batch", "seq"}, name
+
+
+def test_sizes_beyond_what_onnx_can_write_are_followed() -> None:
+    facts = Facts()
+    facts.specs["x"] = TensorSpec(DType.F32, (1 << 70, 3))
+    facts.learn("y", facts.type_of("x"))
+    assert facts.shape("y") == (1 << 70, 3)

@@ -44,7 +44,7 @@ def interpreter(version: str) -> str:
 
 def environment(folder: Path, python: str, *packages: str) -> str:
     """The Python of a fresh environment with these packages."""
-    subprocess.run([interpreter(python), "-m", "venv", folder], check=True, timeout=120)
+    subprocess.run([interpreter(python), "-m", "venv", folder], check=True, timeout=600)
     command = [folder / "bin/python", "-m", "pip", "install", "--quiet", *packages]
     subprocess.run(command, check=True, timeout=600)
     return str(folder / "bin/python")

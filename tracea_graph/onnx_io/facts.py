@@ -29,6 +29,8 @@ SMALL = 64
 
 INTEGERS = frozenset({DType.I64, DType.I32, DType.BOOL})
 FLOATS = frozenset({DType.F32, DType.F64})
+_LAST = (1 << 63) - 1
+"""The largest size that ONNX can write; damaged models speak of larger ones."""
 _FEW, _LARGE = 8, 1 << 24
 """Up to this many floats are followed while they are whole and exact: sizes on their way."""
 
@@ -154,7 +156,7 @@ class Facts:
         return numpy_helper.from_array(np.array(numbers, kind).reshape(value.shape), name)
 
     def _dim(self, extent: Extent) -> int | str:
-        if isinstance(extent, Expr):
+        if isinstance(extent, Expr) or (isinstance(extent, int) and abs(extent) > _LAST):
             self._exprs[str(extent)] = extent
             return str(extent)
         return extent
