@@ -106,7 +106,9 @@ class WeightScan:
 
     def structure(self, weight: Weight) -> Structure:
         """Of a matrix as it is stored; leading axes of one do not count, filters ``[O, I, …]``
-        are ``[O, I·…]``."""
+        are ``[O, I·…]``.  Of a filled one nothing is."""
+        if weight.filled:
+            return DENSE
         if weight not in self._seen:
             matrix = as_matrix(weight)
             self._seen[weight] = self._whole(weight, matrix) if may_have_zeros(matrix) else DENSE

@@ -400,7 +400,7 @@ CONTRIBUTED = {
             k = com.microsoft.SkipLayerNormalization <epsilon = 1e-5> (g, r, gamma, beta)
             q = com.microsoft.QuickGelu <alpha = 1.7> (k)  f = com.microsoft.FastGelu(q, b)
             y = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1> (f, v)"""),
-        "FusedMatMul", more=MS,
+        more=MS,
     ),
     "contributed, nobody knows it here": Strange(
         _xy(HEAD + " p = com.microsoft.NGramRepeatBlock <ngram_size = 2> (i, r)  y = Neg(p)")

@@ -190,7 +190,8 @@ class Weight:
 
     ``load`` returns the array and may be called more than once; it must not cache, so that
     memory stays bounded by what is in use.  One with a ``recipe`` is not stored: it would take
-    more bytes than what these nodes make it from when the model is loaded.
+    more bytes than what these nodes make it from when the model is loaded.  A ``filled`` one is
+    one number as often as its shape says, of which the model stores nothing.
     """
 
     name: str
@@ -198,6 +199,7 @@ class Weight:
     shape: tuple[int, ...]
     load: Callable[[], Array] = field(repr=False)
     recipe: tuple[Node, ...] = field(default=(), repr=False, compare=False)
+    filled: bool = field(default=False, repr=False, compare=False)
 
     @property
     def spec(self) -> TensorSpec:

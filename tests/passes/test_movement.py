@@ -363,7 +363,7 @@ def test_resize_by_whole_numbers(how: str, rounded: str) -> None:
     [
         ((1, 1, 1.5, 2), {}),
         ((1, 1, 2, 2), {"nearest_mode": "ceil"}),
-        ((1, 1, 2, 2), {"mode": "linear"}),
+        ((1, 1, 2, 2), {"mode": "cubic"}),
         ((1, 1, 2, 2), {"coordinate_transformation_mode": "align_corners"}),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,17 +58,18 @@ def _derived(call: Call, draft: Draft, readers: Counter[str]) -> Weight | None:
     base = draft.weights.get(inputs[0]) if inputs else None
     if base is None or base.dtype not in NUMERIC:
         return None
+    made = partial(Weight, outputs[0], spec.dtype, shape, filled=base.filled)
     if call.op in RESHAPING:
-        return Weight(outputs[0], spec.dtype, shape, lambda: base.array().reshape(shape))
+        return made(lambda: base.array().reshape(shape))
     if call.op == "Transpose":
         perm = attribute(call.proto, "perm")
-        return Weight(outputs[0], spec.dtype, shape, lambda: np.transpose(base.array(), perm))
+        return made(lambda: np.transpose(base.array(), perm))
     if call.op == "Cast":
         kind = numpy_dtype(spec.dtype)
-        return Weight(outputs[0], spec.dtype, shape, lambda: _cast(base.array(), kind))
+        return made(lambda: _cast(base.array(), kind))
     if call.op == "Slice" and readers[base.name] == 1:  # else its parts could outgrow it
         parts = _slices(call, draft, len(base.shape))
-        return Weight(outputs[0], spec.dtype, shape, lambda: base.array()[parts])
+        return made(lambda: base.array()[parts])
     return None
 
 
@@ -90,7 +92,9 @@ def _slices(call: Call, draft: Draft, rank: int) -> tuple[slice, ...]:
 def _filled(call: Call, dtype: DType, shape: tuple[int, ...]) -> Weight:
     fill = attribute(call.proto, "value")
     element = numpy_helper.to_array(fill).reshape(-1)[0] if fill is not None else np.float32(0)
-    return Weight(call.proto.output[0], dtype, shape, lambda: np.full(shape, element))
+    return Weight(
+        call.proto.output[0], dtype, shape, lambda: np.full(shape, element), filled=True
+    )  # fmt: skip
 
 
 def _cast(array: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:

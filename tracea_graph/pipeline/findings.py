@@ -50,7 +50,8 @@ def findings_of(graph: TileGraph, scan: WeightScan) -> tuple[Finding, ...]:
         for node in region.nodes:
             for value in node.inputs:
                 readers[value].append(node)
-    known = [w for name, w in graph.weights.items() if readers[name] and w.dtype is DType.F32]
+    stored = (w for w in graph.weights.values() if not w.filled and w.dtype is DType.F32)
+    known = [w for w in stored if readers[w.name]]
     found = [f for w in known for f in _of_scale(w, readers[w.name])]
     large = [w for w in known if w.count >= _LEAST and len(w.shape) >= 2]
     for weight in large:

@@ -123,8 +123,14 @@ class Planner:
             max_error=self._options.tolerance,
             check=self._options.environment.check,
         )
-        phases = [p for p in self._phases if not apart or p.name != CONNECT]
+        phases = [p for p in self._phases if self._wanted(p, apart)]
         return Plan(graph, schedule(graph, phases, self.cost, limits, self._price), ruling)
+
+    def _wanted(self, phase: Phase, apart: bool) -> bool:
+        """Bands pay here and cost there: they are tried where somebody measures, or asks."""
+        if phase.name == BANDED:
+            return not self._legal or BANDED in self._options.only
+        return not apart or phase.name != CONNECT
 
     @property
     def _legal(self) -> bool:
