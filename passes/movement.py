@@ -18,7 +18,7 @@ from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.index_map import HUGE, IndexMap
 from tracea_graph.passes.merging import Operation, fits, merge, read_operation, sliced
-from tracea_graph.passes.regions import attribute, fused
+from tracea_graph.passes.regions import attribute, fused, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -30,11 +30,6 @@ _CHEAP = 4
 """Vector instructions up to which computing something twice is no matter."""
 _CHEAP_REPEATED = 8
 """The same for what is broadcast."""
-
-
-def _only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
-    uses = graph.uses(value)
-    return not graph.is_output(value) and all(u.region.id == region.id for u in uses)
 
 
 def _obstacle(
@@ -103,7 +98,7 @@ class AbsorbView:
             if _left_to_products(graph, first):
                 yield Miss(self.name, region.id, _PRODUCT_READS_IT)
                 continue
-            alone = len(first.results) == 1 and _only_read_by(graph, value, region)
+            alone = len(first.results) == 1 and only_read_by(graph, value, region)
             if region.op in _FREE and (first.op in _FREE or not alone):
                 continue
             if (reason := _obstacle(graph, outer, value, inner, alone)) is not None:
@@ -131,7 +126,7 @@ class AbsorbReshape:
             return
         value = region.operands[0]
         first, shape = graph.producer(value), graph.spec(region.results[0]).shape
-        if first is None or shape is None or not _only_read_by(graph, value, region):
+        if first is None or shape is None or not only_read_by(graph, value, region):
             return
         if len(first.results) != 1:
             return
@@ -244,7 +239,7 @@ class AbsorbPart:
             first = graph.producer(value)
             if first is None or len(first.writes) == 0:
                 continue
-            alone = len(first.results) == 1 and _only_read_by(graph, value, region)
+            alone = len(first.results) == 1 and only_read_by(graph, value, region)
             whole = _Piece(region.params, region.operands)
             made = self._absorbed(graph, whole, value, first, alone)
             if isinstance(made, str):
@@ -313,7 +308,7 @@ class PushConcat:
         self, graph: TileGraph, region: Region, outer: Operation, value: str, first: Region
     ) -> Proposal | str:
         inner: ConcatParams = first.params
-        alone = _only_read_by(graph, value, region)
+        alone = only_read_by(graph, value, region)
         common = inner.common([graph.spec(n).shape or () for n in first.operands])
         maps = {m for n, m in zip(outer.names, outer.params.views, strict=True) if n == value}
         if maps != {IndexMap()} or inner.target or common != outer.common(graph):
