@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import networkx as nx
+import onnx
 import pytest
+from graphs import Net
 from tiny import transformer
 
 from tracea_graph.cli import main
@@ -53,6 +55,20 @@ def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture
     assert missed and all(why.count("'") >= 2 for why in missed), "each names a tensor"
     words = told(capsys, "explain", model, *APART)
     assert "FusedAttention" in words and "left as they are" in words
+
+
+def test_reasons_that_differ_in_a_name_are_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net()
+    y = net.input("x", 1, 4, 6, 6)
+    for i in range(3):
+        y = net("Conv", y, net.input(f"w{i}", 4, 4, 1, 1))
+    net.graph(y)
+    onnx.save(net.model, tmp_path / "m.onnx")
+    words = told(capsys, "explain", tmp_path / "m.onnx")
+    assert words.count("conv: the filters are not constant") == 1
+    assert "and 2 more" in words
 
 
 def test_one_operator_and_rules_left_out(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracea_graph.views.report import RuleRow
+from tracea_graph.views.report import RuleRow, unnamed
 from tracea_graph.views.text import cell, new_table, plain, render_rules
 
 __all__ = ["Explanation", "Story", "render_explanation", "render_node"]
@@ -102,14 +102,25 @@ def _parts(told: Explanation) -> Iterator[RenderableType]:
         table.add_column("predicted µs in all", justify="right", no_wrap=True)
         table.add_column("why", overflow="fold")
         for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
-            why = {f"{rule}: {reason}": None for s in group for rule, reason in s.missed}
             total = sum(s.after_us for s in group)
-            said = "; ".join(why) or "no rule matches it"
+            said = "; ".join(_whys(group)) or "no rule matches it"
             table.add_row(cell(op), str(len(group)), f"{total:.3g}", cell(said))
         yield table
     if told.rules:
         yield render_rules(told.rules)
     yield Text("tracea explain MODEL --node NAME tells the story of one operator")
+
+
+def _whys(group: Sequence[Story]) -> Iterator[str]:
+    """Reasons that differ in the tensors they name only are said once, with the first of them."""
+    alike: dict[str, list[str]] = {}
+    for story in group:
+        for rule, reason in story.missed:
+            words = f"{rule}: {reason}"
+            alike.setdefault(unnamed(words), []).append(words)
+    for same in alike.values():
+        more = f", and {len(same) - 1} more" if len(same) > 1 else ""
+        yield same[0] + more
 
 
 def _story(story: Story) -> Iterator[RenderableType]:

@@ -17,7 +17,7 @@ from tracea_graph.rewrite import Trace
 
 __all__ = [
     "CompressionRow", "FindingRow", "GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow",
-    "gain_of", "rule_rows", "with_folder",
+    "gain_of", "rule_rows", "unnamed", "with_folder",
 ]  # fmt: skip
 
 
@@ -67,6 +67,11 @@ class RuleRow:
     reason: str = ""
 
 
+def unnamed(reason: str) -> str:
+    """A reason without the tensors it names."""
+    return _QUOTED.sub("''", reason)
+
+
 def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
     """The rules that were applied, then those that were not and why.
 
@@ -75,7 +80,7 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
     applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
     alike: dict[tuple[str, str], RuleRow] = {}
     for (rule, why), n in trace.misses().items():
-        key = (rule, _QUOTED.sub("''", why))
+        key = (rule, unnamed(why))
         first = alike.get(key, RuleRow(rule, 0, "missed", why))
         alike[key] = dataclasses.replace(first, count=first.count + n)
     return (*applied, *alike.values())
