@@ -84,6 +84,11 @@ def test_an_interrupt_in_any_step_leaves_nothing(
     assert content(home) == before
 
 
+def _listen() -> None:
+    """A shell starts what runs in the background with interrupts ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.compiler
 def test_an_interrupt_while_compiling(tmp_path: Path) -> None:
     script, mark = tmp_path / "cxx", tmp_path / "started"
@@ -95,6 +100,7 @@ def test_an_interrupt_while_compiling(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, model, *LEGAL, "--cache", tmp_path / "cache"],
         env={**os.environ, "CXX": str(script)}, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        preexec_fn=_listen,
     )  # fmt: skip
     deadline = time.monotonic() + 30
     while not mark.exists() and time.monotonic() < deadline:
