@@ -12,7 +12,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -176,13 +176,17 @@ def _content_key(unit: Source) -> str:
 
 def _compile(work: Callable[[int, Source], bool], units: Sequence[Source]) -> int:
     """Run the work on all units at once; how many of them gave True.  Stops at a failure."""
+    futures: list[Future[bool]] = []
     with ThreadPoolExecutor(usable_processors()) as pool:
         try:
-            return sum(pool.map(work, range(len(units)), units))
+            futures += (pool.submit(work, i, unit) for i, unit in enumerate(units))
+            return sum(future.result() for future in futures)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
-            if isinstance(error, KeyboardInterrupt):
+            # a thread may be about to start one more compiler
+            while isinstance(error, KeyboardInterrupt) and not all(f.done() for f in futures):
                 stop_running()
+                time.sleep(0.05)
             raise
 
 
