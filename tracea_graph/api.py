@@ -109,8 +109,9 @@ def _together(
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
         starts = [
             partial(
-                _steps, source, paths, options, notes, foundry, crew, Path(name, str(i)),
-                Clock(progress), lock,
+                _steps, source,
+                _Job(paths, options, notes, foundry, crew, Path(name, str(i)), Clock(progress)),
+                lock,
             )
             for i, (source, paths) in enumerate(work)
         ]  # fmt: skip
@@ -144,51 +145,41 @@ def _advance(run: Steps) -> Assembly | Report | Exception:
         return error
 
 
-def _steps(
-    source: Path,
-    paths: Paths,
-    options: Options,
-    notes: Sequence[str],
-    foundry: Foundry,
-    crew: Crew | None,
-    scratch: Path,
-    clock: Clock,
-    lock: Lock | None,
-    fresh: bool = False,
-) -> Steps:
+@dataclass(frozen=True)
+class _Job:
+    """How one model is optimized, and where its files go."""
+
+    paths: Paths
+    options: Options
+    notes: Sequence[str]
+    foundry: Foundry
+    crew: Crew | None
+    scratch: Path
+    clock: Clock
+
+
+def _steps(source: Path, job: _Job, lock: Lock | None, fresh: bool = False) -> Steps:
     """The way of one model.  It waits once, when it is planned, so that others can be too.
 
     Raises OutdatedError where an equal earlier run's decision does not hold; not if ``fresh``.
     """
-    clock.step(f"reading {source.name}")
+    options = job.options
+    job.clock.step(f"reading {source.name}")
     model = load_model(source, freeze=options.freeze_initializers)
     files = files_of(model)
-    check_earlier(paths, files)
-    memory = Memory.of(files, options, foundry.isas)
+    check_earlier(job.paths, files)
+    memory = Memory.of(files, options, job.foundry.isas)
     if lock is None and not (fresh or options.fresh):
         lock = memory.recall()
     with memory.holding(lock):
-        return (
-            yield from _decided(
-                model, files, paths, options, notes, foundry, crew, scratch, clock, lock, memory
-            )
-        )
+        return (yield from _decided(job, model, files, lock, memory))
 
 
 def _decided(
-    model: Model,
-    files: Sequence[Path],
-    paths: Paths,
-    options: Options,
-    notes: Sequence[str],
-    foundry: Foundry,
-    crew: Crew | None,
-    scratch: Path,
-    clock: Clock,
-    lock: Lock | None,
-    memory: Memory,
+    job: _Job, model: Model, files: Sequence[Path], lock: Lock | None, memory: Memory
 ) -> Steps:
     """From a model that is read to its result; a ``lock`` leaves nothing to decide."""
+    paths, options, foundry, clock = job.paths, job.options, job.foundry, job.clock
     clock.step("preparing inputs")
     inputs = gather_inputs(model, options)
 
@@ -196,13 +187,13 @@ def _decided(
     locked = lock.recipe(model.graph, foundry.isas) if lock else None
     cost, symbols = lock.cost if lock else None, inputs.timed[0].symbols
     planner = Planner(model.graph, options, symbols, foundry.isas, cost)
-    smaller = compress(Setting(model, options, inputs, planner, foundry, scratch, clock))
+    smaller = compress(Setting(model, options, inputs, planner, foundry, job.scratch, clock))
     inputs, planner = smaller.inputs, smaller.planner
-    workshop = Workshop(model, options, planner, foundry, scratch, locked)
+    workshop = Workshop(model, options, planner, foundry, job.scratch, locked)
     report = Reporter(
-        paths, model, inputs, foundry.isas, options, notes, clock, smaller, lock, memory
+        paths, model, inputs, foundry.isas, options, job.notes, clock, smaller, lock, memory
     )
-    judge = Judge(model, workshop, inputs, options, foundry.isas, crew, lock)
+    judge = Judge(model, workshop, inputs, options, foundry.isas, job.crew, lock)
     if lock and lock.improved:
         judge.prepare()
     assembly, trace = workshop.plan()
