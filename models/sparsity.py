@@ -33,7 +33,7 @@ from models.sparse import PATTERNS, block_mask
 from tracea_graph import Options, api
 from tracea_graph.config import Window
 from tracea_graph.onnx_io import load
-from tracea_graph.passes.structure import WeightScan
+from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.findings import findings_of
 
 __all__ = ["attention_model", "product_model"]

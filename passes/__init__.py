@@ -7,43 +7,39 @@ from types import MappingProxyType
 
 from tracea_graph.config import Window
 from tracea_graph.ops.gemm import BLOCKS
-from tracea_graph.passes import (
-    attention,
-    attention_nodes,
+from tracea_graph.passes import recurrent, trunk
+from tracea_graph.passes.attention import attention, rotary
+from tracea_graph.passes.attention import nodes as attention_nodes
+from tracea_graph.passes.attention.window import WindowAttention
+from tracea_graph.passes.bands import BANDED
+from tracea_graph.passes.convolution import (
     batch_norm,
-    channel_norms,
     channels_first,
-    channels_last,
     conv,
-    elementwise,
-    embedding,
-    epilogue,
-    gemm,
-    matmul,
-    movement,
     padding,
     pool,
-    projections,
-    recognise,
-    recurrent,
-    reductions,
     resize,
-    rotary,
-    sharing,
     shuffle,
-    spelling,
     transposed,
-    trunk,
 )
-from tracea_graph.passes.bands import BANDED
-from tracea_graph.passes.block_sparse import SkipZeroBlocks
-from tracea_graph.passes.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
-from tracea_graph.passes.conv_bf16 import ConvInBf16
-from tracea_graph.passes.dead_channels import DEAD_CHANNELS, DropDeadChannels
-from tracea_graph.passes.exact_rank import LOW_RANK, FactorGemm
+from tracea_graph.passes.convolution.bf16 import ConvInBf16
+from tracea_graph.passes.movement import embedding, movement, sharing
+from tracea_graph.passes.pointwise import (
+    channel_norms,
+    channels_last,
+    elementwise,
+    epilogue,
+    recognise,
+    reductions,
+)
 from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16
-from tracea_graph.passes.structure import WeightScan
-from tracea_graph.passes.window_attention import WindowAttention
+from tracea_graph.passes.products import gemm, matmul, projections
+from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
+from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
+from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
+from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
+from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.spelling import spelling
 from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["CONNECT", "FORMS", "JOINING", "UNCHANGED", "phases"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from tracea_graph.errors import GraphError
 from tracea_graph.ops.bands import chosen_bands
 from tracea_graph.ops.region import RegionParams, RowBand
-from tracea_graph.passes.loops import NotCut
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.loops import NotCut
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import ROOM, MemoryLevel, Region, TileGraph
 

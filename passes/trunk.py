@@ -31,9 +31,9 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.passes.moves import read_moves
+from tracea_graph.passes.lowering.writer import localise
+from tracea_graph.passes.movement.moves import read_moves
 from tracea_graph.passes.regions import fused, is_f32
-from tracea_graph.passes.writer import localise
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

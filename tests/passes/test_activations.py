@@ -10,7 +10,7 @@ import pytest
 from graphs import APART, Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes import recognise
+from tracea_graph.passes.pointwise import recognise
 from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": 3 * normal(2, 5, 8)}

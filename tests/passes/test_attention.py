@@ -12,7 +12,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention import RecogniseAttention
+from tracea_graph.passes.attention.attention import RecogniseAttention
 from tracea_graph.ttg import TileGraph
 
 H, D = 3, 4

@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, loaded, normal, only, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention import RecogniseAttention
+from tracea_graph.passes.attention.attention import RecogniseAttention
 
 H, D = 4, 4
 LOWEST = float(np.finfo(np.float32).min)

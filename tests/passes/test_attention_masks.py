@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, loaded, normal, only, ops, reasons, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention import RecogniseAttention
+from tracea_graph.passes.attention.attention import RecogniseAttention
 from tracea_graph.ttg import TileGraph
 
 H, D = 2, 4

@@ -13,8 +13,8 @@ from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 from onnx import helper
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention import RecogniseAttention
-from tracea_graph.passes.attention_nodes import LiftAttention
+from tracea_graph.passes.attention.attention import RecogniseAttention
+from tracea_graph.passes.attention.nodes import LiftAttention
 from tracea_graph.ttg import TileGraph
 
 H, D, B, S = 4, 4, 2, 5

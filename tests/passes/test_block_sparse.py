@@ -13,7 +13,7 @@ from models.sparse import block_mask
 from tracea_graph.ir import DType, Weight
 from tracea_graph.ops.gemm import GemmParams, pack_panels
 from tracea_graph.passes import phases
-from tracea_graph.passes.zeros import ZeroScan, active_places, sampled_zeros
+from tracea_graph.passes.sparse.zeros import ZeroScan, active_places, sampled_zeros
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import TileGraph

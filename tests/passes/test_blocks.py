@@ -13,7 +13,7 @@ from interpreter import check_lifetimes, run
 from tracea_graph.ir import DType
 from tracea_graph.ops.program import Program
 from tracea_graph.passes import phases
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Limits, schedule
 from tracea_graph.ttg import TileGraph
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
-from tracea_graph.passes import channel_norms
-from tracea_graph.passes.batch_norm import LiftBatchNorm
+from tracea_graph.passes.convolution.batch_norm import LiftBatchNorm
+from tracea_graph.passes.pointwise import channel_norms
 from tracea_graph.rewrite import RulePass
 
 RULES = tuple(map(RulePass, channel_norms.RULES))

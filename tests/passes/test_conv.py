@@ -10,7 +10,7 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 from onnx import numpy_helper
 
 from tracea_graph.ir import DType
-from tracea_graph.passes import batch_norm, conv, pool
+from tracea_graph.passes.convolution import batch_norm, conv, pool
 from tracea_graph.pipeline.assembly import assemble
 
 LIFT = (conv.LiftConv(), conv.AbsorbPad(), batch_norm.AbsorbBatchNorm())

@@ -15,7 +15,7 @@ from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import phases
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 

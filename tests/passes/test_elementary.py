@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, evaluate, normal, only, ops, optimized, schedule_only
 
 from tracea_graph.ir import DType
-from tracea_graph.passes import elementwise
+from tracea_graph.passes.pointwise import elementwise
 
 LIFT = elementwise.LiftElementwise()
 Write = Callable[[Net, str], str]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
-from tracea_graph.passes import elementwise, gemm, recognise
+from tracea_graph.passes.pointwise import elementwise, recognise
+from tracea_graph.passes.products import gemm
 from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": normal(2, 5, 24)}

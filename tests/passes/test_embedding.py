@@ -10,7 +10,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType, Expr, TensorSpec
-from tracea_graph.passes import embedding
+from tracea_graph.passes.movement import embedding
 
 LIFT, SUM = embedding.LiftEmbedding(), embedding.MergeEmbeddings()
 IDS = {"i": np.array([[3, 5, 1], [0, 8, -1]]), "j": np.array([[0, 1, 1], [1, 0, 0]])}

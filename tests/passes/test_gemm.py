@@ -11,7 +11,7 @@ from graphs import APART, Net, assert_same, normal, only, ops, optimized, reason
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
-from tracea_graph.passes import gemm
+from tracea_graph.passes.products import gemm
 
 FEEDS = {"x": normal(2, 5, 24)}
 N = 20

@@ -15,8 +15,8 @@ from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.work import calls_of_plan
 from tracea_graph.ops.program import Program
 from tracea_graph.ops.region import RowBand
-from tracea_graph.passes.loop_reach import NotCut
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.loop_reach import NotCut
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 

@@ -31,8 +31,8 @@ from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.passes.lower import lower
-from tracea_graph.passes.lower_gemm import DRIVERS
+from tracea_graph.passes.lowering.gemm import DRIVERS
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 Shape = tuple[Extent, ...]

@@ -11,7 +11,7 @@ from interpreter import bind, check_lifetimes, check_views, run
 from tracea_graph.ir import DType
 from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.program import Program
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 

@@ -9,7 +9,7 @@ import pytest
 from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 
 from tracea_graph.ir import DType, Weight
-from tracea_graph.passes import gemm, matmul
+from tracea_graph.passes.products import gemm, matmul
 
 Dims = tuple[int | str, ...]
 SIZES = {"batch": 2, "seq": 5, "past": 7}

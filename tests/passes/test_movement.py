@@ -12,8 +12,8 @@ from graphs import Net, assert_same, loaded, normal, only, ops, optimized, reaso
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes.elementwise import LiftElementwise
-from tracea_graph.passes.movement import AbsorbView, LiftMove
+from tracea_graph.passes.movement.movement import AbsorbView, LiftMove
+from tracea_graph.passes.pointwise.elementwise import LiftElementwise
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import Region, TileGraph
 

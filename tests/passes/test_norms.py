@@ -11,7 +11,7 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
-from tracea_graph.passes import recognise
+from tracea_graph.passes.pointwise import recognise
 from tracea_graph.rewrite import RulePass
 
 RULES = tuple(map(RulePass, recognise.RULES))

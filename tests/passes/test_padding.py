@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 
-from tracea_graph.passes import padding
+from tracea_graph.passes.convolution import padding
 
 
 def sizes(net: Net, x: str, like: str, axis: int) -> tuple[str, str]:

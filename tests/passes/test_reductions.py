@@ -11,7 +11,7 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.reduction import REDUCTIONS
-from tracea_graph.passes import reductions
+from tracea_graph.passes.pointwise import reductions
 from tracea_graph.rewrite import RulePass
 
 LIFT = (reductions.LiftReduce(), reductions.LiftSoftmax())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from graphs import Net, assert_same, normal, only, ops, optimized, schedule_only
 
-from tracea_graph.passes.elementwise import LiftElementwise
-from tracea_graph.passes.sharing import ShareRead
+from tracea_graph.passes.movement.sharing import ShareRead
+from tracea_graph.passes.pointwise.elementwise import LiftElementwise
 
 FEEDS = {"x": normal(2, 5, 24)}
 

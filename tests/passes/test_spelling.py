@@ -20,7 +20,7 @@ from graphs import (
 )
 
 from tracea_graph.ir import DType
-from tracea_graph.passes.spelling import SpellOut
+from tracea_graph.passes.spelling.spelling import SpellOut
 
 MS = "com.microsoft"
 Write = Callable[[Net, str], str]

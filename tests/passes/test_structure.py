@@ -11,7 +11,7 @@ from graphs import normal
 
 from models.sparse import block_mask
 from tracea_graph.ir import DType, Weight
-from tracea_graph.passes.structure import DENSE, WeightScan, may_have_zeros, structure_of
+from tracea_graph.passes.sparse.structure import DENSE, WeightScan, may_have_zeros, structure_of
 
 Array = npt.NDArray[Any]
 

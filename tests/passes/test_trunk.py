@@ -20,7 +20,7 @@ from graphs import (
 )
 from interpreter import run
 
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Limits
 from tracea_graph.ttg import TileGraph
 

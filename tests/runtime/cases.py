@@ -17,7 +17,7 @@ from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Buffer, Call, GemmDriver, Loop, Program, Temp, View
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 Array = npt.NDArray[Any]

@@ -24,7 +24,7 @@ from tracea_graph.hardware import profile_cpu
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, IN_PAIRS
 from tracea_graph.ops.windows import Window
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 CALLS = (

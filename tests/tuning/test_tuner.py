@@ -14,7 +14,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.variants import LEVELS
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.passes.lower_gemm import DRIVERS
+from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.tuning import (
     Event,
     Measured,

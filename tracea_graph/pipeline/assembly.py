@@ -19,8 +19,8 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.program import Program
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.bands import BANDED
-from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
-from tracea_graph.passes.lower import lower
+from tracea_graph.passes.lowering.lower import lower
+from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Drivers, Workload, problems_of, with_drivers
 

@@ -35,7 +35,7 @@ from tracea_graph.compress import (
 from tracea_graph.config import TOLERANCE, Options
 from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import Model
-from tracea_graph.passes.compressed import Compressed
+from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.clock import Clock
 from tracea_graph.pipeline.foundry import Foundry

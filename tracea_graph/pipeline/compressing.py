@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError, VerifyError
-from tracea_graph.passes.dead_channels import DEAD_CHANNELS
+from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.candidates import Built
 from tracea_graph.pipeline.choosing import Chooser, Setting, Settled
 from tracea_graph.pipeline.inputs import Inputs

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.ops.gemm import PANEL
-from tracea_graph.passes.structure import DENSE, Structure, WeightScan, as_matrix
+from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import FindingRow

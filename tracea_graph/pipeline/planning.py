@@ -16,8 +16,8 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import CONNECT, UNCHANGED, phases
 from tracea_graph.passes.bands import BANDED, RunInBands
-from tracea_graph.passes.compressed import Compressed
-from tracea_graph.passes.structure import WeightScan
+from tracea_graph.passes.sparse.compressed import Compressed
+from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph

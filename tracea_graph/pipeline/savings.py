@@ -10,7 +10,7 @@ from collections.abc import Set
 from math import prod
 
 from tracea_graph.ops.gemm import IN_BLOCKS, PANEL, GemmParams
-from tracea_graph.passes.exact_rank import FACTORED, LOW_RANK
+from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.views import SavingRow
 

@@ -15,7 +15,7 @@ from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL
 from tracea_graph.ops.program import Call, ConvDriver, Driver, GemmDriver, Program
-from tracea_graph.passes.lower_gemm import DRIVERS
+from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
 
 __all__ = [

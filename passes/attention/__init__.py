@@ -1,0 +1,1 @@
+"""Attention: its spellings, masks, rotary embedding, windows."""

@@ -1,0 +1,133 @@
+"""Attention as exporters spell it.
+
+    q, k, v -> heads -> MatMul -> scale -> cap -> masks -> Softmax -> MatMul -> merge
+                                                                    -> FusedAttention
+
+Where q, k and v come from is ``attention_operands``' business, the masks are
+``attention_masks``', how the heads are merged ``attention_tail``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.passes.attention.masks import Masking, Masks
+from tracea_graph.passes.attention.operands import Operand, heads_behind
+from tracea_graph.passes.attention.scores import scores_behind
+from tracea_graph.passes.attention.tail import Tail, behind_guard, product_with_values, tails
+from tracea_graph.passes.attention.walk import Unfit, Walk, check_interior
+from tracea_graph.passes.extents import where_equal
+from tracea_graph.passes.regions import attribute, fused, is_f32, with_feeders
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["RecogniseAttention", "attention_params", "attention_proposal"]
+
+_MAX_HEAD = 256
+"""The widest head kernels take."""
+_RANGE = 11
+"""The opset from which a body can count positions."""
+
+
+class RecogniseAttention:
+    """Scaled dot-product attention around one Softmax."""
+
+    name = "attention"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Softmax":
+            return
+        try:
+            yield self._build(graph, region)
+        except Unfit as why:
+            yield Miss(self.name, region.id, str(why))
+
+    def _build(self, graph: TileGraph, softmax: Region) -> Proposal:
+        walk = Walk(graph, [softmax])
+        rank = graph.spec(softmax.operands[0]).rank
+        if attribute(softmax, "axis", -1 if graph.opset >= 13 else 1) not in (-1, (rank or 0) - 1):
+            raise Unfit("the Softmax is not over the last axis")
+        scores = scores_behind(walk, softmax.operands[0])
+        q = heads_behind(graph, scores.product.operands[0], keys=False)
+        k = heads_behind(graph, scores.product.operands[1], keys=True)
+        weights, guarded = behind_guard(walk, softmax.results[0])
+        v, result = product_with_values(walk, weights)
+        masks = Masks(graph, (q.batch, q.heads, q.length, k.length), result)
+        for term in reversed(scores.terms):
+            masks.take(term)
+        masking = masks.done()
+        scale = walk.scale * q.scale * k.scale
+        ends = tails(graph, result)
+        for tail in ends:
+            params = attention_params(
+                graph, (q, k, v), masking, tail.layout, scale, scores.softcap,
+                guarded and masking.lowest == -inf,
+            )  # fmt: skip
+            try:
+                return attention_proposal(self.name, walk, params, (q, k, v), masks, masking, tail)
+            except Unfit:
+                if tail is ends[-1]:
+                    raise
+        raise AssertionError("an attention has at least one end")
+
+
+def attention_params(
+    graph: TileGraph,
+    qkv: tuple[Operand, Operand, Operand],
+    masking: Masking,
+    result: str,
+    scale: float,
+    softcap: float = 0.0,
+    zero_rows: bool = False,
+) -> AttentionParams:
+    """Raises Unfit unless q, k and v provably belong together."""
+    q, k, v = qkv
+    if k.heads != v.heads or k.shared != v.shared or q.shared != 1 or q.size != k.size:
+        raise Unfit("q, k and v have different heads")
+    if k.heads * k.shared != q.heads and not k.heads == 1 == k.shared:
+        raise Unfit("q, k and v have different heads")
+    known = [o.value for o in qkv if o.value in graph.specs or graph.weight(o.value)]
+    if not is_f32(graph, *known):
+        raise Unfit("q, k and v are not float32")
+    agree = where_equal(k.length, v.length) and where_equal(k.batch, v.batch)
+    if not agree or not where_equal(q.batch, k.batch):
+        raise Unfit("q, k and v do not provably agree in batch and keys")
+    if max(q.size, v.size) > _MAX_HEAD:
+        raise Unfit(f"heads of {max(q.size, v.size)} columns are wider than {_MAX_HEAD}")
+    if masking.causal != "none" and graph.opset < _RANGE:
+        raise Unfit(f"its body compares positions with Range, which came with opset {_RANGE}")
+    return AttentionParams(
+        q.heads, q.size, v.size, scale, masking.kind,
+        offsets=(q.offset, k.offset, v.offset), widths=(q.width, k.width, v.width),
+        fill=masking.fill, zero_rows=zero_rows,
+        kv_heads=k.heads if k.heads != q.heads else 0,
+        layouts=(q.layout, k.layout, v.layout, result),
+        causal=masking.causal, softcap=softcap,
+    )  # fmt: skip
+
+
+def attention_proposal(
+    rule: str,
+    walk: Walk,
+    params: AttentionParams,
+    qkv: tuple[Operand, Operand, Operand],
+    masks: Masks,
+    masking: Masking,
+    tail: Tail,
+    others: tuple[str, ...] = (),
+) -> Proposal:
+    """The region and what its mask needs.  Raises Unfit if somebody else needs a value inside.
+
+    ``others`` are results of the covered operators that new regions of ``masks`` write.
+    """
+    graph = walk.graph
+    external = (*(o.value for o in qkv), *([masking.value] if masking.value else []))
+    kept = {*external, *(v for r in masks.regions for v in r.reads)}
+    covered = with_feeders(graph, [*walk.covered, *tail.covered], tuple(kept))
+    check_interior(graph, covered, (tail.result, *others))
+    known = {v: masks.specs.get(v) or graph.spec(v) for v in external}
+    specs = {**masks.specs, tail.result: params.infer([known[v] for v in external])[0]}
+    new = fused(rule, params, external, (tail.result,), covered)
+    return Proposal(rule, tuple(covered), (new, *masks.regions), specs, masks.weights)

@@ -1,0 +1,255 @@
+"""Where q, k and v of an attention come from, read through the operators that only move them.
+
+    x [B,S,H·D] -> Reshape -> Transpose          rows of x
+    x [B,S,W] -> Split or Slice -> the same      columns of x
+    x [B,S,3·H·D] -> Reshape [B,S,3,H,D] -> Transpose -> Gather i      columns of x
+    x [B,G,T,D] -> Unsqueeze -> Expand -> Reshape [B,H,T,D]            heads of x, shared
+    x [B,H,S,D] -> Reshape [B·H,S,D]             heads of x
+    anything else of rank 4                      heads as they are
+
+What is read through goes with the attention only if nobody else needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tracea_graph.ir import Extent
+from tracea_graph.passes.attention.walk import Unfit, dims, number, unscale
+from tracea_graph.passes.extents import constant_ints, tail_agrees, tuple_axes, where_equal
+from tracea_graph.passes.regions import attribute, operand_producer
+from tracea_graph.ttg import TileGraph
+
+__all__ = ["Operand", "heads_behind", "rows_of"]
+
+_SPLIT = (0, 2, 1, 3)
+_SPLIT_KEYS = (0, 2, 3, 1)
+_SWAP = (0, 1, 3, 2)
+_SWAP_MATRICES = (0, 2, 1)
+_THREE = {0: (2, 0, 3, 1, 4), 1: (0, 2, 3, 1, 4)}
+"""Permutations of [B,S,3,H,D] that bring the three to this axis."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor attention reads: ``heads`` heads of ``size``, in a layout of the op.
+
+    ``shared`` tells how many query heads each of them serves; ``scale`` what multiplies it.
+    """
+
+    value: str
+    layout: str
+    batch: Extent
+    length: Extent
+    heads: int
+    size: int
+    offset: int = 0
+    width: int = 0
+    shared: int = 1
+    scale: float = 1.0
+
+
+def heads_behind(graph: TileGraph, value: str, keys: bool) -> Operand:
+    """The operand behind the MatMul's ``[…,S,D]`` input; ``keys``: it is ``[…,D,T]``.
+
+    Raises Unfit if its heads cannot be told.
+    """
+    value, scale = unscale(graph, value)
+    turned = keys
+    if keys and (swapped := _before_swap(graph, value)) is not None:
+        value, more = unscale(graph, swapped)
+        scale, turned = scale * more, False
+    value, more = unscale(graph, _before_flattening(graph, value))
+    found = _repeated(graph, value) if not turned else None
+    shared = 1
+    if found is not None:
+        (value, shared), scale = found, scale * more
+        value, more = unscale(graph, value)
+    operand = _split(graph, value, turned) or _selected(graph, value, turned)
+    if operand is None:
+        operand = _as_it_is(graph, value, turned)
+    return replace(operand, shared=shared, scale=operand.scale * scale * more)
+
+
+def rows_of(graph: TileGraph, value: str, heads: int) -> Operand:
+    """A ``[B,S,H·D]`` value, or the columns of the tensor it was cut from.  Raises Unfit."""
+    value, scale = unscale(graph, value)
+    shape = graph.spec(value).shape
+    if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or shape[2] % heads:
+        raise Unfit("heads are not split from a rank-3 tensor")
+    source, offset = _columns(graph, value)
+    width = (graph.spec(source).shape or shape)[-1]
+    if not isinstance(width, int):
+        source, offset, width = value, 0, shape[2]
+    size = shape[2] // heads
+    return Operand(source, "rows", shape[0], shape[1], heads, size, offset, width, scale=scale)
+
+
+# ---- [B,S,H·D] and columns of it ---------------------------------------------------------
+
+
+def _split(graph: TileGraph, value: str, turned: bool) -> Operand | None:
+    """Heads moved in front of the sequence by a Transpose, from a Reshape or as they are."""
+    region = operand_producer(graph, value, "Transpose")
+    if region is None or attribute(region, "perm", ()) != (_SPLIT_KEYS if turned else _SPLIT):
+        return None
+    source, scale = unscale(graph, region.operands[0])
+    shape = graph.spec(source).shape
+    if shape is None or len(shape) != 4:
+        return None
+    heads, size = shape[2:]
+    if not isinstance(heads, int) or not isinstance(size, int):
+        raise Unfit("the number or size of heads is not known")
+    reshape = operand_producer(graph, source, "Reshape")
+    before = graph.spec(reshape.operands[0]).shape if reshape else None
+    if reshape is not None and before is not None and len(before) == 3:
+        if not tail_agrees(before[:2], shape[:2], 2) or before[2] != heads * size:
+            raise Unfit(f"the Reshape from {dims(before)} to {dims(shape)} is no head split")
+        rows = rows_of(graph, reshape.operands[0], heads)
+        return replace(rows, scale=rows.scale * scale)
+    return Operand(source, "split", shape[0], shape[1], heads, size, scale=scale)
+
+
+def _columns(graph: TileGraph, value: str) -> tuple[str, int]:
+    """The tensor a column range was cut from, and its first column."""
+    region = graph.producer(value)
+    if region is None or region.fused or region.op not in ("Split", "Slice"):
+        return value, 0
+    source = region.operands[0]
+    rank = graph.spec(source).rank
+    if region.op == "Split":
+        if rank is None or attribute(region, "axis", 0) not in (-1, rank - 1):
+            return value, 0
+        before = region.results[: region.results.index(value)]
+        sizes = [(graph.spec(v).shape or (None,))[-1] for v in before]
+        known = [s for s in sizes if isinstance(s, int)]
+        return (source, sum(known)) if len(known) == len(sizes) else (value, 0)
+    if rank is None or len(region.operands) < 4:
+        return value, 0
+    start, axes = (constant_ints(graph, region.operands[i]) for i in (1, 3))
+    step = constant_ints(graph, region.operands[4]) if len(region.operands) > 4 else (1,)
+    if not start or len(start) != 1 or start[0] < 0 or step != (1,):
+        return value, 0
+    return (source, start[0]) if axes in ((-1,), (rank - 1,)) else (value, 0)
+
+
+def _selected(graph: TileGraph, value: str, turned: bool) -> Operand | None:
+    """One of three stacked in [B,S,3,H,D], chosen by Gather or by Split and Squeeze."""
+    chosen = _choice(graph, value)
+    turn = operand_producer(graph, chosen[0], "Transpose") if chosen and not turned else None
+    reshape = operand_producer(graph, turn.operands[0], "Reshape") if turn else None
+    if chosen is None or turn is None or reshape is None:
+        return None
+    perm = attribute(turn, "perm", ())
+    before, stacked = (graph.spec(v).shape for v in (reshape.operands[0], turn.operands[0]))
+    if chosen[1] not in _THREE or before is None or stacked is None:
+        return None
+    if len(before) != 3 or len(stacked) != 5:
+        return None
+    sizes = [d for d in stacked[2:] if isinstance(d, int)]
+    if len(sizes) < 3 or perm != _THREE[chosen[1]] or not tail_agrees(before[:2], stacked[:2], 2):
+        return None
+    count, heads, size = sizes
+    width = count * heads * size
+    if before[2] != width:
+        return None
+    offset = chosen[2] * heads * size
+    return Operand(reshape.operands[0], "rows", *before[:2], heads, size, offset, width)
+
+
+def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
+    """The stack a value is one element of, its axis and its index."""
+    region = graph.producer(value)
+    if region is None or region.fused:
+        return None
+    if region.op == "Gather":
+        index = constant_ints(graph, region.operands[1])
+        if index is None or len(index) != 1 or graph.spec(region.operands[1]).rank != 0:
+            return None
+        axis = int(number(region, "axis"))
+        return (region.operands[0], axis, index[0]) if index[0] >= 0 else None
+    if region.op == "Squeeze":
+        part = operand_producer(graph, region.operands[0], "Split")
+        axes = tuple_axes(graph, value)
+        if part is None or axes != (attribute(part, "axis", 0),):
+            return None
+        return part.operands[0], axes[0], part.results.index(region.operands[0])
+    return None
+
+
+# ---- heads -------------------------------------------------------------------------------
+
+
+def _as_it_is(graph: TileGraph, value: str, turned: bool) -> Operand:
+    """``[B,H,S,D]``, or turned ``[B,H,D,T]``."""
+    shape = graph.spec(value).shape
+    if shape is None or len(shape) != 4:
+        raise Unfit("an operand is not split into heads")
+    batch, heads, a, b = shape
+    length, size = (b, a) if turned else (a, b)
+    if not isinstance(heads, int) or not isinstance(size, int):
+        raise Unfit("the number or size of heads is not known")
+    return Operand(value, "turned" if turned else "heads", batch, length, heads, size)
+
+
+def _before_swap(graph: TileGraph, value: str) -> str | None:
+    """The value of which this one has the last two axes swapped, or None."""
+    region = operand_producer(graph, value, "Transpose")
+    if region is not None and attribute(region, "perm", ()) in (_SWAP, _SWAP_MATRICES):
+        return region.operands[0]
+    last = operand_producer(graph, value, "Reshape")
+    swap = operand_producer(graph, last.operands[0], "Transpose") if last else None
+    if last is None or swap is None or attribute(swap, "perm", ()) != _SWAP_MATRICES:
+        return None
+    # [B,H,S,D] -> [B·H,S,D] -> [B·H,D,S] -> [B,H,D,S]
+    first = operand_producer(graph, swap.operands[0], "Reshape")
+    source = graph.spec(first.operands[0]).shape if first else None
+    flat, result = graph.spec(swap.operands[0]).shape, graph.spec(value).shape
+    if first is None or source is None or flat is None or result is None or len(source) != 4:
+        return None
+    swapped = (*source[:2], source[3], source[2])
+    if not tail_agrees(flat, source, 2) or len(result) != 4 or not tail_agrees(result, swapped, 4):
+        return None
+    return first.operands[0]
+
+
+def _before_flattening(graph: TileGraph, value: str) -> str:
+    """The ``[B,H,S,D]`` value behind matrices ``[B·H,S,D]``."""
+    region = operand_producer(graph, value, "Reshape")
+    flat = graph.spec(value).shape
+    if region is None or flat is None or len(flat) != 3:
+        return value
+    source = graph.spec(region.operands[0]).shape
+    if source is None or len(source) != 4 or not tail_agrees(flat, source, 2):
+        return value
+    return region.operands[0]
+
+
+def _repeated(graph: TileGraph, value: str) -> tuple[str, int] | None:
+    """The ``[B,G,T,D]`` value each of whose heads is repeated side by side, and how often."""
+    last = operand_producer(graph, value, "Reshape")
+    after = graph.spec(value).shape
+    if last is None or after is None or len(after) != 4:
+        return None
+    wide = graph.spec(last.operands[0]).shape
+    repeat = graph.producer(last.operands[0])
+    if repeat is None or repeat.op not in ("Expand", "Tile") or wide is None or len(wide) != 5:
+        return None
+    narrow = graph.spec(repeat.operands[0]).shape
+    lifted = graph.producer(repeat.operands[0])
+    if narrow is None or len(narrow) != 5 or lifted is None:
+        return None
+    if lifted.op not in ("Unsqueeze", "Reshape"):
+        return None
+    source = graph.spec(lifted.operands[0]).shape
+    groups, times = wide[1:3]
+    if source is None or len(source) != 4 or narrow[2] != 1:
+        return None
+    if not isinstance(groups, int) or not isinstance(times, int) or after[1] != groups * times:
+        return None
+    same = (
+        tail_agrees(source[:2], narrow[:2], 2) and tail_agrees(source, narrow, 2)
+        and tail_agrees(narrow[:2], wide[:2], 2) and tail_agrees(narrow, wide, 2)
+        and tail_agrees(wide, after, 2) and where_equal(wide[0], after[0])
+    )  # fmt: skip
+    return (lifted.operands[0], times) if same else None

@@ -1,0 +1,140 @@
+"""From a Softmax back to the product of q and k: masks, cap and scale on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracea_graph.ir import Extent
+from tracea_graph.passes.attention.masks import Term
+from tracea_graph.passes.attention.walk import Unfit, Walk, unscale
+from tracea_graph.passes.extents import tail_agrees
+from tracea_graph.rewrite import constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Scores", "scores_behind"]
+
+_MAX_DEPTH = 12
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The product of q and k, the masking terms, outermost first, and the cap."""
+
+    product: Region
+    terms: tuple[Term, ...]
+    softcap: float = 0.0
+
+
+def scores_behind(walk: Walk, value: str) -> Scores:
+    """Covers what lies between ``value`` and the product, collecting the scale in ``walk``.
+
+    Raises Unfit where another operator stands.
+    """
+    graph, terms = walk.graph, list[Term]()
+    while _distance(graph, value) is not None:
+        region = graph.producer(value)
+        assert region is not None
+        if region.op == "Add":
+            value, mask = _sides(graph, region)
+            terms.append(Term(mask))
+            _check_matrices(graph, value, mask)
+        elif region.op == "Where":
+            value, term = _choice(graph, region)
+            terms.append(term)
+            _check_matrices(graph, value, term.value)
+        elif region.op == "Reshape":
+            value = _before_reshape(walk, region)
+        else:
+            return _scaled(walk, value, tuple(terms))
+        walk.covered.append(region)
+    raise Unfit("no product feeds the Softmax")
+
+
+def _scaled(walk: Walk, value: str, terms: tuple[Term, ...]) -> Scores:
+    """Scale, cap and scale again: cap · tanh(scale / cap · product)."""
+    value, walk.scale = _unscaled(walk, value)
+    region, softcap = walk.graph.producer(value), 0.0
+    if region is not None and region.op == "Tanh":
+        walk.covered.append(region)
+        softcap = walk.scale
+        value, inner = _unscaled(walk, region.operands[0])
+        walk.scale *= inner
+        region = walk.graph.producer(value)
+        if not softcap > 0:
+            raise Unfit("the scores are capped by a number that is not positive")
+    while region is not None and region.op == "Reshape":
+        value = _before_reshape(walk, region)
+        walk.covered.append(region)
+        value, more = _unscaled(walk, value)
+        if softcap and more != 1.0:
+            raise Unfit("the scores are scaled twice around their cap")
+        walk.scale *= more
+        region = walk.graph.producer(value)
+    if region is None or region.op != "MatMul":
+        masked = region is not None and region.op in ("Add", "Where")
+        raise Unfit("the scores are masked before they are scaled" if masked else
+                    "no product feeds the Softmax")  # fmt: skip
+    walk.covered.append(region)
+    return Scores(region, terms, softcap)
+
+
+def _unscaled(walk: Walk, value: str) -> tuple[str, float]:
+    before, scale = unscale(walk.graph, value)
+    while value != before:
+        region = walk.graph.producer(value)
+        assert region is not None
+        walk.covered.append(region)
+        a, b = region.operands
+        value = a if constant_number(walk.graph, b) is not None else b
+    return value, scale
+
+
+def _distance(graph: TileGraph, value: str, depth: int = 0) -> int | None:
+    """Steps back to a product through masks, scales, caps and reshapes; None if there is none."""
+    value = unscale(graph, value)[0]
+    region = graph.producer(value)
+    if region is None or region.fused or depth > _MAX_DEPTH:
+        return None
+    if region.op == "MatMul":
+        return depth
+    ways = {"Add": region.operands, "Where": region.operands[1:], "Tanh": region.operands,
+            "Reshape": region.operands[:1]}.get(region.op, ())  # fmt: skip
+    found = [d for v in ways if (d := _distance(graph, v, depth + 1)) is not None]
+    return min(found, default=None)
+
+
+def _sides(graph: TileGraph, region: Region) -> tuple[str, str]:
+    """The scores and the mask of a sum: the scores are nearer to a product."""
+    a, b = region.operands
+    far = _MAX_DEPTH + 2
+    distances = [far if (d := _distance(graph, v)) is None else d for v in (a, b)]
+    return (a, b) if distances[0] <= distances[1] else (b, a)
+
+
+def _choice(graph: TileGraph, region: Region) -> tuple[str, Term]:
+    condition, a, b = region.operands
+    inverted = _distance(graph, a) is None
+    scores, fill = (b, a) if inverted else (a, b)
+    number = constant_number(graph, fill)
+    if number is None:
+        raise Unfit("a boolean mask does not fill with a very low constant")
+    return scores, Term(condition, number, inverted)
+
+
+def _before_reshape(walk: Walk, region: Region) -> str:
+    """Scores as ``[B,H,S,T]`` or as matrices ``[B·H,S,T]``."""
+    source = region.operands[0]
+    before, after = walk.shape(source), walk.shape(region.results[0])
+    if {len(before), len(after)} <= {3, 4} and tail_agrees(before, after, 2):
+        return source
+    raise Unfit("the scores are reshaped to something else than matrices")
+
+
+def _check_matrices(graph: TileGraph, scores: str, mask: str) -> None:
+    """Over ``[B·H,S,T]`` a mask must not have a leading axis of its own."""
+    shape: tuple[Extent, ...] | None = graph.spec(scores).shape
+    own = graph.spec(mask).shape
+    if shape is None or own is None or len(shape) == 4:
+        return
+    if len(own) > 2 and own[0] != 1:
+        raise Unfit(f"the mask {graph.spec(mask)} lies over matrices, not over heads")

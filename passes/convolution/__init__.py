@@ -1,0 +1,1 @@
+"""Convolutions, pools, resizes, and what they absorb."""

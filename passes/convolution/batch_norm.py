@@ -1,0 +1,111 @@
+"""Batch normalisations with fixed figures: a product and a sum per channel, folded where exact.
+
+BatchNormalization(FusedConv(x))           -> FusedConv(x) with other filters and bias
+FusedConv(BatchNormalization(x))           -> the same, where nothing is padded
+BatchNormalization(x)                      -> FusedElementwise(x · scale + shift)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.passes.convolution.conv import conv_behind
+from tracea_graph.passes.convolution.filters import Affine, after_filters, before_filters
+from tracea_graph.passes.pointwise.chains import kind_of
+from tracea_graph.passes.regions import (
+    attribute,
+    fused,
+    is_f32,
+    only_read_by,
+    operand_producer,
+)
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["AbsorbBatchNorm", "LiftBatchNorm"]
+
+
+def _affine(graph: TileGraph, region: Region) -> Affine | str:
+    """What a BatchNormalization with fixed figures computes; or why it is something else."""
+    if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
+        return "its operands are not float32"
+    figures = [w for v in region.operands[1:5] if (w := graph.weight(v)) is not None]
+    if len(figures) < 4:
+        return "its figures are not constant"
+    if attribute(region, "training_mode", 0) or attribute(region, "spatial", 1) != 1:
+        return "it computes its own mean and variance, or works per element"
+    if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
+        return "its mean or variance is read too"
+    epsilon = float(str(attribute(region, "epsilon", 1e-5)))
+    gamma, beta, mean, variance = figures
+    return Affine(gamma, beta, mean, variance, epsilon)
+
+
+class AbsorbBatchNorm:
+    """A batch normalisation behind a convolution, or before one that pads nothing."""
+
+    name = "conv-batch-norm"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op == "BatchNormalization":
+            conv = conv_behind(graph, region.operands[0])
+            if conv is not None:
+                yield self._absorb(graph, conv, region, region.operands[0], after=True)
+        elif isinstance(region.params, ConvParams):
+            norm = operand_producer(graph, region.operands[0], "BatchNormalization")
+            if norm is not None:
+                yield self._absorb(graph, region, norm, region.operands[0], after=False)
+
+    def _absorb(
+        self, graph: TileGraph, conv: Region, norm: Region, between: str, after: bool
+    ) -> Proposal | Miss:
+        last = norm if after else conv
+        affine = _affine(graph, norm)
+        if isinstance(affine, str):
+            return Miss(self.name, norm.id, affine)
+        if not only_read_by(graph, between, last):
+            return Miss(self.name, last.id, f"{between!r} has other readers")
+        params: ConvParams = conv.params
+        if after and params.epilogue is not None:
+            return Miss(self.name, last.id, "something comes between convolution and norm")
+        if not after and params.window.padded:
+            return Miss(self.name, last.id, "the norm's shift would reach into the padding")
+        x, w, bias, extras = params.split(conv.operands)
+        weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
+        if weight is None or (bias and offsets is None):
+            return Miss(self.name, last.id, "the bias is not constant")
+        if weight.recipe:
+            return Miss(self.name, last.id, f"{w!r} would have to be stored, which it is not now")
+        make = after_filters if after else before_filters
+        new_w, new_bias = make(params, weight, offsets, affine, last.results[0])
+        operands = (x if after else norm.operands[0], new_w.name, new_bias.name, *extras)
+        params = dataclasses.replace(params, bias=True)
+        new = fused(self.name, params, operands, last.results[:1], (conv, norm))
+        weights = {w.name: w for w in (new_w, new_bias)}
+        return Proposal(self.name, (conv, norm), (new,), weights=weights)
+
+
+class LiftBatchNorm:
+    """A batch normalisation no convolution took is a product and a sum per channel."""
+
+    name = "batch-norm"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "BatchNormalization":
+            return
+        affine, spec = _affine(graph, region), graph.spec(region.operands[0])
+        if isinstance(affine, str) or spec.rank is None or not 2 <= spec.rank <= 6:
+            reason = affine if isinstance(affine, str) else "the rank of its input is not known"
+            yield Miss(self.name, region.id, reason)
+            return
+        scale, shift = affine.weights(region.results[0], spec.rank - 2)
+        names = (region.operands[0], scale.name, shift.name)
+        kinds = tuple(kind_of(s, spec) for s in (spec, scale.spec, shift.spec))
+        chain = Chain(kinds, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
+        new = fused(self.name, ElementwiseParams(chain), names, region.results[:1], [region])
+        weights = {scale.name: scale, shift.name: shift}
+        yield Proposal(self.name, (region,), (new,), weights=weights, step=True)

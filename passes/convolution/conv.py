@@ -1,0 +1,235 @@
+"""Convolutions with constant filters, and what they absorb.
+
+Conv(x, W, b)                              -> FusedConv
+FusedConv(Pad(x))                          -> FusedConv(x) with more padding
+elementwise(FusedConv(x), a, b …)          -> FusedConv(x, …, epilogue)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracea_graph.ir import TensorSpec, Weight
+from tracea_graph.ops.chain import FULL, ROW, SCALAR
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import IN_PAIRS, WINOGRAD
+from tracea_graph.passes.convolution.filters import (
+    layout_for,
+    pack_weight,
+    pad_bias,
+    transformed,
+)  # fmt: skip
+from tracea_graph.passes.convolution.windows import read_window
+from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline
+from tracea_graph.passes.pointwise.elementary import read_chain
+from tracea_graph.passes.products.storage import making
+from tracea_graph.passes.regions import (
+    attribute,
+    fused,
+    is_f32,
+    only_read_by,
+    operand_producer,
+    same_shape,
+)
+from tracea_graph.rewrite import Miss, Proposal, constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = [
+    "AbsorbConvEpilogue", "AbsorbPad", "LiftConv", "TransformFilters", "conv_behind",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LiftConv:
+    """A convolution with constant filters; ``plain`` keeps them all as the original has them."""
+
+    plain: bool = False
+    name: str = "conv"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Conv":
+            return
+        found = self._build(graph, region)
+        yield Miss(self.name, region.id, found) if isinstance(found, str) else found
+
+    def _build(self, graph: TileGraph, region: Region) -> Proposal | str:
+        x, w, *rest = region.operands
+        weight, shape = graph.weight(w), graph.spec(x).shape
+        bias = rest[0] if rest else ""
+        if weight is None:
+            return "the filters are not constant"
+        if shape is None or len(shape) != len(weight.shape):
+            return "the rank of its input is not known"
+        if not is_f32(graph, x, w, *([bias] if bias else [])):
+            return "the operands are not float32"
+        if weight.count == 0 or shape[1] == 0 or len(shape) < 3:
+            return "it has no channels, filters or spatial axes"
+        window = read_window(region, weight.shape[2:], shape[2:])
+        if isinstance(window, str):
+            return window
+        groups = int(str(attribute(region, "group", 1)))
+        channels = weight.shape[1] * groups
+        if shape[1] not in (channels,):
+            return "the number of input channels is not known"
+        layout = layout_for(graph, w, weight.shape, groups, window, shape[2:], self.plain)
+        params = ConvParams(channels, weight.shape[0], window, groups, layout, bool(bias))
+        weights: dict[str, Weight] = {}
+        if params.padded_bias and bias:
+            if (stored := graph.weight(bias)) is None:
+                params = dataclasses.replace(params, layout="plain")
+            else:
+                padded = pad_bias(stored)
+                bias, weights[padded.name] = padded.name, padded
+        if params.layout != "plain":
+            packed = pack_weight(weight, params.layout, making(graph, w), graph.opset)
+            w, weights[packed.name] = packed.name, packed
+        operands = (x, w, *([bias] if bias else []))
+        new = fused(self.name, params, operands, region.results, [region])
+        return Proposal(self.name, (region,), (new,), weights=weights, step=True)
+
+
+def conv_behind(graph: TileGraph, value: str) -> Region | None:
+    return operand_producer(graph, value, "FusedConv")
+
+
+class AbsorbPad:
+    """Zeros padded in front of a convolution are its own padding."""
+
+    name = "conv-pad"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not isinstance(region.params, ConvParams):
+            return
+        pad = operand_producer(graph, region.operands[0], "Pad")
+        if pad is None:
+            return
+        pads = _read_pad(graph, pad)
+        if isinstance(pads, str):
+            yield Miss(self.name, region.id, pads)
+            return
+        if not only_read_by(graph, region.operands[0], region):
+            yield Miss(self.name, region.id, f"{region.operands[0]!r} has other readers")
+            return
+        window = region.params.window
+        total = tuple(a + b for a, b in zip(window.pads, pads, strict=True))
+        params = dataclasses.replace(region.params, window=dataclasses.replace(window, pads=total))
+        operands = (pad.operands[0], *region.operands[1:])
+        new = fused(self.name, params, operands, region.results, (pad, region))
+        yield Proposal(self.name, (pad, region), (new,))
+
+
+def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
+    """Zeros before and after the spatial axes; or why it is something else."""
+    if attribute(pad, "mode", "constant") not in ("constant", b"constant"):
+        return "the padding repeats or mirrors"
+    if len(pad.operands) > 3 and pad.operands[3]:
+        return "the padding names its axes"
+    given = attribute(pad, "pads", None)
+    if given is None:
+        weight = graph.weight(pad.operands[1]) if len(pad.operands) > 1 else None
+        if weight is None:
+            return "the padding is not constant"
+        given = tuple(int(v) for v in weight.array().reshape(-1))
+    value: object = attribute(pad, "value", 0.0)
+    if len(pad.operands) > 2 and pad.operands[2]:
+        value = constant_number(graph, pad.operands[2])
+    if value != 0.0:
+        return "the padding is not zero"
+    pads = tuple(int(v) for v in given) if isinstance(given, tuple) else ()
+    rank = len(pads) // 2
+    if rank < 3:
+        return "the padding is not over spatial axes"
+    if any((*pads[:2], *pads[rank : rank + 2])) or min(pads) < 0:
+        return "batch or channels are padded, or something is cut off"
+    return (*pads[2:rank], *pads[rank + 2 :])
+
+
+# ---- epilogues ---------------------------------------------------------------------------
+
+
+class AbsorbConvEpilogue:
+    """Elementwise work on a convolution's result is done while its tile is in registers or L1."""
+
+    name = "conv-epilogue"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        spelled = read_chain(graph, region)
+        if spelled is None or len(region.results) != 1:
+            return
+        for value in dict.fromkeys(spelled[1]):
+            conv = conv_behind(graph, value)
+            if conv is None:
+                continue
+            item = self._absorb(graph, region, spelled, value, conv)
+            yield item
+            if isinstance(item, Proposal):
+                return
+
+    def _absorb(
+        self, graph: TileGraph, region: Region, spelled: Spelled, value: str, conv: Region
+    ) -> Proposal | Miss:
+        result = graph.spec(region.results[0])
+        if not is_f32(graph, region.results[0], *spelled[1]):
+            return Miss(self.name, region.id, "its operands and result are not all float32")
+        if not only_read_by(graph, value, region):
+            return Miss(self.name, region.id, f"the convolution {value!r} has other readers")
+        if not same_shape(graph.spec(value), result):
+            return Miss(self.name, region.id, f"the convolution {value!r} is broadcast")
+        x, w, bias, extras = conv.params.split(conv.operands)
+        joined = inline(spelled, value, (conv.params.epilogue or IDENTITY, (value, *extras)))
+        if joined is None:
+            return Miss(self.name, region.id, "the epilogue would have too many operands")
+        chain, names = joined
+        kinds = [channel_kind(graph.spec(n), result) for n in names[1:]]
+        for name, kind in zip(names[1:], kinds, strict=True):
+            if kind is None:
+                spec = graph.spec(name)
+                return Miss(self.name, region.id, f"operand {spec} is not regular over channels")
+        kept = tuple(k for k in kinds if k is not None)
+        chain = dataclasses.replace(chain, operands=(FULL, *kept))
+        params = dataclasses.replace(conv.params, epilogue=chain)
+        operands = (x, w, *([bias] if bias else []), *names[1:])
+        new = fused(self.name, params, operands, region.results, (conv, region))
+        return Proposal(self.name, (conv, region), (new,))
+
+
+class TransformFilters:
+    """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
+
+    The error of the first is below, of the second about ten times that of direct summation.
+    Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
+    """
+
+    name = "winograd"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, ConvParams) or params.layout != "blocked":
+            return
+        weight = graph.weight(region.operands[1])
+        if not params.transformable or weight is None:
+            return
+        for layout in WINOGRAD:
+            if layout in IN_PAIRS:
+                continue
+            filters = transformed(weight, params, layout, graph.opset)
+            operands = (region.operands[0], filters.name, *region.operands[2:])
+            other = dataclasses.replace(params, layout=layout)
+            new = fused(self.name, other, operands, region.results, [region])
+            weights = {filters.name: filters}
+            yield Proposal(self.name, (region,), (new,), weights=weights)
+
+
+def channel_kind(spec: TensorSpec, result: TensorSpec) -> str | None:
+    """How an operand lies over ``[N, C, spatial…]``: full, per channel, one number; else None."""
+    shape, full = spec.shape, result.shape
+    if shape is None or full is None or len(shape) > len(full):
+        return None
+    if shape == full:
+        return FULL
+    if all(d == 1 for d in shape):
+        return SCALAR
+    wide = (*(1,) * (len(full) - len(shape)), *shape)
+    return ROW if wide[0] in (1, full[0]) and wide[1] == full[1] and set(wide[2:]) == {1} else None

@@ -1,0 +1,65 @@
+"""Padding by computed sizes, as nets write it whose branches meet at odd sizes.
+
+Pad(x, arithmetic over Shape(x), Shape(y))    ->    a move inside a program
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.sizes import substitute
+from tracea_graph.passes.convolution.sizes import Sizes
+from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.rewrite import Miss, Proposal, constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["LiftPad"]
+
+_OPSET = 11
+"""Where Pad takes its sizes as an operand."""
+
+
+class LiftPad:
+    """Zeros around rows and columns, as many as the sizes of known values tell."""
+
+    name = "pad"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Pad" or graph.opset < _OPSET or len(region.operands) < 2:
+            return
+        found = self._read(graph, region)
+        yield Miss(self.name, region.id, found) if isinstance(found, str) else found
+
+    def _read(self, graph: TileGraph, region: Region) -> Proposal | str:
+        x, pads, *rest = region.operands
+        if attribute(region, "mode", "constant") not in ("constant", b"constant"):
+            return "the padding repeats or mirrors"
+        if (rest and rest[0] and constant_number(graph, rest[0]) != 0.0) or any(rest[1:]):
+            return "the padding is not zero, or names its axes"
+        if graph.spec(x).rank != 4 or not is_f32(graph, x):
+            return "it is not over float32 images"
+        sizes = Sizes(graph)
+        found = sizes.read(pads)
+        if found is None or found.shape != (8,):
+            return "how much is padded is not known"
+        amounts = [found[i] for i in range(8)]
+        if amounts[:2] + amounts[4:6] != [0, 0, 0, 0]:
+            return "batch or channels are padded"
+        values = [x]
+
+        def number(symbol: str) -> str:
+            value, axis = sizes.dims[symbol]
+            if value not in values:
+                values.append(value)
+            return f"{values.index(value)}.{axis}"
+
+        named = tuple(substitute(amounts[i], number) for i in (2, 3, 6, 7))
+        params = MoveParams("pad", (), len(values), named)
+        spec = params.infer([graph.spec(v) for v in values])[0]
+        known = graph.spec(region.results[0])
+        specs = (
+            {} if known.shape and isinstance(known.shape[1], int) else {region.results[0]: spec}
+        )
+        new = fused(self.name, params, values, region.results, [region])
+        return Proposal(self.name, (region,), (new,), specs, step=True)

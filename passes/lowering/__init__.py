@@ -1,0 +1,1 @@
+"""From fused regions to programs of kernel calls."""

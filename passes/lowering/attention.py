@@ -1,0 +1,66 @@
+"""Lowering of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.ops.attention import CAUSAL, MASKS, AttentionParams
+from tracea_graph.ops.program import Buffer, View
+from tracea_graph.passes.lowering.gemm import rounded
+from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast, matrix
+
+__all__ = ["lower_attention"]
+
+
+def lower_attention(
+    w: Writer, p: AttentionParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    batch, queries = p.extents(0, operands[0].spec)
+    keys = p.extents(1, operands[1].spec)[1]
+    if p.in_bf16:
+        operands = [*_in_pairs(w, operands[:3]), *operands[3:]]
+    q = _heads(operands[0], p.layouts[0], queries, p.heads, p.head, p.widths[0], p.offsets[0])
+    k = _heads(operands[1], p.layouts[1], keys, p.shared_heads, p.head, p.widths[1], p.offsets[1])
+    v = _heads(
+        operands[2], p.layouts[2], keys, p.shared_heads, p.head_v, p.widths[2], p.offsets[2]
+    )
+    y = _heads(results[0], p.layouts[3], queries, p.heads, p.head_v, p.heads * p.head_v)
+    full: Shape = (batch, p.heads, queries, keys)
+    mask = broadcast(operands[3], full) if p.mask != "none" else None
+    kinds = MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)
+    w.call(
+        "attention_bf16" if p.in_bf16 else "attention", q, k, v, mask, y,
+        ints=(*kinds, *p.reach, p.everywhere),
+        floats=(p.scale, p.fill, p.softcap),
+    )  # fmt: skip
+    if results[0].rounded:
+        half = results[0].in_bf16
+        assert half is not None
+        w.call("round_bf16", matrix(results[0]), matrix(half))
+
+
+def _in_pairs(w: Writer, operands: Sequence[Slot]) -> list[Slot]:
+    """The operands in bf16; one that is read twice is rounded once."""
+    made: dict[Buffer, Slot] = {}
+    for slot in operands:
+        if slot.buffer not in made:
+            view = rounded(w, slot, slot.shape[-1])
+            made[slot.buffer] = Slot(view.buffer, TensorSpec(DType.BF16, slot.shape))
+    return [made[slot.buffer] for slot in operands]
+
+
+def _heads(
+    slot: Slot, layout: str, rows: Extent, count: int, size: int, width: int, first: int = 0
+) -> View:
+    """A tensor as ``[B, H, rows, size]``; in rows, ``width`` columns lie side by side."""
+    dims: Shape = (slot.shape[0], count, rows, size)
+    plane = combine("mul", rows, size)
+    if layout in ("rows", "split"):
+        width = width if layout == "rows" else count * size
+        strides: Shape = (combine("mul", rows, width), size, width, 1)
+    elif layout == "heads":
+        strides = (combine("mul", plane, count), plane, size, 1)
+    else:
+        strides = (combine("mul", plane, count), plane, 1, rows)
+    return View(slot.buffer, dims, strides, first if layout == "rows" else 0)

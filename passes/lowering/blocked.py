@@ -1,0 +1,98 @@
+"""Blocked values: how channels lie inside a program of convolutions.
+
+A value ``[N, C, H, W]`` (``[N, C, W]`` has H = 1) lies as ``[N, Cb, Hp, Wp, 16]``, Cb = ⌈C/16⌉,
+with a border of zeros around it, the halo its readers want: Hp = top + H + bottom, Wp likewise.
+It may fill a range of a larger buffer's blocks, as the parts of a concatenation do.  Lanes past C
+of the last block hold anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tracea_graph.ir import DType, Extent, combine, product
+from tracea_graph.ops.filters import BLOCK, blocks
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.program import Buffer, View
+from tracea_graph.ops.windows import plus
+from tracea_graph.passes.lowering.writer import Shape, Slot
+
+__all__ = ["Blocked", "Halo", "last_block", "per_channel", "spatial", "through_blocks"]
+
+Halo = tuple[int, int, int, int]
+"""Rows above, columns before, rows below, columns behind."""
+
+
+def spatial(shape: Shape) -> tuple[Extent, Extent]:
+    """Height and width of ``[N, C, H, W]`` or ``[N, C, W]``."""
+    return (1, shape[2]) if len(shape) == 3 else (shape[2], shape[3])
+
+
+def last_block(channels: int) -> int:
+    """Channels in the last block: 1 to 16."""
+    return (channels - 1) % BLOCK + 1
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """``channels`` of a buffer of ``room`` blocks from block ``first`` on."""
+
+    buffer: Buffer
+    batch: Extent
+    channels: int
+    height: Extent
+    width: Extent
+    halo: Halo
+    room: int
+    first: int = 0
+    dtype: DType = DType.F32
+
+    @property
+    def shape(self) -> Shape:
+        """Of the whole buffer."""
+        top, left, bottom, right = self.halo
+        tall, wide = plus(self.height, top + bottom), plus(self.width, left + right)
+        return (self.batch, self.room, tall, wide, BLOCK)
+
+    @property
+    def count(self) -> Extent:
+        """Elements of the whole buffer."""
+        return product(self.shape)
+
+    def part(self, first: int, channels: int) -> Blocked:
+        """So many channels from channel ``first`` on, which is the first of a block."""
+        return replace(self, channels=channels, first=self.first + first // BLOCK)
+
+    @property
+    def whole(self) -> View:
+        """The value with its halo, as writers take it."""
+        return self.view(self.halo)
+
+    def view(self, pads: Halo = (0, 0, 0, 0)) -> View:
+        """The value and so much of its halo."""
+        strides = dense_strides(self.shape)
+        dims = (
+            self.batch, blocks(self.channels), plus(self.height, pads[0] + pads[2]),
+            plus(self.width, pads[1] + pads[3]), BLOCK,
+        )  # fmt: skip
+        starts = (0, self.first, self.halo[0] - pads[0], self.halo[1] - pads[1], 0)
+        offset: Extent = 0
+        for start, stride in zip(starts, strides, strict=True):
+            offset = combine("add", offset, combine("mul", stride, start))
+        return View(self.buffer, dims, strides, offset)
+
+
+def through_blocks(view: View, channels: int) -> View | None:
+    """A plain value ``[N, C, H, W]`` of whole blocks seen as ``[N, Cb, H, W, 16]``."""
+    if channels % BLOCK or len(view.dims) != 4:
+        return None
+    n, _, h, w = view.dims
+    sn, sc, sh, sw = view.strides
+    dims = (n, channels // BLOCK, h, w, BLOCK)
+    return View(view.buffer, dims, (sn, combine("mul", sc, BLOCK), sh, sw, sc), view.offset)
+
+
+def per_channel(slot: Slot, batches: bool, channels: int, full: View) -> View:
+    """A buffer of one number per channel (and image, if ``batches``), seen over ``full``."""
+    step = BLOCK * blocks(channels) if batches else 0
+    return View(slot.buffer, full.dims, (step, BLOCK, 0, 0, 1))

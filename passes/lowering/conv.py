@@ -1,0 +1,186 @@
+"""Lowering of convolutions, pools and resizing, between values that lie plain or in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.chain import COL, FULL, ROW
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import WINOGRAD
+from tracea_graph.ops.finish import finish_of
+from tracea_graph.ops.gemm import LAYOUTS
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.program import View
+from tracea_graph.ops.resize import COORDINATES, ResizeParams
+from tracea_graph.ops.windows import Window
+from tracea_graph.passes.lowering.blocked import last_block
+from tracea_graph.passes.lowering.gemm import DRIVERS
+from tracea_graph.passes.lowering.layout import halo_of
+from tracea_graph.passes.lowering.values import Values, four
+from tracea_graph.passes.lowering.writer import Shape, Slot
+
+__all__ = ["lower_conv", "lower_pool", "lower_resize"]
+
+_POOLS = ("max", "average", "average-inside")
+
+
+def lower_conv(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+    """One convolution by the call its layout is for."""
+    if p.layout == "plain":
+        _plain(v, p, operands, result)
+    elif p.layout == "panels":
+        _panels(v, p, operands, result)
+    else:
+        _blocked(v, p, operands, result)
+
+
+# ---- blocked -----------------------------------------------------------------------------
+
+
+def _blocked(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+    """``conv``, ``conv_stem`` or ``depthwise``: the sum, what it is added to, a clamp, a chain."""
+    x, w, bias, extras = p.split(operands)
+    finish = finish_of(p.epilogue)
+    window = _two(p.window)
+    last, source = (last_block(p.filters),), v.shape(w)
+    home, inner = v.home(result), v.interior(result)
+    views = [v.over(e, result, inner, lanes=True) for i, e in enumerate(extras) if i != finish.add]
+    add, chain = _added(v, p, extras, finish.add, result), finish.chain
+    rounds = home.dtype is DType.BF16
+    if chain and rounds:
+        chain = replace(chain, stores=(home.dtype,))
+    steps = (*window.strides, *window.dilations)
+    if p.layout == "stem":
+        kernel, read = "conv_stem_bf16" if rounds else "conv_stem", four(v.view(x))
+        ints = (*steps, *halo_of(window), *last, *home.halo)
+    else:
+        block = v.block_in_bf16(x) if p.in_bf16 else v.block(x)
+        kernel, read = "conv", block.view(halo_of(window))
+        ints = (*steps, p.groups, *last, last_block(p.channels), *home.halo)
+    if p.layout in WINOGRAD:
+        kernel = "winograd"
+        ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
+    if p.layout == "depthwise":
+        kernel, ints = "depthwise", (*steps, *last, *home.halo)
+    if p.in_bf16:
+        kernel = f"{kernel}_bf16"
+    weight = View(v.slot(w).buffer, source, dense_strides(source))
+    v.w.call(
+        kernel, read, weight, v.slot(bias).view if bias is not None else None, add, *views,
+        home.whole, ints=ints, floats=(finish.low, finish.high), chain=chain,
+    )  # fmt: skip
+    v.blocks[result] = home
+
+
+def _added(
+    v: Values, p: ConvParams, extras: Sequence[int], index: int | None, result: int
+) -> View | None:
+    """What is added to the sum in registers."""
+    if index is None:
+        return None
+    if p.in_bf16:
+        return v.block_in_bf16(extras[index]).view()
+    return v.over(extras[index], result, v.interior(result), lanes=True)
+
+
+def _two(window: Window) -> Window:
+    """A window over one axis as one over two."""
+    if window.rank == 2:
+        return window
+    before, after = window.pads
+    kernel, strides, dilations = (
+        (1, *ints) for ints in (window.kernel, window.strides, window.dilations)
+    )
+    return Window(kernel, strides, dilations, (0, before, 0, after))
+
+
+# ---- plain -------------------------------------------------------------------------------
+
+
+def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+    """A convolution over one position is a product: ``[N, C] x [C, O]``."""
+    x, w, bias, extras = p.split(operands)
+    rows = v.shape(result)[0]
+
+    def flat(slot: Slot, columns: int, kind: str = FULL) -> View:
+        strides: dict[str, Shape] = {FULL: (columns, 1), ROW: (0, 1)}
+        return View(slot.buffer, (rows, columns), strides.get(kind, (0, 0)))
+
+    kinds = p.epilogue.operands[1:] if p.epilogue else ()
+    views = []
+    for extra, kind in zip(extras, kinds, strict=True):
+        batches = kind == ROW and len(v.shape(extra)) == len(v.shape(result))
+        whole = batches and v.shape(extra)[0] != 1
+        views.append(flat(v.slot(extra), p.filters, FULL if whole else kind))
+    v.w.call(
+        "gemm", flat(v.slot(x), p.channels), v.slot(w).view,
+        v.slot(bias).view if bias is not None else None, *views, flat(v.out(result), p.filters),
+        ints=(LAYOUTS.index("panels"), 1), chain=p.epilogue, drivers=DRIVERS,
+    )  # fmt: skip
+
+
+def _plain(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+    """Any convolution, on plain values; rows of its chain are channels, columns the last axis."""
+    x, w, bias, extras = p.split(operands)
+    y = v.out(result)
+    views, kinds = [], [FULL]
+    for extra in extras:
+        view, kind = _spread(v, extra, y)
+        views.append(view)
+        kinds.append(kind)
+    chain = replace(p.epilogue, operands=tuple(kinds)) if p.epilogue else None
+    window = p.window
+    axes = (*window.strides, *window.dilations, *window.pads[: window.rank])
+    v.w.call(
+        "conv_plain", v.slot(x).view, v.slot(w).view,
+        v.slot(bias).view if bias is not None else None, *views, y.view,
+        ints=(p.groups, *axes), chain=chain,
+    )  # fmt: skip
+
+
+def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
+    """An epilogue operand seen over a plain result, and how it lies over its last axis."""
+    shape, full = v.shape(value), y.shape
+    slot = v.slot(value)
+    if shape == full:
+        return slot.view, FULL
+    wide = (*(1,) * (len(full) - len(shape)), *shape)
+    pairs = zip(wide, dense_strides(wide), strict=True)
+    strides = tuple(0 if d == 1 else s for d, s in pairs)
+    return View(slot.buffer, full, strides), COL
+
+
+# ---- pools -------------------------------------------------------------------------------
+
+
+def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -> None:
+    """``pool`` between blocked values, ``pool_all`` to a plain ``[N, C]``."""
+    source = v.block(operands[0])
+    kind = _POOLS.index(p.kind)
+    if p.window is None:
+        slot = v.out(result)
+        flat = View(slot.buffer, (source.batch, source.channels), (source.channels, 1))
+        v.w.call("pool_all", source.view(), flat, ints=(last_block(source.channels), kind))
+        return
+    window = _two(p.window)
+    home = v.home(result)
+    ints = (kind, *window.kernel, *window.strides, *window.dilations, *halo_of(window), *home.halo)
+    v.w.call("pool", source.view(), home.whole, ints=ints)
+    v.blocks[result] = home
+
+
+# ---- resizing ----------------------------------------------------------------------------
+
+
+def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: int) -> None:
+    """``resize`` between blocked values; without scales the sizes tell them."""
+    home = v.home(result)
+    ints = (COORDINATES.index(p.how), *home.halo)
+    v.w.call(
+        "resize", v.block(operands[0]).view(), home.whole, ints=ints,
+        floats=p.scales or (0.0, 0.0),
+    )  # fmt: skip
+    v.blocks[result] = home

@@ -1,0 +1,89 @@
+"""Lowering of what works element by element: chains, data movement, and both side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.ops.chain import COL, FULL, Chain
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.index_map import IndexMap, Layout
+from tracea_graph.ops.program import View
+from tracea_graph.passes.lowering.rows import stored
+from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, dense, stretched
+
+__all__ = ["chain_call", "columns_of", "lower_concat", "lower_elementwise"]
+
+
+def lower_elementwise(
+    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    full = p.common([s.shape for s in operands])
+    chain, slots = stored(p.chain, results)
+    p = replace(p, chain=chain or p.chain)
+    _write_chain(w, p, operands, [dense(slot.buffer, full) for slot in slots])
+
+
+def lower_concat(
+    w: Writer, p: ConcatParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    full = p.common([s.shape for s in operands])
+    _write_parts(w, p, operands, dense(results[0].buffer, full))
+
+
+def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+    """A chain over slots that broadcast to the results' shape."""
+    _write_chain(w, ElementwiseParams(chain), operands, [slot.view for slot in results])
+
+
+def _write_chain(
+    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[View]
+) -> None:
+    """One call; a chain that computes nothing is a copy."""
+    full = results[0].dims
+    seen = [_through(m, slot) for m, slot in zip(p.views, operands, strict=True)]
+    views = [stretched(v, full) for v in seen]
+    if p.moves_only:
+        w.call("copy", *views, *results)
+        return
+    w.call("elementwise", *views, *results, chain=columns_of(p.chain, seen, full))
+
+
+def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Slot], y: View) -> None:
+    """Every part into its stretch of ``y``."""
+    start: Extent = 0
+    shapes = p.shapes([s.shape for s in operands])
+    for part, shape in zip(p.parts, shapes, strict=True):
+        shift = combine("mul", y.strides[p.axis], start)
+        place = View(y.buffer, shape, y.strides, combine("add", y.offset, shift))
+        slots = [operands[i] for i in part.operands]
+        if isinstance(part.params, ConcatParams):
+            _write_parts(w, part.params, slots, place)
+        else:
+            _write_chain(w, part.params, slots, [place])
+        start = combine("add", start, shape[p.axis])
+
+
+def _through(index_map: IndexMap, slot: Slot) -> View:
+    """A stored tensor as a chain sees it."""
+    at = index_map.layout(Layout.dense(slot.shape))
+    return View(slot.buffer, at.dims, at.strides, at.offset)
+
+
+def columns_of(chain: Chain, views: Sequence[View], full: Shape) -> Chain:
+    """The chain with two kinds only: an operand moves along the last axis that is longer than 1,
+    or it does not.
+
+    The runtime merges axes as the actual sizes allow, so finer kinds would promise too much.
+    """
+    last = next((-i for i, dim in enumerate(reversed(full), 1) if dim != 1), -1)
+    kinds = tuple(FULL if _moves(v, full, last) else COL for v in views)
+    return replace(chain, operands=kinds)
+
+
+def _moves(view: View, full: Shape, axis: int) -> bool:
+    """True if another element is read along an axis, counted from the end."""
+    within = len(view.dims) >= -axis
+    return within and view.dims[axis] == full[axis] and view.strides[axis] != 0

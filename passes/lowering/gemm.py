@@ -1,0 +1,65 @@
+"""Lowering of matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import DType, Extent, TensorSpec, product
+from tracea_graph.ops.gemm import IN_BF16, IN_BLOCKS, LAYOUTS, PANEL, ROUNDED, GemmParams
+from tracea_graph.ops.program import GemmDriver, View
+from tracea_graph.passes.lowering.rows import norm_call, stored, sum_of
+from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, dense, matrix, over_rows
+
+__all__ = ["DRIVERS", "lower_gemm", "rounded"]
+
+DRIVERS: tuple[GemmDriver, ...] = (
+    GemmDriver(max_rows=4, prefetch=0),
+    GemmDriver(max_rows=32),
+    GemmDriver(max_rows=512, row_chunk=256),
+    GemmDriver(max_rows=2**31 - 1, row_chunk=256),
+)
+"""Blocking per row count where nothing was tuned: the runtime's own choice."""
+
+
+def lower_gemm(
+    w: Writer, p: GemmParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    rows = product(operands[0].shape[:-1])
+    panels: Shape = (-(-p.n // PANEL), p.k, PANEL)
+    if p.layout in IN_BF16:
+        panels = (-(-p.n // PANEL), -(-p.k // 2), PANEL, 2)
+    packed = p.layout == "panels" or p.layout in IN_BF16
+    weight = dense(operands[1].buffer, panels if packed else operands[1].shape)
+    bias = operands[2].view if p.bias else None
+    kinds = p.epilogue.operands[1:] if p.epilogue else ()
+    _, _, _, extras, affine = p.split(operands)
+    views = [over_rows(slot, kind, rows, p.n) for slot, kind in zip(extras, kinds, strict=True)]
+    total = sum_of(w, results) if p.norm else None
+    chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
+    into = [total] if total else [matrix(slot) for slot in slots]
+    rounds = p.layout in ROUNDED
+    x = rounded(w, operands[0], p.k + p.k % 2) if rounds else matrix(operands[0])
+    if p.layout in IN_BLOCKS:
+        places = dense(operands[-1].buffer, operands[-1].shape)
+        kernel = "gemm_blocks_bf16" if rounds else "gemm_blocks"
+        w.call(
+            kernel, x, weight, bias, places, *views, *into,
+            ints=(len(p.parts) or 1,), chain=chain,
+        )  # fmt: skip
+    else:
+        w.call(
+            "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
+            ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=chain, drivers=DRIVERS,
+        )  # fmt: skip
+    if p.norm is not None and total is not None:
+        norm_call(w, p.norm, total, affine, results[0])
+
+
+def rounded(w: Writer, slot: Slot, columns: Extent) -> View:
+    """A value in bf16 as ``[rows, columns]``, of which the last may be padding."""
+    if slot.in_bf16:
+        return matrix(slot.in_bf16)
+    x = matrix(slot)
+    pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], columns)))
+    w.call("round_bf16", x, pairs.view)
+    return pairs.view

@@ -1,0 +1,108 @@
+"""Lowering: a fused region becomes a program of kernel calls.
+
+Extents in a program are symbols bound by the node's own inputs.  Each word of the vocabulary has
+one function that writes its calls between the slots it is given, so that words compose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.program import Program
+from tracea_graph.ops.recurrent import RecurrentParams
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.passes.lowering.attention import lower_attention
+from tracea_graph.passes.lowering.elementwise import lower_concat, lower_elementwise
+from tracea_graph.passes.lowering.gemm import lower_gemm
+from tracea_graph.passes.lowering.matmul import lower_matmul
+from tracea_graph.passes.lowering.recurrent import lower_recurrent
+from tracea_graph.passes.lowering.reduce import (
+    lower_channel_norm,
+    lower_reduce,
+    lower_softmax,
+)
+from tracea_graph.passes.lowering.region import alone, lower_region
+from tracea_graph.passes.lowering.rows import lower_embedding, lower_norm
+from tracea_graph.passes.lowering.writer import Slot, Writer, localise
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["lower"]
+
+_BROADCASTING = (ElementwiseParams, ConcatParams, EmbeddingParams, ReduceParams, SoftmaxParams)
+
+
+def lower(graph: TileGraph, region: Region) -> Program:
+    """The program of one fused region.  Raises TypeError for a region that is not fused."""
+    if not region.fused:
+        raise TypeError(f"{region.op} is not a fused region")
+    params: OpParams = region.params
+    specs = [graph.spec(v) for v in region.operands]
+    local, where = localise(specs, _broadcasts(params))
+    writer = Writer(local, params.infer(local), where)
+    _lower(writer, params, writer.operands(), writer.results())
+    return writer.done()
+
+
+def _broadcasts(params: OpParams) -> bool:
+    steps = params.steps if isinstance(params, RegionParams) else ()
+    return isinstance(params, _BROADCASTING) or any(_broadcasts(s.params) for s in steps)
+
+
+def _lower(w: Writer, params: OpParams, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+    _LOWERINGS[type(params)](w, params, operands, results)
+
+
+def _lower_region(
+    w: Writer, p: RegionParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    lower_region(w, p, operands, results, _lower)
+
+
+def _lower_alone(
+    w: Writer,
+    p: ConvParams | PoolParams | MoveParams | ResizeParams,
+    operands: Sequence[Slot],
+    results: Sequence[Slot],
+) -> None:
+    """Words that only regions know how to place are regions of one step."""
+    lower_region(w, alone(p), operands, results, _lower)
+
+
+Lowering = Callable[[Writer, Any, Sequence[Slot], Sequence[Slot]], None]
+_LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
+    {
+        GemmParams: lower_gemm,
+        MatMulParams: lower_matmul,
+        NormParams: lower_norm,
+        ElementwiseParams: lower_elementwise,
+        ConcatParams: lower_concat,
+        AttentionParams: lower_attention,
+        EmbeddingParams: lower_embedding,
+        ConvParams: _lower_alone,
+        PoolParams: _lower_alone,
+        MoveParams: _lower_alone,
+        ResizeParams: _lower_alone,
+        ChannelNormParams: lower_channel_norm,
+        ReduceParams: lower_reduce,
+        SoftmaxParams: lower_softmax,
+        RecurrentParams: lower_recurrent,
+        RegionParams: _lower_region,
+    }
+)

@@ -1,0 +1,100 @@
+"""Lowering of reductions, softmax and normalisations over groups or channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType, TensorSpec, product
+from tracea_graph.ops.chain import COL, FULL, Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.program import View
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.passes.lowering.elementwise import chain_call, columns_of
+from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast, dense
+
+__all__ = ["lower_channel_norm", "lower_reduce", "lower_softmax"]
+
+
+def lower_channel_norm(
+    w: Writer, p: ChannelNormParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    """Everything as ``[N, C, positions]``, gamma and beta as vectors."""
+    batch, channels, *space = results[0].shape
+    dims: Shape = (batch, channels, product(tuple(space)))
+    x, y = dense(operands[0].buffer, dims), dense(results[0].buffer, dims)
+    affine = [dense(slot.buffer, (channels,)) for slot in operands[1:]]
+    gamma = affine[0] if p.norm.gamma else None
+    beta = affine[-1] if p.norm.beta else None
+    ints = (("layer", "rms").index(p.norm.kind), p.groups)
+    w.call("channel_norm", x, gamma, beta, y, ints=ints, floats=(p.norm.epsilon,))
+
+
+_REDUCTIONS = {"sum": 0, "mean": 0, "l1": 1, "sum_square": 2, "max": 3, "min": 4, "prod": 5}
+_SHIFTED = Chain(
+    (FULL, COL),
+    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("sub", (0, 3)), Step("exp", (4,))),
+    (5,),
+)
+"""exp(x − m), where m is finite; else exp(x)."""
+_LOG_SUM = Chain(
+    (FULL, FULL),
+    (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("log", (0,)), Step("add", (4, 3))),
+    (5,),
+)
+"""log(sum) + m, with m as above."""
+
+
+def lower_reduce(
+    w: Writer, p: ReduceParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    """The reduction, then its epilogue; of log(sum(exp)) the maximum first."""
+    data, extras = operands[: p.data_operands], operands[p.data_operands :]
+    full = p.full([s.shape for s in operands])
+    spec = TensorSpec(DType.F32, p.reduced(full))
+    y = w.temp(spec) if p.epilogue else results[0]
+    if p.kind != "log_sum_exp":
+        _reduce_call(w, p, p.kind, p.prologue, data, full, y)
+    else:
+        if p.prologue:
+            x = w.temp(TensorSpec(DType.F32, full))
+            chain_call(w, p.prologue, data, (x,))
+            data = (x,)
+        most, total = w.temp(spec), w.temp(spec)
+        _reduce_call(w, p, "max", None, data, full, most)
+        kept = replace(most, spec=TensorSpec(DType.F32, replace(p, keepdims=True).reduced(full)))
+        _reduce_call(w, p, "sum", _SHIFTED, (*data, kept), full, total)
+        chain_call(w, _LOG_SUM, (total, most), (y,))
+    if p.epilogue:
+        chain_call(w, p.epilogue, (y, *extras), results)
+
+
+def _reduce_call(
+    w: Writer,
+    p: ReduceParams,
+    kind: str,
+    chain: Chain | None,
+    data: Sequence[Slot],
+    full: Shape,
+    y: Slot,
+) -> None:
+    gone = {len(full) + a for a in p.axes}
+    dims = tuple(1 if i in gone else d for i, d in enumerate(full))
+    steps = dense_strides(dims)
+    view = View(y.buffer, dims, tuple(0 if i in gone else s for i, s in enumerate(steps)))
+    ints = (_REDUCTIONS[kind], int(kind == "mean"), sum(1 << i for i in gone))
+    views = [broadcast(slot, full) for slot in data]
+    chain = chain and columns_of(chain, views, full)
+    w.call("reduce", *views, view, ints=ints, chain=chain)
+
+
+def lower_softmax(
+    w: Writer, p: SoftmaxParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    full = results[0].shape
+    views = [broadcast(slot, full) for slot in operands]
+    chain = p.prologue and columns_of(p.prologue, views, full)
+    ints = (len(full) + p.axis, int(p.log))
+    w.call("softmax", *views, results[0].view, ints=ints, chain=chain)

@@ -1,0 +1,81 @@
+"""Which values of a region are kept in bf16: those whose readers round them anyway.
+
+A value that is read in bf16 only never exists in float32; one that is read either way is written
+twice by the step that makes it, while it is in registers.  Sums before a norm, statistics and
+whatever leaves the region stay in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import ROUNDED, GemmParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.passes.lowering.layout import Layout
+
+__all__ = ["Rounding"]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Values that exist ``only`` in bf16, and those that exist in bf16 ``too``."""
+
+    only: frozenset[int]
+    too: frozenset[int]
+
+    @classmethod
+    def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: Layout) -> Rounding:
+        """Of a region whose values have ``specs``, its inputs first.
+
+        What lies in blocks is stored once: as its readers want it if they agree.
+        """
+        wanted, exact, able = set[int](), set(p.results), set[int]()
+        blocked = {v for v in layout.blocked if layout.alone(v)}
+        value = p.inputs
+        for step in p.steps:
+            rounds = _rounds(step)
+            for i, v in enumerate(step.operands):
+                fits = (v in blocked) == isinstance(step.params, ConvParams)
+                (wanted if i in rounds and fits else exact).add(v)
+            whole = value not in layout.blocked or value in blocked
+            if whole and _can_round(step) and specs[value].dtype is DType.F32:
+                able.add(value)
+            value += step.results
+        return cls(
+            frozenset(wanted & able - exact), frozenset(wanted & able & exact - layout.blocked)
+        )
+
+
+def _rounds(step: RegionStep) -> Collection[int | None]:
+    """The operands a step reads in bf16."""
+    params = step.params
+    if isinstance(params, ConvParams) and params.in_bf16:
+        return (0, params.added)
+    if isinstance(params, GemmParams) and params.layout in ROUNDED and params.k % 2 == 0:
+        return range(1)
+    if isinstance(params, AttentionParams) and params.in_bf16:
+        return range(3)
+    return range(0)
+
+
+def _can_round(step: RegionStep) -> bool:
+    """True if the kernel that writes a step's first result can round it."""
+    params = step.params
+    if isinstance(params, GemmParams) and params.norm is None:
+        return step.results == 1 and not params.parts
+    if isinstance(params, ConvParams):
+        return params.in_bf16 or params.layout == "stem"
+    if isinstance(params, EmbeddingParams):
+        return params.norm is not None
+    if isinstance(params, AttentionParams):
+        return params.in_bf16
+    if isinstance(params, ElementwiseParams):
+        return step.results == 1
+    return isinstance(params, (GemmParams, NormParams))

@@ -1,0 +1,222 @@
+"""The values of a region while its calls are written: plain, in blocks, or both.
+
+A value exists as the step that makes it writes it; the other form is made when a step asks for
+it, once, by a ``block`` or ``unblock`` call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.filters import BLOCK, blocks
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.program import Buffer, View
+from tracea_graph.passes.lowering.blocked import (
+    Blocked,
+    last_block,
+    per_channel,
+    spatial,
+    through_blocks,
+)  # fmt: skip
+from tracea_graph.passes.lowering.layout import Layout
+from tracea_graph.passes.lowering.rounding import Rounding
+from tracea_graph.passes.lowering.writer import Shape, Slot, Writer
+from tracea_graph.passes.pointwise.chains import IDENTITY
+
+__all__ = ["Deal", "Values", "four"]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Channels from ``first`` on of ``parts`` put together, then shuffled in ``groups``."""
+
+    parts: tuple[int, ...]
+    groups: int = 1
+    first: int = 0
+
+
+@dataclass
+class Values:
+    """The values of a region while its calls are written, each in one form or two.
+
+    ``plain`` holds strided views ``[N, C, …]`` that may be no dense slot (a transposed view);
+    ``targets`` the region's results, where they have to be at the end; ``dealt`` blocked values
+    that nobody has asked for yet.
+    """
+
+    w: Writer
+    layout: Layout
+    specs: Sequence[TensorSpec]
+    rounding: Rounding
+    dense: dict[int, Slot] = field(default_factory=dict)
+    views: dict[int, View] = field(default_factory=dict)
+    blocks: dict[int, Blocked] = field(default_factory=dict)
+    targets: dict[int, Slot] = field(default_factory=dict)
+    homes: dict[int, Blocked] = field(default_factory=dict)
+    padded: dict[int, Slot] = field(default_factory=dict)
+    halves: dict[int, Blocked] = field(default_factory=dict)
+    dealt: dict[int, Deal] = field(default_factory=dict)
+
+    def shape(self, value: int) -> Shape:
+        return self.specs[value].shape or ()
+
+    # ---- reading -----------------------------------------------------------------------
+
+    def slot(self, value: int) -> Slot:
+        """The value as a dense tensor."""
+        if value not in self.dense:
+            slot = self.targets.get(value) or self.w.temp(self.specs[value])
+            if value in self.views or value in self.dealt:
+                self.block(value)
+            self._unblock(value, slot.view)
+            self.dense[value] = slot
+        return self.dense[value]
+
+    def view(self, value: int) -> View:
+        """The value ``[N, C, …]`` with whatever strides it has."""
+        return self.views[value] if value in self.views else self.slot(value).view
+
+    def unblocked(self, value: int, order: Sequence[int]) -> Slot:
+        """A blocked value ``[N, C, H, W]`` as a dense tensor with its axes in another order."""
+        shape = tuple(self.shape(value)[a] for a in order)
+        slot = self.w.temp(TensorSpec(DType.F32, shape))
+        strides = dense_strides(shape)
+        back = tuple(strides[order.index(axis)] for axis in range(len(order)))
+        self._unblock(value, View(slot.buffer, self.shape(value), back))
+        return slot
+
+    def _unblock(self, value: int, target: View) -> None:
+        source = self.blocks[value]
+        self.w.call("unblock", source.view(), four(target), ints=(last_block(source.channels),))
+
+    def block(self, value: int) -> Blocked:
+        """The value in blocks."""
+        if value not in self.blocks:
+            home = self.home(value)
+            if value in self.dealt:
+                self._deal(self.dealt.pop(value), home)
+            else:
+                self.block_into(value, home)
+            self.blocks[value] = home
+        return self.blocks[value]
+
+    def is_blocked(self, value: int) -> bool:
+        """True if the value lies in blocks, or will as soon as it is asked for."""
+        return value in self.blocks or value in self.dealt
+
+    def _deal(self, deal: Deal, home: Blocked) -> None:
+        channels = [self.layout.channels(part) for part in deal.parts]
+        ints = (deal.groups, deal.first, home.channels, *home.halo, *channels)
+        views = [self.block(part).view() for part in deal.parts]
+        self.w.call("deal", *views, home.whole, ints=ints)
+
+    def block_in_bf16(self, value: int) -> Blocked:
+        """The value in blocks, in bf16: rounded once where it does not lie so."""
+        source = self.block(value)
+        if source.dtype is DType.BF16:
+            return source
+        if value not in self.halves:
+            half = dataclasses.replace(
+                source, room=blocks(source.channels), first=0, dtype=DType.BF16
+            )
+            slot = self.w.temp(TensorSpec(DType.BF16, (half.count,)))
+            half = dataclasses.replace(half, buffer=slot.buffer)
+            chain = dataclasses.replace(IDENTITY, stores=(DType.BF16,))
+            self.w.call("elementwise", source.whole, half.whole, chain=chain)
+            self.halves[value] = half
+        return self.halves[value]
+
+    def block_into(self, value: int, place: Blocked) -> None:
+        """Write a plain value into blocks."""
+        ints = (last_block(place.channels), *place.halo)
+        self.w.call("block", four(self.view(value)), place.whole, ints=ints)
+
+    def over(self, value: int, full: int, target: View, lanes: bool = False) -> View:
+        """An operand of a chain as a view over a blocked value's interior.
+
+        With ``lanes`` the channels of a full operand lie together, as convolutions want them.
+        """
+        kind = self.layout.lies_over(value, full)
+        if kind == "full":
+            if not self.is_blocked(value) and not lanes:
+                seen = through_blocks(self.view(value), self.layout.channels(value))
+                if seen is not None:
+                    return seen
+            return self.block(value).view()
+        if kind == "row":
+            return self._rows(value, full, target)
+        slot, shape = self.slot(value), self.shape(value)
+        if kind == "scalar":
+            return View(slot.buffer, target.dims, (0,) * 5)
+        height, width = dense_strides((1, *shape))[-2:]
+        batch = (
+            0 if len(shape) < len(self.shape(full)) or shape[0] == 1 else dense_strides(shape)[0]
+        )
+        return View(slot.buffer, target.dims, (batch, 0, height, width, 0))
+
+    def _rows(self, value: int, full: int, target: View) -> View:
+        """One number per channel; filled up to whole blocks where channels are no multiple."""
+        channels, shape = self.layout.channels(full), self.shape(value)
+        batches = len(shape) == len(self.shape(full)) and shape[0] != 1
+        slot = self.slot(value)
+        if channels % BLOCK:
+            if value not in self.padded:
+                batch = shape[0] if batches else 1
+                wide = (batch, blocks(channels), 1, 1, BLOCK)
+                made = self.w.temp(TensorSpec(DType.F32, wide))
+                plain = View(slot.buffer, (batch, channels, 1, 1), (channels, 1, 1, 1))
+                self.w.call("block", plain, made.view, ints=(last_block(channels), 0, 0, 0, 0))
+                self.padded[value] = made
+            slot = self.padded[value]
+        return per_channel(slot, batches, channels, target)
+
+    # ---- writing -----------------------------------------------------------------------
+
+    def home(self, value: int) -> Blocked:
+        """Where a blocked value is to be written: in a buffer of its own, or in its root's."""
+        if value not in self.homes:
+            root, first = self.layout.root(value)
+            if root == value:
+                self.homes[value] = self._room(value)
+            else:
+                self.homes[value] = self.home(root).part(first, self.layout.channels(value))
+        return self.homes[value]
+
+    def interior(self, value: int) -> View:
+        """Where a blocked value is written, without its halo."""
+        return self.home(value).view()
+
+    def _room(self, value: int) -> Blocked:
+        shape = self.shape(value)
+        height, width = spatial(shape)
+        home = Blocked(
+            Buffer("temp", -1), shape[0], self.layout.channels(value), height, width,
+            self.layout.halo(value), self.layout.room(value),
+            dtype=DType.BF16 if value in self.rounding.only else DType.F32,
+        )  # fmt: skip
+        slot = self.w.temp(TensorSpec(home.dtype, (home.count,)))
+        return dataclasses.replace(home, buffer=slot.buffer)
+
+    def out(self, value: int) -> Slot:
+        """Where a plain value is to be written."""
+        if value not in self.dense:
+            half = TensorSpec(DType.BF16, self.specs[value].shape)
+            if value in self.rounding.only:
+                slot = self.w.temp(half)
+            else:
+                slot = self.targets.get(value) or self.w.temp(self.specs[value])
+            if value in self.rounding.too:
+                slot = dataclasses.replace(slot, rounded=self.w.temp(half).buffer)
+            self.dense[value] = slot
+        return self.dense[value]
+
+
+def four(view: View) -> View:
+    """``[N, C, W]`` as ``[N, C, 1, W]``."""
+    if len(view.dims) != 3:
+        return view
+    (n, c, w), (sn, sc, sw) = view.dims, view.strides
+    return View(view.buffer, (n, c, 1, w), (sn, sc, 0, sw), view.offset)

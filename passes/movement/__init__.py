@@ -1,0 +1,1 @@
+"""Data movement as index maps: transposes, slices, concatenations, gathers."""

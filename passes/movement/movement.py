@@ -1,0 +1,353 @@
+"""Data movement: absorbed by who reads or writes the moved value, else one strided pass.
+
+elementwise(Transpose(x), y)                 -> FusedElementwise reading x through strides
+Transpose(Slice(x)), Reshape(Transpose(x))   -> FusedElementwise that only copies
+Concat(f(x), Slice(y))                       -> FusedConcat: every part computed into its place
+elementwise(Concat(a, b), y)                 -> FusedConcat of elementwise(a, y), elementwise(b, y)
+
+A value that several operators read through a view is read by each in place: no copy is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tracea_graph.ir import DType, Extent
+from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
+from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
+from tracea_graph.ops.index_map import HUGE, IndexMap
+from tracea_graph.passes.movement.merging import Operation, fits, merge, read_operation, sliced
+from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["AbsorbPart", "AbsorbReshape", "AbsorbView", "LiftConcat", "LiftMove", "PushConcat"]
+
+_FREE = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
+"""Operators that ONNX Runtime runs without touching an element."""
+_CHEAP = 4
+"""Vector instructions up to which computing something twice is no matter."""
+_CHEAP_REPEATED = 8
+"""The same for what is broadcast."""
+
+
+def _obstacle(
+    graph: TileGraph, outer: Operation, value: str, inner: Operation, alone: bool
+) -> str | None:
+    """Why ``inner`` is better not computed where ``outer`` reads it."""
+    flops = inner.params.flops
+    if not alone and flops > _CHEAP:
+        return f"{value!r} has other readers"
+    if flops > _CHEAP_REPEATED and not _same_size(graph, outer, value):
+        return f"{value!r} is broadcast"
+    return None
+
+
+def _same_size(graph: TileGraph, outer: Operation, value: str) -> bool:
+    """True if every element of ``value`` is read once."""
+    maps = [m for n, m in zip(outer.names, outer.params.views, strict=True) if n == value]
+    seen = maps[0].shape(graph.spec(value).shape or ())
+    return len(maps) == 1 and seen == outer.common(graph)
+
+
+def _left_to_products(graph: TileGraph, move: Region) -> bool:
+    """True if what a transposition gives reaches nothing but products, scaled perhaps.
+
+    ONNX Runtime lets its MatMul read a transposed matrix in place, also behind a scale.
+    """
+    perm = attribute(move, "perm", ())
+    rank = len(perm) if isinstance(perm, tuple) else 0
+    if move.op != "Transpose" or rank < 2:
+        return False
+    swapped = perm == (*range(rank - 2), rank - 1, rank - 2)
+    return swapped and _reaches_products(graph, move.results[0])
+
+
+def _reaches_products(graph: TileGraph, value: str, further: bool = True) -> bool:
+    readers = [u.region for u in graph.uses(value)]
+    return bool(readers) and all(
+        r.op == "MatMul"
+        or (
+            further
+            and r.op == "FusedElementwise"
+            and _reaches_products(graph, r.results[0], False)
+        )
+        for r in readers
+    )
+
+
+_PRODUCT_READS_IT = "ONNX Runtime's product reads it transposed"
+
+
+class AbsorbView:
+    """An elementwise op reads a moved or cheaply computed value where it lies."""
+
+    name = "absorb-view"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        outer = read_operation(graph, region, region.results[0]) if region.results else None
+        if outer is None or len(region.results) != 1:
+            return
+        wanted = [graph.spec(region.results[0])]
+        for value in dict.fromkeys(outer.names):
+            first = graph.producer(value)
+            inner = read_operation(graph, first, value) if first is not None else None
+            if first is None or inner is None:
+                continue
+            if _left_to_products(graph, first):
+                yield Miss(self.name, region.id, _PRODUCT_READS_IT)
+                continue
+            alone = len(first.results) == 1 and only_read_by(graph, value, region)
+            if region.op in _FREE and (first.op in _FREE or not alone):
+                continue
+            if (reason := _obstacle(graph, outer, value, inner, alone)) is not None:
+                yield Miss(self.name, region.id, reason)
+                continue
+            joined = merge(graph, outer, value, inner)
+            if joined is None:
+                yield Miss(self.name, region.id, "the chain would have too many operands")
+                continue
+            if not fits(graph, joined.params, joined.names, wanted):
+                yield Miss(self.name, region.id, f"no strides describe how it reads {value!r}")
+                continue
+            covered = (first, region) if alone else (region,)
+            new = fused(self.name, joined.params, joined.names, region.results, covered)
+            yield Proposal(self.name, covered, (new,))
+
+
+class AbsorbReshape:
+    """A reshape of what an elementwise op or a concatenation writes changes no byte of it."""
+
+    name = "absorb-reshape"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op not in _FREE or region.fused or not region.operands:
+            return
+        value = region.operands[0]
+        first, shape = graph.producer(value), graph.spec(region.results[0]).shape
+        if first is None or shape is None or not only_read_by(graph, value, region):
+            return
+        if len(first.results) != 1:
+            return
+        if isinstance(first.params, ConcatParams):
+            params: ElementwiseParams | ConcatParams = first.params
+            names: Sequence[str] = first.operands
+        elif first.op not in _FREE and (inner := read_operation(graph, first, value)) is not None:
+            params, names = inner.params, inner.names
+        else:
+            return
+        common = params.common([graph.spec(n).shape or () for n in names])
+        if (target := _target(common, shape)) is None:
+            yield Miss(self.name, region.id, f"symbols leave the shape of {value!r} open")
+            return
+        params = replace(params, target=target)
+        if not fits(graph, params, names, [graph.spec(region.results[0])]):
+            yield Miss(self.name, region.id, f"symbols leave the shape of {value!r} open")
+            return
+        new = fused(self.name, params, names, region.results, (first, region))
+        yield Proposal(self.name, (first, region), (new,))
+
+
+def _target(before: Sequence[Extent], after: Sequence[Extent]) -> tuple[int, ...] | None:
+    """The Reshape between two shapes: numbers, copies, and one that follows."""
+    target = tuple(
+        d if isinstance(d, int) else 0 if list(before[i : i + 1]) == [d] else -1
+        for i, d in enumerate(after)
+    )
+    return None if target.count(-1) > 1 or 0 in after else target
+
+
+class LiftMove:
+    """Transpose, Slice, Expand … as one strided copy."""
+
+    name = "movement"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.fused or region.op in _FREE or len(region.results) != 1:
+            return
+        op = read_operation(graph, region, region.results[0])
+        if op is None or not op.params.moves_only:
+            return
+        if _left_to_products(graph, region):
+            yield Miss(self.name, region.id, _PRODUCT_READS_IT)
+            return
+        if not fits(graph, op.params, op.names, [graph.spec(region.results[0])]):
+            yield Miss(self.name, region.id, "symbols leave the shape of its result open")
+            return
+        new = fused(self.name, op.params, op.names, region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+
+# ---- concatenations --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part with the values it reads by name."""
+
+    params: ElementwiseParams | ConcatParams
+    names: tuple[str, ...]
+
+
+def _pieces(params: ConcatParams, names: Sequence[str]) -> list[_Piece]:
+    return [_Piece(p.params, tuple(names[i] for i in p.operands)) for p in params.parts]
+
+
+def _assembled(
+    axis: int, pieces: Sequence[_Piece], target: tuple[int, ...] = ()
+) -> tuple[ConcatParams, tuple[str, ...]]:
+    names = tuple(dict.fromkeys(n for p in pieces for n in p.names))
+    parts = tuple(Part(p.params, tuple(map(names.index, p.names))) for p in pieces)
+    return ConcatParams(axis, parts, target), names
+
+
+class LiftConcat:
+    """A Concat whose parts may be computed in place."""
+
+    name = "concat"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Concat" or region.fused:
+            return
+        spec = graph.spec(region.results[0])
+        if spec.dtype is not DType.F32 or not spec.rank:
+            return
+        if len(region.operands) > MAX_PARTS:
+            yield Miss(self.name, region.id, f"it has more than {MAX_PARTS} parts")
+            return
+        axis = int(attribute(region, "axis", 0)) % spec.rank  # type: ignore[call-overload]
+        pieces = [_Piece(ElementwiseParams(IDENTITY), (v,)) for v in region.operands]
+        params, names = _assembled(axis, pieces)
+        if not fits(graph, params, names, [spec]):
+            yield Miss(self.name, region.id, "its parts do not provably fit together")
+            return
+        new = fused(self.name, params, names, region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+
+class AbsorbPart:
+    """What writes a part of a concatenation writes it where it belongs."""
+
+    name = "concat-part"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not isinstance(region.params, ConcatParams):
+            return
+        wanted = [graph.spec(region.results[0])]
+        for value in dict.fromkeys(region.operands):
+            first = graph.producer(value)
+            if first is None or len(first.writes) == 0:
+                continue
+            alone = len(first.results) == 1 and only_read_by(graph, value, region)
+            whole = _Piece(region.params, region.operands)
+            made = self._absorbed(graph, whole, value, first, alone)
+            if isinstance(made, str):
+                yield Miss(self.name, region.id, made)
+                continue
+            if made == whole:
+                continue
+            if not fits(graph, made.params, made.names, wanted):
+                yield Miss(self.name, region.id, f"no strides describe how it reads {value!r}")
+                continue
+            covered = (first, region) if alone else (region,)
+            new = fused(self.name, made.params, made.names, region.results, covered)
+            yield Proposal(self.name, covered, (new,))
+
+    def _absorbed(
+        self, graph: TileGraph, piece: _Piece, value: str, first: Region, alone: bool
+    ) -> _Piece | str:
+        """The piece with ``value`` computed in it; unchanged, or why not."""
+        if value not in piece.names:
+            return piece
+        if isinstance(piece.params, ConcatParams):
+            inside = [
+                self._absorbed(graph, p, value, first, alone)
+                for p in _pieces(piece.params, piece.names)
+            ]
+            if reason := next((p for p in inside if isinstance(p, str)), None):
+                return reason
+            known = [p for p in inside if isinstance(p, _Piece)]
+            return _Piece(*_assembled(piece.params.axis, known, piece.params.target))
+        plain = piece.params == ElementwiseParams(IDENTITY)
+        if isinstance(first.params, ConcatParams):
+            if plain and alone and not first.params.target:
+                return _Piece(first.params, first.operands)
+            return piece
+        inner = read_operation(graph, first, value)
+        if inner is None:
+            return piece
+        outer = Operation(piece.params, piece.names)
+        if (reason := _obstacle(graph, outer, value, inner, alone)) is not None:
+            return reason
+        joined = merge(graph, outer, value, inner)
+        if joined is None:
+            return "a part would have too many operands"
+        return _Piece(joined.params, joined.names)
+
+
+class PushConcat:
+    """An elementwise op over a concatenation is computed part by part, nothing put together."""
+
+    name = "concat-push"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        outer = read_operation(graph, region, region.results[0]) if region.results else None
+        if outer is None or len(region.results) != 1 or region.op in _FREE:
+            return
+        if outer.params.target or outer.params.moves_only:
+            return
+        for value in dict.fromkeys(outer.names):
+            first = graph.producer(value)
+            if first is None or not isinstance(first.params, ConcatParams):
+                continue
+            item = self._pushed(graph, region, outer, value, first)
+            yield Miss(self.name, region.id, item) if isinstance(item, str) else item
+
+    def _pushed(
+        self, graph: TileGraph, region: Region, outer: Operation, value: str, first: Region
+    ) -> Proposal | str:
+        inner: ConcatParams = first.params
+        alone = only_read_by(graph, value, region)
+        common = inner.common([graph.spec(n).shape or () for n in first.operands])
+        maps = {m for n, m in zip(outer.names, outer.params.views, strict=True) if n == value}
+        if maps != {IndexMap()} or inner.target or common != outer.common(graph):
+            return f"it reads {value!r} through a view"
+        if not alone and inner.flops > _CHEAP:
+            return f"{value!r} has other readers"
+        shapes = inner.shapes([graph.spec(n).shape or () for n in first.operands])
+        parts, start = _pieces(inner, first.operands), 0
+        pieces: list[_Piece] = []
+        for i, (piece, shape) in enumerate(zip(parts, shapes, strict=True)):
+            size, last = shape[inner.axis], i + 1 == len(shapes)
+            if not isinstance(piece.params, ElementwiseParams) or not (
+                isinstance(size, int) or last
+            ):
+                return "a part's size is not known"
+            end = start + size if isinstance(size, int) else HUGE
+            part = self._part(graph, outer, value, piece, inner.axis, start, end)
+            if part is None:
+                return "a part would have too many operands"
+            pieces.append(part)
+            start = end
+        params, names = _assembled(inner.axis, pieces)
+        if not fits(graph, params, names, [graph.spec(region.results[0])]):
+            return "its parts do not provably fit together"
+        covered = (first, region) if alone else (region,)
+        new = fused(self.name, params, names, region.results, covered)
+        return Proposal(self.name, covered, (new,))
+
+    def _part(
+        self, graph: TileGraph, outer: Operation, value: str, piece: _Piece, axis: int,
+        start: int, end: int,
+    ) -> _Piece | None:  # fmt: skip
+        """The outer op over one stretch, the part's own op in the place of ``value``."""
+        assert isinstance(piece.params, ElementwiseParams)
+        cut = sliced(graph, outer, axis, start, end)
+        if cut is None:
+            return None
+        whole = [IndexMap() if n == value else m
+                 for n, m in zip(cut.names, cut.params.views, strict=True)]  # fmt: skip
+        cut = Operation(replace(cut.params, maps=tuple(whole)), cut.names)
+        joined = merge(graph, cut, value, Operation(piece.params, piece.names))
+        return None if joined is None else _Piece(joined.params, joined.names)

@@ -1,0 +1,1 @@
+"""Chains of elementwise operators, reductions and norms, and who absorbs them."""

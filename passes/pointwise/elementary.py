@@ -1,0 +1,310 @@
+"""Reading one elementwise operator as a chain: every spelling ONNX has for a step.
+
+Add, Mul, Exp, Floor, HardSwish …                -> the step of that name
+LeakyRelu, Elu, Selu, HardSigmoid, Clip …        -> the step with its attributes as literals
+Sum, Mean, Max, Min of n values                  -> a step for every two
+Greater(a, b), Pow(x, 2)                         -> less(b, a), mul(x, x)
+Cast, QuantizeLinear, DequantizeLinear           -> the operand's or result's type, and steps
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
+from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
+from tracea_graph.passes.pointwise.chains import Spelled, kind_of
+from tracea_graph.passes.regions import attribute, operand_producer
+from tracea_graph.rewrite import constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["read_chain"]
+
+_PLAIN: Mapping[str, str] = MappingProxyType(
+    {
+        "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Neg": "neg", "Abs": "abs",
+        "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sqrt": "sqrt",
+        "Reciprocal": "reciprocal", "Exp": "exp", "Log": "log", "Erf": "erf", "Sin": "sin",
+        "Cos": "cos", "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu", "PRelu": "prelu",
+        "Softplus": "softplus", "Softsign": "softsign", "HardSwish": "hard_swish",
+        "Mish": "mish", "Less": "less", "LessOrEqual": "less_equal", "Equal": "equal",
+        "IsNaN": "is_nan", "And": "and", "Or": "or", "Xor": "xor", "Not": "not",
+        "Where": "where",
+    }
+)  # fmt: skip
+"""Operators that are a step as they stand."""
+
+_SWAPPED: Mapping[str, str] = MappingProxyType({"Greater": "less", "GreaterOrEqual": "less_equal"})
+
+_REPEATED: Mapping[str, str] = MappingProxyType(
+    {"Sum": "add", "Mean": "add", "Max": "max", "Min": "min"}
+)
+
+_SELU = (1.67326319217681884765625, 1.05070102214813232421875)
+_WITH_ATTRIBUTES: Mapping[str, tuple[str, tuple[tuple[str, float], ...]]] = MappingProxyType(
+    {
+        "LeakyRelu": ("leaky_relu", (("alpha", 0.01),)),
+        "Elu": ("elu", (("alpha", 1.0),)),
+        "Selu": ("selu", (("alpha", _SELU[0]), ("gamma", _SELU[1]))),
+        "Celu": ("celu", (("alpha", 1.0),)),
+        "HardSigmoid": ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
+        "ThresholdedRelu": ("thresholded_relu", (("alpha", 1.0),)),
+    }
+)
+"""Operators whose attributes, with these defaults, are the step's literals."""
+
+_LARGEST = 3.4028234663852886e38
+_LETTER = {DType.F32: "f", DType.BOOL: "b"}
+
+Maker = Callable[[Sequence[Ref], int], Sequence[Step]]
+"""From the operator's arguments and the number of operands to steps; the last is the result."""
+
+
+def read_chain(graph: TileGraph, region: Region) -> Spelled | None:
+    """The chain an elementwise region computes, or None if it is something else.
+
+    Values are float32 or bool; integers only at a chain's ends, where Cast, QuantizeLinear and
+    DequantizeLinear make them float32 or are made of it.
+    """
+    if isinstance(region.params, ElementwiseParams):
+        plain = not (region.params.maps or region.params.target)
+        return (region.params.chain, region.operands) if plain else None
+    if region.fused or not region.operands:
+        return None
+    if (step := _PLAIN.get(region.op)) is not None:
+        return _one_step(graph, region, step, region.operands)
+    if (step := _SWAPPED.get(region.op)) is not None:
+        return _one_step(graph, region, step, region.operands[::-1])
+    if region.op in _WITH_ATTRIBUTES:
+        step, attributes = _WITH_ATTRIBUTES[region.op]
+        literals = [float(attribute(region, *a)) for a in attributes]  # type: ignore[arg-type]
+        return _one_step(graph, region, step, region.operands, *literals)
+    if region.op in _REPEATED:
+        return _read_repeated(graph, region)
+    reader = _READERS.get(region.op)
+    return reader(graph, region) if reader else None
+
+
+# ---- building --------------------------------------------------------------------------
+
+
+def _one_step(
+    graph: TileGraph, region: Region, step: str, values: Sequence[str], *literals: float
+) -> Spelled | None:
+    """``step`` over values, then literals."""
+    takes = ELEMENTARY[step].takes
+    if len(values) + len(literals) != len(takes):
+        return None
+    return _assemble(
+        graph, region, values, takes, lambda args, _: [Step(step, (*args, *literals))]
+    )
+
+
+def _assemble(
+    graph: TileGraph, region: Region, values: Sequence[str], takes: str, make: Maker
+) -> Spelled | None:
+    """Steps over values of the types ``takes``; constants of one element become literals."""
+    result = graph.spec(region.results[0])
+    names: list[str] = []
+    args: list[Ref] = []
+    for value, letter in zip(values, takes, strict=False):
+        if not value or _LETTER.get(graph.spec(value).dtype or DType.STR) != letter:
+            return None
+        number = constant_number(graph, value) if letter == "f" else None
+        if number is None and value not in names:
+            names.append(value)
+        args.append(names.index(value) if number is None else number)
+    specs = [graph.spec(v) for v in names]
+    if not _regular(specs, result):
+        return None
+    steps = tuple(make(args, len(names)))
+    kinds = tuple(kind_of(s, result) for s in specs)
+    dtypes = tuple(s.dtype or DType.F32 for s in specs)
+    chain = Chain(kinds, steps, (len(names) + len(steps) - 1,), dtypes)
+    return (chain, tuple(names)) if chain.result_types == (result.dtype,) else None
+
+
+def _regular(specs: Sequence[TensorSpec], result: TensorSpec) -> bool:
+    """True if shapes are known and broadcast to the result's, and a kernel has loops enough."""
+    shapes = [s.shape for s in specs if s.shape is not None]
+    known = len(shapes) == len(specs) > 0 and result.shape is not None
+    return known and len(result.shape or ()) <= MAX_RANK and broadcast(shapes) == result.shape
+
+
+# ---- operators that need more ----------------------------------------------------------
+
+
+def _read_repeated(graph: TileGraph, region: Region) -> Spelled | None:
+    """``op(a, b, c)`` as ``op(op(a, b), c)``; a mean multiplies by 1/n, as ONNX Runtime does."""
+    step, count = _REPEATED[region.op], len(region.operands)
+
+    def make(args: Sequence[Ref], operands: int) -> list[Step]:
+        steps: list[Step] = []
+        total = args[0]
+        for arg in args[1:]:
+            steps.append(Step(step, (total, arg)))
+            total = operands + len(steps) - 1
+        if region.op == "Mean" and count > 1:
+            steps.append(Step("mul", (total, 1.0 / count)))
+        return steps
+
+    values = region.operands
+    if count == 1 or all(graph.weight(v) is not None for v in values):
+        return None
+    return _assemble(graph, region, values, "f" * count, make)
+
+
+def _read_power(graph: TileGraph, region: Region) -> Spelled | None:
+    """``Pow(x, 2)`` is ``x * x``; a constant exponent may have any type."""
+    base, power = region.operands
+    exponent = constant_number(graph, power)
+    if exponent is None:
+        return _one_step(graph, region, "pow", region.operands)
+    if math.isnan(exponent):
+        return None
+    if exponent == 2.0:
+        return _one_step(graph, region, "mul", (base, base))
+    return _assemble(graph, region, (base,), "f", lambda a, _: [Step("pow", (*a, exponent))])
+
+
+def _read_clip(graph: TileGraph, region: Region) -> Spelled | None:
+    """Bounds are operands, attributes before opset 11; absent ones are ±max."""
+    values = [region.operands[0]]
+    bounds: list[float | None] = []  # None: the next of the values
+    for i, (name, default) in enumerate((("min", -_LARGEST), ("max", _LARGEST)), 1):
+        value = region.operands[i] if i < len(region.operands) else ""
+        given = constant_number(graph, value) if value else attribute(region, name, default)
+        if given is None:
+            values.append(value)
+        elif math.isnan(float(given)):  # type: ignore[arg-type]
+            return None
+        bounds.append(None if given is None else float(given))  # type: ignore[arg-type]
+
+    def make(args: Sequence[Ref], _: int) -> list[Step]:
+        rest = iter(args[1:])
+        return [Step("clip", (args[0], *(next(rest) if b is None else b for b in bounds)))]
+
+    return _assemble(graph, region, values, "fff", make)
+
+
+def _read_is_inf(graph: TileGraph, region: Region) -> Spelled | None:
+    """Either infinity, or an equality with one of them."""
+    sides = tuple(attribute(region, f"detect_{side}", 1) for side in ("negative", "positive"))
+    if sides == (1, 1):
+        return _one_step(graph, region, "is_inf", region.operands)
+    one_side: dict[object, float] = {(0, 1): math.inf, (1, 0): -math.inf}
+    sign = one_side.get(sides)
+    if sign is None or graph.opset < ELEMENTARY["equal"].since:
+        return None
+    return _assemble(graph, region, region.operands, "f", lambda a, _: [Step("equal", (*a, sign))])
+
+
+def _read_swish(graph: TileGraph, region: Region) -> Spelled | None:
+    if attribute(region, "alpha", 1.0) != 1.0:
+        return None
+    return _one_step(graph, region, "silu", region.operands)
+
+
+def _read_cast(graph: TileGraph, region: Region) -> Spelled | None:
+    """Between float32, bool and integers, where float32 lies between the two.
+
+    A cast out of an integer's range has no meaning (ONNX, Cast).
+    """
+    value = region.operands[0]
+    source, result = graph.spec(value), graph.spec(region.results[0])
+    first, last = source.dtype or DType.STR, result.dtype or DType.STR
+    step = _CASTS.get((_letter(first), _letter(last)))
+    if step is None:
+        return None
+    if last in (DType.U8, DType.I8) and first is not DType.BOOL:
+        return None  # a number outside their range is wrapped by some runtimes
+    if graph.weight(value) is not None or not _regular([source], result):
+        return None
+    steps = (Step(step, (0,)),) if step else ()
+    return Chain((FULL,), steps, (len(steps),), (first,), (last,)), (value,)
+
+
+_CASTS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("b", "f"): "number", ("b", "i"): "number", ("f", "b"): "nonzero", ("i", "b"): "nonzero",
+        ("f", "i"): "trunc", ("i", "f"): "",
+    }
+)  # fmt: skip
+"""The step of a cast: from a truth value, an integer or a number to another of them."""
+
+
+def _letter(dtype: DType) -> str:
+    return "i" if dtype in INTEGERS else _LETTER.get(dtype, "")
+
+
+_RANGES: Mapping[DType, tuple[float, float]] = MappingProxyType(
+    {DType.U8: (0.0, 255.0), DType.I8: (-128.0, 127.0)}
+)
+
+
+def _quantisation(graph: TileGraph, region: Region) -> tuple[float, float, DType] | None:
+    """Scale, zero point and integer type where each is one constant."""
+    operands = (*region.operands, "", "")[:3]
+    scale = constant_number(graph, operands[1])
+    zero = constant_number(graph, operands[2]) if operands[2] else 0.0
+    wide = graph.spec(operands[1]).dtype is DType.F32
+    dtype = graph.spec(region.operands[0] if region.op[0] == "D" else region.results[0]).dtype
+    if scale is None or zero is None or dtype is None or not wide:
+        return None
+    return scale, zero, dtype
+
+
+def _read_quantise(graph: TileGraph, region: Region) -> Spelled | None:
+    """round(x / scale) + zero, within the type's range; halves go to the even number."""
+    value, found = region.operands[0], _quantisation(graph, region)
+    source, result = graph.spec(value), graph.spec(region.results[0])
+    if found is None or found[2] not in _RANGES or source.dtype is not DType.F32:
+        return None
+    if graph.weight(value) is not None or not _regular([source], result):
+        return None
+    if attribute(region, "precision", 0) not in (0, 1) or graph.opset < 11:
+        return None
+    if (producer := graph.producer(value)) is not None and _in_integers(graph, producer):
+        return None
+    scale, zero, dtype = found
+    steps = (
+        Step("div", (0, scale)), Step("round", (1,)), Step("add", (2, zero)),
+        Step("clip", (3, *_RANGES[dtype])),
+    )  # fmt: skip
+    return Chain((FULL,), steps, (4,), (), (dtype,)), (value,)
+
+
+def _read_dequantise(graph: TileGraph, region: Region) -> Spelled | None:
+    """(x − zero) · scale"""
+    value, found = region.operands[0], _quantisation(graph, region)
+    source, result = graph.spec(value), graph.spec(region.results[0])
+    if found is None or found[2] not in _RANGES or result.dtype is not DType.F32:
+        return None
+    if graph.weight(value) is not None or not _regular([source], result):
+        return None
+    if any(_in_integers(graph, use.region) for use in graph.uses(region.results[0])):
+        return None
+    scale, zero, dtype = found
+    steps = (Step("sub", (0, zero)), Step("mul", (1, scale)))
+    return Chain((FULL,), steps, (2,), (dtype,)), (value,)
+
+
+def _in_integers(graph: TileGraph, region: Region) -> bool:
+    """True for a product or convolution that ONNX Runtime does in integers, together with the
+    QuantizeLinear and DequantizeLinear around it: only while it sees all of them."""
+    return region.op in ("Conv", "Gemm", "MatMul") and all(
+        operand_producer(graph, value, "DequantizeLinear") is not None
+        for value in region.operands[:2]
+    )
+
+
+_READERS: Mapping[str, Callable[[TileGraph, Region], Spelled | None]] = MappingProxyType(
+    {
+        "Pow": _read_power, "Clip": _read_clip, "IsInf": _read_is_inf, "Swish": _read_swish,
+        "Cast": _read_cast, "QuantizeLinear": _read_quantise,
+        "DequantizeLinear": _read_dequantise,
+    }
+)  # fmt: skip

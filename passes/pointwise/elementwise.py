@@ -1,0 +1,94 @@
+"""Elementwise and row-wise operators that stand alone, and what they absorb.
+
+any elementwise operator                         -> FusedElementwise
+elementwise(elementwise(a, b), c)                -> FusedElementwise(a, b, c)
+FusedNorm(elementwise(a, b))                     -> FusedNorm(a, b, prologue)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tracea_graph.ops.chain import FULL
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.passes.pointwise.chains import inline, kind_of
+from tracea_graph.passes.pointwise.elementary import read_chain
+from tracea_graph.passes.regions import collapses, fused, same_shape
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["AbsorbPrologue", "LiftElementwise", "MergeElementwise"]
+
+
+class LiftElementwise:
+    """One elementwise operator as a chain of its own."""
+
+    name = "elementwise"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.fused or (spelled := read_chain(graph, region)) is None:
+            return
+        chain, names = spelled
+        new = fused(self.name, ElementwiseParams(chain), names, region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+
+class MergeElementwise:
+    """Two elementwise regions, one feeding only the other, become one pass over memory."""
+
+    name = "elementwise-merge"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        spelled = read_chain(graph, region)
+        if spelled is None or len(region.results) != 1:
+            return
+        result = graph.spec(region.results[0])
+        for value in dict.fromkeys(spelled[1]):
+            first = graph.producer(value)
+            inner = read_chain(graph, first) if first is not None else None
+            if first is None or inner is None or len(first.results) != 1:
+                continue
+            uses = graph.uses(value)
+            if graph.is_output(value) or any(u.region.id != region.id for u in uses):
+                yield Miss(self.name, region.id, f"{value!r} has other readers")
+                continue
+            if not same_shape(graph.spec(value), result):
+                yield Miss(self.name, region.id, f"{value!r} is broadcast")
+                continue
+            if (joined := inline(spelled, value, inner)) is None:
+                yield Miss(self.name, region.id, "the chain would have too many operands")
+                continue
+            chain, names = joined
+            kinds = tuple(kind_of(graph.spec(n), result) for n in names)
+            params = ElementwiseParams(dataclasses.replace(chain, operands=kinds))
+            new = fused(self.name, params, names, region.results, (first, region))
+            yield Proposal(self.name, (first, region), (new,))
+            return
+
+
+class AbsorbPrologue:
+    """The sum a normalisation reads is computed row by row inside it."""
+
+    name = "norm-prologue"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not isinstance(region.params, NormParams) or region.params.prologue is not None:
+            return
+        value = region.operands[0]
+        first = graph.producer(value)
+        spelled = read_chain(graph, first) if first is not None else None
+        if first is None or spelled is None or len(first.results) != 1:
+            return
+        chain, names = spelled
+        result = graph.spec(value)
+        if FULL not in chain.operands or not all(collapses(graph.spec(n), result) for n in names):
+            yield Miss(self.name, region.id, "the prologue's operands are not regular over rows")
+            return
+        keep = graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value))
+        params = NormParams(region.params.norm, chain, keep)
+        results = (region.results[0], *([value] if keep else []))
+        operands = (*names, *region.operands[1:])
+        new = fused(self.name, params, operands, results, (first, region))
+        yield Proposal(self.name, (first, region), (new,))

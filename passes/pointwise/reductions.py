@@ -1,0 +1,240 @@
+"""Reductions and softmax over any axes, and the elementwise work around them.
+
+Reduce…, GlobalAveragePool, GlobalMaxPool       -> FusedReduce
+Softmax, LogSoftmax, exp(x − max)/sum           -> FusedSoftmax
+FusedReduce(elementwise(a, b))                  -> FusedReduce(a, b, prologue); softmax likewise
+elementwise(FusedReduce(x), c)                  -> FusedReduce(x, c, epilogue)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.elementwise import MAX_RANK, broadcast
+from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
+from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.space_parts import constant_ints
+from tracea_graph.passes.pointwise.chains import IDENTITY, inline, kind_of
+from tracea_graph.passes.pointwise.elementary import read_chain
+from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
+from tracea_graph.rewrite import Match, Miss, Proposal, Rule
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["RULES", "AbsorbAfter", "AbsorbBefore", "LiftReduce", "LiftSoftmax", "axes_of"]
+
+_KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {op: (kind, "") for kind, (op, _) in REDUCTIONS.items()}
+    | {"ReduceL2": ("sum_square", "sqrt"), "ReduceLogSum": ("sum", "log")}
+)
+"""The kind of an operator, and the step that follows it."""
+_POOLS: Mapping[str, str] = MappingProxyType({"GlobalAveragePool": "mean", "GlobalMaxPool": "max"})
+
+
+def axes_of(graph: TileGraph, region: Region) -> tuple[int, ...] | str:
+    """The reduced axes, counted from the end and ascending, or why they cannot be told.
+
+    No axes at all means every axis, or none if ``noop_with_empty_axes`` says so.
+    """
+    rank = graph.spec(region.operands[0]).rank
+    if rank is None:
+        return f"the rank of {region.operands[0]!r} is not known"
+    axes = constant_ints(region, graph, "axes", 1)
+    if axes is None:
+        return f"the axes {region.operands[1]!r} are not constant"
+    if not axes:
+        axes = () if attribute(region, "noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted({a - rank if a >= 0 else a for a in axes}))
+
+
+def _fits(graph: TileGraph, value: str) -> str | None:
+    spec = graph.spec(value)
+    if spec.dtype is not DType.F32:
+        return f"{value!r} is not float32"
+    if spec.rank is None or not 0 < spec.rank <= MAX_RANK:
+        return f"the rank of {value!r} is not within 1 .. {MAX_RANK}"
+    return None
+
+
+class LiftReduce:
+    """One reduction as a region of its own."""
+
+    name = "reduce"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op in _POOLS:
+            kind, after, keepdims = _POOLS[region.op], "", True
+            rank = graph.spec(region.operands[0]).rank or 0
+            axes: tuple[int, ...] | str = tuple(range(2 - rank, 0))
+        elif region.op in _KINDS:
+            (kind, after), axes = _KINDS[region.op], axes_of(graph, region)
+            keepdims = attribute(region, "keepdims", 1) == 1
+        else:
+            return
+        reason = axes if isinstance(axes, str) else _fits(graph, region.operands[0])
+        if reason is None and not axes:
+            reason = "it reduces no axis"
+        if reason is not None:
+            yield Miss(self.name, region.id, reason)
+            return
+        epilogue = Chain((FULL,), (Step(after, (0,)),), (1,)) if after else None
+        assert not isinstance(axes, str)
+        params = ReduceParams(kind, axes, keepdims, None, epilogue)
+        new = fused(self.name, params, region.operands[:1], region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+
+class LiftSoftmax:
+    """Softmax or LogSoftmax as a region of its own."""
+
+    name = "softmax"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op not in ("Softmax", "LogSoftmax"):
+            return
+        value = region.operands[0]
+        if (reason := _fits(graph, value)) is not None:
+            yield Miss(self.name, region.id, reason)
+            return
+        rank = graph.spec(value).rank or 0
+        axis = attribute(region, "axis", -1 if graph.opset >= 13 else 1)
+        assert isinstance(axis, int)
+        axis = axis - rank if axis >= 0 else axis
+        if graph.opset < 13 and axis != -1:
+            yield Miss(self.name, region.id, "it normalises over several axes at once")
+            return
+        params = SoftmaxParams(axis, region.op == "LogSoftmax")
+        new = fused(self.name, params, (value,), region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+
+class AbsorbBefore:
+    """What a reduction or softmax reads is computed tile by tile inside it."""
+
+    name = "reduce-prologue"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, ReduceParams | SoftmaxParams):
+            return
+        data = params.data_operands if isinstance(params, ReduceParams) else params.operands
+        names, extras = region.operands[:data], region.operands[data:]
+        shape = broadcast([graph.spec(n).shape or () for n in names])
+        for value in dict.fromkeys(names):
+            first = graph.producer(value)
+            inner = read_chain(graph, first) if first is not None else None
+            if first is None or inner is None or len(first.results) != 1:
+                continue
+            if graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value)):
+                yield Miss(self.name, region.id, f"{value!r} has other readers")
+                continue
+            if value in extras:
+                continue
+            if graph.spec(value).shape != shape:
+                yield Miss(self.name, region.id, f"{value!r} is broadcast")
+                continue
+            outer = (params.prologue or IDENTITY, names)
+            if (joined := inline(outer, value, inner)) is None:
+                yield Miss(self.name, region.id, "the chain would have too many operands")
+                continue
+            chain, operands = joined
+            kinds = tuple(kind_of(graph.spec(n), graph.spec(value)) for n in operands)
+            new_params = replace(params, prologue=replace(chain, operands=kinds))
+            new = fused(
+                self.name, new_params, (*operands, *extras), region.results, (first, region)
+            )
+            yield Proposal(self.name, (first, region), (new,))
+            return
+
+
+class AbsorbAfter:
+    """Elementwise work on a reduced value is done where it is computed."""
+
+    name = "reduce-epilogue"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        spelled = read_chain(graph, region)
+        if spelled is None or len(region.results) != 1:
+            return
+        result = graph.spec(region.results[0])
+        for value in dict.fromkeys(spelled[1]):
+            first = graph.producer(value)
+            if first is None or not isinstance(first.params, ReduceParams):
+                continue
+            params: ReduceParams = first.params
+            if graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value)):
+                yield Miss(self.name, region.id, f"{value!r} has other readers")
+                continue
+            if not same_shape(graph.spec(value), result) or not is_f32(graph, region.results[0]):
+                yield Miss(self.name, region.id, f"{value!r} is broadcast or changes its type")
+                continue
+            data = first.operands[: params.data_operands]
+            inner = (params.epilogue or IDENTITY, (value, *first.operands[len(data) :]))
+            if (joined := inline(spelled, value, inner)) is None:
+                yield Miss(self.name, region.id, "the chain would have too many operands")
+                continue
+            chain, names = joined
+            kinds = (FULL, *(kind_of(graph.spec(n), result) for n in names[1:]))
+            new_params = replace(params, epilogue=replace(chain, operands=kinds))
+            operands = (*data, *names[1:])
+            new = fused(self.name, new_params, operands, region.results, (first, region))
+            yield Proposal(self.name, (first, region), (new,))
+            return
+
+
+# ---- softmax spelled out ---------------------------------------------------------------
+
+
+def _shifted(op: Any, x: Any) -> Any:
+    return op.Sub(x, op.ReduceMax(x))
+
+
+def _softmax(op: Any, x: Any) -> Any:
+    """exp(x − max) / sum, or times the reciprocal of the sum"""
+    e = op.Exp(_shifted(op, x))
+    total = op.ReduceSum(e)
+    return op.either(op.Div(e, total), op.Mul(e, op.Reciprocal(total)))
+
+
+def _log_softmax(op: Any, x: Any) -> Any:
+    """x − max − log(sum)"""
+    d = _shifted(op, x)
+    return op.Sub(d, op.Log(op.ReduceSum(op.Exp(d))))
+
+
+def _axis(m: Match) -> int | str:
+    """The one axis both reductions are over, or why there is none."""
+    reductions = [r for r in m.covered if r.op.startswith("Reduce")]
+    if any(attribute(r, "keepdims", 1) != 1 for r in reductions):
+        return "a reduction drops its axis"
+    found = {axes_of(m.graph, r) for r in reductions}
+    axes = found.pop()
+    if found or isinstance(axes, str) or len(axes) != 1:
+        return "its maximum and sum are not over one axis"
+    return axes[0]
+
+
+def _check(m: Match) -> str | None:
+    axis = _axis(m)
+    return axis if isinstance(axis, str) else _fits(m.graph, m.values["x"])
+
+
+def _rule(name: str, pattern: Any, log: bool) -> Rule:
+    def rewrite(m: Match) -> Region:
+        axis = _axis(m)
+        assert isinstance(axis, int)
+        params = SoftmaxParams(axis, log)
+        return fused(name, params, (m.values["x"],), m.root.results, m.covered)
+
+    return Rule(name, (pattern,), rewrite, _check)
+
+
+RULES: tuple[Rule, ...] = (
+    _rule("softmax-spelled", _softmax, False),
+    _rule("log-softmax-spelled", _log_softmax, True),
+)
+"""Recognition rules."""

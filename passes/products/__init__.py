@@ -1,0 +1,1 @@
+"""Matrix products, by constants and by activations."""

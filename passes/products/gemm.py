@@ -1,0 +1,225 @@
+"""Matrix products with constant weights, and what they absorb.
+
+MatMul(x, W), Gemm(x, W, c)            -> FusedGemm
+Add(FusedGemm(x), bias)                -> FusedGemm(x, bias)
+Reshape(FusedGemm(Reshape(x)))         -> FusedGemm(x)
+FusedNorm(FusedGemm(x))                -> FusedGemm(x, …, norm)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import Weight
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.passes.pointwise.chains import kind_of
+from tracea_graph.passes.products.storage import storage_for, stored_smaller
+from tracea_graph.passes.regions import attribute, fused, is_f32, only_read_by, product_behind
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = [
+    "AbsorbBias", "AbsorbFlattening", "AbsorbNorm", "LiftGemm", "constant_matrix",
+    "gemm_epilogue", "merge_columns",
+]  # fmt: skip
+
+
+def merge_columns(weights: Sequence[Weight], name: str) -> Weight:
+    """Panels of several products side by side; each N must be a multiple of 16."""
+    panels = sum(w.shape[0] for w in weights)
+    shape = (panels, *weights[0].shape[1:])
+    return Weight(
+        name, weights[0].dtype, shape, lambda: np.concatenate([w.array() for w in weights])
+    )
+
+
+@dataclass(frozen=True)
+class LiftGemm:
+    """A product with a constant matrix; ``plain`` keeps all matrices as the original has them."""
+
+    plain: bool = False
+    name: str = "gemm"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        shape = constant_matrix(graph, region)
+        if shape is None:
+            return
+        if (reason := self._check(graph, region, shape)) is not None:
+            yield Miss(self.name, region.id, reason)
+            return
+        gemm = region.op == "Gemm"
+        transposed = gemm and attribute(region, "transB", 0) == 1
+        scale = float(attribute(region, "alpha", 1.0)) if gemm else 1.0  # type: ignore[arg-type]
+        stored = storage_for(graph, region.operands[1], transposed, scale, self.plain)
+        if stored.layout != "panels" and graph.spec(stored.value).rank != 2:
+            yield Miss(self.name, region.id, f"{stored.value!r} is needed as it is, no matrix")
+            return
+        n, k = shape if transposed else shape[::-1]
+        bias = _bias(graph, region, n)
+        if bias and not stored.scaled and scale != 1.0:
+            bias = ""
+        chain, extras = gemm_epilogue(graph, region, bias, scale if not stored.scaled else 1.0)
+        params = GemmParams(k, n, stored.layout, bool(bias), chain)
+        operands = [region.operands[0], stored.value, *([bias] if bias else []), *extras]
+        new = fused(self.name, params, operands, region.results, [region])
+        weights = {stored.value: stored.weight} if stored.weight else {}
+        yield Proposal(self.name, (region,), (new,), weights=weights)
+
+    def _check(self, graph: TileGraph, region: Region, shape: tuple[int, int]) -> str | None:
+        if not is_f32(graph, *filter(None, region.operands)):
+            return "the operands are not float32"
+        if not graph.spec(region.operands[0]).rank:
+            return "the left operand's rank is not known to be at least 1"
+        if 0 in shape:
+            return "the constant matrix is empty"
+        if (source := stored_smaller(graph, region.operands[1])) is not None:
+            return f"{source!r} holds the matrix in fewer bytes"
+        return None
+
+
+def constant_matrix(graph: TileGraph, region: Region) -> tuple[int, int] | None:
+    """The shape of a product's constant right operand, if it is one matrix for all rows.
+
+    A matrix may have leading axes of one, as long as the left operand has them too.  None for
+    anything else, and where the left operand is transposed.
+    """
+    if region.op not in ("MatMul", "Gemm") or region.fused:
+        return None
+    x, w = region.operands[:2]
+    weight, rank = graph.weight(w), graph.spec(x).rank or 2
+    if weight is None or len(weight.shape) < 2 or attribute(region, "transA", 0):
+        return None
+    *lead, rows, columns = weight.shape
+    if any(d != 1 for d in lead) or (lead and rank < len(weight.shape)):
+        return None
+    return rows, columns
+
+
+def _bias(graph: TileGraph, region: Region, n: int) -> str:
+    """Gemm's C where it is a vector over the columns that is simply added."""
+    c = region.operands[2] if len(region.operands) > 2 else ""
+    plain = c and attribute(region, "beta", 1.0) == 1.0
+    return c if plain and graph.spec(c).shape == (n,) else ""
+
+
+def gemm_epilogue(
+    graph: TileGraph, region: Region, bias: str = "", alpha: float | None = None
+) -> tuple[Chain | None, tuple[str, ...]]:
+    """What a Gemm does to its product: α·acc + β·C, and C unless it is the bias.
+
+    ``alpha`` is what of α is still to be done; all of it by default.
+    """
+    if region.op != "Gemm":
+        return None, ()
+    if alpha is None:
+        alpha = float(attribute(region, "alpha", 1.0))  # type: ignore[arg-type]
+    beta = float(attribute(region, "beta", 1.0))  # type: ignore[arg-type]
+    c = region.operands[2] if len(region.operands) > 2 and not bias and beta else ""
+    steps: list[Step] = []
+    count = 2 if c else 1
+    acc, added = 0, 1
+    if alpha != 1.0:
+        steps.append(Step("mul", (0, alpha)))
+        acc = count + len(steps) - 1
+    if c and beta != 1.0:
+        steps.append(Step("mul", (1, beta)))
+        added = count + len(steps) - 1
+    if c:
+        steps.append(Step("add", (acc, added)))
+        acc = count + len(steps) - 1
+    if not steps:
+        return None, ()
+    kinds = (FULL, kind_of(graph.spec(c), graph.spec(region.results[0]))) if c else (FULL,)
+    return Chain(kinds, tuple(steps), (acc,)), (c,) if c else ()
+
+
+def _gemm_behind(graph: TileGraph, value: str) -> Region | None:
+    region = product_behind(graph, value)
+    return region if region is not None and region.op == "FusedGemm" else None
+
+
+class AbsorbBias:
+    """A vector added right after the product starts the accumulators instead."""
+
+    name = "gemm-bias"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Add":
+            return
+        for value, bias in (region.operands, region.operands[::-1]):
+            gemm = _gemm_behind(graph, value)
+            if gemm is None or gemm.params.bias or gemm.params.epilogue is not None:
+                continue
+            spec = graph.spec(bias)
+            if spec.shape != (gemm.params.n,) or not is_f32(graph, bias):
+                continue
+            if not only_read_by(graph, value, region):
+                yield Miss(self.name, region.id, f"the product {value!r} has other readers")
+                continue
+            params = dataclasses.replace(gemm.params, bias=True)
+            operands = (*gemm.operands[:2], bias)
+            new = fused(self.name, params, operands, region.results, (gemm, region))
+            yield Proposal(self.name, (gemm, region), (new,))
+            return
+
+
+class AbsorbFlattening:
+    """Rows that are flattened for a product and unflattened after it are the product's own.
+
+    Reshape [B,S,K] -> [B·S,K], FusedGemm, Reshape -> [B,S,N]     ->   FusedGemm on [B,S,K]
+    """
+
+    name = "gemm-flattening"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Reshape":
+            return
+        gemm = _gemm_behind(graph, region.operands[0])
+        if gemm is None or gemm.params.epilogue is not None or len(gemm.results) > 1:
+            return
+        flat = graph.producer(gemm.operands[0])
+        if flat is None or flat.op not in ("Reshape", "Flatten"):
+            return
+        x = flat.operands[0]
+        before, after = graph.spec(x).shape, graph.spec(region.results[0]).shape
+        if not before or len(before) < 2 or before[-1] != gemm.params.k:
+            return
+        if after != (*before[:-1], gemm.params.n):
+            reason = f"{region.results[0]!r} is not provably {x!r} with other columns"
+            yield Miss(self.name, region.id, reason)
+            return
+        if not only_read_by(graph, gemm.results[0], region):
+            yield Miss(self.name, region.id, f"{gemm.results[0]!r} has other readers")
+            return
+        operands = (x, *gemm.operands[1:])
+        new = fused(self.name, gemm.params, operands, region.results, (gemm, region))
+        yield Proposal(self.name, (gemm, region), (new,))
+
+
+class AbsorbNorm:
+    """A normalisation runs on the product's rows while they are in cache."""
+
+    name = "gemm-norm"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if not isinstance(region.params, NormParams) or region.params.prologue is not None:
+            return
+        value = region.operands[0]
+        gemm = _gemm_behind(graph, value)
+        if gemm is None:
+            return
+        if len(gemm.results) > 1:
+            return
+        keep = not only_read_by(graph, value, region)
+        params = dataclasses.replace(gemm.params, norm=region.params.norm, keep_sum=keep)
+        operands = (*gemm.operands, *region.operands[1:])
+        results: tuple[Any, ...] = (region.results[0], *([value] if keep else []))
+        new = fused(self.name, params, operands, results, (gemm, region))
+        yield Proposal(self.name, (gemm, region), (new,))

@@ -1,0 +1,131 @@
+"""Products of two tensors that no packed matrix serves.
+
+MatMul(a, b), Gemm(a, b, c)                   -> FusedMatMul
+FusedMatMul(Transpose(a), b)                  -> the same, reading a as it lies
+FusedMatMul(a · number, b)                    -> the number moves into the epilogue
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.passes.pointwise.chains import IDENTITY, inline
+from tracea_graph.passes.products.gemm import constant_matrix, gemm_epilogue
+from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
+from tracea_graph.rewrite import Miss, Proposal, constant_number
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["LiftMatMul"]
+
+MAX_RANK = 8
+
+
+@dataclass
+class _Operand:
+    """A product's operand: the value to read, the order of its axes, a factor left for later."""
+
+    value: str
+    perm: tuple[int, ...]
+    factor: float = 1.0
+    covered: list[Region] = field(default_factory=list)
+
+
+class LiftMatMul:
+    """A product whose right operand is computed, batched, or not the constant one."""
+
+    name = "matmul"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op not in ("MatMul", "Gemm") or region.fused:
+            return
+        if constant_matrix(graph, region) is not None:
+            return
+        a, b = region.operands[:2]
+        if not is_f32(graph, *filter(None, region.operands)):
+            yield Miss(self.name, region.id, "the operands are not float32")
+            return
+        ranks = [graph.spec(v).rank for v in (a, b)]
+        if not all(r is not None and 1 <= r <= MAX_RANK for r in ranks):
+            yield Miss(self.name, region.id, f"the ranks of {a!r} and {b!r} are not both known")
+            return
+        for value in (a, b):
+            if operand_producer(graph, value, "DequantizeLinear") is not None:
+                yield Miss(
+                    self.name, region.id, f"{value!r} is quantized: integers serve it better"
+                )
+                return
+        yield self._build(graph, region)
+
+    def _build(self, graph: TileGraph, region: Region) -> Proposal | Miss:
+        turns = [
+            (1, 0) if region.op == "Gemm" and attribute(region, name, 0) else ()
+            for name in ("transA", "transB")
+        ]
+        left, right = (
+            _seen_through(graph, value, perm)
+            for value, perm in zip(region.operands[:2], turns, strict=True)
+        )
+        chain, extras = gemm_epilogue(graph, region)
+        if (factor := left.factor * right.factor) != 1.0:
+            scaled = Chain((FULL,), (Step("mul", (0, factor)),), (1,))
+            joined = inline((chain or IDENTITY, ("y", *extras)), "y", (scaled, ("acc",)))
+            assert joined is not None  # no more operands than before
+            chain = joined[0]
+        params = MatMulParams(left.perm, right.perm, chain)
+        operands = (left.value, right.value, *extras)
+        specs = [graph.spec(v) for v in operands]
+        try:
+            inferred = params.infer(specs)[0].shape
+        except ValueError as error:
+            return Miss(self.name, region.id, str(error))
+        if inferred != graph.spec(region.results[0]).shape:
+            return Miss(self.name, region.id, f"the shape of {region.results[0]!r} is not proven")
+        covered = (*left.covered, *right.covered, region)
+        new = fused(self.name, params, operands, region.results, covered)
+        return Proposal(self.name, tuple({r.id: r for r in covered}.values()), (new,))
+
+
+def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Operand:
+    """Go back through transpositions and factors that only this operand needs."""
+    found = _Operand(value, perm)
+    while (region := graph.producer(found.value)) is not None and not region.fused:
+        if graph.only_use(found.value) is None or graph.is_output(found.value):
+            break
+        step = _untranspose(graph, region, found) or _unscale(graph, region, found)
+        if step is None:
+            break
+        found = dataclasses.replace(step, covered=[region, *found.covered])
+    return found
+
+
+def _untranspose(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+    """Before a Transpose that leaves the axis that lies together among the last two."""
+    rank = graph.spec(region.operands[0]).rank if region.op == "Transpose" else None
+    if not rank:
+        return None
+    stored = attribute(region, "perm", tuple(reversed(range(rank))))
+    assert isinstance(stored, tuple)
+    order = found.perm or tuple(range(rank))
+    perm = tuple(int(stored[i]) for i in order)
+    if rank - 1 not in perm[-2:]:
+        return None
+    whole = perm if perm != tuple(range(rank)) else ()
+    return dataclasses.replace(found, value=region.operands[0], perm=whole)
+
+
+def _unscale(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+    """Before a multiplication or division by a number."""
+    if region.op not in ("Mul", "Div"):
+        return None
+    value, other = region.operands
+    factor = constant_number(graph, other)
+    if factor is None and region.op == "Mul":
+        value, factor = other, constant_number(graph, value)
+    if not factor or graph.spec(value).shape != graph.spec(found.value).shape:
+        return None
+    factor = factor if region.op == "Mul" else 1 / factor
+    return dataclasses.replace(found, value=value, factor=found.factor * factor)

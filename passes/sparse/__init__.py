@@ -1,0 +1,1 @@
+"""Zero blocks, low rank, dead channels: structure of weights, found or made."""

@@ -1,0 +1,98 @@
+"""Matrices that were chosen to become others, where the caller accepted an error.
+
+low-rank    FusedGemm(x, [K,N])    ->    FusedGemm(FusedGemm(x, [K,R]), [R,N])
+prune       FusedGemm(x, panels)   ->    FusedGemm(x, stored blocks, map)
+
+What was chosen for which matrix is decided before planning, from calibration data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Weight
+from tracea_graph.ops.gemm import BLOCKS, PANEL, SCATTER_SINCE, GemmParams, pack_panels
+from tracea_graph.passes.sparse.block_sparse import skipping
+from tracea_graph.passes.sparse.exact_rank import LOW_RANK, two_products
+from tracea_graph.passes.sparse.zeros import active_places
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["PRUNED", "Compressed", "FactorOnRequest", "PruneBlocks"]
+
+Floats = npt.NDArray[np.floating[Any]]
+PRUNED = "prune"
+_LEAST_SKIPPED = 0.1
+"""Share of zero blocks below which storing only the others gains nothing."""
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """What stands for a matrix ``[K, N]``: two factors ``[K, R]``, ``[R, N]``, or itself with
+    zeros; and the error predicted for the model's outputs."""
+
+    matrices: tuple[Floats, ...]
+    error: float
+
+
+@dataclass(frozen=True)
+class FactorOnRequest:
+    """A product whose matrix two factors were chosen for."""
+
+    chosen: Mapping[str, Compressed]
+    name: str = LOW_RANK
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        found = _chosen(self.chosen, region)
+        if found is None or len(found.matrices) != 2:
+            return
+        shape = graph.spec(region.results[0]).shape
+        if shape is None:
+            yield Miss(self.name, region.id, f"the rank of {region.results[0]!r} is not known")
+            return
+        a, b = found.matrices
+        yield two_products(self.name, region, a, b, shape[:-1], found.error)
+
+
+@dataclass(frozen=True)
+class PruneBlocks:
+    """A product whose matrix was pruned stores the blocks that are left, if that is less."""
+
+    chosen: Mapping[str, Compressed]
+    blocks: tuple[int, ...] = BLOCKS
+    name: str = PRUNED
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        found = _chosen(self.chosen, region)
+        if found is None or len(found.matrices) != 1:
+            return
+        if graph.opset < SCATTER_SINCE:
+            reason = f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
+            yield Miss(self.name, region.id, reason)
+            return
+        (matrix,) = found.matrices
+        panels = pack_panels(matrix)
+        zeros = ~np.any(panels, axis=2)
+        if zeros.mean() < _LEAST_SKIPPED:
+            reason = f"the zeros of {region.operands[1]!r} do not fill runs of {PANEL} columns"
+            yield Miss(self.name, region.id, reason)
+            return
+        name = f"{region.operands[1]}_pruned"
+        weight = Weight(name, DType.F32, panels.shape, lambda: panels)
+        for block in self.blocks:
+            places = active_places(zeros, block)
+            if len(places) * block <= (1 - _LEAST_SKIPPED) * zeros.size:
+                yield skipping(self.name, region, weight, block, places, found.error)
+
+
+def _chosen(chosen: Mapping[str, Compressed], region: Region) -> Compressed | None:
+    """What was chosen for the matrix of a product over packed panels."""
+    params = region.params
+    if not isinstance(params, GemmParams) or params.layout != "panels":
+        return None
+    return chosen.get(region.operands[1])

@@ -1,0 +1,206 @@
+"""Channels between two products that need not be computed.
+
+FusedGemm(FusedGemm(x, A), B)    ->    the same with fewer columns in A and fewer rows in B
+FusedConv(FusedConv(x, A), B)    ->    the same with fewer filters in A, fewer channels in B
+
+A channel is *constant* where its column of A is zero: then it is what the epilogue makes of the
+bias (0 for ReLU of a negative one), and B's bias takes what B makes of it.  A channel is *unused*
+where its row of B is zero.  Exact for finite values: a NaN or an infinity that reaches the output
+through such a channel alone no longer does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.gemm import PANEL, GemmParams
+from tracea_graph.passes.regions import fused, only_read_by
+from tracea_graph.passes.sparse.narrowed import (
+    ins,
+    narrowed,
+    narrowed_bias,
+    narrowed_row,
+    outs,
+    shifted_bias,
+)
+from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["DEAD_CHANNELS", "DropDeadChannels"]
+
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.floating[Any]]
+DEAD_CHANNELS = "dead-channels"
+_PRODUCTS = ("MatMul", "Gemm", "Conv")
+_FILTERS = ("plain", "blocked", "stem", "panels")
+"""Layouts of filters that can be written anew with fewer channels."""
+
+
+@dataclass(frozen=True)
+class DropDeadChannels:
+    """Two products, the second the only reader of the first."""
+
+    scan: WeightScan = field(default_factory=WeightScan)
+    name: str = DEAD_CHANNELS
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        first = _maker(graph, region)
+        if first is None:
+            return
+        constant, unused = self._constant(graph, first), self._unused(graph, region)
+        if not constant.any() and not unused.any():
+            return
+        if (reason := _check(graph, first, region)) is not None:
+            yield Miss(self.name, region.id, reason)
+            return
+        values = _idle(graph, first)
+        if isinstance(region.params, ConvParams) and region.params.window.padded:
+            constant &= values == 0  # what is padded is 0, whatever the channel is
+        kept = _kept(~(constant | unused))
+        if kept.all():
+            reason = f"{first.results[0]!r} has too few dead channels to store fewer of them"
+            yield Miss(self.name, region.id, reason)
+            return
+        gone = ~kept & ~unused
+        yield self._without(graph, first, region, kept, np.where(gone, values, 0.0))
+
+    def _constant(self, graph: TileGraph, region: Region) -> Mask:
+        """Channels of the result with no weight other than zero."""
+        found = self._lines(graph, region, result=True)
+        for norm in (n for n in region.nodes if n.op == "BatchNormalization"):
+            gamma = graph.weight(norm.inputs[1])
+            made = norm.inputs[0] in {v for n in region.nodes for v in n.outputs}
+            if made and gamma is not None and gamma.count == len(found):
+                found[gamma.array().reshape(-1) == 0] = True
+        return found
+
+    def _unused(self, graph: TileGraph, region: Region) -> Mask:
+        """Channels of the operand with no weight other than zero."""
+        return self._lines(graph, region, result=False)
+
+    def _lines(self, graph: TileGraph, region: Region, result: bool) -> Mask:
+        params = region.params
+        count, node = (outs if result else ins)(params), _product(region)
+        weight = graph.weight(node.inputs[1]) if node else None
+        nothing = np.zeros(count, np.bool_)
+        if node is None or weight is None:
+            return nothing
+        found = self.scan.structure(weight)
+        results_first = node.op == "Conv" or bool(node.attrs.get("transB", 0))
+        lines = found.rows if result == results_first else found.columns
+        taps = 1 if result or node.op != "Conv" else prod(weight.shape[2:])
+        if lines.size != count * taps:  # none is zero, or some were dropped already
+            return nothing
+        return np.asarray(lines.reshape(count, -1).all(1))
+
+    def _without(
+        self, graph: TileGraph, first: Region, last: Region, kept: Mask, values: Floats
+    ) -> Proposal:
+        """Both with the channels that are kept; ``values`` are those of the others."""
+        n, middle = int(kept.sum()), f"{first.results[0]}_alive"
+        a: Any = _with(first.params, "result", n)
+        b: Any = dataclasses.replace(_with(last.params, "operand", n), bias=True)
+        x, wa, bias, extras, *_ = first.params.split(first.operands)
+        _, wb, shift, *_ = last.params.split(last.operands)
+        weights = graph.weights
+        own = [narrowed(f"{middle}_a", weights[wa], first.params, a, kept, 0)]
+        if bias:
+            own.append(narrowed_bias(f"{middle}_a_bias", weights[bias], a, kept))
+        own += [narrowed_row(f"{middle}_{i}", weights[v], kept) for i, v in enumerate(extras)]
+        matrix = narrowed(f"{middle}_b", weights[wb], last.params, b, kept, 1)
+        old = weights[shift] if shift else None
+        moved = shifted_bias(f"{middle}_b_bias", weights[wb], old, last.params, values)
+        rest = last.operands[2 + last.params.bias :]
+        new = (
+            fused(self.name, a, (x, *(w.name for w in own)), (middle,), [first]),
+            fused(self.name, b, (middle, matrix.name, moved.name, *rest), last.results, [last]),
+        )
+        stored = {w.name: w for w in (*own, matrix, moved)}
+        shape = _shape(graph.spec(first.results[0]), first.params, n)
+        return Proposal(self.name, (first, last), new, {middle: shape}, stored)
+
+
+def _with(params: Any, side: str, n: int) -> Any:
+    """A product of ``n`` channels on one side."""
+    names = ("filters", "channels") if isinstance(params, ConvParams) else ("n", "k")
+    return dataclasses.replace(params, **{names[side == "operand"]: n})
+
+
+def _shape(spec: TensorSpec, params: Any, n: int) -> TensorSpec:
+    assert spec.shape is not None
+    axis = 1 if isinstance(params, ConvParams) else len(spec.shape) - 1
+    return TensorSpec(DType.F32, (*spec.shape[:axis], n, *spec.shape[axis + 1 :]))
+
+
+def _maker(graph: TileGraph, region: Region) -> Region | None:
+    """The product of the same kind that makes the channels another one reads."""
+    first = graph.producer(region.operands[0]) if _narrows(region) else None
+    if first is None or not _narrows(first) or type(first.params) is not type(region.params):
+        return None
+    return first
+
+
+def _narrows(region: Region) -> bool:
+    params = region.params
+    if isinstance(params, ConvParams):
+        return params.groups == 1 and params.layout in _FILTERS and not params.in_bf16
+    return isinstance(params, GemmParams) and params.layout == "panels"
+
+
+def _check(graph: TileGraph, first: Region, last: Region) -> str | None:
+    """Why channels between two products must stay."""
+    value, params = first.results[0], first.params
+    if not only_read_by(graph, value, last) or len(first.results) > 1:
+        return f"{value!r} has other readers"
+    if graph.spec(value).shape is None:
+        return f"the rank of {value!r} is not known"
+    if isinstance(params, GemmParams) and (params.norm or params.parts):
+        return f"{value!r} is normalised over its channels"
+    if params.epilogue and not set(params.epilogue.operands[1:]) <= {"row", "scalar"}:
+        return f"what makes {value!r} of the product differs from row to row"
+    if any(graph.weight(v) is None for v in first.operands[1:]):
+        return f"an operand of the product that makes {value!r} is not constant"
+    if any((w := graph.weight(r.operands[1])) is None or w.recipe for r in (first, last)):
+        return f"the weights beside {value!r} would have to be stored, which they are not now"
+    if any(graph.weight(v) is None for v in last.operands[2 : 2 + last.params.bias]):
+        return f"the bias of the product that reads {value!r} is not constant"
+    return None
+
+
+def _kept(alive: Mask) -> Mask:
+    """The channels alive, filled up with dead ones to whole panels, one panel at least."""
+    kept = alive.copy()
+    missing = -int(alive.sum()) % PANEL if alive.any() else PANEL
+    kept[np.flatnonzero(~alive)[:missing]] = True
+    return kept
+
+
+def _idle(graph: TileGraph, region: Region) -> Floats:
+    """What each channel of a product is where its weights are zero, in float64."""
+    params, count = region.params, outs(region.params)
+    _, _, bias, extras, *_ = params.split(region.operands)
+
+    def row(value: str) -> Floats:
+        return np.asarray(graph.weights[value].array(), np.float64).reshape(-1)
+
+    start = row(bias)[:count] if bias else np.zeros(count)
+    if params.epilogue is None:
+        return start
+    with np.errstate(all="ignore"):
+        return np.asarray(params.epilogue.reference([start, *map(row, extras)])[0], np.float64)
+
+
+def _product(region: Region) -> Node | None:
+    """The one operator of the model whose weights a region's are; None for several."""
+    found = [n for n in region.nodes if n.op in _PRODUCTS]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,95 @@
+"""Products by a matrix of exactly low rank become two.
+
+FusedGemm(x, [K,N])    ->    FusedGemm(FusedGemm(x, [K,R]), [R,N])
+
+What follows the product follows the second one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec, Weight
+from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels
+from tracea_graph.passes.regions import fused
+from tracea_graph.passes.sparse.ranks import EPSILON
+from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.rewrite import Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["FACTORED", "LOW_RANK", "FactorGemm", "two_products"]
+
+FACTORED = "exact-rank"
+"""The rule that made products of two factors."""
+LOW_RANK = "low-rank"
+"""The rule that does where the factors are not the matrix."""
+
+
+@dataclass(frozen=True)
+class FactorGemm:
+    """A product over the packed panels of one constant of the model."""
+
+    scan: WeightScan = field(default_factory=WeightScan)
+    name: str = FACTORED
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        params = region.params
+        if not isinstance(params, GemmParams) or params.layout != "panels" or params.parts:
+            return
+        if region.rule == self.name:
+            return
+        products = [n for n in region.nodes if n.op in ("MatMul", "Gemm")]
+        source = graph.weight(products[0].inputs[1]) if len(products) == 1 else None
+        shape = graph.spec(region.results[0]).shape
+        if source is None or shape is None or source.dtype is not DType.F32:
+            return
+        found = self.scan.ranks.factors(source)
+        node = products[0]
+        if found is None or float(node.attrs.get("alpha", 1.0)) != 1.0:  # type: ignore[arg-type]
+            return
+        a, b = found
+        if node.attrs.get("transB", 0):
+            a, b = b.T, a.T
+        if (a.shape[0], b.shape[1]) == (params.k, params.n):
+            yield two_products(self.name, region, a, b, shape[:-1], EPSILON)
+
+
+def two_products(
+    rule: str,
+    region: Region,
+    a: npt.NDArray[Any],
+    b: npt.NDArray[Any],
+    rows: tuple[Any, ...],
+    error: float,
+) -> Proposal:
+    """Products by ``[K, R]`` and ``[R, N]`` in the place of one; what follows, follows the second.
+
+    The rank is filled up with zeros to whole panels.
+    """
+    rank = -(-a.shape[1] // PANEL) * PANEL
+    middle = f"{region.results[0]}_rank{a.shape[1]}"
+    stored = {
+        f"{middle}_a": pack_panels(np.pad(a, ((0, 0), (0, rank - a.shape[1])))),
+        f"{middle}_b": pack_panels(np.pad(b, ((0, rank - b.shape[0]), (0, 0)))),
+    }
+    weights = {n: _held(n, array) for n, array in stored.items()}
+    first = GemmParams(a.shape[0], rank)
+    second: GemmParams = dataclasses.replace(region.params, k=rank)
+    name_a, name_b = stored
+    operands = (middle, name_b, *region.operands[2:])
+    new = (
+        fused(rule, first, (region.operands[0], name_a), (middle,), [region]),
+        fused(rule, second, operands, region.results, [region]),
+    )
+    specs = {middle: TensorSpec(DType.F32, (*rows, rank))}
+    return Proposal(rule, (region,), new, specs, weights, error=error)
+
+
+def _held(name: str, array: npt.NDArray[Any]) -> Weight:
+    return Weight(name, DType.F32, array.shape, lambda: array)

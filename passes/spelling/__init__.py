@@ -1,0 +1,1 @@
+"""Operators that are several others, written out."""
