@@ -270,7 +270,7 @@ def _header(variant: Variant, exported: tuple[str, ...]) -> list[str]:
 @cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("micro")),
         line_statement_prefix="//%",
         variable_start_string="${",
         variable_end_string="}",

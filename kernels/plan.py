@@ -97,7 +97,7 @@ LIMITS = MappingProxyType(
         "expression": 2048,
     }
 )
-"""What the library accepts; the same numbers stand in ``runtime_plan.h``."""
+"""What the library accepts; the same numbers stand in ``runtime/plan.h``."""
 
 _KINDS = MappingProxyType({"input": 0, "output": 1, "temp": 2})
 _OPERATORS = MappingProxyType(

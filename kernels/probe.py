@@ -55,4 +55,5 @@ def probe_source(probe: Probe) -> Source:
 
 def template_names() -> tuple[str, ...]:
     """Every file the programs are made of."""
-    return (_TEMPLATE, "prelude.h", "tracea_kernels.h", *(f"vec_{isa.name}.h" for isa in ISAS))
+    parts = (_TEMPLATE, "prelude.h", *(f"vec_{isa.name}.h" for isa in ISAS))
+    return ("tracea_kernels.h", *(f"micro/{name}" for name in parts))

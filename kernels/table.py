@@ -46,7 +46,7 @@ def table_source(
     _check(domain, kinds)
     digest = _digest(domain, levels, held, unique, kinds)
     parts = [
-        '#include "runtime_table.h"\n',
+        '#include "runtime/table.h"\n',
         _declarations(levels, held, unique),
         _chain_types(unique),
         *(_chains_of(level, unique) for level in levels),
@@ -67,7 +67,7 @@ def _digest(
     chains: Sequence[Chain],
     types: Sequence[OpType],
 ) -> int:
-    """FNV-1a over all names and numbers, in the order ``runtime_sound.h`` reads them."""
+    """FNV-1a over all names and numbers, in the order ``runtime/sound.h`` reads them."""
     parts: list[str | int] = [domain, len(levels), len(types), len(chains)]
     for chain in chains:
         parts += [chain.key, len(chain.operands), len(chain.results)]

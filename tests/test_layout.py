@@ -104,11 +104,12 @@ def test_the_package_list_names_every_package_directory() -> None:
 
 def test_the_package_data_globs_cover_every_data_file() -> None:
     data = SETUPTOOLS["package-data"]
-    for package in PACKAGES:
-        for path in MODULES[package].parent.iterdir():
-            if path.is_file() and path.suffix not in (".py", ".md"):
-                globs = data.get(package, [])
-                assert any(fnmatch.fnmatch(path.name, g) for g in globs), f"{path} is not shipped"
+    homes = {MODULES[package].parent: package for package in PACKAGES}
+    for path in (p for home in (ROOT / "tracea_graph", *HOMES.values()) for p in home.rglob("*")):
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".md"):
+            home = next(folder for folder in path.parents if folder in homes)
+            name, globs = str(path.relative_to(home)), data.get(homes[home], [])
+            assert any(fnmatch.fnmatch(name, g) for g in globs), f"{path} is not shipped"
 
 
 @pytest.mark.parametrize("name", sorted(HOMES))

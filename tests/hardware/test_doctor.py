@@ -125,12 +125,13 @@ def test_equal_machines_are_measured_once(counted: list[int], tmp_path: Path) ->
     assert len(counted) == 3
 
 
-@pytest.mark.parametrize("name", ["probe.cpp.in", "vec_scalar.h"])
+@pytest.mark.parametrize("name", ["micro/probe.cpp.in", "micro/vec_scalar.h"])
 def test_another_program_text_is_another_key(
     name: str, counted: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = Environment(cache=tmp_path / "cache")
     measure(PLAIN, environment)
+    (tmp_path / "micro").mkdir()
     for file in probes.template_names():
         (tmp_path / file).write_text((measuring._TEMPLATES / file).read_text())
     (tmp_path / name).write_text("// changed")

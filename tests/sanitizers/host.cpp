@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "ort_abi.h"
+#include "runtime/ort_abi.h"
 
 struct OrtStatus {
   std::string text;

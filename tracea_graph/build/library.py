@@ -49,7 +49,7 @@ _OWN_LINK_FLAGS = MappingProxyType(
 )
 """What each compiler family needs to link without a C++ library; they come after the objects."""
 _NO_DOMAIN = "tracea.0000000000"
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+\.h)"', re.MULTILINE)
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"((?:runtime/)?[a-z0-9_]+\.h)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _units(
     domain: str,
     quick: bool,
 ) -> list[Source]:
-    runtime = (_KERNELS / "runtime.cpp").read_text()
+    runtime = (_KERNELS / "runtime" / "runtime.cpp").read_text()
     units = cpu.units(kernels, chains, _levels(isas))
     return [
         Source("runtime", runtime, _RUNTIME_FLAGS),
@@ -200,11 +200,11 @@ def _object(
         target.write_bytes(data)
         return False
     place = folder / str(index)
-    place.mkdir()
+    (place / "runtime").mkdir(parents=True)
     for name, text in _headers(unit.text).items():
         (place / name).write_text(text)
     (place / "unit.cpp").write_text(unit.text)
-    args = (*_FLAGS, *unit.flags, "-c", "unit.cpp", "-o", "unit.o")
+    args = (*_FLAGS, *unit.flags, "-I.", "-c", "unit.cpp", "-o", "unit.o")
     try:
         compiler.run(args, place, seconds)
     except BuildError as error:

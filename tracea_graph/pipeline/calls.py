@@ -1,7 +1,7 @@
 """Times of the kernel calls inside programs, as the library itself takes them.
 
 The library appends a line per run of a node to the file ``TRACEA_PROFILE`` names; see
-``kernels/runtime_trace.h``.  A worker of its own runs the model so, for timing calls takes time.
+``kernels/runtime/trace.h``.  A worker of its own runs the model so, for timing calls takes time.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _SEEDS = ({"bands": 1}, {"columns": 1}, {"bands": 4}, {"bands": 1, "columns": 1}
 
 _BAND_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
 _BAND_BUFFERS, _TASK_WORK, _TASKS_EACH = 512 << 10, 1e6, 4
-"""The runtime's constants (``runtime_conv.h``, ``runtime_winograd.h``)."""
+"""The runtime's constants (``runtime/conv.h``, ``runtime/winograd.h``)."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def driver_of(case: Case, config: Config) -> ConvDriver:
 def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_processors()) -> Cut:
     """How the library cuts a case under a driver on a machine of so many processors.
 
-    ``divide_conv`` of ``runtime_conv.h`` and ``run_winograd`` of ``runtime_winograd.h``.
+    ``divide_conv`` of ``runtime/conv.h`` and ``run_winograd`` of ``runtime/winograd.h``.
     """
     problem = _convolution(case)
     if problem.winograd:

@@ -63,7 +63,7 @@ def divide(
     case: Case, driver: GemmDriver, isa: str, processors: int = usable_processors()
 ) -> Division:
     """How the library divides the work of a case under a driver (``divide_work`` in
-    ``runtime_gemm.h``) on a machine of so many processors."""
+    ``runtime/gemm.h``) on a machine of so many processors."""
     widest = gemm_tile(isa)[1]
     problem, rows = _product(case), case.rows
     panels, plain = -(-problem.n // PANEL), problem.layout != "panels"

@@ -25,9 +25,15 @@ from tracea_graph.version import VERSION
 
 __all__ = ["about_case", "difference", "key_of", "machine_facts"]
 
-_RUNTIME = ("tracea_kernels.h", "runtime_core.h", "runtime_run.h", "runtime_slots.h", "vec_*.h")
-_PRODUCTS = ("runtime_gemm.h", "runtime_gemm_rows.h", "runtime_gemm_tile.h", "gemm_*.h")
-_CONVOLUTIONS = ("runtime_blocked.h", "runtime_conv.h", "runtime_winograd.h", "conv_*.h")
+_RUNTIME = (
+    "tracea_kernels.h",
+    "runtime/core.h",
+    "runtime/run.h",
+    "runtime/slots.h",
+    "micro/vec_*.h",
+)
+_PRODUCTS = ("runtime/gemm.h", "runtime/gemm_rows.h", "runtime/gemm_tile.h", "micro/gemm_*.h")
+_CONVOLUTIONS = ("runtime/blocked.h", "runtime/conv.h", "runtime/winograd.h", "micro/conv_*.h")
 """Files beside the kernels that a result depends on."""
 _PROBLEM = ("op", "epilogue", "rows", "dtype")
 _WORDS = {

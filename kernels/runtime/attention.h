@@ -1,0 +1,197 @@
+// The attention driver: a task is some query rows of the heads that share keys, or of some of them.
+#pragma once
+#include "runtime/check.h"
+#include "runtime/slots.h"
+
+namespace tracea {
+
+constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the keys too often
+constexpr int64_t kFewQueries = 4;  // rows for which packing the keys would cost more than it saves
+constexpr int64_t kMaxWindow = int64_t{1} << 40;
+constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
+constexpr int64_t kLargeMask = 1 << 18;  // elements from which a mask all heads share is read once
+constexpr int64_t kRangesPerTask = 16;
+
+struct AttentionJob {
+  tracea_attention_fn attention;
+  const Box *q, *k, *v, *mask, *y;
+  tracea_attention_tile common;   // what all tasks share
+  int64_t mask_size;              // bytes per element
+  int64_t lane;                   // elements of q, k and v in four bytes
+  int64_t groups, parts, chunks;  // key heads; tasks per key head; tasks per heads' queries
+  tracea_attention_ranges_fn find_ranges;
+  tracea_attention_range* ranges;  // [batches][chunks][blocks], or null: each task looks itself
+  int64_t blocks, pieces;          // blocks of queries, and tasks that find their ranges, per chunk
+  Slots slots;
+};
+
+inline void attention_task(void* usr, size_t index) {
+  AttentionJob& job = *static_cast<AttentionJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index), chunk = task % job.chunks;
+  const int64_t part = task / job.chunks % job.parts, group = task / job.chunks / job.parts;
+  const int64_t g = group % job.groups, b = group / job.groups;
+  const int64_t queries = job.q->dims[2], shared = job.q->dims[1] / job.groups;
+  const int64_t first = queries * chunk / job.chunks, last = queries * (chunk + 1) / job.chunks;
+  const int64_t head = g * shared + shared * part / job.parts;
+  const auto at = [&](const Box& box, int64_t h, int64_t row) {
+    return b * box.strides[0] + h * box.strides[1] + row * box.strides[2];
+  };
+  const auto lanes = [&](const Box& box, int64_t h, int64_t row) {
+    return box.f32() + at(box, h, row) / job.lane;
+  };
+  const int slot = claim_slot(job.slots);
+  tracea_attention_tile tile = job.common;
+  tile.queries = last - first;
+  tile.heads = g * shared + shared * (part + 1) / job.parts - head;
+  tile.q = lanes(*job.q, head, first);
+  tile.k = lanes(*job.k, g, 0);
+  tile.v = lanes(*job.v, g, 0);
+  if (job.mask) tile.mask = job.mask->data + at(*job.mask, head, first) * job.mask_size;
+  tile.y = job.y->data + at(*job.y, head, first) * tile.y_size;
+  tile.seen += first;
+  if (queries == 1) {  // heads become rows: their keys are read once
+    tile.queries = tile.heads, tile.heads = 1, tile.seen_step = 0;
+    tile.q_stride = tile.q_head, tile.y_stride = tile.y_head, tile.mask_row = tile.mask_head;
+  }
+  tile.scratch = memory_of(job.slots, slot);
+  if (job.ranges) tile.ranges = job.ranges + (b * job.chunks + chunk) * job.blocks;
+  job.attention(&tile);
+  release_slot(job.slots, slot);
+}
+
+// What the mask leaves of the keys for some of a chunk's queries, whatever the head.
+inline void ranges_task(void* usr, size_t index) {
+  AttentionJob& job = *static_cast<AttentionJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index), piece = task % job.pieces;
+  const int64_t chunk = task / job.pieces % job.chunks, b = task / job.pieces / job.chunks;
+  const int64_t queries = job.q->dims[2], rows = kRangesPerTask * TRACEA_QUERIES;
+  const int64_t first = queries * chunk / job.chunks + piece * rows;
+  const int64_t last = least(queries * (chunk + 1) / job.chunks, first + rows);
+  tracea_attention_tile tile = job.common;
+  tile.queries = last - first;
+  const int64_t at = b * job.mask->strides[0] + first * job.mask->strides[2];
+  tile.mask = job.mask->data + at * job.mask_size;
+  tile.seen += first;
+  job.find_ranges(&tile, job.ranges + (b * job.chunks + chunk) * job.blocks + piece * kRangesPerTask);
+}
+
+// Ranges of a large mask that all heads share are found once, before the heads run.
+inline bool find_ranges(Run& run, AttentionJob& job, Scratch& scratch) {
+  const int64_t batches = job.q->dims[0], queries = job.q->dims[2], keys = job.k->dims[2];
+  const bool shared = job.mask && job.mask->strides[1] == 0 && job.mask->strides[2] != 0 &&
+                      job.mask->strides[3] == 1 && job.q->dims[1] > 1;
+  if (!shared || job.common.direct || queries <= kFewQueries || keys < kLargeMask / queries)
+    return true;
+  job.blocks = ceil_div(ceil_div(queries, job.chunks), TRACEA_QUERIES);
+  job.pieces = ceil_div(job.blocks, kRangesPerTask);
+  const int64_t all = batches * job.chunks * job.blocks;
+  job.ranges = reinterpret_cast<tracea_attention_range*>(
+      scratch.take(all * static_cast<int64_t>(sizeof *job.ranges)));
+  return job.ranges && run.parallel(batches * job.chunks * job.pieces, ranges_task, &job);
+}
+
+inline bool check_attention_of(Signature& call, int32_t type, int32_t result) {
+  if (!call.no_chain() || !call.counts(6, 3, 5) || !call.parameter(0, 0, 2) ||
+      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 2) || !call.parameter(3, -1, kMaxWindow) ||
+      !call.parameter(4, 0, kMaxWindow) || !call.parameter(5, 0, kMaxWindow))
+    return false;
+  const int64_t kind = call.integer(0);
+  const bool ok = call.reads(0, 4, type) && call.reads(1, 4, type) && call.reads(2, 4, type) &&
+                  call.writes(4, 4, result);
+  if (!ok) return false;
+  if (kind == 0) return call.absent(3);
+  return call.reads(3, 4, kind == 1 ? ORT_F32 : ORT_BOOL);
+}
+
+inline bool check_attention(Signature& call) {
+  return check_attention_of(call, ORT_F32, ORT_F32);
+}
+inline bool check_attention_bf16(Signature& call) {
+  const bool rounds = call.views() == 5 && call.type(4) == ORT_BF16;
+  return check_attention_of(call, ORT_BF16, rounds ? ORT_BF16 : ORT_F32);
+}
+
+// Pairs of columns lie together, and whole pairs between rows and heads.
+inline bool in_pairs(const Box& box) {
+  return box.strides[3] == 1 && box.dims[3] % 2 == 0 && box.strides[0] % 2 == 0 &&
+         box.strides[1] % 2 == 0 && box.strides[2] % 2 == 0;
+}
+
+inline bool attention_shapes(const Box* views, bool masked) {
+  const Box &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
+  const int64_t batch = q.dims[0], heads = q.dims[1], queries = q.dims[2], head = q.dims[3];
+  const int64_t shared = k.dims[1], keys = k.dims[2], head_v = v.dims[3];
+  const auto is = [](const Box& box, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+    return box.is(d0, d1) && box.dims[2] == d2 && box.dims[3] == d3;
+  };
+  const auto unit = [](const Box& box) { return box.dims[3] <= 1 || box.strides[3] == 1; };
+  const auto real = [](const Box& box) { return box.dims[2] <= 1 || box.strides[2] != 0; };
+  return is(k, batch, shared, keys, head) && is(v, batch, shared, keys, head_v) &&
+         is(y, batch, heads, queries, head_v) && unit(q) && unit(v) && unit(y) &&
+         (unit(k) || k.strides[2] == 1) && real(v) && (real(k) || !unit(k)) && head >= 1 && head <= 256 && head_v >= 1 && head_v <= 256 &&
+         keys >= 1 && shared >= 1 && heads % shared == 0 &&
+         (!masked || (is(mask, batch, heads, queries, keys) &&
+                      (keys == 1 || mask.strides[3] == 0 || mask.strides[3] == 1)));
+}
+
+// What a call says about all its tasks.
+inline tracea_attention_tile attention_tile(const Call& call, const Box* views, int64_t lane) {
+  const Box &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
+  tracea_attention_tile tile = {};
+  tile.keys = k.dims[2], tile.head = q.dims[3] / lane, tile.head_v = v.dims[3];
+  tile.q_stride = q.strides[2] / lane, tile.q_head = q.strides[1] / lane;
+  tile.k_stride = k.strides[2] / lane, tile.k_col = k.dims[3] <= 1 ? 1 : k.strides[3];
+  tile.v_stride = v.strides[2] / lane;
+  tile.y_size = call.views[4].type == ORT_BF16 ? 2 : 4;
+  tile.y_stride = y.strides[2], tile.y_head = y.strides[1];
+  tile.mask_kind = static_cast<int32_t>(call.ints[0]);
+  if (tile.mask_kind)
+    tile.mask_head = mask.strides[1], tile.mask_row = mask.strides[2], tile.mask_col = mask.strides[3];
+  tile.zero_rows = static_cast<int32_t>(call.ints[1]);
+  const int64_t seen = call.ints[2] == 1 ? 0 : k.dims[2] - q.dims[2];  // before the first query
+  tile.causal = call.ints[2] != 0 && seen + 1 < tile.keys;
+  tile.seen = seen + 1, tile.seen_step = 1;
+  tile.before = call.ints[3], tile.after = call.ints[4], tile.everywhere = call.ints[5];
+  tile.scale = static_cast<float>(call.floats[0]);
+  tile.fill = static_cast<float>(call.floats[1]);
+  tile.softcap = static_cast<float>(call.floats[2]);
+  return tile;
+}
+
+inline bool run_attention(Run& run, const Call& call, const Box* views) {
+  const Host& host = run.host;
+  const Box &q = views[0], &y = views[4];
+  const bool masked = call.ints[0] != 0;
+  if (q.dims[0] == 0 || q.dims[1] == 0 || q.dims[2] == 0 || y.dims[3] == 0) {
+    const bool empty = y.dims[0] == 0 || y.dims[1] == 0 || y.dims[2] == 0 || y.dims[3] == 0;
+    return empty || run.fault.fail("The views of an attention do not fit together.");
+  }
+  const bool narrow = call.opcode == kAttentionBf16;
+  const bool paired = in_pairs(views[0]) && in_pairs(views[1]) && in_pairs(views[2]);
+  if (!attention_shapes(views, masked) || (narrow && !paired))
+    return run.fault.fail("The views of an attention do not fit together.");
+  AttentionJob job = {};
+  job.attention = narrow ? host.isa->attention_bf16 : host.isa->attention;
+  job.lane = narrow ? 2 : 1;
+  job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[4];
+  job.mask = masked ? &views[3] : nullptr;
+  job.mask_size = call.ints[0] == 1 ? 4 : 1;
+  job.common = attention_tile(call, views, job.lane);
+  const int64_t queries = q.dims[2], keys = views[1].dims[2];
+  job.groups = views[1].dims[1];
+  const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
+  const int64_t wanted = most(8, host.processors);
+  job.chunks = most(1, least(ceil_div(queries, kQueryChunk), wanted / all));
+  // Heads that share keys part only where there would be too little to do for the threads.
+  job.parts = most(1, least(shared, host.processors / (all * job.chunks)));
+  job.common.direct = !narrow && queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
+  const int64_t tasks = all * job.parts * job.chunks;
+  const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : host.isa->attention_scratch;
+  const int64_t bytes = scratch_of(keys, job.common.head, views[2].dims[3]);
+  job.find_ranges = narrow ? host.isa->attention_bf16_ranges : host.isa->attention_ranges;
+  Scratch scratch(run), ranges(run);
+  return find_ranges(run, job, ranges) && make_slots(run, scratch, tasks, bytes, &job.slots) &&
+         run.parallel(tasks, attention_task, &job);
+}
+
+}  // namespace tracea

@@ -1,0 +1,130 @@
+// Axes of kernels that treat some of them apart: reductions and softmax.
+//
+// `special` axes are reduced (or normalised over), the others are kept.  Neighbouring axes of one
+// role that every view crosses at one stride become one.  The innermost axis becomes the columns;
+// the rows are the innermost axis of the other role, or of the same one where there is no other.
+#pragma once
+#include "runtime/elementwise.h"
+
+namespace tracea {
+
+constexpr int64_t kTile = 4096;  // elements of a tile that stays in the first cache
+
+struct Axes {
+  int32_t count, views;
+  bool special[kMaxRank];
+  int64_t dims[kMaxRank];
+  int64_t strides[kMaxRank][kMaxChainViews];  // by axis, then view
+
+  void add(const Box* boxes, int64_t dim, int32_t axis, bool role) {
+    bool joins = count > 0 && special[count - 1] == role;
+    for (int32_t v = 0; joins && v < views; ++v) {
+      int64_t through;
+      joins = !__builtin_mul_overflow(boxes[v].strides[axis], dim, &through) &&
+              strides[count - 1][v] == through;
+    }
+    if (!joins) special[count] = role, dims[count++] = 1;
+    dims[count - 1] *= dim;
+    for (int32_t v = 0; v < views; ++v) strides[count - 1][v] = boxes[v].strides[axis];
+  }
+
+  // Removes an axis and returns it as its size and strides.
+  int64_t take(int32_t axis, int64_t* out) {
+    const int64_t dim = dims[axis];
+    memcpy(out, strides[axis], sizeof strides[axis]);
+    --count;
+    for (int32_t i = axis; i < count; ++i) {
+      special[i] = special[i + 1], dims[i] = dims[i + 1];
+      memcpy(strides[i], strides[i + 1], sizeof strides[i]);
+    }
+    return dim;
+  }
+
+  // The innermost axis of a role, or -1.
+  int32_t last(bool role) const {
+    int32_t axis = count - 1;
+    while (axis >= 0 && special[axis] != role) --axis;
+    return axis;
+  }
+
+  // Combinations of the axes of a role.
+  int64_t size(bool role) const {
+    int64_t product = 1;
+    for (int32_t i = 0; i < count; ++i)
+      if (special[i] == role) product *= dims[i];
+    return product;
+  }
+
+  // Where view `v` of combination `at` of a role begins, in elements.
+  int64_t offset(bool role, int32_t v, int64_t at) const {
+    int64_t sum = 0;
+    for (int32_t i = count; i-- > 0;)
+      if (special[i] == role) sum += at % dims[i] * strides[i][v], at /= dims[i];
+    return sum;
+  }
+};
+
+// A chain that fills a tile of float32, as a task uses it.
+struct Prologue {
+  const tracea_chain_type* type;  // null: none
+  tracea_chain_fn chain;
+  const char* data[TRACEA_MAX_OPERANDS];
+  int64_t size[TRACEA_MAX_OPERANDS];
+
+  void begin(Run& run, const Call& call, const Box* views) {
+    type = call.chain_type();
+    if (!type) return;
+    chain = run.host.isa->chain[call.chain];
+    for (int32_t v = 0; v < type->operands; ++v)
+      data[v] = views[v].data, size[v] = element_size(type->type[v]);
+  }
+
+  // Whether its operands lie along columns and rows as the chain was compiled.
+  bool fits(int64_t cols, const int64_t* col_strides, int64_t rows,
+            const int64_t* row_strides) const {
+    for (int32_t v = 0; type && v < type->operands; ++v) {
+      if (cols > 1 && col_strides[v] != spreads(type->kind[v], true)) return false;
+      if (rows > 1 && row_strides[v] != 0 && !spreads(type->kind[v], false)) return false;
+    }
+    return true;
+  }
+
+  // Operand `v` begins `at[v]` elements from its view.
+  void fill(const int64_t* at, const int64_t* row_strides, int64_t rows, int64_t cols, float* out,
+            int64_t out_stride) const {
+    tracea_chain_tile tile;
+    tile.rows = rows, tile.cols = cols;
+    for (int32_t v = 0; v < type->operands; ++v) {
+      tile.in[v] = data[v] + at[v] * size[v];
+      tile.in_stride[v] = rows > 1 ? row_strides[v] : 0;
+    }
+    tile.out[0] = out, tile.out_stride[0] = out_stride;
+    chain(&tile);
+  }
+};
+
+// One float32 operand, or a chain's operands and one float32 result; then the result's view.
+inline bool check_prologue(Signature& call) {
+  const tracea_chain_type* chain = call.chain();
+  const int32_t operands = chain ? chain->operands : 1;
+  if (call.views() != operands + 1) return call.fail("the wrong number of views");
+  if (chain && (chain->results != 1 || chain->result[0] != ORT_F32))
+    return call.fail("a chain that does not give one float32 result");
+  const int32_t rank = call.rank(operands);
+  bool ok = call.writes(operands, rank);
+  for (int32_t v = 0; v < operands; ++v)
+    ok = ok && call.reads(v, rank, chain ? chain->type[v] : static_cast<uint8_t>(ORT_F32));
+  return ok;
+}
+
+// A box of these sizes that lies densely at `data`.
+inline Box dense_box(const Box& like, int32_t rank, char* data) {
+  Box box;
+  box.data = data;
+  int64_t step = 1;
+  for (int32_t axis = rank; axis-- > 0; step *= box.dims[axis])
+    box.dims[axis] = like.dims[axis], box.strides[axis] = step;
+  return box;
+}
+
+}  // namespace tracea

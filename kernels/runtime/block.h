@@ -1,0 +1,97 @@
+// Between plain and blocked values, and the halo of a value that another call wrote.
+#pragma once
+#include "runtime/blocked.h"
+#include "runtime/rows.h"
+
+namespace tracea {
+
+struct BlockJob {
+  tracea_block_fn turn;
+  const Box *plain, *blocks;  // the blocked side without its halo
+  const Canvas* canvas;       // of `block` only
+  int64_t rows, tasks;        // rows per task; tasks per block
+};
+
+inline void block_task(void* usr, size_t index) {
+  const BlockJob& job = *static_cast<const BlockJob*>(usr);
+  const int64_t *s = job.blocks->strides, *p = job.plain->strides;
+  const int64_t *dims = job.plain->dims, count = job.blocks->dims[1];
+  const int64_t at = static_cast<int64_t>(index), block = at / job.tasks % count;
+  const int64_t n = at / job.tasks / count, first = at % job.tasks * job.rows;
+  const int64_t last = least(dims[2], first + job.rows);
+  tracea_block_tile tile = {};
+  tile.pixels = dims[3];
+  tile.channels = least(kLanes, dims[1] - block * kLanes);
+  tile.channel = p[1], tile.pixel = p[3];
+  for (int64_t row = first; row < last; ++row) {
+    tile.blocked = job.canvas ? job.canvas->row(n, block, row)
+                              : job.blocks->f32() + n * s[0] + block * s[1] + row * s[2];
+    tile.plain = job.plain->f32() + n * p[0] + block * kLanes * p[1] + row * p[2];
+    job.turn(&tile);
+    if (job.canvas) job.canvas->clear(n, block, row, 1, 0, tile.pixels);
+  }
+}
+
+inline bool run_turn(Run& run, BlockJob& job) {
+  const int64_t* dims = job.plain->dims;
+  job.rows = least(dims[2], most(1, kGrain / kLanes / dims[3]));
+  job.tasks = ceil_div(dims[2], job.rows);
+  return run.parallel(dims[0] * job.blocks->dims[1] * job.tasks, block_task, &job);
+}
+
+// Whether a plain value has the sizes of a blocked one with `last` channels in its last block.
+inline bool agrees(const Box& plain, const Box& blocks, int64_t height, int64_t width,
+                   int64_t last) {
+  return plain.is(blocks.dims[0], (blocks.dims[1] - 1) * kLanes + last) &&
+         plain.dims[2] == height && plain.dims[3] == width;
+}
+
+inline bool check_block(Signature& call) {
+  return call.no_chain() && call.counts(5, 0, 2) && call.reads(0, 4) && call.writes(1, 5) &&
+         call.parameter(0, 1, kLanes) && check_halo(call, 1);
+}
+
+inline bool run_block(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &y = views[1];
+  Canvas canvas;
+  if (!open_canvas(y, call.ints + 1, &canvas) ||
+      !agrees(x, y, canvas.height, canvas.width, call.ints[0]))
+    return misfit(run, "block");
+  if (empty(x, 4)) return true;
+  BlockJob job = {run.host.isa->block, &x, &y, &canvas, 0, 0};
+  return run_turn(run, job);
+}
+
+inline bool check_unblock(Signature& call) {
+  return call.no_chain() && call.counts(1, 0, 2) && call.reads(0, 5) && call.writes(1, 4) &&
+         call.parameter(0, 1, kLanes);
+}
+
+inline bool run_unblock(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &y = views[1];
+  if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[0]))
+    return misfit(run, "unblock");
+  if (empty(y, 4)) return true;
+  BlockJob job = {run.host.isa->unblock, &y, &x, nullptr, 0, 0};
+  return run_turn(run, job);
+}
+
+// ---- halo --------------------------------------------------------------------------------------
+
+inline bool check_halo_call(Signature& call) {
+  return call.no_chain() && call.counts(4, 0, 1) && check_halo(call, 0) &&
+         call.writes(0, 5, call.type(0) == ORT_BF16 ? ORT_BF16 : ORT_F32);
+}
+
+inline bool run_halo(Run& run, const Call& call, const Box* views) {
+  Canvas y;
+  if (empty(views[0], 5)) return true;
+  if (!open_canvas(views[0], call.ints, &y, call.views[0].type)) return misfit(run, "halo");
+  if (y.height == 0 || y.width == 0) return true;
+  for (int64_t n = 0; n < views[0].dims[0]; ++n)
+    for (int64_t block = 0; block < views[0].dims[1]; ++block)
+      y.clear(n, block, 0, y.height, 0, y.width);
+  return true;
+}
+
+}  // namespace tracea

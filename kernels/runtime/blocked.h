@@ -1,0 +1,252 @@
+// Blocked values, [N, blocks, H, W, 16]: their checks, their halos, and what is done to the outputs
+// of a convolution once they are summed.  kernels/README.md has the conventions.
+//
+// Pointers and strides of a value in bf16 count steps of 32 bits, as if it had half as many lanes.
+#pragma once
+#include <math.h>
+
+#include "runtime/check.h"
+#include "runtime/run.h"
+
+namespace tracea {
+
+constexpr int64_t kMaxStep = 1 << 16;  // largest stride, dilation, pad or halo of a plan
+constexpr int64_t kLanes = TRACEA_PANEL;
+
+inline bool blocked(const Box& box) {
+  return (box.dims[4] == kLanes) & (box.strides[4] == 1) &&
+         (box.dims[3] <= 1 || box.strides[3] == kLanes);
+}
+
+inline int64_t lanes_of(int32_t type) { return type == ORT_BF16 ? kLanes / 2 : kLanes; }
+
+// Strides of a blocked value, in steps of 32 bits; false where one falls between two.
+inline bool steps_of(const Box& box, int64_t lanes, int64_t (&out)[4]) {
+  bool ok = true;
+  for (int32_t i = 0; i < 4; ++i) {
+    out[i] = box.strides[i] / (kLanes / lanes);
+    ok = ok && (box.dims[i] <= 1 || box.strides[i] % (kLanes / lanes) == 0);
+  }
+  return ok;
+}
+
+// Whether axes from `axis` on lie one after another.
+inline bool dense_from(const Box& box, int32_t axis, int32_t rank) {
+  int64_t stride = 1;
+  for (int32_t i = rank; i-- > axis; stride *= box.dims[i])
+    if (box.dims[i] > 1 && box.strides[i] != stride) return false;
+  return true;
+}
+
+inline bool empty(const Box& box, int32_t rank) {
+  bool none = false;
+  for (int32_t i = 0; i < rank; ++i) none = none || box.dims[i] == 0;
+  return none;
+}
+
+// Inputs that `count` outputs of a window read along one axis, padding included.
+inline int64_t reach(int64_t count, int64_t stride, int64_t taps, int64_t dilation) {
+  return (count - 1) * stride + (taps - 1) * dilation + 1;
+}
+
+struct Halo {
+  int64_t top, left, bottom, right;
+};
+inline Halo halo_of(const int64_t* ints) { return {ints[0], ints[1], ints[2], ints[3]}; }
+
+// A blocked result with its halo; `height` and `width` are those of the interior.
+struct Canvas {
+  const Box* box;
+  Halo halo;
+  int64_t height, width, lanes, strides[4];
+
+  bool rounds() const { return lanes != kLanes; }  // in bf16
+  float* row(int64_t n, int64_t block, int64_t y) const {  // interior row y, at column 0
+    const int64_t* s = strides;
+    return box->f32() + n * s[0] + block * s[1] + (y + halo.top) * s[2] + halo.left * lanes;
+  }
+  float* at(int64_t n, int64_t block, int64_t y, int64_t x) const {
+    return row(n, block, y) + x * lanes;
+  }
+
+  // Zeros beside rows [y, y + rows) where columns [x, end) of them touch an edge, and above the
+  // first and below the last row.
+  void clear(int64_t n, int64_t block, int64_t y, int64_t rows, int64_t x, int64_t end) const {
+    const int64_t whole = halo.left + width + halo.right;
+    const bool first = x == 0, last = end == width;
+    for (int64_t i = y; i < y + rows; ++i) {
+      float* line = row(n, block, i);
+      if (first) zero(line - halo.left * lanes, halo.left);
+      if (last) zero(line + width * lanes, halo.right);
+    }
+    for (int64_t i = 1; first && y == 0 && i <= halo.top; ++i)
+      zero(row(n, block, -i) - halo.left * lanes, whole);
+    for (int64_t i = 0; last && y + rows == height && i < halo.bottom; ++i)
+      zero(row(n, block, height + i) - halo.left * lanes, whole);
+  }
+
+ private:
+  void zero(float* at, int64_t pixels) const {
+    if (pixels > 0) memset(at, 0, static_cast<size_t>(pixels * lanes) * sizeof(float));
+  }
+};
+
+// False if the box is no blocked value, or smaller than its halo.
+inline bool open_canvas(const Box& box, const int64_t* halo, Canvas* out,
+                        int32_t type = ORT_F32) {
+  *out = {&box, halo_of(halo), 0, 0, lanes_of(type), {}};
+  out->height = box.dims[2] - out->halo.top - out->halo.bottom;
+  out->width = box.dims[3] - out->halo.left - out->halo.right;
+  return blocked(box) && out->height >= 0 && out->width >= 0 &&
+         steps_of(box, out->lanes, out->strides);
+}
+
+inline bool check_halo(Signature& call, int32_t first) {
+  bool ok = true;
+  for (int32_t i = first; i < first + 4; ++i) ok = ok && call.parameter(i, 0, kMaxStep);
+  return ok;
+}
+
+// ---- what follows the sum ----------------------------------------------------------------------
+
+// y = chain(clamp(sum + add), extras...), on a canvas.
+struct Finish {
+  Canvas canvas;
+  const Box *add, *extra;  // add may be null
+  int64_t add_lanes, add_strides[4];
+  const tracea_chain_type* type;
+  tracea_chain_fn chain;
+  bool as_one_row;  // no operand of the chain differs by row or column alone
+  bool needed;      // there is a chain or a halo
+  float lo, hi;
+
+  const float* add_at(int64_t n, int64_t block, int64_t y, int64_t x) const {
+    if (!add) return nullptr;
+    const int64_t* s = add_strides;
+    return add->f32() + n * s[0] + block * s[1] + y * s[2] + x * add_lanes;
+  }
+
+  // Whether sums are kept elsewhere until the chain has rounded its results.
+  bool apart() const { return chain && canvas.rounds(); }
+
+  // Runs the chain over outputs [x, x + count) of one line, in place or from sums that lie apart,
+  // then clears the halo beside.
+  void line(int64_t n, int64_t block, int64_t y, int64_t x, int64_t count,
+            const float* sums = nullptr) const {
+    if (chain) run_chain(n, block, y, x, count, sums);
+    canvas.clear(n, block, y, 1, x, x + count);
+  }
+
+ private:
+  void run_chain(int64_t n, int64_t block, int64_t y, int64_t x, int64_t count,
+                 const float* sums) const {
+    float* line = canvas.at(n, block, y, x);
+    tracea_chain_tile tile = {};
+    tile.rows = as_one_row ? 1 : count;
+    tile.cols = as_one_row ? count * kLanes : kLanes;
+    tile.in[0] = sums ? sums : line, tile.out[0] = line;
+    tile.in_stride[0] = tile.out_stride[0] = kLanes;
+    for (int32_t i = 1; i < type->operands; ++i) {
+      const Box& box = extra[i - 1];
+      const int64_t* s = box.strides;
+      const int64_t first = n * s[0] + block * s[1] + y * s[2] + x * s[3];
+      tile.in[i] = box.data + first * element_size(type->type[i]);
+      tile.in_stride[i] = s[3];
+    }
+    chain(&tile);
+  }
+};
+
+// What a convolution reads, and whether what it adds and writes may be in bf16.
+struct ConvTypes {
+  int32_t x_rank, w_rank, x = ORT_F32, w = ORT_F32;
+  bool rounds = false;
+};
+
+// The views of a convolution: x, w, bias, add, extras, y.
+inline bool check_finish(Signature& call, int32_t ints, const ConvTypes& types) {
+  const tracea_chain_type* chain = call.chain();
+  const int32_t extra = chain ? chain->operands - 1 : 0;
+  if (!call.counts(ints, 2, 5 + extra)) return false;
+  const auto type = [&](int32_t i) {
+    return types.rounds && !call.lacks(i) && call.type(i) == ORT_BF16 ? ORT_BF16 : ORT_F32;
+  };
+  const int32_t y = 4 + extra;
+  if (chain && (chain->operands < 1 || chain->kind[0] != TRACEA_FULL ||
+                chain->type[0] != ORT_F32 || chain->results != 1 || chain->result[0] != type(y)))
+    return call.fail("a chain that does not turn the sum into one result of its type");
+  bool ok = call.reads(0, types.x_rank, types.x) && call.reads(1, types.w_rank, types.w) &&
+            call.may_read(2, 1) && call.may_read(3, 5, type(3));
+  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(4 + i, 5, chain->type[i + 1]);
+  return ok && call.writes(y, 5, type(y)) && check_halo(call, ints - 4);
+}
+
+// Whether an operand lies as its kind says.
+inline bool lies_blocked(const Box& box, uint8_t kind, const Canvas& y) {
+  const Box& whole = *y.box;
+  const bool lanes = kind == TRACEA_FULL || kind == TRACEA_ROW;
+  const bool pixels = kind == TRACEA_FULL || kind == TRACEA_COL;
+  return box.is(whole.dims[0], whole.dims[1]) && box.dims[2] == y.height &&
+         box.dims[3] == y.width && box.dims[4] == kLanes && box.strides[4] == lanes &&
+         (y.width <= 1 || pixels || box.strides[3] == 0) &&
+         (y.width <= 1 || kind != TRACEA_FULL || box.strides[3] == kLanes);
+}
+
+// Fills `out` from the views; false if they do not fit each other, or the bias its blocks.
+inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* out) {
+  out->type = call.chain_type();
+  out->chain = out->type ? run.host.isa->chain[call.chain] : nullptr;
+  out->add = views[3].data ? &views[3] : nullptr;
+  out->add_lanes = lanes_of(call.views[3].type);
+  out->extra = &views[4];
+  out->lo = static_cast<float>(call.floats[0]), out->hi = static_cast<float>(call.floats[1]);
+  const int32_t extra = out->type ? out->type->operands - 1 : 0;
+  const Box &y = views[4 + extra], &bias = views[2];
+  bool ok = open_canvas(y, call.ints + call.int_count - 4, &out->canvas,
+                        call.views[4 + extra].type);
+  ok = ok && (!bias.data || (bias.dims[0] / kLanes == y.dims[1] && bias.dims[0] % kLanes == 0 &&
+                             bias.strides[0] == 1));
+  ok = ok && (!out->add || (lies_blocked(*out->add, TRACEA_FULL, out->canvas) &&
+                            steps_of(*out->add, out->add_lanes, out->add_strides)));
+  const Halo& halo = out->canvas.halo;
+  out->needed = out->chain || halo.top || halo.left || halo.bottom || halo.right;
+  out->as_one_row = true;
+  for (int32_t i = 1; ok && i <= extra; ++i) {
+    const uint8_t kind = out->type->kind[i];
+    ok = lies_blocked(out->extra[i - 1], kind, out->canvas);
+    out->as_one_row = out->as_one_row && (kind == TRACEA_FULL || kind == TRACEA_SCALAR);
+  }
+  return ok;
+}
+
+constexpr int64_t kLinePiece = 56;            // outputs that wait for a chain to round them
+constexpr int64_t kTileFloats = 32 * kLanes;  // of sums at least as many as any register tile has
+
+// Bytes of an element of the results, and of what is added to the sums.
+struct Layout {
+  int32_t y_size, add_size;
+};
+inline Layout layout_of(const Finish& finish) {
+  const auto size = [](int64_t lanes) { return static_cast<int32_t>(lanes * 4 / kLanes); };
+  return {size(finish.canvas.lanes), size(finish.add_lanes)};
+}
+
+// How a tile's results and what is added to them lie.
+inline void lay_finish(const Finish& finish, tracea_conv_tile& tile) {
+  const Layout layout = layout_of(finish);
+  tile.y_size = layout.y_size, tile.add_size = layout.add_size;
+  tile.y_panel = finish.canvas.strides[1], tile.y_line = finish.canvas.strides[2];
+  if (finish.add) tile.add_panel = finish.add_strides[1], tile.add_line = finish.add_strides[2];
+}
+
+// A tile's results in the place of its own that a chain rounds them from.
+inline void set_apart(tracea_conv_tile& tile, float* sums) {
+  tile.y = sums, tile.y_size = sizeof(float);
+  tile.y_line = tile.pixels * kLanes, tile.y_panel = tile.lines * tile.y_line;
+}
+
+inline bool misfit(Run& run, const char* kernel) {
+  return run.fault.fail("The views of a %s do not fit together.", kernel);
+}
+
+}  // namespace tracea

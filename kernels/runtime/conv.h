@@ -1,0 +1,239 @@
+// Dense convolutions over blocked values.
+//
+// Outputs are cut into tiles of one line (or two short ones); a pointwise convolution over values
+// without halo sees one long line.  A task takes a band of tiles of one image for some blocks of
+// output channels: channel groups outside, then parts of the sum, then tiles, so that a panel of
+// weights is read once per band while the band's input stays in L2.
+#pragma once
+#include "runtime/blocked.h"
+
+namespace tracea {
+
+constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an L2 cache
+constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
+constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
+constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
+
+// What a plan says about the cut for so many images; all zero where that is nothing.
+inline ConvCut choose_cut(const Call& call, int64_t images) {
+  for (int32_t i = 0; i < call.driver_count; ++i)
+    if (images <= call.cuts[i].max_images) return call.cuts[i];
+  return {};
+}
+
+struct ConvJob {
+  tracea_conv_fn conv;
+  tracea_conv_tile tap;  // strides and counts every tile shares
+  Finish finish;
+  const Box* x;
+  int64_t x_strides[4];
+  const float* bias;
+  int64_t images, blocks;              // blocks of output channels
+  int64_t groups, per_group, x_group;  // blocks of y, and floats of x, per group
+  int64_t height, width;               // in outputs; height 1 when lines are joined
+  int64_t x_step_row;                  // floats between the inputs of two output rows
+  int64_t lines, across, units;        // rows per tile; tiles per line; tile rows
+  int64_t narrow, wider;               // outputs of a tile's line; the first `wider` have one more
+  int64_t part;                        // input blocks summed at once
+  int64_t columns, per_task, chunks;   // channel groups of nv blocks; of a task; tasks over them
+  int64_t bands;                       // tasks over the tiles of one image
+};
+
+// Blocks of output channels [first, first + count) of column `i`; columns never cross a group.
+struct ConvColumn {
+  int64_t first, count, group;
+};
+inline ConvColumn column_of(const ConvJob& job, int64_t i) {
+  const int64_t per = job.columns / job.groups, group = i / per, at = i % per;
+  const int64_t begin = job.per_group * at / per, end = job.per_group * (at + 1) / per;
+  return {group * job.per_group + begin, end - begin, group};
+}
+
+// Where the tiles of a band are: the widths of a line's tiles differ by one at most.
+struct ConvPlace {
+  int64_t row, col, i;  // i: tile of its line
+
+  ConvPlace(const ConvJob& job, int64_t index)
+      : row(index / job.across * job.lines), i(index % job.across) {
+    col = i * job.narrow + least(i, job.wider);
+  }
+  void next(const ConvJob& job, int64_t pixels) {
+    col += pixels;
+    if (++i == job.across) i = col = 0, row += job.lines;
+  }
+};
+
+inline void conv_tile(const ConvJob& job, tracea_conv_tile& tile, const float* x, int64_t n,
+                      const ConvColumn& c, const ConvPlace& at) {
+  tile.pixels = static_cast<int32_t>(job.narrow + (at.i < job.wider));
+  tile.lines = static_cast<int32_t>(least(job.lines, job.height - at.row));
+  tile.x = x + at.row * job.x_step_row + at.col * tile.x_step;
+  tile.y = job.finish.canvas.at(n, c.first, at.row, at.col);
+  tile.add = job.finish.add_at(n, c.first, at.row, at.col);
+  alignas(64) float sums[kTileFloats];
+  const bool apart = job.finish.apart();
+  if (apart) set_apart(tile, sums);
+  job.conv(&tile);
+  if (!job.finish.needed || tile.part & TRACEA_CONV_STOPS) return;
+  for (int64_t b = 0; b < c.count; ++b)
+    for (int64_t line = 0; line < tile.lines; ++line)
+      job.finish.line(n, c.first + b, at.row + line, at.col, tile.pixels,
+                      apart ? sums + b * tile.y_panel + line * tile.y_line : nullptr);
+}
+
+// Tiles [begin, end) of one channel group.
+inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t begin, int64_t end) {
+  const ConvColumn c = column_of(job, index);
+  const int64_t blocks = job.tap.blocks;
+  tracea_conv_tile tile = job.tap;
+  tile.nv = static_cast<int32_t>(c.count);
+  tile.bias = job.bias ? job.bias + c.first * kLanes : nullptr;
+  tile.lo = job.finish.lo, tile.hi = job.finish.hi;
+  for (int64_t block = 0; block < blocks; block += job.part) {
+    const int64_t count = least(job.part, blocks - block);
+    const bool last = block + count == blocks;
+    tile.blocks = count;
+    tile.last = last ? job.tap.last : job.tap.depth;
+    tile.part = (block ? TRACEA_CONV_CONTINUES : 0) | (last ? 0 : TRACEA_CONV_STOPS);
+    tile.w = job.tap.w + c.first * tile.w_panel + block * tile.w_block;
+    const int64_t steps = count * tile.rows * tile.cols, lines = count * tile.w_block / kLanes;
+    const char* next = reinterpret_cast<const char*>(
+        last ? job.tap.w + (c.first + c.count) * tile.w_panel : tile.w + count * tile.w_block);
+    const bool more = !last || index + 1 < job.columns;
+    tile.prefetch_lines =
+        more && begin == 0 ? static_cast<int32_t>(ceil_div(lines, steps * (end - begin))) : 0;
+    const int64_t* s = job.x_strides;
+    const float* x = job.x->f32() + n * s[0] + c.group * job.x_group + block * s[1];
+    int64_t asked = 0;
+    ConvPlace at(job, begin);
+    for (int64_t t = begin; t < end; ++t) {
+      if (asked >= lines) tile.prefetch_lines = 0;
+      tile.prefetch = next + asked * kAlign;
+      asked += tile.prefetch_lines * steps;
+      conv_tile(job, tile, x, n, c, at);
+      at.next(job, tile.pixels);
+    }
+  }
+}
+
+inline void conv_task(void* usr, size_t index) {
+  const ConvJob& job = *static_cast<const ConvJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index), chunk = task % job.chunks;
+  const int64_t band = task / job.chunks % job.bands, n = task / job.chunks / job.bands;
+  const int64_t tiles = job.units * job.across;
+  const int64_t begin = tiles * band / job.bands, end = tiles * (band + 1) / job.bands;
+  const int64_t last = least(job.columns, (chunk + 1) * job.per_task);
+  for (int64_t i = chunk * job.per_task; i < last; ++i) conv_column(job, n, i, begin, end);
+}
+
+inline bool check_conv_of(Signature& call, const ConvTypes& types) {
+  bool ok = check_finish(call, 11, types);
+  for (int32_t i = 0; i < 5; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
+  return ok && call.parameter(5, 1, kLanes) && call.parameter(6, 1, kLanes);
+}
+inline bool check_conv(Signature& call) { return check_conv_of(call, {5, 6}); }
+
+// The last input block has an even number of channels: pairs are whole.
+inline bool check_conv_bf16(Signature& call) {
+  return check_conv_of(call, {5, 7, ORT_BF16, ORT_BF16, true}) &&
+         (call.integer(6) % 2 == 0 || call.fail("a pair of which one channel is missing"));
+}
+
+// Whether lines of x, y and every operand follow each other without a gap.
+inline bool joins_lines(const Box& x, const Finish& finish) {
+  const Canvas& y = finish.canvas;
+  const int64_t row = y.width * kLanes;
+  const Halo& halo = y.halo;
+  if (y.height == 1 || (halo.top | halo.left | halo.bottom | halo.right)) return false;
+  bool ok = x.dims[3] == y.width && x.strides[2] == row && y.box->strides[2] == row &&
+            (!finish.add || finish.add->strides[2] == row);  // in elements
+  for (int32_t i = 1; ok && finish.type && i < finish.type->operands; ++i) {
+    const Box& box = finish.extra[i - 1];
+    ok = box.strides[2] == box.strides[3] * y.width;
+  }
+  return ok;
+}
+
+// How the outputs are cut, and how much one task takes: as the plan says, else what suits sizes.
+inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut& cut) {
+  const tracea_isa_table& isa = *run.host.isa;
+  const tracea_conv_tile& tap = job.tap;
+  const int64_t widest = cut.pixels ? least(cut.pixels, isa.conv_pixels) : isa.conv_pixels;
+  const bool pairs = job.width <= isa.conv_pixels / 2 && job.height > 1;
+  job.lines = pairs && cut.lines != 1 ? 2 : 1;
+  job.across = ceil_div(job.width, widest);
+  job.narrow = job.width / job.across, job.wider = job.width % job.across;
+  job.units = ceil_div(job.height, job.lines);
+  job.columns = job.groups * ceil_div(job.per_group, isa.conv_nv);
+  const int64_t panel = tap.w_block * isa.conv_nv * 4, weights = job.blocks * tap.w_panel * 4;
+  const int64_t part = cut.part ? least(cut.part, tap.blocks) : most(1, kPanelBytes / panel);
+  job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
+  if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
+
+  const int64_t tiles = job.units * job.across;
+  const int64_t input = tap.blocks * job.groups * job.height * stride_h * job.width * tap.x_step *
+                        static_cast<int64_t>(sizeof(float));
+  job.bands = 1;
+  if (job.columns > 1 && (input > kSmallInput || weights < input))
+    job.bands = ceil_div(input, kBandBytes);
+  job.bands = most(1, least(job.bands, tiles / 4));
+  if (cut.bands) job.bands = least(cut.bands, tiles);
+  const double work = static_cast<double>(tiles) * static_cast<double>(widest) *
+                      static_cast<double>(job.blocks * tap.w_panel);
+  const int64_t wanted = least(4 * run.host.processors, static_cast<int64_t>(work / kConvTask));
+  const int64_t columns = least(job.columns, ceil_div(wanted, most(job.images * job.bands, 1)));
+  job.per_task = ceil_div(job.columns, most(columns, 1));
+  if (cut.columns) job.per_task = least(cut.columns, job.columns);
+  job.chunks = ceil_div(job.columns, job.per_task);
+  if (!cut.bands && job.images * job.bands * job.chunks < wanted)
+    job.bands = most(job.bands, least(tiles, ceil_div(wanted, job.images * job.chunks)));
+}
+
+inline bool run_conv(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &w = views[1];
+  const int64_t stride_h = call.ints[0], stride_w = call.ints[1];
+  const int64_t dilation_h = call.ints[2], dilation_w = call.ints[3];
+  ConvJob job = {};
+  job.groups = call.ints[4];
+  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "conv");
+  const Canvas& y = job.finish.canvas;
+  job.images = y.box->dims[0], job.blocks = y.box->dims[1];
+  job.height = y.height, job.width = y.width;
+  if (job.images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
+  const int64_t inputs = w.dims[1], rows = w.dims[2], cols = w.dims[3];
+  const bool pairs = call.views[0].type == ORT_BF16;
+  const int64_t lanes = lanes_of(call.views[0].type);
+  const int32_t rank = pairs ? 7 : 6;
+  if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || empty(w, rank) ||
+      !dense_from(w, 0, rank) || !w.is(job.blocks) || w.dims[4] != lanes ||
+      w.dims[5] != kLanes || (pairs && w.dims[6] != 2) || job.blocks % job.groups ||
+      x.dims[0] != job.images || x.dims[1] % job.groups || x.dims[1] / job.groups != inputs ||
+      x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
+      x.dims[3] < reach(y.width, stride_w, cols, dilation_w))
+    return misfit(run, "conv");
+  job.conv = pairs ? run.host.isa->conv_bf16 : run.host.isa->conv;
+  job.x = &x;
+  job.bias = views[2].data ? views[2].f32() : nullptr;
+  job.per_group = job.blocks / job.groups;
+  const int64_t* steps = job.x_strides;
+  job.x_group = inputs * steps[1];
+  job.x_step_row = stride_h * steps[2];
+  tracea_conv_tile& tap = job.tap;
+  tap.blocks = inputs, tap.rows = rows, tap.cols = cols;
+  tap.depth = lanes, tap.last = job.groups > 1 ? lanes : call.ints[6] * lanes / kLanes;
+  tap.x_block = steps[1], tap.x_row = dilation_h * steps[2];
+  tap.x_col = dilation_w * lanes, tap.x_depth = 1;
+  tap.x_step = stride_w * lanes, tap.x_line = job.x_step_row;
+  tap.w = w.f32();
+  tap.w_row = cols * lanes * kLanes, tap.w_block = rows * tap.w_row;
+  tap.w_panel = inputs * tap.w_block;
+  lay_finish(job.finish, tap);
+  if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.finish)) {
+    job.width *= job.height, job.height = 1;
+    job.finish.canvas.width = job.width, job.finish.canvas.height = 1;
+  }
+  divide_conv(run, job, stride_h, choose_cut(call, job.images));
+  return run.parallel(job.images * job.bands * job.chunks, conv_task, &job);
+}
+
+}  // namespace tracea

@@ -1,0 +1,134 @@
+// Convolutions that read a plain value, [N, C, H, W] of any strides, and write a blocked one.
+//
+// The register tile takes kernel columns for its innermost taps.  Nothing is copied: kernel rows
+// outside the image are left out, and so are kernel columns, for the outputs at the left and right
+// edge, one by one.
+#pragma once
+#include "runtime/blocked.h"
+
+namespace tracea {
+
+constexpr int64_t kStemRows = 4;  // output rows per task
+
+struct StemJob {
+  tracea_conv_fn conv;
+  tracea_conv_tile tap;
+  Finish finish;
+  const Box* x;
+  const float* bias;
+  int64_t blocks, nv, widest, kernel_h, kernel_w;
+  int64_t stride_h, stride_w, dilation_h, dilation_w, top, left;
+  int64_t tasks_per_image;
+};
+
+// Taps [first, end) of `taps` that lie inside [0, size) when the first one is at `at`.
+struct Taps {
+  int64_t first, end;
+};
+inline Taps inside(int64_t at, int64_t taps, int64_t dilation, int64_t size) {
+  const int64_t first = at < 0 ? ceil_div(-at, dilation) : 0;
+  const int64_t end = at >= size ? 0 : ceil_div(size - at, dilation);
+  return {least(first, taps), most(least(first, taps), least(end, taps))};
+}
+
+// Outputs [col, end) of a row for one group of blocks, kernel columns `taps`.
+inline void stem_tile(const StemJob& job, tracea_conv_tile& tile, int64_t n, int64_t block,
+                      int64_t row, const Taps& rows, int64_t col, int64_t end, const Taps& cols) {
+  const int64_t* s = job.x->strides;
+  const int64_t y = row * job.stride_h - job.top + rows.first * job.dilation_h;
+  const int64_t x = col * job.stride_w - job.left + cols.first * job.dilation_w;
+  tile.pixels = static_cast<int32_t>(end - col);
+  tile.rows = rows.end - rows.first;
+  tile.depth = tile.last = cols.end - cols.first;
+  if (tile.depth == 0) tile.rows = 0;
+  tile.x = job.x->f32() + n * s[0];
+  if (tile.rows) tile.x += y * s[2] + x * s[3];
+  tile.w = job.tap.w + block * tile.w_panel + (rows.first * job.kernel_w + cols.first) * kLanes;
+  tile.y = job.finish.canvas.at(n, block, row, col);
+  tile.add = job.finish.add_at(n, block, row, col);
+  alignas(64) float sums[kTileFloats];
+  const bool apart = job.finish.apart();
+  tile.lines = 1;
+  if (apart) set_apart(tile, sums);
+  job.conv(&tile);
+  for (int64_t b = 0; apart && b < tile.nv; ++b)
+    job.finish.line(n, block + b, row, col, end - col, sums + b * tile.y_panel);
+}
+
+inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) {
+  const int64_t width = job.finish.canvas.width, size = job.x->dims[3];
+  tracea_conv_tile tile = job.tap;
+  tile.nv = static_cast<int32_t>(least(job.nv, job.blocks - block));
+  tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
+  const Taps rows =
+      inside(row * job.stride_h - job.top, job.kernel_h, job.dilation_h, job.x->dims[2]);
+  const Taps all = {0, job.kernel_w};
+  const auto cols_of = [&](int64_t col) {
+    return inside(col * job.stride_w - job.left, job.kernel_w, job.dilation_w, size);
+  };
+  const int64_t past = size + job.left - (job.kernel_w - 1) * job.dilation_w;
+  const int64_t begin = least(width, ceil_div(job.left, job.stride_w));
+  const int64_t end = most(begin, least(width, past <= 0 ? 0 : ceil_div(past, job.stride_w)));
+  for (int64_t col = 0; col < begin; ++col)
+    stem_tile(job, tile, n, block, row, rows, col, col + 1, cols_of(col));
+  const int64_t across = ceil_div(end - begin, job.widest);
+  for (int64_t i = 0; i < across; ++i)
+    stem_tile(job, tile, n, block, row, rows, begin + (end - begin) * i / across,
+              begin + (end - begin) * (i + 1) / across, all);
+  for (int64_t col = end; col < width; ++col)
+    stem_tile(job, tile, n, block, row, rows, col, col + 1, cols_of(col));
+  if (job.finish.apart()) return;
+  for (int64_t b = block; b < block + tile.nv; ++b) job.finish.line(n, b, row, 0, width);
+}
+
+inline void stem_task(void* usr, size_t index) {
+  const StemJob& job = *static_cast<const StemJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index), n = task / job.tasks_per_image;
+  const int64_t first = task % job.tasks_per_image * kStemRows;
+  const int64_t last = least(job.finish.canvas.height, first + kStemRows);
+  for (int64_t block = 0; block < job.blocks; block += job.nv)
+    for (int64_t row = first; row < last; ++row) stem_row(job, n, block, row);
+}
+
+inline bool check_conv_stem_of(Signature& call, bool rounds) {
+  bool ok = check_finish(call, 13, {4, 5, ORT_F32, ORT_F32, rounds});
+  for (int32_t i = 0; i < 8; ++i) ok = ok && call.parameter(i, i < 4, kMaxStep);
+  return ok && call.parameter(8, 1, kLanes);
+}
+inline bool check_conv_stem(Signature& call) { return check_conv_stem_of(call, false); }
+inline bool check_conv_stem_bf16(Signature& call) { return check_conv_stem_of(call, true); }
+
+inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &w = views[1];
+  StemJob job = {};
+  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "conv_stem");
+  const Canvas& y = job.finish.canvas;
+  job.blocks = y.box->dims[1];
+  const int64_t images = y.box->dims[0];
+  if (images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
+  if (empty(x, 4) || empty(w, 5) || !dense_from(w, 0, 5) || !w.is(job.blocks, x.dims[1]) ||
+      w.dims[4] != kLanes || x.dims[0] != images)
+    return misfit(run, "conv_stem");
+  const tracea_isa_table& isa = *run.host.isa;
+  job.conv = call.opcode == kConvStemBf16 ? isa.conv_stem_bf16 : isa.conv;
+  job.nv = run.host.isa->conv_nv, job.widest = run.host.isa->conv_pixels;
+  job.x = &x;
+  job.bias = views[2].data ? views[2].f32() : nullptr;
+  job.kernel_h = w.dims[2], job.kernel_w = w.dims[3];
+  job.stride_h = call.ints[0], job.stride_w = call.ints[1];
+  job.dilation_h = call.ints[2], job.dilation_w = call.ints[3];
+  job.top = call.ints[4], job.left = call.ints[5];
+  tracea_conv_tile& tap = job.tap;
+  tap.blocks = x.dims[1], tap.cols = 1, tap.lines = 1;
+  tap.x_block = x.strides[1], tap.x_row = job.dilation_h * x.strides[2];
+  tap.x_depth = job.dilation_w * x.strides[3], tap.x_step = job.stride_w * x.strides[3];
+  tap.w = w.f32();
+  tap.w_row = job.kernel_w * kLanes, tap.w_block = job.kernel_h * tap.w_row;
+  tap.w_panel = x.dims[1] * tap.w_block;
+  lay_finish(job.finish, tap);
+  tap.lo = job.finish.lo, tap.hi = job.finish.hi;
+  job.tasks_per_image = ceil_div(y.height, kStemRows);
+  return run.parallel(images * job.tasks_per_image, stem_task, &job);
+}
+
+}  // namespace tracea

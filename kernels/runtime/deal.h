@@ -1,0 +1,94 @@
+// Channels of blocked values dealt out anew: put together, shuffled in groups, a range of them kept.
+//
+// Channel c of the result is channel (first + c) of the parts' channels put one after another and
+// shuffled: of `groups` piles, one from each in turn.
+#pragma once
+#include "runtime/blocked.h"
+#include "runtime/rows.h"
+
+namespace tracea {
+
+constexpr int kMaxDealt = 9;  // parts of one call
+constexpr int64_t kMaxDealtChannels = 1 << 20;
+
+struct DealJob {
+  tracea_deal_fn deal;
+  Canvas y;
+  const Box* x;
+  const int64_t* channels;  // of each part
+  int64_t groups, first, count, total;
+  int64_t rows, tasks;  // rows per task; tasks per block
+};
+
+// The part that holds a channel of the result, and the channel there.
+struct Card {
+  int64_t part, channel;
+};
+inline Card card_at(const DealJob& job, int64_t index) {
+  const int64_t at = job.first + index;
+  int64_t channel = at % job.groups * (job.total / job.groups) + at / job.groups, part = 0;
+  while (channel >= job.channels[part]) channel -= job.channels[part++];
+  return {part, channel};
+}
+
+inline void deal_task(void* usr, size_t index) {
+  const DealJob& job = *static_cast<const DealJob*>(usr);
+  const int64_t blocks = job.y.box->dims[1], at = static_cast<int64_t>(index);
+  const int64_t block = at / job.tasks % blocks, n = at / job.tasks / blocks;
+  const int64_t first = at % job.tasks * job.rows, last = least(job.y.height, first + job.rows);
+  tracea_deal_tile tile = {};
+  tile.pixels = job.y.width;
+  int64_t parts[kLanes];
+  const float* start[kLanes];
+  for (int64_t lane = 0; lane < kLanes; ++lane) {  // lanes past the last channel hold anything
+    const Card card = card_at(job, least(block * kLanes + lane, job.count - 1));
+    const Box& x = job.x[card.part];
+    parts[lane] = card.part;
+    start[lane] = x.f32() + n * x.strides[0] + card.channel / kLanes * x.strides[1];
+    tile.lane[lane] = card.channel % kLanes;
+  }
+  for (int64_t row = first; row < last; ++row) {
+    for (int64_t lane = 0; lane < kLanes; ++lane)
+      tile.from[lane] = start[lane] + row * job.x[parts[lane]].strides[2];
+    tile.y = job.y.row(n, block, row);
+    job.deal(&tile);
+    job.y.clear(n, block, row, 1, 0, tile.pixels);
+  }
+}
+
+inline bool check_deal(Signature& call) {
+  const int32_t parts = call.views() - 1;
+  bool ok = call.no_chain() && (parts >= 1 || call.fail("no parts")) &&
+            (parts <= kMaxDealt || call.fail("too many parts")) &&
+            call.counts(7 + parts, 0, parts + 1);
+  for (int32_t v = 0; ok && v < parts; ++v)
+    ok = call.reads(v, 5) && call.parameter(7 + v, 1, kMaxDealtChannels);
+  return ok && call.writes(parts, 5) && call.parameter(0, 1, kMaxDealtChannels) &&
+         call.parameter(1, 0, kMaxDealtChannels * kMaxDealt) &&
+         call.parameter(2, 1, kMaxDealtChannels * kMaxDealt) && check_halo(call, 3);
+}
+
+inline bool run_deal(Run& run, const Call& call, const Box* views) {
+  const int32_t parts = call.view_count - 1;
+  const Box& y = views[parts];
+  DealJob job = {};
+  job.deal = run.host.isa->deal;
+  job.x = views, job.channels = call.ints + 7;
+  job.groups = call.ints[0], job.first = call.ints[1], job.count = call.ints[2];
+  bool ok = open_canvas(y, call.ints + 3, &job.y);
+  for (int32_t v = 0; ok && v < parts; ++v) {
+    const Box& x = views[v];
+    job.total += job.channels[v];
+    ok = blocked(x) && x.is(y.dims[0], ceil_div(job.channels[v], kLanes)) &&
+         x.dims[2] == job.y.height && x.dims[3] == job.y.width;
+  }
+  if (!ok || job.total % job.groups || job.first + job.count > job.total ||
+      y.dims[1] != ceil_div(job.count, kLanes))
+    return misfit(run, "deal");
+  if (empty(y, 5) || job.y.height == 0 || job.y.width == 0) return true;
+  job.rows = least(job.y.height, most(1, kGrain / kLanes / job.y.width));
+  job.tasks = ceil_div(job.y.height, job.rows);
+  return run.parallel(y.dims[0] * y.dims[1] * job.tasks, deal_task, &job);
+}
+
+}  // namespace tracea

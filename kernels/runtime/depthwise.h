@@ -1,0 +1,106 @@
+// Depthwise convolutions over blocked values: some lines of one block of channels per task.
+#pragma once
+#include "runtime/blocked.h"
+
+namespace tracea {
+
+constexpr int64_t kDepthwiseTask = 64 * 1024;  // multiply-adds of vectors of 16
+
+struct DepthwiseJob {
+  tracea_depthwise_fn depthwise;
+  tracea_depthwise_tile tap;
+  Finish finish;
+  const Box* x;
+  int64_t x_strides[4];
+  const float *w, *bias;
+  int64_t w_block, x_step_row;
+  int64_t blocks, rows, tasks;  // rows per task; tasks per block
+};
+
+// A line whose sums lie apart until a chain rounds them, in pieces of about one length.
+inline void depthwise_pieces(const DepthwiseJob& job, tracea_depthwise_tile tile, int64_t n,
+                             int64_t block, int64_t row) {
+  alignas(64) float sums[kLinePiece * kLanes];
+  const int64_t width = job.finish.canvas.width, pieces = ceil_div(width, kLinePiece);
+  const float* x = tile.x;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t first = width * i / pieces, end = width * (i + 1) / pieces;
+    tile.pixels = end - first;
+    tile.x = x + first * tile.x_step;
+    tile.y = sums, tile.y_size = sizeof(float);
+    tile.add = job.finish.add_at(n, block, row, first);
+    job.depthwise(&tile);
+    job.finish.line(n, block, row, first, end - first, sums);
+  }
+}
+
+inline void depthwise_task(void* usr, size_t index) {
+  const DepthwiseJob& job = *static_cast<const DepthwiseJob*>(usr);
+  const int64_t at = static_cast<int64_t>(index), block = at / job.tasks % job.blocks;
+  const int64_t n = at / job.tasks / job.blocks, first = at % job.tasks * job.rows;
+  const Canvas& y = job.finish.canvas;
+  const int64_t last = least(y.height, first + job.rows);
+  tracea_depthwise_tile tile = job.tap;
+  tile.w = job.w + block * job.w_block;
+  tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
+  const float* x = job.x->f32() + n * job.x_strides[0] + block * job.x_strides[1];
+  for (int64_t row = first; row < last; ++row) {
+    tile.x = x + row * job.x_step_row;
+    if (job.finish.apart()) {
+      depthwise_pieces(job, tile, n, block, row);
+      continue;
+    }
+    tile.y = y.row(n, block, row);
+    tile.add = job.finish.add_at(n, block, row, 0);
+    job.depthwise(&tile);
+    job.finish.line(n, block, row, 0, y.width);
+  }
+}
+
+inline bool check_depthwise_of(Signature& call, const ConvTypes& types) {
+  bool ok = check_finish(call, 9, types);
+  for (int32_t i = 0; i < 4; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
+  return ok && call.parameter(4, 1, kLanes);
+}
+
+inline bool check_depthwise(Signature& call) { return check_depthwise_of(call, {5, 4}); }
+inline bool check_depthwise_bf16(Signature& call) {
+  return check_depthwise_of(call, {5, 4, ORT_BF16, ORT_F32, true});
+}
+
+inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &w = views[1];
+  const int64_t stride_h = call.ints[0], stride_w = call.ints[1];
+  const int64_t dilation_h = call.ints[2], dilation_w = call.ints[3];
+  DepthwiseJob job = {};
+  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "depthwise");
+  const Canvas& y = job.finish.canvas;
+  const int64_t images = y.box->dims[0];
+  job.blocks = y.box->dims[1];
+  if (images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
+  const int64_t rows = w.dims[1], cols = w.dims[2];
+  const int64_t lanes = lanes_of(call.views[0].type), *steps = job.x_strides;
+  if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || !x.is(images, job.blocks) || empty(w, 4) || !dense_from(w, 0, 4) ||
+      !w.is(job.blocks) || w.dims[3] != kLanes ||
+      x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
+      x.dims[3] < reach(y.width, stride_w, cols, dilation_w))
+    return misfit(run, "depthwise");
+  job.depthwise = lanes == kLanes ? run.host.isa->depthwise : run.host.isa->depthwise_bf16;
+  job.x = &x;
+  job.w = w.f32();
+  job.bias = views[2].data ? views[2].f32() : nullptr;
+  job.w_block = rows * cols * kLanes;
+  job.x_step_row = stride_h * steps[2];
+  tracea_depthwise_tile& tap = job.tap;
+  tap.rows = rows, tap.cols = cols, tap.pixels = y.width;
+  tap.x_row = dilation_h * steps[2], tap.x_col = dilation_w * lanes;
+  tap.x_step = stride_w * lanes;
+  const Layout layout = layout_of(job.finish);
+  tap.y_size = layout.y_size, tap.add_size = layout.add_size;
+  tap.lo = job.finish.lo, tap.hi = job.finish.hi;
+  job.rows = least(y.height, most(1, kDepthwiseTask / (y.width * rows * cols)));
+  job.tasks = ceil_div(y.height, job.rows);
+  return run.parallel(images * job.blocks * job.tasks, depthwise_task, &job);
+}
+
+}  // namespace tracea

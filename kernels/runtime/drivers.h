@@ -1,0 +1,131 @@
+// Which driver runs which opcode.
+#pragma once
+#include "runtime/attention.h"
+#include "runtime/block.h"
+#include "runtime/conv.h"
+#include "runtime/conv_plain.h"
+#include "runtime/conv_stem.h"
+#include "runtime/depthwise.h"
+#include "runtime/copy.h"
+#include "runtime/deal.h"
+#include "runtime/elementwise.h"
+#include "runtime/gemm.h"
+#include "runtime/gemm_blocks.h"
+#include "runtime/pool.h"
+#include "runtime/recurrent.h"
+#include "runtime/reduce.h"
+#include "runtime/resize.h"
+#include "runtime/round.h"
+#include "runtime/rows.h"
+#include "runtime/softmax.h"
+#include "runtime/winograd.h"
+
+namespace tracea {
+
+struct KernelDriver {
+  const char* name;
+  bool (*check)(Signature& call);
+  bool (*run)(Run& run, const Call& call, const Box* views);
+  bool (*held)(const tracea_isa_table& isa);  // the library has the kernel; null: needs none
+};
+
+constexpr auto holds_conv = [](const tracea_isa_table& t) { return t.conv != nullptr; };
+constexpr auto holds_conv_bf16 = [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; };
+constexpr auto holds_pool = [](const tracea_isa_table& t) { return t.pool != nullptr; };
+constexpr auto holds_block = [](const tracea_isa_table& t) { return t.unblock != nullptr; };
+
+constexpr KernelDriver kDrivers[] = {
+    // by opcode - 1
+    {"gemm", check_gemm, run_gemm, [](const tracea_isa_table& t) { return t.gemm != nullptr; }},
+    {"norm", check_norm, run_norm, [](const tracea_isa_table& t) { return t.norm_rms != nullptr; }},
+    {"elementwise", check_elementwise, run_elementwise, nullptr},
+    {"embedding", check_embedding, run_embedding,
+     [](const tracea_isa_table& t) { return t.gather != nullptr; }},
+    {"attention", check_attention, run_attention,
+     [](const tracea_isa_table& t) { return t.attention != nullptr; }},
+    {"conv", check_conv, run_conv, holds_conv},
+    {"conv_stem", check_conv_stem, run_conv_stem, holds_conv},
+    {"depthwise", check_depthwise, run_depthwise,
+     [](const tracea_isa_table& t) { return t.depthwise != nullptr; }},
+    {"winograd", check_winograd, run_winograd,
+     [](const tracea_isa_table& t) { return t.conv && t.winograd_out; }},
+    {"pool", check_pool, run_pool, holds_pool},
+    {"pool_all", check_pool_all, run_pool_all, holds_pool},
+    {"block", check_block, run_block, holds_block},
+    {"unblock", check_unblock, run_unblock, holds_block},
+    {"halo", check_halo_call, run_halo, nullptr},
+    {"conv_plain", check_conv_plain, run_conv_plain,
+     [](const tracea_isa_table& t) { return t.conv_plain != nullptr; }},
+    {"gemm_bf16", check_gemm_bf16, run_gemm,
+     [](const tracea_isa_table& t) { return t.gemm_bf16 != nullptr; }},
+    {"round_bf16", check_round, run_round,
+     [](const tracea_isa_table& t) { return t.round_bf16 != nullptr; }},
+    {"reduce", check_reduce, run_reduce,
+     [](const tracea_isa_table& t) { return t.reduce_rows != nullptr; }},
+    {"softmax", check_softmax, run_softmax,
+     [](const tracea_isa_table& t) { return t.softmax_rows != nullptr; }},
+    {"channel_norm", check_channel_norm, run_channel_norm,
+     [](const tracea_isa_table& t) { return t.norm_group != nullptr; }},
+    {"copy", check_copy, run_copy, [](const tracea_isa_table& t) { return t.copy != nullptr; }},
+    {"recurrent", check_recurrent, run_recurrent,
+     [](const tracea_isa_table& t) { return t.gru != nullptr; }},
+    {"gemm_blocks", check_gemm_blocks, run_gemm_blocks,
+     [](const tracea_isa_table& t) { return t.gemm_blocks && t.gemm_pack; }},
+    {"attention_bf16", check_attention_bf16, run_attention,
+     [](const tracea_isa_table& t) { return t.attention_bf16 != nullptr; }},
+    {"conv_bf16", check_conv_bf16, run_conv, holds_conv_bf16},
+    {"conv_stem_bf16", check_conv_stem_bf16, run_conv_stem, holds_conv_bf16},
+    {"depthwise_bf16", check_depthwise_bf16, run_depthwise,
+     [](const tracea_isa_table& t) { return t.depthwise_bf16 != nullptr; }},
+    {"winograd_bf16", check_winograd_bf16, run_winograd,
+     [](const tracea_isa_table& t) { return t.conv_bf16 && t.winograd_bf16_out; }},
+    {"resize", check_resize, run_resize,
+     [](const tracea_isa_table& t) { return t.resize != nullptr; }},
+    {"deal", check_deal, run_deal, [](const tracea_isa_table& t) { return t.deal != nullptr; }},
+    {"gemm_blocks_bf16", check_gemm_blocks_bf16, run_gemm_blocks,
+     [](const tracea_isa_table& t) { return t.gemm_blocks_bf16 && t.gemm_pack; }},
+};
+
+inline bool check_call(Call& call, Fault& fault) {
+  const KernelDriver& driver = kDrivers[call.opcode - 1];
+  Signature signature(call, fault, driver.name);
+  return driver.check(signature);
+}
+
+inline bool run_call(Run& run, const Program& program, int32_t index, const int64_t* symbols,
+                     const Memory* buffers) {
+  const Call& call = program.calls[index];
+  const KernelDriver& driver = kDrivers[call.opcode - 1];
+  if (driver.held && !driver.held(*run.host.isa))
+    return run.fault.fail("This library holds no kernel for %s.", driver.name);
+  Box views[kMaxViews];
+  for (int32_t i = 0; i < call.view_count; ++i)
+    if (!place(run, call.views[i], symbols, buffers, index, i, &views[i])) return false;
+  return driver.run(run, call, views) && !run.status;
+}
+
+// Runs every call, those of a loop once for each of its turns; `each(index)` runs one.
+template <class Each>
+bool run_calls(Run& run, const Program& program, int64_t* symbols, Each each) {
+  int32_t at = 0;
+  for (int32_t i = 0; i <= program.loop_count; ++i) {
+    const bool turns = i < program.loop_count;
+    const int32_t first = turns ? program.loops[i].first : program.call_count;
+    for (; at < first; ++at)
+      if (!each(at)) return false;
+    if (!turns) break;
+    const Loop& loop = program.loops[i];
+    int64_t extent, *start = &symbols[program.symbol_count + 2 * i], *end = start + 1;
+    if (!evaluate(loop.extent, symbols, &extent) || extent > INT64_MAX - loop.step)
+      return run.fault.fail("The rows of loop %d cannot be counted.", i);
+    for (*start = 0; *start < extent; *start += loop.step) {
+      *end = least(*start + loop.step, extent);
+      for (at = first; at <= loop.last; ++at)
+        if (!each(at)) return false;
+    }
+    at = loop.last + 1;
+  }
+  return true;
+}
+
+}  // namespace tracea

@@ -1,0 +1,197 @@
+// The GEMM driver: checks the views, picks the tasks for the operands' layout and divides the work.
+#pragma once
+#include "runtime/check.h"
+#include "runtime/gemm_rows.h"
+#include "runtime/gemm_tile.h"
+#include "runtime/run.h"
+
+namespace tracea {
+
+constexpr int64_t kNearFloats = 192 * 1024;  // of a column of w that stay in a core's own cache
+constexpr int64_t kDepthBlock = 2048;        // steps of k where they do not
+constexpr int64_t kPackFloats = 64 * 1024;   // of w packed at a time
+constexpr int64_t kMaxParts = 16;            // results side by side
+constexpr int64_t kThinPack = 256;           // steps of k packed at a time where rows lie apart
+constexpr int64_t kThinBlock = 64;           // and between columns where such rows stay in place
+
+enum WeightLayout : int64_t { kPanels, kPlain, kTurned, kPairPanels, kMixedPanels };
+
+inline Driver choose_driver(const Call& call, int64_t m) {
+  Driver driver = {INT32_MAX, 0, 128, 0, m > 4};  // few rows stream at full speed unaided
+  for (int32_t i = 0; i < call.driver_count; ++i) {
+    driver = call.drivers[i];
+    if (m <= driver.max_rows) break;
+  }
+  return driver;
+}
+
+// Blocks of k, each a multiple of 16 but the last.
+inline void divide_k(GemmJob& job, int64_t wanted) {
+  job.k_blocks = most(1, ceil_div(job.k, most(wanted, 64)));
+  job.k_block = ceil_div(ceil_div(job.k, job.k_blocks), TRACEA_PANEL) * TRACEA_PANEL;
+  job.k_blocks = most(1, ceil_div(job.k, most(job.k_block, 1)));
+}
+
+// Columns, groups of them and chunks of rows: enough tasks for every processor, of rows first
+// enough to make use of a packed panel.
+inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) {
+  const int64_t widest = job.nv, panels = ceil_div(job.n, TRACEA_PANEL);
+  int64_t width = driver.tile_panels ? least(driver.tile_panels, widest) : widest;
+  const int64_t wanted = processors > 1 ? 4 * processors : 1;
+  job.chunks = ceil_div(job.m, driver.row_chunk);
+  const auto tasks = [&](int64_t group) {
+    return job.items * job.chunks * ceil_div(ceil_div(panels, width), group);
+  };
+  if (!driver.panel_group) {
+    while (tasks(1) < wanted && job.m / (2 * job.chunks) >= 64) job.chunks *= 2;
+    while (!driver.tile_panels && tasks(1) < processors && width > 1) --width;
+  }
+  job.columns = ceil_div(panels, width);
+  const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
+  divide_k(job, large || job.packs ? kDepthBlock : job.k);
+  if (job.packs && job.w_column == 1) divide_k(job, least(job.k_block, kThinPack));
+  int64_t together = job.m >= 64 ? 1 : least(most(job.columns / 4, 1), job.m >= 32 ? 2 : 4);
+  if (job.packs) together = most(1, kPackFloats / (width * TRACEA_PANEL * most(job.k_block, 1)));
+  else if (job.w_exact) divide_k(job, kThinBlock), together = 16;
+  else if (job.k_blocks > 1) together = 8;
+  while (together > 1 && tasks(together) < wanted) together /= 2;
+  job.per_group = least(job.columns, driver.panel_group ? driver.panel_group : together);
+  constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
+  const double work = static_cast<double>(job.m) * static_cast<double>(job.n) *
+                      static_cast<double>(job.k);
+  job.per_task = 1;
+  if (work < kSmall) {
+    job.per_group = job.columns;
+    job.per_task = most(1, static_cast<int64_t>(kSmall / most(static_cast<int64_t>(work), 1)));
+  }
+  job.groups = ceil_div(job.columns, job.per_group);
+  job.prefetch = driver.prefetch && !job.w_exact;
+}
+
+inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
+  divide_work(job, driver, run.host.processors);
+  const int64_t tasks = ceil_div(job.items, job.per_task) * job.groups * job.chunks;
+  const int64_t width = (ceil_div(ceil_div(job.n, TRACEA_PANEL), job.columns) * job.per_group) *
+                        TRACEA_PANEL;
+  job.packed_floats = job.packs ? width * job.k_block : 0;
+  job.sum_row = !in_place(job) && job.k_blocks > 1 ? width : 0;
+  const int64_t sums = job.sum_row * ceil_div(job.m, job.chunks);
+  Scratch scratch(run);
+  if (job.packed_floats + sums > 0 &&
+      !make_slots(run, scratch, tasks, (job.packed_floats + sums) * 4, &job.slots))
+    return false;
+  return run.parallel(tasks, gemm_task, &job);
+}
+
+inline bool check_gemm_of(Signature& call, int64_t lowest, int64_t highest) {
+  const tracea_chain_type* chain = call.chain();
+  if (!call.takes_ints(2) || !call.parameter(0, lowest, highest) || !call.parameter(1, 1, kMaxParts))
+    return false;
+  const int32_t parts = static_cast<int32_t>(call.integer(1));
+  const int32_t extra = chain ? chain->operands - 1 : 0, results = chain ? chain->results : parts;
+  if (chain && parts > 1) return call.fail("a chain over several products");
+  if (chain &&
+      (chain->operands < 1 || chain->kind[0] != TRACEA_FULL || chain->type[0] != ORT_F32))
+    return call.fail("a chain that does not begin with the product");
+  if (!call.counts(2, 0, 3 + extra + results)) return false;
+  const int64_t layout = call.integer(0);
+  const int32_t rank = call.rank(0), panels = layout == kPanels ? 1 : layout >= kPairPanels ? 2 : 0;
+  if (rank < 2 || rank + panels > kMaxRank || (panels == 2 && rank > 2))
+    return call.fail("operands that are no matrices");
+  bool ok = call.reads(0, rank, layout == kPairPanels ? ORT_BF16 : ORT_F32) &&
+            call.reads(1, rank + panels, panels == 2 ? ORT_BF16 : ORT_F32) && call.may_read(2, 1);
+  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(3 + i, rank, chain->type[i + 1]);
+  for (int32_t i = 0; i < results; ++i)
+    ok = ok && call.writes(3 + extra + i, rank, chain ? chain->result[i] : ORT_F32);
+  return ok;
+}
+
+inline bool check_gemm(Signature& call) { return check_gemm_of(call, kPanels, kTurned); }
+inline bool check_gemm_bf16(Signature& call) {
+  return check_gemm_of(call, kPairPanels, kMixedPanels);
+}
+
+// Whether an [..., M, N] operand lies as its kind says; then the chain stays inside the view.
+inline bool lies_as(const GemmJob& job, const Box& box, uint8_t kind) {
+  const bool by_row = kind == TRACEA_FULL || kind == TRACEA_COL;
+  const bool by_column = kind == TRACEA_FULL || kind == TRACEA_ROW;
+  const int64_t *dims = box.dims + job.outer, *strides = box.strides + job.outer;
+  return dims[0] == job.m && (job.parts > 1 || dims[1] == job.n) && (by_row || job.m == 1 || strides[0] == 0) &&
+         (job.n == 1 || strides[1] == by_column);
+}
+
+inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& job) {
+  const Box &x = *job.x, &w = *job.w, &y = job.results[0];
+  const int32_t o = job.outer;
+  const int64_t layout = call.ints[0], *wide = w.dims + o;
+  job.m = x.dims[o], job.k = x.dims[o + 1];
+  bool sized = true;
+  for (int32_t i = 0; i < job.parts; ++i)
+    sized = sized && !__builtin_add_overflow(job.n, job.results[i].dims[o + 1], &job.n);
+  bool ok = sized && (!job.bias || (job.bias->is(job.n) && (job.n <= 1 || job.bias->strides[0] == 1)));
+  if (layout == kPanels)
+    ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && wide[1] == job.k &&
+         wide[2] == TRACEA_PANEL && w.strides[o + 2] == 1;
+  else if (layout >= kPairPanels)  // x and w as lanes of two elements
+    ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && 2 * wide[1] == job.k &&
+         wide[2] == TRACEA_PANEL && wide[3] == 2 && w.strides[2] == 2 && w.strides[3] == 1 &&
+         w.strides[1] == 2 * TRACEA_PANEL && w.strides[0] % 2 == 0 && x.strides[1] == 1 &&
+         (layout == kMixedPanels || x.strides[0] % 2 == 0);
+  else ok = ok && wide[layout == kPlain ? 0 : 1] == job.k && wide[layout == kPlain ? 1 : 0] == job.n;
+  const int32_t results = job.type ? job.type->results : job.parts;
+  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(job, job.results[i], TRACEA_FULL);
+  for (int32_t i = 1; ok && job.type && i < job.type->operands; ++i)
+    ok = lies_as(job, job.extra[i - 1], job.type->kind[i]);
+  job.items = 1;
+  for (int32_t axis = 0; ok && axis < o; ++axis) {
+    job.items *= y.dims[axis];  // no more than the result has elements
+    for (int32_t v = 0; v < call.view_count; ++v)
+      ok = ok && (v == 2 || views[v].dims[axis] == y.dims[axis]);
+  }
+  return ok || run.fault.fail("The views of a gemm do not fit together (M %lld, N %lld, K %lld).",
+                              static_cast<long long>(job.m), static_cast<long long>(job.n),
+                              static_cast<long long>(job.k));
+}
+
+inline bool run_gemm(Run& run, const Call& call, const Box* views) {
+  GemmJob job = {};
+  job.isa = run.host.isa;
+  job.type = call.chain_type();
+  job.chain = job.type ? job.isa->chain[call.chain] : nullptr;
+  job.x = &views[0], job.w = &views[1];
+  job.bias = views[2].data ? &views[2] : nullptr;
+  job.extra = &views[3];
+  job.results = job.extra + (job.type ? job.type->operands - 1 : 0);
+  job.parts = static_cast<int32_t>(call.ints[1]);
+  job.outer = call.views[0].rank - 2;
+  if (!gemm_shapes(run, call, views, job)) return false;
+  if (job.items == 0 || job.m == 0 || job.n == 0) return true;
+  const int64_t *x = job.x->strides + job.outer, *w = job.w->strides + job.outer;
+  const int64_t layout = call.ints[0];
+  job.x_row = x[0], job.x_step = x[1];
+  job.kernel = job.isa->gemm;
+  job.mr = job.isa->gemm_mr, job.nv = job.isa->gemm_nv;
+  if (layout == kPanels) {
+    job.w_panel = w[0], job.w_row = w[1], job.w_column = 1;
+  } else if (layout >= kPairPanels) {
+    if (layout == kPairPanels) {
+      job.kernel = job.isa->gemm_bf16, job.end = job.isa->gemm_bf16_end;
+      job.mr = job.isa->pairs_mr, job.nv = job.isa->pairs_nv;
+      job.x_row /= 2;
+    } else {
+      job.kernel = job.isa->gemm_mixed;
+      job.x_step = 2;
+    }
+    job.k /= 2, job.w_panel = w[0] / 2, job.w_row = TRACEA_PANEL, job.w_column = 1;
+  } else {
+    job.w_panel = TRACEA_PANEL;
+    job.w_row = w[layout == kPlain ? 0 : 1], job.w_column = w[layout == kPlain ? 1 : 0];
+    const bool along = job.k <= 1 || (job.w_row == 1 && job.x_step == 1);
+    if (along && job.m <= kDotRows) return run_dot(run, job);
+    job.w_exact = (job.n == 1 || job.w_column == 1) && job.m <= kDotRows;
+    job.packs = !job.w_exact;
+  }
+  return run_tiles(run, job, choose_driver(call, job.m));
+}
+
+}  // namespace tracea

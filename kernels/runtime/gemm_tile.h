@@ -1,0 +1,279 @@
+// Tasks of a GEMM by register tiles: y = chain(x * w + bias), some panels times some rows each.
+//
+// Order inside a task: blocks of k outside, then panels, then row blocks, so that a panel of
+// weights stays in L1 or L2 while rows stream by; the next panel is prefetched meanwhile.
+// Weights that do not lie in panels are packed block by block.  A block of k takes up the sums
+// where the last one left them: the order of additions does not depend on blocks.
+#pragma once
+#include "runtime/slots.h"
+
+namespace tracea {
+
+constexpr int kMaxTile = 32 * 64;  // floats of the largest register tile
+
+struct GemmJob {
+  const tracea_isa_table* isa;
+  tracea_gemm_fn kernel;
+  tracea_gemm_end_fn end;  // or null
+  tracea_chain_fn chain;
+  const tracea_chain_type* type;
+  const Box *x, *w, *bias, *extra, *results;  // bias may be null
+  int32_t parts;                              // results side by side; with a chain one
+  int32_t outer;                              // leading axes: as many products of their own
+  int32_t mr, nv;          // largest register tile
+  int64_t items, m, n, k;
+  int64_t x_row, x_step;   // strides of x between rows and along k
+  int64_t w_row, w_column; // strides of w along k and between columns; panels: 16 and 1
+  int64_t w_panel;         // stride between panels; plain: 16 columns
+  int32_t w_exact, packs, prefetch;
+  int64_t columns, per_group, groups, chunks, per_task;  // tasks: items / per_task * groups * chunks
+  int64_t k_block, k_blocks;
+  int64_t packed_floats, sum_row;  // one task's scratch: packed weights; floats between rows of sums
+  Slots slots;
+};
+
+// The operands of one product.
+struct Item {
+  int64_t index;
+  const float *x, *w;
+  const char* extra[TRACEA_MAX_OPERANDS];
+  char* result[TRACEA_MAX_RESULTS];  // without a chain: the first part
+};
+
+// Where item `at` of a view begins, in elements.
+inline int64_t item_offset(const GemmJob& job, const Box& box, int64_t at) {
+  int64_t offset = 0;
+  for (int32_t axis = job.outer; axis-- > 0; at /= job.results[0].dims[axis])
+    offset += at % job.results[0].dims[axis] * box.strides[axis];
+  return offset;
+}
+
+inline Item item_of(const GemmJob& job, int64_t at) {
+  Item item;
+  item.index = at;
+  item.x = job.x->f32() + item_offset(job, *job.x, at);
+  item.w = job.w->f32() + item_offset(job, *job.w, at);
+  const int32_t operands = job.type ? job.type->operands : 1;
+  for (int32_t i = 1; i < operands; ++i)
+    item.extra[i - 1] = job.extra[i - 1].data + item_offset(job, job.extra[i - 1], at) *
+                                                    element_size(job.type->type[i]);
+  for (int32_t i = 0; i < (job.type ? job.type->results : 1); ++i)
+    item.result[i] = job.results[i].data + item_offset(job, job.results[i], at) *
+                                               (job.type ? element_size(job.type->result[i]) : 4);
+  return item;
+}
+
+// Register-tile column `i` starts at this panel; tiles are of nearly equal width.
+inline int64_t first_panel(const GemmJob& job, int64_t i) {
+  return ceil_div(job.n, TRACEA_PANEL) * i / job.columns;
+}
+
+struct GemmTile {
+  int64_t row, column;
+  int32_t rows, columns;
+};
+
+inline void finish_tile(const GemmJob& job, const Item& item, const GemmTile& at, const float* c,
+                        int64_t ldc) {
+  tracea_chain_tile tile = {};
+  tile.rows = at.rows;
+  tile.cols = at.columns;
+  tile.in[0] = c;
+  tile.in_stride[0] = ldc;
+  for (int32_t i = 1; i < job.type->operands; ++i) {
+    const int64_t stride = job.extra[i - 1].strides[job.outer];
+    const uint8_t kind = job.type->kind[i];
+    const bool by_row = kind == TRACEA_FULL || kind == TRACEA_COL;
+    const bool by_column = kind == TRACEA_FULL || kind == TRACEA_ROW;
+    const int64_t first = (by_row ? at.row * stride : 0) + (by_column ? at.column : 0);
+    tile.in[i] = item.extra[i - 1] + first * element_size(job.type->type[i]);
+    tile.in_stride[i] = by_row ? stride : 0;
+  }
+  for (int32_t i = 0; i < job.type->results; ++i) {
+    const int64_t stride = job.results[i].strides[job.outer];
+    const int64_t first = at.row * stride + at.column;
+    tile.out[i] = item.result[i] + first * element_size(job.type->result[i]);
+    tile.out_stride[i] = stride;
+  }
+  job.chain(&tile);
+}
+
+// A finished tile whose columns belong to several results.
+inline void split_tile(const GemmJob& job, int64_t item, const GemmTile& at, const float* c,
+                       int64_t ldc) {
+  int64_t first = 0;
+  for (int32_t i = 0; i < job.parts; ++i) {
+    const Box& box = job.results[i];
+    const int64_t width = box.dims[job.outer + 1], stride = box.strides[job.outer];
+    const int64_t from = most(at.column, first), to = least(at.column + at.columns, first + width);
+    float* y = box.f32() + item_offset(job, box, item) + at.row * stride - first;
+    for (int32_t r = 0; from < to && r < at.rows; ++r)
+      memcpy(y + r * stride + from, c + r * ldc + from - at.column,
+             static_cast<size_t>(to - from) * sizeof(float));
+    first += width;
+  }
+}
+
+// What becomes of a tile that is not finished where it lies.
+inline void finish(const GemmJob& job, const Item& item, const GemmTile& at, const float* c,
+                   int64_t ldc) {
+  if (job.chain) finish_tile(job, item, at, c, ldc);
+  else split_tile(job, item.index, at, c, ldc);
+}
+
+inline bool in_place(const GemmJob& job) { return !job.chain && job.parts == 1; }
+
+// What the kernels are to prefetch during one column: `segments` runs of cache lines, of each
+// `share` by a row block.
+struct Wanted {
+  const float* from;
+  int64_t lines, segments, stride, share;
+};
+
+// The share of row block `b` of `blocks`.
+inline void request(tracea_gemm_tile& tile, const Wanted& wanted, int64_t b, int64_t blocks) {
+  tile.prefetch_lines = 0;
+  tile.prefetch = nullptr;
+  if (!wanted.from) return;
+  int64_t s = 0, first = 0, share = wanted.share;
+  if (wanted.segments > 1) {
+    s = b * wanted.segments / blocks;
+    first = ceil_div(s * blocks, wanted.segments);
+    const int64_t last = ceil_div((s + 1) * blocks, wanted.segments);
+    share = ceil_div(wanted.lines, most(last - first, 1));
+  }
+  const int64_t at = (b - first) * share;
+  tile.prefetch_lines = static_cast<int32_t>(most(0, least(share, wanted.lines - at)));
+  if (tile.prefetch_lines)
+    tile.prefetch = reinterpret_cast<const char*>(wanted.from + s * wanted.stride) + at * kAlign;
+}
+
+// Rows [row, end) and register-tile columns [first, last) of one product.
+struct Part {
+  const Item& item;
+  int64_t row, end, first, last;
+  float *packed, *sums;  // this task's scratch
+  int32_t* state;        // its kernel's
+
+  int64_t panel(const GemmJob& job) const { return first_panel(job, first); }
+};
+
+// The panels of column `i` from step `k0` on: where they will be read.
+inline const float* panels_at(const GemmJob& job, const Part& part, int64_t i, int64_t k0) {
+  const int64_t p = first_panel(job, i);
+  if (job.packs) return part.packed + (p - part.panel(job)) * job.k_block * TRACEA_PANEL;
+  return part.item.w + p * job.w_panel + k0 * job.w_row;
+}
+
+// The column after `i` in the order of the task, or of the next task of the same rows.
+inline Wanted next_panels(const GemmJob& job, const Part& part, int64_t i, int64_t block) {
+  if (!job.prefetch) return {};
+  if (job.packs) {
+    if (job.k_blocks > 1 || job.w_row != 1 || job.w_column != job.k) return {};
+    const int64_t count = part.last - part.first, next = i + count;  // one column each
+    if (next >= job.columns) return {};
+    const int64_t n0 = first_panel(job, next) * TRACEA_PANEL;
+    const int64_t n1 = least(job.n, first_panel(job, next + 1) * TRACEA_PANEL);
+    return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0, 0};
+  }
+  if (++i == part.last && job.k_blocks > 1) i = part.first, ++block;
+  if (i >= job.columns || block >= job.k_blocks) return {};
+  const int64_t panels = first_panel(job, i + 1) - first_panel(job, i), k0 = block * job.k_block;
+  const float* from = panels_at(job, part, i, k0);
+  if (job.k_blocks == 1) return {from, panels * job.k, 1, 0, 0};
+  return {from, least(job.k_block, job.k - k0), panels, job.w_panel, 0};
+}
+
+// One register-tile column over the rows of the part and one block of k.
+inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t block) {
+  alignas(64) float finished[kMaxTile];
+  const int64_t p0 = first_panel(job, i), p1 = first_panel(job, i + 1), n0 = p0 * TRACEA_PANEL;
+  const int64_t rows = part.end - part.row, blocks = ceil_div(rows, job.mr);
+  const int64_t k0 = block * job.k_block, columns = least(p1 * TRACEA_PANEL, job.n) - n0;
+  const bool begins = block == 0, ends = block + 1 == job.k_blocks;
+  Wanted wanted = next_panels(job, part, i, block);
+  if (wanted.from) wanted.share = ceil_div(wanted.lines, blocks);
+  float* y = reinterpret_cast<float*>(part.item.result[0]);
+  const int64_t y_row = job.results[0].strides[job.outer];
+  // Sums between blocks of k: where the result will be, or in scratch if more is to follow.
+  const int64_t ld = in_place(job) ? y_row : job.sum_row;
+  float* sums = !in_place(job) ? part.sums + n0 - part.panel(job) * TRACEA_PANEL : y + part.row * ld + n0;
+  tracea_gemm_tile tile = {};
+  tile.k = least(job.k_block, job.k - k0);
+  tile.lda = job.x_row;
+  tile.a_step = job.x_step;
+  tile.b = panels_at(job, part, i, k0);
+  tile.b_panel = job.packs ? job.k_block * TRACEA_PANEL : job.w_panel;
+  tile.b_row = job.packs ? TRACEA_PANEL : job.w_row;
+  tile.nv = static_cast<int32_t>(p1 - p0);
+  tile.last = static_cast<int32_t>(columns - (tile.nv - 1) * TRACEA_PANEL);
+  tile.b_exact = job.w_exact;
+  tile.state = part.state;
+  const bool finishes = ends && !in_place(job);
+  // Finished tiles are held until there are some: what becomes of them then takes one call.
+  const int64_t wide = tile.nv * TRACEA_PANEL, room = kMaxTile / wide;
+  const int64_t each = rows / blocks, longer = rows % blocks;
+  int32_t held = 0;
+  int64_t row = part.row;
+  for (int64_t b = 0; b < blocks; ++b) {
+    tile.mr = static_cast<int32_t>(each + (b < longer));
+    tile.a = part.item.x + row * job.x_row + k0 * job.x_step;
+    request(tile, wanted, b, blocks);
+    float* sum = sums + (row - part.row) * ld;
+    tile.init = !begins ? sum : job.bias ? job.bias->f32() + n0 : nullptr;
+    tile.init_stride = begins ? 0 : ld;
+    tile.c = finishes ? finished + held * wide : sum;
+    tile.ldc = finishes ? wide : ld;
+    job.kernel(&tile);
+    row += tile.mr;
+    if (!finishes) continue;
+    held += tile.mr;
+    if (b + 1 < blocks && held + job.mr <= room) continue;
+    finish(job, part.item, {row - held, n0, held, static_cast<int32_t>(columns)}, finished, wide);
+    held = 0;
+  }
+}
+
+// Block `block` of k of the part's columns, into panels.
+inline void pack_block(const GemmJob& job, const Part& part, int64_t block) {
+  const int64_t n0 = part.panel(job) * TRACEA_PANEL, k0 = block * job.k_block;
+  tracea_gemm_pack_tile tile;
+  tile.k = least(job.k_block, job.k - k0);
+  tile.columns = least(first_panel(job, part.last) * TRACEA_PANEL, job.n) - n0;
+  tile.from = part.item.w + k0 * job.w_row + n0 * job.w_column;
+  tile.row = job.w_row;
+  tile.column = job.w_column;
+  tile.to = part.packed;
+  tile.panel = job.k_block * TRACEA_PANEL;
+  job.isa->gemm_pack(&tile);
+}
+
+inline void gemm_task(void* usr, size_t index) {
+  GemmJob& job = *static_cast<GemmJob*>(usr);
+  int64_t task = static_cast<int64_t>(index);
+  const int64_t group = task % job.groups, chunk = task / job.groups % job.chunks;
+  const int64_t first = task / job.groups / job.chunks * job.per_task;
+  const bool scratch = job.slots.bytes > 0;
+  const int slot = scratch ? claim_slot(job.slots) : 0;
+  float* memory = scratch ? reinterpret_cast<float*>(memory_of(job.slots, slot)) : nullptr;
+  int32_t state = 0;
+  for (int64_t at = first; at < least(job.items, first + job.per_task); ++at) {
+    const Item item = item_of(job, at);
+    const Part part = {item,
+                       job.m * chunk / job.chunks,
+                       job.m * (chunk + 1) / job.chunks,
+                       group * job.per_group,
+                       least(job.columns, (group + 1) * job.per_group),
+                       memory,
+                       memory + job.packed_floats,
+                       &state};
+    for (int64_t block = 0; block < job.k_blocks; ++block) {
+      if (job.packs) pack_block(job, part, block);
+      for (int64_t i = part.first; i < part.last; ++i) gemm_column(job, part, i, block);
+    }
+  }
+  if (job.end) job.end();
+  if (scratch) release_slot(job.slots, slot);
+}
+
+}  // namespace tracea

@@ -1,0 +1,91 @@
+// Which instruction-set level runs: the highest one that the library holds, the processor and the
+// operating system support, and TRACEA_ISA allows.
+#pragma once
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/core.h"
+#include "tracea_kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace tracea {
+
+constexpr const char* kLevels[] = {"scalar", "avx2", "avx512", "avx512bf16",
+                                   "amxbf16"};  // lowest first
+constexpr int kLevelCount = 5, kMatrixTiles = 4;
+
+inline int level_of(const char* name) {
+  for (int i = 0; i < kLevelCount; ++i)
+    if (!strcmp(name, kLevels[i])) return i;
+  return -1;
+}
+
+#if defined(__x86_64__)
+inline bool all_set(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
+
+// The highest level this processor and operating system run; features as in variants.py.
+inline int host_level() {
+  uint32_t a, b, c, d, features, c7, d7;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a, &features, &c7, &d7))
+    return 0;
+  constexpr uint32_t kFma = 1u << 12, kOsXsave = 1u << 27, kAvx = 1u << 28, kAvx2 = 1u << 5;
+  constexpr uint32_t kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // f, dq, bw, vl
+  constexpr uint32_t kYmmState = 0x6, kZmmState = 0xe6;
+  if (!all_set(c, kFma | kOsXsave | kAvx) || !all_set(features, kAvx2)) return 0;
+  uint32_t state, high;
+  __asm__ volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
+  if (!all_set(state, kYmmState)) return 0;
+  if (!all_set(features, kAvx512) || !all_set(state, kZmmState)) return 1;
+  uint32_t more = 0;
+  if (a >= 1) __get_cpuid_count(7, 1, &more, &b, &c, &d);
+  if (!all_set(more, 1u << 5)) return 2;  // avx512_bf16
+  constexpr uint32_t kMatrix = 1u << 22 | 1u << 24, kTileState = 0x60000;  // amx_bf16, amx_tile
+  return all_set(d7, kMatrix) && all_set(state, kTileState) ? kMatrixTiles : 3;
+}
+#else
+inline int host_level() { return 0; }
+#endif
+
+// Linux grants the tiles' state once asked for, to every thread of the process; it refuses where
+// a signal stack is too small for it (Documentation/arch/x86/xstate.rst).
+inline bool permitted(int level) {
+  if (level < kMatrixTiles) return true;
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+// The level to run, or null with the reason.
+inline const tracea_isa_table* choose_isa(const tracea_library& library, Fault& fault) {
+  int cap = host_level();
+  const char* wish = getenv("TRACEA_ISA");
+  if (wish && *wish) {
+    const int level = level_of(wish);
+    if (level < 0)
+      return fault.fail("TRACEA_ISA is '%.40s', but must be one of scalar, avx2, avx512, "
+                        "avx512bf16, amxbf16.", wish),
+             nullptr;
+    cap = static_cast<int>(least(cap, level));
+  }
+  for (int32_t i = library.isas; i-- > 0;) {
+    const int level = level_of(library.isa[i].isa);
+    if (level <= cap && permitted(level)) return &library.isa[i];
+  }
+  fault.fail(
+      "This library holds kernels for %s and above, but here only %s may run; rebuild it for this "
+      "processor or raise TRACEA_ISA.",
+      library.isas ? library.isa[0].isa : "nothing", kLevels[cap]);
+  return nullptr;
+}
+
+}  // namespace tracea

@@ -1,0 +1,144 @@
+// A node: a decoded program, and what one call of it does.
+#pragma once
+#include "runtime/trace.h"
+
+namespace tracea {
+
+struct Node {
+  const char* type;  // the op type's name, for messages
+  Host host;
+  Program program;
+  char label[kMaxLabel];  // the node's own name, when calls are timed
+};
+
+// Everything one call keeps on its stack besides the shapes.
+struct Frame {
+  int64_t* dims;  // [inputs][kMaxRank]
+  int64_t* symbols;
+  Memory* buffers;  // inputs, outputs, temps
+};
+
+inline bool mismatch(Run& run, int32_t input, int32_t axis, int64_t actual, int64_t wanted) {
+  return run.fault.fail("Input %d has size %lld at axis %d, but must have %lld there.", input,
+                        static_cast<long long>(actual), axis, static_cast<long long>(wanted));
+}
+
+// Reads an input's dimensions; its rank must be the plan's.
+inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t rank,
+                      int64_t* dims) {
+  const OrtApi* api = run.host.api;
+  size_t actual = 0;
+  if (run.host.dims_by_reference) {
+    int type;
+    const int64_t* borrowed = nullptr;
+    if (!run.good(ort::GetTensorElementTypeAndShapeDataReference(api, value, &type, &borrowed,
+                                                                 &actual)))
+      return false;
+    if (actual == static_cast<size_t>(rank) && rank)
+      memcpy(dims, borrowed, actual * sizeof *dims);
+  } else {
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    if (!run.good(ort::GetTensorTypeAndShape(api, value, &info))) return false;
+    bool ok = run.good(ort::GetDimensionsCount(api, info, &actual));
+    if (ok && actual == static_cast<size_t>(rank))
+      ok = run.good(ort::GetDimensions(api, info, dims, actual));
+    ort::ReleaseTensorTypeAndShapeInfo(api, info);
+    if (!ok) return false;
+  }
+  return actual == static_cast<size_t>(rank) ||
+         run.fault.fail("Input %d has %d axes, but must have %d.", input, static_cast<int>(actual),
+                        rank);
+}
+
+inline bool bind_inputs(Run& run, const Program& program, Frame& frame) {
+  const OrtApi* api = run.host.api;
+  for (int32_t i = 0; i < program.input_count; ++i) {
+    const OrtValue* value = nullptr;
+    void* data = nullptr;
+    if (!run.good(ort::KernelContext_GetInput(api, run.context, static_cast<size_t>(i), &value)))
+      return false;
+    if (!value) return run.fault.fail("Input %d is missing.", i);
+    int64_t* dims = frame.dims + i * kMaxRank;
+    const int32_t rank = program.inputs[i].rank;
+    if (!read_dims(run, value, i, rank, dims) ||
+        !run.good(ort::GetTensorMutableData(api, const_cast<OrtValue*>(value), &data)))
+      return false;
+    int64_t count = 1;
+    for (int32_t axis = 0; axis < rank; ++axis) count *= dims[axis];
+    frame.buffers[i] = {static_cast<char*>(data), count};
+  }
+  for (int32_t s = 0; s < program.symbol_count; ++s)
+    frame.symbols[s] = frame.dims[program.symbols[s].input * kMaxRank + program.symbols[s].axis];
+  for (int32_t i = 0; i < program.input_count; ++i)
+    for (int32_t axis = 0; axis < program.inputs[i].rank; ++axis) {
+      int64_t wanted;
+      const int64_t actual = frame.dims[i * kMaxRank + axis];
+      if (!evaluate(program.inputs[i].dims[axis], frame.symbols, &wanted))
+        return run.fault.fail("The size of input %d at axis %d cannot be computed.", i, axis);
+      if (wanted != actual) return mismatch(run, i, axis, actual, wanted);
+    }
+  return true;
+}
+
+inline bool bind_outputs(Run& run, const Program& program, Frame& frame) {
+  const OrtApi* api = run.host.api;
+  for (int32_t i = 0; i < program.output_count; ++i) {
+    const Tensor& tensor = program.outputs[i];
+    int64_t dims[kMaxRank], count = element_size(tensor.type);
+    for (int32_t axis = 0; axis < tensor.rank; ++axis)
+      if (!evaluate(tensor.dims[axis], frame.symbols, &dims[axis]) || dims[axis] < 0 ||
+          __builtin_mul_overflow(count, dims[axis], &count))
+        return run.fault.fail("The size of output %d at axis %d cannot be computed.", i, axis);
+    OrtValue* value = nullptr;
+    void* data = nullptr;
+    if (!run.good(ort::KernelContext_GetOutput(api, run.context, static_cast<size_t>(i),
+                                               static_cast<const int64_t*>(dims),
+                                               static_cast<size_t>(tensor.rank), &value)))
+      return false;
+    if (!value) return run.fault.fail("Output %d is missing.", i);
+    if (!run.good(ort::GetTensorMutableData(api, value, &data))) return false;
+    frame.buffers[program.input_count + i] = {static_cast<char*>(data),
+                                              count / element_size(tensor.type)};
+  }
+  return true;
+}
+
+inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& arena) {
+  if (program.temp_count == 0) return true;
+  int64_t sizes[kMaxTemps], offsets[kMaxTemps];
+  Memory* temps = frame.buffers + program.input_count + program.output_count;
+  for (int32_t i = 0; i < program.temp_count; ++i) {
+    int64_t *count = &temps[i].count, *size = &sizes[i];
+    if (!evaluate(program.temps[i].count, frame.symbols, count) || *count < 0 ||
+        __builtin_mul_overflow(*count, element_size(program.temps[i].type), size) ||
+        *size > INT64_MAX / 4)
+      return run.fault.fail("The size of temp %d cannot be computed.", i);
+    *size = ceil_div(*size, kAlign) * kAlign;
+  }
+  char* memory = arena.take(lay_out(program, sizes, offsets));
+  for (int32_t i = 0; memory && i < program.temp_count; ++i) temps[i].data = memory + offsets[i];
+  return memory != nullptr;
+}
+
+inline bool run_program(Run& run, const Program& program) {
+  const size_t buffers =
+      static_cast<size_t>(program.input_count + program.output_count + program.temp_count);
+  // At most 37 KiB: the counts were checked when the plan was decoded.
+  Frame frame = {
+      static_cast<int64_t*>(__builtin_alloca(static_cast<size_t>(program.input_count) * kMaxRank *
+                                             sizeof(int64_t))),
+      static_cast<int64_t*>(
+          __builtin_alloca(static_cast<size_t>(program.all_symbols() + 1) * sizeof(int64_t))),
+      static_cast<Memory*>(__builtin_alloca(buffers * sizeof(Memory)))};
+  Scratch arena(run);
+  if (!bind_inputs(run, program, frame) || !bind_outputs(run, program, frame) ||
+      !bind_temps(run, program, frame, arena))
+    return false;
+  if (run.host.trace != kNoTrace)
+    return run_traced(run, program, frame.symbols, frame.buffers);
+  return run_calls(run, program, frame.symbols, [&](int32_t i) {
+    return run_call(run, program, i, frame.symbols, frame.buffers);
+  });
+}
+
+}  // namespace tracea

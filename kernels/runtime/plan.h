@@ -1,0 +1,313 @@
+// Plans: the decoded form, and the decoder that trusts no word of the attribute.
+// The format is written down in plan.py.
+#pragma once
+#include "runtime/core.h"
+#include "runtime/table.h"
+#include "tracea_kernels.h"
+
+namespace tracea {
+
+constexpr int64_t kMagic = 0x616563617274;
+constexpr int64_t kVersion = 2;
+constexpr int kMaxWords = 1 << 20, kMaxInputs = 256, kMaxOutputs = 64, kMaxSymbols = 64;
+constexpr int kMaxTemps = 256, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
+constexpr int kMaxLoops = 64;
+
+enum Opcode : int32_t {  // as in plan.py
+  kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention,
+  kConv, kConvStem, kDepthwise, kWinograd,
+  kPool, kPoolAll, kToBlocked, kToPlain, kHalo, kConvPlain,
+  kGemmBf16, kRoundBf16,
+  kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent,
+  kGemmBlocks, kAttentionBf16,
+  kConvBf16, kConvStemBf16, kDepthwiseBf16, kWinogradBf16,
+  kResize, kDeal,
+  kGemmBlocksBf16,
+  kLastOpcode = kGemmBlocksBf16,
+};
+inline bool cuts_apply(int32_t opcode) {
+  return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||
+         opcode == kWinogradBf16;
+}
+enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
+
+struct Tensor {
+  int32_t type, rank;
+  const Expr* dims;
+};
+struct Symbol {
+  int32_t input, axis;
+};
+struct Loop {
+  int32_t first, last;  // calls
+  int64_t step;         // rows of a turn
+  Expr extent;          // all rows
+};
+struct Temp {
+  int32_t type, first, last;
+  Expr count;
+};
+struct View {
+  BufferKind kind;
+  int32_t index, rank, type;
+  int32_t buffer;  // inputs, outputs, temps counted through
+  bool written;
+  Expr offset;
+  const Expr *dims, *strides;
+};
+struct Driver {
+  int32_t max_rows, tile_panels, row_chunk, panel_group, prefetch;
+};
+struct ConvCut {  // of a convolution of up to `max_images` images; 0 where the library chooses
+  int32_t max_images, pixels, lines, part, bands, columns;
+};
+struct Call {
+  int32_t opcode, int_count, float_count, view_count, driver_count;
+  int32_t chain;  // index in the chain table, or -1
+  const int64_t* ints;
+  const double* floats;
+  View* views;
+  const Driver* drivers;  // of products; null for
+  const ConvCut* cuts;    // convolutions, which have these
+
+  const tracea_chain_type* chain_type() const {
+    return chain < 0 ? nullptr : &tracea_chain_types[chain];
+  }
+};
+
+struct Program {
+  int32_t input_count, output_count, symbol_count, loop_count, temp_count, call_count;
+  const Tensor *inputs, *outputs;
+  const Symbol* symbols;
+  const Loop* loops;  // in order, with no call in common
+  const Temp* temps;
+  const Call* calls;
+  Pool pool;
+
+  // Those the inputs bind, then two of each loop: the first row of a turn, and its end.
+  int32_t all_symbols() const { return symbol_count + 2 * loop_count; }
+};
+
+// Reads words in order; after the first fault every read gives the smallest legal value.
+class Reader {
+ public:
+  Reader(const int64_t* words, int64_t count, Program* program, Fault* fault)
+      : at_(words), end_(words + count), program_(program), fault_(fault) {}
+
+  bool program();
+
+ private:
+  int64_t word(int64_t low, int64_t high, const char* what) {
+    if (fault_->set) return low;
+    if (at_ == end_) return fault_->fail("The plan ends too early, at its %s.", what), low;
+    const int64_t value = *at_++;
+    if (value < low || value > high) {
+      fault_->fail("The plan's %s is %lld, but must lie in %lld .. %lld.", what,
+                   static_cast<long long>(value), static_cast<long long>(low),
+                   static_cast<long long>(high));
+      return low;
+    }
+    return value;
+  }
+  int32_t small(int64_t low, int64_t high, const char* what) {
+    return static_cast<int32_t>(word(low, high, what));
+  }
+  template <class T>
+  T* array(int64_t count) {
+    T* items = program_->pool.array<T>(count);
+    if (!items) fault_->fail("There is no memory for a plan.");
+    return items;
+  }
+
+  void expression(Expr* out);
+  const Expr* expressions(int32_t count);
+  Tensor tensor();
+  int32_t type();
+  void view(View* out, int32_t call);
+  void call(Call* out, int32_t index);
+  const Driver* drivers(int32_t count);
+  const ConvCut* cuts(int32_t count);
+  void loops(Loop* out);
+
+  const int64_t *at_, *end_;
+  int32_t symbols_ = 0;  // that expressions may use
+  Program* program_;
+  Fault* fault_;
+};
+
+bool check_call(Call& call, Fault& fault);  // what the call's kernel asks of it; runtime/drivers.h
+
+inline int32_t Reader::type() {
+  const int32_t code = small(1, 32, "element type");
+  if (!element_size(code))
+    fault_->fail("The plan names element type %d, which it cannot hold.", code);
+  return code;
+}
+
+inline void Reader::expression(Expr* out) {
+  const int32_t words = small(1, kMaxExpression, "expression length");
+  if (fault_->set) return;
+  if (end_ - at_ < words) return (void)fault_->fail("The plan ends inside an expression.");
+  int depth = 0;
+  for (int i = 0; i < words; ++i) {
+    const int64_t op = at_[i];
+    const bool leaf = op == kNumber || op == kSymbol;
+    if (op < kNumber || op > kMin || (leaf ? ++i >= words : depth < 2) ||
+        (op == kSymbol && (at_[i] < 0 || at_[i] >= symbols_)))
+      return (void)fault_->fail("The plan holds a size expression that makes no sense.");
+    depth += leaf ? 1 : -1;
+  }
+  if (depth != 1) return (void)fault_->fail("The plan holds a size expression without one value.");
+  out->form = words > 2 ? Expr::kIsCode : at_[0] == kNumber ? Expr::kIsNumber : Expr::kIsSymbol;
+  out->words = words;
+  out->value = at_[1];
+  if (out->form == Expr::kIsCode) {
+    int64_t* code = array<int64_t>(words);
+    if (code) memcpy(code, at_, static_cast<size_t>(words) * sizeof *code);
+    out->code = code;
+  }
+  at_ += words;
+}
+
+inline const Expr* Reader::expressions(int32_t count) {
+  Expr* items = array<Expr>(count);
+  for (int32_t i = 0; items && i < count && !fault_->set; ++i) expression(&items[i]);
+  return items;
+}
+
+inline Tensor Reader::tensor() {
+  Tensor out = {};
+  out.type = type();
+  out.rank = small(0, kMaxRank, "rank");
+  out.dims = expressions(out.rank);
+  return out;
+}
+
+inline void Reader::view(View* out, int32_t call) {
+  const Program& p = *program_;
+  out->kind = static_cast<BufferKind>(small(kNone, kTemp, "buffer kind"));
+  if (out->kind == kNone || fault_->set) return;
+  const int32_t counts[] = {p.input_count, p.output_count, p.temp_count};
+  const int32_t before[] = {0, p.input_count, p.input_count + p.output_count};
+  out->index = small(0, counts[out->kind] - 1, "buffer index");
+  out->rank = small(0, kMaxRank, "view rank");
+  expression(&out->offset);
+  out->dims = expressions(out->rank);
+  out->strides = expressions(out->rank);
+  if (fault_->set) return;
+  out->buffer = before[out->kind] + out->index;
+  if (out->kind == kTemp) {
+    const Temp& temp = p.temps[out->index];
+    out->type = temp.type;
+    if (call < temp.first || call > temp.last)
+      fault_->fail("Call %d of the plan uses temp %d outside its lifetime.", call, out->index);
+  } else {
+    out->type = (out->kind == kInput ? p.inputs : p.outputs)[out->index].type;
+  }
+}
+
+inline const Driver* Reader::drivers(int32_t count) {
+  Driver* items = array<Driver>(count);
+  for (int32_t i = 0; items && i < count; ++i) {
+    items[i].max_rows = small(0, INT32_MAX, "driver's rows");
+    items[i].tile_panels = small(0, 64, "driver's panels");
+    items[i].row_chunk = small(1, 1 << 24, "driver's row chunk");
+    items[i].panel_group = small(0, 1 << 24, "driver's panel group");
+    items[i].prefetch = small(0, 1, "driver's prefetch");
+  }
+  return items;
+}
+
+inline const ConvCut* Reader::cuts(int32_t count) {
+  ConvCut* items = array<ConvCut>(count);
+  for (int32_t i = 0; items && i < count; ++i) {
+    items[i].max_images = small(0, INT32_MAX, "driver's images");
+    items[i].pixels = small(0, 64, "driver's pixels");
+    items[i].lines = small(0, 2, "driver's lines");
+    items[i].part = small(0, 1 << 24, "driver's part");
+    items[i].bands = small(0, 1 << 24, "driver's bands");
+    items[i].columns = small(0, 1 << 24, "driver's columns");
+  }
+  return items;
+}
+
+inline void Reader::call(Call* out, int32_t index) {
+  out->opcode = small(kGemm, kLastOpcode, "opcode");
+  out->int_count = small(0, kMaxParams, "number of ints");
+  out->float_count = small(0, kMaxParams, "number of floats");
+  out->view_count = small(0, kMaxViews, "number of views");
+  out->driver_count = small(0, kMaxDrivers, "number of drivers");
+  const int64_t key = word(-1, INT64_MAX, "chain");
+  out->chain = key < 0 ? -1 : find_chain(key);
+  if (key >= 0 && out->chain < 0)
+    fault_->fail("The plan names chain %llx, which this library does not hold.",
+                 static_cast<unsigned long long>(key));
+  int64_t* ints = array<int64_t>(out->int_count);
+  double* floats = array<double>(out->float_count);
+  View* views = array<View>(out->view_count);
+  if (!ints || !floats || !views) return;
+  for (int32_t i = 0; i < out->int_count; ++i) ints[i] = word(INT64_MIN, INT64_MAX, "parameter");
+  for (int32_t i = 0; i < out->float_count; ++i) {
+    const int64_t bits = word(INT64_MIN, INT64_MAX, "parameter");
+    memcpy(&floats[i], &bits, sizeof bits);
+  }
+  for (int32_t i = 0; i < out->view_count; ++i) view(&views[i], index);
+  out->ints = ints;
+  out->floats = floats;
+  out->views = views;
+  if (cuts_apply(out->opcode)) out->cuts = cuts(out->driver_count);
+  else out->drivers = drivers(out->driver_count);
+  if (!fault_->set) check_call(*out, *fault_);
+}
+
+inline void Reader::loops(Loop* out) {
+  int32_t free = 0;  // the first call that is in no loop yet
+  for (int32_t i = 0; i < program_->loop_count && !fault_->set; ++i) {
+    out[i].first = small(free, program_->call_count - 1, "loop's first call");
+    out[i].last = small(out[i].first, program_->call_count - 1, "loop's last call");
+    out[i].step = word(1, INT32_MAX, "loop's rows");
+    expression(&out[i].extent);
+    free = out[i].last + 1;
+  }
+}
+
+inline bool Reader::program() {
+  Program& p = *program_;
+  const int64_t words = end_ - at_;
+  word(kMagic, kMagic, "first word");
+  if (word(0, INT64_MAX, "version") != kVersion)
+    fault_->fail("The plan was written for another version of this library.");
+  word(words, words, "length");
+  p.input_count = small(1, kMaxInputs, "number of inputs");
+  p.output_count = small(1, kMaxOutputs, "number of outputs");
+  p.symbol_count = symbols_ = small(0, kMaxSymbols, "number of symbols");
+  p.loop_count = small(0, kMaxLoops, "number of loops");
+  p.temp_count = small(0, kMaxTemps, "number of temps");
+  p.call_count = small(0, kMaxCalls, "number of calls");
+  Tensor* tensors = array<Tensor>(p.input_count + p.output_count);
+  Symbol* symbols = array<Symbol>(p.symbol_count);
+  Loop* turning = array<Loop>(p.loop_count);
+  Temp* temps = array<Temp>(p.temp_count);
+  Call* calls = array<Call>(p.call_count);
+  if (!tensors || !symbols || !turning || !temps || !calls) return false;
+  p.inputs = tensors, p.outputs = tensors + p.input_count;
+  p.symbols = symbols, p.loops = turning, p.temps = temps, p.calls = calls;
+  for (int32_t i = 0; i < p.input_count + p.output_count; ++i) tensors[i] = tensor();
+  for (int32_t i = 0; i < p.symbol_count; ++i) {
+    symbols[i].input = small(0, p.input_count - 1, "symbol's input");
+    symbols[i].axis = small(0, p.inputs[symbols[i].input].rank - 1, "symbol's axis");
+  }
+  loops(turning);
+  for (int32_t i = 0; i < p.temp_count; ++i) {
+    temps[i].type = type();
+    expression(&temps[i].count);
+    temps[i].first = small(0, p.call_count - 1, "temp's first call");
+    temps[i].last = small(temps[i].first, p.call_count - 1, "temp's last call");
+  }
+  symbols_ = p.all_symbols();
+  for (int32_t i = 0; i < p.call_count && !fault_->set; ++i) call(&calls[i], i);
+  if (!fault_->set && at_ != end_) fault_->fail("The plan goes on after its end.");
+  return !fault_->set;
+}
+
+}  // namespace tracea

@@ -1,0 +1,144 @@
+// Pooling of blocked values.  Windows are clipped to the image: a halo is never read.
+#pragma once
+#include "runtime/blocked.h"
+#include "runtime/conv_stem.h"
+
+namespace tracea {
+
+constexpr int64_t kPoolTask = 64 * 1024;  // vectors of 16 joined by one task
+
+struct PoolJob {
+  tracea_pool_fn pool;
+  Canvas y;
+  const Box* x;
+  bool average, padding;  // padding counts
+  int64_t kernel[2], stride[2], dilation[2], before[2], after[2];  // by axis: H, W
+  int64_t blocks, rows, tasks;  // rows per task; tasks per block
+};
+
+// Taps of output `at` along an axis, and how many of them count in an average.
+struct Window {
+  Taps taps;
+  int64_t first, counted;  // input of the first tap
+};
+inline Window window_of(const PoolJob& job, int axis, int64_t at) {
+  const int64_t begin = at * job.stride[axis] - job.before[axis], dilation = job.dilation[axis];
+  const int64_t size = job.x->dims[2 + axis], taps = job.kernel[axis];
+  const Taps in = inside(begin, taps, dilation, size);
+  const Taps padded = inside(begin + job.before[axis], taps, dilation,
+                             size + job.before[axis] + job.after[axis]);
+  return {in, begin + in.first * dilation,
+          job.padding ? padded.end - padded.first : in.end - in.first};
+}
+
+inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row) {
+  const int64_t* s = job.x->strides;
+  const Window high = window_of(job, 0, row);
+  const float* x = job.x->f32() + n * s[0] + block * s[1] + high.first * s[2];
+  tracea_pool_tile tile = {};
+  tile.rows = high.taps.end - high.taps.first;
+  tile.x_row = job.dilation[0] * s[2], tile.x_col = job.dilation[1] * kLanes;
+  tile.x_step = job.stride[1] * kLanes;
+  tile.average = job.average;
+  for (int64_t col = 0; col < job.y.width; col += tile.pixels) {
+    const Window wide = window_of(job, 1, col);
+    const int64_t taps = wide.taps.end - wide.taps.first;
+    tile.pixels = 1;
+    if (taps == job.kernel[1]) {  // as are those of every output up to the right edge
+      const int64_t room = job.x->dims[3] - 1 - wide.first - (taps - 1) * job.dilation[1];
+      tile.pixels = least(job.y.width - col, room / job.stride[1] + 1);
+    }
+    tile.cols = taps;
+    if (taps == 0) tile.rows = 0;
+    const int64_t counted = most(1, high.counted * wide.counted);
+    tile.scale = 1.0f / static_cast<float>(counted);
+    tile.x = tile.rows ? x + wide.first * kLanes : job.x->f32();
+    tile.y = job.y.at(n, block, row, col);
+    job.pool(&tile);
+    tile.rows = high.taps.end - high.taps.first;
+  }
+  job.y.clear(n, block, row, 1, 0, job.y.width);
+}
+
+inline void pool_task(void* usr, size_t index) {
+  const PoolJob& job = *static_cast<const PoolJob*>(usr);
+  const int64_t at = static_cast<int64_t>(index), block = at / job.tasks % job.blocks;
+  const int64_t n = at / job.tasks / job.blocks, first = at % job.tasks * job.rows;
+  const int64_t last = least(job.y.height, first + job.rows);
+  for (int64_t row = first; row < last; ++row) pool_line(job, n, block, row);
+}
+
+inline bool check_pool(Signature& call) {
+  bool ok = call.no_chain() && call.counts(15, 0, 2) && call.reads(0, 5) && call.writes(1, 5);
+  ok = ok && call.parameter(0, 0, 2);
+  for (int32_t i = 1; i < 7; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
+  for (int32_t i = 7; i < 11; ++i) ok = ok && call.parameter(i, 0, kMaxStep);
+  return ok && check_halo(call, 11);
+}
+
+inline bool run_pool(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &y = views[1];
+  PoolJob job = {};
+  if (!open_canvas(y, call.ints + 11, &job.y) || !blocked(x) || !x.is(y.dims[0], y.dims[1]))
+    return misfit(run, "pool");
+  if (empty(y, 5) || job.y.height == 0 || job.y.width == 0) return true;
+  if (empty(x, 5)) return misfit(run, "pool");
+  job.pool = run.host.isa->pool;
+  job.x = &x;
+  job.average = call.ints[0] != 0, job.padding = call.ints[0] == 1;
+  for (int axis = 0; axis < 2; ++axis) {
+    job.kernel[axis] = call.ints[1 + axis], job.stride[axis] = call.ints[3 + axis];
+    job.dilation[axis] = call.ints[5 + axis];
+    job.before[axis] = call.ints[7 + axis], job.after[axis] = call.ints[9 + axis];
+  }
+  job.blocks = y.dims[1];
+  const int64_t taps = least(job.kernel[0], x.dims[2]) * least(job.kernel[1], x.dims[3]);
+  job.rows = least(job.y.height, most(1, kPoolTask / (job.y.width * taps)));
+  job.tasks = ceil_div(job.y.height, job.rows);
+  return run.parallel(y.dims[0] * job.blocks * job.tasks, pool_task, &job);
+}
+
+// ---- over the whole image ----------------------------------------------------------------------
+
+struct PoolAllJob {
+  tracea_pool_fn pool;
+  const Box *x, *y;
+  bool average;
+  int64_t blocks;
+};
+
+inline void pool_all_task(void* usr, size_t index) {
+  const PoolAllJob& job = *static_cast<const PoolAllJob*>(usr);
+  const int64_t n = static_cast<int64_t>(index) / job.blocks;
+  const int64_t block = static_cast<int64_t>(index) % job.blocks;
+  const int64_t *s = job.x->strides, height = job.x->dims[2], width = job.x->dims[3];
+  float joined[kLanes], *y = job.y->f32() + n * job.y->strides[0] + block * kLanes;
+  tracea_pool_tile tile = {};
+  tile.rows = height, tile.cols = width, tile.pixels = 1;
+  tile.x = job.x->f32() + n * s[0] + block * s[1];
+  tile.x_row = s[2], tile.x_col = kLanes;
+  tile.y = joined;
+  tile.scale = 1.0f / static_cast<float>(height * width);
+  tile.average = job.average;
+  job.pool(&tile);
+  const int64_t channels = least(kLanes, job.y->dims[1] - block * kLanes);
+  memcpy(y, joined, static_cast<size_t>(channels) * sizeof(float));
+}
+
+inline bool check_pool_all(Signature& call) {
+  return call.no_chain() && call.counts(2, 0, 2) && call.reads(0, 5) && call.writes(1, 2) &&
+         call.parameter(0, 1, kLanes) && call.parameter(1, 0, 1);
+}
+
+inline bool run_pool_all(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &y = views[1];
+  PoolAllJob job = {run.host.isa->pool, &x, &y, call.ints[1] == 1, x.dims[1]};
+  if (empty(y, 2)) return true;
+  if (!blocked(x) || empty(x, 5) || x.dims[0] != y.dims[0] ||
+      y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[0] ||
+      (y.dims[1] > 1 && y.strides[1] != 1))
+    return misfit(run, "pool_all");
+  return run.parallel(y.dims[0] * job.blocks, pool_all_task, &job);
+}
+
+}  // namespace tracea

@@ -1,0 +1,236 @@
+// The driver of reductions: any axes of any strides, with an elementwise chain in front.
+//
+// Each task reduces a block of results; where there are few results and much to reduce, the range
+// is cut into parts (by its size, never by the number of threads) whose totals are then added in
+// order.
+#pragma once
+#include "runtime/axes.h"
+
+namespace tracea {
+
+constexpr int64_t kResults = 512;  // results of a task
+constexpr int64_t kDepth = 64;   // rows of a tile whose columns are reduced
+constexpr int64_t kFewTasks = 32;
+
+struct ReduceJob {
+  Prologue prologue;
+  tracea_reduce_fn reduce;
+  bool down;      // rows are reduced, columns kept
+  int32_t views;  // operands, and y as the last one
+  const float* x;
+  float *y, *totals, *rests;  // [part][result] where there are parts
+  Axes axes;                  // all but rows and columns
+  int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
+  int64_t block, depth, width;  // results of a block; rows and columns of a tile
+  int64_t blocks, outer, chunk;    // blocks of one outer index; outer indices; of those a task
+  int64_t inner, steps, parts, per_part;  // tiles along what is reduced: `inner` an outer index
+  float divisor;
+  int32_t kind;
+};
+
+// Reduces steps [step, last) into results [at, at + count) of outer index `outer`.
+inline void reduce_block(const ReduceJob& job, int64_t outer, int64_t at, int64_t count,
+                         int64_t step, int64_t last, float* total, float* rest, bool ends) {
+  alignas(64) float filled[kTile];
+  const int64_t along = job.down ? job.rows : job.cols;
+  const int64_t stride = job.down ? job.depth : job.width;
+  int64_t base[kMaxChainViews], from[kMaxChainViews];
+  for (int32_t v = 0; v < job.views; ++v)
+    base[v] = job.axes.offset(false, v, outer) + at * (job.down ? job.col_stride : job.row_stride)[v];
+  tracea_reduce_tile tile = {};
+  tile.kind = job.kind;
+  tile.divisor = job.divisor;
+  tile.first = 1;
+  for (; step < last; ++step, tile.first = 0) {
+    const int64_t begin = step % job.inner * stride, size = least(stride, along - begin);
+    for (int32_t v = 0; v + 1 < job.views; ++v)
+      from[v] = base[v] + job.axes.offset(true, v, step / job.inner) +
+                begin * (job.down ? job.row_stride : job.col_stride)[v];
+    tile.last = ends && step + 1 == last;
+    // Where a chain fills the tile, it holds only as many of the block's rows as fit.
+    const int64_t group = job.down || !job.prologue.type ? count : most(kTile / size, 1);
+    for (int64_t r = 0; r < count; r += group) {
+      const int64_t some = least(group, count - r);
+      tile.rows = job.down ? size : some;
+      tile.cols = job.down ? some : size;
+      tile.x = job.x + from[0], tile.x_stride = job.row_stride[0];
+      if (job.prologue.type) {
+        job.prologue.fill(from, job.row_stride, tile.rows, tile.cols, filled, tile.cols);
+        tile.x = filled, tile.x_stride = tile.cols;
+        for (int32_t v = 0; v + 1 < job.views; ++v) from[v] += some * job.row_stride[v];
+      }
+      const int64_t y_stride = job.down ? 1 : job.row_stride[job.views - 1];
+      tile.total = total + r, tile.rest = rest + r;
+      tile.y = job.y + base[job.views - 1] + r * y_stride;
+      tile.y_stride = y_stride;
+      job.reduce(&tile);
+    }
+  }
+}
+
+inline void reduce_task(void* usr, size_t index) {
+  const ReduceJob& job = *static_cast<const ReduceJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index) / job.parts;
+  const int64_t part = static_cast<int64_t>(index) % job.parts;
+  const int64_t kept = job.down ? job.cols : job.rows;
+  const int64_t first = part * job.per_part, last = least(job.steps, first + job.per_part);
+  const int64_t end = least(job.outer * job.blocks, (task + 1) * job.chunk);
+  float total[kResults], rest[kResults];
+  for (int64_t block = task * job.chunk; block < end; ++block) {
+    const int64_t outer = block / job.blocks, at = block % job.blocks * job.block;
+    const int64_t count = least(job.block, kept - at);
+    const int64_t place = (part * job.outer + outer) * kept + at;
+    const bool whole = job.parts == 1;
+    reduce_block(job, outer, at, count, first, last, whole ? total : job.totals + place,
+                 whole ? rest : job.rests + place, whole);
+  }
+}
+
+inline float joined(int32_t kind, float a, float b) {
+  switch (kind) {
+    case TRACEA_MAX: return a != a || a > b ? a : b;
+    case TRACEA_MIN: return a != a || a < b ? a : b;
+    case TRACEA_PRODUCT: return a * b;
+    default: return a + b;
+  }
+}
+
+// The parts' totals, in order.
+inline void join_parts(const ReduceJob& job) {
+  const int64_t kept = job.down ? job.cols : job.rows, results = job.outer * kept;
+  const int64_t* stride = job.down ? job.col_stride : job.row_stride;
+  const bool sums = job.kind <= TRACEA_SQUARE_SUM;
+  for (int64_t i = 0; i < results; ++i) {
+    double sum = 0;
+    float other = job.totals[i];
+    for (int64_t part = 0; part < job.parts; ++part) {
+      const float total = job.totals[part * results + i], rest = job.rests[part * results + i];
+      const bool finite = __builtin_fabsf(total) < __builtin_inff();
+      sum += finite ? static_cast<double>(total) + static_cast<double>(rest) : static_cast<double>(total);
+      if (part) other = joined(job.kind, other, total);
+    }
+    const int32_t y = job.views - 1;
+    job.y[job.axes.offset(false, y, i / kept) + i % kept * stride[y]] =
+        (sums ? static_cast<float>(sum) : other) / job.divisor;
+  }
+}
+
+inline void divide_reduction(ReduceJob& job) {
+  const int64_t kept = job.down ? job.cols : job.rows, along = job.down ? job.rows : job.cols;
+  const int64_t whole = along * job.axes.size(true);  // elements of one result
+  const int64_t widest = job.prologue.type ? kTile / kDepth * 2 : kResults;
+  job.block = least(kept, job.down ? widest : least(kResults, most(kGrain / whole, 1)));
+  job.width = job.down ? job.block : least(job.cols, kTile);
+  job.depth = least(job.rows, job.prologue.type ? least(kDepth, kTile / job.block) : kDepth);
+  job.blocks = ceil_div(kept, job.block);
+  job.outer = job.axes.size(false);
+  job.chunk = most(kGrain / (whole * job.block), 1);
+  job.inner = ceil_div(along, job.down ? job.depth : job.width);
+  job.steps = job.inner * job.axes.size(true);
+  const int64_t tasks = ceil_div(job.outer * job.blocks, job.chunk);
+  const int64_t wanted = least(ceil_div(kFewTasks, tasks), whole * job.block / (2 * kGrain));
+  job.per_part = tasks < kFewTasks / 2 ? ceil_div(job.steps, most(least(wanted, job.steps), 1))
+                                       : job.steps;
+  job.parts = ceil_div(job.steps, job.per_part);
+}
+
+// ints: kind, 1 for a mean, the reduced axes as bits.
+inline bool check_reduce(Signature& call) {
+  return call.takes_ints(3) && call.parameter(0, TRACEA_SUM, TRACEA_PRODUCT) &&
+         call.parameter(1, 0, 1) && call.parameter(2, 0, (1 << kMaxRank) - 1) &&
+         check_prologue(call);
+}
+
+// Whether the views' sizes agree; notes whether there is nothing to write, or nothing to read.
+inline bool sizes_agree(const Call& call, const Box* views, bool* no_result, bool* no_element) {
+  const int32_t last = call.view_count - 1, rank = call.views[last].rank;
+  for (int32_t axis = 0; axis < rank; ++axis) {
+    const bool reduced = call.ints[2] >> axis & 1;
+    const int64_t dim = views[0].dims[axis];
+    for (int32_t v = 1; v < last; ++v)
+      if (views[v].dims[axis] != dim) return false;
+    if (views[last].dims[axis] != (reduced ? 1 : dim)) return false;
+    (reduced ? *no_element : *no_result) |= dim == 0;
+  }
+  return true;
+}
+
+// What a reduction of nothing gives.
+inline void fill_start(const Call& call, const Box& y) {
+  const float inf = __builtin_inff();
+  const float starts[] = {0.0f, 0.0f, 0.0f, -inf, inf, 1.0f};
+  int64_t count = 1;
+  for (int32_t axis = 0; axis < call.views[call.view_count - 1].rank; ++axis) count *= y.dims[axis];
+  for (int64_t i = 0; i < count; ++i)
+    y.f32()[i] = call.ints[1] ? __builtin_nanf("") : starts[call.ints[0]];
+}
+
+// Columns and rows, taken out of the folded axes; false where the operands do not lie along them.
+inline bool choose_tile(ReduceJob& job, const Call& call, const Box* views, int32_t rank) {
+  job.axes = {};
+  job.axes.views = job.views;
+  for (int32_t axis = 0; axis < rank; ++axis)
+    if (views[0].dims[axis] != 1)
+      job.axes.add(views, views[0].dims[axis], axis, call.ints[2] >> axis & 1);
+  Axes& axes = job.axes;
+  job.cols = job.rows = 1;
+  job.down = axes.count > 0 && !axes.special[axes.count - 1];
+  if (axes.count > 0) job.cols = axes.take(axes.count - 1, job.col_stride);
+  const int32_t row = axes.last(job.down);
+  if (row >= 0) job.rows = axes.take(row, job.row_stride);
+  const bool plain = job.prologue.type || job.cols == 1 || job.col_stride[0] == 1;
+  return plain && job.prologue.fits(job.cols, job.col_stride, job.rows, job.row_stride);
+}
+
+inline bool run_reduce(Run& run, const Call& call, const Box* views) {
+  const int32_t last = call.view_count - 1, rank = call.views[last].rank;
+  bool no_result = false, no_element = false;
+  if (!sizes_agree(call, views, &no_result, &no_element))
+    return run.fault.fail("The views of a reduction do not fit together.");
+  if (no_result) return true;
+  if (no_element) return fill_start(call, views[last]), true;
+  ReduceJob job = {};
+  Scratch dense(run), partial(run);
+  Box filled[kMaxChainViews];
+  job.prologue.begin(run, call, views);
+  job.views = call.view_count;
+  job.x = views[0].f32();
+  if (!choose_tile(job, call, views, rank)) {
+    // The chain was compiled for other strides: it runs on its own.
+    if (!job.prologue.type)
+      return run.fault.fail("A reduction's operand does not lie densely.");
+    int64_t count = 1;
+    for (int32_t axis = 0; axis < rank; ++axis) count *= views[0].dims[axis];
+    char* data = dense.take(count * 4);
+    if (!data) return false;
+    memcpy(filled, views, static_cast<size_t>(last) * sizeof *filled);
+    filled[last] = dense_box(views[0], rank, data);
+    if (!apply_chain(run, call.chain, filled, rank)) return false;
+    filled[0] = filled[last], filled[1] = views[last];
+    job.prologue = {};
+    job.views = 2;
+    job.x = filled[0].f32();
+    choose_tile(job, call, filled, rank);
+  }
+  job.reduce = job.down ? run.host.isa->reduce_columns : run.host.isa->reduce_rows;
+  job.y = views[last].f32();
+  job.kind = static_cast<int32_t>(call.ints[0]);
+  const int64_t along = (job.down ? job.rows : job.cols) * job.axes.size(true);
+  job.divisor = call.ints[1] ? static_cast<float>(along) : 1.0f;
+  if (job.down && job.cols > 1 && job.col_stride[job.views - 1] != 1)
+    return run.fault.fail("A reduction's result does not lie densely.");
+  divide_reduction(job);
+  if (job.parts > 1) {
+    const int64_t results = job.outer * (job.down ? job.cols : job.rows) * job.parts;
+    char* data = partial.take(results * 8);
+    if (!data) return false;
+    job.totals = reinterpret_cast<float*>(data);
+    job.rests = job.totals + results;
+  }
+  const int64_t tasks = ceil_div(job.outer * job.blocks, job.chunk);
+  if (!run.parallel(tasks * job.parts, reduce_task, &job)) return false;
+  if (job.parts > 1) join_parts(job);
+  return true;
+}
+
+}  // namespace tracea

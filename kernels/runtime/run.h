@@ -1,0 +1,158 @@
+// One execution of a program: ONNX Runtime's threads and memory as the drivers see them, and
+// views turned into pointers, with every bound checked.
+#pragma once
+#include "runtime/ort_abi.h"
+#include "runtime/core.h"
+#include "runtime/plan.h"
+
+namespace tracea {
+
+constexpr int64_t kAlign = 64;
+
+// What a run needs besides its program; fixed when the node is created.
+struct Host {
+  const OrtApi* api;
+  const OrtMemoryInfo* memory;
+  const tracea_isa_table* isa;
+  int32_t processors;
+  bool dims_by_reference;  // the runtime can lend a tensor's dimensions without allocating
+  int trace;               // where calls' times go, or kNoTrace
+  const char* label;       // the node's name there
+};
+
+struct Run {
+  const Host& host;
+  OrtKernelContext* context;
+  Fault fault;
+  OrtStatus* status = nullptr;  // the runtime's own first error
+  OrtAllocator* allocator = nullptr;
+
+  Run(const Host& h, OrtKernelContext* c) : host(h), context(c) {}
+  ~Run() {
+    if (allocator) ort::ReleaseAllocator(host.api, allocator);
+  }
+
+  // True when a runtime call succeeded; keeps its status otherwise.
+  bool good(OrtStatus* result) {
+    if (!result) return true;
+    if (status || fault.set) ort::ReleaseStatus(host.api, result);
+    else status = result;
+    return false;
+  }
+
+  // task(job, i) for i in [0, tasks), on the session's threads.
+  bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {
+    if (tasks == 1) task(job, 0);
+    if (tasks <= 1) return true;
+    return good(ort::KernelContext_ParallelFor(host.api, context, task,
+                                               static_cast<size_t>(tasks), size_t{0}, job));
+  }
+};
+
+// Memory from the session's allocator, 64-byte aligned, for as long as the object lives.
+class Scratch {
+ public:
+  explicit Scratch(Run& run) : run_(run) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    if (memory_) run_.good(ort::AllocatorFree(run_.host.api, run_.allocator, memory_));
+  }
+
+  char* take(int64_t bytes) {
+    if (bytes < 0 || bytes > INT64_MAX / 4)
+      return run_.fault.fail("A node needs %lld bytes of scratch memory.",
+                             static_cast<long long>(bytes)), nullptr;
+    const OrtApi* api = run_.host.api;
+    if (!run_.allocator && !run_.good(ort::KernelContext_GetAllocator(
+                               api, run_.context, run_.host.memory, &run_.allocator)))
+      return nullptr;
+    if (!run_.good(ort::AllocatorAlloc(api, run_.allocator, static_cast<size_t>(bytes + kAlign),
+                                       &memory_)))
+      return nullptr;
+    if (!memory_)
+      return run_.fault.fail("There is no memory for %lld bytes of scratch.",
+                             static_cast<long long>(bytes)), nullptr;
+    const uintptr_t at = reinterpret_cast<uintptr_t>(memory_);
+    return reinterpret_cast<char*>((at + kAlign - 1) & ~static_cast<uintptr_t>(kAlign - 1));
+  }
+
+ private:
+  Run& run_;
+  void* memory_ = nullptr;
+};
+
+struct Memory {
+  char* data;
+  int64_t count;  // elements
+};
+
+// An evaluated view.  `data` is null when the view is absent.
+struct Box {
+  char* data;
+  int64_t dims[kMaxRank], strides[kMaxRank];
+
+  float* f32() const { return reinterpret_cast<float*>(data); }
+  bool is(int64_t d0) const { return dims[0] == d0; }
+  bool is(int64_t d0, int64_t d1) const { return dims[0] == d0 && dims[1] == d1; }
+  bool is(int64_t d0, int64_t d1, int64_t d2) const { return is(d0, d1) && dims[2] == d2; }
+  bool is(int64_t d0, int64_t d1, int64_t d2, int64_t d3) const {
+    return is(d0, d1, d2) && dims[3] == d3;
+  }
+};
+
+inline bool outside(Run& run, int32_t call, int32_t view) {
+  return run.fault.fail("View %d of call %d reaches outside its buffer.", view, call);
+}
+
+// Fills `box`, and proves that every element of it lies inside the buffer; a result has no more
+// elements than its buffer, which bounds the work of every driver.
+inline bool place(Run& run, const View& view, const int64_t* symbols, const Memory* buffers,
+                  int32_t call, int32_t number, Box* box) {
+  box->data = nullptr;
+  if (view.kind == kNone) return true;
+  const Memory& memory = buffers[view.buffer];
+  int64_t low, span, elements = 1;
+  bool fits = evaluate(view.offset, symbols, &low), empty = false;
+  const int64_t offset = low;
+  int64_t high = low;
+  for (int32_t i = 0; fits && i < view.rank; ++i) {
+    int64_t *dim = &box->dims[i], *stride = &box->strides[i];
+    fits = evaluate(view.dims[i], symbols, dim) && evaluate(view.strides[i], symbols, stride) &&
+           *dim >= 0;
+    if (!fits || (empty = empty || *dim == 0)) continue;
+    int64_t* edge = *stride < 0 ? &low : &high;
+    fits = !__builtin_mul_overflow(*dim - 1, *stride, &span) &&
+           !__builtin_add_overflow(*edge, span, edge) &&
+           !(view.written && __builtin_mul_overflow(elements, *dim, &elements));
+  }
+  if (!fits) return outside(run, call, number);
+  const int64_t size = element_size(view.type);
+  if (empty) return box->data = memory.data, true;
+  if (low < 0 || high >= memory.count || elements > memory.count)
+    return outside(run, call, number);
+  box->data = memory.data + offset * size;
+  return true;
+}
+
+// Offsets of the temps in one arena: first fit by lifetime.  Returns the arena's bytes, or -1.
+inline int64_t lay_out(const Program& program, const int64_t* sizes, int64_t* offsets) {
+  int64_t total = 0;
+  for (int32_t i = 0; i < program.temp_count; ++i) {
+    const Temp& temp = program.temps[i];
+    int64_t at = 0;
+    for (int32_t j = 0; j < i;) {
+      const Temp& other = program.temps[j];
+      const bool meets = temp.first <= other.last && other.first <= temp.last &&
+                         at < offsets[j] + sizes[j] && offsets[j] < at + sizes[i];
+      if (meets) at = offsets[j] + sizes[j];
+      j = meets ? 0 : j + 1;
+    }
+    offsets[i] = at;
+    if (__builtin_add_overflow(at, sizes[i], &at) || at > INT64_MAX / 4) return -1;
+    total = most(total, at);
+  }
+  return total;
+}
+
+}  // namespace tracea

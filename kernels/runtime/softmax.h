@@ -1,0 +1,109 @@
+// The driver of softmax: over any axis, with an elementwise chain in front that fills the result,
+// tile by tile.
+#pragma once
+#include "runtime/axes.h"
+
+namespace tracea {
+
+struct SoftmaxJob {
+  Prologue prologue;
+  tracea_softmax_fn softmax;
+  bool down;  // over the rows of each column
+  int32_t views;
+  const float* x;
+  float* y;
+  Axes axes;  // all but rows and columns
+  int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
+  int64_t block, blocks, outer, chunk;  // rows or columns of a block; blocks of an outer index
+  int32_t log;
+};
+
+inline void softmax_task(void* usr, size_t index) {
+  const SoftmaxJob& job = *static_cast<const SoftmaxJob*>(usr);
+  const int64_t kept = job.down ? job.cols : job.rows;
+  const int64_t first = static_cast<int64_t>(index) * job.chunk;
+  const int64_t end = least(job.outer * job.blocks, first + job.chunk);
+  const int32_t result = job.views - 1;
+  for (int64_t block = first; block < end; ++block) {
+    const int64_t at = block % job.blocks * job.block, count = least(job.block, kept - at);
+    int64_t from[kMaxChainViews];
+    for (int32_t v = 0; v < job.views; ++v)
+      from[v] = job.axes.offset(false, v, block / job.blocks) +
+                at * (job.down ? job.col_stride : job.row_stride)[v];
+    tracea_softmax_tile tile;
+    tile.rows = job.down ? job.rows : count;
+    tile.cols = job.down ? count : job.cols;
+    tile.y = job.y + from[result], tile.y_stride = job.row_stride[result];
+    tile.x = job.x + from[0], tile.x_stride = job.row_stride[0];
+    tile.log = job.log;
+    if (job.prologue.type) {
+      job.prologue.fill(from, job.row_stride, tile.rows, tile.cols, tile.y, tile.y_stride);
+      tile.x = tile.y, tile.x_stride = tile.y_stride;
+    }
+    job.softmax(&tile);
+  }
+}
+
+// ints: the axis, 1 for the logarithm.
+inline bool check_softmax(Signature& call) {
+  return call.takes_ints(2) && call.parameter(0, 0, kMaxRank - 1) && call.parameter(1, 0, 1) &&
+         check_prologue(call) &&
+         (call.integer(0) < call.rank(call.views() - 1) || call.fail("an axis it does not have"));
+}
+
+inline bool softmax_tile(SoftmaxJob& job, const Call& call, const Box* views, int32_t rank) {
+  const int64_t special = call.ints[0];
+  job.axes = {};
+  job.axes.views = job.views;
+  for (int32_t axis = 0; axis < rank; ++axis)
+    if (views[0].dims[axis] != 1 || axis == special)
+      job.axes.add(views, views[0].dims[axis], axis, axis == special);
+  Axes& axes = job.axes;
+  job.rows = 1;
+  job.down = !axes.special[axes.count - 1];
+  job.cols = axes.take(axes.count - 1, job.col_stride);
+  const int32_t row = axes.last(job.down);
+  if (row >= 0) job.rows = axes.take(row, job.row_stride);
+  const bool unit = job.cols == 1 || (job.col_stride[job.views - 1] == 1 &&
+                                      (job.prologue.type || job.col_stride[0] == 1));
+  return unit && job.prologue.fits(job.cols, job.col_stride, job.rows, job.row_stride);
+}
+
+inline bool run_softmax(Run& run, const Call& call, const Box* views) {
+  const int32_t last = call.view_count - 1, rank = call.views[last].rank;
+  bool empty = false;
+  for (int32_t axis = 0; axis < rank; ++axis)
+    for (int32_t v = 0; v <= last; ++v) {
+      if (views[v].dims[axis] != views[last].dims[axis])
+        return run.fault.fail("The views of a softmax differ in size at axis %d.", axis);
+      empty = empty || views[v].dims[axis] == 0;
+    }
+  if (empty) return true;
+  SoftmaxJob job = {};
+  job.prologue.begin(run, call, views);
+  job.views = call.view_count;
+  job.x = views[0].f32();
+  job.y = views[last].f32();
+  if (!softmax_tile(job, call, views, rank)) {
+    // The chain was compiled for other strides: it runs on its own.
+    if (!job.prologue.type || !apply_chain(run, call.chain, views, rank))
+      return run.fault.fail("A softmax's views do not lie densely.");
+    const Box both[] = {views[last], views[last]};
+    job.prologue = {};
+    job.views = 2;
+    job.x = job.y;
+    if (!softmax_tile(job, call, both, rank))
+      return run.fault.fail("A softmax's result does not lie densely.");
+  }
+  job.softmax = job.down ? run.host.isa->softmax_columns : run.host.isa->softmax_rows;
+  job.log = static_cast<int32_t>(call.ints[1]);
+  const int64_t kept = job.down ? job.cols : job.rows, along = job.down ? job.rows : job.cols;
+  const int64_t fits = most(4 * kTile / along, 1);  // in the second cache, with room to spare
+  job.block = least(kept, job.down ? ceil_div(fits, 64) * 64 : ceil_div(fits, 4) * 4);
+  job.blocks = ceil_div(kept, job.block);
+  job.outer = job.axes.size(false);
+  job.chunk = most(kGrain / (along * job.block), 1);
+  return run.parallel(ceil_div(job.outer * job.blocks, job.chunk), softmax_task, &job);
+}
+
+}  // namespace tracea

@@ -1,0 +1,236 @@
+// Winograd's convolution of 3 x 3 kernels: a band of tile rows at a time is transformed, multiplied
+// plane by plane and transformed back.
+//
+// Where transformed weights outweigh the transformed image, one band takes all of it and the three
+// steps share the threads; otherwise bands are tasks, whose buffers stay in L2.
+#pragma once
+#include "runtime/conv.h"
+#include "runtime/slots.h"
+
+namespace tracea {
+
+constexpr int64_t kBandBuffers = 512 * 1024;  // bytes of both buffers: about half of an L2 cache
+constexpr int64_t kPlaneGap = 64;             // floats; keeps planes off each other's cache sets
+
+struct WinogradJob {
+  tracea_winograd_in_fn in;
+  tracea_winograd_out_fn out;
+  tracea_conv_fn conv;
+  int64_t conv_pixels, conv_nv;
+  Finish finish;
+  const Box *x, *w;
+  int64_t lanes, x_strides[4];        // of x and its transform
+  const float* bias;
+  int64_t m, side, planes;            // outputs and inputs along a tile; planes = side^2
+  int64_t inputs, outputs, last;      // blocks; channels of the last input block
+  int64_t across, rows, band_rows, bands, columns;  // tiles per row; tile rows; of a band
+  int64_t in_plane, out_plane;        // floats between planes of the two buffers
+  Slots slots;                        // each with room for both buffers
+  int64_t image, band;                // while the steps of one band share the threads
+};
+
+struct WinogradBand {
+  int64_t n, row, rows, tiles;
+  float *v, *product;
+};
+
+inline WinogradBand band_of(const WinogradJob& job, int64_t n, int64_t band, int slot) {
+  const int64_t row = band * job.band_rows, rows = least(job.band_rows, job.rows - row);
+  float* v = reinterpret_cast<float*>(memory_of(job.slots, slot));
+  return {n, row, rows, rows * job.across, v, v + job.planes * job.in_plane};
+}
+
+inline void winograd_before(const WinogradJob& job, const WinogradBand& at, int64_t block) {
+  const int64_t* s = job.x_strides;
+  tracea_winograd_in_tile tile = {};
+  tile.tiles = job.across;
+  tile.m = static_cast<int32_t>(job.m);
+  tile.cols = job.x->dims[3];
+  tile.x_row = s[2];
+  tile.plane = job.in_plane;
+  for (int64_t r = 0; r < at.rows; ++r) {
+    const int64_t row = (at.row + r) * job.m;
+    tile.rows = job.x->dims[2] - row;
+    tile.x = job.x->f32() + at.n * s[0] + block * s[1] + row * s[2];
+    tile.v = at.v + (block * at.tiles + r * job.across) * job.lanes;
+    job.in(&tile);
+  }
+}
+
+// One plane times one group of output blocks.
+inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, int64_t plane,
+                              int64_t column) {
+  const int64_t first = job.outputs * column / job.columns;
+  const int64_t end = job.outputs * (column + 1) / job.columns;
+  const int64_t lanes = job.lanes, panel = job.inputs * lanes * kLanes;
+  const int64_t pieces = ceil_div(at.tiles, job.conv_pixels);
+  tracea_conv_tile tile = {};
+  tile.blocks = job.inputs, tile.rows = tile.cols = 1;
+  tile.depth = lanes, tile.last = job.last * lanes / kLanes;
+  tile.x_block = at.tiles * lanes, tile.x_depth = 1, tile.x_step = lanes;
+  tile.w = job.w->f32() + (plane * job.outputs + first) * panel;
+  tile.w_block = tile.w_row = lanes * kLanes, tile.w_panel = panel;
+  tile.y_panel = at.tiles * kLanes, tile.y_size = sizeof(float);
+  tile.lo = -INFINITY, tile.hi = INFINITY;
+  tile.lines = 1, tile.nv = static_cast<int32_t>(end - first);
+  tile.prefetch_lines = at.row ? 0 : static_cast<int32_t>(ceil_div(lanes, pieces));
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t begin = at.tiles * i / pieces;
+    tile.pixels = static_cast<int32_t>(at.tiles * (i + 1) / pieces - begin);
+    tile.x = at.v + plane * job.in_plane + begin * lanes;
+    tile.y = at.product + plane * job.out_plane + (first * at.tiles + begin) * kLanes;
+    const int64_t asked = i * tile.prefetch_lines * job.inputs;
+    if (asked >= panel / kLanes) tile.prefetch_lines = 0;
+    tile.prefetch = reinterpret_cast<const char*>(tile.w + tile.nv * panel) + asked * kAlign;
+    job.conv(&tile);
+  }
+}
+
+// A row of tiles whose results lie apart until a chain rounds them, some tiles at a time.
+inline void winograd_pieces(const WinogradJob& job, tracea_winograd_out_tile tile, int64_t n,
+                            int64_t block, int64_t row) {
+  alignas(64) float sums[4][kLinePiece * kLanes];
+  const int64_t width = job.finish.canvas.width, most_tiles = kLinePiece / job.m;
+  const float* v = tile.v;
+  for (int64_t i = 0; i < job.across; i += most_tiles) {
+    const int64_t first = i * job.m;
+    tile.tiles = least(most_tiles, job.across - i);
+    tile.cols = width - first;
+    tile.v = v + i * kLanes;
+    tile.add = job.finish.add_at(n, block, row, first);
+    tile.y = sums[0], tile.y_row = kLinePiece * kLanes, tile.y_size = sizeof(float);
+    job.out(&tile);
+    for (int64_t line = 0; line < tile.rows; ++line)
+      job.finish.line(n, block, row + line, first, least(tile.cols, tile.tiles * job.m),
+                      sums[line]);
+  }
+}
+
+inline void winograd_after(const WinogradJob& job, const WinogradBand& at, int64_t block) {
+  const Finish& finish = job.finish;
+  const Canvas& y = finish.canvas;
+  tracea_winograd_out_tile tile = {};
+  tile.tiles = job.across;
+  tile.m = static_cast<int32_t>(job.m);
+  tile.cols = y.width;
+  tile.plane = job.out_plane;
+  tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
+  const Layout at_end = layout_of(finish);
+  tile.add_row = finish.add ? finish.add_strides[2] : 0;
+  tile.y_row = y.strides[2];
+  tile.y_size = at_end.y_size, tile.add_size = at_end.add_size;
+  tile.lo = finish.lo, tile.hi = finish.hi;
+  for (int64_t r = 0; r < at.rows; ++r) {
+    const int64_t row = (at.row + r) * job.m;
+    tile.rows = least(job.m, y.height - row);
+    tile.v = at.product + (block * at.tiles + r * job.across) * kLanes;
+    if (finish.apart()) {
+      winograd_pieces(job, tile, at.n, block, row);
+      continue;
+    }
+    tile.add = finish.add_at(at.n, block, row, 0);
+    tile.y = y.row(at.n, block, row);
+    job.out(&tile);
+    for (int64_t line = row; line < row + tile.rows; ++line)
+      finish.line(at.n, block, line, 0, y.width);
+  }
+}
+
+// A whole band, in the first free slot.
+inline void winograd_band_task(void* usr, size_t index) {
+  WinogradJob& job = *static_cast<WinogradJob*>(usr);
+  const int slot = claim_slot(job.slots);
+  const int64_t task = static_cast<int64_t>(index);
+  const WinogradBand at = band_of(job, task / job.bands, task % job.bands, slot);
+  for (int64_t block = 0; block < job.inputs; ++block) winograd_before(job, at, block);
+  for (int64_t plane = 0; plane < job.planes; ++plane)
+    for (int64_t c = 0; c < job.columns; ++c) winograd_multiply(job, at, plane, c);
+  for (int64_t block = 0; block < job.outputs; ++block) winograd_after(job, at, block);
+  release_slot(job.slots, slot);
+}
+
+inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band) {
+  job.image = n, job.band = band;
+  const auto before = [](void* usr, size_t i) {
+    const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
+    winograd_before(j, band_of(j, j.image, j.band, 0), static_cast<int64_t>(i));
+  };
+  const auto multiply = [](void* usr, size_t i) {
+    const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
+    const WinogradBand at = band_of(j, j.image, j.band, 0);
+    for (int64_t c = 0; c < j.columns; ++c)
+      winograd_multiply(j, at, static_cast<int64_t>(i), c);
+  };
+  const auto after = [](void* usr, size_t i) {
+    const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
+    winograd_after(j, band_of(j, j.image, j.band, 0), static_cast<int64_t>(i));
+  };
+  return run.parallel(job.inputs, before, &job) && run.parallel(job.planes, multiply, &job) &&
+         run.parallel(job.outputs, after, &job);
+}
+
+inline bool check_winograd_of(Signature& call, const ConvTypes& types) {
+  return check_finish(call, 7, types) && call.parameter(0, 2, 4) && call.integer(0) != 3 &&
+         call.parameter(1, 1, kLanes) && call.parameter(2, 1, kLanes);
+}
+inline bool check_winograd(Signature& call) { return check_winograd_of(call, {5, 5}); }
+inline bool check_winograd_bf16(Signature& call) {
+  return check_winograd_of(call, {5, 6, ORT_BF16, ORT_BF16, true}) &&
+         (call.integer(2) % 2 == 0 || call.fail("a pair of which one channel is missing"));
+}
+
+inline bool winograd_shapes(Run& run, const Call& call, const Box* views, WinogradJob& job) {
+  const Box &x = views[0], &w = views[1];
+  const Canvas& y = job.finish.canvas;
+  job.m = call.ints[0], job.side = job.m + 2, job.planes = job.side * job.side;
+  job.last = call.ints[2];
+  job.inputs = x.dims[1], job.outputs = y.box->dims[1];
+  const bool pairs = job.lanes != kLanes;
+  const int32_t rank = pairs ? 6 : 5;
+  return (blocked(x) && steps_of(x, job.lanes, job.x_strides) && w.is(job.planes, job.outputs) &&
+          !empty(w, rank) && dense_from(w, 0, rank) && w.dims[2] == job.inputs &&
+          w.dims[3] == job.lanes && w.dims[4] == kLanes && (!pairs || w.dims[5] == 2) &&
+          x.dims[0] == y.box->dims[0] && x.dims[2] >= y.height + 2 && x.dims[3] >= y.width + 2) ||
+         misfit(run, "winograd");
+}
+
+inline bool run_winograd(Run& run, const Call& call, const Box* views) {
+  WinogradJob job = {};
+  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "winograd");
+  const Canvas& y = job.finish.canvas;
+  if (empty(*y.box, 5) || y.height == 0 || y.width == 0) return true;
+  job.lanes = lanes_of(call.views[0].type);
+  if (!winograd_shapes(run, call, views, job)) return false;
+  const tracea_isa_table& isa = *run.host.isa;
+  const bool pairs = job.lanes != kLanes;
+  job.in = pairs ? isa.winograd_bf16_in : isa.winograd_in;
+  job.out = pairs ? isa.winograd_bf16_out : isa.winograd_out;
+  job.conv = pairs ? isa.conv_bf16 : isa.conv;
+  job.conv_pixels = isa.conv_pixels, job.conv_nv = isa.conv_nv;
+  job.x = &views[0], job.w = &views[1];
+  job.bias = views[2].data ? views[2].f32() : nullptr;
+  job.across = ceil_div(y.width, job.m), job.rows = ceil_div(y.height, job.m);
+  job.columns = ceil_div(job.outputs, job.conv_nv);
+  const int64_t pixel = 4 * (job.inputs * job.lanes + job.outputs * kLanes);  // bytes
+  const int64_t row_bytes = job.across * job.planes * pixel;
+  const int64_t weights = job.planes * job.inputs * job.outputs * job.lanes * kAlign;
+  const ConvCut cut = choose_cut(call, y.box->dims[0]);
+  const bool shared = cut.bands ? cut.bands == 1 : weights > row_bytes * job.rows;
+  job.band_rows = shared ? job.rows : least(job.rows, most(1, kBandBuffers / row_bytes));
+  if (cut.bands) job.band_rows = ceil_div(job.rows, least(cut.bands, job.rows));
+  job.bands = ceil_div(job.rows, job.band_rows);
+  job.band_rows = ceil_div(job.rows, job.bands);
+  const int64_t tiles = job.band_rows * job.across, images = y.box->dims[0];
+  job.in_plane = tiles * job.inputs * job.lanes + kPlaneGap;
+  job.out_plane = tiles * job.outputs * kLanes + kPlaneGap;
+  const int64_t tasks = images * job.bands;
+  const int64_t bytes = job.planes * (job.in_plane + job.out_plane) * 4;
+  Scratch scratch(run);
+  if (!make_slots(run, scratch, shared ? 1 : tasks, bytes, &job.slots)) return false;
+  if (!shared) return run.parallel(tasks, winograd_band_task, &job);
+  for (int64_t n = 0; n < images; ++n)
+    if (!run_shared_band(run, job, n, 0)) return false;
+  return true;
+}
+
+}  // namespace tracea
