@@ -168,6 +168,13 @@ def test_no_module_hides_one_of_the_standard_library() -> None:
     assert words & sys.stdlib_module_names == set()
 
 
+def test_pytest_enters_every_folder_of_tests(request: pytest.FixtureRequest) -> None:
+    """By default it passes by folders of some names, ``build`` among them."""
+    patterns = request.config.getini("norecursedirs")
+    folders = {file.parent.name for file in (ROOT / "tests").rglob("test_*.py")}
+    assert [name for name in folders if any(fnmatch.fnmatch(name, p) for p in patterns)] == []
+
+
 def test_every_module_says_what_it_is_for() -> None:
     assert [name for name in MODULES if not ast.get_docstring(tree(name))] == []
 
