@@ -21,6 +21,8 @@ class Tolerance:
     """Rewrites that drop precision, unless ``--max-error`` says otherwise."""
     floor_factor: float = 2.0
     """Times the distance between ONNX Runtime with and without its own optimizations."""
+    lent_floor: float = 1e-3
+    """How much of that distance under one feed counts under the others."""
     kernel_f32: float = 1e-5
     """An fp32 kernel against the fp64 reference, of max|y|."""
     rounding: float = 1e-6

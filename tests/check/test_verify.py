@@ -11,9 +11,10 @@ from check.test_worker import bad_library
 from check.tiny_models import graph, save
 
 from tracea_graph.check.bisection import bisect
-from tracea_graph.check.distance import Elementwise, choices, errors, undecided
+from tracea_graph.check.distance import Elementwise, choices, errors, floors, undecided
 from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare, verify
+from tracea_graph.config import TOLERANCE
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((8, 8)).astype(np.float32)
@@ -109,6 +110,18 @@ def test_the_floor_is_what_the_runtime_moves_itself(tmp_path):
     feeds = {"one": {"x": RNG.standard_normal((9, 64)).astype(np.float16)}}
     (entry,) = outcome(tmp_path, text, text, feeds, weights={"w": w}).outputs
     assert entry.passed and 0.0 <= entry.floor < 1e-2
+
+
+def test_noise_under_one_feed_is_the_floor_of_all_but_a_wild_feed_is_not():
+    def runs(**values):
+        return {feed: {"y": np.array([1.0, *v])} for feed, v in values.items()}
+
+    off = runs(calm=[0.5], noisy=[0.5], alike=[0.5])
+    found = floors(off, runs(calm=[0.5], noisy=[0.5 + 3e-4], alike=[0.5]))
+    assert [run["y"] for run in found.values()] == pytest.approx([3e-4] * 3)
+    found = floors(off, runs(calm=[0.5], noisy=[0.9], alike=[math.nan]))
+    assert found["calm"]["y"] == TOLERANCE.lent_floor
+    assert found["noisy"]["y"] == pytest.approx(0.4) and found["alike"]["y"] == math.inf
 
 
 def test_rejected_feeds_are_named_and_all_rejected_is_inconclusive(tmp_path):

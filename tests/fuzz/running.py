@@ -34,18 +34,21 @@ class Ran:
 
 
 def write_steady(folder: Path, count: int, seed: int) -> tuple[list[Path], int]:
-    """Files of drawn models whose answers stand still; and how many do not."""
+    """``count`` files of drawn models whose answers stand still; and how many do not."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    models = drawn(count, seed)
-    for i, model in enumerate(models):
+    paths: list[Path] = []
+    unsteady = 0
+    for i, model in enumerate(drawn(count * 5 // 4, seed)):
         path = folder / f"m{seed}_{i}.onnx"
         onnx.save(model, path)
         if steady(model, gather_inputs(load(path), Options()).verification):
             paths.append(path)
         else:
             path.unlink()
-    return paths, len(models) - len(paths)
+            unsteady += 1
+        if len(paths) == count:
+            break
+    return paths, unsteady
 
 
 def run_many(paths: Sequence[Path], out: Path) -> list[Ran]:

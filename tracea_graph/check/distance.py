@@ -15,11 +15,12 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.check.worker import Array
+from tracea_graph.config import TOLERANCE
 from tracea_graph.ttg.graph import TileGraph
 
 __all__ = [
     "NO_CHOICES", "Choice", "Elementwise", "Errors",
-    "choices", "errors", "is_float", "relative_distance", "undecided",
+    "choices", "errors", "floors", "is_float", "relative_distance", "undecided",
 ]  # fmt: skip
 
 
@@ -75,6 +76,28 @@ def relative_distance(found: Array, wanted: Array) -> float:
     if is_float(wanted):
         return errors(found, wanted).relative
     return 0.0 if np.array_equal(found, wanted) else math.inf
+
+
+def floors(
+    off: Mapping[str, Mapping[str, Array]], on: Mapping[str, Mapping[str, Array]]
+) -> dict[str, dict[str, float]]:
+    """How far ``on`` lies from ``off``, per feed and output.
+
+    Noise that some feeds show is there under all, so what an output moves by under other feeds
+    counts too, up to ``TOLERANCE.lent_floor``: one wild feed excuses nothing under the others.
+    """
+    found = {
+        label: {name: relative_distance(on[label][name], y) for name, y in run.items()}
+        for label, run in off.items()
+    }
+    lent: dict[str, float] = {}
+    for name, own in (pair for run in found.values() for pair in run.items()):
+        if math.isfinite(own):
+            lent[name] = max(lent.get(name, 0.0), min(own, TOLERANCE.lent_floor))
+    return {
+        label: {name: max(own, lent.get(name, 0.0)) for name, own in run.items()}
+        for label, run in found.items()
+    }
 
 
 def is_float(array: Array) -> bool:

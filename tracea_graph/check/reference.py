@@ -18,8 +18,8 @@ from tracea_graph.check.distance import (
     NO_CHOICES,
     Choice,
     errors,
+    floors,
     is_float,
-    relative_distance,
 )
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.saturation import overturned
@@ -42,8 +42,8 @@ class Reference:
     ``scores`` are the values behind indices chosen by score; ``levels`` the optimization levels
     a candidate must run at (only ``all`` if the original needs them); ``trouble`` says why the
     original cannot serve as a reference, empty if it can; ``valid`` whether onnx's
-    checker accepts it; ``drawn`` the random values to feed, per feed; ``floors`` the distances
-    between ``off`` and ``on``.
+    checker accepts it; ``drawn`` the random values to feed, per feed; ``floors`` how far
+    ONNX Runtime itself moves each output (:func:`.distance.floors`).
     """
 
     off: Mapping[str, Outputs]
@@ -128,12 +128,9 @@ def _reference(
     kept = scores | off.get(first or "", {}).keys()
     raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
     on = {**off, **on}
-    floors = {
-        k: {n: relative_distance(on[k][n], y) for n, y in run.items()} for k, run in off.items()
-    }
     return Reference(
         off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
-        drawn, floors, seconds,
+        drawn, floors(off, on), seconds,
     )  # fmt: skip
 
 

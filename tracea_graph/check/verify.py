@@ -1,15 +1,15 @@
 """Whether a candidate computes what the original computes.
 
 The reference is the original in plain ONNX Runtime, once with its optimizations off and once
-with all of them.  Their own distance is the floor f: nothing below it can be told apart.  Every
-output of the candidate, optimizations off and on, must lie within ``max(tolerance, 2 f)`` of
-``max|y|`` from either reference, have NaN and infinities in the same places, the same dims and
-type; integers, booleans and strings must be equal, except an index whose scores were nearer to
-each other than the tolerance.  Random values are drawn once, by the original, and fed to both
-models in the place of the operators that draw them; what a distribution is made of is compared as
-an output is.  A model the reference itself refuses to run, or that answers differently each time
-all the same, or whose outputs rounding alone turns over (:mod:`.saturation`), is
-``inconclusive``: never called verified.
+with all of them.  Their own distance is the floor f (:func:`.distance.floors`): nothing below it
+can be told apart.  Every output of the candidate, optimizations off and on, must lie within
+``max(tolerance, 2 f)`` of ``max|y|`` from either reference, have NaN and infinities in the same
+places, the same dims and type; integers, booleans and strings must be equal, except an index
+whose scores were nearer to each other than the tolerance.  Random values are drawn once, by the
+original, and fed to both models in the place of the operators that draw them; what a distribution
+is made of is compared as an output is.  A model the reference itself refuses to run, or that
+answers differently each time all the same, or whose outputs rounding alone turns over
+(:mod:`.saturation`), is ``inconclusive``: never called verified.
 """
 
 from __future__ import annotations
