@@ -32,6 +32,8 @@ def _window(
                 out = dim
         elif same:
             out = -(-dim // step)
+            if (out - 1) * step + reach < dim:  # ONNX Runtime wants no padding below zero
+                raise Unfit
         else:
             out = (dim + low + high - reach) // step + 1
             if dim + low + high < reach:

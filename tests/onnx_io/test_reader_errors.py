@@ -47,6 +47,11 @@ def misfit() -> ModelProto:
     return proto
 
 
+def misfit_attribute() -> ModelProto:
+    short = TensorProto(data_type=TensorProto.FLOAT, dims=[2], raw_data=bytes(20))
+    return model([node("Constant", "", "c", value=short), node("Add", "x c", "y")], [X], [Y])
+
+
 def nameless() -> ModelProto:
     proto = relu()
     proto.ClearField("opset_import")
@@ -98,6 +103,7 @@ INVALID: dict[str, tuple[Callable[[], ModelProto], str]] = {
     ),
     "unknown weight type": (unknown_type, "has the unknown type 99"),
     "data of another size": (misfit, "holds 2048 bytes, its shape [9, 64] needs 2304"),
+    "an attribute of another size": (misfit_attribute, "holds 20 bytes, its shape [2] needs 8"),
     "external missing": (lambda: outside(location="w.bin"), "put 'w.bin' beside m.onnx"),
     "external above": (lambda: outside(location="../w.bin"), "outside the model's folder"),
     "external absolute": (lambda: outside(location="/etc/passwd"), "outside the model's folder"),

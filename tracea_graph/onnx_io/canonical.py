@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.draft import Call, Draft
@@ -20,7 +20,7 @@ from tracea_graph.onnx_io.duplicates import share_duplicates
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
 from tracea_graph.onnx_io.sizes import settle_reshapes, share_sizes
-from tracea_graph.onnx_io.tensors import constant
+from tracea_graph.onnx_io.tensors import constant, literal
 from tracea_graph.onnx_io.values import slice_parameters
 
 __all__ = ["STEPS", "canonicalize"]
@@ -97,7 +97,7 @@ def _literal(call: Call) -> Array | None:
     for attr in call.proto.attribute:
         value = helper.get_attribute_value(attr)
         if attr.name == "value" and value.data_type != TensorProto.STRING:
-            return numpy_helper.to_array(value)
+            return literal(value, call.proto.output[0])
         if attr.name in ("value_int", "value_ints"):
             return np.array(value, np.int64)
         if attr.name in ("value_float", "value_floats"):

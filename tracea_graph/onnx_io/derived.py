@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import numpy_helper
 
 from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.facts import attribute
-from tracea_graph.onnx_io.tensors import numpy_dtype
+from tracea_graph.onnx_io.tensors import literal, numpy_dtype
 
 __all__ = ["derive_weights"]
 
@@ -89,12 +88,14 @@ def _slices(call: Call, draft: Draft, rank: int) -> tuple[slice, ...]:
     return tuple(parts)
 
 
-def _filled(call: Call, dtype: DType, shape: tuple[int, ...]) -> Weight:
-    fill = attribute(call.proto, "value")
-    element = numpy_helper.to_array(fill).reshape(-1)[0] if fill is not None else np.float32(0)
+def _filled(call: Call, dtype: DType, shape: tuple[int, ...]) -> Weight | None:
+    name, fill = call.proto.output[0], attribute(call.proto, "value")
+    element = np.zeros(1, np.float32) if fill is None else literal(fill, name)
+    if element.size != 1:
+        return None
     return Weight(
-        call.proto.output[0], dtype, shape, lambda: np.full(shape, element), filled=True
-    )  # fmt: skip
+        name, dtype, shape, lambda: np.full(shape, element.item(), element.dtype), filled=True
+    )
 
 
 def _cast(array: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, numpy_helper
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Attr, Blob, Node
+from tracea_graph.onnx_io.tensors import literal
 
 __all__ = ["ImportedNode", "captures_of", "from_proto", "has_subgraph", "to_proto"]
 
@@ -124,7 +125,7 @@ def _attr_of(proto: AttributeProto) -> Attr:
         if all(isinstance(t, str) for t in texts):
             return cast(tuple[str, ...], texts)
     if kind == _KIND.TENSOR and not proto.t.string_data:
-        return numpy_helper.to_array(proto.t)
+        return literal(proto.t, proto.name)
     return _blob(proto)
 
 

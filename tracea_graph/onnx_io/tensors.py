@@ -21,6 +21,7 @@ __all__ = [
     "dtype_of",
     "from_proto",
     "header",
+    "literal",
     "numpy_dtype",
     "raw_chunks",
     "stored_size",
@@ -100,6 +101,14 @@ def from_proto(proto: TensorProto, segment: Segment | None, name: str = "") -> W
     else:
         _check_typed(proto, weight)
     return weight
+
+
+def literal(proto: TensorProto, name: str) -> Array:
+    """The array of a tensor attribute; ``name`` is what errors call it.
+
+    Raises ModelError as :func:`from_proto` does.
+    """
+    return from_proto(proto, None, name).load()
 
 
 def constant(name: str, array: Array) -> Weight:

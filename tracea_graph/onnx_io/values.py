@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, numpy_helper
+from onnx import NodeProto
 
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.onnx_io import symbolic as sym
@@ -25,6 +25,7 @@ from tracea_graph.onnx_io.facts import (
     attribute,
     elements,
 )
+from tracea_graph.onnx_io.tensors import literal
 
 __all__ = ["evaluate", "object_array"]
 
@@ -184,7 +185,10 @@ def _constant_of_shape(node: NodeProto, args: Args, facts: Facts) -> Value | Non
     fill = attribute(node, "value")
     if shape is None or fill is None or np.prod(shape) > SMALL:
         return None
-    element = numpy_helper.to_array(fill).reshape(-1)[0].item()
+    filling = literal(fill, node.output[0])
+    if filling.size != 1:
+        return None
+    element = filling.item()
     return np.full(shape, element, object) if isinstance(element, (int, bool)) else None
 
 
