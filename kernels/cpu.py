@@ -70,7 +70,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("attention_scratch", "int64_t, int64_t, int64_t", "int64_t"),
             Function("attention_ranges", _RANGES),
         ),
-        "conv": (Function("conv", "const tracea_conv_tile*"),),
+        "conv": (
+            Function("conv", "const tracea_conv_tile*"),
+            Function("conv_narrow", "const tracea_conv_tile*"),
+        ),
         "depthwise": (Function("depthwise", "const tracea_depthwise_tile*"),),
         "pool": (Function("pool", "const tracea_pool_tile*"),),
         "block": (

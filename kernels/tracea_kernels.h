@@ -233,6 +233,11 @@ typedef struct {
 } tracea_conv_tile;
 typedef void (*tracea_conv_fn)(const tracea_conv_tile*);
 
+// conv_narrow: one line of any number of pixels, all of its sum at once, for nv <= TRACEA_NARROW
+// channels of one block; filters are [block][row][col][nv][16 (in)], the other lanes of y become
+// clamp(bias + add).
+#define TRACEA_NARROW 8
+
 // One output line of 16 channels, each convolved with its own rows x cols weights [rows,cols,16].
 typedef struct {
   int64_t rows, cols, pixels;
@@ -382,7 +387,7 @@ typedef struct {
   tracea_attention_fn attention;
   tracea_attention_scratch_fn attention_scratch;
   tracea_attention_ranges_fn attention_ranges;
-  tracea_conv_fn conv;
+  tracea_conv_fn conv, conv_narrow;
   tracea_depthwise_fn depthwise;
   tracea_pool_fn pool;
   tracea_block_fn block, unblock;

@@ -189,9 +189,14 @@ def _attention_bf16(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) ->
 
 
 def _conv(isa: str, pixels: int, nv: int) -> Variant:
-    """A convolution on tiles up to ``pixels`` (even) outputs by ``nv`` channel blocks."""
-    params = {"pixels": pixels, "nv": nv}
-    return Variant("conv", isa, "conv.cpp.in", f"{pixels}x{nv * PANEL}", params)
+    """A convolution on tiles up to ``pixels`` (even) outputs by ``nv`` channel blocks.
+
+    Where there are few output channels, about ``sums`` vectors are summed at once.
+    """
+    sums = {1: 4, 8: 10, 16: 22}[isa_of(isa).width]
+    params = {"pixels": pixels, "nv": nv, "sums": sums}
+    functions = frozenset({"sums"})
+    return Variant("conv", isa, "conv.cpp.in", f"{pixels}x{nv * PANEL}", params, functions)
 
 
 def _depthwise(isa: str, *widths: int) -> Variant:

@@ -49,7 +49,7 @@ WEIGHTS: Mapping[str, npt.NDArray[np.generic]] = MappingProxyType(
         "w4u": RNG.integers(0, 15, (8, 8)).astype(ml_dtypes.uint4),
         "blocks": np.abs(_f32(2, 8)), "nibbles": RNG.integers(0, 255, (8, 1, 16), np.uint8),
         "wide": _f32(32, 8), "spread": np.abs(_f32(8)), "wi": _f32(1, 16, 8), "wr": _f32(1, 16, 4),
-        "sizes": np.array([1, 8, 12, 12]),
+        "sizes": np.array([1, 8, 12, 12]), "up": _f32(8, 16, 4), "wide_up": _f32(8, 3, 5, 5),
         "wi8": RNG.integers(-99, 99, (1, 8, 16)).astype(np.int8),
         "wr8": RNG.integers(-99, 99, (1, 4, 16)).astype(np.int8),
         "scale1": np.float32([0.01]),
@@ -564,6 +564,19 @@ SAID = {
     ),
 }
 
+CONVOLUTIONS = {
+    "a transposed convolution over one axis": Strange(
+        _on("float[n, 8, t] x", "float[n, 16, m] y", """
+            c = ConvTranspose <strides = [2], pads = [1, 1]> (x, up)  y = LeakyRelu(c) """),
+    ),
+    "a transposed convolution to a few channels": Strange(
+        _on("float[n, 8, 7, w] x", "float[n, 3, 14, v] y", """
+            c = ConvTranspose <strides = [2, 2], pads = [2, 2, 2, 2], output_padding = [1, 1]>
+                (x, wide_up)
+            y = Tanh(c) """),
+    ),
+}  # fmt: skip
+
 OPSETS = {
     f"opset {opset}": Strange(
         _on("float[n, 3, 6, 6] x", "float[n, 8] y", """
@@ -585,5 +598,6 @@ MODELS: Mapping[str, Strange] = MappingProxyType(
     | ENDS
     | RANDOM
     | SAID
+    | CONVOLUTIONS
     | OPSETS
 )

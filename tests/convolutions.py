@@ -198,7 +198,8 @@ ALONE = {
     "channels": Case(MoveParams("channels", (3, 9)), (X16,)),
     "repeat": Case(MoveParams("repeat", (2, 3)), (X16,)),
     "repeat over one axis": Case(MoveParams("repeat", (2,)), (("n", 5, "w"),)),
-    "spread": Case(MoveParams("spread", (2,)), (("n", 12, "h", "w"),)),
+    "spread": Case(MoveParams("spread", (2, 2)), (("n", 12, "h", "w"),)),
+    "spread along a line": Case(MoveParams("spread", (3,)), (("n", 12, "w"),)),
     "shuffle": Case(MoveParams("shuffle", (4, 20)), (("n", 20, "h", "w"),)),
     "pad to another's size": Case(
         MoveParams("pad", (), 2, TO_SIZE), (("n", 5, "h", "w"), ("n", 7, 11, 9))
@@ -317,7 +318,7 @@ REGIONS = {
         (X16, filters(64, 16, 1, "blocked"), W16),
         [
             (ConvParams(16, 64, window(1), 1, "blocked"), (0, 1)),
-            (MoveParams("spread", (2,)), (3,)),
+            (MoveParams("spread", (2, 2)), (3,)),
             (SAME16, (4, 2)),
         ], 5,
     ),

@@ -3,9 +3,10 @@
 // Outputs are cut into tiles of one line (or two short ones); a pointwise convolution over values
 // without halo sees one long line.  A task takes a band of tiles of one image for some blocks of
 // output channels: channel groups outside, then parts of the sum, then tiles, so that a panel of
-// weights is read once per band while the band's input stays in L2.
+// weights is read once per band while the band's input stays in L2.  Few output channels are left
+// to runtime/conv_narrow.h.
 #pragma once
-#include "runtime/blocked.h"
+#include "runtime/conv_narrow.h"
 
 namespace tracea {
 
@@ -228,6 +229,14 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   tap.w_row = cols * lanes * kLanes, tap.w_block = rows * tap.w_row;
   tap.w_panel = inputs * tap.w_block;
   lay_finish(job.finish, tap);
+  const int64_t channels = (inputs - 1) * kLanes + call.ints[6];
+  if (!pairs && job.blocks == 1 && job.groups == 1 &&
+      narrow_pays(call.ints[5], channels, inputs, rows * cols)) {
+    tap.bias = job.bias;
+    NarrowJob few = {run.host.isa->conv_narrow, tap, &job.finish, &x, steps[0], job.x_step_row,
+                     0, 0};
+    return run_narrow(run, few, call.ints[5], job.images);
+  }
   if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.finish)) {
     job.width *= job.height, job.height = 1;
     job.finish.canvas.width = job.width, job.finish.canvas.height = 1;

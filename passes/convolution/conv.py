@@ -195,6 +195,10 @@ class AbsorbConvEpilogue:
         return Proposal(self.name, (conv, region), (new,))
 
 
+_FEW = 4
+"""Filters up to which summing over input channels takes less than the transform of the input."""
+
+
 class TransformFilters:
     """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
 
@@ -209,7 +213,7 @@ class TransformFilters:
         if not isinstance(params, ConvParams) or params.layout != "blocked":
             return
         weight = graph.weight(region.operands[1])
-        if not params.transformable or weight is None:
+        if not params.transformable or params.filters <= _FEW or weight is None:
             return
         for layout in WINOGRAD:
             if layout in IN_PAIRS:

@@ -1,23 +1,28 @@
-"""Transposed convolutions whose windows do not overlap.
+"""Transposed convolutions, by phases.
 
-ConvTranspose(x, W, b), kernel = stride    ->    FusedConv 1x1 to kernel² groups, spread
+ConvTranspose(x, W, b)    ->    FusedConv for every phase of the stride, side by side, spread
 
-Every result comes from one position: the products of a 1x1 convolution with kernel² times as many
-filters, laid side by side.
+Results whose places differ by whole strides are an ordinary convolution of x with every
+stride-th tap, in reverse; no zero is inserted nor multiplied.  Where windows do not overlap all
+phases are one convolution 1x1 with as many times the filters.
+Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (2016).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ir import Array, DType, Extent, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, pack_filters, stored_shape
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.windows import Window
+from tracea_graph.passes.convolution.filters import pad_bias
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.products.storage import is_shared
 from tracea_graph.passes.regions import attribute, fused, is_f32
@@ -26,10 +31,76 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["LiftTransposed"]
 
+_STEM = 8
+"""Input channels below which a block of 16 would be mostly padding."""
+_PHASES = 16
+"""Convolutions at most."""
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Every stride-th result along one axis: the kernel's taps in the order of the input they
+    read, and how many of them hang over before and after it."""
+
+    taps: tuple[int, ...]
+    before: int
+    after: int
+
+
+def _phases(kernel: int, stride: int, pads: tuple[int, int], extra: int) -> list[_Phase] | str:
+    """The phases of one axis; or why they are no convolutions of one size.
+
+    Result ``stride · i + a`` reads input ``i + q - t`` with tap ``r + stride · t``, where q and r
+    are quotient and remainder of ``a + pads[0]``.
+    """
+    more, rest = divmod(kernel - stride - sum(pads) + extra, stride)
+    if rest:
+        return "its phases differ in size"
+    phases = []
+    for a in range(stride):
+        q, r = divmod(a + pads[0], stride)
+        taps = tuple(range(r, kernel, stride))[::-1]
+        before, after = len(taps) - 1 - q, more + q
+        if not taps or before < 0 or after < 0:
+            return "its windows leave gaps or are cut"
+        phases.append(_Phase(taps, before, after))
+    return phases
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What becomes of one transposed convolution."""
+
+    filters: int
+    groups: int
+    layout: str
+    axes: tuple[tuple[_Phase, ...], ...]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(map(len, self.axes))
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.strides)
+
+    @property
+    def apart(self) -> bool:
+        """True if windows do not overlap, so that one convolution 1x1 gives all phases."""
+        places = [p for axis in self.axes for p in axis]
+        single = all(len(p.taps) == 1 and not (p.before or p.after) for p in places)
+        return single and self.groups == 1
+
+    @property
+    def convolutions(self) -> list[tuple[_Phase, ...]]:
+        """The phases along every axis of each convolution."""
+        every = list(itertools.product(*self.axes))
+        return every[:1] if self.apart else every
+
 
 @dataclass(frozen=True)
 class LiftTransposed:
-    """A transposed convolution over square windows as far apart as they are large."""
+    """A transposed convolution with constant filters, not dilated."""
 
     plain: bool = False
     name: str = "conv-transposed"
@@ -37,59 +108,130 @@ class LiftTransposed:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "ConvTranspose" or self.plain:
             return
-        reason = self._check(graph, region)
-        yield Miss(self.name, region.id, reason) if reason else self._build(graph, region)
+        plan = _read(graph, region)
+        if isinstance(plan, str):
+            yield Miss(self.name, region.id, plan)
+        else:
+            yield self._build(graph, region, plan)
 
-    def _check(self, graph: TileGraph, region: Region) -> str | None:
-        x, w, *rest = region.operands
-        weights = [graph.weight(v) for v in (w, *rest) if v]
-        shape = graph.spec(x).shape
-        if any(one is None for one in weights) or not is_f32(graph, *region.reads):
-            return "its filters or bias are not constant float32"
-        if shape is None or len(shape) != 4 or shape[1] != graph.weights[w].shape[0]:
-            return "its input is not known to have two axes and so many channels"
-        kernel = graph.weights[w].shape[2:]
-        window = read_window(region, kernel, shape[2:])
-        extra = attribute(region, "output_padding", ())
-        if isinstance(window, str) or attribute(region, "output_shape", ()):
-            return "its result has a size of its own"
-        if window.strides != kernel or window.padded or set(window.dilations) != {1}:
-            return "its windows overlap, leave gaps or are cut"
-        if isinstance(extra, tuple) and any(extra):
-            return "its result has a size of its own"
-        if kernel[0] != kernel[1] or attribute(region, "group", 1) != 1:
-            return "its windows are not square, or it has groups"
-        if graph.weights[w].shape[1] % BLOCK or is_shared(graph, w, ("ConvTranspose",)):
-            return "its filters are no whole blocks, or others need them as they are"
-        return None
-
-    def _build(self, graph: TileGraph, region: Region) -> Proposal:
+    def _build(self, graph: TileGraph, region: Region, plan: _Plan) -> Proposal:
         x, w, *rest = region.operands
         weight, result = graph.weights[w], region.results[0]
-        channels, filters, side, _ = weight.shape
-        count = filters * side * side
-        layout = "blocked"
-        shape = (count, channels, 1, 1)
-
-        def load() -> Array:
-            plain = np.asarray(weight.load(), np.float32).transpose(2, 3, 1, 0)
-            return pack_filters(plain.reshape(shape), layout)
-
-        packed = Weight(f"{w}_spread", DType.F32, stored_shape(layout, shape), load)
-        weights = {packed.name: packed}
-        operands = [x, packed.name]
+        weights: dict[str, Weight] = {}
+        bias: list[str] = []
         if rest and rest[0]:
-            bias = graph.weights[rest[0]]
-            repeated = Weight(
-                f"{rest[0]}_spread", DType.F32, (count,),
-                lambda: np.tile(np.asarray(bias.load(), np.float32), side * side),
-            )  # fmt: skip
-            weights[repeated.name] = repeated
-            operands.append(repeated.name)
-        params = ConvParams(channels, count, Window.unit((1, 1)), 1, layout, len(operands) > 2)
-        deep = f"{result}_deep"
-        spec = params.infer([graph.spec(x)])[0]
-        conv = fused(self.name, params, operands, (deep,), [region])
-        spread = fused(self.name, MoveParams("spread", (side,)), (deep,), (result,), [])
-        new = (spread, conv)
-        return Proposal(self.name, (region,), new, {deep: spec}, weights, step=True)
+            stored = _bias(graph.weights[rest[0]], plan.count if plan.apart else 1)
+            weights[stored.name], bias = stored, [stored.name]
+        specs, steps, parts = {}, [], []
+        filters = plan.filters * (plan.count if plan.apart else 1)
+        for i, phases in enumerate(plan.convolutions):
+            window, part = _window(phases), f"{result}_phase{i}" if plan.count > 1 else result
+            params = ConvParams(
+                weight.shape[0], filters, window, plan.groups, plan.layout, bool(bias)
+            )
+            packed = _packed(weight, params, phases, f"{w}_phase{i}", plan)
+            weights[packed.name] = packed
+            specs[part] = params.infer([graph.spec(x)])[0]
+            steps.append(fused(self.name, params, (x, packed.name, *bias), (part,), [region]))
+            parts.append(part)
+        if len(parts) > 1:
+            beside, whole = MoveParams("concat", (1,), len(parts)), f"{result}_phases"
+            specs[whole] = beside.infer([specs[part] for part in parts])[0]
+            steps.append(fused(self.name, beside, tuple(parts), (whole,), []))
+            parts = [whole]
+        if plan.count > 1:
+            spread = MoveParams("spread", plan.strides)
+            steps.append(fused(self.name, spread, tuple(parts), (result,), []))
+        specs.pop(result, None)
+        return Proposal(self.name, (region,), tuple(steps), specs, weights, step=True)
+
+
+def _read(graph: TileGraph, region: Region) -> _Plan | str:
+    x, w, *rest = region.operands
+    weights = [graph.weight(v) for v in (w, *rest) if v]
+    shape = graph.spec(x).shape
+    if any(one is None for one in weights) or not is_f32(graph, *region.reads):
+        return "its filters or bias are not constant float32"
+    weight = graph.weights[w]
+    if shape is None or len(shape) not in (3, 4) or shape[1] != weight.shape[0]:
+        return "its input is not known to have one or two axes and so many channels"
+    if is_shared(graph, w, ("ConvTranspose",)):
+        return "others need its filters as they are"
+    groups = int(str(attribute(region, "group", 1)))
+    filters = weight.shape[1] * groups
+    layout = _layout(weight.shape[0], filters, groups)
+    if layout is None:
+        return "its groups are no whole blocks of channels"
+    axes = _axes(region, weight.shape[2:], shape[2:])
+    return axes if isinstance(axes, str) else _Plan(filters, groups, layout, axes)
+
+
+def _axes(
+    region: Region, kernel: tuple[int, ...], spatial: tuple[Extent, ...]
+) -> tuple[tuple[_Phase, ...], ...] | str:
+    window = read_window(region, kernel, spatial)
+    if isinstance(window, str):
+        return window
+    auto = str(attribute(region, "auto_pad", "NOTSET"))
+    if "SAME" in auto or attribute(region, "output_shape", ()):
+        return "its result has a size of its own"
+    if set(window.dilations) != {1}:
+        return "its windows leave gaps or are cut"
+    if len(set(window.strides)) > 1 or math.prod(window.strides) > _PHASES:
+        return "its strides differ or are too large"
+    given = attribute(region, "output_padding", ())
+    extra = given if isinstance(given, tuple) and given else (0,) * window.rank
+    axes = []
+    rows = zip(kernel, window.strides, window.pairs, extra, spatial, strict=True)
+    for size, stride, pads, end, extent in rows:
+        phases = _phases(size, stride, pads, int(str(end)))
+        if isinstance(phases, str):
+            return phases
+        if isinstance(extent, int) and extent < max(len(p.taps) for p in phases):
+            return "its windows mostly hang over the input"
+        axes.append(tuple(phases))
+    return tuple(axes)
+
+
+def _layout(channels: int, filters: int, groups: int) -> str | None:
+    """The layout of a phase's filters; None where only plain values would do."""
+    if groups == 1:
+        return "stem" if channels <= _STEM else "blocked"
+    if channels == groups == filters:
+        return "depthwise"
+    whole = channels // groups % BLOCK == 0 and filters // groups % BLOCK == 0
+    return "blocked" if whole else None
+
+
+def _window(phases: Sequence[_Phase]) -> Window:
+    ones = (1,) * len(phases)
+    pads = (*(p.before for p in phases), *(p.after for p in phases))
+    return Window(tuple(len(p.taps) for p in phases), ones, ones, pads)
+
+
+def _packed(
+    weight: Weight, params: ConvParams, phases: Sequence[_Phase], name: str, plan: _Plan
+) -> Weight:
+    """Filters ``[C, O/groups, kernel…]`` of one phase, or one after the other of them all."""
+
+    def load() -> Array:
+        taken = np.asarray(weight.load(), np.float32)
+        if plan.apart:
+            taken = np.moveaxis(taken, (0, 1), (-1, -2))
+            return pack_filters(taken.reshape(params.shape), params.layout)
+        for axis, phase in enumerate(phases, 2):
+            taken = taken.take(phase.taps, axis)
+        channels, per_group, *kernel = taken.shape
+        split = taken.reshape(plan.groups, channels // plan.groups, per_group, *kernel)
+        return pack_filters(split.swapaxes(1, 2).reshape(params.shape), params.layout)
+
+    return Weight(name, DType.F32, stored_shape(params.layout, params.shape), load)
+
+
+def _bias(bias: Weight, count: int) -> Weight:
+    """A bias so many times, filled up to whole blocks."""
+    repeated = Weight(
+        f"{bias.name}_spread", DType.F32, (bias.count * count,),
+        lambda: np.tile(np.asarray(bias.load(), np.float32), count),
+    )  # fmt: skip
+    return pad_bias(repeated) if repeated.count % BLOCK else repeated

@@ -107,7 +107,7 @@ def _lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) 
     elif p.kind == "repeat":
         _repeat(v, p.ints, operands[0], result)
     elif p.kind == "spread":
-        _spread(v, p.ints[0], operands[0], result)
+        _spread(v, p.ints, operands[0], result)
     elif p.kind == "pad":
         _pad(v, p, operands, result)
     elif p.kind == "shuffle":
@@ -178,30 +178,33 @@ def _grid(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return points
 
 
-def _spread(v: Values, side: int, source: int, result: int) -> None:
-    """One copy per group of channels: every ``side``-th row and column is its own."""
+def _spread(v: Values, sides: Sequence[int], source: int, result: int) -> None:
+    """One copy per group of channels: rows and columns so far apart are its own."""
     if result not in v.layout.blocked:
-        _spread_plain(v, side, source, result)
+        _spread_plain(v, sides, source, result)
         return
     home, small, big = v.home(result), v.block(source), v.interior(result)
     channels = v.layout.channels(result)
+    tall, wide = (1, *sides)[-2:]
     bn, bb, bh, bw, bl = big.strides
-    steps = (bn, bb, _times(bh, side), _times(bw, side), bl)
-    for group in range(side * side):
+    steps = (bn, bb, _times(bh, tall), _times(bw, wide), bl)
+    for group in range(tall * wide):
         part = small.part(group * channels, channels).view()
-        row, column = divmod(group, side)
+        row, column = divmod(group, wide)
         offset = _sum(big.offset, _times(bh, row), _times(bw, column))
         _copy(v, part, View(big.buffer, part.dims, steps, offset))
     _finish(v, home, result)
 
 
-def _spread_plain(v: Values, side: int, source: int, result: int) -> None:
+def _spread_plain(v: Values, sides: Sequence[int], source: int, result: int) -> None:
+    """Every axis beside its side; the groups of channels become the innermost steps."""
     slot, out = v.slot(source), v.out(result)
-    n, _, h, w = slot.shape
+    n, _, *space = slot.shape
     channels = v.layout.channels(result)
-    dims = (n, channels, h, side, w, side)
-    sn, sc, sh, sw = dense_strides(slot.shape)
-    strides = (sn, sc, sh, _times(sc, side * channels), sw, _times(sc, channels))
+    sn, sc, *inner = dense_strides(slot.shape)
+    steps = (_times(sc, _times(channels, s)) for s in dense_strides(tuple(sides)))
+    dims = (n, channels, *(d for pair in zip(space, sides, strict=True) for d in pair))
+    strides = (sn, sc, *(s for pair in zip(inner, steps, strict=True) for s in pair))
     _copy(v, View(slot.buffer, dims, strides), View(out.buffer, dims, dense_strides(dims)))
 
 

@@ -188,10 +188,63 @@ def test_a_transposed_convolution_without_overlap(side: int, bias: bool) -> None
     check(net, graph, FEEDS)
 
 
-@pytest.mark.parametrize("attrs", [{"strides": [1, 1]}, {"strides": [2, 2], "pads": [1, 1, 0, 0]}])
-def test_other_transposed_convolutions_stay(attrs: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("filters", "kernel", "attrs"),
+    [
+        (16, 4, {"strides": [2, 2], "pads": [1] * 4}),
+        (24, 3, {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1]}),
+        (32, 3, {"strides": [2, 2], "pads": [0, 0, 1, 1]}),
+        (3, 5, {"strides": [2, 2], "pads": [2] * 4, "output_padding": [1, 1]}),
+        (1, 4, {"strides": [2, 2], "pads": [1] * 4}),
+        (16, 3, {"pads": [1] * 4}),
+        (32, 4, {"strides": [2, 2], "pads": [1] * 4, "group": 2}),
+        (20, 4, {"strides": [2, 2], "pads": [1] * 4, "group": 20}),
+        (20, 2, {"strides": [2, 2]}),
+        (16, 6, {"strides": [3, 3], "pads": [1, 2, 2, 1]}),
+    ],
+)
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_transposed_convolution_by_phases(
+    filters: int, kernel: int, attrs: dict[str, Any], rank: int
+) -> None:
+    """Every phase is a convolution of its own taps; one or two axes, any number of filters."""
+    net = Net()
+    groups = attrs.get("group", 1)
+    channels = filters if groups == filters else 32
+    x = net.input("x", "n", channels, *(9, "w")[2 - rank :])
+    own = {k: v[-rank:] if len(v) == 2 else [*v[:2][-rank:], *v[2:][-rank:]]
+           for k, v in attrs.items() if k != "group"}  # fmt: skip
+    weight = net.weight(channels, filters // groups, *(kernel,) * rank)
+    up = net("ConvTranspose", x, weight, net.weight(filters), group=groups, **own)
+    graph = net.graph(net("Relu", up))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion" if "strides" in attrs else "FusedConv"]
+    check(net, graph, {"x": normal(2, channels, *(9, 7)[2 - rank :])})
+
+
+@pytest.mark.parametrize(
+    ("attrs", "reason"),
+    [
+        ({"strides": [2, 2], "pads": [1, 1, 0, 0]}, "its phases differ in size"),
+        ({"strides": [3, 3], "output_padding": [1, 1]}, "its windows leave gaps or are cut"),
+        ({"strides": [2, 1]}, "its strides differ or are too large"),
+        ({"dilations": [2, 2]}, "its windows leave gaps or are cut"),
+        ({"output_shape": [18, 14], "strides": [2, 2]}, "its result has a size of its own"),
+        ({"group": 4}, "its groups are no whole blocks of channels"),
+    ],
+)
+def test_other_transposed_convolutions_stay(attrs: dict[str, Any], reason: str) -> None:
     net, x = new()
-    graph = net.graph(net("ConvTranspose", x, net.weight(16, 16, 2, 2), **attrs))
+    groups = attrs.get("group", 1)
+    graph = net.graph(net("ConvTranspose", x, net.weight(16, 16 // groups, 2, 2), **attrs))
     trace = optimized(graph)
     assert ops(graph) == ["ConvTranspose"]
-    assert reasons(trace, "conv-transposed") == {"its windows overlap, leave gaps or are cut"}
+    assert reasons(trace, "conv-transposed") == {reason}
+
+
+def test_a_window_larger_than_its_input_stays() -> None:
+    net = Net()
+    graph = net.graph(net("ConvTranspose", net.input("x", 1, 16, 1, 1), net.weight(16, 16, 4, 4)))
+    trace = optimized(graph)
+    assert ops(graph) == ["ConvTranspose"]
+    assert reasons(trace, "conv-transposed") == {"its windows mostly hang over the input"}

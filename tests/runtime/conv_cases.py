@@ -91,6 +91,28 @@ def cut_cases() -> list[Case]:
     return cases
 
 
+def narrow_cases() -> list[Case]:
+    """Few output channels: every number of them, every tail of channels and lines."""
+    cases = [
+        conv(c, o, (3, 29), (3, 3), pad=same(3)) for c in (9, 16, 23, 48) for o in range(1, 9)
+    ]
+    cases += [conv(33, 3, (2, w), (3, 3), pad=same(3)) for w in (*range(1, 18), 31)]
+    cases += [
+        conv(24, 2, (9, 11), (k, k), (s, s), (d, d), pad=same(k, d), halo=(0, 1, 2, 3))
+        for k, s, d in ((1, 1, 1), (5, 2, 1), (9, 1, 1), (3, 3, 2))
+    ]
+    cases += [
+        conv(64, 1, (60, 70), batch=2, add=True, clamp=(0, 1)),
+        conv(32, 3, (40, 50), (3, 3), pad=same(3), batch=2, bias=False),
+        conv(16, 4, (1, 200), (1, 7), pad=(0, 3, 0, 3), add=True, halo=(1, 1, 1, 1)),
+    ]
+    cases += [
+        conv(40, 3, (6, 7), (3, 3), pad=same(3), chain=chain, halo=(1, 0, 2, 1), add=True)
+        for chain in EPILOGUES
+    ]
+    return cases
+
+
 def winograd_cases() -> list[Case]:
     sizes = ((1, 1), (2, 5), (4, 4), (7, 7), (13, 9), (17, 16))
     cases = [conv(24, 33, size, (3, 3), pad=same(3), m=m) for m in (2, 4) for size in sizes]
@@ -192,5 +214,6 @@ def plain_cases() -> list[Case]:
 
 
 def all_conv_cases() -> list[Case]:
-    cases = [*dense_cases(), *cut_cases(), *winograd_cases(), *other_cases(), *plain_cases()]
+    cases = [*dense_cases(), *narrow_cases(), *cut_cases(), *winograd_cases()]
+    cases += [*other_cases(), *plain_cases()]
     return list({case.name: case for case in cases}.values())

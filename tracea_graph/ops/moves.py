@@ -4,7 +4,7 @@
     channels    x[:, start:stop]
     repeat      every position ``factors`` times along each spatial axis: nearest, by whole factors
     transpose   axes in another order
-    spread      groups of channels side by side: DepthToSpace, the groups outermost
+    spread      groups of channels side by side, the groups outermost: DepthToSpace over two axes
     shuffle     channels of so many groups of equal size, one of each group in turn
     pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ KINDS = ("concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad"
 @dataclass(frozen=True)
 class MoveParams:
     """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
-    spread (side,); shuffle (groups, channels).  ``sizes`` of pad are top, left, bottom, right in
+    spread the sides; shuffle (groups, channels).  ``sizes`` of pad are top, left, bottom, right in
     terms of the operands (:mod:`tracea_graph.ops.sizes`), all but the first of which give their
     sizes only.
     """
@@ -88,11 +89,12 @@ class MoveParams:
         return tuple(total if a == axis else _agreed(s) for a, s in enumerate(sides))
 
     def _spread(self, shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
-        n, channels, h, w = shape
-        (side,) = self.ints
-        if not isinstance(channels, int) or channels % side**2:
-            raise ValueError(f"{channels} channels do not spread over {side} by {side}")
-        return (n, channels // side**2, combine("mul", h, side), combine("mul", w, side))
+        n, channels, *space = shape
+        count = prod(self.ints)
+        if not isinstance(channels, int) or channels % count or len(space) != len(self.ints):
+            raise ValueError(f"{channels} channels do not spread over {self.ints}")
+        pairs = zip(space, self.ints, strict=True)
+        return (n, channels // count, *(combine("mul", d, side) for d, side in pairs))
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
@@ -103,10 +105,12 @@ class MoveParams:
         if self.kind == "pad":
             return [self._padded(arrays)]
         if self.kind == "spread":
-            n, c, h, w = x.shape
-            (s,) = self.ints
-            split = x.reshape(n, s, s, c // s**2, h, w).transpose(0, 3, 4, 1, 5, 2)
-            return [split.reshape(n, c // s**2, h * s, w * s)]
+            n, _, *space = x.shape
+            result = tuple(evaluate(d, {}) for d in self._spread(x.shape))
+            rank = len(space)
+            turn = (0, rank + 1, *(a for i in range(rank) for a in (rank + 2 + i, 1 + i)))
+            split = x.reshape(n, *self.ints, result[1], *space)
+            return [split.transpose(turn).reshape(result)]
         if self.kind == "shuffle":
             dealt = x.reshape(x.shape[0], self.ints[0], -1, *x.shape[2:]).swapaxes(1, 2)
             return [dealt.reshape(x.shape)]
@@ -125,6 +129,13 @@ class MoveParams:
         more = ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0)))
         return np.pad(cut, ((0, 0), (0, 0), *more))
 
+    def _spell_spread(self, b: BodyBuilder, x: str) -> str:
+        if len(self.ints) == 2:
+            return b("DepthToSpace", x, blocksize=self.ints[0])
+        last = b("Transpose", x, perm=(0, 2, 1))
+        split = b("Reshape", last, b.ints(0, 0, *self.ints, -1))
+        return b("Reshape", b("Transpose", split, perm=(0, 3, 1, 2)), b.ints(0, 0, -1))
+
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         x = b.inputs[0]
@@ -138,7 +149,7 @@ class MoveParams:
             none = b.ints(0, 0)
             return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
         if self.kind == "spread":
-            return b.done(b("DepthToSpace", x, blocksize=self.ints[0]))
+            return b.done(self._spell_spread(b, x))
         if self.kind == "shuffle":
             groups, channels = self.ints
             split = b("Reshape", x, b.ints(0, groups, channels // groups, -1))

@@ -1,4 +1,5 @@
 // tracea_f32_conv_14x32__avx512
+// tracea_f32_conv_narrow_14x32__avx512
 // f32 conv for avx512, from conv.cpp.in
 // Generated, do not edit.
 // Dense convolutions over blocked values, and over few plain channels.
@@ -54,6 +55,37 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+// The sums of four vectors, each in an order of its own.
+INLINE void sums(const vf (&a)[4], float* to) {
+  const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
+  const vf cd = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
+  const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+  const vf each = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) +
+                  _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
+  _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+}
+// Lane i: the sum of a[i].
+INLINE vf sums(vf (&a)[16]) {
+  UNROLL for (int i = 0; i < 16; i += 2)
+    a[i] = _mm512_unpacklo_ps(a[i], a[i + 1]) + _mm512_unpackhi_ps(a[i], a[i + 1]);
+  UNROLL for (int i = 0; i < 16; i += 4) {
+    const __m512d x = _mm512_castps_pd(a[i]), y = _mm512_castps_pd(a[i + 2]);
+    a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) + _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+  }
+  UNROLL for (int i = 0; i < 16; i += 8)
+    a[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x44) + _mm512_shuffle_f32x4(a[i], a[i + 4], 0xee);
+  return _mm512_shuffle_f32x4(a[0], a[8], 0x88) + _mm512_shuffle_f32x4(a[0], a[8], 0xdd);
+}
+// Elementwise functions over any vector type.  Bounds are the largest found over dense grids of
+// float32 arguments against float64; every function maps NaN to NaN.
+
+// E: poly(x, c0, c1, ...) = c0 + x * (c1 + ...), fused where the instruction set can.
+INLINE vf poly(vf, float c) { return set1(c); }
+template <typename... Rest>
+INLINE vf poly(vf x, float c, Rest... rest) {
+  return fma(poly(x, rest...), x, set1(c));
+}
 // The inner product every matrix kernel is built from.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
@@ -212,6 +244,81 @@ void tile(const tracea_conv_tile* t) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
     store(y_at(i, j), c[i][j]);
 }
+// A line of a convolution with few output channels: lanes are input channels, which are multiplied
+// by those of each filter and summed at the end, so that no lane stands for a missing output.
+// An output is summed in one order wherever its line is cut.
+
+// Adds one tap of a block of input channels, of the lanes of `m`.
+template <int F, int N>
+INLINE void add_tap(vf (&c)[N][F], const float* x, int64_t step, const float* w,
+                    const vm (&m)[P]) {
+  UNROLL for (int p = 0; p < P; p++) {
+    vf filter[F];
+    UNROLL for (int f = 0; f < F; f++) filter[f] = load(w + f * PANEL + p * W);
+    UNROLL for (int i = 0; i < N; i++) {
+      const vf v = load(x + i * step + p * W, m[p]);
+      UNROLL for (int f = 0; f < F; f++) c[i][f] = fma(v, filter[f], c[i][f]);
+    }
+  }
+}
+
+// y = clamp(sums + bias + add) for the 16 lanes of N outputs, of which F count.
+template <int F, int N>
+INLINE void end_narrow(const vf (&c)[N][F], const tracea_conv_tile* t, int64_t at) {
+  float* y = t->y + at * PANEL;
+  const vf none = set1(0.0f);
+  UNROLL for (int i = 0; i < N; i++) {
+    UNROLL for (int p = 0; p < P; p++) store(y + i * PANEL + p * W, none);
+    UNROLL for (int g = 0; g < F; g += 4) {
+      vf four[4];
+      UNROLL for (int j = 0; j < 4; j++) four[j] = g + j < F ? c[i][(g + j) % F] : none;
+      sums(four, y + i * PANEL + g);
+    }
+  }
+  const vf lo = set1(t->lo), hi = set1(t->hi);
+  UNROLL for (int i = 0; i < N; i++) UNROLL for (int p = 0; p < P; p++) {
+    const int lane = i * PANEL + p * W;
+    vf v = load(y + lane);
+    if (t->bias) v = v + load(t->bias + p * W);
+    if (t->add) v = v + load(t->add + at * PANEL + lane);
+    if (t->lo > -__builtin_inff()) v = max(lo, v);
+    if (t->hi < __builtin_inff()) v = min(hi, v);
+    store(y + lane, v);
+  }
+}
+
+// Outputs [at, at + N) of the line.
+template <int F, int N>
+INLINE void narrow_piece(const tracea_conv_tile* t, int64_t at) {
+  vf c[N][F];
+  UNROLL for (int i = 0; i < N; i++) UNROLL for (int f = 0; f < F; f++) c[i][f] = set1(0.0f);
+  const float *x = t->x + at * t->x_step, *w = t->w;
+  for (int64_t block = t->blocks; block--; x += t->x_block) {
+    vm m[P];
+    UNROLL for (int p = 0; p < P; p++) {
+      const int64_t depth = block ? t->depth : t->last, left = depth - p * W;
+      m[p] = first(left < 0 ? 0 : left < W ? left : (int64_t)W);
+    }
+    for (int64_t row = 0; row < t->rows; row++)
+      for (int64_t col = 0; col < t->cols; col++, w += F * PANEL)
+        add_tap<F, N>(c, x + row * t->x_row + col * t->x_col, t->x_step, w, m);
+  }
+  end_narrow<F, N>(c, t, at);
+}
+
+template <int F, int N>
+INLINE void narrow_pieces(const tracea_conv_tile* t, int64_t& at) {
+  for (; at + N <= t->pixels; at += N) narrow_piece<F, N>(t, at);
+}
+
+template <int F>
+void narrow_line(const tracea_conv_tile* t) {
+  constexpr int ROOM = 22 / F, N = ROOM < 1 ? 1 : ROOM;
+  int64_t at = 0;
+  narrow_pieces<F, N>(t, at);
+  if (N > 4) narrow_pieces<F, (N + 3) / 4>(t, at);
+  narrow_pieces<F, 1>(t, at);
+}
 constexpr tracea_conv_fn TILE[14][2] = {
     {
         tile<Plain, 1, 0, 1>,
@@ -270,8 +377,14 @@ constexpr tracea_conv_fn TILE[14][2] = {
         tile<Plain, 7, 7, 2>,
     },
 };
+
+constexpr tracea_conv_fn NARROW[TRACEA_NARROW] = {
+    narrow_line<1>, narrow_line<2>, narrow_line<3>, narrow_line<4>,
+    narrow_line<5>, narrow_line<6>, narrow_line<7>, narrow_line<8>,
+};
 }  // namespace
 
 TRACEA_API void tracea_f32_conv_14x32__avx512(const tracea_conv_tile* t) {
   TILE[t->pixels * t->lines - 1][t->nv - 1](t);
 }
+TRACEA_API void tracea_f32_conv_narrow_14x32__avx512(const tracea_conv_tile* t) { NARROW[t->nv - 1](t); }
