@@ -114,6 +114,7 @@ class Planner:
     def follow(self, ruling: Ruling, apart: bool = False) -> Plan:
         """The scheduled graph under a ruling, with nothing added to it."""
         graph = self._graph.copy()
+        graph.bindings = {**graph.bindings, **self.cost.bindings}
         limits = Limits(
             frozenset(self._options.only),
             frozenset(self._options.skip),

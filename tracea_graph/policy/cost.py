@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tracea_graph.ir import Extent, TensorSpec, evaluate, symbols_of
+from tracea_graph.ir import Extent, TensorSpec, assumed
 from tracea_graph.ops.bands import bands_in
 from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
@@ -39,8 +39,6 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["CostModel"]
 
-_UNKNOWN_EXTENT = 16
-"""Assumed for a dimension no binding covers."""
 _PARTS = frozenset(("Slice", "Split"))
 """Operators that read as much as they write."""
 _RANDOM = 0.25
@@ -205,8 +203,7 @@ class CostModel:
         return self._count(spec) * (spec.dtype.size if spec.dtype else 4.0)
 
     def _value(self, extent: Extent) -> float:
-        known = {s: self.bindings.get(s, _UNKNOWN_EXTENT) for s in symbols_of(extent)}
-        return float(max(0, evaluate(extent, known)))
+        return float(assumed(extent, self.bindings))
 
 
 def reordered(region: Region) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class TileGraph:
     ``describe`` says what a region does; whoever knows operators sets it, until then all are
     opaque.  ``open`` gives the steps of a region of several as a graph.  ``appraise`` says what a
     region costs (``microseconds``, ``bound`` …), and ``bindings`` are the symbol values that
-    drawings assume.
+    drawings and plans assume.
     """
 
     def __init__(
