@@ -8,7 +8,7 @@ is measured against the same program without.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.errors import GraphError
@@ -44,22 +44,27 @@ class RunInBands:
         except GraphError as error:
             yield Miss(self.name, region.id, f"its sizes are not known: {error}")
             return
-        bands = []
-        for band, _ in found:
-            why = _why_not(graph, region, params, band)
-            if why is None:
-                bands.append(band)
-            else:
-                yield Miss(self.name, region.id, f"steps {band.first} to {band.last}: {why}")
+        bands = [band for band, _ in found]
+        # mostly all of them can be cut; which cannot is found out one by one
+        if bands and _why_not(graph, region, params, bands) is not None:
+            why = {band: _why_not(graph, region, params, (band,)) for band in bands}
+            bands = [band for band in bands if why[band] is None]
+            yield from (
+                Miss(self.name, region.id, f"steps {band.first} to {band.last}: {reason}")
+                for band, reason in why.items()
+                if reason is not None
+            )
         if bands:
             new = replace(region, params=replace(params, bands=tuple(bands)))
             yield Proposal(self.name, (region,), (new,))
 
 
-def _why_not(graph: TileGraph, region: Region, params: RegionParams, band: RowBand) -> str | None:
+def _why_not(
+    graph: TileGraph, region: Region, params: RegionParams, bands: Sequence[RowBand]
+) -> str | None:
     """Why the calls of some steps cannot take turns; None if they can."""
     try:
-        lower(graph, replace(region, params=replace(params, bands=(band,))))
+        lower(graph, replace(region, params=replace(params, bands=tuple(bands))))
     except NotCut as error:
         return str(error)
     return None

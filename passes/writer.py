@@ -85,11 +85,14 @@ class Writer:
     def done(self, sizes: Mapping[str, int]) -> Program:
         """The program; its scratch is planned by ``ttg.arena`` for these values of its symbols."""
         loops = [(loop.first, loop.last) for loop in self.loops]
+        used: dict[Buffer, list[int]] = {}
+        for i, call in enumerate(self.calls):
+            for buffer in dict.fromkeys(v.buffer for v in call.views if v is not None):
+                used.setdefault(buffer, []).append(i)
         temps, lives = list[Temp](), list[Life]()
         for t, (dtype, count) in enumerate(self.temps):
             buffer = Buffer("temp", t)
-            used = [i for i, c in enumerate(self.calls) if touches(c, buffer)]
-            temp = Temp(dtype, count, *span(used, loops, buffer in self.carried))
+            temp = Temp(dtype, count, *span(used[buffer], loops, buffer in self.carried))
             temps.append(temp)
             size = max(0, evaluate(count, sizes)) * dtype.size
             lives.append(Life(str(t), size, temp.first, temp.last))

@@ -172,6 +172,8 @@ _ASSUMED = 16
 
 def assumed(extent: Extent, bindings: Mapping[str, int]) -> int:
     """A plausible size, at least 0, for an extent some of whose symbols may be unbound."""
+    if isinstance(extent, int):
+        return max(0, extent)
     known = {s: bindings.get(s, _ASSUMED) for s in symbols_of(extent)}
     return max(0, evaluate(extent, known))
 

@@ -9,6 +9,7 @@ from tracea_graph.ttg.graph import Region, TileGraph, Use
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
 from tracea_graph.ttg.plan import Group, Link, Plan, make_plan, row_blocks
+from tracea_graph.ttg.programs import Joining, program_from
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
 from tracea_graph.ttg.tiling import Tiling
@@ -25,6 +26,7 @@ __all__ = [
     "EdgeKind",
     "Group",
     "IterationSpace",
+    "Joining",
     "Link",
     "MemoryLevel",
     "Plan",
@@ -49,6 +51,7 @@ __all__ = [
     "dependences",
     "expand",
     "make_plan",
+    "program_from",
     "row_blocks",
     "whole",
 ]
