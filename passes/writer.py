@@ -94,7 +94,7 @@ class Writer:
             buffer = Buffer("temp", t)
             temp = Temp(dtype, count, *span(used[buffer], loops, buffer in self.carried))
             temps.append(temp)
-            size = max(0, evaluate(count, sizes)) * dtype.size
+            size = int(max(0, evaluate(count, sizes)) * dtype.size)
             lives.append(Life(str(t), size, temp.first, temp.last))
         order = placement(lives)
         moved = {Buffer("temp", t): Buffer("temp", place) for place, t in enumerate(order)}

@@ -81,7 +81,7 @@ class Planner:
                 options.plain_weights, options.precision, options.windows, compressed, self.scan
             ),
             # programs are whole: only the order in which their rows are made is left
-            Phase(BANDED, (RunInBands(cost.bindings, cost.machine.near),)),
+            Phase(BANDED, (RunInBands(cost.bindings, cost.machine.levels),)),
         )
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):

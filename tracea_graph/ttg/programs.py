@@ -84,10 +84,9 @@ class _Growing:
         more = [r for r in every if r.id not in self.chosen]
         if not all(map(self.steps, more)):
             return None
-        steps = sum(map(self.steps, every))
-        operands = {v for r in every for v in r.reads}
-        fits = steps <= self.joining.most_steps
-        return more if fits and len(operands) <= self.joining.most_operands + steps else None
+        operands = {v for r in every for v in r.reads} - {v for r in every for v in r.writes}
+        fits = sum(map(self.steps, every)) <= self.joining.most_steps
+        return more if fits and len(operands) <= self.joining.most_operands else None
 
     def trimmed(self) -> list[Region]:
         """Without what has no core before it, and what follows the last core in vain.
