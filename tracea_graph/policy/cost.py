@@ -7,13 +7,13 @@ It ranks proposals and decides what is not worth measuring; what stays is decide
 A tensor moves at the speed of the memory level it fits in; a written byte counts twice, as its
 cache line is read first.  Constants come from memory: models are larger than caches.
 Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  What is computed stands in
-``efforts``, what ONNX Runtime's own operators take in ``weights``.
+``efforts`` and ``weights``, the numbers that are fitted in ``tables``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, assumed
@@ -35,6 +35,7 @@ from tracea_graph.policy.efforts import (
     original,
 )
 from tracea_graph.policy.machine import Machine
+from tracea_graph.policy.tables import Tables, fitted
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["CostModel"]
@@ -46,9 +47,6 @@ _RANDOM = 0.25
 _COPY = 3.0
 """What a copy moves, in its size: a written byte counts twice."""
 _ABSENT = TensorSpec(None, ())
-_STAGING = 80
-"""Vector instructions per element that is copied on its way into a chain: elements that lie a
-stride apart are fetched one by one, each from a cache line of its own."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,7 @@ class CostModel:
 
     machine: Machine
     bindings: Mapping[str, int]
+    tables: Tables = field(default_factory=fitted)
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
@@ -160,8 +159,9 @@ class CostModel:
         self, params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
     ) -> float:
         """Vector instructions to bring together what does not lie along the columns."""
+        each = self.tables.instructions["fused staging"]
         return sum(
-            _STAGING * self._count(TensorSpec(None, at.dims))
+            each * self._count(TensorSpec(None, at.dims))
             for _, at in seen_layouts(params, specs)
             if at.dims and at.dims[-1] != 1 and at.strides[-1] not in (0, 1)
         )
@@ -173,8 +173,10 @@ class CostModel:
         if isinstance(params, RegionParams):
             return self._steps(params, specs)
         if params is not None and type(params) in EFFORTS:
-            return EFFORTS[type(params)](params, operands, self._dims(results[0]))
-        return original(region.op, region.node.attrs, operands, self._dims(results[0]))
+            return EFFORTS[type(params)](self.tables, params, operands, self._dims(results[0]))
+        return original(
+            self.tables, region.op, region.node.attrs, operands, self._dims(results[0])
+        )
 
     def _steps(self, params: RegionParams, specs: Sequence[TensorSpec]) -> Effort:
         """All steps of a region of several."""
@@ -186,7 +188,7 @@ class CostModel:
             else:
                 result = self._dims(values[at])
                 total += EFFORTS[type(step.params)](
-                    step.params, [self._dims(s) for s in inner], result
+                    self.tables, step.params, [self._dims(s) for s in inner], result
                 )
             at += step.results
         return total
