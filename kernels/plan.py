@@ -11,7 +11,7 @@ tensor     (inputs, then outputs) ONNX element code, rank, one expression per di
 symbol     the input and the axis that bind it
 loop       first call, last call, rows of a turn, expression of all rows; its two symbols, the
            first row and the end of a turn, are numbered after the bound ones
-temp       ONNX element code, count expression, first call, last call
+temp       ONNX element code, count expression, first call, last call; in the order of placement
 call       opcode, #ints, #floats, #views, #drivers, chain (its key, or -1), ints, floats (bits
            of a double), views, drivers
 view       kind (-1 none: nothing follows; 0 input, 1 output, 2 temp), index, rank, offset

@@ -1,8 +1,8 @@
 """How well the cost model predicts what was measured: ``python -m models.fit FILE.json``.
 
 For each kind of region: how many there are, the median error of its predicted time, and the
-factor that would take the bias out of its numbers in ``policy/weights.py``, ``policy/efforts.py``
-and ``policy/cost.py``.  Beside it stands a plain count of operations at the best constant speed.
+factor between measured and predicted.  Beside it stands a plain count of operations at the best
+constant speed.  ``--write`` fits the numbers in ``policy/tables.json`` anew and stores them there.
 ``--zoo DIR`` has the models; without it they are made anew.
 """
 
@@ -18,10 +18,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from models.fitting import fit
 from models.make import make
 from models.regions import Measured, cost_model, measured, planned
 from tracea_graph.ir import evaluate
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.policy import CostModel
+from tracea_graph.policy.tables import FILE, fitted
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 
@@ -38,6 +41,7 @@ class Prediction:
     """One measured region, its predicted µs and its count of operations."""
 
     row: Measured
+    cost: CostModel
     us: float
     flops: float
 
@@ -55,9 +59,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Choice:
-    """Fused or not: µs of the kernel and of the operators it stands for, and what is predicted."""
+    """Fused or not: µs of the kernel and of the operators it stands for (``apart``, regions of the
+    graph ``before``), and what is predicted."""
 
     row: Measured
+    cost: CostModel
+    before: TileGraph
+    apart: tuple[Region, ...]
     apart_us: float
     fused_predicted: float
     apart_predicted: float
@@ -73,7 +81,7 @@ def predict(stored: Mapping[str, Any], name: str, path: Path) -> list[Prediction
     """Every row of a model that is long enough and that the present plan still has."""
     cost, bindings = cost_model(dict(stored), name), stored["models"][name]["bindings"]
     return [
-        Prediction(row, cost(row.graph, row.region), _flops(row.graph, row.region, bindings))
+        Prediction(row, cost, cost(row.graph, row.region), _flops(row.graph, row.region, bindings))
         for row in measured(dict(stored), name, path)
         if row.us >= LEAST_US
     ]
@@ -88,11 +96,13 @@ def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[Choice]:
     found = []
     for row in (r for r in rows if r.what == "kernel"):
         written = (v for n in row.region.nodes for v in n.outputs if v)
-        regions = {r.id: r for v in written if (r := before.producer(v)) is not None}.values()
+        found_apart = {r.id: r for v in written if (r := before.producer(v)) is not None}
+        regions = tuple(found_apart.values())
         times = [apart.get(signature(before, r), 0.0) for r in regions]
         if sum(times) + row.us >= LEAST_US:
             before_us = sum(cost(before, r) for r in regions)
-            found.append(Choice(row, sum(times), cost(row.graph, row.region), before_us))
+            fused_us = cost(row.graph, row.region)
+            found.append(Choice(row, cost, before, regions, sum(times), fused_us, before_us))
     return found
 
 
@@ -154,15 +164,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.json")
     parser.add_argument("--zoo", type=Path, metavar="DIR")
     parser.add_argument("--only", action="append", default=[], metavar="MODEL")
+    parser.add_argument("--write", action="store_true", help="fit the tables, and store them")
     args = parser.parse_args(argv)
     stored = json.loads(args.file.read_text())
     predictions, chosen = list[Prediction](), list[Choice]()
-    for name in args.only or stored["models"]:
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.only or stored["models"]:
             path = args.zoo / f"{name}.onnx" if args.zoo else make(name, Path(folder), hollow=True)
             predictions += predict(stored, name, path)
             chosen += choices(stored, name, path)
     print(report(predictions, chosen))
+    if args.write:
+        FILE.write_text(fit(fitted(), predictions, chosen).to_json(), encoding="utf-8")
+        print(f"wrote {FILE}; run this again for what it predicts now")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,13 @@ class Measured:
 
 def planned(path: Path, bindings: dict[str, int]) -> Planned:
     """What the rules make of a model; nothing is measured."""
+    return _planned(path, tuple(bindings.items()))
+
+
+@lru_cache(maxsize=1)
+def _planned(path: Path, bindings: tuple[tuple[str, int], ...]) -> Planned:
     graph = load(path).graph
-    return Planned(graph, Planner(graph, APART, bindings).plan().graph)
+    return Planned(graph, Planner(graph, APART, dict(bindings)).plan().graph)
 
 
 def measured(stored: dict[str, Any], name: str, path: Path) -> Iterator[Measured]:

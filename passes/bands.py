@@ -2,22 +2,23 @@
 
 FusedRegion -> FusedRegion with ``bands`` (``ops.region.RowBand``)
 
-Which steps, and how many rows a turn makes, the tile graph says (``ttg.bands``); whether that pays
-is measured against the same program without.
+Which steps, and how many rows a turn makes, the tile graph's plan says (``ttg.plan``); whether
+that pays is measured against the same program without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ops.bands import chosen_bands
+from tracea_graph.ops.bands import plan_inside, row_bands
+from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams, RowBand
 from tracea_graph.passes.lowering.loops import NotCut
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import ROOM, MemoryLevel, Region, TileGraph
+from tracea_graph.ttg import MemoryLevel, Region, TileGraph
 
 __all__ = ["BANDED", "RunInBands"]
 
@@ -27,12 +28,10 @@ BANDED = "bands"
 
 @dataclass(frozen=True)
 class RunInBands:
-    """Bands for symbol values ``sizes`` and a core's own memory ``near``, of which a turn takes
-    up to ``room`` times its size."""
+    """Bands for symbol values ``sizes`` and the machine's memory ``levels``, innermost first."""
 
     sizes: Mapping[str, int]
-    near: MemoryLevel
-    room: float = ROOM
+    levels: Sequence[MemoryLevel]
     name: str = BANDED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -40,26 +39,31 @@ class RunInBands:
         if not isinstance(params, RegionParams) or params.bands:
             return
         try:
-            found = chosen_bands(graph, region, self.sizes, self.near, self.room)
+            inside = Inside(graph, region)
+            bands = row_bands(inside, plan_inside(inside, self.sizes, self.levels))
         except GraphError as error:
             yield Miss(self.name, region.id, f"its sizes are not known: {error}")
             return
-        bands = []
-        for band, _ in found:
-            why = _why_not(graph, region, params, band)
-            if why is None:
-                bands.append(band)
-            else:
-                yield Miss(self.name, region.id, f"steps {band.first} to {band.last}: {why}")
+        # mostly all of them can be cut; which cannot is found out one by one
+        if bands and _why_not(graph, region, params, bands) is not None:
+            why = {band: _why_not(graph, region, params, (band,)) for band in bands}
+            bands = tuple(band for band in bands if why[band] is None)
+            yield from (
+                Miss(self.name, region.id, f"steps {band.first} to {band.last}: {reason}")
+                for band, reason in why.items()
+                if reason is not None
+            )
         if bands:
-            new = replace(region, params=replace(params, bands=tuple(bands)))
+            new = replace(region, params=replace(params, bands=bands))
             yield Proposal(self.name, (region,), (new,))
 
 
-def _why_not(graph: TileGraph, region: Region, params: RegionParams, band: RowBand) -> str | None:
+def _why_not(
+    graph: TileGraph, region: Region, params: RegionParams, bands: tuple[RowBand, ...]
+) -> str | None:
     """Why the calls of some steps cannot take turns; None if they can."""
     try:
-        lower(graph, replace(region, params=replace(params, bands=(band,))))
+        lower(graph, replace(region, params=replace(params, bands=bands)))
     except NotCut as error:
         return str(error)
     return None

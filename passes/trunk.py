@@ -3,15 +3,15 @@
 FusedConv, FusedPool, elementwise chains, moves of channels … -> one FusedRegion
 FusedGemm, FusedAttention, FusedNorm, FusedElementwise …      -> one FusedRegion
 
-What lies between two steps never leaves the program, so it lies as the kernels like it.  Cores
-(convolutions, pools, resizing; products and attention) hold a program together; other steps come
-along where they lie between cores, or follow one at the end.  It is convex: no path leaves it and
-comes back.
+What lies between two steps never leaves the program, so it lies as the kernels like it.  Where a
+program begins and ends is the tile graph's to say (``ttg.programs``); here stands what kernels can
+do: which words can be steps, and which of them (convolutions, pools, resizing; products and
+attention) are worth a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ from tracea_graph.passes.lowering.writer import localise
 from tracea_graph.passes.movement.moves import read_moves
 from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg import Joining, Region, TileGraph, program_from
 
 __all__ = ["ConnectBlocks", "ConnectTrunk"]
 
@@ -75,22 +75,24 @@ class ConnectBlocks:
 
 def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | Miss]:
     """One program of a core and everything around it, proposed by its first step."""
-    if not isinstance(region.params, family.cores):
+    if not family.is_core(region):
         return
-    around = _Neighbourhood(family)
-    members = around.grow(region)
-    while members and members[0].id == region.id and len(members) > 1:
-        unfit = _first_unfit(family, members)
-        if unfit is None:
+    joining = Joining(
+        lambda r: len(family.steps_of(r) or ()), family.is_core, family.ends, _MAX_STEPS,
+        _MAX_OPERANDS,
+    )  # fmt: skip
+    unfit = set[str]()
+    while len(members := program_from(family.graph, region, joining, unfit)) > 1:
+        out = _first_unfit(family, members)
+        if out is None:
             params, operands, results = _build(family, members)
             new = fused(name, params, operands, results, members)
             yield Proposal(name, tuple(members), (new,))
             return
-        if unfit.id == region.id:
+        if out.id == region.id:
             return
-        yield Miss(name, unfit.id, "its shapes do not provably fit inside a program")
-        around.exclude(unfit)
-        members = around.grow(region)
+        yield Miss(name, out.id, "its shapes do not provably fit inside a program")
+        unfit.add(out.id)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ class _Family:
 
     graph: TileGraph
     cores: ClassVar[tuple[type, ...]]
+
+    def is_core(self, region: Region) -> bool:
+        return isinstance(region.params, self.cores)
 
     def steps_of(self, region: Region) -> Steps | None:
         """The steps a region would be; None if it cannot be one."""
@@ -161,85 +166,6 @@ def _channels_known(graph: TileGraph, region: Region) -> bool:
     """True if what may lie in blocks says how many channels it has."""
     shapes = [graph.spec(v).shape or () for v in (*region.reads, *region.writes)]
     return all(isinstance(s[1], int) for s in shapes if len(s) in (3, 4))
-
-
-class _Neighbourhood:
-    """Who around a region can be a step of its program."""
-
-    def __init__(self, family: _Family) -> None:
-        self.family, self.graph = family, family.graph
-        self._known: dict[str, Steps | None] = {}
-
-    def steps(self, region: Region) -> Steps | None:
-        if region.id not in self._known:
-            self._known[region.id] = self.family.steps_of(region)
-        return self._known[region.id]
-
-    def exclude(self, region: Region) -> None:
-        """A region that cannot be a step after all."""
-        self._known[region.id] = None
-
-    def grow(self, seed: Region) -> list[Region]:
-        """The largest convex set of steps around a region, producers first."""
-        chosen, refused = {seed.id: seed}, set[str]()
-        waiting = [seed]
-        while waiting:
-            at = waiting.pop(0)
-            readers = self.graph.in_order(self.graph.readers(at))
-            for near in (*self.graph.sources(at), *readers):
-                if near.id in chosen or near.id in refused or self.steps(near) is None:
-                    continue
-                more = self._closure(chosen, near)
-                if more is None:
-                    refused.add(near.id)
-                    continue
-                chosen |= {r.id: r for r in more}
-                waiting += more
-        return self._trimmed(self.graph.in_order(chosen.values()))
-
-    def _closure(self, chosen: Mapping[str, Region], near: Region) -> list[Region] | None:
-        """``near`` and everything on paths between it and the chosen; None if not all can join."""
-        every = self.graph.convex((*chosen.values(), near))
-        more = [r for r in every if r.id not in chosen]
-        if any(self.steps(r) is None for r in more):
-            return None
-        steps = sum(len(self.steps(r) or ()) for r in every)
-        operands = {v for r in every for v in r.reads}
-        return None if steps > _MAX_STEPS or len(operands) > _MAX_OPERANDS + steps else more
-
-    def _trimmed(self, chosen: Sequence[Region]) -> list[Region]:
-        """Without what has no core before it, and what follows the last core in vain.
-
-        The chosen are convex: what lies before or behind one of them does so inside.
-        """
-        after, before = (
-            self._with_core(chosen, self.graph.sources),
-            self._with_core(chosen[::-1], self.graph.readers),
-        )
-        inside, kept = {r.id for r in chosen}, dict[str, Region]()
-        for region in chosen:
-            core, behind = self._is_core(region), region.id in after
-            sources = (s.id for s in self.graph.sources(region) if s.id in inside)
-            tail = behind and self.family.ends(region) and all(s in kept for s in sources)
-            if core or (behind and region.id in before) or tail:
-                kept[region.id] = region
-        return list(kept.values())
-
-    def _is_core(self, region: Region) -> bool:
-        return isinstance(region.params, self.family.cores)
-
-    def _with_core(
-        self, regions: Sequence[Region], near: Callable[[Region], Sequence[Region]]
-    ) -> set[str]:
-        """Of regions in order those that a core comes before, by way of ``near``."""
-        found, reached = set[str](), set[str]()
-        for region in regions:
-            names = {r.id for r in near(region)}
-            if not names.isdisjoint(reached):
-                found.add(region.id)
-            if region.id in found or self._is_core(region):
-                reached.add(region.id)
-        return found
 
 
 def _first_unfit(family: _Family, members: Sequence[Region]) -> Region | None:

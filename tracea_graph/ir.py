@@ -24,6 +24,7 @@ __all__ = [
     "Target",
     "TensorSpec",
     "Weight",
+    "assumed",
     "evaluate",
     "product",
     "symbols_of",
@@ -163,6 +164,18 @@ def symbols_of(extent: Extent) -> Iterator[str]:
     elif isinstance(extent, Expr):
         for arg in extent.args:
             yield from symbols_of(arg)
+
+
+_ASSUMED = 16
+"""For a symbol without a value."""
+
+
+def assumed(extent: Extent, bindings: Mapping[str, int]) -> int:
+    """A plausible size, at least 0, for an extent some of whose symbols may be unbound."""
+    if isinstance(extent, int):
+        return max(0, extent)
+    known = {s: bindings.get(s, _ASSUMED) for s in symbols_of(extent)}
+    return max(0, evaluate(extent, known))
 
 
 # ---- tensors, weights, nodes -----------------------------------------------------------

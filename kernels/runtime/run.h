@@ -135,22 +135,28 @@ inline bool place(Run& run, const View& view, const int64_t* symbols, const Memo
   return true;
 }
 
-// Offsets of the temps in one arena: first fit by lifetime.  Returns the arena's bytes, or -1.
+// Offsets of the temps in one arena, or -1 for its bytes when they are too many.  Each takes the
+// lowest place that is free during its life, in the plan's order (ttg/arena.py).
 inline int64_t lay_out(const Program& program, const int64_t* sizes, int64_t* offsets) {
   int64_t total = 0;
+  int32_t by_offset[kMaxTemps];
   for (int32_t i = 0; i < program.temp_count; ++i) {
     const Temp& temp = program.temps[i];
     int64_t at = 0;
-    for (int32_t j = 0; j < i;) {
+    int32_t place = 0;
+    for (int32_t k = 0; k < i; ++k) {
+      const int32_t j = by_offset[k];
       const Temp& other = program.temps[j];
-      const bool meets = temp.first <= other.last && other.first <= temp.last &&
-                         at < offsets[j] + sizes[j] && offsets[j] < at + sizes[i];
-      if (meets) at = offsets[j] + sizes[j];
-      j = meets ? 0 : j + 1;
+      if (offsets[j] >= at + sizes[i]) break;
+      if (temp.first <= other.last && other.first <= temp.last && at < offsets[j] + sizes[j])
+        at = offsets[j] + sizes[j];
     }
     offsets[i] = at;
-    if (__builtin_add_overflow(at, sizes[i], &at) || at > INT64_MAX / 4) return -1;
-    total = most(total, at);
+    if (at > INT64_MAX / 4 - sizes[i]) return -1;
+    total = most(total, at + sizes[i]);
+    while (place < i && offsets[by_offset[place]] <= at) ++place;
+    for (int32_t k = i; k > place; --k) by_offset[k] = by_offset[k - 1];
+    by_offset[place] = i;
   }
   return total;
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from tracea_graph.ir import assumed
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -49,7 +50,10 @@ _BROADCASTING = (ElementwiseParams, ConcatParams, EmbeddingParams, ReduceParams,
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
-    """The program of one fused region.  Raises TypeError for a region that is not fused."""
+    """The program of one fused region, its scratch planned for the graph's bindings.
+
+    Raises TypeError for a region that is not fused.
+    """
     if not region.fused:
         raise TypeError(f"{region.op} is not a fused region")
     params: OpParams = region.params
@@ -57,7 +61,9 @@ def lower(graph: TileGraph, region: Region) -> Program:
     local, where = localise(specs, _broadcasts(params))
     writer = Writer(local, params.infer(local), where)
     _lower(writer, params, writer.operands(), writer.results())
-    return writer.done()
+    shapes = [spec.shape or () for spec in specs]
+    sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
+    return writer.done(sizes)
 
 
 def _broadcasts(params: OpParams) -> bool:

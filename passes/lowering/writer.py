@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from tracea_graph.ir import DType, Extent, TensorSpec, product
+from tracea_graph.ir import DType, Extent, TensorSpec, evaluate, product
 from tracea_graph.ops.elementwise import is_clipped
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.program import Buffer, Call, Loop, Program, Temp, View
+from tracea_graph.ttg.arena import Life, placement, span
 
 __all__ = [
     "Shape", "Slot", "Writer", "broadcast", "dense", "localise", "matrix", "over_rows",
@@ -81,22 +82,33 @@ class Writer:
         self.temps.append((spec.dtype or DType.F32, product(spec.shape or ())))
         return Slot(Buffer("temp", len(self.temps) - 1), spec)
 
-    def done(self) -> Program:
-        """The program.  What crosses a loop's border, or comes from the turn before, lives as
-        long as the loop."""
-        temps = []
+    def done(self, sizes: Mapping[str, int]) -> Program:
+        """The program; its scratch is planned by ``ttg.arena`` for these values of its symbols."""
+        loops = [(loop.first, loop.last) for loop in self.loops]
+        used: dict[Buffer, list[int]] = {}
+        for i, call in enumerate(self.calls):
+            for buffer in dict.fromkeys(v.buffer for v in call.views if v is not None):
+                used.setdefault(buffer, []).append(i)
+        temps, lives = list[Temp](), list[Life]()
         for t, (dtype, count) in enumerate(self.temps):
-            used = [i for i, c in enumerate(self.calls) if touches(c, Buffer("temp", t))]
-            first, last = used[0], used[-1]
-            for loop in self.loops:
-                inside = [i for i in used if loop.first <= i <= loop.last]
-                if inside and (len(inside) < len(used) or Buffer("temp", t) in self.carried):
-                    first, last = min(first, loop.first), max(last, loop.last)
-            temps.append(Temp(dtype, count, first, last))
+            buffer = Buffer("temp", t)
+            temp = Temp(dtype, count, *span(used[buffer], loops, buffer in self.carried))
+            temps.append(temp)
+            size = int(max(0, evaluate(count, sizes)) * dtype.size)
+            lives.append(Life(str(t), size, temp.first, temp.last))
+        order = placement(lives)
+        moved = {Buffer("temp", t): Buffer("temp", place) for place, t in enumerate(order)}
+        calls = tuple(_with_buffers(call, moved) for call in self.calls)
         return Program(
-            self.inputs, self.outputs, self.symbols, tuple(temps), tuple(self.calls),
+            self.inputs, self.outputs, self.symbols, tuple(temps[t] for t in order), calls,
             tuple(self.loops),
         )  # fmt: skip
+
+
+def _with_buffers(call: Call, moved: Mapping[Buffer, Buffer]) -> Call:
+    """A call whose views lie elsewhere."""
+    views = (v and replace(v, buffer=moved.get(v.buffer, v.buffer)) for v in call.views)
+    return replace(call, views=tuple(views))
 
 
 def touches(call: Call, buffer: Buffer) -> bool:

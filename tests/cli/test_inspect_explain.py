@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -53,8 +54,34 @@ def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture
     assert attention["before_us"] > attention["after_us"] > 0
     missed = [why for s in record["stories"] for _, why in s["missed"]]
     assert missed and all(why.count("'") >= 2 for why in missed), "each names a tensor"
+    left = [s for s in record["stories"] if not s["rule"]]
+    assert left and all(s["missed"] or s["superseded"] or s["untouched"] for s in left)
     words = told(capsys, "explain", model, *APART)
     assert "FusedAttention" in words and "left as they are" in words
+
+
+def test_what_no_rule_takes_has_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net()
+    ids = net.ids("ids", 8)
+    y = net("Det", net("Unsqueeze", net.input("x", 8, 8), net.ints(0)))
+    net.graph(net("Add", ids, ids), y)
+    onnx.save(net.model, tmp_path / "m.onnx")
+    record = json.loads(told(capsys, "explain", tmp_path / "m.onnx", "--json"))
+    said = {s["op"]: s["untouched"] for s in record["stories"]}
+    assert "is i64, and kernels compute floats" in said["Add"]
+    assert "computes nothing" in said["Unsqueeze"] and "no kernel does what Det" in said["Det"]
+    assert "is i64" in told(capsys, "explain", tmp_path / "m.onnx")
+
+
+def test_a_program_says_how_it_runs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What its steps hand on, at which level, and the arena."""
+    record = json.loads(told(capsys, "explain", model, "--json"))
+    (program,) = [s for s in record["stories"] if s["op"] == "FusedRegion"]
+    assert re.match(r"hands on \d+ values, \d+ in L2.*; arena [\d.]+ MB", program["inside"])
+    words = told(capsys, "explain", model, "--node", program["results"][0])
+    assert program["inside"] in words
 
 
 def test_reasons_that_differ_in_a_name_are_said_once(

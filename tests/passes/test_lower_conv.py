@@ -8,7 +8,6 @@ from convolutions import BF16, CASES, REGIONS, SIZES, Case
 from graphs import relative_error
 from interpreter import bind, check_lifetimes, check_views, run
 
-from tracea_graph.ir import DType
 from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.program import Program
 from tracea_graph.passes.lowering.lower import lower
@@ -69,7 +68,7 @@ def test_values_are_stored_as_their_readers_round_them() -> None:
     assert [c.kernel for c in made.calls] == [
         "conv_stem_bf16", "conv_bf16", "conv_bf16", "conv_bf16", "unblock",
     ]  # fmt: skip
-    assert [t.dtype for t in made.temps] == [DType.BF16] * 3 + [DType.F32]
+    assert sorted(t.dtype.short for t in made.temps) == ["bf16"] * 3 + ["f32"]
     assert kernels(BF16["expand, depthwise, project in bf16"]) == [
         "block", "elementwise", "conv_bf16", "depthwise_bf16", "conv_bf16", "unblock",
     ]  # fmt: skip

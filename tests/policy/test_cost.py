@@ -17,6 +17,7 @@ from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.policy import CostModel, Machine, measured_machine
 from tracea_graph.policy.efforts import EFFORTS
+from tracea_graph.policy.tables import fitted
 from tracea_graph.policy.weights import instructions
 from tracea_graph.ttg import Region, TileGraph
 
@@ -201,14 +202,16 @@ def test_slow_paths_are_known(
     op: str, attrs: dict[str, object], dims: tuple[float, ...], result: tuple[float, ...],
     dearer: dict[str, object],
 ) -> None:  # fmt: skip
-    assert instructions(op, attrs, [dims], result) > instructions(op, dearer, [dims], result)
+    tables = fitted()
+    less = instructions(tables, op, dearer, [dims], result)
+    assert instructions(tables, op, attrs, [dims], result) > less
 
 
 def test_reducing_across_rows_is_slower() -> None:
     along, across = ((64.0, 1.0), (1.0, 64.0))
     assert (
-        instructions("ReduceMax", {}, [(64.0, 64.0)], across)
-        / instructions("ReduceMax", {}, [(64.0, 64.0)], along)
+        instructions(fitted(), "ReduceMax", {}, [(64.0, 64.0)], across)
+        / instructions(fitted(), "ReduceMax", {}, [(64.0, 64.0)], along)
         > 10
     )
 

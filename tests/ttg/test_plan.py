@@ -1,4 +1,4 @@
-"""Connect, schedule, plan memory: levels, groups and arenas that follow from shapes alone."""
+"""Connect, schedule, plan memory: levels, turns and arenas that follow from shapes alone."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ import pytest
 from ttg.models import blur, gemm, named, rows
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.ttg import MemoryLevel, RegionModel, TileGraph, make_plan, row_blocks
-from tracea_graph.ttg.arena import Life, lay_out
+from tracea_graph.ttg import MemoryLevel, TileGraph, make_plan
+from tracea_graph.ttg.arena import Life, lay_out, placement, span
 
 LEVELS = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 1e6), MemoryLevel("L3", 32e6))
-
-
-def copy(m: int, n: int, read: str, write: str) -> RegionModel:
-    """An elementwise operator."""
-    around = blur(m, n, read, write)
-    like = around.writes[0]
-    return replace(around, name=f"copy{write}", reads=(replace(like, value=read),))
 
 
 def mlp(rows_: int, width: int, inner: int) -> TileGraph:
@@ -29,84 +21,52 @@ def mlp(rows_: int, width: int, inner: int) -> TileGraph:
     return named([first, second])
 
 
-def test_an_elementwise_consumer_takes_its_operand_in_registers() -> None:
-    graph = named([gemm(64, 32, 16), copy(64, 32, "C", "y")])
+def test_a_value_is_taken_from_the_innermost_level_that_keeps_it() -> None:
+    for count, level in ((32, "L1"), (512, "L2"), (8192, "L3"), (1 << 17, "DRAM")):
+        graph = named([gemm(count, 64, 16), gemm(count, 1 << 20, 64, "CVY")])
+        plan = make_plan(graph, {}, LEVELS, lambda region: None)
+        assert plan.level("C", "n1") == level and not plan.bands
+        (link,) = plan.links
+        assert link.bytes == 4 * count * 64 == plan.arena.bytes
+        with pytest.raises(GraphError, match="no region hands 'A' to 'n0'"):
+            plan.level("A", "n0")
+
+
+def test_a_norm_takes_rows_of_a_product_near_the_core() -> None:
+    """Whole, the product would have left; what is there meanwhile is the rows of a turn."""
+    graph = named([gemm(4096, 384, 384), rows(4096, 384, "C", "y")])
     plan = graph.plan({}, LEVELS)
-    assert plan.level("C", "n1") == "registers"
-    assert [g.regions for g in plan.groups] == [("n0", "n1")] and plan.arena.bytes == 0
-    with pytest.raises(GraphError, match="no region hands 'A' to 'n0'"):
-        plan.level("A", "n0")
+    (band,) = plan.bands
+    assert band.regions == ("n0", "n1") and plan.level("C", "n1") == "L2"
+    assert plan.arena.bytes == band.held["C"] == 4 * 384 * band.rows < 4 * 384 * 4096
+    assert plan.describe() == (
+        f"hands on 1 values, 1 in L2; 2 regions take {band.turns} turns of {band.rows} rows; "
+        f"arena {plan.arena.bytes / 1e6:.3g} MB, of which {plan.arena.bytes / 1e6:.3g} MB are "
+        "alive at once"
+    )
 
 
-def test_a_norm_takes_rows_of_a_product_in_a_cache() -> None:
-    graph = named([gemm(512, 384, 384), rows(512, 384, "C", "y")])
-    (group,) = graph.plan({}, LEVELS).groups
-    assert group.level == "L2" and group.footprint <= 1e6
-    assert 1 < group.tile[0] < 512
-
-
-def test_an_mlp_is_joined_only_where_its_weights_allow_it() -> None:
-    """Rows of the inner value stay in L2 while both weights do; larger ones stream again and
-    again, which costs more than the inner value."""
-    small = mlp(4096, 96, 192).plan({}, LEVELS)
-    assert len(small.groups) == 1 and small.groups[0].level == "L2"
-    large = mlp(512, 384, 1536).plan({}, LEVELS)
-    assert len(large.groups) == 2 and large.level("H", "n1") == "L3"
-    assert large.arena.bytes == 512 * 1536 * 4
+def test_rows_of_an_mlp_stay_only_where_its_weights_allow_it() -> None:
+    """Larger weights stream again and again, which costs more than the inner value."""
+    assert mlp(16384, 96, 192).plan({}, LEVELS).bands
+    large = mlp(512, 768, 3072).plan({}, LEVELS)
+    assert not large.bands and large.level("H", "n1") == "L3"
+    assert large.arena.bytes == 512 * 3072 * 4
 
 
 def test_the_decision_depends_on_the_level() -> None:
     roomy = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 64e6), MemoryLevel("L3", 256e6))
-    assert len(mlp(2048, 384, 1536).plan({}, roomy).groups) == 1
+    plan = mlp(16384, 96, 192).plan({}, roomy)
+    assert not plan.bands and plan.level("H", "n1") == "L2"
 
 
 def test_stencils_become_bands() -> None:
-    """Depth first: two stencils over a large image share bands; a band's halo is computed twice,
-    so that thin bands are refused."""
+    """Depth first: two stencils over a large image hand three rows more than they make on."""
     models = [blur(4096, 512, "x", "h"), replace(blur(4096, 512, "h", "y"), name="again")]
-    (group,) = named(models).plan({}, LEVELS).groups
-    assert group.level == "L1" and group.tile[0] >= 16
-    assert min(c.tile[0] for c in row_blocks(models, {}, LEVELS, best=10)) == 16
-    roomy = row_blocks(models, {}, LEVELS[1:2], best=1)[0]
-    assert roomy.tile[0] > group.tile[0] and roomy.traffic < group.traffic
-
-
-def test_a_product_streams_columns_past_as_many_rows_as_fit() -> None:
-    """512 × 384 by 384 × 1536 in 1 MB: whole weights do not fit, columns of them do; the more
-    rows stay, the fewer times the weights pass by.  Twice the width halves the rows."""
-    level = LEVELS[1]
-    best = row_blocks([gemm(512, 1536, 384)], {}, (level,))[0]
-    wide = row_blocks([gemm(512, 3072, 768)], {}, (level,))[0]
-    assert best.tile[:2] == (256, 64) and wide.tile[:2] == (128, 64)
-    # x and the result once; the weights once for each of two blocks
-    assert best.traffic == 4 * (512 * 384 + 2 * 384 * 1536 + 512 * 1536)
-
-
-def test_row_blocks_are_rejected_by_footprint_and_ranked_by_traffic() -> None:
-    models = [gemm(512, 384, 384), rows(512, 384, "C", "y")]
-    found = row_blocks(models, {}, LEVELS)
-    by_level = {level.name: [c for c in found if c.level == level.name] for level in LEVELS}
-    assert not by_level["L1"] and 0 < len(by_level["L2"]) <= 3
-    for level in LEVELS:
-        moved = [c.traffic for c in by_level[level.name]]
-        assert moved == sorted(moved)
-        assert all(c.footprint <= level.bytes for c in by_level[level.name])
-
-
-def test_a_group_is_convex() -> None:
-    """``y = f(a) + g(a)``, where f is opaque: the sum cannot join a's region around it."""
-    nodes = [Node("Relu", ("x",), ("a",)), Node("Odd", ("a",), ("b",)),
-             Node("Add", ("a", "b"), ("y",))]  # fmt: skip
-    specs = dict.fromkeys("xaby", TensorSpec(DType.F32, (64, 32)))
-    graph = TileGraph.of_nodes(nodes, ["x"], ["y"], {}, specs)
-    one = copy(64, 32, "x", "a")
-    add = copy(64, 32, "a", "y")
-    add = replace(add, reads=(*add.reads, replace(add.reads[0], value="b")))
-    graph.describe = lambda r, g: {"Relu": one, "Add": add}.get(r.op)
-    assert len(graph.plan({}, LEVELS).groups) == 3
-    first, odd, last = graph.regions()
-    assert graph.convex([first, last]) == [first, odd, last]
-    assert graph.convex([odd, first]) == [first, odd]
+    plan = named(models).plan({}, LEVELS)
+    (band,) = plan.bands
+    assert band.regions == ("n0", "n1") and plan.level("h", "n1") == "L2"
+    assert plan.arena.bytes == 4 * 512 * (band.rows + 2)
 
 
 def test_symbols_change_the_plan() -> None:
@@ -117,23 +77,46 @@ def test_symbols_change_the_plan() -> None:
         make_plan(graph, {}, LEVELS)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_values_alive_together_lie_apart(seed: int) -> None:
+def test_what_crosses_a_border_of_turns_lives_as_long_as_they_do() -> None:
+    turns = [(2, 4), (6, 8)]
+    assert span([3, 4], turns) == (3, 4)
+    assert span([3, 4], turns, carried=True) == (2, 4)
+    assert span([0, 3], turns) == (0, 4)
+    assert span([3, 7], turns) == (2, 8)
+    assert span([1, 5], turns) == (1, 5)
+
+
+def assert_apart(lives: list[Life]) -> None:
+    """No two values that live at the same time overlap, and the arena is nearly full once."""
+    arena = lay_out([lives[i] for i in placement(lives)])
+    placed = list(zip(arena.lives, arena.offsets, strict=True))
+    for i, (a, at) in enumerate(placed):
+        for b, start in placed[:i]:
+            assert not a.meets(b) or at >= start + b.bytes or start >= at + a.bytes
+    assert arena.least <= arena.bytes <= 1.25 * arena.least
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_plans_of_random_graphs(seed: int) -> None:
+    """Every value lives from its maker to its last reader; the arena holds what lives at once."""
     rng = np.random.default_rng(seed)
-    lives = []
+    models, made = [], ["x0"]
     for i in range(30):
-        first, length = rng.integers(0, 20), rng.integers(0, 8)
-        lives.append(Life(f"v{i}", int(rng.integers(0, 100)), int(first), int(first + length)))
-    lives.sort(key=lambda life: life.first)
-    arena = lay_out(lives)
-    for i, a in enumerate(lives):
-        for j, b in enumerate(lives[:i]):
-            apart = arena.offsets[i] >= arena.offsets[j] + b.bytes
-            apart = apart or arena.offsets[j] >= arena.offsets[i] + a.bytes
-            assert apart or not a.meets(b) or not a.bytes or not b.bytes
-    assert arena.least <= arena.bytes <= sum(life.bytes for life in lives)
-    for a, at in zip(lives, arena.offsets, strict=True):  # as low as it can be
-        assert at == 0 or any(
-            b.meets(a) and start + b.bytes == at
-            for b, start in zip(lives, arena.offsets, strict=True)
-        )
+        near = made[-6:]
+        reads = [str(v) for v in rng.choice(near, min(len(near), int(rng.integers(1, 4))), False)]
+        like = rows(8, 1, "x0", f"x{i + 1}")
+        models.append(replace(like, name=f"r{i}", reads=tuple(
+            replace(like.writes[0], value=v) for v in reads)))  # fmt: skip
+        made.append(f"x{i + 1}")
+    graph = named(models)
+    sizes = {v: int(2 ** rng.uniform(0, 14)) * 16 for v in made}
+    graph.specs = {v: replace(graph.spec(v), shape=(sizes[v], "s")) for v in graph.specs}
+    for s in (1, 3):
+        arena = make_plan(graph, {"s": s}, LEVELS, lambda region: None).arena
+        order = [r.id for r in graph.regions()]
+        for life in arena.lives:
+            readers = [order.index(u.region.id) for u in graph.uses(life.value)]
+            maker = graph.producer(life.value)
+            assert maker and (life.first, life.last) == (order.index(maker.id), max(readers))
+            assert life.bytes == 4 * sizes[life.value] * s
+        assert_apart(list(arena.lives))

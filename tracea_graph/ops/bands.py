@@ -11,9 +11,9 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RowBand
-from tracea_graph.ttg import ROOM, Band, MemoryLevel, Region, TileGraph, Walk, band_of, bands
+from tracea_graph.ttg import Band, MemoryLevel, Plan, Region, Walk, band_of
 
-__all__ = ["bands_in", "chosen_bands", "walks"]
+__all__ = ["bands_in", "plan_inside", "row_bands", "walks"]
 
 _COLUMNS = 48
 """Columns of a product that are made while its kernel goes through all rows once."""
@@ -36,20 +36,15 @@ def walks(step: Region) -> Walk | None:
     return Walk() if isinstance(params, (ElementwiseParams, NormParams)) else None
 
 
-def chosen_bands(
-    graph: TileGraph,
-    region: Region,
-    sizes: Mapping[str, int],
-    near: MemoryLevel,
-    room: float = ROOM,
-) -> list[tuple[RowBand, Band]]:
-    """The bands of a program's steps that save most, and what each moves."""
-    inside = Inside(graph, region)
+def plan_inside(inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
+    """How a program is to run: its steps' turns, levels and memory."""
+    return inside.plan(sizes, levels, walks)
+
+
+def row_bands(inside: Inside, plan: Plan) -> tuple[RowBand, ...]:
+    """The turns of a plan as a program stores them."""
     place = {step.id: i for i, step in enumerate(inside.steps)}
-    return [
-        (RowBand(place[band.regions[0]], place[band.regions[-1]], band.rows), band)
-        for band in bands(inside, sizes, near, walks, room)
-    ]
+    return tuple(RowBand(place[b.regions[0]], place[b.regions[-1]], b.rows) for b in plan.bands)
 
 
 def bands_in(

@@ -125,6 +125,7 @@ class Program:
 
     ``inputs``/``outputs`` shapes are extents; ``symbols`` says which input dimension binds each
     symbol: ``{"seq": (0, 1)}`` is axis 1 of input 0.  Every other use of the symbol is checked.
+    ``temps`` are in the order in which they take their places in the arena (``ttg.arena``).
     ``loops`` are in order and have no call in common.
     """
 

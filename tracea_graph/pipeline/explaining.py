@@ -7,14 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tracea_graph.config import Options
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import GraphError, UsageError
+from tracea_graph.ir import DType
+from tracea_graph.ops.bands import plan_inside
+from tracea_graph.ops.inside import Inside
+from tracea_graph.ops.region import RegionParams
 from tracea_graph.pipeline.stages import Stages
+from tracea_graph.policy.efforts import SHAPE_ONLY
 from tracea_graph.rewrite import Decision
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.views.explain import Explanation, Story
 from tracea_graph.views.report import rule_rows
 
 __all__ = ["explain"]
+
+_FLOATS = (DType.F32, DType.F16, DType.BF16)
 
 
 def explain(
@@ -37,9 +44,7 @@ def explain(
     for decision in made.trace.decisions:
         for name in decision.nodes:
             by_node.setdefault(name, []).append(decision)
-    stories = tuple(
-        _story(made.imported, made.graph, r, by_node, measured) for r in made.graph.regions()
-    )
+    stories = tuple(_story(made, r, by_node, measured) for r in made.graph.regions())
     sizes = ", ".join(f"{k}={v}" for k, v in made.graph.bindings.items()) or "its fixed shapes"
     told = Explanation(str(path), sizes, stories, rule_rows(made.trace), _note(made.imported))
     if node and not told.about(node):
@@ -48,18 +53,20 @@ def explain(
 
 
 def _story(
-    before: TileGraph,
-    after: TileGraph,
+    made: Stages,
     region: Region,
     by_node: Mapping[str, Sequence[Decision]],
     measured: Mapping[str, str],
 ) -> Story:
+    before, after = made.imported, made.graph
     names = tuple(n.name or next(iter(n.outputs), n.op) for n in region.nodes)
     decisions = {id(d): d for name in names for d in by_node.get(name, ())}.values()
     steps = tuple(dict.fromkeys(d.rule for d in decisions if d.verdict == "applied"))
     # a rule that lost to itself merely found the same place twice
     lost = [d for d in decisions if not d.reason.startswith(f"{d.rule} took ")]
     originals = {r.id: r for n in region.nodes for v in n.outputs if (r := before.producer(v))}
+    missed = _reasons(region, decisions, "missed", "rejected")
+    superseded = _reasons(region, lost, "superseded")
     return Story(
         region.op,
         region.rule,
@@ -70,9 +77,40 @@ def _story(
         _microseconds(after, region),
         next((measured[name] for name in names if name in measured and region.fused), ""),
         steps,
-        _reasons(region, decisions, "missed", "rejected"),
-        _reasons(region, lost, "superseded"),
+        missed,
+        superseded,
+        "" if region.fused or missed or superseded else _why_left(after, region),
+        _inside(made, region),
     )
+
+
+def _why_left(graph: TileGraph, region: Region) -> str:
+    """Why no rule even looked at an operator."""
+    if not region.results:
+        return "it has no results"
+    result, types = region.results[0], {v: graph.spec(v).dtype for v in region.results}
+    if region.op in SHAPE_ONLY:
+        return f"it computes nothing: {result!r} is a shape, a constant or another view"
+    types |= {v: graph.spec(v).dtype for v in region.reads[:1]}
+    for value, dtype in types.items():
+        if dtype is None:
+            return f"the type of {value!r} is not known"
+        if dtype not in _FLOATS:
+            return f"{value!r} is {dtype.short}, and kernels compute floats"
+    if graph.model(region) is None:
+        return f"no kernel does what {region.op} does for {result!r}"
+    return f"no rule takes it to a neighbour, and alone a kernel for {result!r} saves nothing"
+
+
+def _inside(made: Stages, region: Region) -> str:
+    """How a program of several steps is to run."""
+    if not isinstance(region.params, RegionParams):
+        return ""
+    steps = Inside(made.graph, region)
+    try:
+        return plan_inside(steps, made.graph.bindings, made.levels).describe()
+    except GraphError as error:
+        return f"its sizes are not known: {error}"
 
 
 def _note(graph: TileGraph) -> str:

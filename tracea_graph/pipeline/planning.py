@@ -81,7 +81,7 @@ class Planner:
                 options.plain_weights, options.precision, options.windows, compressed, self.scan
             ),
             # programs are whole: only the order in which their rows are made is left
-            Phase(BANDED, (RunInBands(cost.bindings, cost.machine.near),)),
+            Phase(BANDED, (RunInBands(cost.bindings, cost.machine.levels),)),
         )
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):
@@ -114,6 +114,7 @@ class Planner:
     def follow(self, ruling: Ruling, apart: bool = False) -> Plan:
         """The scheduled graph under a ruling, with nothing added to it."""
         graph = self._graph.copy()
+        graph.bindings = {**graph.bindings, **self.cost.bindings}
         limits = Limits(
             frozenset(self._options.only),
             frozenset(self._options.skip),

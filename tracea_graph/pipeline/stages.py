@@ -17,7 +17,7 @@ from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
-from tracea_graph.ttg import TileGraph
+from tracea_graph.ttg import MemoryLevel, TileGraph
 
 __all__ = ["STAGES", "Stages", "appraise_by"]
 
@@ -36,12 +36,13 @@ def appraise_by(cost: CostModel, graph: TileGraph) -> None:
 class Stages:
     """What each stage made of one model; later fields are empty before their stage.
 
-    ``imported`` is the graph before the passes.
+    ``imported`` is the graph before the passes; programs are planned for the memory ``levels``.
     """
 
     graph: TileGraph
     trace: Trace
     imported: TileGraph
+    levels: tuple[MemoryLevel, ...]
     programs: tuple[tuple[str, Program], ...] = ()
     sources: tuple[Source, ...] = ()
 
@@ -56,21 +57,22 @@ class Stages:
         graph = model.graph
         graph.bindings = bindings(graph, options.shapes, model.inputs)[0][0].symbols
         planner = Planner(graph, options, graph.bindings, isas)
+        levels = planner.cost.machine.levels
         appraise_by(planner.cost, graph)
         if until == "import":
-            return cls(graph, Trace(), graph)
+            return cls(graph, Trace(), graph, levels)
         plan = planner.plan()
         planned, trace = plan.graph, plan.trace
         appraise_by(planner.cost, planned)
         if until == "passes":
-            return cls(planned, trace, graph)
+            return cls(planned, trace, graph, levels)
         assembly = assemble(planned)
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
-            return cls(planned, trace, graph, programs)
-        levels = levels_of(options.target, options.precision)
-        sources = units(assembly.kernels, assembly.chains.values(), levels)
-        return cls(planned, trace, graph, programs, tuple(sources))
+            return cls(planned, trace, graph, levels, programs)
+        isa_levels = levels_of(options.target, options.precision)
+        sources = units(assembly.kernels, assembly.chains.values(), isa_levels)
+        return cls(planned, trace, graph, levels, programs, tuple(sources))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON: regions, types with their kernels, sources by symbol."""

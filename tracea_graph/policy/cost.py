@@ -7,16 +7,16 @@ It ranks proposals and decides what is not worth measuring; what stays is decide
 A tensor moves at the speed of the memory level it fits in; a written byte counts twice, as its
 cache line is read first.  Constants come from memory: models are larger than caches.
 Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  What is computed stands in
-``efforts``, what ONNX Runtime's own operators take in ``weights``.
+``efforts`` and ``weights``, the numbers that are fitted in ``tables``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
-from tracea_graph.ir import Extent, TensorSpec, evaluate, symbols_of
+from tracea_graph.ir import Extent, TensorSpec, assumed
 from tracea_graph.ops.bands import bands_in
 from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
@@ -35,12 +35,11 @@ from tracea_graph.policy.efforts import (
     original,
 )
 from tracea_graph.policy.machine import Machine
+from tracea_graph.policy.tables import Tables, fitted
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["CostModel"]
 
-_UNKNOWN_EXTENT = 16
-"""Assumed for a dimension no binding covers."""
 _PARTS = frozenset(("Slice", "Split"))
 """Operators that read as much as they write."""
 _RANDOM = 0.25
@@ -48,9 +47,6 @@ _RANDOM = 0.25
 _COPY = 3.0
 """What a copy moves, in its size: a written byte counts twice."""
 _ABSENT = TensorSpec(None, ())
-_STAGING = 80
-"""Vector instructions per element that is copied on its way into a chain: elements that lie a
-stride apart are fetched one by one, each from a cache line of its own."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,7 @@ class CostModel:
 
     machine: Machine
     bindings: Mapping[str, int]
+    tables: Tables = field(default_factory=fitted)
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
@@ -162,8 +159,9 @@ class CostModel:
         self, params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
     ) -> float:
         """Vector instructions to bring together what does not lie along the columns."""
+        each = self.tables.instructions["fused staging"]
         return sum(
-            _STAGING * self._count(TensorSpec(None, at.dims))
+            each * self._count(TensorSpec(None, at.dims))
             for _, at in seen_layouts(params, specs)
             if at.dims and at.dims[-1] != 1 and at.strides[-1] not in (0, 1)
         )
@@ -175,8 +173,10 @@ class CostModel:
         if isinstance(params, RegionParams):
             return self._steps(params, specs)
         if params is not None and type(params) in EFFORTS:
-            return EFFORTS[type(params)](params, operands, self._dims(results[0]))
-        return original(region.op, region.node.attrs, operands, self._dims(results[0]))
+            return EFFORTS[type(params)](self.tables, params, operands, self._dims(results[0]))
+        return original(
+            self.tables, region.op, region.node.attrs, operands, self._dims(results[0])
+        )
 
     def _steps(self, params: RegionParams, specs: Sequence[TensorSpec]) -> Effort:
         """All steps of a region of several."""
@@ -188,7 +188,7 @@ class CostModel:
             else:
                 result = self._dims(values[at])
                 total += EFFORTS[type(step.params)](
-                    step.params, [self._dims(s) for s in inner], result
+                    self.tables, step.params, [self._dims(s) for s in inner], result
                 )
             at += step.results
         return total
@@ -205,8 +205,7 @@ class CostModel:
         return self._count(spec) * (spec.dtype.size if spec.dtype else 4.0)
 
     def _value(self, extent: Extent) -> float:
-        known = {s: self.bindings.get(s, _UNKNOWN_EXTENT) for s in symbols_of(extent)}
-        return float(max(0, evaluate(extent, known)))
+        return float(assumed(extent, self.bindings))
 
 
 def reordered(region: Region) -> tuple[str, ...]:

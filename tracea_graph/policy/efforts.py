@@ -1,7 +1,7 @@
 """What a region computes: operations of products, vector instructions, and fixed costs.
 
 One function for each word of the vocabulary, in ``EFFORTS``; the operators of ONNX Runtime are in
-``original``.  Shapes come as numbers.
+``original``.  Shapes come as numbers, as do those that were fitted (``tables``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.policy.tables import Tables
 from tracea_graph.policy.weights import Dims, instructions
 
 __all__ = ["EFFORTS", "OVERLAPPING", "PRODUCTS", "SHAPE_ONLY", "Effort", "original"]
@@ -48,37 +49,10 @@ OVERLAPPING = (
 )
 """One pass each; norms and look-ups take several passes over a row."""
 
-_FUSED_PRODUCT, _STRIDED_PRODUCT, _ATTENTION_PRODUCT = 0.95, 0.8, 0.7
-"""Shares of the peak that this package's kernels reach."""
-_CONVOLUTIONS = MappingProxyType(
-    {
-        "plain": 0.1, "blocked": 0.95, "stem": 0.7, "depthwise": 0.35, "panels": 0.5,
-        "winograd2": 1.75, "winograd4": 2.6, "pairs": 1.85, "winograd2_pairs": 3.0,
-    }
-)  # fmt: skip
-"""The same of convolutions, by how their filters lie."""
-_BLOCKS = MappingProxyType({1: 0.74, 4: 0.76, 16: 0.85, 32: 0.87, 64: 0.88})
-"""The same of products by stored blocks, by their steps of k."""
-_PACKING = 2.0
-"""Vector instructions per element of x that is packed for them."""
-_PRODUCT, _FLAT_PRODUCT = 0.85, 0.5
-"""The same of ONNX Runtime's, with many and with few rows."""
 _MANY_ROWS = 64
-_DEPTHWISE_PRODUCT = 0.2
-"""Its share where every channel has filters of its own."""
-_HEAD_US = 0.3
-"""What one head of an attention costs beside its arithmetic."""
-_STATE_PRODUCT, _GATE, _STEP_US = 0.3, 12.0, 1.0
-"""A recurrent cell's products with its state, instructions per gate, and what a step costs ONNX
-Runtime beside them."""
-_SPREAD = 105.0
-"""Vector instructions per element whose neighbours come from other channels."""
-_BLEND = 6.0
-"""Vector instructions per element between four others."""
+"""Rows from which a product of ONNX Runtime runs at full speed."""
 _QUERY_BLOCK = 40
 """Keys a block of queries sees beyond the window of one."""
-_SOFTMAX, _NORM = 10.0, 6.0
-"""Vector instructions per score, and per element of a normalised row."""
 
 
 @dataclass(frozen=True)
@@ -94,23 +68,27 @@ class Effort:
         return Effort(self.product + other.product, self.vector + other.vector, self.us + other.us)
 
 
-def _gemm(p: GemmParams, operands: Sequence[Dims], result: Dims) -> Effort:
+def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> Effort:
     count = prod(result)
-    beside = 1 + (p.epilogue.flops if p.epilogue else 0) + (_NORM if p.norm else 0)
+    beside = (
+        1
+        + (p.epilogue.flops if p.epilogue else 0)
+        + (t.instructions["fused norm"] if p.norm else 0)
+    )
     if p.layout in IN_BLOCKS:
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
-        product = 2.0 * rows * stored / _BLOCKS[p.block]
-        return Effort(product, count * beside + _PACKING * rows * p.k)
-    return Effort(2.0 * count * p.k / _FUSED_PRODUCT, count * beside)
+        product = 2.0 * rows * stored / t.shares[f"FusedGemm block {p.block}"]
+        return Effort(product, count * beside + t.instructions["fused packing"] * rows * p.k)
+    return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside)
 
 
-def _matmul(p: MatMulParams, operands: Sequence[Dims], result: Dims) -> Effort:
+def _matmul(t: Tables, p: MatMulParams, operands: Sequence[Dims], result: Dims) -> Effort:
     k = operands[0][p.a_perm[-1] if p.a_perm else -1]
     beside = 1 + (p.epilogue.flops if p.epilogue else 0)
-    return Effort(2.0 * prod(result) * k / _STRIDED_PRODUCT, prod(result) * beside)
+    return Effort(2.0 * prod(result) * k / t.shares["FusedMatMul"], prod(result) * beside)
 
 
-def _attention(p: AttentionParams, operands: Sequence[Dims], result: Dims) -> Effort:
+def _attention(t: Tables, p: AttentionParams, operands: Sequence[Dims], result: Dims) -> Effort:
     batch, rows = (operands[0][axis] for axis in p.axes(0))
     keys = operands[1][p.axes(1)[1]]
     if p.causal != "none":  # the last query sees them all, the first its own
@@ -119,74 +97,90 @@ def _attention(p: AttentionParams, operands: Sequence[Dims], result: Dims) -> Ef
     if p.window:  # besides, blocks of queries see what any of theirs does
         keys = min(keys, sum(p.reach) + 1 + p.everywhere + _QUERY_BLOCK)
     scores = heads * rows * keys
-    product = 2.0 * scores * (p.head + p.head_v) / _ATTENTION_PRODUCT
-    return Effort(product, scores * _SOFTMAX, heads * _HEAD_US)
+    product = 2.0 * scores * (p.head + p.head_v) / t.shares["FusedAttention"]
+    return Effort(
+        product, scores * t.instructions["fused softmax"], heads * t.us["attention head"]
+    )
 
 
 def _elementwise(
-    p: ElementwiseParams | ConcatParams, operands: Sequence[Dims], result: Dims
+    t: Tables, p: ElementwiseParams | ConcatParams, operands: Sequence[Dims], result: Dims
 ) -> Effort:
     return Effort(vector=prod(result) * max(p.flops, 1))
 
 
-def _norm(p: NormParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort(vector=prod(result) * (_NORM + (p.prologue.flops if p.prologue else 0)))
+def _norm(t: Tables, p: NormParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(
+        vector=prod(result)
+        * (t.instructions["fused norm"] + (p.prologue.flops if p.prologue else 0))
+    )
 
 
-def _embedding(p: EmbeddingParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort(vector=prod(result) * (p.tables + (_NORM if p.norm else 0)))
+def _embedding(t: Tables, p: EmbeddingParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(
+        vector=prod(result) * (p.tables + (t.instructions["fused norm"] if p.norm else 0))
+    )
 
 
-def _conv(p: ConvParams, operands: Sequence[Dims], result: Dims) -> Effort:
+def _conv(t: Tables, p: ConvParams, operands: Sequence[Dims], result: Dims) -> Effort:
     """Winograd's counts the products of a direct convolution, over whole tiles."""
     count = prod(result)
     if p.layout in WINOGRAD:
         m = WINOGRAD[p.layout]
         count *= prod(-(-side // m) * m / max(side, 1.0) for side in result[2:])
     beside = prod(result) * (1 + (p.epilogue.flops if p.epilogue else 0))
-    return Effort(2.0 * count * p.taps / _CONVOLUTIONS[p.layout], beside)
+    return Effort(2.0 * count * p.taps / t.shares[f"FusedConv {p.layout}"], beside)
 
 
-def _pool(p: PoolParams, operands: Sequence[Dims], result: Dims) -> Effort:
+def _pool(t: Tables, p: PoolParams, operands: Sequence[Dims], result: Dims) -> Effort:
     taps = prod(p.window.kernel) if p.window else 1
     return Effort(vector=prod(operands[0]) + prod(result) * taps)
 
 
-def _resize(p: ResizeParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort(vector=_BLEND * prod(result))
+def _resize(t: Tables, p: ResizeParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=t.instructions["fused blend"] * prod(result))
 
 
-def _move(p: MoveParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort(vector=_SPREAD * prod(result) if p.kind == "spread" else 0.0)
+def _move(t: Tables, p: MoveParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(
+        vector=t.instructions["fused spread"] * prod(result) if p.kind == "spread" else 0.0
+    )
 
 
-def _channel_norm(p: ChannelNormParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort(vector=prod(result) * _NORM)
+def _channel_norm(
+    t: Tables, p: ChannelNormParams, operands: Sequence[Dims], result: Dims
+) -> Effort:
+    return Effort(vector=prod(result) * t.instructions["fused norm"])
 
 
-def _reduce(p: ReduceParams, operands: Sequence[Dims], result: Dims) -> Effort:
+def _reduce(t: Tables, p: ReduceParams, operands: Sequence[Dims], result: Dims) -> Effort:
     largest = max(map(prod, operands[: p.data_operands]))
     return Effort(vector=largest * (1 + (p.prologue.flops if p.prologue else 0)))
 
 
-def _softmax(p: SoftmaxParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return Effort(vector=prod(result) * (_SOFTMAX + (p.prologue.flops if p.prologue else 0)))
+def _softmax(t: Tables, p: SoftmaxParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(
+        vector=prod(result)
+        * (t.instructions["fused softmax"] + (p.prologue.flops if p.prologue else 0))
+    )
 
 
-def _recurrent(p: RecurrentParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    return _cell(operands, _FUSED_PRODUCT, _STATE_PRODUCT, 0.0)
+def _recurrent(t: Tables, p: RecurrentParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return _cell(t, operands, t.shares["FusedGemm"], t.shares["state product"], 0.0)
 
 
-def _cell(operands: Sequence[Dims], ahead: float, back: float, step_us: float) -> Effort:
+def _cell(
+    t: Tables, operands: Sequence[Dims], ahead: float, back: float, step_us: float
+) -> Effort:
     """A recurrent cell; ``ahead`` and ``back`` are its products' shares of the peak."""
     x, w, r = operands[:3]
     steps, batch = x[0], prod(x[:2])
     units = prod(r[:2]) * (r[3] if len(r) > 3 else 1)  # of all gates; panels have a fourth axis
     product = 2.0 * batch * (prod(w) / ahead + prod(r) / back)
-    return Effort(product, batch * units * _GATE, steps * w[0] * step_us)
+    return Effort(product, batch * units * t.instructions["fused gate"], steps * w[0] * step_us)
 
 
-EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingProxyType(
+EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = MappingProxyType(
     {
         AttentionParams: _attention,
         ConvParams: _conv,
@@ -207,22 +201,26 @@ EFFORTS: Mapping[type, Callable[[Any, Sequence[Dims], Dims], Effort]] = MappingP
 )
 
 
-def original(op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims) -> Effort:
+def original(
+    t: Tables, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims
+) -> Effort:
     """An operator of ONNX Runtime."""
     if op in SHAPE_ONLY:
         return Effort()
     if op == "Conv":
         taps = prod(operands[1][1:])
         depthwise = operands[1][1] == 1 and attrs.get("group", 1) > 1
-        share = _DEPTHWISE_PRODUCT if depthwise else _PRODUCT
+        share = t.shares["depthwise product"] if depthwise else t.shares["product"]
         return Effort(2.0 * prod(result) * taps / share)
     if op == "ConvTranspose":
-        return Effort(2.0 * prod(operands[0]) * prod(operands[1][1:]) / _FLAT_PRODUCT)
+        return Effort(2.0 * prod(operands[0]) * prod(operands[1][1:]) / t.shares["flat product"])
     if op in ("MatMul", "Gemm"):
         depth, columns = (dims[-1] if dims else 1.0 for dims in (operands[0], result))
         rows = prod(result) / max(1.0, columns)
-        share = _PRODUCT if rows >= _MANY_ROWS else _FLAT_PRODUCT
+        share = t.shares["product"] if rows >= _MANY_ROWS else t.shares["flat product"]
         return Effort(2.0 * prod(result) * depth / share)
     if op in ("LSTM", "GRU"):
-        return _cell(operands, _PRODUCT, _STATE_PRODUCT, _STEP_US)
-    return Effort(vector=instructions(op.rpartition("::")[2], attrs, operands, result))
+        return _cell(
+            t, operands, t.shares["product"], t.shares["state product"], t.us["recurrent step"]
+        )
+    return Effort(vector=instructions(t, op.rpartition("::")[2], attrs, operands, result))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.measure import Measurements, assumed, measure
 from tracea_graph.kernels.variants import ISAS
-from tracea_graph.ttg import MemoryLevel
+from tracea_graph.ttg import MemoryLevel, level_of
 
 __all__ = ["Machine", "measured_machine"]
 
 _L2_PARTS, _L3_PARTS = 8, 2
+"""A tensor this many times smaller than a cache is still there: weights and others pass by."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +44,25 @@ class Machine:
         """Billions of elements per second one vector instruction passes over."""
         return self.gflops / 2.0
 
+    @cached_property
+    def levels(self) -> tuple[MemoryLevel, MemoryLevel]:
+        """The largest memory a core has for itself, and what cores share."""
+        return (
+            MemoryLevel("L2", self.l2_bytes, self.l3_gbytes * 1e9, _L2_PARTS),
+            MemoryLevel("L3", self.l3_bytes, self.dram_gbytes * 1e9, _L3_PARTS),
+        )
+
     @property
     def near(self) -> MemoryLevel:
         """The largest memory a core has for itself."""
-        return MemoryLevel("L2", self.l2_bytes, self.l3_gbytes * 1e9)
+        return self.levels[0]
 
     def gbytes(self, size: float) -> float:
-        """GB/s at which a tensor of so many bytes is read again after the operator that made it.
-
-        A cache still has what fits into a part of it: weights and other operands pass by.
-        """
-        if size <= self.l2_bytes / _L2_PARTS:
-            return self.l2_gbytes
-        return self.l3_gbytes if size <= self.l3_bytes / _L3_PARTS else self.dram_gbytes
+        """GB/s at which a tensor of so many bytes is read again after it was made."""
+        level = level_of(size, self.levels)
+        if level is None:
+            return self.dram_gbytes
+        return self.l2_gbytes if level is self.near else self.l3_gbytes
 
     @classmethod
     def measured(cls, cpu: CpuProfile, figures: Measurements, isa: str | None = None) -> Machine:

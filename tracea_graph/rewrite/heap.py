@@ -10,6 +10,7 @@ are disposed of together.  A kind of region the model has already costs nothing 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -31,7 +32,7 @@ class Waiting:
 @dataclass
 class _Pattern:
     first: int
-    sites: list[Waiting] = field(default_factory=list)
+    sites: OrderedDict[Waiting, None] = field(default_factory=OrderedDict)
     worth: float = 0.0
 
 
@@ -51,7 +52,7 @@ class Heap:
         key = self._keys[waiting] = (waiting.phase, *_pattern_of(graph, waiting.proposal))
         self._count += 1
         pattern = self._patterns.setdefault(key, _Pattern(self._count))
-        pattern.sites.append(waiting)
+        pattern.sites[waiting] = None
         self._place(key, pattern)
 
     def withdraw(self, waiting: Waiting) -> None:
@@ -60,7 +61,7 @@ class Heap:
         if key is None:
             return
         pattern = self._patterns[key]
-        pattern.sites.remove(waiting)
+        del pattern.sites[waiting]
         if pattern.sites:
             self._place(key, pattern)
         else:
@@ -72,7 +73,7 @@ class Heap:
             _, worth, first, key = heapq.heappop(self._heap)
             pattern = self._patterns.get(key)
             if pattern is not None and (pattern.worth, pattern.first) == (-worth, first):
-                self.withdraw(site := pattern.sites[0])
+                self.withdraw(site := next(iter(pattern.sites)))
                 return site
         return None
 
@@ -82,11 +83,10 @@ class Heap:
 
     def _place(self, key: Hashable, pattern: _Pattern) -> None:
         """An entry with the pattern's present worth; the older ones are passed over by pop."""
-        site = pattern.sites[0]
+        site = next(iter(pattern.sites))
         kinds = {_kind_of(r): r for r in site.proposal.new}
         new = sum(self._price(r) for kind, r in kinds.items() if kind not in self._known)
-        gain = max(w.gain for w in pattern.sites)
-        pattern.worth = gain / (1.0 + new)
+        pattern.worth = site.gain / (1.0 + new)
         heapq.heappush(self._heap, (site.phase, -pattern.worth, pattern.first, key))
 
 

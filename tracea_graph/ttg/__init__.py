@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from tracea_graph.ttg.bands import ROOM, Band, Walk, band_of, bands
+from tracea_graph.ttg.bands import Band, Walk, Walks, band_of, bands
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.graph import Region, TileGraph, Use
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
-from tracea_graph.ttg.plan import Group, Link, Plan, make_plan, row_blocks
+from tracea_graph.ttg.plan import Link, Plan, make_plan
+from tracea_graph.ttg.programs import Joining, program_from
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
 from tracea_graph.ttg.tiling import Tiling
-from tracea_graph.ttg.traffic import MemoryLevel, Staging
+from tracea_graph.ttg.traffic import MemoryLevel, Staging, level_of
 
 __all__ = [
     "ORDERS",
-    "ROOM",
     "AccessMap",
     "Axis",
     "Band",
     "BoundModel",
     "Dim",
     "EdgeKind",
-    "Group",
     "IterationSpace",
+    "Joining",
     "Link",
     "MemoryLevel",
     "Plan",
@@ -40,6 +40,7 @@ __all__ = [
     "Tiling",
     "Use",
     "Walk",
+    "Walks",
     "Work",
     "along",
     "band_of",
@@ -48,7 +49,8 @@ __all__ = [
     "dependence_kind",
     "dependences",
     "expand",
+    "level_of",
     "make_plan",
-    "row_blocks",
+    "program_from",
     "whole",
 ]

@@ -23,17 +23,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.graph import TileGraph
 from tracea_graph.ttg.model import BoundModel
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.space import BoundAccess, Ranges
 from tracea_graph.ttg.traffic import MemoryLevel
 
-__all__ = ["ROOM", "Band", "Walk", "band_of", "bands"]
+if TYPE_CHECKING:
+    from tracea_graph.ttg.graph import TileGraph
+
+__all__ = ["ROOM", "Band", "Walk", "Walks", "band_of", "bands"]
 
 _WAITED = 0.25
 """Of the bytes that pass through, the share that is waited for: kernels prefetch panels."""
@@ -64,11 +67,16 @@ Walks = Callable[[Region], Walk | None]
 
 @dataclass(frozen=True)
 class Band:
-    """Regions that take turns, ``rows`` of the last one's rows each, and bytes as above."""
+    """Regions that take turns, ``rows`` of the last one's rows each, and bytes as above.
+
+    ``held`` are the bytes of a turn that are handed on inside, by value; a turn needs them and a
+    panel of each constant, ``resident`` in all.
+    """
 
     regions: tuple[str, ...]
     rows: int
     turns: int
+    held: Mapping[str, float]
     resident: float
     saved: float
     streamed: float
@@ -191,10 +199,16 @@ class _Chain:
         turns = -(-self.lines // rows)
         constant = sum(self._constants().values())
         streamed = constant * (turns - 1) if constant > self.near.bytes / 4 else 0.0
-        return Band(self.names, rows, turns, self.resident(rows), self.saved, streamed)
+        sizes = self._sizes(rows)
+        held = {value: size for value, size in sizes.items() if value in self.inner}
+        return Band(self.names, rows, turns, held, sum(sizes.values()), self.saved, streamed)
 
     def resident(self, rows: int) -> float:
-        """Bytes of one turn that have to stay: rows in between, and a panel of each constant."""
+        """Bytes of one turn that have to stay."""
+        return sum(self._sizes(rows).values())
+
+    def _sizes(self, rows: int) -> dict[str, float]:
+        """Bytes of one turn: rows of what is handed on inside, and a panel of each constant."""
         constants = self._constants()
         sizes: dict[str, float] = {}
         for model, points in self._points(rows):
@@ -205,7 +219,7 @@ class _Chain:
                 elif access.value not in self.inner:
                     continue
                 sizes[access.value] = max(sizes.get(access.value, 0.0), size)
-        return sum(sizes.values())
+        return sizes
 
     def _constants(self) -> dict[str, float]:
         """Bytes of what every turn reads whole."""

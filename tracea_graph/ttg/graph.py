@@ -13,11 +13,12 @@ from networkx import MultiDiGraph
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Node, TensorSpec, Weight
+from tracea_graph.ttg.bands import Walks
 from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
 from tracea_graph.ttg.html import graph_html
 from tracea_graph.ttg.looks import GraphDiff, TileView, shown
 from tracea_graph.ttg.model import RegionModel
-from tracea_graph.ttg.plan import Plan, make_plan
+from tracea_graph.ttg.plan import Plan, any_rows, make_plan
 from tracea_graph.ttg.region import Region, Use, region_of
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 from tracea_graph.ttg.tiling import Tiling, tile_regions
@@ -38,7 +39,7 @@ class TileGraph:
     ``describe`` says what a region does; whoever knows operators sets it, until then all are
     opaque.  ``open`` gives the steps of a region of several as a graph.  ``appraise`` says what a
     region costs (``microseconds``, ``bound`` …), and ``bindings`` are the symbol values that
-    drawings assume.
+    drawings and plans assume.
     """
 
     def __init__(
@@ -274,13 +275,15 @@ class TileGraph:
         kept = {*outside, *(v for v in written if self.is_output(v))}
         return Staging([self._modelled(r) for r in regions], bindings, tiles, order, kept)
 
-    def plan(self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
-        """What runs together, at which level values are taken, where they lie meanwhile.
+    def plan(
+        self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel], walks: Walks = any_rows
+    ) -> Plan:
+        """Who takes turns, at which level values are taken, where they lie meanwhile.
 
-        ``levels`` come innermost first, the last one shared by cores.  Raises GraphError if a
-        symbol has no binding.
+        ``levels`` come innermost first, the last one shared by cores; ``walks`` says how kernels
+        go through their rows.  Raises GraphError if a symbol has no binding.
         """
-        return make_plan(self, {**self.bindings, **bindings}, levels)
+        return make_plan(self, {**self.bindings, **bindings}, levels, walks)
 
     def critical_path(
         self, bindings: Mapping[str, int] | None = None

@@ -36,7 +36,7 @@ from tracea_graph.ttg.model import BoundModel, RegionModel
 from tracea_graph.ttg.space import BoundAccess, Ints, Ranges
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 
-__all__ = ["MemoryLevel", "Staging", "Stream"]
+__all__ = ["MemoryLevel", "Staging", "Stream", "level_of"]
 
 Floats = npt.NDArray[np.float64]
 NEVER = np.iinfo(np.int64).max
@@ -44,11 +44,20 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class MemoryLevel:
-    """A memory with its capacity and the bytes per second it is filled with from outside."""
+    """A memory with its capacity and the bytes per second it is filled with from outside.
+
+    A value is still there when it is read again if it fits ``parts`` times: others pass by.
+    """
 
     name: str
     bytes: float
     bandwidth: float = float("inf")
+    parts: float = 2.0
+
+
+def level_of(size: float, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
+    """The innermost level that keeps so many bytes until they are read again, if any does."""
+    return next((level for level in levels if size * level.parts <= level.bytes), None)
 
 
 @dataclass(frozen=True, eq=False)

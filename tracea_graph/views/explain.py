@@ -23,7 +23,8 @@ class Story:
     ``rule`` is empty for an operator left as it was.  ``before_us`` and ``after_us`` are predicted
     times of one run; ``measured`` the gain of the whole model from it and its equals, if a report
     of an earlier run has it.  ``steps`` are the rules that built it, in order; ``missed`` those
-    that nearly applied, with the first reason that failed; ``superseded`` what lost to another.
+    that nearly applied, with the first reason that failed; ``superseded`` what lost to another;
+    ``untouched`` is why no rule came near; ``inside`` how a program of several steps is to run.
     """
 
     op: str
@@ -37,6 +38,8 @@ class Story:
     steps: tuple[str, ...] = ()
     missed: tuple[tuple[str, str], ...] = ()
     superseded: tuple[tuple[str, str], ...] = ()
+    untouched: str = ""
+    inside: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def _parts(told: Explanation) -> Iterator[RenderableType]:
         table.add_column("why", overflow="fold")
         for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
             total = sum(s.after_us for s in group)
-            said = "; ".join(_whys(group)) or "no rule matches it"
+            said = "; ".join(_whys(group))
             table.add_row(cell(op), str(len(group)), f"{total:.3g}", cell(said))
         yield table
     if told.rules:
@@ -118,6 +121,11 @@ def _whys(group: Sequence[Story]) -> Iterator[str]:
         for rule, reason in story.missed:
             words = f"{rule}: {reason}"
             alike.setdefault(unnamed(words), []).append(words)
+        for rule, reason in story.superseded:
+            words = f"{rule} was superseded: {reason}"
+            alike.setdefault(unnamed(words), []).append(words)
+        if story.untouched:
+            alike.setdefault(unnamed(story.untouched), []).append(story.untouched)
     for same in alike.values():
         more = f", and {len(same) - 1} more" if len(same) > 1 else ""
         yield same[0] + more
@@ -130,10 +138,14 @@ def _story(story: Story) -> Iterator[RenderableType]:
     if story.rule:
         yield Text(plain(f"  stands for {', '.join(story.nodes)}"))
         yield Text(plain(f"  built by {', '.join(story.steps)}"))
+    if story.inside:
+        yield Text(plain(f"  {story.inside}"))
     measured = f", measured {story.measured}" if story.measured else ""
     yield Text(plain(f"  predicted {_times(story)} µs{measured}"))
     for rule, reason in story.missed:
         yield Text(plain(f"  {rule} does not apply: {reason}"))
+    if story.untouched:
+        yield Text(plain(f"  no rule applies: {story.untouched}"))
     for rule, reason in story.superseded:
         yield Text(plain(f"  {rule} was superseded: {reason}"))
 

@@ -1,0 +1,66 @@
+"""Where programs begin and end: convex, around cores, within what a library takes."""
+
+from __future__ import annotations
+
+from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.ttg import Joining, Region, TileGraph, program_from
+
+
+def graph_of(*lines: str) -> TileGraph:
+    """Lines such as ``core a = x w``: what nobody writes goes in, what nobody reads out."""
+    nodes = []
+    for line in lines:
+        left, right = line.split("=")
+        op, result = left.split()
+        nodes.append(Node(op, tuple(right.split()), (result,), name=result))
+    written = [n.outputs[0] for n in nodes]
+    read = dict.fromkeys(v for n in nodes for v in n.inputs)
+    inputs = [v for v in read if v not in written]
+    outputs = [v for v in written if v not in read]
+    specs = dict.fromkeys((*written, *read), TensorSpec(DType.F32, (4,)))
+    return TileGraph.of_nodes(nodes, inputs, outputs, {}, specs)
+
+
+def joining(steps: int = 99, operands: int = 99) -> Joining:
+    """Everything but ``odd`` joins; a program may end with ``end``."""
+    return Joining(
+        lambda r: int(r.op != "odd"), lambda r: r.op == "core", lambda r: r.op == "end", steps,
+        operands,
+    )  # fmt: skip
+
+
+def program(graph: TileGraph, first: str, how: Joining, without: tuple[str, ...] = ()) -> str:
+    seed = graph.producer(first)
+    assert isinstance(seed, Region)
+    skipped = [r.id for v in without if (r := graph.producer(v))]
+    return " ".join(r.results[0] for r in program_from(graph, seed, how, skipped))
+
+
+def test_cores_hold_what_lies_between_them() -> None:
+    graph = graph_of("step a = x", "core b = a", "step c = b", "core d = c", "end e = d",
+                     "step f = e")  # fmt: skip
+    assert program(graph, "b", joining()) == "b c d e"
+    assert program(graph, "d", joining()) == "", "the program is its first core's"
+    assert program(graph, "b", joining(), ("c",)) == "b"
+
+
+def test_no_path_leaves_a_program_and_comes_back() -> None:
+    graph = graph_of("core a = x", "odd b = a", "core c = a b", "core d = a")
+    assert program(graph, "a", joining()) == "a d"
+    assert program(graph, "c", joining()) == "c"
+    first, odd, last, _ = graph.regions()
+    assert graph.convex([first, last]) == [first, odd, last]
+    assert graph.convex([odd, first]) == [first, odd]
+
+
+def test_what_lies_on_the_way_comes_along() -> None:
+    graph = graph_of("core a = x", "step b = a", "step c = b", "core d = a c")
+    assert program(graph, "a", joining()) == "a b c d"
+    assert program(graph, "a", joining(), ("c",)) == "a"
+
+
+def test_a_program_is_no_larger_than_a_library_takes() -> None:
+    lines = [f"core v{i + 1} = v{i} w{i}" for i in range(12)]
+    graph = graph_of(*lines)
+    assert program(graph, "v1", joining(steps=5)) == "v1 v2 v3 v4 v5"
+    assert program(graph, "v1", joining(operands=4)) == "v1 v2 v3"

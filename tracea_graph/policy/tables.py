@@ -1,0 +1,55 @@
+"""The cost model's numbers: ``tables.json``, as ``python -m models.fit FILE --write`` left them.
+
+``shares``        of the peak: what products reach, by who computes them
+``instructions``  vector instructions per element, by operator (ONNX Runtime's, or ``fused …``);
+                  ``across`` is along another axis than the last, ``Gather run`` for each run of
+                  elements it copies, ``fused staging`` per element that lies a stride apart and is
+                  copied on its way into a chain, a cache line each
+``us``            what neither explains: of each head of an attention, each step of a recurrence
+
+The first numbers of operators the zoo lacks: ONNX Runtime 1.31, one thread of a Zen 4 core with
+AVX-512 (59 billion vector instructions a second), chains of 4 and of 12 equal nodes over 128×384
+or 1×64×56×56 floats, optimizations off; from a node's time goes what ``CostModel`` says of its
+traffic, and the rest, in instructions per element, is the weight, 1 where nothing is left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+__all__ = ["FILE", "Tables", "fitted"]
+
+FILE = Path(__file__).with_name("tables.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """All numbers that are fitted, by kind and name."""
+
+    shares: Mapping[str, float]
+    instructions: Mapping[str, float]
+    us: Mapping[str, float]
+
+    def names(self) -> list[tuple[str, str]]:
+        """Kind and name of every number."""
+        return [(kind, name) for kind, numbers in asdict(self).items() for name in numbers]
+
+    def scaled(self, kind: str, name: str, factor: float) -> Tables:
+        """The same with one number multiplied, to three digits."""
+        numbers = dict(getattr(self, kind))
+        numbers[name] = float(f"{numbers[name] * factor:.3g}")
+        return replace(self, **{kind: numbers})
+
+    def to_json(self) -> str:
+        """As the file stores it."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+@cache
+def fitted() -> Tables:
+    """The numbers that come with the package."""
+    return Tables(**json.loads(FILE.read_text(encoding="utf-8")))
