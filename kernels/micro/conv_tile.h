@@ -94,7 +94,7 @@ void tile(const tracea_conv_tile* t) {
   Outputs run = {t->y, two ? t->y_line : A * y_lanes, t->y_panel,
                  t->add, two ? t->add_line : A * add_lanes, t->add_panel};
   const bool continues = t->part & TRACEA_CONV_CONTINUES, stops = t->part & TRACEA_CONV_STOPS;
-  const float lo = t->lo, hi = t->hi, *bias = t->bias;
+  const float* const bias = t->bias;
   const int64_t step = opaque(t->x_step * F), next = opaque(t->x_depth * F);
   const Steps s = {step, opaque(step * 3), opaque(step * 5)};
   const int64_t second = two ? t->x_line * F : A * step, w_panel = t->w_panel;
@@ -178,6 +178,8 @@ void tile(const tracea_conv_tile* t) {
           c[i][j] = c[i][j] + load(run_at<A, PANEL>(o.add, o.add_line, i) +
                                    j / P * o.add_panel + j % P * W);
       }
+      // Read only here: over the sums no register is left for them.
+      const float lo = opaque(t)->lo, hi = opaque(t)->hi;
       if (lo > -__builtin_inff())
         UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
           c[i][j] = max(set1(lo), c[i][j]);
