@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from models.fitting import fit
+from models.fitting import fit, rechosen, repredicted
 from models.make import make
 from models.regions import Measured, cost_model, measured, planned
 from tracea_graph.ir import evaluate
@@ -175,8 +175,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             chosen += choices(stored, name, path)
     print(report(predictions, chosen))
     if args.write:
-        FILE.write_text(fit(fitted(), predictions, chosen).to_json(), encoding="utf-8")
-        print(f"wrote {FILE}; run this again for what it predicts now")
+        tables = fit(fitted(), predictions, chosen)
+        FILE.write_text(tables.to_json(), encoding="utf-8")
+        print(f"wrote {FILE}, with which")
+        predictions = [repredicted(p, tables) for p in predictions]
+        print(report(predictions, [rechosen(c, tables) for c in chosen]))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Fitting the cost model's numbers to what was measured (``python -m models.fit FILE --write``).
 
 One number after the other is moved to where the predictions that depend on it are best, until none
-moves any more: the sum of ``|log(predicted / measured)|``, each at most 1 so that a region the
-model does not understand draws nothing.  A move has to pay, and may not cost right choices (fused
-or not); what no measured region depends on stays.  The result is a fixed point: fitting again to
-the same measurements changes nothing.
+moves any more: the least sum of ``|log(predicted / measured)|``, each at most 1 so that a region
+the model does not understand draws nothing, plus 1 for every wrong choice (fused or not).  Far
+moves have to pay more than near ones, and what few measured regions depend on stays.
 """
 
 from __future__ import annotations
@@ -21,15 +20,17 @@ from tracea_graph.ttg import Region, TileGraph
 if TYPE_CHECKING:
     from models.fit import Choice, Prediction
 
-__all__ = ["fit"]
+__all__ = ["fit", "rechosen", "repredicted"]
 
 _Name = tuple[str, str]
 """A number's kind and name."""
 
-_STEPS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.25, 1.4, 2.0)
+_STEPS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4, 2.0)
 """Factors a number is tried with, again and again."""
-_WORTH = 0.01
-"""What a move has to gain of the distance of the regions it touches."""
+_WORTH = 0.003
+"""What a move has to gain per region it touches, in logarithms of time."""
+_STAY = 0.05
+"""What it costs per region to leave the number it started from, for each factor of e."""
 _FEWEST = 3
 """Regions that say something about a number."""
 _ROUNDS = 20
@@ -37,42 +38,35 @@ _ROUNDS = 20
 
 @dataclass
 class _State:
-    """Predictions and choices under some tables."""
+    """Predicted µs, and whether choices are right, under some tables."""
 
     tables: Tables
     us: list[float]
-    pairs: list[tuple[float, float]]
-
-    def right(self, choices: Sequence[Choice]) -> int:
-        return sum(
-            replace(c, fused_predicted=fused, apart_predicted=apart).right
-            for c, (fused, apart) in zip(choices, self.pairs, strict=True)
-        )
+    right: list[bool]
 
 
 class _Fit:
     """The measured regions, and which of them each number touches."""
 
-    def __init__(self, predictions: Sequence[Prediction], choices: Sequence[Choice]) -> None:
-        self.predictions, self.choices = predictions, choices
+    def __init__(
+        self, start: Tables, predictions: Sequence[Prediction], choices: Sequence[Choice]
+    ) -> None:
+        self.start, self.predictions, self.choices = start, predictions, choices
 
-    def predict(
-        self, tables: Tables, old: _State | None = None, rows: Sequence[int] = (),
-        places: Sequence[int] = (),
-    ) -> _State:  # fmt: skip
-        """Under other tables; given an old state, only some rows and choices anew."""
-        if old is None:
-            rows, places = range(len(self.predictions)), range(len(self.choices))
-            old = _State(tables, [0.0] * len(rows), [(0.0, 0.0)] * len(places))
-        state = _State(tables, [*old.us], [*old.pairs])
+    def state(self) -> _State:
+        """As everything was predicted before."""
+        us, right = [p.us for p in self.predictions], [c.right for c in self.choices]
+        return _State(self.start, us, right)
+
+    def moved(
+        self, tables: Tables, old: _State, rows: Sequence[int], places: Sequence[int]
+    ) -> _State:
+        """Under other tables, of which only some rows and choices hear."""
+        state = _State(tables, [*old.us], [*old.right])
         for i in rows:
-            p = self.predictions[i]
-            state.us[i] = _with(p.cost, tables)(p.row.graph, p.row.region)
+            state.us[i] = repredicted(self.predictions[i], tables).us
         for i in places:
-            c = self.choices[i]
-            cost = _with(c.cost, tables)
-            apart = sum(cost(c.before, r) for r in c.apart)
-            state.pairs[i] = cost(c.row.graph, c.row.region), apart
+            state.right[i] = rechosen(self.choices[i], tables).right
         return state
 
     def touched(self, tables: Tables) -> dict[_Name, tuple[list[int], list[int]]]:
@@ -87,8 +81,27 @@ class _Fit:
                 found[name][1].append(i)
         return found
 
-    def distance(self, state: _State, rows: Sequence[int]) -> float:
-        return sum(min(1.0, abs(log(state.us[i] / self.predictions[i].row.us))) for i in rows)
+    def cost(self, state: _State, at: _Name, rows: Sequence[int], places: Sequence[int]) -> float:
+        """How far predictions are off, wrong choices, and how far the number has come."""
+        kind, name = at
+        far = sum(min(1.0, abs(log(state.us[i] / self.predictions[i].row.us))) for i in rows)
+        wrong = sum(not state.right[i] for i in places)
+        come = abs(log(getattr(state.tables, kind)[name] / getattr(self.start, kind)[name]))
+        return far + wrong + _STAY * come * len(rows)
+
+
+def repredicted(prediction: Prediction, tables: Tables) -> Prediction:
+    """A prediction under other tables."""
+    cost = replace(prediction.cost, tables=tables)
+    return replace(prediction, cost=cost, us=cost(prediction.row.graph, prediction.row.region))
+
+
+def rechosen(choice: Choice, tables: Tables) -> Choice:
+    """A choice under other tables."""
+    cost = replace(choice.cost, tables=tables)
+    fused = cost(choice.row.graph, choice.row.region)
+    apart = sum(cost(choice.before, r) for r in choice.apart)
+    return replace(choice, cost=cost, fused_predicted=fused, apart_predicted=apart)
 
 
 def fit(
@@ -98,15 +111,15 @@ def fit(
     say: Callable[[str], None] = print,
 ) -> Tables:
     """The tables moved to where they predict best."""
-    work = _Fit(predictions, choices)
-    state = work.predict(tables)
+    work = _Fit(tables, predictions, choices)
+    state = work.state()
     touched = work.touched(tables)
     for _ in range(_ROUNDS):
         moved = False
         for (kind, name), (rows, places) in touched.items():
             if len(rows) < _FEWEST:
                 continue
-            found = _better(work, state, kind, name, rows, places)
+            found = _better(work, state, (kind, name), rows, places)
             if found is not None:
                 was, now = (getattr(s.tables, kind)[name] for s in (state, found))
                 say(f"{kind} {name}: {was:g} → {now:g} ({len(rows)} regions)")
@@ -117,23 +130,18 @@ def fit(
 
 
 def _better(
-    work: _Fit, state: _State, kind: str, name: str, rows: Sequence[int], places: Sequence[int]
+    work: _Fit, state: _State, at: _Name, rows: Sequence[int], places: Sequence[int]
 ) -> _State | None:
-    """The best of the states one step away, if it pays and makes no choice worse."""
-    least, best = work.distance(state, rows) * (1 - _WORTH), None
-    for tables in _steps(state.tables, kind, name):
-        other = work.predict(tables, state, rows)
-        if (far := work.distance(other, rows)) < least:
-            least, best = far, other
-    if best is None:
-        return None
-    best = work.predict(best.tables, best, (), places)
-    return best if best.right(work.choices) >= state.right(work.choices) else None
-
-
-def _steps(tables: Tables, kind: str, name: str) -> Iterator[Tables]:
+    """The best of the states one step away, if it pays."""
+    least, best = work.cost(state, at, rows, places) - _WORTH * len(rows), None
     for factor in _STEPS:
-        yield tables.scaled(kind, name, factor)
+        other = work.moved(state.tables.scaled(*at, factor), state, rows, ())
+        if work.cost(other, at, rows, ()) > least:
+            continue  # even if it made all choices right
+        other = work.moved(other.tables, other, (), places)
+        if (cost := work.cost(other, at, rows, places)) < least:
+            least, best = cost, other
+    return best
 
 
 class _Reading(Mapping[str, float]):
@@ -163,11 +171,7 @@ def _read(
     """The numbers that the prediction of some regions reads."""
     read = set[_Name]()
     kinds = {f.name: _Reading(f.name, getattr(tables, f.name), read) for f in fields(tables)}
-    watched = _with(cost, Tables(**kinds))
+    watched = replace(cost, tables=Tables(**kinds))
     for graph, region in regions:
         watched(graph, region)
     return read
-
-
-def _with(cost: CostModel, tables: Tables) -> CostModel:
-    return replace(cost, tables=tables)

@@ -28,6 +28,7 @@ from tracea_graph.check.bench import PROFILING_US
 from tracea_graph.check.worker import Worker
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine, measured_machine
@@ -38,6 +39,8 @@ __all__ = ["APART", "Measured", "Planned", "cost_model", "measured", "planned"]
 
 APART = Options(keep="legal", verify=False, skip=("trunk", "blocks"))
 """How the measured results are made."""
+_PLANNED = dataclasses.replace(APART, skip=(*APART.skip, *WEIGHED))
+"""The same where weights may be missing: nothing that looks at their numbers."""
 _RUNS = 25
 
 Row = tuple[str, str, int, float]
@@ -83,7 +86,7 @@ def planned(path: Path, bindings: dict[str, int]) -> Planned:
 @lru_cache(maxsize=1)
 def _planned(path: Path, bindings: tuple[tuple[str, int], ...]) -> Planned:
     graph = load(path).graph
-    return Planned(graph, Planner(graph, APART, dict(bindings)).plan().graph)
+    return Planned(graph, Planner(graph, _PLANNED, dict(bindings)).plan().graph)
 
 
 def measured(stored: dict[str, Any], name: str, path: Path) -> Iterator[Measured]:

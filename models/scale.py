@@ -1,9 +1,9 @@
-"""How import, scheduling and tiles grow: ``python -m models.scale [--nodes N[,N…]]``.
+"""How import, scheduling and tiles grow: ``python -m models.scale [MODEL.onnx…] [--nodes N[,…]]``.
 
 Graphs of N operators (layers of ten: product, bias, GELU, residual, SiLU) are imported and
 scheduled without measuring; one region is expanded to a million tiles with their edges.  Times are
 of the processor, each graph in a process of its own.  The last column divides by n log n: it does
-not grow where time grows no faster.
+not grow where time grows no faster.  Models that are named get a row each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import multiprocessing
-import resource
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
+from tracea_graph.check.bindings import bindings
 from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
@@ -71,10 +71,18 @@ def planned(path: str, schedule: bool = True) -> dict[str, float]:
     loaded = time.process_time()
     found = {"import": loaded - start, "nodes": float(len(model.graph.regions()))}
     if schedule:
-        Planner(model.graph, Options(), {"batch": 1}).plan()
+        sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
+        Planner(model.graph, Options(), sizes).plan()
         found["schedule"] = time.process_time() - loaded
-    found["mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found["mb"] = _peak_mb()
     return found
+
+
+def _peak_mb() -> float:
+    """The largest this process has been; not what started it was (``ru_maxrss`` has that too)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    return float(status["VmHWM"].split()[0]) / 1024
 
 
 def million_tiles() -> dict[str, float]:
@@ -88,28 +96,31 @@ def million_tiles() -> dict[str, float]:
     ]
     model = RegionModel("product", IterationSpace(axes), (maps[0], maps[1]), (maps[2],),
                         rows=("m",), cols=("n",), depth=("k",))  # fmt: skip
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak_mb()
     start = time.process_time()
     tiles = expand(model.bind({}), (16, 16, 0))
     edges = len(tiles.edges)
     seconds = time.process_time() - start
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"tiles": len(tiles), "edges": edges, "seconds": seconds, "mb": grown / 1024}
+    return {
+        "tiles": len(tiles), "edges": edges, "seconds": seconds, "mb": _peak_mb() - before,
+    }  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m models.scale", description=__doc__)
+    parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--nodes", default="1000,10000,100000", help="sizes, default %(default)s")
     parser.add_argument("--import-only", action="store_true", help="do not schedule")
     parser.add_argument("--json", action="store_true", help="print data instead of tables")
     args = parser.parse_args(argv)
     rows = []
     with tempfile.TemporaryDirectory(prefix="tracea-") as folder:
-        for count in map(int, args.nodes.split(",")):
+        for count in map(int, filter(None, args.nodes.split(","))):
             path = Path(folder, f"{count}.onnx")
             path.write_bytes(layers(count).SerializeToString())
             rows.append(_apart(planned, str(path), not args.import_only))
+    rows += [_apart(planned, str(path), not args.import_only) for path in args.models]
     tiles = _apart(million_tiles)
     if args.json:
         print(json.dumps({"graphs": rows, "tiles": tiles}))

@@ -42,7 +42,7 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.spelling import spelling
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["CONNECT", "FORMS", "JOINING", "UNCHANGED", "phases"]
+__all__ = ["CONNECT", "FORMS", "JOINING", "UNCHANGED", "WEIGHED", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
@@ -52,7 +52,8 @@ FORMS = (
     *LOWERING, BANDED, DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks",
 )  # fmt: skip
 """Rules that give a region another form: without them it is there in its plain one."""
-
+WEIGHED = (DEAD_CHANNELS, "exact-rank", "zero-blocks")
+"""Rules that depend on the numbers in weights."""
 
 UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
 """Every matrix stays what it is."""

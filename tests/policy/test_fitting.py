@@ -1,0 +1,39 @@
+"""Fitting the cost model's numbers: wrong ones are found again, right ones stay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.fit import choices, median_error, predict
+from models.fitting import fit, rechosen, repredicted
+from models.make import make
+from tracea_graph.policy.tables import FILE, fitted
+
+STORED: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "measured_regions.json").read_text(encoding="utf-8")
+)
+
+
+def silent(words: str) -> None:
+    """Nobody listens."""
+
+
+def test_tables_are_stored_as_the_command_writes_them() -> None:
+    assert FILE.read_text(encoding="utf-8") == fitted().to_json()
+
+
+def test_a_wrong_number_is_found_again(tmp_path: Path) -> None:
+    path = make("minilm", tmp_path, hollow=True)
+    wrong = fitted().scaled("shares", "FusedGemm", 0.4)
+    rows = [repredicted(p, wrong) for p in predict(STORED, "minilm", path)]
+    chosen = [rechosen(c, wrong) for c in choices(STORED, "minilm", path)]
+    found = fit(wrong, rows, chosen, silent)
+    assert found.shares["FusedGemm"] == pytest.approx(fitted().shares["FusedGemm"], rel=0.15)
+    untouched = found.shares["FusedConv winograd4"]
+    assert untouched == fitted().shares["FusedConv winograd4"], "MiniLM has no convolutions"
+    better = [repredicted(p, found) for p in rows]
+    assert median_error(better) < 0.5 * median_error(rows)
