@@ -56,6 +56,7 @@ class CostModel:
     machine: Machine
     bindings: Mapping[str, int]
     tables: Tables = field(default_factory=fitted)
+    _sizes: dict[Extent, float] = field(default_factory=dict, init=False, compare=False)
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
@@ -205,7 +206,11 @@ class CostModel:
         return self._count(spec) * (spec.dtype.size if spec.dtype else 4.0)
 
     def _value(self, extent: Extent) -> float:
-        return float(assumed(extent, self.bindings))
+        if isinstance(extent, int):
+            return float(max(0, extent))
+        if extent not in self._sizes:
+            self._sizes[extent] = float(assumed(extent, self.bindings))
+        return self._sizes[extent]
 
 
 def reordered(region: Region) -> tuple[str, ...]:
