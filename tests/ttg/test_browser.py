@@ -1,0 +1,97 @@
+"""Pages in a real browser: they load, no labels overlap, and a click opens a region's tiles."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.make import make
+from models.scale import layers
+from tracea_graph.cli import main
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
+
+PROBE = """
+<pre id="found"></pre>
+<script>
+window.addEventListener("load", function () {
+  const found = { seconds: performance.now() / 1000, regions: 0, failed: [], overlaps: [] };
+  const texts = [...document.querySelectorAll("svg text")].filter((t) => t.textContent.trim());
+  const boxes = texts.map((t) => t.getBoundingClientRect());
+  for (let i = 0; i < boxes.length; i += 1) {
+    for (let j = i + 1; j < boxes.length; j += 1) {
+      if (texts[i].ownerSVGElement !== texts[j].ownerSVGElement) continue;
+      const a = boxes[i], b = boxes[j];
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 1 && high > 3) found.overlaps.push([texts[i].textContent, texts[j].textContent]);
+    }
+  }
+  found.labels = texts.length;
+  const panel = document.querySelector(".panel");
+  found.tiles = 0;
+  for (const box of document.querySelectorAll("g[data-node]")) {
+    if (box.style.cursor !== "pointer") continue;
+    found.regions += 1;
+    box.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    if (!panel.textContent.includes(box.dataset.node)) found.failed.push(box.dataset.node);
+    const tile = panel.querySelector("svg rect");
+    if (tile) { tile.dispatchEvent(new MouseEvent("click")); found.tiles += 1; }
+  }
+  document.getElementById("found").textContent = JSON.stringify(found);
+});
+</script>
+"""
+
+
+def probed(page: Path, folder: Path) -> dict[str, Any]:
+    """What a script finds that clicks every region of a page."""
+    whole = page.read_text(encoding="utf-8")
+    (copy := folder / "probed.html").write_text(whole + PROBE, encoding="utf-8")
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+        "--no-first-run", "--disable-background-networking", "--disable-component-update",
+        f"--user-data-dir={folder / 'profile'}", "--window-size=1600,1000",
+        "--dump-dom", f"file://{copy}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    said = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert said, "the page's script did not run to its end"
+    found: dict[str, Any] = json.loads(html.unescape(said[1]))
+    return found
+
+
+def assert_usable(model: Path, folder: Path, *options: str) -> dict[str, Any]:
+    page = folder / "page.html"
+    assert main(["inspect", str(model), "--html", str(page), *options]) == 0
+    assert "http://" not in page.read_text(encoding="utf-8").replace("http://www.w3.org", "")
+    found = probed(page, folder)
+    assert found["regions"] and not found["failed"] and found["tiles"] > 0
+    assert not found["overlaps"] and found["labels"] >= found["regions"]
+    return found
+
+
+def test_a_small_model(tmp_path: Path) -> None:
+    assert_usable(make("tiny-bert", tmp_path, hollow=True), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--fused", "--skip", "blocks", "--skip", "trunk")])
+@pytest.mark.parametrize("name", ["minilm", "resnet50", "layers"])
+def test_whole_models(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """Drawn and ready within two seconds."""
+    if name == "layers":
+        (path := tmp_path / "layers.onnx").write_bytes(layers(2000).SerializeToString())
+    else:
+        path = make(name, tmp_path, hollow=True)
+    assert assert_usable(path, tmp_path, *options)["seconds"] < 2
