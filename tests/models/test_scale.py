@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from models.scale import layers, million_tiles, planned
+from tracea_graph.ir import Node
+from tracea_graph.ttg import TileGraph
 
 
 def test_ten_thousand_operators_are_imported_in_seconds(tmp_path: Path) -> None:
@@ -32,6 +34,18 @@ def test_a_hundred_thousand_operators_fit(tmp_path: Path) -> None:
     path.write_bytes(layers(100_000).SerializeToString())
     found = planned(str(path), schedule=False)
     assert found["import"] < 25 and found["mb"] < 2048
+
+
+@pytest.mark.slow
+def test_a_chain_of_a_million() -> None:
+    """Nothing recurses, whatever the depth."""
+    count = 1_000_000
+    nodes = (Node("Relu", (f"v{i}",), (f"v{i + 1}",)) for i in range(count))
+    graph = TileGraph.of_nodes(nodes, ["v0"], [f"v{count}"], {}, {})
+    path, _ = graph.critical_path()
+    assert len(path) == len(graph.convex((path[0], path[-1]))) == count
+    assert graph.prune() == 0
+    graph.check()
 
 
 def test_a_million_tiles_are_arrays() -> None:

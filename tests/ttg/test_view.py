@@ -236,3 +236,11 @@ def test_a_difference_colours_what_became_one_region() -> None:
     ]
     colours = {name: {f for n, f in boxes if n == name} for name, _ in boxes}
     assert colours["f"] == colours["n0"] == colours["n1"] != colours["n2"]
+
+
+def test_copies_of_a_block_cost_a_page_nothing() -> None:
+    def page(count: int) -> str:
+        nodes = [Node("Relu", (f"v{i}",), (f"v{i + 1}",)) for i in range(count)]
+        return TileGraph.of_nodes(nodes, ["v0"], [f"v{count}"], {}, {})._repr_html_()
+
+    assert abs(len(page(2000)) - len(page(200))) < 50

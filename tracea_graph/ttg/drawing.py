@@ -85,14 +85,23 @@ Edge = tuple[str, str, str]
 
 
 def _edges(graph: TileGraph, shown: Sequence[str], stands_for: Mapping[str, str]) -> list[Edge]:
-    """Edges between drawn nodes; what leads from one copy of a block to the next is left out."""
+    """Edges between drawn nodes; what leads from one copy of a block to the next is left out.
+
+    An edge at a copy that is not drawn shows where the drawn ones have none.
+    """
     rank = {name: i for i, name in enumerate(shown)}
-    found: dict[Edge, None] = {}
+    own: dict[Edge, None] = {}
+    others: dict[tuple[str, str], Edge] = {}
     for source, target, data in graph.nx.edges(data=True):
         a, b = stands_for.get(source, source), stands_for.get(target, target)
         if a in rank and b in rank and rank[a] < rank[b]:
-            found.setdefault((a, b, data["value"]))
-    return list(found)
+            edge = a, b, data["value"]
+            if (a, b) == (source, target):
+                own[edge] = None
+            else:
+                others.setdefault((a, b), edge)
+    drawn = {(a, b) for a, b, _ in own}
+    return [*own, *(edge for pair, edge in others.items() if pair not in drawn)]
 
 
 def _layout(names: Sequence[str], edges: Sequence[Edge]) -> dict[str, Place]:

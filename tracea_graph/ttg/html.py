@@ -52,7 +52,9 @@ def family_of(model: RegionModel | None) -> str:
         return "stencil"
     if model.depth:
         return "contraction"
-    if model.space.reductions:
+    dims = (dim for access in model.reads for dim in access.dims)
+    rows = any(not dim.terms and dim.window != 1 and dim.indirect is None for dim in dims)
+    if model.space.reductions or (rows and any(work.flops for work in model.work)):
         return "reduction"
     return "elementwise" if any(work.flops for work in model.work) else "movement"
 
