@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TOLERANCE", "Environment", "Options", "Prune", "Window", "usable_processors"]
+from tracea_graph.errors import UsageError
+
+__all__ = [
+    "CHOICES", "TOLERANCE", "Environment", "Options", "Prune", "Window", "usable_processors",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,20 @@ class Prune:
     block: tuple[int, int] | None = None
 
 
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "keep": ("faster", "legal"),
+    "effort": ("quick", "default", "thorough"),
+    "precision": ("fp32", "bf16", "bf16-weights"),
+}
+"""The words that options of these names may be."""
+
+
 @dataclass(frozen=True)
 class Options:
-    """What a caller may choose; the command line has a flag of the same name for each."""
+    """What a caller may choose; the command line has a flag of the same name for each.
+
+    Raises UsageError for values that make no sense.
+    """
 
     output: Path | None = None
     target: str = "host"
@@ -145,6 +161,19 @@ class Options:
     """URL of tuning studies that other machines share; empty for this machine alone."""
     patterns: tuple[Mapping[str, Any], ...] = ()
     """Hints on drivers, as a ``--config`` file has them; see ``tuning.hints``."""
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise UsageError(f"--{name} must be {' or '.join(choices)}, not {value!r}")
+        if not 0 < self.budget < math.inf:
+            raise UsageError(f"--budget must be a number of seconds above 0, not {self.budget:g}")
+        if self.seed < 0:
+            raise UsageError(f"--seed must be 0 or more, not {self.seed}")
+        for name in ("max_error", "rtol", "atol"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {value:g}")
 
     @property
     def tolerance(self) -> float:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from cli.support import LEGAL, refused
 from tiny import transformer
 
-from tracea_graph import api
+from tracea_graph import Options, api
 from tracea_graph.cli import optimize_main
+from tracea_graph.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,20 @@ def test_options_that_make_no_sense(
     home: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(capsys, *args)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"budget": 0.0}, "--budget must be a number of seconds above 0, not 0"),
+        ({"budget": float("nan")}, "--budget must be a number of seconds above 0, not nan"),
+        ({"keep": "all"}, "--keep must be faster or legal, not 'all'"),
+        ({"precision": "fp8"}, "--precision must be fp32 or bf16 or bf16-weights, not 'fp8'"),
+    ],
+)
+def test_the_same_options_make_no_sense_from_python(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Options(**values)
 
 
 @pytest.mark.parametrize(

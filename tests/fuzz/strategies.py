@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import onnx
 from fuzz.attending import ATTENDING
@@ -50,6 +51,10 @@ def models(draw: Callable[..., object]) -> onnx.ModelProto:
     return draft.model(outputs)
 
 
+class _Enough(Exception):
+    """As many models as were asked for."""
+
+
 def drawn(count: int, start: int) -> list[onnx.ModelProto]:
     """Up to ``count`` different models, the same for the same ``start``."""
     found: dict[bytes, onnx.ModelProto] = {}
@@ -57,11 +62,15 @@ def drawn(count: int, start: int) -> list[onnx.ModelProto]:
     @seed(start)
     @settings(
         max_examples=2 * count, phases=[Phase.generate], database=None, deadline=None,
-        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(models())
     def collect(model: onnx.ModelProto) -> None:
-        found[model.SerializeToString(deterministic=True)] = model
+        if len(found) < count:
+            found[model.SerializeToString(deterministic=True)] = model
+        if len(found) == count:
+            raise _Enough
 
-    collect()
-    return list(found.values())[:count]
+    with suppress(_Enough):
+        collect()
+    return list(found.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 from pathlib import Path
@@ -19,14 +18,13 @@ from tracea_graph.cli.settings import add_config
 from tracea_graph.cli.sweep import add_sweep
 from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
-from tracea_graph.config import Options, Prune, Window
+from tracea_graph.config import CHOICES, Options, Prune, Window
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.gemm import BLOCKS, PANEL
 
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
 
 _MOST_THREADS = 1024
-PRECISIONS = ("fp32", "bf16", "bf16-weights")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -64,7 +62,7 @@ def _add_optimize(parser: argparse.ArgumentParser) -> None:
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("measuring").add_argument
     add(
-        "--effort", choices=("quick", "default", "thorough"), default="default",
+        "--effort", choices=CHOICES["effort"], default="default",
         help="quick: judge all rewrites together; thorough: search for better blocking too",
     )  # fmt: skip
     add("--threads", metavar="N[,M]", help="thread counts to time (default: 1 and all cores)")
@@ -103,11 +101,11 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("rewriting").add_argument
     add(
-        "--keep", choices=("faster", "legal"), default="faster",
+        "--keep", choices=CHOICES["keep"], default="faster",
         help="faster: what was measured faster; legal: all that passes its checks, nothing timed",
     )  # fmt: skip
     add(
-        "--precision", choices=PRECISIONS, default="fp32",
+        "--precision", choices=CHOICES["precision"], default="fp32",
         help="bf16: products and convolutions in bf16, sums in fp32; bf16-weights: weights only",
     )  # fmt: skip
     add(
@@ -198,14 +196,6 @@ def wants_folder(args: argparse.Namespace) -> bool:
 
 def options_of(args: argparse.Namespace) -> Options:
     """Options from parsed arguments.  Raises UsageError for values that make no sense."""
-    if not 0 < args.budget < math.inf:
-        raise UsageError(f"--budget must be a number of seconds above 0, not {args.budget:g}")
-    if args.seed < 0:
-        raise UsageError(f"--seed must be 0 or more, not {args.seed}")
-    for name in ("max_error", "rtol", "atol"):
-        value = getattr(args, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {value:g}")
     if args.require_library and args.no_custom_ops:
         raise UsageError("--require-library and --no-custom-ops contradict each other")
     if len(args.models) > 1 and (args.lock or args.save_lock):
