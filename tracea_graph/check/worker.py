@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.check.timing import Race
+from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import RANDOM_OPS
 
@@ -50,11 +50,6 @@ _RAW_TYPES = {
 _STARVED = 120.0
 """Seconds past its limit that a worker is waited for which got less than half of that time to work
 in, because others had the processors."""
-
-
-_READING = threading.Lock()
-"""NumPy reads headers with Python's parser, which until 3.12 may fail in two threads at once
-(https://github.com/python/cpython/issues/106905)."""
 
 
 class Rejected(WorkerError):
@@ -202,10 +197,9 @@ class Worker(AbstractContextManager["Worker"]):
 
         Sequences go in as ``name[i]`` too.
         """
-        answer = self._path("npz")
+        answer = self._path("arrays")
         found = self._ask("run", f"run {name!r}", limit, feeds, name=name, answer=str(answer))
-        with _READING, np.load(answer, allow_pickle=False) as data:
-            arrays = [data[f"a{i}"] for i in range(len(found["names"]))]
+        arrays = read_arrays(str(answer), found["arrays"])
         answer.unlink()
         typed = (_restore(a, k) for a, k in zip(arrays, found["kinds"], strict=True))
         return dict(zip(found["names"], typed, strict=True))
@@ -281,11 +275,10 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> Any:
         if self._why:
             raise WorkerError(f"{self._why}, so it cannot {what}")
-        path = self._path("npz") if feeds is not None else None
-        if path is not None:
-            bits = {f"a{i}": _bits(a) for i, a in enumerate((feeds or {}).values())}
-            np.savez(path, **bits)  # type: ignore[arg-type]
-            request |= {"feeds": str(path), "names": list(feeds or {})}
+        path = self._path("arrays") if feeds is not None else None
+        if path is not None and feeds is not None:
+            arrays = write_arrays(str(path), map(_bits, feeds.values()))
+            request |= {"feeds": str(path), "names": list(feeds), "arrays": arrays}
         try:
             self._send(what, {"do": do, **request})
             reply = self._receive(what, limit if limit is not None else self._limit)
@@ -364,17 +357,13 @@ class Worker(AbstractContextManager["Worker"]):
 
 
 def _bits(array: Array) -> Array:
-    """An array as ``.npz`` can hold it without pickle: strings fixed-width, bf16 as integers."""
-    if array.dtype.kind == "O":
-        return array.astype(np.str_)
+    """An array of a type that NumPy has: bf16 as integers."""
     if array.dtype.name in _RAW_TYPES.values():
         return array.view(np.dtype(f"u{array.dtype.itemsize}"))
     return array
 
 
 def _restore(array: Array, kind: str) -> Array:
-    if array.dtype.kind == "U":
-        return array.astype(object)
     if kind in _RAW_TYPES:
         import ml_dtypes
 

@@ -2,8 +2,8 @@
 
 Started by its path, so that nothing but NumPy and ONNX Runtime is imported (``onnx`` only when a
 request needs it).  Requests are JSON lines on stdin, answers JSON lines on the original stdout;
-whatever libraries print to stdout goes to stderr instead.  Arrays travel as ``.npz`` files in a
-directory the parent owns.  An answer is ``{"ok": …}`` or ``{"error": "sentence"}``.
+whatever libraries print to stdout goes to stderr instead.  Arrays travel in files of a directory
+the parent owns (``worker_arrays``).  An answer is ``{"ok": …}`` or ``{"error": "sentence"}``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ import numpy as np
 import onnxruntime as ort
 
 if TYPE_CHECKING:
+    from tracea_graph.check.worker_arrays import read_arrays, write_arrays
     from tracea_graph.check.worker_edits import edited, extended, random_values
 else:
     sys.path.append(str(Path(__file__).parent))
+    from worker_arrays import read_arrays, write_arrays
     from worker_edits import edited, extended, random_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -114,20 +116,6 @@ def ends(values: Sequence[Any]) -> list[list[Any]]:
 
 
 # ---- arrays ----------------------------------------------------------------------------
-
-
-def read_arrays(path: str, names: Sequence[str]) -> dict[str, Array]:
-    """Arrays ``a0, a1, …`` of an ``.npz``, under their names; strings become objects."""
-    with np.load(path, allow_pickle=False) as data:
-        found = {name: data[f"a{i}"] for i, name in enumerate(names)}
-    return {n: a.astype(object) if a.dtype.kind == "U" else a for n, a in found.items()}
-
-
-def write_arrays(path: str, arrays: Mapping[str, Array]) -> list[str]:
-    """Write arrays as ``a0, a1, …`` and return their names."""
-    plain = [a.astype(np.str_) if a.dtype.kind == "O" else a for a in arrays.values()]
-    np.savez(path, **{f"a{i}": a for i, a in enumerate(plain)})  # type: ignore[arg-type]
-    return list(arrays)
 
 
 def to_value(array: Array, kind: str) -> ort.OrtValue:
@@ -222,11 +210,15 @@ class Server:
         for name, value in zip(opened.outputs, found, strict=True):
             outputs |= flatten(name, value) if opened.plain else {name: from_value(value)}
         kinds = {o.name: o.type for o in opened.session.get_outputs()}
-        names = write_arrays(request["answer"], outputs)
-        return {"names": names, "kinds": [kinds.get(name, "") for name in names]}
+        return {
+            "names": list(outputs),
+            "arrays": write_arrays(request["answer"], outputs.values()),
+            "kinds": [kinds.get(name, "") for name in outputs],
+        }
 
     def feeds(self, request: Request) -> dict[str, Array]:
-        return read_arrays(request["feeds"], request["names"])
+        arrays = read_arrays(request["feeds"], request["arrays"])
+        return dict(zip(request["names"], arrays, strict=True))
 
     def race(self, request: Request) -> dict[str, Any]:
         feeds = self.feeds(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ class Reporter:
         stage.report.write_text(report.to_json(), encoding="utf-8")
         stage.publish(data, library)
         recipe = workshop.recipe(judge.dropped if kept else frozenset())
-        groups = report.to_dict()["groups"]
+        groups = [asdict(row) for row in report.groups]
         lock = Lock.of(self.model.graph, self.options, self.isas, recipe, groups, kept is not None)
         if self.options.save_lock is not None:
             write_text(self.options.save_lock, lock.to_json())

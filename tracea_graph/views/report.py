@@ -233,7 +233,7 @@ class Report:
 
     def to_json(self) -> str:
         """Indented JSON with sorted keys; an unbounded figure becomes null."""
-        return json.dumps(_plain(self.to_dict()), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        return json.dumps(_plain(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     def _repr_html_(self) -> str:
         from tracea_graph.views.html import report_part
@@ -257,7 +257,9 @@ def with_folder(path: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Only what JSON has: no infinities, NumPy numbers or paths."""
+    """Only what JSON has: no records, infinities, NumPy numbers or paths."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
