@@ -9,6 +9,7 @@ import networkx as nx
 import onnx
 import pytest
 from graphs import Net
+from onnx import parser
 from tiny import transformer
 
 from tracea_graph.cli import main
@@ -69,6 +70,19 @@ def test_reasons_that_differ_in_a_name_are_said_once(
     words = told(capsys, "explain", tmp_path / "m.onnx")
     assert words.count("conv: the filters are not constant") == 1
     assert "and 2 more" in words
+
+
+def test_an_operator_that_no_rule_speaks_of_is_told_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (int64[4] i, float[2,2] x)'
+        " => (int64[4] j, float y) { j = BitwiseNot(i)  y = Det(x) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    words = told(capsys, "explain", tmp_path / "m.onnx")
+    assert "rules are about float32, and it has i64 only" in words
+    assert "no rule matches it" in words
 
 
 def test_one_operator_and_rules_left_out(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

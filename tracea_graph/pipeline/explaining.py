@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.ir import DType
 from tracea_graph.pipeline.stages import Stages
 from tracea_graph.rewrite import Decision
 from tracea_graph.ttg import Region, TileGraph
@@ -60,6 +61,8 @@ def _story(
     # a rule that lost to itself merely found the same place twice
     lost = [d for d in decisions if not d.reason.startswith(f"{d.rule} took ")]
     originals = {r.id: r for n in region.nodes for v in n.outputs if (r := before.producer(v))}
+    missed = _reasons(region, decisions, "missed", "rejected")
+    superseded = _reasons(region, lost, "superseded")
     return Story(
         region.op,
         region.rule,
@@ -70,9 +73,20 @@ def _story(
         _microseconds(after, region),
         next((measured[name] for name in names if name in measured and region.fused), ""),
         steps,
-        _reasons(region, decisions, "missed", "rejected"),
-        _reasons(region, lost, "superseded"),
+        missed,
+        superseded,
+        "" if region.rule or missed else _untouched(after, region),
     )
+
+
+def _untouched(graph: TileGraph, region: Region) -> str:
+    """Why no rule had anything to say about an operator."""
+    if region.captures or region.op in ("If", "Loop", "Scan"):
+        return "its bodies stay as they are"
+    kinds = {d.short for v in (*region.operands, *region.writes) if (d := graph.spec(v).dtype)}
+    if kinds and DType.F32.short not in kinds:
+        return f"rules are about float32, and it has {', '.join(sorted(kinds))} only"
+    return "no rule matches it"
 
 
 def _note(graph: TileGraph) -> str:
