@@ -86,6 +86,8 @@ def _story(
 
 def _why_left(graph: TileGraph, region: Region) -> str:
     """Why no rule even looked at an operator."""
+    if region.captures or region.op in ("If", "Loop", "Scan"):
+        return "its bodies stay as they are"
     if not region.results:
         return "it has no results"
     result, types = region.results[0], {v: graph.spec(v).dtype for v in region.results}
