@@ -19,7 +19,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import WINOGRAD
-from tracea_graph.ops.gemm import IN_BLOCKS, GemmParams
+from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -59,8 +59,12 @@ _CONVOLUTIONS = MappingProxyType(
 """The same of convolutions, by how their filters lie."""
 _BLOCKS = MappingProxyType({1: 0.74, 4: 0.76, 16: 0.85, 32: 0.87, 64: 0.88})
 """The same of products by stored blocks, by their steps of k."""
+_STEP_ROWS, _BLOCK_ROWS = 4.0, 12.0
+"""Rows that a step of k takes as long as at least, and a block beside its steps."""
 _PACKING = 2.0
 """Vector instructions per element of x that is packed for them."""
+_PLACING = 2.0
+"""The same per element of a matrix whose stored numbers are put in their places first."""
 _PRODUCT, _FLAT_PRODUCT = 0.85, 0.5
 """The same of ONNX Runtime's, with many and with few rows."""
 _MANY_ROWS = 64
@@ -97,9 +101,12 @@ class Effort:
 def _gemm(p: GemmParams, operands: Sequence[Dims], result: Dims) -> Effort:
     count = prod(result)
     beside = 1 + (p.epilogue.flops if p.epilogue else 0) + (_NORM if p.norm else 0)
+    if p.layout in MASKED:
+        return Effort(2.0 * count * p.k / _FUSED_PRODUCT, count * beside + _PLACING * p.k * p.n)
     if p.layout in IN_BLOCKS:
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
-        product = 2.0 * rows * stored / _BLOCKS[p.block]
+        busy = max(rows, _STEP_ROWS + _BLOCK_ROWS / p.block)
+        product = 2.0 * busy * stored / _BLOCKS[p.block]
         return Effort(product, count * beside + _PACKING * rows * p.k)
     return Effort(2.0 * count * p.k / _FUSED_PRODUCT, count * beside)
 
