@@ -19,7 +19,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import WINOGRAD
-from tracea_graph.ops.gemm import IN_BLOCKS, GemmParams
+from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -49,6 +49,10 @@ OVERLAPPING = (
 )
 """One pass each; norms and look-ups take several passes over a row."""
 
+_STEP_ROWS, _BLOCK_ROWS = 4.0, 12.0
+"""Rows that a step of k takes as long as at least, and a block beside its steps."""
+_PLACING = 2.0
+"""Vector instructions per element of a matrix whose stored numbers are put in their places first."""
 _MANY_ROWS = 64
 """Rows from which a product of ONNX Runtime runs at full speed."""
 _QUERY_BLOCK = 40
@@ -75,9 +79,13 @@ def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> E
         + (p.epilogue.flops if p.epilogue else 0)
         + (t.instructions["fused norm"] if p.norm else 0)
     )
+    if p.layout in MASKED:
+        product = 2.0 * count * p.k / t.shares["FusedGemm"]
+        return Effort(product, count * beside + _PLACING * p.k * p.n)
     if p.layout in IN_BLOCKS:
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
-        product = 2.0 * rows * stored / t.shares[f"FusedGemm block {p.block}"]
+        busy = max(rows, _STEP_ROWS + _BLOCK_ROWS / p.block)
+        product = 2.0 * busy * stored / t.shares[f"FusedGemm block {p.block}"]
         return Effort(product, count * beside + t.instructions["fused packing"] * rows * p.k)
     return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside)
 
