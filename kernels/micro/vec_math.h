@@ -117,7 +117,7 @@ INLINE vf v_sigmoid(vf x) {
   return max(set1(0.0f), min(set1(1.0f), z * p / q + set1(0.5f)));
 }
 //% endif
-//% if "silu" in needs
+//% if "silu" in needs and vectors_of != "avx512"
 
 // x / (1 + e^-x), 2 ulp; NaN at -inf, as 0 * inf is.
 INLINE vf v_silu(vf x) { return x / (set1(1.0f) + v_exp(set1(0.0f) - x)); }
