@@ -204,7 +204,7 @@ typedef void (*tracea_attention_ranges_fn)(const tracea_attention_tile*, tracea_
 // of q, k and v count pairs), k's columns lie side by side, nothing is read in place.
 typedef int64_t (*tracea_attention_scratch_fn)(int64_t keys, int64_t head, int64_t head_v);
 
-// One register tile of a dense convolution: `nv` blocks of 16 output channels for `pixels` outputs
+// Register tiles of a dense convolution: each `nv` blocks of 16 output channels for `pixels` outputs
 // of one line, or of each of two lines.
 //   y = clamp(start + sum over taps of x * w + add), lo <= y <= hi,
 // taps being input blocks, kernel rows, kernel columns and `depth` channels of a block (`last` of
@@ -227,9 +227,11 @@ typedef struct {
   int32_t pixels;                          // 1 .. conv_pixels; half of it for two lines
   int32_t lines, nv;                       // 1 or 2; 1 .. conv_nv
   int32_t part;                            // CONTINUES: y holds the start; STOPS: y stays a sum
-  const char* prefetch;                    // null, or the weights wanted next, panels as in w
+  const char *prefetch, *prefetch_end;     // the weights wanted next, panels as in w; may be null
   int32_t prefetch_lines;                  // cache lines per panel to prefetch, every (row, col)
   int32_t y_size, add_size;                // bytes of an element: 4; of the kernels in bf16 also 2
+  int64_t tiles;                           // one after another, the same in all but for what is next
+  int64_t x_next, y_next, add_next;        // from a tile to the next
 } tracea_conv_tile;
 typedef void (*tracea_conv_fn)(const tracea_conv_tile*);
 

@@ -11,7 +11,7 @@
 namespace tracea {
 
 constexpr int64_t kMaxStep = 1 << 16;  // largest stride, dilation, pad or halo of a plan
-constexpr int64_t kLanes = TRACEA_PANEL;
+constexpr int64_t kLanes = TRACEA_PANEL, kHalf = kLanes / 2;
 
 inline bool blocked(const Box& box) {
   return (box.dims[4] == kLanes) & (box.strides[4] == 1) &&
@@ -87,7 +87,7 @@ struct Canvas {
 
  private:
   void zero(float* at, int64_t pixels) const {
-    if (pixels > 0) memset(at, 0, static_cast<size_t>(pixels * lanes) * sizeof(float));
+    for (int64_t i = 0; i < pixels * lanes; i += kHalf) memset(at + i, 0, kHalf * sizeof(float));
   }
 };
 
@@ -221,6 +221,7 @@ inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* ou
 
 constexpr int64_t kLinePiece = 56;            // outputs that wait for a chain to round them
 constexpr int64_t kTileFloats = 32 * kLanes;  // of sums at least as many as any register tile has
+constexpr int64_t kChainTiles = 4;            // register tiles that a chain takes at once
 
 // Bytes of an element of the results, and of what is added to the sums.
 struct Layout {
@@ -239,10 +240,10 @@ inline void lay_finish(const Finish& finish, tracea_conv_tile& tile) {
   if (finish.add) tile.add_panel = finish.add_strides[1], tile.add_line = finish.add_strides[2];
 }
 
-// A tile's results in the place of its own that a chain rounds them from.
-inline void set_apart(tracea_conv_tile& tile, float* sums) {
+// Results of so many rows of outputs in the place of their own that a chain rounds them from.
+inline void set_apart(tracea_conv_tile& tile, float* sums, int64_t rows, int64_t width) {
   tile.y = sums, tile.y_size = sizeof(float);
-  tile.y_line = tile.pixels * kLanes, tile.y_panel = tile.lines * tile.y_line;
+  tile.y_line = width * kLanes, tile.y_panel = rows * tile.y_line;
 }
 
 inline bool misfit(Run& run, const char* kernel) {

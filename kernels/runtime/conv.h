@@ -57,28 +57,43 @@ struct ConvPlace {
       : row(index / job.across * job.lines), i(index % job.across) {
     col = i * job.narrow + least(i, job.wider);
   }
-  void next(const ConvJob& job, int64_t pixels) {
-    col += pixels;
-    if (++i == job.across) i = col = 0, row += job.lines;
+  // Tiles from here on, at most `count`, that are alike: side by side, or one below the other.
+  int64_t alike(const ConvJob& job, int64_t count) const {
+    const int64_t below = most(1, (job.height - row) / job.lines);
+    const int64_t beside = (i < job.wider ? job.wider : job.across) - i;
+    return least(count, job.across == 1 ? below : beside);
+  }
+  void next(const ConvJob& job, int64_t pixels, int64_t count) {
+    col += pixels * count, i += count;
+    if (job.across == 1) row += job.lines * count, i = col = 0;
+    else if (i == job.across) i = col = 0, row += job.lines;
   }
 };
 
-inline void conv_tile(const ConvJob& job, tracea_conv_tile& tile, const float* x, int64_t n,
-                      const ConvColumn& c, const ConvPlace& at) {
-  tile.pixels = static_cast<int32_t>(job.narrow + (at.i < job.wider));
-  tile.lines = static_cast<int32_t>(least(job.lines, job.height - at.row));
+// A run of tiles that are alike.  A chain follows few of them, while they are in L1.
+inline void conv_run(const ConvJob& job, tracea_conv_tile& tile, const float* x, int64_t n,
+                     const ConvColumn& c, const ConvPlace& at) {
+  const Finish& finish = job.finish;
+  const bool below = job.across == 1;
+  const int64_t rows = below ? tile.tiles * tile.lines : tile.lines;
+  const int64_t width = below ? tile.pixels : tile.tiles * tile.pixels;
   tile.x = x + at.row * job.x_step_row + at.col * tile.x_step;
-  tile.y = job.finish.canvas.at(n, c.first, at.row, at.col);
-  tile.add = job.finish.add_at(n, c.first, at.row, at.col);
-  alignas(64) float sums[kTileFloats];
-  const bool apart = job.finish.apart();
-  if (apart) set_apart(tile, sums);
+  tile.x_next = below ? tile.lines * job.x_step_row : tile.pixels * tile.x_step;
+  tile.y = finish.canvas.at(n, c.first, at.row, at.col);
+  tile.add = finish.add_at(n, c.first, at.row, at.col);
+  lay_finish(finish, tile);
+  alignas(64) float sums[kChainTiles * kTileFloats];
+  const bool apart = finish.apart();
+  if (apart) set_apart(tile, sums, rows, width);
+  const int64_t lanes = apart ? kLanes : finish.canvas.lanes;
+  tile.y_next = below ? tile.lines * tile.y_line : tile.pixels * lanes;
+  tile.add_next = below ? tile.lines * tile.add_line : tile.pixels * finish.add_lanes;
   job.conv(&tile);
-  if (!job.finish.needed || tile.part & TRACEA_CONV_STOPS) return;
+  if (!finish.needed || tile.part & TRACEA_CONV_STOPS) return;
   for (int64_t b = 0; b < c.count; ++b)
-    for (int64_t line = 0; line < tile.lines; ++line)
-      job.finish.line(n, c.first + b, at.row + line, at.col, tile.pixels,
-                      apart ? sums + b * tile.y_panel + line * tile.y_line : nullptr);
+    for (int64_t row = 0; row < rows; ++row)
+      finish.line(n, c.first + b, at.row + row, at.col, width,
+                  apart ? sums + b * tile.y_panel + row * tile.y_line : nullptr);
 }
 
 // Tiles [begin, end) of one channel group.
@@ -100,18 +115,21 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
     const char* next = reinterpret_cast<const char*>(
         last ? job.tap.w + (c.first + c.count) * tile.w_panel : tile.w + count * tile.w_block);
     const bool more = !last || index + 1 < job.columns;
-    tile.prefetch_lines =
-        more && begin == 0 ? static_cast<int32_t>(ceil_div(lines, steps * (end - begin))) : 0;
+    tile.prefetch_lines = static_cast<int32_t>(ceil_div(lines, steps * (end - begin)));
     const int64_t* s = job.x_strides;
     const float* x = job.x->f32() + n * s[0] + c.group * job.x_group + block * s[1];
+    const int64_t wanted = more && begin == 0 ? lines : 0;
+    tile.prefetch_end = next + wanted * kAlign;
     int64_t asked = 0;
     ConvPlace at(job, begin);
-    for (int64_t t = begin; t < end; ++t) {
-      if (asked >= lines) tile.prefetch_lines = 0;
-      tile.prefetch = next + asked * kAlign;
-      asked += tile.prefetch_lines * steps;
-      conv_tile(job, tile, x, n, c, at);
-      at.next(job, tile.pixels);
+    for (int64_t t = begin; t < end; t += tile.tiles) {
+      tile.pixels = static_cast<int32_t>(job.narrow + (at.i < job.wider));
+      tile.lines = static_cast<int32_t>(least(job.lines, job.height - at.row));
+      tile.tiles = at.alike(job, job.finish.chain ? least(end - t, kChainTiles) : end - t);
+      tile.prefetch = next + least(asked, wanted) * kAlign;
+      asked += tile.tiles * tile.prefetch_lines * steps;
+      conv_run(job, tile, x, n, c, at);
+      at.next(job, tile.pixels, tile.tiles);
     }
   }
 }
@@ -227,7 +245,6 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   tap.w = w.f32();
   tap.w_row = cols * lanes * kLanes, tap.w_block = rows * tap.w_row;
   tap.w_panel = inputs * tap.w_block;
-  lay_finish(job.finish, tap);
   if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.finish)) {
     job.width *= job.height, job.height = 1;
     job.finish.canvas.width = job.width, job.finish.canvas.height = 1;

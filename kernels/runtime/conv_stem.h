@@ -31,28 +31,31 @@ inline Taps inside(int64_t at, int64_t taps, int64_t dilation, int64_t size) {
   return {least(first, taps), most(least(first, taps), least(end, taps))};
 }
 
-// Outputs [col, end) of a row for one group of blocks, kernel columns `taps`.
-inline void stem_tile(const StemJob& job, tracea_conv_tile& tile, int64_t n, int64_t block,
-                      int64_t row, const Taps& rows, int64_t col, int64_t end, const Taps& cols) {
+// `tiles` tiles of `pixels` outputs from `col` on for one group of blocks, kernel columns `cols`.
+inline void stem_run(const StemJob& job, tracea_conv_tile& tile, int64_t n, int64_t block,
+                     int64_t row, const Taps& rows, int64_t col, int64_t pixels, int64_t tiles,
+                     const Taps& cols) {
   const int64_t* s = job.x->strides;
   const int64_t y = row * job.stride_h - job.top + rows.first * job.dilation_h;
   const int64_t x = col * job.stride_w - job.left + cols.first * job.dilation_w;
-  tile.pixels = static_cast<int32_t>(end - col);
+  tile.pixels = static_cast<int32_t>(pixels), tile.tiles = tiles;
   tile.rows = rows.end - rows.first;
   tile.depth = tile.last = cols.end - cols.first;
   if (tile.depth == 0) tile.rows = 0;
   tile.x = job.x->f32() + n * s[0];
   if (tile.rows) tile.x += y * s[2] + x * s[3];
+  tile.x_next = pixels * tile.x_step;
   tile.w = job.tap.w + block * tile.w_panel + (rows.first * job.kernel_w + cols.first) * kLanes;
   tile.y = job.finish.canvas.at(n, block, row, col);
   tile.add = job.finish.add_at(n, block, row, col);
-  alignas(64) float sums[kTileFloats];
+  tile.y_next = pixels * job.finish.canvas.lanes, tile.add_next = pixels * job.finish.add_lanes;
+  alignas(64) float sums[kChainTiles * kTileFloats];
   const bool apart = job.finish.apart();
   tile.lines = 1;
-  if (apart) set_apart(tile, sums);
+  if (apart) set_apart(tile, sums, 1, tiles * pixels), tile.y_next = pixels * kLanes;
   job.conv(&tile);
   for (int64_t b = 0; apart && b < tile.nv; ++b)
-    job.finish.line(n, block + b, row, col, end - col, sums + b * tile.y_panel);
+    job.finish.line(n, block + b, row, col, tiles * pixels, sums + b * tile.y_panel);
 }
 
 inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) {
@@ -70,13 +73,17 @@ inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) 
   const int64_t begin = least(width, ceil_div(job.left, job.stride_w));
   const int64_t end = most(begin, least(width, past <= 0 ? 0 : ceil_div(past, job.stride_w)));
   for (int64_t col = 0; col < begin; ++col)
-    stem_tile(job, tile, n, block, row, rows, col, col + 1, cols_of(col));
+    stem_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
   const int64_t across = ceil_div(end - begin, job.widest);
-  for (int64_t i = 0; i < across; ++i)
-    stem_tile(job, tile, n, block, row, rows, begin + (end - begin) * i / across,
-              begin + (end - begin) * (i + 1) / across, all);
+  const int64_t narrow = (end - begin) / most(across, 1), wider = (end - begin) - narrow * across;
+  for (int64_t i = 0, col = begin; i < across; i += tile.tiles) {
+    const int64_t alike = (i < wider ? wider : across) - i, pixels = narrow + (i < wider);
+    stem_run(job, tile, n, block, row, rows, col, pixels,
+             job.finish.apart() ? least(alike, kChainTiles) : alike, all);
+    col += tile.tiles * pixels;
+  }
   for (int64_t col = end; col < width; ++col)
-    stem_tile(job, tile, n, block, row, rows, col, col + 1, cols_of(col));
+    stem_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
   if (job.finish.apart()) return;
   for (int64_t b = block; b < block + tile.nv; ++b) job.finish.line(n, b, row, 0, width);
 }

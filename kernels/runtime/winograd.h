@@ -73,15 +73,20 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, in
   tile.y_panel = at.tiles * kLanes, tile.y_size = sizeof(float);
   tile.lo = -INFINITY, tile.hi = INFINITY;
   tile.lines = 1, tile.nv = static_cast<int32_t>(end - first);
-  tile.prefetch_lines = at.row ? 0 : static_cast<int32_t>(ceil_div(lanes, pieces));
-  for (int64_t i = 0; i < pieces; ++i) {
-    const int64_t begin = at.tiles * i / pieces;
-    tile.pixels = static_cast<int32_t>(at.tiles * (i + 1) / pieces - begin);
+  const int64_t narrow = at.tiles / pieces, wider = at.tiles % pieces;
+  const char* soon = reinterpret_cast<const char*>(tile.w + tile.nv * panel);
+  const int64_t wanted = at.row ? 0 : panel / kLanes;
+  tile.prefetch_lines = static_cast<int32_t>(ceil_div(lanes, pieces));
+  tile.prefetch_end = soon + wanted * kAlign;
+  // Two runs of pieces that are alike.
+  for (int64_t i = 0; i < pieces; i += tile.tiles) {
+    const int64_t begin = i * narrow + least(i, wider);
+    tile.tiles = (i < wider ? wider : pieces) - i;
+    tile.pixels = static_cast<int32_t>(narrow + (i < wider));
+    tile.x_next = tile.pixels * lanes, tile.y_next = tile.pixels * kLanes;
     tile.x = at.v + plane * job.in_plane + begin * lanes;
     tile.y = at.product + plane * job.out_plane + (first * at.tiles + begin) * kLanes;
-    const int64_t asked = i * tile.prefetch_lines * job.inputs;
-    if (asked >= panel / kLanes) tile.prefetch_lines = 0;
-    tile.prefetch = reinterpret_cast<const char*>(tile.w + tile.nv * panel) + asked * kAlign;
+    tile.prefetch = soon + least(i * tile.prefetch_lines * job.inputs, wanted) * kAlign;
     job.conv(&tile);
   }
 }
