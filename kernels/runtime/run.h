@@ -1,6 +1,8 @@
 // One execution of a program: ONNX Runtime's threads and memory as the drivers see them, and
 // views turned into pointers, with every bound checked.
 #pragma once
+#include <sys/mman.h>
+
 #include "runtime/ort_abi.h"
 #include "runtime/core.h"
 #include "runtime/plan.h"
@@ -8,6 +10,8 @@
 namespace tracea {
 
 constexpr int64_t kAlign = 64;
+constexpr int64_t kHugePage = 2 * 1024 * 1024;
+constexpr int64_t kWorthHugePages = 2 * kHugePage;  // less is found in the processor's own table
 
 // What a run needs besides its program; fixed when the node is created.
 struct Host {
@@ -49,6 +53,16 @@ struct Run {
   }
 };
 
+// Asks for huge pages, where the system gives them to those who ask: a program walks through all of
+// its scratch once, and looking up one small page after another takes longer than a cache miss.
+inline void ask_for_huge_pages(char* memory, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  madvise(memory, static_cast<size_t>(bytes / kHugePage * kHugePage), MADV_HUGEPAGE);
+#else
+  (void)memory, (void)bytes;
+#endif
+}
+
 // Memory from the session's allocator, 64-byte aligned, for as long as the object lives.
 class Scratch {
  public:
@@ -67,14 +81,18 @@ class Scratch {
     if (!run_.allocator && !run_.good(ort::KernelContext_GetAllocator(
                                api, run_.context, run_.host.memory, &run_.allocator)))
       return nullptr;
-    if (!run_.good(ort::AllocatorAlloc(api, run_.allocator, static_cast<size_t>(bytes + kAlign),
+    const bool large = bytes >= kWorthHugePages;
+    const int64_t align = large ? kHugePage : kAlign;
+    if (!run_.good(ort::AllocatorAlloc(api, run_.allocator, static_cast<size_t>(bytes + align),
                                        &memory_)))
       return nullptr;
     if (!memory_)
       return run_.fault.fail("There is no memory for %lld bytes of scratch.",
                              static_cast<long long>(bytes)), nullptr;
-    const uintptr_t at = reinterpret_cast<uintptr_t>(memory_);
-    return reinterpret_cast<char*>((at + kAlign - 1) & ~static_cast<uintptr_t>(kAlign - 1));
+    const uintptr_t at = reinterpret_cast<uintptr_t>(memory_), before = static_cast<uintptr_t>(align);
+    char* aligned = reinterpret_cast<char*>((at + before - 1) & ~(before - 1));
+    if (large) ask_for_huge_pages(aligned, bytes);
+    return aligned;
   }
 
  private:
