@@ -263,6 +263,24 @@ REGIONS = {
             (ConvParams(20, 16, window(3, pads=1), 1, "blocked"), (6, 3)),
         ], 7,
     ),
+    "filters scaled in place of channels, each image's own": region(
+        (("n", 20, 6, 7), filters(20, 20, 1, "blocked"), ("n", 20, 1, 1),
+         filters(24, 20, 1, "blocked")),
+        [
+            (ConvParams(20, 20, window(1), 1, "blocked"), (0, 1)),
+            (ElementwiseParams(SCALE), (4, 2)),
+            (ConvParams(20, 24, window(1), 1, "blocked"), (5, 3)),
+        ], 6,
+    ),
+    "filters scaled in place of channels, for all images": region(
+        (("n", 32, 6, 7), filters(32, 32, 1, "blocked"), (1, 32, 1, 1),
+         filters(40, 32, 1, "blocked")),
+        [
+            (ConvParams(32, 32, window(1), 1, "blocked"), (0, 1)),
+            (ElementwiseParams(SCALE), (2, 4)),
+            (ConvParams(32, 40, window(1), 1, "blocked", False, RELU), (5, 3)),
+        ], 6,
+    ),
     "a sum of two, per position and per number": region(
         (X16, W16, ("n", 1, "h", "w"), (1, 1, "h", "w"), (), (16, 1, 1)),
         [(SAME16, (0, 1)), *((ElementwiseParams(SUM), (6 + i, 2 + i)) for i in range(4))], 10,

@@ -343,14 +343,17 @@ def in_float(w: Array) -> Array:
 def conv(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
     *steps, groups, last_out, last_in = call.ints[:7]
-    o, i, kh, kw = w.shape[:4]
-    plain = in_float(w).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
-    count = o * 16 - 16 + last_out
+    o, (i, kh, kw) = rest[-1].shape[1], w.shape[1:4]
     inside = blocked(x, last_in)
-    if groups == 1:
-        plain = plain[:, : inside.shape[1]]
-    acc = convolve(inside, plain[:count], steps, groups)
-    finish_conv(call, _biased(acc, bias), rest, last_out)
+    count = o * 16 - 16 + last_out
+    sums = []
+    for image, own in enumerate(np.split(w, max(1, w.shape[0] // o))):
+        plain = in_float(own).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
+        if groups == 1:
+            plain = plain[:, : inside.shape[1]]
+        images = inside if len(w) == o else inside[image : image + 1]
+        sums.append(convolve(images, plain[:count], steps, groups))
+    finish_conv(call, _biased(np.concatenate(sums), bias), rest, last_out)
 
 
 def _biased(acc: Array, bias: Array | None) -> Array:

@@ -29,6 +29,7 @@ struct ConvJob {
   int64_t x_strides[4];
   const float* bias;
   int64_t images, blocks;              // blocks of output channels
+  int64_t w_image;                     // floats of weights per image, or 0 where they share them
   int64_t groups, per_group, x_group;  // blocks of y, and floats of x, per group
   int64_t height, width;               // in outputs; height 1 when lines are joined
   int64_t x_step_row;                  // floats between the inputs of two output rows
@@ -101,6 +102,7 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
   const ConvColumn c = column_of(job, index);
   const int64_t blocks = job.tap.blocks;
   tracea_conv_tile tile = job.tap;
+  const float* weights = job.tap.w + n * job.w_image;
   tile.nv = static_cast<int32_t>(c.count);
   tile.bias = job.bias ? job.bias + c.first * kLanes : nullptr;
   tile.lo = job.finish.lo, tile.hi = job.finish.hi;
@@ -110,10 +112,10 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
     tile.blocks = count;
     tile.last = last ? job.tap.last : job.tap.depth;
     tile.part = (block ? TRACEA_CONV_CONTINUES : 0) | (last ? 0 : TRACEA_CONV_STOPS);
-    tile.w = job.tap.w + c.first * tile.w_panel + block * tile.w_block;
+    tile.w = weights + c.first * tile.w_panel + block * tile.w_block;
     const int64_t steps = count * tile.rows * tile.cols, lines = count * tile.w_block / kLanes;
     const char* next = reinterpret_cast<const char*>(
-        last ? job.tap.w + (c.first + c.count) * tile.w_panel : tile.w + count * tile.w_block);
+        last ? weights + (c.first + c.count) * tile.w_panel : tile.w + count * tile.w_block);
     const bool more = !last || index + 1 < job.columns;
     tile.prefetch_lines = static_cast<int32_t>(ceil_div(lines, steps * (end - begin)));
     const int64_t* s = job.x_strides;
@@ -222,8 +224,9 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   const bool pairs = call.views[0].type == ORT_BF16;
   const int64_t lanes = lanes_of(call.views[0].type);
   const int32_t rank = pairs ? 7 : 6;
+  const bool each = w.dims[0] % job.blocks == 0 && w.dims[0] / job.blocks == job.images;
   if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || empty(w, rank) ||
-      !dense_from(w, 0, rank) || !w.is(job.blocks) || w.dims[4] != lanes ||
+      !dense_from(w, 0, rank) || (!w.is(job.blocks) && !each) || w.dims[4] != lanes ||
       w.dims[5] != kLanes || (pairs && w.dims[6] != 2) || job.blocks % job.groups ||
       x.dims[0] != job.images || x.dims[1] % job.groups || x.dims[1] / job.groups != inputs ||
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
@@ -245,6 +248,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   tap.w = w.f32();
   tap.w_row = cols * lanes * kLanes, tap.w_block = rows * tap.w_row;
   tap.w_panel = inputs * tap.w_block;
+  job.w_image = each ? job.blocks * tap.w_panel : 0;
   if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.finish)) {
     job.width *= job.height, job.height = 1;
     job.finish.canvas.width = job.width, job.finish.canvas.height = 1;

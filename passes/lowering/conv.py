@@ -19,6 +19,7 @@ from tracea_graph.ops.windows import Window
 from tracea_graph.passes.lowering.blocked import last_block
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.passes.lowering.layout import halo_of
+from tracea_graph.passes.lowering.scaling import Scaled, scale_filters
 from tracea_graph.passes.lowering.values import Values, four
 from tracea_graph.passes.lowering.writer import Shape, Slot
 
@@ -27,20 +28,25 @@ __all__ = ["lower_conv", "lower_pool", "lower_resize"]
 _POOLS = ("max", "average", "average-inside")
 
 
-def lower_conv(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
-    """One convolution by the call its layout is for."""
+def lower_conv(
+    v: Values, p: ConvParams, operands: Sequence[int], result: int, scaled: Scaled | None = None
+) -> None:
+    """One convolution by the call its layout is for; ``scaled`` is what it reads if nobody made
+    it."""
     if p.layout == "plain":
         _plain(v, p, operands, result)
     elif p.layout == "panels":
         _panels(v, p, operands, result)
     else:
-        _blocked(v, p, operands, result)
+        _blocked(v, p, operands, result, scaled)
 
 
 # ---- blocked -----------------------------------------------------------------------------
 
 
-def _blocked(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+def _blocked(
+    v: Values, p: ConvParams, operands: Sequence[int], result: int, scaled: Scaled | None
+) -> None:
     """``conv``, ``conv_stem`` or ``depthwise``: the sum, what it is added to, a clamp, a chain."""
     x, w, bias, extras = p.split(operands)
     finish = finish_of(p.epilogue)
@@ -57,7 +63,8 @@ def _blocked(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> 
         kernel, read = "conv_stem_bf16" if rounds else "conv_stem", four(v.view(x))
         ints = (*steps, *halo_of(window), *last, *home.halo)
     else:
-        block = v.block_in_bf16(x) if p.in_bf16 else v.block(x)
+        source_of = v.block_in_bf16 if p.in_bf16 else v.block
+        block = source_of(scaled.source if scaled else x)
         kernel, read = "conv", block.view(halo_of(window))
         ints = (*steps, p.groups, *last, last_block(p.channels), *home.halo)
     if p.layout in WINOGRAD:
@@ -68,6 +75,8 @@ def _blocked(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> 
     if p.in_bf16:
         kernel = f"{kernel}_bf16"
     weight = View(v.slot(w).buffer, source, dense_strides(source))
+    if scaled is not None:
+        weight = scale_filters(v, p, w, x, scaled.scale)
     v.w.call(
         kernel, read, weight, v.slot(bias).view if bias is not None else None, add, *views,
         home.whole, ints=ints, floats=(finish.low, finish.high), chain=chain,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
@@ -23,6 +23,7 @@ from tracea_graph.passes.lowering.conv import lower_conv, lower_pool, lower_resi
 from tracea_graph.passes.lowering.layout import Layout
 from tracea_graph.passes.lowering.loops import loop_over
 from tracea_graph.passes.lowering.rounding import Rounding
+from tracea_graph.passes.lowering.scaling import Scaled, scaled_values
 from tracea_graph.passes.lowering.values import Deal, Values
 from tracea_graph.passes.lowering.writer import Slot, Writer
 from tracea_graph.passes.pointwise.chains import IDENTITY
@@ -53,10 +54,11 @@ def lower_region(
     layout = Layout.plan(specs, p.steps, p.inputs)
     v = Values(w, layout, specs, Rounding.plan(p, specs, layout), targets=targets)
     v.dense |= dict(enumerate(operands))
-    value, begins = p.inputs, list[int]()
+    value, begins, scaled = p.inputs, list[int](), scaled_values(p, specs, layout)
     for step in p.steps:
         begins.append(len(w.calls))
-        _lower_step(v, step, value, lower)
+        if value not in scaled:
+            _lower_step(v, step, value, lower, scaled)
         value += step.results
     begins.append(len(w.calls))
     for result in p.results:
@@ -65,10 +67,12 @@ def lower_region(
         loop_over(w, begins[band.first], begins[band.last + 1] - 1, band.rows)
 
 
-def _lower_step(v: Values, step: RegionStep, value: int, lower: Lower) -> None:
+def _lower_step(
+    v: Values, step: RegionStep, value: int, lower: Lower, scaled: Mapping[int, Scaled]
+) -> None:
     params = step.params
     if isinstance(params, ConvParams):
-        lower_conv(v, params, step.operands, value)
+        lower_conv(v, params, step.operands, value, scaled.get(step.operands[0]))
     elif isinstance(params, PoolParams) and len(v.shape(step.operands[0])) < 5:
         lower_pool(v, params, step.operands, value)
     elif isinstance(params, ResizeParams):

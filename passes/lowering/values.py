@@ -158,7 +158,13 @@ class Values:
         return View(slot.buffer, target.dims, (batch, 0, height, width, 0))
 
     def _rows(self, value: int, full: int, target: View) -> View:
-        """One number per channel; filled up to whole blocks where channels are no multiple."""
+        """One number per channel."""
+        slot, batches = self.by_channel(value, full)
+        return per_channel(slot, batches, self.layout.channels(full), target)
+
+    def by_channel(self, value: int, full: int) -> tuple[Slot, bool]:
+        """One number per channel, filled up to whole blocks where channels are no multiple; and
+        whether each image has its own."""
         channels, shape = self.layout.channels(full), self.shape(value)
         batches = len(shape) == len(self.shape(full)) and shape[0] != 1
         slot = self.slot(value)
@@ -171,7 +177,7 @@ class Values:
                 self.w.call("block", plain, made.view, ints=(last_block(channels), 0, 0, 0, 0))
                 self.padded[value] = made
             slot = self.padded[value]
-        return per_channel(slot, batches, channels, target)
+        return slot, batches
 
     # ---- writing -----------------------------------------------------------------------
 

@@ -64,6 +64,15 @@ def test_inside_a_region_nothing_is_reordered() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["each image's own", "for all images"])
+def test_filters_are_scaled_where_they_are_fewer_numbers(name: str) -> None:
+    made = program(REGIONS[f"filters scaled in place of channels, {name}"])
+    (scaled,) = [c for c in made.calls if c.kernel == "elementwise"]
+    (target, (reader,)) = scaled.views[-1], [c for c in made.calls if c.kernel == "conv"][1:]
+    assert target is not None and reader.views[1] is not None
+    assert target.buffer == reader.views[1].buffer
+
+
 def test_values_are_stored_as_their_readers_round_them() -> None:
     made = program(BF16["residual block in bf16"])
     assert [c.kernel for c in made.calls] == [

@@ -43,15 +43,18 @@ def conv(
     bias: bool = True,
     m: int = 0,
     half: bool = False,
+    each: bool = False,
     drivers: tuple[ConvDriver, ...] = (),
     **more: Any,
 ) -> Case:
-    """A dense convolution; by Winograd's algorithm for ``m`` of 2 or 4; ``half``: in bf16."""
+    """A dense convolution; by Winograd's algorithm for ``m`` of 2 or 4; ``half``: in bf16;
+    ``each`` image with filters of its own."""
     x, w = random(batch, channels, *size), random(outputs, channels // groups, *kernel, seed=1)
+    own = [random(*w.shape, seed=3 + i) for i in range(batch)] if each else [w]
     b = random(outputs, seed=2)
     feeds = Feeds()
     boxed = blocked(x, pad)
-    weights = transform(w, m) if m else by_block(w)
+    weights = transform(w, m) if m else np.concatenate([by_block(f) for f in own])
     if half:
         boxed, weights, x, w = halved(boxed), in_pairs(weights), rounded(x), rounded(w)
     box = feeds.dense(boxed, batched=True)
@@ -60,11 +63,17 @@ def conv(
     if m and half:
         y = transformed(whole, random(outputs, channels, 3, 3, seed=1))
     else:
-        y = convolve(whole, w, stride, dilation, groups)
+        parts = np.split(whole, len(own))
+        y = np.concatenate(
+            [
+                convolve(part, w if half else f, stride, dilation, groups)
+                for part, f in zip(parts, own, strict=True)
+            ]
+        )
     y = y + (b[:, None, None] if bias else 0)
     ends = (last(outputs), last(channels))
     ints = (m, *ends) if m else (*stride, *dilation, groups, *ends)
-    kind = f"winograd{m}" if m else "conv"
+    kind = f"winograd{m}" if m else "conv_each" if each else "conv"
     call = ("winograd" if m else "conv") + "_bf16" * half
     name = label(kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, more)
     case = epilogue(name, call, feeds, views, ints, y, half=half, **more)

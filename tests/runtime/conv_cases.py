@@ -58,6 +58,8 @@ def dense_cases() -> list[Case]:
         conv(33, 40, (9, 15), (3, 3), pad=same(3), add=True, clamp=(0, 6), halo=(1, 1, 1, 1)),
         conv(33, 40, (7, 7), (3, 3), pad=same(3), add=True, clamp=(0, 6), halo=(1, 1, 1, 1)),
         conv(700, 40, (7, 7), (3, 3), pad=same(3), add=True, halo=(0, 0, 1, 2)),  # sum in parts
+        conv(24, 40, (5, 6), batch=3, each=True, clamp=(0, 6)),
+        conv(33, 20, (4, 3), (3, 3), pad=same(3), batch=2, each=True, add=True),
         conv(64, 160, (40, 80), batch=2, chain=SILU),  # bands
         conv(64, 80, (56, 50), (3, 3), pad=same(3), chain=RESIDUAL, halo=(1, 1, 1, 1)),
         conv(1, 20, (3, 1000), (1, 7), pad=(0, 3, 0, 3)),
