@@ -58,21 +58,26 @@ INLINE vf to_float(vi i) { return _mm512_cvtepi32_ps((__m512i)i); }
 
 // a * 2^n for whole n; gradual underflow.
 INLINE vf scale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
-// e^x for x <= 0: 6e-7 of the result, 0 from -88.03 on.  x = (i / 16) ln 2 + r, the sixteenths of
-// an octave from a table; half of the steps are no multiplications.
-INLINE vf v_exp_fast(vf x) {
+// 2^(i/16), i the low bits of `shifted`, by a table of the sixteenths of an octave.
+INLINE vf power_of_sixteenths(vf shifted) {
   // 2^(j/16), less what i << 19 adds to it.
   const __m512i roots = _mm512_setr_epi32(
       0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7,
       0x3f75583f, 0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf,
       0x3f7ac0c7, 0x3f7d257d);
-  const vf magic = set1(12582912.0f), sixteenths = set1(23.0831207f);
-  x = max(set1(-88.0296898f), x);  // i = -127 * 16, whose power is 0
-  const vf shifted = fma(x, sixteenths, magic);  // its low bits are i
   const __m512i i = _mm512_castps_si512(shifted);
-  const vf r = fma(x, sixteenths, magic - shifted);
-  const vf power = _mm512_castsi512_ps(
+  return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_permutexvar_epi32(i, roots), _mm512_slli_epi32(i, 19)));
+}
+constexpr float SIXTEENTHS = 23.0831207f;    // of an octave: 16 / ln 2
+constexpr float NO_POWER = -88.0296898f;     // -127 * 16 of them, whose power is 0
+// e^x for x <= 0: 6e-7 of the result, 0 from -88.03 on.  x = (i / 16) ln 2 + r; half of the steps
+// are no multiplications.
+INLINE vf v_exp_fast(vf x) {
+  const vf magic = set1(12582912.0f), sixteenths = set1(SIXTEENTHS);
+  x = max(set1(NO_POWER), x);
+  const vf shifted = fma(x, sixteenths, magic);  // its low bits are i
+  const vf r = fma(x, sixteenths, magic - shifted), power = power_of_sixteenths(shifted);
   return fma(power * r, fma(r, set1(9.38384503e-4f), set1(0.0433242321f)), power);
 }
 // The sums of four vectors, each in an order of its own.

@@ -79,7 +79,8 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
 INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
 
 // Hides a value's origin, so that gcc keeps it in a register instead of one pointer per output.
-INLINE int64_t opaque(int64_t x) {
+template <class T>
+INLINE T opaque(T x) {
   __asm__("" : "+r"(x));
   return x;
 }
@@ -116,101 +117,120 @@ INLINE void multiply(vf (&c)[A + B][NV * P], const char* a, const char* b, const
   }
 }
 
-// Output i of a tile, outputs of a run being LANES floats apart.
+// Output i of a tile, outputs of a run being LANES floats apart and run B `line` behind run A.
 template <int A, int LANES, class T>
-INLINE T* run_at(T* base, bool two, int64_t line, int i) {
-  return i < A ? base + i * LANES : base + (two ? line : A * LANES) + (i - A) * LANES;
+INLINE T* run_at(T* base, int64_t line, int i) {
+  return i < A ? base + i * LANES : base + line + (i - A) * LANES;
 }
+
+// Where a tile's results go, and what is added to them; each tile of a run has its own.
+struct Outputs {
+  float* y;
+  int64_t y_line, y_panel;  // y_line: to the first output of run B
+  const float* add;
+  int64_t add_line, add_panel;
+};
 // Asks for the lines of outputs, or of what is added to them, long before they are needed.
 template <int A, int B, int NV, int LANES>
-INLINE void expect(const float* base, const tracea_conv_tile* t, int64_t line, int64_t panel) {
+INLINE void expect(const float* base, int64_t line, int64_t panel) {
   UNROLL for (int i = 0; i < A + B; i += PANEL / LANES) UNROLL for (int j = 0; j < NV; j++)
-    __builtin_prefetch(run_at<A, LANES>(base, t->lines == 2, line, i) + j * panel, 1, 3);
+    __builtin_prefetch(run_at<A, LANES>(base, line, i) + j * panel, 1, 3);
 }
 
-template <int A, int B, int NV>
-INLINE void expect_results(const tracea_conv_tile* t) {
-  if (t->add) expect<A, B, NV, PANEL>(t->add, t, t->add_line, t->add_panel);
-  if (!(t->part & TRACEA_CONV_CONTINUES))
-    expect<A, B, NV, PANEL>(t->y, t, t->y_line, t->y_panel);
-}
-
+// The tiles of a run, one after another.
 template <class STEP, int A, int B, int NV>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
-  vf c[A + B][NV * P];
-  const auto y_at = [&](int i, int j) __attribute__((always_inline)) {
-    return run_at<A, PANEL>(t->y, t->lines == 2, t->y_line, i) + j / P * t->y_panel + j % P * W;
-  };
-  if (t->part & TRACEA_CONV_CONTINUES) {
-    UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-      c[i][j] = load(y_at(i, j));
-  } else {
-    UNROLL for (int j = 0; j < NV * P; j++) {
-      const vf start = start_of(t->bias ? t->bias + j * W : nullptr);
-      UNROLL for (int i = 0; i < A + B; i++) c[i][j] = start;
-    }
-  }
-
-  expect_results<A, B, NV>(t);
+  const int64_t y_lanes = t->y_size == 4 ? PANEL : PANEL / 2;
+  const int64_t add_lanes = t->add_size == 4 ? PANEL : PANEL / 2;
+  const bool two = t->lines == 2;
+  Outputs run = {t->y, two ? t->y_line : A * y_lanes, t->y_panel,
+                 t->add, two ? t->add_line : A * add_lanes, t->add_panel};
+  const bool continues = t->part & TRACEA_CONV_CONTINUES, stops = t->part & TRACEA_CONV_STOPS;
+  const float lo = t->lo, hi = t->hi, *bias = t->bias;
   const int64_t step = opaque(t->x_step * F), next = opaque(t->x_depth * F);
   const Steps s = {step, opaque(step * 3), opaque(step * 5)};
-  const int64_t second = t->lines == 2 ? t->x_line * F : A * step, w_panel = t->w_panel;
-  const int64_t ahead = t->x_block * F, lines = t->prefetch_lines;
+  const int64_t second = two ? t->x_line * F : A * step, w_panel = t->w_panel;
+  const int64_t ahead = t->x_block * F, lines = t->prefetch_lines * 64;
   const int64_t rows = t->rows, cols = t->cols, w_tap = t->depth * PANEL;
   // From the last column of a row to the next row, from the last row of a block to the next block.
   const int64_t x_col = t->x_col * F, x_row = t->x_row * F - (cols - 1) * x_col;
   const int64_t x_block = ahead - (rows - 1) * t->x_row * F - (cols - 1) * x_col;
   const int64_t w_row = t->w_row - (cols - 1) * w_tap;
   const int64_t w_block = t->w_block - (rows - 1) * t->w_row - (cols - 1) * w_tap;
-  const char *line = t->prefetch, *x = (const char*)t->x;
-  const float* w = t->w;
-  int64_t row = rows, col = cols, block = rows ? t->blocks : 0, depth = t->depth;
-  if (block == 1) depth = t->last;
-  while (block) {
-    const char *a = x, *b = x + second;
-    // Inputs of the next block, or of the next tile: 16 or so lines, two every two steps.
-    const char* soon = block > 1 ? x + ahead : (const char*)t->x + (A + B) * step;
-    for (int64_t i = lines; i > 0; i--, line += 64)
-      UNROLL for (int j = 0; j < NV; j++) __builtin_prefetch(line + j * w_panel * F, 0, 2);
-    const float* tap = w;
-    int64_t k = depth;
-    for (; k >= 2; k -= 2) {
-      __builtin_prefetch(soon, 0, 3);
-      __builtin_prefetch(soon + step, 0, 3);
-      soon += 2 * step;
-      multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
-      a += next, b += next;
-      multiply<STEP, A, B, NV>(c, a, b, s, tap + PANEL, w_panel);
-      a += next, b += next, tap += 2 * PANEL;
-    }
-    if (k) multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
-    if (--col) {
-      x += x_col, w += w_tap;
-    } else if (col = cols, --row) {
-      x += x_row, w += w_row;
-    } else {
-      row = rows, x += x_block, w += w_block;
-      if (--block == 1) depth = t->last;
-    }
-  }
+  const int64_t x_next = t->x_next * F, y_next = t->y_next, add_next = t->add_next;
+  const int64_t full = t->depth, last = t->last, blocks = rows ? t->blocks : 0;
+  const char *line = t->prefetch, *const line_end = t->prefetch_end, *origin = (const char*)t->x;
+  const float* const weights = t->w;
 
-  if (!(t->part & TRACEA_CONV_STOPS)) {
-    if (t->add) {
+  for (int64_t tiles = t->tiles; tiles > 0; tiles--) {
+    const Outputs o = {opaque(run.y), opaque(run.y_line), opaque(run.y_panel),
+                       opaque(run.add), opaque(run.add_line), opaque(run.add_panel)};
+    const auto y_at = [&](int i, int j) __attribute__((always_inline)) {
+      return run_at<A, PANEL>(o.y, o.y_line, i) + j / P * o.y_panel + j % P * W;
+    };
+    vf c[A + B][NV * P];
+    if (continues) {
       UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-        c[i][j] = c[i][j] + load(run_at<A, PANEL>(t->add, t->lines == 2, t->add_line, i) +
-                                 j / P * t->add_panel + j % P * W);
+        c[i][j] = load(y_at(i, j));
+    } else {
+      UNROLL for (int j = 0; j < NV * P; j++) {
+        const vf start = start_of(bias ? bias + j * W : nullptr);
+        UNROLL for (int i = 0; i < A + B; i++) c[i][j] = start;
+      }
     }
-    const vf lo = set1(t->lo), hi = set1(t->hi);
-    if (t->lo > -__builtin_inff())
-      UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-        c[i][j] = max(lo, c[i][j]);
-    if (t->hi < __builtin_inff())
-      UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-        c[i][j] = min(hi, c[i][j]);
+    if (!continues) expect<A, B, NV, PANEL>(o.y, o.y_line, o.y_panel);
+    if (o.add) expect<A, B, NV, PANEL>(o.add, o.add_line, o.add_panel);
+    const char* x = origin;
+    const float* w = weights;
+    int64_t row = rows, col = cols, block = blocks, depth = block == 1 ? last : full;
+    while (block) {
+      const char *a = x, *b = x + second;
+      // Inputs of the next block, or of the next tile: 16 or so lines, two every two steps.
+      const char* soon = block > 1 ? x + ahead : origin + x_next;
+      const char* const until = line + lines < line_end ? line + lines : line_end;
+      for (; line < until; line += 64)
+        UNROLL for (int j = 0; j < NV; j++) __builtin_prefetch(line + j * w_panel * F, 0, 2);
+      const float* tap = w;
+      int64_t k = depth;
+      for (; k >= 2; k -= 2) {
+        __builtin_prefetch(soon, 0, 3);
+        __builtin_prefetch(soon + step, 0, 3);
+        soon += 2 * step;
+        multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
+        a += next, b += next;
+        multiply<STEP, A, B, NV>(c, a, b, s, tap + PANEL, w_panel);
+        a += next, b += next, tap += 2 * PANEL;
+      }
+      if (k) multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
+      if (--col) {
+        x += x_col, w += w_tap;
+      } else if (col = cols, --row) {
+        x += x_row, w += w_row;
+      } else {
+        row = rows, x += x_block, w += w_block;
+        if (--block == 1) depth = last;
+      }
+    }
+
+    if (!stops) {
+      if (o.add) {
+        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+          c[i][j] = c[i][j] + load(run_at<A, PANEL>(o.add, o.add_line, i) +
+                                   j / P * o.add_panel + j % P * W);
+      }
+      if (lo > -__builtin_inff())
+        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+          c[i][j] = max(set1(lo), c[i][j]);
+      if (hi < __builtin_inff())
+        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+          c[i][j] = min(set1(hi), c[i][j]);
+    }
+    UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      store(y_at(i, j), c[i][j]);
+    origin += x_next, run.y += y_next;
+    if (run.add) run.add += add_next;
   }
-  UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-    store(y_at(i, j), c[i][j]);
 }
 constexpr tracea_conv_fn TILE[14][2] = {
     {
