@@ -52,7 +52,7 @@ OVERLAPPING = (
 _STEP_ROWS, _BLOCK_ROWS = 4.0, 12.0
 """Rows that a step of k takes as long as at least, and a block beside its steps."""
 _PLACING = 2.0
-"""Vector instructions per element of a matrix whose stored numbers are put in their places first."""
+"""Vector instructions per element of a matrix whose stored numbers are first put in place."""
 _MANY_ROWS = 64
 """Rows from which a product of ONNX Runtime runs at full speed."""
 _QUERY_BLOCK = 40
