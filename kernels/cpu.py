@@ -122,6 +122,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("gemm_blocks_bf16", "const tracea_blocks_tile*"),
             Function("all_finite_bf16", "const float*, int64_t", "int32_t"),
         ),
+        "gemm_int16": (
+            Function("gemm_int16", "const tracea_gemm_tile*"),
+            Function("round_int16", "const tracea_round_int16_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -161,6 +165,8 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "resize": ("resize",),
         "deal": ("deal",),
         "gemm_blocks_bf16": ("gemm", "gemm_blocks_bf16"),
+        "gemm_int16": ("gemm_int16",),
+        "round_int16": ("gemm_int16",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -76,6 +76,8 @@ OPCODES = MappingProxyType(
                 "resize",
                 "deal",
                 "gemm_blocks_bf16",
+                "gemm_int16",
+                "round_int16",
             )
         )
     }

@@ -84,6 +84,10 @@ constexpr KernelDriver kDrivers[] = {
     {"deal", check_deal, run_deal, [](const tracea_isa_table& t) { return t.deal != nullptr; }},
     {"gemm_blocks_bf16", check_gemm_blocks_bf16, run_gemm_blocks,
      [](const tracea_isa_table& t) { return t.gemm_blocks_bf16 && t.gemm_pack; }},
+    {"gemm_int16", check_gemm_int16, run_gemm,
+     [](const tracea_isa_table& t) { return t.gemm_int16 != nullptr; }},
+    {"round_int16", check_round_int16, run_round_int16,
+     [](const tracea_isa_table& t) { return t.round_int16 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

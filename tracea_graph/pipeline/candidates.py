@@ -15,6 +15,7 @@ from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED
+from tracea_graph.passes.precision import FALLBACK
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
@@ -155,10 +156,11 @@ class Workshop:
 
     def lowered(self, rule: str) -> tuple[str, ...]:
         """Keys under which one rule that lowers precision can be dropped: in the first region it
-        was applied to, in the first two … everywhere."""
+        was applied to, or would be without another, in the first two … everywhere."""
         graph = self.planner.plan(apart=True).graph
+        rules = {rule, FALLBACK.get(rule, rule)}
         keys, values = [], frozenset[str]()
-        for region in graph.in_order(r for r in graph.regions() if r.rule == rule):
+        for region in graph.in_order(r for r in graph.regions() if r.rule in rules):
             values |= {v for n in region.nodes for v in n.outputs if v}
             keys.append(f"{rule} up to {region.results[0]}")
             self._frozen[keys[-1]], self._rules[keys[-1]] = values, rule
