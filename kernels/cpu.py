@@ -126,6 +126,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "gemm_masked_bf16": (
             Function("gemm_masked_bf16", "const tracea_masked_tile*", "const void*"),
         ),
+        "gemm_int16": (
+            Function("gemm_int16", "const tracea_gemm_tile*"),
+            Function("round_int16", "const tracea_round_int16_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -167,6 +171,8 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gemm_blocks_bf16": ("gemm", "gemm_blocks_bf16"),
         "gemm_masked": ("gemm_masked",),
         "gemm_masked_bf16": ("gemm_masked_bf16",),
+        "gemm_int16": ("gemm_int16",),
+        "round_int16": ("gemm_int16",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

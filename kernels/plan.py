@@ -78,6 +78,8 @@ OPCODES = MappingProxyType(
                 "gemm_blocks_bf16",
                 "gemm_masked",
                 "gemm_masked_bf16",
+                "gemm_int16",
+                "round_int16",
             )
         )
     }

@@ -36,6 +36,8 @@ typedef struct {
   const char* prefetch;        // null, or the first cache line wanted next
   int32_t prefetch_lines;      // lines to prefetch, spread over the k loop
   int32_t* state;              // what the kernel set up for this task; 0 before its first tile
+  const float* row_scale;      // of gemm_int16: mr values, and
+  const float* column_scale;   // 16 * nv values, of what is added to init
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
 typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile
@@ -107,6 +109,18 @@ typedef struct {
   int64_t y_stride;
 } tracea_round_tile;
 typedef void (*tracea_round_fn)(const tracea_round_tile*);
+
+// y * scale = x, y the nearest 16-bit integers to it and scale one number a row, NaN for a row with
+// anything that is not finite; rows of an even number of elements, as above.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  int16_t* y;
+  int64_t y_stride;
+  float* scale;
+} tracea_round_int16_tile;
+typedef void (*tracea_round_int16_fn)(const tracea_round_int16_tile*);
 
 // One elementwise chain over rows x cols.  Operand kinds and steps are compiled in:
 // full and row operands advance by one element per column, col and scalar ones do not.
@@ -432,6 +446,8 @@ typedef struct {
   tracea_finite_fn all_finite_bf16;
   tracea_masked_fn gemm_masked;
   tracea_masked_fn gemm_masked_bf16;     // stored numbers are bf16, A is float32
+  tracea_gemm_fn gemm_int16;             // lanes are pairs of integers, k counts pairs
+  tracea_round_int16_fn round_int16;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

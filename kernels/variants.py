@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from tracea_graph.ops.int16 import LIMIT, RUN
+
 __all__ = [
     "BF16_ISAS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "conv_tile", "find", "gemm_tile",
     "isa_of", "pairs_tile", "vectors_of",
@@ -57,13 +59,17 @@ ISAS = (
 
 BF16_ISAS = (
     Isa(
-        "avx512bf16", 16, (*_AVX512_FEATURES, "avx512_bf16"), (*_AVX512, "-mavx512bf16"), "avx512"
+        "avx512bf16",
+        16,
+        (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni"),
+        (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+        "avx512",
     ),
     Isa(
         "amxbf16",
         16,
-        (*_AVX512_FEATURES, "avx512_bf16", "amx_tile", "amx_bf16"),
-        (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"),
+        (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
         "avx512bf16",
     ),
 )
@@ -127,6 +133,13 @@ def _gemm_bf16(isa: str, mr: int, nv: int) -> Variant:
     functions = frozenset({"halves", "pairs"})
     tile = f"{mr}x{nv * PANEL}"
     return Variant("gemm_bf16", isa, "gemm_bf16.cpp.in", tile, params, functions, "bf16")
+
+
+def _gemm_int16(isa: str, mr: int, nv: int) -> Variant:
+    """The same on pairs of 16-bit integers, the tile that of float32."""
+    params = {"mr": mr, "nv": nv, "run": RUN, "limit": LIMIT}
+    functions, tile = frozenset({"int16"}), f"{mr}x{nv * PANEL}"
+    return Variant("gemm_int16", isa, "gemm_int16.cpp.in", tile, params, functions, "i16")
 
 
 def _gemm_blocks(isa: str, *rows: int) -> Variant:
@@ -283,6 +296,10 @@ VARIANTS = (
     _gemm_bf16("avx512", 8, 3),
     _gemm_bf16("avx512bf16", 8, 3),
     _gemm_amx("amxbf16", 8, 3),
+    _gemm_int16("scalar", 4, 1),
+    _gemm_int16("avx2", 6, 1),
+    _gemm_int16("avx512", 8, 3),
+    _gemm_int16("avx512bf16", 8, 3),
     _norm("scalar", 4),
     _norm("avx2", 4),
     _norm("avx512", 4),

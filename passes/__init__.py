@@ -32,7 +32,7 @@ from tracea_graph.passes.pointwise import (
     recognise,
     reductions,
 )
-from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16
+from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16, GemmInInt16
 from tracea_graph.passes.products import gemm, matmul, projections
 from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
@@ -170,8 +170,13 @@ def _lower(precision: str) -> tuple[Phase, ...]:
     """Regions are what they will be: only their numbers change."""
     if precision == "fp32":
         return ()
-    attention = (AttentionInBf16(),) if precision == "bf16" else ()
-    return (Phase("precision", (GemmInBf16(precision), *attention)),)
+    integers = Phase("int16", (GemmInInt16(),))
+    if precision == "int16":
+        return (integers,)
+    if precision == "bf16-weights":
+        return (Phase("precision", (GemmInBf16(precision),)),)
+    # what bf16 is not to be used for is left for integers
+    return (Phase("precision", (GemmInBf16(), AttentionInBf16())), integers)
 
 
 def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
@@ -189,7 +194,7 @@ def phases(
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16`` or ``bf16-weights``; ``windows`` are for attention; ``compressed`` has what
+    ``bf16``, ``bf16-weights`` or ``int16``; ``windows`` are for attention; ``compressed`` has what
     stands for matrices, by the names these are stored under; ``scan`` what an earlier plan found
     in weights.
     """

@@ -2,6 +2,8 @@
 
 bf16            both operands in bf16, sums in float32; attention likewise, its softmax in float32
 bf16-weights    weights in bf16, everything else in float32
+int16           both operands in 16-bit integers with scales: of bf16's speed and eight times as
+                exact.  Products that bf16 is too coarse for are computed so as well
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -21,6 +24,7 @@ from tracea_graph.ops.gemm import (
     PANEL,
     GemmParams,
     pack_block_pairs,
+    pack_int16,
     pack_pairs,
     unpack_panels,
 )
@@ -31,15 +35,37 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LOWERING", "PRODUCT_ERROR", "ROUNDING", "AttentionInBf16", "GemmInBf16"]
+__all__ = [
+    "FALLBACK",
+    "LOWERING",
+    "PRODUCT_ERROR",
+    "RELIEFS",
+    "ROUNDING",
+    "AttentionInBf16",
+    "GemmInBf16",
+    "GemmInInt16",
+]
 
-ROUNDING = 2.0**-9
-"""Relative error of one number rounded to bf16, at most."""
-PRODUCT_ERROR = ROUNDING / 6
-"""What one product brings into the outputs, of max|y|: its roundings are independent, their root
-mean square is 0.41 of the largest, two meet in a term, and max|y| is about four deviations."""
-LOWERING = ("bf16", "bf16-attention", "bf16-conv")
-"""Rules that change numbers only, the ones that cost least accuracy first."""
+ROUNDING = 2.0**-8
+"""Relative error of one number rounded to bf16, at most: half a step, 2^-7 for numbers from 1."""
+PRODUCT_ERROR = ROUNDING / 12
+"""What one product brings into the outputs, of max|y|, as far as plans count it.  Roundings are
+independent, their root mean square is 0.41 of the largest, and two meet in a term: of its own
+result a product is off by ROUNDING / 1.7.  What a deep net leaves of that in its outputs is a half
+to a tenth; the least of it stands here, for a plan only rules out what cannot be right, and
+verification measures the rest."""
+INT16_ERROR = PRODUCT_ERROR / 8
+"""The same in 16-bit integers (``ops/int16.py``)."""
+LOWERING = ("bf16", "bf16-attention", "bf16-conv", "int16")
+"""Rules that change numbers only."""
+FALLBACK = MappingProxyType({"int16": "bf16"})
+"""Rules that take what is left without another."""
+RELIEFS = (
+    ("bf16",), ("bf16-attention",), ("bf16-conv",),
+    ("bf16", "bf16-attention"), ("bf16", "bf16-conv"), ("bf16", "bf16-attention", "bf16-conv"),
+    ("bf16", "bf16-attention", "bf16-conv", "int16"),
+)  # fmt: skip
+"""What to do without where all of it is too coarse: what costs least time first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
 _LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
 
@@ -145,6 +171,43 @@ class GemmInBf16:
                 return "blocks of one step do not lie in pairs"
             return dataclasses.replace(params, layout="pair_blocks"), _blocks_in_pairs(stored)
         return dataclasses.replace(params, layout=layout), _in_pairs(stored, params.n)
+
+
+@dataclass(frozen=True)
+class GemmInInt16:
+    """A product over packed float32 weights reads 16-bit integers instead."""
+
+    name: str = "int16"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, GemmParams) or params.layout != "panels":
+            return
+        panels = graph.weight(region.operands[1])
+        if panels is None:
+            yield Miss(self.name, region.id, f"{region.operands[1]!r} is not constant")
+            return
+        lower = dataclasses.replace(params, layout="int16")
+        made = _in_integers(panels, params.n)
+        weight, scale = (w.name for w in made)
+        operands = (region.operands[0], weight, *region.operands[2:], scale)
+        new = fused(self.name, lower, operands, region.results, [region])
+        weights = {w.name: w for w in made}
+        yield Proposal(self.name, (region,), (new,), weights=weights, error=INT16_ERROR)
+
+
+def _in_integers(panels: Weight, n: int) -> tuple[Weight, Weight]:
+    """The same matrix in 16-bit integers, and the scales of its columns."""
+    count, k, _ = panels.shape
+
+    def load(part: int) -> Array:
+        return pack_int16(unpack_panels(np.asarray(panels.array(), np.float32), n))[part]
+
+    whole = Weight(
+        f"{panels.name}_int16", DType.I16, (count, -(-k // 2), PANEL, 2), lambda: load(0)
+    )
+    scale = Weight(f"{panels.name}_scale", DType.F32, (count * PANEL,), lambda: load(1))
+    return whole, scale
 
 
 def _blocks_in_pairs(blocks: Weight) -> Weight:

@@ -21,6 +21,7 @@ from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import unpack_block_pairs, unpack_blocks
+from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Program, View
 from tracea_graph.ops.resize import COORDINATES, ResizeParams
@@ -106,6 +107,8 @@ def written(call: Call) -> Sequence[View | None]:
         return call.views[5:]
     if call.kernel == "norm":
         return call.views[3:]
+    if call.kernel == "round_int16":
+        return call.views[1:]
     return call.views[-len(call.chain.results) if call.chain else -1 :]
 
 
@@ -155,13 +158,18 @@ def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Ar
 
 def gemm(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
-    if call.kernel == "gemm_bf16":
+    scales = None
+    if call.kernel == "gemm_int16":
+        rows, columns, *rest = rest
+        x, scales = x * rows[:, None], columns
+    if call.kernel in ("gemm_bf16", "gemm_int16"):
         w = np.swapaxes(w, -1, -2).reshape(w.shape[0], -1, w.shape[2]).astype(np.float64)
     layout, parts = call.ints
-    panels, k_by_n = layout in (0, 3, 4), layout == 1
+    panels, k_by_n = layout in (0, 3, 4, 7), layout == 1
     if panels:
         columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
         w = w.swapaxes(-3, -2).reshape(*w.shape[:-3], w.shape[-2], -1)[..., :columns]
+        w = w if scales is None else w * scales[:columns]
     acc = x @ (w if panels or k_by_n else w.swapaxes(-1, -2)) + (0 if bias is None else bias)
     if parts > 1:
         ends = np.cumsum([y.shape[-1] for y in rest])
@@ -175,6 +183,12 @@ def round_to_bf16(call: Call, views: list[Any]) -> None:
     x, y = views
     y[...] = 0
     y[:, : x.shape[1]] = round_bf16(x)
+
+
+def round_to_int16(call: Call, views: list[Any]) -> None:
+    x, y, scale = views
+    y[...] = 0
+    y[:, : x.shape[1]], scale[...] = round_rows(x)
 
 
 def gemm_blocks(call: Call, views: list[Any]) -> None:
@@ -552,9 +566,10 @@ def recurrent(call: Call, views: list[Any]) -> None:
 
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_bf16": gemm, "gemm_blocks": gemm_blocks,
+        "gemm": gemm, "gemm_bf16": gemm, "gemm_int16": gemm, "gemm_blocks": gemm_blocks,
         "gemm_blocks_bf16": gemm_blocks, "gemm_masked": gemm_masked,
-        "gemm_masked_bf16": gemm_masked, "round_bf16": round_to_bf16,
+        "gemm_masked_bf16": gemm_masked,
+        "round_bf16": round_to_bf16, "round_int16": round_to_int16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,

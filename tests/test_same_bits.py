@@ -12,7 +12,8 @@ from tracea_graph import Options, api
 from tracea_graph.hardware import profile_cpu
 
 pytestmark = pytest.mark.compiler
-PRECISIONS = ["fp32", "bf16"][: 1 + any("bf16" in name for name in profile_cpu().levels("bf16"))]
+WIDE = any("bf16" in name for name in profile_cpu().levels("bf16"))
+PRECISIONS = ["fp32", *(["bf16", "int16"] if WIDE else [])]
 BATCH, LENGTH = 8, 67
 
 

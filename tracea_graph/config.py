@@ -96,7 +96,7 @@ class Prune:
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "keep": ("faster", "legal"),
     "effort": ("quick", "default", "thorough"),
-    "precision": ("fp32", "bf16", "bf16-weights"),
+    "precision": ("fp32", "bf16", "bf16-weights", "int16"),
 }
 """The words that options of these names may be."""
 
@@ -147,7 +147,8 @@ class Options:
     cache: Path | None = None
     seed: int = 0
     precision: str = "fp32"
-    """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights."""
+    """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights;
+    ``int16``: products in 16-bit integers with scales."""
     windows: tuple[Window, ...] = ()
     """Windows for attention; of several for one layer the last counts."""
 

@@ -214,6 +214,27 @@ INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
 INLINE vf upper(vf a) { return from_bits(bits(a) & (int32_t)0xffff0000); }
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
 //% endif
+//% if "int16" in needs
+
+// A lane holds two 16-bit integers; c + the sum of their products.
+INLINE vi dot_int16(vf a, vf b, vi c) {
+  return (vi)_mm256_add_epi32((__m256i)c, _mm256_madd_epi16((__m256i)a, (__m256i)b));
+}
+
+// The nearest whole numbers, ties to even.
+INLINE void store_int16(int16_t* p, vf v, int64_t n = W) {
+  const __m256i whole = _mm256_cvtps_epi32(v);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  if (n >= W) {
+    _mm_storeu_si128((__m128i*)p, words);
+    return;
+  }
+  int16_t each[W];
+  _mm_storeu_si128((__m128i*)each, words);
+  for (int64_t i = 0; i < n; i++) p[i] = each[i];
+}
+//% endif
 //% if "halves" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

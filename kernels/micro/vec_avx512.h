@@ -230,6 +230,24 @@ INLINE vf dot_pairs(vf a, vf b, vf c) {
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
 //% endif
 //% endif
+//% if "int16" in needs
+
+// A lane holds two 16-bit integers; c + the sum of their products.
+INLINE vi dot_int16(vf a, vf b, vi c) {
+//% if isa == "avx512bf16"
+  return (vi)_mm512_dpwssd_epi32((__m512i)c, (__m512i)a, (__m512i)b);
+//% else
+  return (vi)_mm512_add_epi32((__m512i)c, _mm512_madd_epi16((__m512i)a, (__m512i)b));
+//% endif
+}
+
+// The nearest whole numbers, ties to even.
+INLINE __m256i to_int16(vf v) { return _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(v)); }
+INLINE void store_int16(int16_t* p, vf v) { _mm256_storeu_si256((__m256i*)p, to_int16(v)); }
+INLINE void store_int16(int16_t* p, vf v, int64_t n) {
+  _mm256_mask_storeu_epi16(p, first(n), to_int16(v));
+}
+//% endif
 //% if "halves" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

@@ -140,6 +140,20 @@ INLINE vf lower(vf a) { return from_bits((vi)((uint32_t)bits(a) << 16)); }
 INLINE vf upper(vf a) { return from_bits(bits(a) & (vi)0xffff0000); }
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
 //% endif
+//% if "int16" in needs
+
+// A lane holds two 16-bit integers; c + the sum of their products.
+INLINE vi dot_int16(vf a, vf b, vi c) {
+  const vu p = (vu)bits(a), q = (vu)bits(b);
+  const vu low = (vu)((int16_t)p * (int16_t)q), high = (vu)((int16_t)(p >> 16) * (int16_t)(q >> 16));
+  return (vi)((vu)c + low + high);
+}
+
+// The nearest whole number below 2^22, ties to even: the sum with 1.5 * 2^23 has no fraction.
+INLINE void store_int16(int16_t* p, vf v, int64_t = 1) {
+  *p = (int16_t)to_int((v + 12582912.0f) - 12582912.0f);
+}
+//% endif
 //% if "halves" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

@@ -89,6 +89,10 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gemm_masked != nullptr; }},
     {"gemm_masked_bf16", check_gemm_masked_bf16, run_gemm_masked,
      [](const tracea_isa_table& t) { return t.gemm_masked_bf16 != nullptr; }},
+    {"gemm_int16", check_gemm_int16, run_gemm,
+     [](const tracea_isa_table& t) { return t.gemm_int16 != nullptr; }},
+    {"round_int16", check_round_int16, run_round_int16,
+     [](const tracea_isa_table& t) { return t.round_int16 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -14,7 +14,11 @@ constexpr int64_t kMaxParts = 16;            // results side by side
 constexpr int64_t kThinPack = 256;           // steps of k packed at a time where rows lie apart
 constexpr int64_t kThinBlock = 64;           // and between columns where such rows stay in place
 
-enum WeightLayout : int64_t { kPanels, kPlain, kTurned, kPairPanels, kMixedPanels };
+// As LAYOUTS in ops/gemm.py; stored blocks have a driver of their own.
+enum WeightLayout : int64_t { kPanels, kPlain, kTurned, kPairPanels, kMixedPanels, kInt16Panels = 7 };
+
+// Views before those of the epilogue: x, w, bias and, of integers, the scales of rows and columns.
+inline int32_t fixed_views(int64_t layout) { return layout == kInt16Panels ? 5 : 3; }
 
 inline Driver choose_driver(const Call& call, int64_t m) {
   Driver driver = {INT32_MAX, 0, 128, 0, m > 4};  // few rows stream at full speed unaided
@@ -48,7 +52,7 @@ inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) 
   }
   job.columns = ceil_div(panels, width);
   const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
-  divide_k(job, large || job.packs ? kDepthBlock : job.k);
+  divide_k(job, (large && !job.row_scale) || job.packs ? kDepthBlock : job.k);
   if (job.packs && job.w_column == 1) divide_k(job, least(job.k_block, kThinPack));
   int64_t together = job.m >= 64 ? 1 : least(most(job.columns / 4, 1), job.m >= 32 ? 2 : 4);
   if (job.packs) together = most(1, kPackFloats / (width * TRACEA_PANEL * most(job.k_block, 1)));
@@ -93,22 +97,29 @@ inline bool check_gemm_of(Signature& call, int64_t lowest, int64_t highest) {
   if (chain &&
       (chain->operands < 1 || chain->kind[0] != TRACEA_FULL || chain->type[0] != ORT_F32))
     return call.fail("a chain that does not begin with the product");
-  if (!call.counts(2, 0, 3 + extra + results)) return false;
   const int64_t layout = call.integer(0);
+  const int32_t first = fixed_views(layout);
+  if (!call.counts(2, 0, first + extra + results)) return false;
   const int32_t rank = call.rank(0), panels = layout == kPanels ? 1 : layout >= kPairPanels ? 2 : 0;
   if (rank < 2 || rank + panels > kMaxRank || (panels == 2 && rank > 2))
     return call.fail("operands that are no matrices");
-  bool ok = call.reads(0, rank, layout == kPairPanels ? ORT_BF16 : ORT_F32) &&
-            call.reads(1, rank + panels, panels == 2 ? ORT_BF16 : ORT_F32) && call.may_read(2, 1);
-  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(3 + i, rank, chain->type[i + 1]);
+  const bool whole = layout == kInt16Panels;
+  const int32_t narrow = whole ? ORT_I16 : ORT_BF16;
+  bool ok = call.reads(0, rank, whole || layout == kPairPanels ? narrow : ORT_F32) &&
+            call.reads(1, rank + panels, panels == 2 ? narrow : ORT_F32) && call.may_read(2, 1) &&
+            (!whole || (call.reads(3, 1) && call.reads(4, 1)));
+  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(first + i, rank, chain->type[i + 1]);
   for (int32_t i = 0; i < results; ++i)
-    ok = ok && call.writes(3 + extra + i, rank, chain ? chain->result[i] : ORT_F32);
+    ok = ok && call.writes(first + extra + i, rank, chain ? chain->result[i] : ORT_F32);
   return ok;
 }
 
 inline bool check_gemm(Signature& call) { return check_gemm_of(call, kPanels, kTurned); }
 inline bool check_gemm_bf16(Signature& call) {
   return check_gemm_of(call, kPairPanels, kMixedPanels);
+}
+inline bool check_gemm_int16(Signature& call) {
+  return check_gemm_of(call, kInt16Panels, kInt16Panels);
 }
 
 // Whether an [..., M, N] operand lies as its kind says; then the chain stays inside the view.
@@ -137,7 +148,14 @@ inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& j
          wide[2] == TRACEA_PANEL && wide[3] == 2 && w.strides[2] == 2 && w.strides[3] == 1 &&
          w.strides[1] == 2 * TRACEA_PANEL && w.strides[0] % 2 == 0 && x.strides[1] == 1 &&
          (layout == kMixedPanels || x.strides[0] % 2 == 0);
-  else ok = ok && wide[layout == kPlain ? 0 : 1] == job.k && wide[layout == kPlain ? 1 : 0] == job.n;
+  else
+    ok = ok && wide[layout == kPlain ? 0 : 1] == job.k && wide[layout == kPlain ? 1 : 0] == job.n;
+  if (layout == kInt16Panels) {
+    const Box &rows = views[3], &columns = views[4];
+    ok = ok && rows.is(job.m) && (job.m <= 1 || rows.strides[0] == 1) &&
+         columns.is(ceil_div(job.n, TRACEA_PANEL) * TRACEA_PANEL) && columns.strides[0] == 1;
+    job.row_scale = rows.f32(), job.column_scale = columns.f32();
+  }
   const int32_t results = job.type ? job.type->results : job.parts;
   for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(job, job.results[i], TRACEA_FULL);
   for (int32_t i = 1; ok && job.type && i < job.type->operands; ++i)
@@ -160,7 +178,7 @@ inline bool run_gemm(Run& run, const Call& call, const Box* views) {
   job.chain = job.type ? job.isa->chain[call.chain] : nullptr;
   job.x = &views[0], job.w = &views[1];
   job.bias = views[2].data ? &views[2] : nullptr;
-  job.extra = &views[3];
+  job.extra = &views[fixed_views(call.ints[0])];
   job.results = job.extra + (job.type ? job.type->operands - 1 : 0);
   job.parts = static_cast<int32_t>(call.ints[1]);
   job.outer = call.views[0].rank - 2;
@@ -177,6 +195,9 @@ inline bool run_gemm(Run& run, const Call& call, const Box* views) {
     if (layout == kPairPanels) {
       job.kernel = job.isa->gemm_bf16, job.end = job.isa->gemm_bf16_end;
       job.mr = job.isa->pairs_mr, job.nv = job.isa->pairs_nv;
+      job.x_row /= 2;
+    } else if (layout == kInt16Panels) {
+      job.kernel = job.isa->gemm_int16;
       job.x_row /= 2;
     } else {
       job.kernel = job.isa->gemm_mixed;

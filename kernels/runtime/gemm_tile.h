@@ -21,6 +21,7 @@ struct GemmJob {
   int32_t parts;                              // results side by side; with a chain one
   int32_t outer;                              // leading axes: as many products of their own
   int32_t mr, nv;          // largest register tile
+  const float *row_scale, *column_scale;  // of integers; else null
   int64_t items, m, n, k;
   int64_t x_row, x_step;   // strides of x between rows and along k
   int64_t w_row, w_column; // strides of w along k and between columns; panels: 16 and 1
@@ -222,6 +223,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     float* sum = sums + (row - part.row) * ld;
     tile.init = !begins ? sum : job.bias ? job.bias->f32() + n0 : nullptr;
     tile.init_stride = begins ? 0 : ld;
+    if (job.row_scale) tile.row_scale = job.row_scale + row, tile.column_scale = job.column_scale + n0;
     tile.c = finishes ? finished + held * wide : sum;
     tile.ldc = finishes ? wide : ld;
     job.kernel(&tile);

@@ -45,7 +45,7 @@ inline int host_level() {
   if (!all_set(features, kAvx512) || !all_set(state, kZmmState)) return 1;
   uint32_t more = 0;
   if (a >= 1) __get_cpuid_count(7, 1, &more, &b, &c, &d);
-  if (!all_set(more, 1u << 5)) return 2;  // avx512_bf16
+  if (!all_set(more, 1u << 5) || !all_set(c7, 1u << 11)) return 2;  // avx512_bf16, avx512_vnni
   constexpr uint32_t kMatrix = 1u << 22 | 1u << 24, kTileState = 0x60000;  // amx_bf16, amx_tile
   return all_set(d7, kMatrix) && all_set(state, kTileState) ? kMatrixTiles : 3;
 }

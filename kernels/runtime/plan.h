@@ -24,7 +24,8 @@ enum Opcode : int32_t {  // as in plan.py
   kResize, kDeal,
   kGemmBlocksBf16,
   kGemmMasked, kGemmMaskedBf16,
-  kLastOpcode = kGemmMaskedBf16,
+  kGemmInt16, kRoundInt16,
+  kLastOpcode = kRoundInt16,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
-from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL, ROUNDED, WITH_MAP, GemmParams
+from tracea_graph.ops.gemm import (
+    IN_BF16,
+    IN_PAIRS,
+    LAYOUTS,
+    PANEL,
+    ROUNDED,
+    WITH_MAP,
+    GemmParams,
+)
 from tracea_graph.ops.program import GemmDriver, View
 from tracea_graph.passes.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, dense, matrix, over_rows
@@ -31,9 +39,9 @@ def lower_gemm(
 ) -> None:
     rows = product(operands[0].shape[:-1])
     panels: Shape = (-(-p.n // PANEL), p.k, PANEL)
-    if p.layout in IN_BF16:
+    if p.layout in IN_PAIRS:
         panels = (-(-p.n // PANEL), -(-p.k // 2), PANEL, 2)
-    packed = p.layout == "panels" or p.layout in IN_BF16
+    packed = p.layout == "panels" or p.layout in IN_PAIRS
     weight = dense(operands[1].buffer, panels if packed else operands[1].shape)
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
@@ -50,6 +58,12 @@ def lower_gemm(
             _BY_MAP[p.layout], x, weight, bias, places, *views, *into,
             ints=(len(p.parts) or 1,), chain=chain,
         )  # fmt: skip
+    elif p.layout == "int16":
+        whole, scale = _whole(w, operands[0], p.k + p.k % 2)
+        w.call(
+            "gemm_int16", whole, weight, bias, scale, operands[-1].view, *views, *into,
+            ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=chain, drivers=DRIVERS,
+        )  # fmt: skip
     else:
         w.call(
             "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
@@ -57,6 +71,16 @@ def lower_gemm(
         )  # fmt: skip
     if p.norm is not None and total is not None:
         norm_call(w, p.norm, total, affine, results[0])
+
+
+def _whole(w: Writer, slot: Slot, columns: Extent) -> tuple[View, View]:
+    """A value in 16-bit integers as ``[rows, columns]``, of which the last may be padding, and
+    the scales of its rows."""
+    x = matrix(slot)
+    numbers = w.temp(TensorSpec(DType.I16, (x.dims[0], columns)))
+    scale = w.temp(TensorSpec(DType.F32, (x.dims[0],)))
+    w.call("round_int16", x, numbers.view, scale.view)
+    return numbers.view, scale.view
 
 
 def rounded(w: Writer, slot: Slot, columns: Extent) -> View:

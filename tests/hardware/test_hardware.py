@@ -11,7 +11,7 @@ import pytest
 from tracea_graph.hardware import CpuProfile, fingerprint, fingerprint_hash, profile_cpu
 
 AVX2 = "fpu sse2 avx avx2 fma f16c bmi1 bmi2"
-AVX512 = f"{AVX2} avx512f avx512dq avx512bw avx512vl avx512_bf16"
+AVX512 = f"{AVX2} avx512f avx512dq avx512bw avx512vl avx512_vnni avx512_bf16"
 
 
 def machine(folder: Path, flags: str) -> CpuProfile:
@@ -52,7 +52,11 @@ def test_levels_follow_the_flags(flags: str, isas: tuple[str, ...], tmp_path: Pa
 
 def test_cores_and_caches(tmp_path: Path) -> None:
     profile = machine(tmp_path, AVX512)
-    assert (profile.model, profile.cores, profile.extras) == ("Test CPU", 2, ("avx512_bf16",))
+    assert (profile.model, profile.cores, profile.extras) == (
+        "Test CPU",
+        2,
+        ("avx512_vnni", "avx512_bf16"),
+    )
     assert (profile.l1d, profile.l2, profile.l3) == (48 << 10, 1 << 20, 32 << 20)
 
 

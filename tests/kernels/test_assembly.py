@@ -33,6 +33,15 @@ def test_products_in_bf16_take_one_instruction_a_pair() -> None:
     assert not spills(loop)
 
 
+@pytest.mark.parametrize(("level", "product"), [("avx512bf16", "vpdpwssd"), ("avx2", "vpmaddwd")])
+def test_products_of_integers_keep_their_sums_in_registers(level: str, product: str) -> None:
+    mr, nv = gemm_tile(level)
+    sums = mr * nv * 16 // isa_of(level).width
+    loop = inner_loop("gemm_int16", level, f"tile_int16<{mr}, {nv}>", sums, product)
+    assert count(product, loop) == sums
+    assert not spills(loop)
+
+
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
 @pytest.mark.parametrize("fewer", [0, 1])
 def test_convolutions_keep_their_accumulators_in_registers(level: str, fewer: int) -> None:

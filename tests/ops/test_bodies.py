@@ -28,6 +28,7 @@ from tracea_graph.ops.gemm import (
     GemmParams,
     pack_block_pairs,
     pack_blocks,
+    pack_int16,
     pack_pairs,
     pack_panels,
     unpack_panels,
@@ -80,6 +81,10 @@ def pairs(k: int, n: int) -> np.ndarray:
     return pack_pairs(normal(k, n, seed=99))
 
 
+def integers(k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    return pack_int16(normal(k, n, seed=99))
+
+
 def blocks(k: int, n: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     """Stored blocks and their places; the second and every third one of a matrix are zero."""
     count = -(-n // PANEL) * -(-k // block)
@@ -118,6 +123,11 @@ CASES = {
     ),
     "gemm, all in bf16, K odd": Case(
         GemmParams(11, 16, "pairs"), ((2, 5, 11), pairs(11, 16)), 1e-2
+    ),
+    "gemm, in integers, K odd": Case(
+        GemmParams(11, 21, "int16", bias=True),
+        ((2, 5, 11), integers(11, 21)[0], (21,), integers(11, 21)[1]),
+        1e-3,
     ),
     **{
         f"gemm, blocks of {block}": Case(
@@ -402,7 +412,7 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     arrays = case.arrays()
     assert case.params.operands == len(arrays)
     kinds = {"float32": DType.F32, "bfloat16": DType.BF16, "int64": DType.I64,
-             "int32": DType.I32, "bool": DType.BOOL}  # fmt: skip
+             "int32": DType.I32, "int16": DType.I16, "bool": DType.BOOL}  # fmt: skip
     specs = case.params.infer([TensorSpec(kinds[a.dtype.name], a.shape) for a in arrays])
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]

@@ -37,7 +37,8 @@ from tracea_graph.ttg import Region, TileGraph
 
 Shape = tuple[Extent, ...]
 F32, I64, I32, BOOL, BF16 = DType.F32, DType.I64, DType.I32, DType.BOOL, DType.BF16
-KINDS = {F32: np.float32, I64: np.int64, I32: np.int32, BOOL: np.bool_}
+I16 = DType.I16
+KINDS = {F32: np.float32, I64: np.int64, I32: np.int32, I16: np.int16, BOOL: np.bool_}
 
 
 def map_of(*moves: tuple[str, tuple[int, ...]]) -> IndexMap:
@@ -145,6 +146,14 @@ CASES = {
     ),
     "gemm, all in bf16, K odd": Case(
         GemmParams(11, 20, "pairs", epilogue=RELU), ((*BS, 11), (2, 6, 16, 2)), (F32, BF16)
+    ),
+    "gemm, in integers, K odd": Case(
+        GemmParams(11, 20, "int16", True, RELU),
+        ((*BS, 11), (2, 6, 16, 2), (20,), (32,)),
+        (F32, I16),
+    ),
+    "gemm, in integers, parts": Case(
+        GemmParams(12, 20, "int16", parts=(16, 4)), (X, (2, 6, 16, 2), (32,)), (F32, I16)
     ),
     "gemm, one row": Case(GemmParams(12, 20), ((1, 12), PANELS)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, "kn", True), (X, (12, 20), (20,))),
@@ -420,7 +429,7 @@ def test_every_output_is_written_and_no_input_is(name: str) -> None:
     results |= {
         v.buffer
         for c in program.calls
-        if c.kernel == "gemm"
+        if c.kernel in ("gemm", "gemm_int16")
         for v in c.views[-c.ints[1] :]
         if v is not None
     }

@@ -44,6 +44,26 @@ def test_the_layout_follows_the_precision(precision: str, layout: str) -> None:
     assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
 
 
+@pytest.mark.parametrize("k", [6, 7])
+def test_integers_take_scales_along(k: int) -> None:
+    graph = net(k)
+    region, _ = planned(graph, "int16")
+    assert isinstance(region.params, GemmParams) and region.params.layout == "int16"
+    for name, dtype in ((region.operands[1], DType.I16), (region.operands[-1], DType.F32)):
+        weight = graph.weights[name]
+        stored = weight.array()
+        assert weight.dtype is dtype
+        assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
+
+
+def test_what_bf16_is_barred_from_goes_to_integers() -> None:
+    graph = net()
+    barred = {"bf16": {graph.outputs[0]: "it was wrong"}}
+    region, trace = planned(graph, "bf16", Limits(min_gain_us=float("-inf"), barred=barred))
+    assert region.params.layout == "int16" and region.rule == "int16"
+    assert ("bf16", "it was wrong") in trace.misses()
+
+
 @pytest.mark.parametrize(
     ("precision", "layout"), [("bf16", "pair_blocks"), ("bf16-weights", "blocks")]
 )
@@ -77,7 +97,8 @@ def test_an_odd_depth_has_no_mixed_form() -> None:
 def test_a_barred_product_keeps_its_exact_form() -> None:
     graph = net()
     result = graph.outputs[0]
-    limits = Limits(min_gain_us=float("-inf"), barred={"bf16": {result: "it was wrong"}})
+    barred = {rule: {result: "it was wrong"} for rule in ("bf16", "int16")}
+    limits = Limits(min_gain_us=float("-inf"), barred=barred)
     region, trace = planned(graph, "bf16", limits)
     assert region.op == "FusedGemm" and region.params.layout == "panels"
     assert ("bf16", "it was wrong") in trace.misses()

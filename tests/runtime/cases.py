@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from runtime.int16_cases import int16_cases
 from runtime.masked_cases import masked_cases
 from runtime.recurrences import recurrent_cases
 from runtime.reductions import REDUCED_CHAINS, reduction_cases
@@ -619,4 +620,5 @@ def all_cases() -> tuple[Case, ...]:
         *recurrent_cases(),
         *sparse_cases(),
         *masked_cases(),
+        *int16_cases(),
     )

@@ -106,7 +106,8 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--precision", choices=CHOICES["precision"], default="fp32",
-        help="bf16: products and convolutions in bf16, sums in fp32; bf16-weights: weights only",
+        help="bf16: products and convolutions in bf16, sums in fp32, products in int16 where that "
+        "is too coarse; bf16-weights: weights only; int16: products in scaled 16-bit integers",
     )  # fmt: skip
     add(
         "--window", action="append", default=[], metavar="[A-B:]N[+G]",

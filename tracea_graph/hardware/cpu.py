@@ -48,12 +48,13 @@ class CpuProfile:
     l3: int
 
     def levels(self, precision: str = "fp32") -> tuple[str, ...]:
-        """Kernel levels for a precision, lowest first: bf16 has its own on top."""
-        if not precision.startswith("bf16"):
+        """Kernel levels for a precision, lowest first: bf16 and int16 have their own on top."""
+        if not precision.startswith(("bf16", "int16")):
             return self.isas
         levels = self.isas
         for isa in BF16_ISAS:
-            if isa.base in levels and isa.features[-1] in self.extras:
+            wanted = {f for f in isa.features if f in _NOTED}
+            if isa.base in levels and wanted <= set(self.extras):
                 levels += (isa.name,)
         return levels
 

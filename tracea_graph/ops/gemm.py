@@ -15,6 +15,8 @@ map is the last operand.  In bf16 such blocks are ``[blocks][block / 2][16][2]``
 
 A matrix whose zeros lie anywhere is stored, for products of few rows, as its other numbers and a
 map with a bit for each place (``masked``), the last operand too; the numbers may be in bf16.
+In 16-bit integers panels lie as in bf16, and the last operand is the scale of each column, those
+of whole panels; x is rounded to integers row by row (``ops/int16.py``).
 """
 
 from __future__ import annotations
@@ -30,29 +32,34 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.int16 import fit_columns, round_rows
 from tracea_graph.ops.masked import spell_masked, unpack_masked
 from tracea_graph.ops.norm import Norm
 
 __all__ = [
-    "BF16_SINCE", "BLOCKS", "IN_BF16", "IN_BLOCKS", "MASKED", "PANEL", "ROUNDED", "SCATTER_SINCE",
-    "WITH_MAP", "GemmParams", "pack_block_pairs", "pack_blocks", "pack_pairs", "pack_panels",
+    "BF16_SINCE", "BLOCKS", "IN_BF16", "IN_BLOCKS", "IN_PAIRS", "MASKED", "PANEL", "ROUNDED",
+    "SCATTER_SINCE", "WITH_MAP", "GemmParams", "pack_block_pairs", "pack_blocks", "pack_int16",
+    "pack_pairs", "pack_panels",
     "unpack_block_pairs", "unpack_blocks", "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 
 PANEL = 16
 MAX_PARTS = 16
 LAYOUTS = (
-    "panels", "kn", "nk", "pairs", "mixed", "blocks", "pair_blocks", "masked", "masked_bf16",
+    "panels", "kn", "nk", "pairs", "mixed", "blocks", "pair_blocks", "int16", "masked",
+    "masked_bf16",
 )  # fmt: skip
 """Packed panels; plain ``[K, N]``; plain ``[N, K]``; panels in bf16, x rounded to bf16 as well;
 panels in bf16, x in float32 (K even); the blocks of panels that are not zero; those in bf16, x
-rounded to bf16 as well; the numbers that are not zero, x in float32; those in bf16, x in
-float32."""
+rounded to bf16 as well; panels and x in 16-bit integers; the numbers that are not zero, x in
+float32; those in bf16, x in float32."""
 BLOCKS = (1, 4, 16, 32, 64)
 """Steps of k in a block of sixteen columns."""
 SCATTER_SINCE = 11
 """The opset from which ScatterND, which bodies place blocks with, counts from the end."""
 IN_BF16 = ("pairs", "mixed")
+IN_PAIRS = (*IN_BF16, "int16")
+"""Layouts where two steps of k lie together in each panel."""
 IN_BLOCKS = ("blocks", "pair_blocks")
 MASKED = ("masked", "masked_bf16")
 WITH_MAP = (*IN_BLOCKS, *MASKED)
@@ -63,9 +70,10 @@ BF16_SINCE = 13
 """The opset from which Cast knows bf16."""
 
 Floats = npt.NDArray[np.floating[Any]]
+Numbers = npt.NDArray[Any]
 
 
-def pack_panels(weight: Floats) -> Floats:
+def pack_panels(weight: Numbers) -> Numbers:
     """``[K, N]`` to ``[⌈N/16⌉, K, 16]``, columns padded with zeros."""
     k, n = weight.shape
     panels = -(-n // PANEL)
@@ -87,12 +95,22 @@ def pack_pairs(weight: Floats) -> Floats:
     """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
     import ml_dtypes
 
-    even = np.pad(np.asarray(weight, np.float32), ((0, weight.shape[0] % 2), (0, 0)))
-    panels = pack_panels(even)
-    p, k, width = panels.shape
-    pairs = np.ascontiguousarray(panels.reshape(p, k // 2, 2, width).transpose(0, 1, 3, 2))
     with np.errstate(over="ignore"):
-        return pairs.astype(ml_dtypes.bfloat16)
+        return _in_pairs(np.asarray(weight, np.float32)).astype(ml_dtypes.bfloat16)
+
+
+def pack_int16(weight: Floats) -> tuple[Numbers, Floats]:
+    """``[K, N]`` to int16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]`` and the scales ``[⌈N/16⌉ · 16]``, both
+    padded with zeros."""
+    whole, scale = fit_columns(weight)
+    return _in_pairs(whole), np.pad(scale, (0, -len(scale) % PANEL))
+
+
+def _in_pairs(weight: Numbers) -> Numbers:
+    """``[K, N]`` to ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
+    panels = pack_panels(np.pad(weight, ((0, weight.shape[0] % 2), (0, 0))))
+    p, k, width = panels.shape
+    return np.ascontiguousarray(panels.reshape(p, k // 2, 2, width).transpose(0, 1, 3, 2))
 
 
 def unpack_pairs(pairs: Floats, k: int, n: int) -> Floats:
@@ -140,7 +158,8 @@ def unpack_blocks(blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, 
 
 @dataclass(frozen=True)
 class GemmParams:
-    """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta, map (where present).
+    """Operands: x, W, bias, the epilogue's beyond its first, gamma, beta, and the map or the
+    columns' scales (where present).
 
     Results: y, then s if ``keep_sum`` (a norm whose input others read too); without a norm what
     the epilogue gives, one or two; or, for a product with neither, columns of it: ``parts`` says
@@ -185,12 +204,18 @@ class GemmParams:
     @property
     def operands(self) -> int:
         affine = self.norm.operands if self.norm else 0
-        return 2 + self.bias + self.extras + affine + (self.layout in WITH_MAP)
+        return 2 + self.bias + self.extras + affine + self.has_last
+
+    @property
+    def has_last(self) -> bool:
+        """True if W takes an operand more: its map, or its columns' scales."""
+        return self.layout in WITH_MAP or self.layout == "int16"
 
     def split(
         self, items: Sequence[Any]
     ) -> tuple[Any, Any, Any | None, Sequence[Any], Sequence[Any]]:
-        """Operands by role: x, W, bias or None, extras, (gamma, beta); the map is the last."""
+        """Operands by role: x, W, bias or None, extras, (gamma, beta); the map or the scales are
+        the last."""
         first = 2 + self.bias
         last = first + self.extras
         affine = items[last : last + (self.norm.operands if self.norm else 0)]
@@ -211,7 +236,7 @@ class GemmParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision; W in this op's layout."""
         x, w, bias, extras, affine = self.split(arrays)
-        acc = (round_bf16(x) if self.layout in ROUNDED else x) @ self._plain(w, arrays[-1])
+        acc: Floats = self._rounded(x) @ self._plain(w, arrays[-1])
         if bias is not None:
             acc = acc + bias
         if self.parts:
@@ -223,13 +248,23 @@ class GemmParams:
         y = self.norm.reference(total, affine)
         return [y, total] if self.keep_sum else [y]
 
-    def _plain(self, w: Floats, places: npt.NDArray[Any]) -> Floats:
+    def _rounded(self, x: Floats) -> Floats:
+        if self.layout == "int16":
+            whole, scale = round_rows(x)
+            exact: Floats = np.multiply(whole, scale[..., None], dtype=x.dtype)
+            return exact
+        return round_bf16(x) if self.layout in ROUNDED else x
+
+    def _plain(self, w: Floats, last: npt.NDArray[Any]) -> Floats:
         if self.layout in MASKED:
             numbers = w if self.layout == "masked" else np.asarray(w, np.float32)
-            return unpack_panels(unpack_masked(numbers, places, self.k), self.n)
+            return unpack_panels(unpack_masked(numbers, last, self.k), self.n)
+        if self.layout == "int16":
+            plain: Floats = unpack_pairs(w, self.k, self.n) * last[: self.n]
+            return plain
         if self.layout in IN_BLOCKS:
             stored = w if self.layout == "blocks" else unpack_block_pairs(w)
-            return unpack_blocks(stored, places, self.k, self.n)
+            return unpack_blocks(stored, last, self.k, self.n)
         if self.layout == "panels":
             return unpack_panels(w, self.n)
         if self.layout in IN_BF16:
@@ -246,6 +281,9 @@ class GemmParams:
                 w = b("Cast", w, to=DType.F32.onnx)
             w = spell_masked(b, w, b.inputs[-1], -(-self.n // PANEL), self.k)
         acc = b("MatMul", x, self._spell_weight(b, w))
+        if self.layout == "int16":
+            scale = b.inputs[-1]
+            acc = b("Mul", acc, b.slice_last(scale, 0, self.n, 0) if self.n % PANEL else scale)
         if bias is not None:
             acc = b("Add", acc, bias)
         if self.parts:
@@ -264,7 +302,7 @@ class GemmParams:
             return w
         if self.layout == "nk":
             return b("Transpose", w, perm=(1, 0))
-        if self.layout in IN_BF16:
+        if self.layout in IN_PAIRS:
             pairs = b("Transpose", b("Cast", w, to=DType.F32.onnx), perm=(1, 3, 0, 2))
             wide = b("Reshape", pairs, b.ints(self.k + self.k % 2, -1))
             if self.k % 2:

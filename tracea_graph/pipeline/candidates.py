@@ -15,6 +15,7 @@ from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED
+from tracea_graph.passes.precision import FALLBACK
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
@@ -73,7 +74,7 @@ class Workshop:
         self.foundry, self.folder = foundry, folder
         self.seconds: dict[str, float] = {}
         self._frozen: dict[str, frozenset[str]] = {}
-        self._rules: dict[str, str] = {}
+        self._rules: dict[str, tuple[str, ...]] = {}
         self._count = 0
         self._locked = locked
         self._drivers: Drivers = {}
@@ -100,16 +101,15 @@ class Workshop:
         frozen = {v: why for g in dropped - self._rules.keys() for v in self._frozen[g]}
         barred: dict[str, dict[str, str]] = {}
         for group in dropped & self._rules.keys():
-            barred.setdefault(self._rules[group], {}).update(
-                dict.fromkeys(self._frozen[group], why)
-            )
+            for rule in self._rules[group]:
+                barred.setdefault(rule, {}).update(dict.fromkeys(self._frozen[group], why))
         assembly, plan = self._fitting(frozen, barred)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
             rule = items[0].region.rule if group == items[0].group else BANDED
             if rule in FORMS:
-                self._rules[group] = rule
+                self._rules[group] = _with_heirs(rule)
         return assembly, plan
 
     def _fitting(
@@ -147,7 +147,7 @@ class Workshop:
                 key = f"{group} at {region.results[0]}"
                 found[key] = written
                 if region.rule in FORMS:
-                    self._rules[key] = region.rule
+                    self._rules[key] = _with_heirs(region.rule)
         if len(found) < 2:
             return ()
         self._frozen |= found
@@ -155,13 +155,14 @@ class Workshop:
 
     def lowered(self, rule: str) -> tuple[str, ...]:
         """Keys under which one rule that lowers precision can be dropped: in the first region it
-        was applied to, in the first two … everywhere."""
+        was applied to, or would be without another, in the first two … everywhere."""
         graph = self.planner.plan(apart=True).graph
+        rules = {rule, FALLBACK.get(rule, rule)}
         keys, values = [], frozenset[str]()
-        for region in graph.in_order(r for r in graph.regions() if r.rule == rule):
+        for region in graph.in_order(r for r in graph.regions() if r.rule in rules):
             values |= {v for n in region.nodes for v in n.outputs if v}
             keys.append(f"{rule} up to {region.results[0]}")
-            self._frozen[keys[-1]], self._rules[keys[-1]] = values, rule
+            self._frozen[keys[-1]], self._rules[keys[-1]] = values, (rule,)
         return tuple(keys)
 
     def tune(self, bindings: Sequence[Mapping[str, int]], measure: bool = True) -> None:
@@ -240,6 +241,11 @@ class Workshop:
 
     def _spent(self, step: str, start: float) -> None:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
+
+
+def _with_heirs(rule: str) -> tuple[str, ...]:
+    """A rule and those that would take its place: without them all, what is left is plain."""
+    return (rule, *(heir for heir, of in FALLBACK.items() if of == rule))
 
 
 def _metadata(library: Library | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import VerifyError
 from tracea_graph.onnx_io import Model
-from tracea_graph.passes.precision import LOWERING
+from tracea_graph.passes.precision import LOWERING, RELIEFS
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
@@ -198,23 +198,27 @@ class Judge:
         return _METRIC_TOLERANCE if self.options.metric else self.options.tolerance
 
     def _too_coarse(self) -> frozenset[str]:
-        """The first rule that only lowers precision without which all is within tolerance, if
-        there is one: such errors add up, no single region is to blame.  What is rounded early
-        goes through everything behind: the rule is dropped from the front, as far as needed."""
-        if self.options.precision == "fp32":
+        """The rules that only lower precision without which all is within tolerance, if there are
+        such: their errors add up, no single region is to blame.  What is rounded early goes
+        through everything behind: the last rule is dropped from the front, as far as needed."""
+        if self.options.precision == "fp32" or self.verification is None:
             return frozenset()
-        for rule in LOWERING[::-1]:
-            keys = self.workshop.lowered(rule)
-            if not keys or keys[-1] in self.guilty or self._wrong(self.guilty | {keys[-1]}):
+        keys = {rule: self.workshop.lowered(rule) for rule in LOWERING}
+        present = (tuple(rule for rule in rules if keys[rule]) for rules in RELIEFS)
+        for *others, last in dict.fromkeys(filter(None, present)):
+            dropped = self.guilty | {keys[rule][-1] for rule in others}
+            places = keys[last]
+            if places[-1] in self.guilty or self._wrong(dropped | {places[-1]}):
                 continue
-            low, high = 0, len(keys)  # wrong without so many, right without so many
-            while high - low > max(1, len(keys) // _FRONT) and self._patient():
+            low, high = 0, len(places)  # wrong without so many, right without so many
+            while high - low > max(1, len(places) // _FRONT) and self._patient():
                 middle = (low + high) // 2
-                wrong = self._wrong(self.guilty | {keys[middle - 1]})
+                wrong = self._wrong(dropped | {places[middle - 1]})
                 low, high = (middle, high) if wrong else (low, middle)
-            where = f" in {high} of {len(keys)} places" if high < len(keys) else ""
-            self.warnings.append(f"without {rule}{where}: outputs were out of tolerance with it")
-            return frozenset({keys[high - 1]})
+            where = f" in {high} of {len(places)} places" if high < len(places) else ""
+            rules, why = ", ".join((*others, last)), self.verification.sentence
+            self.warnings.append(f"without {rules}{where}: with all of it, {why}")
+            return dropped - self.guilty | {places[high - 1]}
         return frozenset()
 
     def _blame(self, full: Built) -> frozenset[str]:

@@ -33,12 +33,14 @@ def levels_of(target: str, precision: str = "fp32") -> tuple[str, ...]:
 def settle_precision(options: Options) -> tuple[Options, tuple[str, ...]]:
     """The options with a precision the target computes in, and a note where it is another.
 
-    Products in bf16 would be emulated without the instructions for them, so they stay in float32.
+    Products in bf16 would be emulated without the instructions for them, and those in integers be
+    no faster, so they stay in float32.
     """
     levels = levels_of(options.target, options.precision)
-    if options.precision != "bf16" or {isa.name for isa in BF16_ISAS} & set(levels):
+    if options.precision not in ("bf16", "int16") or {isa.name for isa in BF16_ISAS} & set(levels):
         return options, ()
     note = (
-        f"nothing is computed in bf16: {levels[-1]}, the highest level here, has no bf16 products"
+        f"nothing is computed in {options.precision}: {levels[-1]}, the highest level here, has "
+        f"no instructions for it"
     )
     return dataclasses.replace(options, precision="fp32"), (note,)
