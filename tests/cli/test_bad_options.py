@@ -64,7 +64,10 @@ def test_options_that_make_no_sense(
         ({"budget": 0.0}, "--budget must be a number of seconds above 0, not 0"),
         ({"budget": float("nan")}, "--budget must be a number of seconds above 0, not nan"),
         ({"keep": "all"}, "--keep must be faster or legal, not 'all'"),
-        ({"precision": "fp8"}, "--precision must be fp32 or bf16 or bf16-weights, not 'fp8'"),
+        (
+            {"precision": "fp8"},
+            "--precision must be fp32 or bf16 or bf16-weights or int16, not 'fp8'",
+        ),
     ],
 )
 def test_the_same_options_make_no_sense_from_python(values: dict[str, Any], said: str) -> None:
