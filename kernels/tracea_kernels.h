@@ -300,7 +300,7 @@ typedef void (*tracea_block_fn)(const tracea_block_tile*);
 // Rows of one convolution over plain values: y[r][c] = bias[r] + sum over channels and taps of
 // w[r] * x[channel * x_channel + offset[tap] + c].
 typedef struct {
-  int64_t rows, cols, channels, taps;  // rows: 1 .. 4
+  int64_t rows, cols, channels, taps;
   const float* x;
   int64_t x_channel;
   const int64_t* offset;

@@ -231,12 +231,14 @@ def _winograd_bf16(isa: str) -> Variant:
 def _blocked(isa: str) -> tuple[Variant, ...]:
     """What only moves or joins blocked values, and the convolution of plain ones."""
     turn = frozenset({"transpose"} if isa != "scalar" else ())
+    rows, vectors = {1: (4, 2), 8: (4, 3), 16: (8, 3)}[isa_of(isa).width]
+    plain = {"rows": rows, "vectors": vectors}
     return (
         Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4}),
         Variant("resize", isa, "resize.cpp.in", "1x16"),
         Variant("deal", isa, "deal.cpp.in", "1x16", functions=frozenset({"permute"})),
         Variant("block", isa, "block.cpp.in", "", functions=turn),
-        Variant("conv_plain", isa, "conv_plain.cpp.in", "4", {"vectors": 2}),
+        Variant("conv_plain", isa, "conv_plain.cpp.in", f"{rows}x{vectors}", plain),
         Variant("winograd", isa, "winograd.cpp.in", "", {"dtype": "f32"}),
     )
 

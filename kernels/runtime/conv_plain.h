@@ -2,14 +2,17 @@
 // where no blocked kernel applies.
 //
 // One image is copied at a time, with its padding, and each line split by column stride, so that
-// the kernel reads neighbouring outputs' inputs side by side.
+// the kernel reads neighbouring outputs' inputs side by side.  Short lines are computed together as
+// one, with what lies between them, and taken apart afterwards.
 #pragma once
 #include "runtime/blocked.h"
 
 namespace tracea {
 
-constexpr int64_t kPlainRows = 4;       // output channels at once
+constexpr int64_t kPlainRows = 8;        // output channels at once
 constexpr int64_t kPlainTask = 1 << 17;  // multiply-adds
+constexpr int64_t kShortLine = 48;       // outputs below which lines are joined,
+constexpr int64_t kJoined = 192;         // and as many as they become at most
 
 struct PlainJob {
   tracea_conv_plain_fn conv;
@@ -24,7 +27,7 @@ struct PlainJob {
   int64_t rows[2], line;                // copied planes and lines; floats of a line of one phase
   float* copy;
   int64_t* offset;                      // of each tap in the copy
-  int64_t image, tiles_per_group, items, per_task;
+  int64_t image, tiles_per_group, joined, items, per_task;  // joined: lines at once
 };
 
 // Copies one input channel: line (d, h), phase p, place q holds column q * stride + p.
@@ -65,6 +68,21 @@ inline void plain_chain(const PlainJob& job, int64_t channel, const int64_t* at,
   job.chain(&tile);
 }
 
+// Lines [0, lines) of a tile as one, `apart` outputs from one to the next.
+inline void plain_lines(const PlainJob& job, tracea_conv_plain_tile& tile, int64_t lines,
+                        int64_t apart) {
+  alignas(64) float joined[kPlainRows * kJoined];
+  float* y = tile.y;
+  const int64_t y_row = tile.y_row;
+  tile.cols = (lines - 1) * apart + job.out[2];
+  tile.y = joined, tile.y_row = kJoined;
+  job.conv(&tile);
+  for (int64_t r = 0; r < tile.rows; ++r)
+    for (int64_t i = 0; i < lines; ++i)
+      memcpy(y + r * y_row + i * job.y_stride[1], joined + r * kJoined + i * apart,
+             static_cast<size_t>(job.out[2]) * sizeof(float));
+}
+
 // Some lines of some output channels.
 inline void plain_task(void* usr, size_t index) {
   const PlainJob& job = *static_cast<const PlainJob*>(usr);
@@ -74,7 +92,8 @@ inline void plain_task(void* usr, size_t index) {
   for (int64_t item = begin; item < end; ++item) {
     int64_t rest = item;
     int64_t at[3] = {};
-    at[1] = rest % job.out[1], rest /= job.out[1];
+    const int64_t units = ceil_div(job.out[1], job.joined);
+    at[1] = rest % units * job.joined, rest /= units;
     at[0] = rest % job.out[0], rest /= job.out[0];
     const int64_t group = rest / job.tiles_per_group, row = rest % job.tiles_per_group * kPlainRows;
     const int64_t channel = group * job.outputs + row;
@@ -93,8 +112,11 @@ inline void plain_task(void* usr, size_t index) {
     tile.y_row = job.y->strides[1];
     tile.y = job.y->f32() + job.image * job.y->strides[0] + channel * tile.y_row +
              at[0] * job.y_stride[0] + at[1] * job.y_stride[1];
-    job.conv(&tile);
-    if (job.chain) plain_chain(job, channel, at, tile.rows);
+    const int64_t lines = least(job.joined, job.out[1] - at[1]);
+    if (lines > 1) plain_lines(job, tile, lines, line);
+    else job.conv(&tile);
+    for (const int64_t end = at[1] + lines; job.chain && at[1] < end; ++at[1])
+      plain_chain(job, channel, at, tile.rows);
   }
 }
 
@@ -195,8 +217,11 @@ inline bool run_conv_plain(Run& run, const Call& call, const Box* views) {
   job.copy = reinterpret_cast<float*>(memory + job.taps * 8);
   place_taps(job);
   job.tiles_per_group = ceil_div(job.outputs, kPlainRows);
-  job.items = call.ints[0] * job.tiles_per_group * job.out[0] * job.out[1];
-  const int64_t work = kPlainRows * job.inputs * job.taps * job.out[2];
+  job.joined = 1;
+  if (job.stride[1] == 1 && job.stride[2] == 1 && job.out[2] < kShortLine && job.line < kJoined)
+    job.joined = most(1, least(job.out[1], (kJoined - job.out[2]) / job.line + 1));
+  job.items = call.ints[0] * job.tiles_per_group * job.out[0] * ceil_div(job.out[1], job.joined);
+  const int64_t work = kPlainRows * job.inputs * job.taps * job.out[2] * job.joined;
   job.per_task = most(1, kPlainTask / work);
   for (job.image = 0; job.image < job.y->dims[0]; ++job.image)
     if (!run.parallel(job.x->dims[1], plain_copy_task, &job) ||

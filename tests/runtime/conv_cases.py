@@ -210,6 +210,11 @@ def plain_cases() -> list[Case]:
         )
     ]  # fmt: skip
     cases += [plain(4, 6, (5, 6, 7), (3, 2, 3), (1, 2, 2), (1, 1, 2), (1, 0, 2), 2)]
+    cases += [  # short lines are joined
+        plain(4, 19, (2, 40, 12), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
+        plain(8, 24, (45, 7), (3, 3), (1, 1), (2, 1), (2, 1), 2, chain=PER_CHANNEL),
+        plain(2, 3, (3, 47), (1, 5), (1, 1), (1, 3), (0, 6)),
+    ]
     cases += [plain(3, 9, (6, 20), (3, 3), (1, 1), (1, 1), (1, 1), chain=PER_CHANNEL)]
     cases += [plain(3, 9, (21,), (3,), (1,), (1,), (1,), 3, False, ALONG)]
     return cases
