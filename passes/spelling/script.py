@@ -76,6 +76,16 @@ class Script:
 
         return self._enter(DType.F32, tuple(shape), array)
 
+    def turned(self, weight: Weight, perm: Sequence[int], shape: Sequence[int]) -> str:
+        """A stored constant with its axes in another order, as float32 in another shape."""
+        load = weight.load
+
+        def array() -> Array:
+            turned = np.asarray(load(), np.float32).transpose(perm)
+            return np.ascontiguousarray(turned).reshape(shape)
+
+        return self._enter(DType.F32, tuple(shape), array)
+
     def columns(self, weight: Weight, start: int, stop: int) -> str:
         """Some columns of a stored matrix, as float32."""
         load = weight.load

@@ -86,3 +86,15 @@ def test_outputs_keep_their_producers(tmp_path: Path) -> None:
              node("Neg", "a", "w")]  # fmt: skip
     outputs = (Y, value("z", None), value("w", None))
     assert left(tmp_path, nodes, outputs=outputs) == ["Exp", "Exp", "Neg"]
+
+
+def test_ranges_stay_apart(tmp_path: Path) -> None:
+    """ONNX Runtime makes a Slice of a Gather whose range nobody else reads."""
+    ends = [tensor(name, i, np.int64) for name, i in (("from", 0), ("to", 3), ("by", 1))]
+    nodes = [
+        node("Range", "from to by", "a"), node("Range", "from to by", "b"),
+        node("Gather", "x a", "c", axis=1), node("Exp", "x", "d"),
+        node("Gather", "d b", "e", axis=1), node("Mul", "c e", "y"),
+    ]  # fmt: skip
+    found = left(tmp_path, nodes, *ends)
+    assert found.count("Gather") == 2 and found.count("Range") in (0, 2)

@@ -17,6 +17,9 @@ __all__ = ["share_duplicates"]
 
 SMALL = 4096
 """Bytes up to which constants are compared by content; larger ones by name."""
+_APART = frozenset({"Range"})
+"""Operators that stay several: ONNX Runtime makes a Slice of a Gather along a range that only this
+Gather reads, and gathers column by column else."""
 
 
 def share_duplicates(draft: Draft) -> int:
@@ -37,7 +40,9 @@ def share_duplicates(draft: Draft) -> int:
 def _content(call: Call, draft: Draft) -> Hashable | None:
     """What the node computes; None if it may differ from run to run, or is not ONNX's own."""
     proto = call.proto
-    if proto.domain not in ("", "ai.onnx") or proto.op_type in RANDOM_OPS or has_subgraph(proto):
+    if proto.domain not in ("", "ai.onnx") or has_subgraph(proto):
+        return None
+    if proto.op_type in RANDOM_OPS | _APART:
         return None
     attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in proto.attribute)
     operands = tuple(_operand(name, draft) for name in proto.input)
