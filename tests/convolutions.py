@@ -200,6 +200,7 @@ ALONE = {
     "repeat over one axis": Case(MoveParams("repeat", (2,)), (("n", 5, "w"),)),
     "spread": Case(MoveParams("spread", (2, 2)), (("n", 12, "h", "w"),)),
     "spread along a line": Case(MoveParams("spread", (3,)), (("n", 12, "w"),)),
+    "spread of parts": Case(MoveParams("spread", (2, 2), 4), (("n", 3, "h", "w"),) * 4),
     "shuffle": Case(MoveParams("shuffle", (4, 20)), (("n", 20, "h", "w"),)),
     "pad to another's size": Case(
         MoveParams("pad", (), 2, TO_SIZE), (("n", 5, "h", "w"), ("n", 7, 11, 9))

@@ -89,7 +89,7 @@ class _Plan:
         """True if windows do not overlap, so that one convolution 1x1 gives all phases."""
         places = [p for axis in self.axes for p in axis]
         single = all(len(p.taps) == 1 and not (p.before or p.after) for p in places)
-        return single and self.groups == 1
+        return single and self.groups == 1 and self.filters % BLOCK == 0
 
     @property
     def convolutions(self) -> list[tuple[_Phase, ...]]:
@@ -134,13 +134,8 @@ class LiftTransposed:
             specs[part] = params.infer([graph.spec(x)])[0]
             steps.append(fused(self.name, params, (x, packed.name, *bias), (part,), [region]))
             parts.append(part)
-        if len(parts) > 1:
-            beside, whole = MoveParams("concat", (1,), len(parts)), f"{result}_phases"
-            specs[whole] = beside.infer([specs[part] for part in parts])[0]
-            steps.append(fused(self.name, beside, tuple(parts), (whole,), []))
-            parts = [whole]
         if plan.count > 1:
-            spread = MoveParams("spread", plan.strides)
+            spread = MoveParams("spread", plan.strides, len(parts))
             steps.append(fused(self.name, spread, tuple(parts), (result,), []))
         specs.pop(result, None)
         return Proposal(self.name, (region,), tuple(steps), specs, weights, step=True)

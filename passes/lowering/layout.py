@@ -126,9 +126,11 @@ class Layout:
         """Moves keep blocks: in place where channels fall on their borders, else dealt anew."""
         shape = self.specs[value].shape or ()
         kind, inside = params.kind, operands[0] in self.blocked
-        whole = len(shape) == 4 if kind != "spread" else self.channels(value) % BLOCK == 0
-        if kind in ("repeat", "pad", "spread") and inside and whole:
+        if kind in ("repeat", "pad") and inside and len(shape) == 4:
             self.blocked.add(value)
+        elif kind == "spread" and all(v in self.blocked for v in operands):
+            if len(operands) > 1 or self.channels(value) % BLOCK == 0:
+                self.blocked.add(value)
         elif kind == "channels" and inside:
             self.blocked.add(value)
             if params.ints[0] % BLOCK == 0:

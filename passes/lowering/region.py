@@ -111,7 +111,7 @@ def _lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) 
     elif p.kind == "repeat":
         _repeat(v, p.ints, operands[0], result)
     elif p.kind == "spread":
-        _spread(v, p.ints, operands[0], result)
+        _spread(v, p.ints, operands, result)
     elif p.kind == "pad":
         _pad(v, p, operands, result)
     elif p.kind == "shuffle":
@@ -182,34 +182,36 @@ def _grid(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return points
 
 
-def _spread(v: Values, sides: Sequence[int], source: int, result: int) -> None:
+def _spread(v: Values, sides: Sequence[int], operands: Sequence[int], result: int) -> None:
     """One copy per group of channels: rows and columns so far apart are its own."""
-    if result not in v.layout.blocked:
-        _spread_plain(v, sides, source, result)
-        return
-    home, small, big = v.home(result), v.block(source), v.interior(result)
-    channels = v.layout.channels(result)
-    tall, wide = (1, *sides)[-2:]
-    bn, bb, bh, bw, bl = big.strides
-    steps = (bn, bb, _times(bh, tall), _times(bw, wide), bl)
-    for group in range(tall * wide):
-        part = small.part(group * channels, channels).view()
-        row, column = divmod(group, wide)
-        offset = _sum(big.offset, _times(bh, row), _times(bw, column))
-        _copy(v, part, View(big.buffer, part.dims, steps, offset))
-    _finish(v, home, result)
+    blocked, channels = result in v.layout.blocked, v.layout.channels(result)
+    if blocked:
+        home, big = v.home(result), v.interior(result)
+    else:
+        big = v.out(result).view
+    space = 3 if blocked and len(sides) == 1 else 2
+    steps = list(big.strides)
+    for axis, side in enumerate(sides, space):
+        steps[axis] = _times(steps[axis], side)
+    for group, place in enumerate(_grid(sides)):
+        whole = operands[0] if len(operands) == 1 else operands[group]
+        first = group * channels if len(operands) == 1 else 0
+        part = _channels_of(v, whole, first, channels, blocked)
+        moved = (_times(big.strides[axis], at) for axis, at in enumerate(place, space))
+        offset = _sum(big.offset, *moved)
+        _copy(v, part, View(big.buffer, part.dims, tuple(steps), offset))
+    if blocked:
+        _finish(v, home, result)
 
 
-def _spread_plain(v: Values, sides: Sequence[int], source: int, result: int) -> None:
-    """Every axis beside its side; the groups of channels become the innermost steps."""
-    slot, out = v.slot(source), v.out(result)
-    n, _, *space = slot.shape
-    channels = v.layout.channels(result)
-    sn, sc, *inner = dense_strides(slot.shape)
-    steps = (_times(sc, _times(channels, s)) for s in dense_strides(tuple(sides)))
-    dims = (n, channels, *(d for pair in zip(space, sides, strict=True) for d in pair))
-    strides = (sn, sc, *(s for pair in zip(inner, steps, strict=True) for s in pair))
-    _copy(v, View(slot.buffer, dims, strides), View(out.buffer, dims, dense_strides(dims)))
+def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -> View:
+    """Some channels of a value; whole blocks of it, or plain."""
+    if blocked:
+        return v.block(value).part(first, count).view()
+    slot = v.slot(value)
+    strides = dense_strides(slot.shape)
+    dims = (slot.shape[0], count, *slot.shape[2:])
+    return View(slot.buffer, dims, strides, _times(strides[1], first))
 
 
 ZERO = Chain((SCALAR,), (Step("less", (0, 0)), Step("number", (1,))), (2,))

@@ -4,7 +4,8 @@
     channels    x[:, start:stop]
     repeat      every position ``factors`` times along each spatial axis: nearest, by whole factors
     transpose   axes in another order
-    spread      groups of channels side by side, the groups outermost: DepthToSpace over two axes
+    spread      groups of channels side by side, the groups outermost: DepthToSpace over two axes;
+                or so many operands of equal shape, each of them a group
     shuffle     channels of so many groups of equal size, one of each group in turn
     pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
 
@@ -46,6 +47,8 @@ class MoveParams:
 
     def __post_init__(self) -> None:
         many = self.kind in ("concat", "pad")
+        if self.kind == "spread":
+            many = self.operands == prod(self.ints)
         if self.kind not in KINDS or (self.operands != 1 and not many):
             raise ValueError(f"no move: {self}")
 
@@ -68,7 +71,7 @@ class MoveParams:
             pairs = zip(first[2:], self.ints, strict=True)
             return (*first[:2], *(combine("mul", d, f) for d, f in pairs))
         if self.kind == "spread":
-            return self._spread(first)
+            return self._spread(shapes)
         if self.kind == "shuffle":
             if first[1] != self.ints[1] or self.ints[1] % self.ints[0]:
                 raise ValueError(f"{first[1]} channels are not dealt out in {self.ints[0]} groups")
@@ -88,9 +91,11 @@ class MoveParams:
         sides = [[s[a] for s in shapes] for a in range(len(first))]
         return tuple(total if a == axis else _agreed(s) for a, s in enumerate(sides))
 
-    def _spread(self, shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
-        n, channels, *space = shape
-        count = prod(self.ints)
+    def _spread(self, shapes: Sequence[tuple[Extent, ...]]) -> tuple[Extent, ...]:
+        n, channels, *space = shapes[0]
+        if any(s != shapes[0] for s in shapes):
+            raise ValueError("the parts that are spread differ in shape")
+        count = prod(self.ints) // self.operands
         if not isinstance(channels, int) or channels % count or len(space) != len(self.ints):
             raise ValueError(f"{channels} channels do not spread over {self.ints}")
         pairs = zip(space, self.ints, strict=True)
@@ -106,7 +111,8 @@ class MoveParams:
             return [self._padded(arrays)]
         if self.kind == "spread":
             n, _, *space = x.shape
-            result = tuple(evaluate(d, {}) for d in self._spread(x.shape))
+            result = tuple(evaluate(d, {}) for d in self._spread([a.shape for a in arrays]))
+            x = np.concatenate(arrays, 1)
             rank = len(space)
             turn = (0, rank + 1, *(a for i in range(rank) for a in (rank + 2 + i, 1 + i)))
             split = x.reshape(n, *self.ints, result[1], *space)
@@ -129,7 +135,8 @@ class MoveParams:
         more = ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0)))
         return np.pad(cut, ((0, 0), (0, 0), *more))
 
-    def _spell_spread(self, b: BodyBuilder, x: str) -> str:
+    def _spell_spread(self, b: BodyBuilder) -> str:
+        x = b("Concat", *b.inputs, axis=1) if self.operands > 1 else b.inputs[0]
         if len(self.ints) == 2:
             return b("DepthToSpace", x, blocksize=self.ints[0])
         last = b("Transpose", x, perm=(0, 2, 1))
@@ -149,7 +156,7 @@ class MoveParams:
             none = b.ints(0, 0)
             return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
         if self.kind == "spread":
-            return b.done(self._spell_spread(b, x))
+            return b.done(self._spell_spread(b))
         if self.kind == "shuffle":
             groups, channels = self.ints
             split = b("Reshape", x, b.ints(0, groups, channels // groups, -1))
