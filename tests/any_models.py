@@ -382,15 +382,16 @@ QUANTISED = {
             "float[n, 5, 8] x",
             "float[n, 1, 5, 4] y",
             HEAD
-            + """ y, last = com.microsoft.DynamicQuantizeLSTM <hidden_size = 4> (r, wi8, wr8, , , ,
-            , , scale1, point1, scale1, point1)""",
+            + """ z, last = com.microsoft.DynamicQuantizeLSTM <hidden_size = 4> (r, wi8, wr8, , , ,
+            , , scale1, point1, scale1, point1)  y = Tanh(z)""",
         ),
-        "DynamicQuantizeLSTM",
+        "DynamicQuantizeLSTM MatMul",
         more=MS,
     ),
     "contributed quantised": Strange(
-        _xy(HEAD + " y = com.microsoft.DynamicQuantizeMatMul(r, wu, scale, upoint, b)"),
-        "DynamicQuantizeMatMul", more=MS,
+        _xy(HEAD + """ z = com.microsoft.DynamicQuantizeMatMul(r, wu, scale, upoint, b)
+            t = MatMul(z, v)  y = Tanh(t)"""),
+        "DynamicQuantizeMatMul Relu", more=MS,
     ),
 }  # fmt: skip
 

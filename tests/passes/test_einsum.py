@@ -26,7 +26,7 @@ def shape(labels: str) -> list[int]:
 @pytest.mark.parametrize("constant", ["", "left", "right"])
 def test_it_is_spelled_and_right(equation: str, constant: str) -> None:
     terms = equation.replace(" ", "").partition("->")[0].split(",")
-    if constant == "right" and len(terms) < 2 or constant == "left" and len(terms) < 2:
+    if (constant == "right" and len(terms) < 2) or (constant == "left" and len(terms) < 2):
         pytest.skip("one operand")
     net, feeds, names = Net(), {}, []
     for name, labels in zip(("left", "right"), terms, strict=False):
