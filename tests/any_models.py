@@ -386,6 +386,7 @@ QUANTISED = {
             , , scale1, point1, scale1, point1)  y = Tanh(z)""",
         ),
         "DynamicQuantizeLSTM MatMul",
+        "skipped",
         more=MS,
     ),
     "contributed quantised": Strange(
@@ -419,7 +420,7 @@ CONTRIBUTED = {
                 0.2, 0.3, 0.4, 0.5, 0.4, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7],
                 intercepts = [0.1, 0.2, 0.3], post_transform = "SOFTMAX"> (r)
             p = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1, 2]> (q) """),
-        "LinearClassifier ZipMap", more=ML,
+        "LinearClassifier ZipMap MatMul Relu", "skipped", more=ML,
     ),
 }  # fmt: skip
 
