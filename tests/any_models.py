@@ -382,15 +382,17 @@ QUANTISED = {
             "float[n, 5, 8] x",
             "float[n, 1, 5, 4] y",
             HEAD
-            + """ y, last = com.microsoft.DynamicQuantizeLSTM <hidden_size = 4> (r, wi8, wr8, , , ,
-            , , scale1, point1, scale1, point1)""",
+            + """ z, last = com.microsoft.DynamicQuantizeLSTM <hidden_size = 4> (r, wi8, wr8, , , ,
+            , , scale1, point1, scale1, point1)  y = Tanh(z)""",
         ),
-        "DynamicQuantizeLSTM",
+        "DynamicQuantizeLSTM MatMul",
+        "skipped",
         more=MS,
     ),
     "contributed quantised": Strange(
-        _xy(HEAD + " y = com.microsoft.DynamicQuantizeMatMul(r, wu, scale, upoint, b)"),
-        "DynamicQuantizeMatMul", more=MS,
+        _xy(HEAD + """ z = com.microsoft.DynamicQuantizeMatMul(r, wu, scale, upoint, b)
+            t = MatMul(z, v)  y = Tanh(t)"""),
+        "DynamicQuantizeMatMul Relu", more=MS,
     ),
 }  # fmt: skip
 
@@ -418,7 +420,7 @@ CONTRIBUTED = {
                 0.2, 0.3, 0.4, 0.5, 0.4, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7],
                 intercepts = [0.1, 0.2, 0.3], post_transform = "SOFTMAX"> (r)
             p = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1, 2]> (q) """),
-        "LinearClassifier ZipMap", more=ML,
+        "LinearClassifier ZipMap MatMul Relu", "skipped", more=ML,
     ),
 }  # fmt: skip
 

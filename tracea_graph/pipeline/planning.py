@@ -18,6 +18,7 @@ from tracea_graph.passes import CONNECT, UNCHANGED, phases
 from tracea_graph.passes.bands import BANDED, RunInBands
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.pipeline.quantised import rounded_later
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -91,6 +92,7 @@ class Planner:
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
         self._known_petty: dict[str, str] = {}
+        self._rounded = rounded_later(graph) if options.precision == "fp32" else {}
 
     def plan(
         self,
@@ -103,7 +105,7 @@ class Planner:
         ``frozen`` says why of each; ``barred`` does for single rules.  ``apart`` leaves regions
         that could be steps of one program as nodes of their own.
         """
-        frozen = {**self._known_petty, **frozen}
+        frozen = {**self._rounded, **self._known_petty, **frozen}
         plan = self.follow(Ruling(frozen, barred), apart)
         petty = {} if self._legal or apart else self._petty(plan.graph)
         if petty.keys() - frozen.keys():
