@@ -122,6 +122,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("gemm_blocks_bf16", "const tracea_blocks_tile*"),
             Function("all_finite_bf16", "const float*, int64_t", "int32_t"),
         ),
+        "gemm_masked": (Function("gemm_masked", "const tracea_masked_tile*", "const void*"),),
+        "gemm_masked_bf16": (
+            Function("gemm_masked_bf16", "const tracea_masked_tile*", "const void*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -161,6 +165,8 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "resize": ("resize",),
         "deal": ("deal",),
         "gemm_blocks_bf16": ("gemm", "gemm_blocks_bf16"),
+        "gemm_masked": ("gemm_masked",),
+        "gemm_masked_bf16": ("gemm_masked_bf16",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -76,6 +76,8 @@ OPCODES = MappingProxyType(
                 "resize",
                 "deal",
                 "gemm_blocks_bf16",
+                "gemm_masked",
+                "gemm_masked_bf16",
             )
         )
     }

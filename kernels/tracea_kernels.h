@@ -82,6 +82,22 @@ typedef struct {
 typedef void (*tracea_blocks_fn)(const tracea_blocks_tile*);
 typedef int32_t (*tracea_finite_fn)(const float* x, int64_t count);  // 1 if every number is finite
 
+// C[rows x last] = bias + A[rows x k] * B, one panel of B of which only some numbers are stored.
+typedef struct {
+  int64_t k;
+  const float* a;       // element (i, k) of A lies at a + i * lda + k * a_step
+  int64_t lda, a_step;
+  const uint32_t* mask; // which of 16 columns step k stores: lower half of word k / 2 for even k
+  const void* b;        // the stored numbers, step after step
+  const void* end;      // behind what may be read
+  const float* bias;    // 16 values, or null for zero
+  float* c;
+  int64_t ldc;
+  int32_t rows, last;   // any number; 1 .. 16
+} tracea_masked_tile;
+// Returns where the panel's numbers end, or null if that is behind `end`.
+typedef const void* (*tracea_masked_fn)(const tracea_masked_tile*);
+
 // y = x in bf16, rows of an even number of elements: a zero follows an odd one's last.
 typedef struct {
   int64_t rows, cols;
@@ -414,6 +430,8 @@ typedef struct {
   tracea_deal_fn deal;
   tracea_blocks_fn gemm_blocks_bf16;     // lanes are pairs of bf16, steps of k count pairs
   tracea_finite_fn all_finite_bf16;
+  tracea_masked_fn gemm_masked;
+  tracea_masked_fn gemm_masked_bf16;     // stored numbers are bf16, A is float32
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

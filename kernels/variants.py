@@ -145,6 +145,18 @@ def _gemm_blocks_bf16(isa: str, *rows: int) -> Variant:
     return replace(same, op="gemm_blocks_bf16", params=params, functions=functions, dtype="bf16")
 
 
+def _gemm_masked(isa: str, rows: int, sums: int) -> tuple[Variant, Variant]:
+    """Products by stored numbers, in float32 and in bf16: up to ``rows`` rows at once, steps of k
+    in ``sums`` sums."""
+    params = {"rows": rows, "sums": sums, "dtype": "f32"}
+    functions = frozenset({"expand"})
+    same = Variant("gemm_masked", isa, "gemm_masked.cpp.in", f"{rows}x16", params, functions)
+    return same, replace(
+        same, op="gemm_masked_bf16", params={**params, "dtype": "bf16"},
+        functions=functions | {"halves"}, dtype="bf16",
+    )  # fmt: skip
+
+
 def _gemm_amx(isa: str, mr: int, nv: int) -> Variant:
     """Pairs on 2 x 2 matrix tiles of 16 x 16; a left operand in float32 on ``mr`` by ``nv``."""
     params = {"mr": mr, "nv": nv, "matrix": True}
@@ -323,6 +335,9 @@ VARIANTS = (
     _gemm_blocks_bf16("avx2", 6, 4, 2, 1),
     _gemm_blocks_bf16("avx512", 16, 8, 4, 2, 1),
     _gemm_blocks_bf16("avx512bf16", 16, 8, 4, 2, 1),
+    *_gemm_masked("scalar", 1, 1),
+    *_gemm_masked("avx2", 2, 2),
+    *_gemm_masked("avx512", 4, 4),
     Variant("chain", "scalar", "chain.cpp.in", ""),
     Variant("chain", "avx2", "chain.cpp.in", ""),
     Variant("chain", "avx512", "chain.cpp.in", ""),

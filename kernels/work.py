@@ -203,6 +203,12 @@ def _gemm(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     return prod(outer), rows, columns, depth
 
 
+def _stored(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    """A product by the numbers of a matrix that are stored, as the dense one."""
+    (rows, depth), (parts,) = views[0].dims, ints
+    return 1, rows, sum(view.dims[-1] for view in views[-parts:]), depth
+
+
 def _attention(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     """Both products as one: queries × keys × the depths of keys and of values."""
     batch, heads, rows, depth = views[0].dims
@@ -249,6 +255,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "conv_bf16": _conv, "conv_stem_bf16": _conv, "depthwise_bf16": _conv,
         "winograd_bf16": _winograd,
         "recurrent": _recurrent,
+        "gemm_masked": _stored, "gemm_masked_bf16": _stored,
     }
 )  # fmt: skip
 """Kernels whose time goes into products; all others compute something per element."""

@@ -3,6 +3,7 @@
     python -m models.sparsity attention         # a mask that is a band, a window, all keys
     python -m models.sparsity memory            # what windowed attention takes, by sequence
     python -m models.sparsity gemm              # products with zero blocks, by share and pattern
+    python -m models.sparsity unstructured      # products of 1 and 4 rows with scattered zeros
     python -m models.sparsity rank              # two factors against one matrix
     python -m models.sparsity scan MODEL.onnx   # how long the scan of a model's weights takes
     python -m models.sparsity dense             # a model with nothing to exploit
@@ -86,14 +87,14 @@ def attention_model(size: int, mask: Array | None = None) -> onnx.ModelProto:
     return _model(nodes, dict.fromkeys("qkv", shape), weights)
 
 
-def product_model(*matrices: Array) -> onnx.ModelProto:
+def product_model(*matrices: Array, rows: int | str = "rows") -> onnx.ModelProto:
     """``x [rows, K]`` times one matrix after the other."""
     nodes, value = [], "x"
     for i, _ in enumerate(matrices):
         nodes.append(helper.make_node("MatMul", [value, f"w{i}"], [f"y{i}"], f"product{i}"))
         value = f"y{i}"
     weights = {f"w{i}": np.ascontiguousarray(m, np.float32) for i, m in enumerate(matrices)}
-    return _model(nodes, {"x": ["rows", matrices[0].shape[0]]}, weights)
+    return _model(nodes, {"x": [rows, matrices[0].shape[0]]}, weights)
 
 
 def band(size: int, window: int) -> Array:
@@ -248,6 +249,24 @@ def gemm(bench: Bench, args: argparse.Namespace) -> None:
     bench.show("dense", args.seconds)
 
 
+def unstructured(bench: Bench, args: argparse.Namespace) -> None:
+    """A product 4096 × 11008 by few rows, its zeros anywhere, against the same kernels' dense one:
+    the matrix, 180 MB of it, comes from memory."""
+    size = (4096, 11008)
+    matrix = _numbers(*size)
+    places = np.random.default_rng(1).random(size, np.float32)
+    for rows in (args.size,) if args.size else (1, 4):
+        found = Bench(bench.threads, bench.folder)
+        feeds = {"x": _numbers(rows, size[0], seed=2)}
+        seen = {"verify": False, "precision": args.precision}
+        found.add("dense", product_model(matrix, rows=rows), feeds, **seen)
+        for share in (0.3, 0.5, 0.7, 0.9):
+            sparse = matrix * (places >= share)
+            found.add(f"{share:.0%} zero", product_model(sparse, rows=rows), feeds, **seen)
+        print(f" {rows} row{'s' * (rows > 1)}")
+        found.show("dense", args.seconds)
+
+
 def rank(bench: Bench, args: argparse.Namespace) -> None:
     """A matrix of exactly rank 144, as it is and as two products; and how near to the rate of the
     dense product these come, which is all that fusing them could still gain."""
@@ -299,6 +318,7 @@ FIGURES: Mapping[str, Callable[[Bench, argparse.Namespace], None]] = {
     "attention": attention,
     "memory": memory,
     "gemm": gemm,
+    "unstructured": unstructured,
     "rank": rank,
     "scan": scan,
     "dense": dense,

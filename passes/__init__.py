@@ -39,6 +39,7 @@ from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRe
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
 from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.sparse.unstructured import SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
 from tracea_graph.rewrite import Phase, RulePass
 
@@ -49,7 +50,8 @@ CONNECT = "connect"
 JOINING = (trunk.ConnectTrunk.name, trunk.ConnectBlocks.name)
 """Rules that make one program of several regions."""
 FORMS = (
-    *LOWERING, BANDED, DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "window", "zero-blocks",
+    *LOWERING, BANDED, DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "unstructured", "window",
+    "zero-blocks",
 )  # fmt: skip
 """Rules that give a region another form: without them it is there in its plain one."""
 
@@ -211,6 +213,7 @@ def phases(
     blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
     rules = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
     smaller = (Phase("compress", rules),) if compressed else ()
-    sparse = Phase("sparsity", (FactorGemm(scan), SkipZeroBlocks(scan, blocks), *near))
+    skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), SkipScatteredZeros(scan))
+    sparse = Phase("sparsity", (*skipping, *near))
     last = Phase(CONNECT, (trunk.ConnectBlocks(),))
     return (*exact, *smaller, sparse, *_lower(precision), last)

@@ -24,6 +24,7 @@ from tracea_graph.ops.gemm import (
     pack_pairs,
     unpack_panels,
 )
+from tracea_graph.ops.masked import round_masked
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.regions import fused
@@ -83,7 +84,7 @@ class GemmInBf16:
     @property
     def _able(self) -> tuple[str, ...]:
         """Layouts that have one in this precision."""
-        return ("panels", "blocks") if self.precision == "bf16" else ("panels",)
+        return ("panels", "blocks", "masked") if self.precision == "bf16" else ("panels", "masked")
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
@@ -135,8 +136,10 @@ class GemmInBf16:
             return f"opset {graph.opset} has no bf16; 13 is the first"
         if stored is None:
             return f"{panels!r} is not constant"
-        if layout == "mixed" and params.k % 2:
+        if layout == "mixed" and params.layout == "panels" and params.k % 2:
             return f"K = {params.k} is odd"
+        if params.layout == "masked":
+            return dataclasses.replace(params, layout="masked_bf16"), _numbers(stored)
         if params.layout == "blocks":
             if params.block % 2:
                 return "blocks of one step do not lie in pairs"
@@ -152,6 +155,16 @@ def _blocks_in_pairs(blocks: Weight) -> Weight:
         return pack_block_pairs(np.asarray(blocks.array(), np.float32))
 
     return Weight(f"{blocks.name}_bf16", DType.BF16, (count, block // 2, PANEL, 2), load)
+
+
+def _numbers(stored: Weight) -> Weight:
+    """Stored numbers in bf16."""
+    return Weight(
+        f"{stored.name}_bf16",
+        DType.BF16,
+        stored.shape,
+        lambda: round_masked(np.asarray(stored.array(), np.float32)),
+    )
 
 
 def _in_pairs(panels: Weight, n: int) -> Weight:

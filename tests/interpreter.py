@@ -6,6 +6,7 @@ against its buffer, and fresh memory is NaN, so a value nobody wrote shows in th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import unpack_block_pairs, unpack_blocks
+from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Program, View
 from tracea_graph.ops.resize import COORDINATES, ResizeParams
 
@@ -188,6 +190,13 @@ def gemm_blocks(call: Call, views: list[Any]) -> None:
     ends = np.cumsum([y.shape[-1] for y in rest])
     for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
         y[...] = part
+
+
+def gemm_masked(call: Call, views: list[Any]) -> None:
+    x, stored, bias, words, *rest = views
+    panels = unpack_masked(stored.astype(np.float64), words.astype(np.int32), x.shape[1])
+    by_panels = dataclasses.replace(call, kernel="gemm", ints=(0, *call.ints))
+    gemm(by_panels, [x, panels, bias, *rest])
 
 
 def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
@@ -544,7 +553,8 @@ def recurrent(call: Call, views: list[Any]) -> None:
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
         "gemm": gemm, "gemm_bf16": gemm, "gemm_blocks": gemm_blocks,
-        "gemm_blocks_bf16": gemm_blocks, "round_bf16": round_to_bf16,
+        "gemm_blocks_bf16": gemm_blocks, "gemm_masked": gemm_masked,
+        "gemm_masked_bf16": gemm_masked, "round_bf16": round_to_bf16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,

@@ -74,6 +74,26 @@ INLINE vf fraction(vf t) { return t - floor(t); }
 INLINE vf in_range(vf t) { return max(set1(-126.0f), min(set1(127.0f), t)); }
 INLINE vf rough_reciprocal(vf a) { return _mm256_rcp_ps(a); }
 //% endif
+//% if "expand" in needs
+
+// By mask: which lane comes to each place, and 8 where none does.
+struct Places {
+  uint8_t of[256][8];
+  constexpr Places() : of() {
+    for (int mask = 0; mask < 256; mask++)
+      for (int i = 0, next = 0; i < 8; i++) of[mask][i] = mask >> i & 1 ? (uint8_t)next++ : 8;
+  }
+};
+alignas(64) constexpr Places PLACES;
+
+// The first lanes of a, in order, where m has bits; zero elsewhere.
+INLINE vf expand(vf a, uint32_t m) {
+  const __m256i from = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)PLACES.of[m]));
+  const __m256i kept = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), from);
+  return _mm256_and_ps(_mm256_permutevar8x32_ps(a, from), _mm256_castsi256_ps(kept));
+}
+INLINE int count_lanes(uint32_t m) { return __builtin_popcount(m); }
+//% endif
 //% if "mask" in needs
 
 INLINE vm set_mask(bool a) { return _mm256_set1_epi32(-(int)a); }

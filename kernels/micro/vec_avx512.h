@@ -111,6 +111,18 @@ INLINE vf fraction(vf t) {
 INLINE vf in_range(vf t) { return t; }  // any t will do
 INLINE vf rough_reciprocal(vf a) { return _mm512_rcp14_ps(a); }
 //% endif
+//% if "expand" in needs
+
+// The first lanes of a, in order, where m has bits; zero elsewhere.
+INLINE vf expand(vf a, uint32_t m) {
+  vf zero = set1(0.0f);
+  // Into a register of zeros, from another: the instruction waits for what it writes to, and from
+  // memory it is several times slower.
+  __asm__("" : "+v"(zero), "+v"(a));
+  return _mm512_mask_expand_ps(zero, (vm)m, a);
+}
+INLINE int count_lanes(uint32_t m) { return __builtin_popcount(m); }
+//% endif
 //% if "mask" in needs
 
 INLINE vm set_mask(bool a) { return (vm)-(int)a; }

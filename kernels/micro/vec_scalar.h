@@ -79,6 +79,12 @@ INLINE vf fraction(vf t) { return t - floor(t); }
 INLINE vf in_range(vf t) { return max(set1(-126.0f), min(set1(127.0f), t)); }
 INLINE vf rough_reciprocal(vf a) { return 1.0f / a; }
 //% endif
+//% if "expand" in needs
+
+// a where m has a bit; else zero.
+INLINE vf expand(vf a, uint32_t m) { return m ? a : 0.0f; }
+INLINE int count_lanes(uint32_t m) { return (int)m; }
+//% endif
 //% if "mask" in needs
 
 INLINE vm set_mask(bool a) { return a; }

@@ -11,6 +11,7 @@
 #include "runtime/elementwise.h"
 #include "runtime/gemm.h"
 #include "runtime/gemm_blocks.h"
+#include "runtime/gemm_masked.h"
 #include "runtime/pool.h"
 #include "runtime/recurrent.h"
 #include "runtime/reduce.h"
@@ -84,6 +85,10 @@ constexpr KernelDriver kDrivers[] = {
     {"deal", check_deal, run_deal, [](const tracea_isa_table& t) { return t.deal != nullptr; }},
     {"gemm_blocks_bf16", check_gemm_blocks_bf16, run_gemm_blocks,
      [](const tracea_isa_table& t) { return t.gemm_blocks_bf16 && t.gemm_pack; }},
+    {"gemm_masked", check_gemm_masked, run_gemm_masked,
+     [](const tracea_isa_table& t) { return t.gemm_masked != nullptr; }},
+    {"gemm_masked_bf16", check_gemm_masked_bf16, run_gemm_masked,
+     [](const tracea_isa_table& t) { return t.gemm_masked_bf16 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -29,7 +29,9 @@ struct BlocksJob {
 
 enum Packing : int32_t { kAsItLies, kUnderWay, kPacked };
 
-inline bool check_blocks_of(Signature& call, int32_t type) {
+// A product by a matrix of which only a part is stored: operands and results.
+inline bool check_stored(Signature& call, int32_t x_type, int32_t w_rank, int32_t w_type,
+                         int32_t map_rank) {
   const tracea_chain_type* chain = call.chain();
   if (!call.takes_ints(1) || !call.parameter(0, 1, kMaxParts)) return false;
   const int32_t parts = static_cast<int32_t>(call.integer(0));
@@ -38,16 +40,48 @@ inline bool check_blocks_of(Signature& call, int32_t type) {
                 chain->type[0] != ORT_F32))
     return call.fail("a chain that does not begin with the product");
   if (!call.counts(1, 0, 4 + extra + results)) return false;
-  bool ok = call.reads(0, 2, type) && call.reads(1, type == ORT_BF16 ? 4 : 3, type) &&
-            call.may_read(2, 1) && call.reads(3, 1, ORT_I32);
+  bool ok = call.reads(0, 2, x_type) && call.reads(1, w_rank, w_type) && call.may_read(2, 1) &&
+            call.reads(3, map_rank, ORT_I32);
   for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(4 + i, 2, chain->type[i + 1]);
   for (int32_t i = 0; i < results; ++i)
     ok = ok && call.writes(4 + extra + i, 2, chain ? chain->result[i] : ORT_F32);
   return ok;
 }
 
-inline bool check_gemm_blocks(Signature& call) { return check_blocks_of(call, ORT_F32); }
-inline bool check_gemm_blocks_bf16(Signature& call) { return check_blocks_of(call, ORT_BF16); }
+inline bool check_gemm_blocks(Signature& call) {
+  return check_stored(call, ORT_F32, 3, ORT_F32, 1);
+}
+inline bool check_gemm_blocks_bf16(Signature& call) {
+  return check_stored(call, ORT_BF16, 4, ORT_BF16, 1);
+}
+
+inline GemmJob stored_job(Run& run, const Call& call, const Box* views) {
+  GemmJob gemm = {};
+  gemm.isa = run.host.isa;
+  gemm.type = call.chain_type();
+  gemm.chain = gemm.type ? gemm.isa->chain[call.chain] : nullptr;
+  gemm.x = &views[0], gemm.w = &views[1];
+  gemm.bias = views[2].data ? &views[2] : nullptr;
+  gemm.extra = &views[4];
+  gemm.results = gemm.extra + (gemm.type ? gemm.type->operands - 1 : 0);
+  gemm.parts = static_cast<int32_t>(call.ints[0]);
+  gemm.items = 1;
+  return gemm;
+}
+
+// Whether bias, results and the chain's operands are as wide and long as the product, whose
+// columns this counts.
+inline bool stored_results(GemmJob& gemm) {
+  bool ok = true;
+  for (int32_t i = 0; i < gemm.parts; ++i)
+    ok = ok && !__builtin_add_overflow(gemm.n, gemm.results[i].dims[1], &gemm.n);
+  ok = ok && (!gemm.bias || (gemm.bias->is(gemm.n) && (gemm.n <= 1 || gemm.bias->strides[0] == 1)));
+  const int32_t results = gemm.type ? gemm.type->results : gemm.parts;
+  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
+  for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
+    ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
+  return ok;
+}
 
 inline int64_t places_of_panel(const BlocksJob& job) { return job.depth / job.block; }
 
@@ -189,9 +223,7 @@ inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJo
   const Box &x = views[0], &w = views[1], &places = views[3];
   const int64_t lane = job.pairs ? 2 : 1;  // elements of x and w in four bytes
   gemm.m = x.dims[0], gemm.k = x.dims[1] / lane;
-  bool ok = true;
-  for (int32_t i = 0; i < gemm.parts; ++i)
-    ok = ok && !__builtin_add_overflow(gemm.n, gemm.results[i].dims[1], &gemm.n);
+  bool ok = stored_results(gemm);
   job.stored = w.dims[0], job.block = w.dims[1];
   ok = ok && (job.block * lane == 1 || (job.block > 0 && job.block * lane % 4 == 0)) &&
        w.dims[2] == TRACEA_PANEL && places.is(job.stored) &&
@@ -200,11 +232,6 @@ inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJo
        (job.stored == 0 || (w.strides[2] == lane && w.strides[1] == TRACEA_PANEL * lane &&
                             w.strides[0] == job.block * TRACEA_PANEL * lane)) &&
        (job.stored <= 1 || places.strides[0] == 1);
-  ok = ok && (!gemm.bias || (gemm.bias->is(gemm.n) && (gemm.n <= 1 || gemm.bias->strides[0] == 1)));
-  const int32_t results = gemm.type ? gemm.type->results : gemm.parts;
-  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
-  for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
-    ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
   if (!ok)
     return run.fault.fail("The views of a gemm_blocks do not fit together (M %lld, N %lld, K %lld).",
                           static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
@@ -226,16 +253,7 @@ inline bool blocks_shapes(Run& run, const Call& call, const Box* views, BlocksJo
 
 inline bool run_gemm_blocks(Run& run, const Call& call, const Box* views) {
   BlocksJob job = {};
-  GemmJob& gemm = job.gemm;
-  gemm.isa = run.host.isa;
-  gemm.type = call.chain_type();
-  gemm.chain = gemm.type ? gemm.isa->chain[call.chain] : nullptr;
-  gemm.x = &views[0], gemm.w = &views[1];
-  gemm.bias = views[2].data ? &views[2] : nullptr;
-  gemm.extra = &views[4];
-  gemm.results = gemm.extra + (gemm.type ? gemm.type->operands - 1 : 0);
-  gemm.parts = static_cast<int32_t>(call.ints[0]);
-  gemm.items = 1;
+  GemmJob& gemm = job.gemm = stored_job(run, call, views);
   job.pairs = call.opcode == kGemmBlocksBf16;
   job.kernel = job.pairs ? gemm.isa->gemm_blocks_bf16 : gemm.isa->gemm_blocks;
   job.all_finite = job.pairs ? gemm.isa->all_finite_bf16 : gemm.isa->all_finite;

@@ -23,7 +23,8 @@ enum Opcode : int32_t {  // as in plan.py
   kConvBf16, kConvStemBf16, kDepthwiseBf16, kWinogradBf16,
   kResize, kDeal,
   kGemmBlocksBf16,
-  kLastOpcode = kGemmBlocksBf16,
+  kGemmMasked, kGemmMaskedBf16,
+  kLastOpcode = kGemmMaskedBf16,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

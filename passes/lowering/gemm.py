@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
-from tracea_graph.ops.gemm import IN_BF16, IN_BLOCKS, LAYOUTS, PANEL, ROUNDED, GemmParams
+from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL, ROUNDED, WITH_MAP, GemmParams
 from tracea_graph.ops.program import GemmDriver, View
 from tracea_graph.passes.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, dense, matrix, over_rows
@@ -19,6 +19,11 @@ DRIVERS: tuple[GemmDriver, ...] = (
     GemmDriver(max_rows=2**31 - 1, row_chunk=256),
 )
 """Blocking per row count where nothing was tuned: the runtime's own choice."""
+
+_BY_MAP = {
+    "blocks": "gemm_blocks", "pair_blocks": "gemm_blocks_bf16",
+    "masked": "gemm_masked", "masked_bf16": "gemm_masked_bf16",
+}  # fmt: skip
 
 
 def lower_gemm(
@@ -39,11 +44,10 @@ def lower_gemm(
     into = [total] if total else [matrix(slot) for slot in slots]
     rounds = p.layout in ROUNDED
     x = rounded(w, operands[0], p.k + p.k % 2) if rounds else matrix(operands[0])
-    if p.layout in IN_BLOCKS:
+    if p.layout in WITH_MAP:
         places = dense(operands[-1].buffer, operands[-1].shape)
-        kernel = "gemm_blocks_bf16" if rounds else "gemm_blocks"
         w.call(
-            kernel, x, weight, bias, places, *views, *into,
+            _BY_MAP[p.layout], x, weight, bias, places, *views, *into,
             ints=(len(p.parts) or 1,), chain=chain,
         )  # fmt: skip
     else:

@@ -24,7 +24,7 @@ from tracea_graph.passes.sparse.zeros import Places, active_places
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["SkipZeroBlocks", "skipping"]
+__all__ = ["SkipZeroBlocks", "skipping", "sources_of"]
 
 _MOST_STORED = 0.9
 """Share of blocks above which skipping the others is not worth a proposal."""
@@ -45,7 +45,7 @@ class SkipZeroBlocks:
         if region.rule in (FACTORED, LOW_RANK):  # its panels are no longer the model's own numbers
             return
         panels = graph.weight(region.operands[1])
-        if panels is None or not (sources := _sources(graph, region)):
+        if panels is None or not (sources := sources_of(graph, region)):
             return
         zeros = self.scan.zeros.zeros(sources, panels.array)
         if not zeros.size:
@@ -80,7 +80,7 @@ def skipping(
     return Proposal(rule, (region,), (new,), weights=weights, error=error)
 
 
-def _sources(graph: TileGraph, region: Region) -> list[Weight]:
+def sources_of(graph: TileGraph, region: Region) -> list[Weight]:
     """The model's own constants a product's panels are made from."""
     values = (n.inputs[1] for n in region.nodes if n.op in ("MatMul", "Gemm"))
     found = [graph.weight(v) for v in values]

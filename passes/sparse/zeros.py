@@ -58,6 +58,7 @@ class ZeroScan:
     """
 
     looked: int = 0
+    _counts: dict[tuple[str, ...], int] = field(default_factory=dict)
     _maps: dict[tuple[str, ...], Mask] = field(default_factory=dict)
 
     def zeros(self, sources: Sequence[Weight], panels: Callable[[], npt.NDArray[Any]]) -> Mask:
@@ -72,3 +73,12 @@ class ZeroScan:
             self.looked += 1
             self._maps[key] = ~np.any(panels(), axis=2)
         return self._maps[key]
+
+    def stored(self, sources: Sequence[Weight], panels: Callable[[], npt.NDArray[Any]]) -> int:
+        """How many numbers of panels made from ``sources`` are not zero; 0 if they are dense."""
+        if all(sampled_zeros(w.array()) < LEAST_ZEROS for w in sources):
+            return 0
+        key = tuple(w.digest for w in sources)
+        if key not in self._counts:
+            self._counts[key] = int(np.count_nonzero(panels()))
+        return self._counts[key]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import convolutions
+import ml_dtypes
 import numpy as np
 import pytest
 from graphs import normal, relative_error, run_body
@@ -32,6 +33,7 @@ from tracea_graph.ops.gemm import (
     unpack_panels,
 )
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.masked import pack_masked
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.recurrent import RecurrentParams
@@ -85,6 +87,12 @@ def blocks(k: int, n: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     return pack_blocks(panels(k, n), places, block), places
 
 
+def scattered(k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Stored numbers and their map; about half of a matrix is zero."""
+    kept = np.random.default_rng(k).random((k, n)) < 0.5
+    return pack_masked(pack_panels(normal(k, n, seed=99) * kept))
+
+
 def ids(*shape: int, dtype: Any = np.int64, low: int = 0, high: int = 9) -> np.ndarray:
     return np.random.default_rng(3).integers(low, high, shape, dtype)
 
@@ -134,6 +142,25 @@ CASES = {
     "gemm, blocks, gelu, residual and norm": Case(
         GemmParams(12, 32, "blocks", True, GELU_RESIDUAL, LAYER, block=4),
         (X, blocks(12, 32, 4)[0], (32,), (2, 5, 32), (32,), (32,), blocks(12, 32, 4)[1]),
+    ),
+    **{
+        f"gemm, scattered zeros, K = {k}": Case(
+            GemmParams(k, 50, "masked", bias=True),
+            ((4, k), scattered(k, 50)[0], (50,), scattered(k, 50)[1]),
+        )
+        for k in (70, 33)
+    },
+    "gemm, scattered zeros in bf16": Case(
+        GemmParams(12, 32, "masked_bf16", True, GELU_RESIDUAL, LAYER),
+        (
+            X,
+            scattered(12, 32)[0].astype(ml_dtypes.bfloat16),
+            (32,),
+            (2, 5, 32),
+            (32,),
+            (32,),
+            scattered(12, 32)[1],
+        ),
     ),
     "gemm, N not whole panels": Case(GemmParams(12, 21), (X, panels(12, 21))),
     "gemm, one column": Case(GemmParams(12, 1, bias=True), ((3, 12), panels(12, 1), (1,))),

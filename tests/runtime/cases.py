@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from runtime.masked_cases import masked_cases
 from runtime.recurrences import recurrent_cases
 from runtime.reductions import REDUCED_CHAINS, reduction_cases
 from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
@@ -617,4 +618,5 @@ def all_cases() -> tuple[Case, ...]:
         *reduction_cases(),
         *recurrent_cases(),
         *sparse_cases(),
+        *masked_cases(),
     )

@@ -17,7 +17,7 @@ from tracea_graph.ops.gemm import pack_block_pairs, pack_blocks, pack_panels
 from tracea_graph.ops.program import Call
 from tracea_graph.passes.sparse.zeros import active_places
 
-__all__ = ["SPARSE_CHAIN", "sparse_cases", "with_zeros"]
+__all__ = ["SPARSE_CHAIN", "infinite", "sparse_cases", "with_zeros"]
 
 Array = npt.NDArray[Any]
 SPARSE_CHAIN = Chain(

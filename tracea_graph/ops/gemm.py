@@ -12,6 +12,9 @@ A matrix of which only some blocks are not zero is stored as those blocks of its
 ``[blocks][block][16]`` (``block`` steps of k each), and the L1 map of its tile grid: the int32
 places of the stored blocks, counted panel by panel and along k in each, in ascending order.  The
 map is the last operand.  In bf16 such blocks are ``[blocks][block / 2][16][2]``.
+
+A matrix whose zeros lie anywhere is stored, for products of few rows, as its other numbers and a
+map with a bit for each place (``masked``), the last operand too; the numbers may be in bf16.
 """
 
 from __future__ import annotations
@@ -27,26 +30,33 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.masked import spell_masked, unpack_masked
 from tracea_graph.ops.norm import Norm
 
 __all__ = [
-    "BF16_SINCE", "BLOCKS", "IN_BF16", "IN_BLOCKS", "PANEL", "ROUNDED", "SCATTER_SINCE",
-    "GemmParams", "pack_block_pairs", "pack_blocks", "pack_pairs", "pack_panels",
+    "BF16_SINCE", "BLOCKS", "IN_BF16", "IN_BLOCKS", "MASKED", "PANEL", "ROUNDED", "SCATTER_SINCE",
+    "WITH_MAP", "GemmParams", "pack_block_pairs", "pack_blocks", "pack_pairs", "pack_panels",
     "unpack_block_pairs", "unpack_blocks", "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 
 PANEL = 16
 MAX_PARTS = 16
-LAYOUTS = ("panels", "kn", "nk", "pairs", "mixed", "blocks", "pair_blocks")
+LAYOUTS = (
+    "panels", "kn", "nk", "pairs", "mixed", "blocks", "pair_blocks", "masked", "masked_bf16",
+)  # fmt: skip
 """Packed panels; plain ``[K, N]``; plain ``[N, K]``; panels in bf16, x rounded to bf16 as well;
 panels in bf16, x in float32 (K even); the blocks of panels that are not zero; those in bf16, x
-rounded to bf16 as well."""
+rounded to bf16 as well; the numbers that are not zero, x in float32; those in bf16, x in
+float32."""
 BLOCKS = (1, 4, 16, 32, 64)
 """Steps of k in a block of sixteen columns."""
 SCATTER_SINCE = 11
 """The opset from which ScatterND, which bodies place blocks with, counts from the end."""
 IN_BF16 = ("pairs", "mixed")
 IN_BLOCKS = ("blocks", "pair_blocks")
+MASKED = ("masked", "masked_bf16")
+WITH_MAP = (*IN_BLOCKS, *MASKED)
+"""Layouts whose map is the last operand."""
 ROUNDED = ("pairs", "pair_blocks")
 """Layouts that read x in bf16."""
 BF16_SINCE = 13
@@ -175,7 +185,7 @@ class GemmParams:
     @property
     def operands(self) -> int:
         affine = self.norm.operands if self.norm else 0
-        return 2 + self.bias + self.extras + affine + (self.layout in IN_BLOCKS)
+        return 2 + self.bias + self.extras + affine + (self.layout in WITH_MAP)
 
     def split(
         self, items: Sequence[Any]
@@ -214,6 +224,9 @@ class GemmParams:
         return [y, total] if self.keep_sum else [y]
 
     def _plain(self, w: Floats, places: npt.NDArray[Any]) -> Floats:
+        if self.layout in MASKED:
+            numbers = w if self.layout == "masked" else np.asarray(w, np.float32)
+            return unpack_panels(unpack_masked(numbers, places, self.k), self.n)
         if self.layout in IN_BLOCKS:
             stored = w if self.layout == "blocks" else unpack_block_pairs(w)
             return unpack_blocks(stored, places, self.k, self.n)
@@ -228,6 +241,10 @@ class GemmParams:
         x, w, bias, extras, affine = self.split(b.inputs)
         if self.layout in IN_BLOCKS:
             w = self._spell_blocks(b, w, b.inputs[-1])
+        elif self.layout in MASKED:
+            if self.layout == "masked_bf16":
+                w = b("Cast", w, to=DType.F32.onnx)
+            w = spell_masked(b, w, b.inputs[-1], -(-self.n // PANEL), self.k)
         acc = b("MatMul", x, self._spell_weight(b, w))
         if bias is not None:
             acc = b("Add", acc, bias)
@@ -254,7 +271,7 @@ class GemmParams:
                 wide = b.slice_last(wide, 0, self.k, 0)
             return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide
         wide = b("Reshape", b("Transpose", w, perm=(1, 0, 2)), b.ints(0, -1))
-        if self.k % max(self.block, 1):
+        if self.k % (2 if self.layout in MASKED else max(self.block, 1)):
             wide = b.slice_last(wide, 0, self.k, 0)
         return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide
 

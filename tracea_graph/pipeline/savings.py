@@ -1,6 +1,7 @@
 """What structure in the weights saves: bytes of the stored weights, group by group.
 
 zero blocks        the panels of the dense matrix    ->    stored blocks and their map
+scattered zeros    the same                          ->    stored numbers and their map
 exact, low rank    the same, with its last product   ->    either factor
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set
 from math import prod
 
-from tracea_graph.ops.gemm import IN_BLOCKS, PANEL, GemmParams
+from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, PANEL, WITH_MAP, GemmParams
 from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.views import SavingRow
@@ -28,6 +29,8 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
             continue
         if params.layout in IN_BLOCKS:
             technique = f"zero blocks, {params.block} × {PANEL}"
+        elif params.layout in MASKED:
+            technique = "scattered zeros"
         elif items[0].region.rule in _RANKS:
             technique = _RANKS[items[0].region.rule]
         else:
@@ -41,7 +44,7 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
 def _stored_bytes(planned: Assembly, item: Placed) -> int:
     """Of the matrix, and of its map if it has one."""
     params, operands = item.region.params, item.region.operands
-    names = (operands[1], *([operands[-1]] if params.layout in IN_BLOCKS else []))
+    names = (operands[1], *([operands[-1]] if params.layout in WITH_MAP else []))
     return sum(planned.graph.weights[name].nbytes for name in names)
 
 

@@ -19,7 +19,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import WINOGRAD
-from tracea_graph.ops.gemm import IN_BLOCKS, GemmParams
+from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -51,6 +51,8 @@ OVERLAPPING = (
 
 _MANY_ROWS = 64
 """Rows from which a product of ONNX Runtime runs at full speed."""
+_STEP_ROWS, _BLOCK_ROWS = 4.0, 12.0
+"""Rows that a stored step of k takes as long as at least, and a block of them beside its steps."""
 _QUERY_BLOCK = 40
 """Keys a block of queries sees beyond the window of one."""
 
@@ -75,9 +77,13 @@ def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> E
         + (p.epilogue.flops if p.epilogue else 0)
         + (t.instructions["fused norm"] if p.norm else 0)
     )
+    if p.layout in MASKED:
+        placing = t.instructions["fused placing"] * p.k * p.n
+        return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside + placing)
     if p.layout in IN_BLOCKS:
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
-        product = 2.0 * rows * stored / t.shares[f"FusedGemm block {p.block}"]
+        busy = max(rows, _STEP_ROWS + _BLOCK_ROWS / p.block)
+        product = 2.0 * busy * stored / t.shares[f"FusedGemm block {p.block}"]
         return Effort(product, count * beside + t.instructions["fused packing"] * rows * p.k)
     return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside)
 

@@ -1,0 +1,80 @@
+"""Products of few rows that read only the numbers of their constant matrix that are not zero.
+
+FusedGemm(x, panels)    ->    FusedGemm(x, stored numbers, map)        x has at most 4 rows
+
+Such a product takes as long as its matrix takes to come from memory, so bytes are what counts: a
+bit for each place, and the numbers.  Exact: the kernel multiplies by the zeros too.  The cost
+model chooses between this, blocks and the dense form; timing decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight, product
+from tracea_graph.ops.gemm import PANEL, SCATTER_SINCE, GemmParams
+from tracea_graph.ops.masked import map_words, pack_masked
+from tracea_graph.passes.regions import fused
+from tracea_graph.passes.sparse.block_sparse import sources_of
+from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
+from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["SkipScatteredZeros"]
+
+_MOST_ROWS = 4
+"""Rows up to which the matrix's way from memory is what takes time."""
+_MOST_STORED = 0.8
+"""Share of numbers above which nothing is gained: a bit for each place costs 3 % of a number."""
+
+
+@dataclass(frozen=True)
+class SkipScatteredZeros:
+    """A product of at most four rows over packed float32 weights reads what is not zero."""
+
+    scan: WeightScan = field(default_factory=WeightScan)
+    name: str = "unstructured"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, GemmParams) or params.layout != "panels":
+            return
+        if region.rule in (FACTORED, LOW_RANK):  # its panels are no longer the model's own numbers
+            return
+        panels = graph.weight(region.operands[1])
+        if panels is None or not (sources := sources_of(graph, region)):
+            return
+        count = self.scan.zeros.stored(sources, panels.array)
+        if not 0 < count <= _MOST_STORED * params.k * params.n:
+            return
+        if graph.opset < SCATTER_SINCE:
+            reason = f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
+            yield Miss(self.name, region.id, reason)
+            return
+        shape = graph.spec(region.operands[0]).shape
+        rows = product(shape[:-1]) if shape else None
+        if not isinstance(rows, int) or rows > _MOST_ROWS:
+            said = f"{rows} rows" if isinstance(rows, int) else "any number of rows"
+            reason = f"{region.operands[0]!r} has {said}: scattered zeros gain up to {_MOST_ROWS}"
+            yield Miss(self.name, region.id, reason)
+            return
+        yield _reading(self.name, region, panels, count)
+
+
+def _reading(rule: str, region: Region, panels: Weight, count: int) -> Proposal:
+    params: GemmParams = dataclasses.replace(region.params, layout="masked")
+
+    def packed() -> tuple[Array, Array]:
+        return pack_masked(np.asarray(panels.array(), np.float32))
+
+    words = (-(-params.n // PANEL), map_words(params.k))
+    stored = Weight(f"{panels.name}_numbers", DType.F32, (count,), lambda: packed()[0])
+    at = Weight(f"{panels.name}_bits", DType.I32, words, lambda: packed()[1])
+    operands = (region.operands[0], stored.name, *region.operands[2:], at.name)
+    new = fused(rule, params, operands, region.results, [region])
+    return Proposal(rule, (region,), (new,), weights={w.name: w for w in (stored, at)})
