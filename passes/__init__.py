@@ -39,7 +39,7 @@ from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRe
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.passes.sparse.unstructured import SkipScatteredZeros
+from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
 from tracea_graph.rewrite import Phase, RulePass
 
@@ -219,7 +219,8 @@ def phases(
     blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
     rules = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
     smaller = (Phase("compress", rules),) if compressed else ()
-    skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), SkipScatteredZeros(scan))
+    scattered = SkipScatteredZeros(scan, FEW_ROWS if precision == "fp32" else 1)
+    skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), scattered)
     sparse = Phase("sparsity", (*skipping, *near))
     last = Phase(CONNECT, (trunk.ConnectBlocks(),))
     return (*exact, *smaller, sparse, *_lower(precision), last)

@@ -199,12 +199,31 @@ inline void prefetch_blocks(const BlocksJob& job, int64_t panel, int64_t end, in
     __builtin_prefetch(from + i * line, 0, 2);
 }
 
+// Where part `part` of a chunk's tasks begins: each has about as much work, which is stored steps
+// of k and what a panel takes beside them.
+inline int64_t part_begins(const BlocksJob& job, int64_t part) {
+  constexpr int64_t kPanelSteps = 16;
+  const int64_t panels = ceil_div(job.gemm.n, TRACEA_PANEL);
+  const auto work = [&](int64_t panel) {
+    return job.starts[panel] * job.block + panel * kPanelSteps;
+  };
+  const int64_t wanted = work(panels) / job.tasks_per_chunk * part;
+  if (part >= job.tasks_per_chunk) return panels;
+  int64_t low = 0, high = panels;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (work(middle) < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 inline void blocks_task(void* usr, size_t index) {
   const BlocksJob& job = *static_cast<const BlocksJob*>(usr);
   const int64_t task = static_cast<int64_t>(index);
   const int64_t chunk = task / job.tasks_per_chunk;
-  const int64_t first = task % job.tasks_per_chunk * job.panels_per_task;
-  const int64_t last = least(ceil_div(job.gemm.n, TRACEA_PANEL), first + job.panels_per_task);
+  const int64_t first = part_begins(job, task % job.tasks_per_chunk);
+  const int64_t last = part_begins(job, task % job.tasks_per_chunk + 1);
   const int64_t begin = chunk * job.groups_per_chunk;
   const int64_t count = least(job.groups - begin, job.groups_per_chunk);
   // Tasks of a chunk begin with different groups, so that each packs some of them.

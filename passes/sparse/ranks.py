@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Weight
+from tracea_graph.passes.sparse.blas import one_thread
 
 __all__ = ["EPSILON", "RankScan", "exact_factors", "largest_rank"]
 
@@ -99,9 +100,10 @@ class RankScan:
         if any(d != 1 for d in lead) or not limit or matrix in self._full:
             return None
         array: Floats = np.asarray(matrix.array(), np.float32).reshape(k, n)
-        if not _may_be_low(array, limit, np.random.default_rng(0)):
-            self._full.add(matrix)
-            return None
-        if matrix.digest not in self._found:
-            self._found[matrix.digest] = exact_factors(array)
+        with one_thread():
+            if not _may_be_low(array, limit, np.random.default_rng(0)):
+                self._full.add(matrix)
+                return None
+            if matrix.digest not in self._found:
+                self._found[matrix.digest] = exact_factors(array)
         return self._found[matrix.digest]

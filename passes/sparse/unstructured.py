@@ -25,10 +25,10 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["SkipScatteredZeros"]
+__all__ = ["FEW_ROWS", "SkipScatteredZeros"]
 
-_MOST_ROWS = 4
-"""Rows up to which the matrix's way from memory is what takes time."""
+FEW_ROWS = 4
+"""Rows up to which the matrix's way from memory is what takes time; one where it is in bf16."""
 _MOST_STORED = 0.8
 """Share of numbers above which nothing is gained: a bit for each place costs 3 % of a number."""
 
@@ -38,6 +38,7 @@ class SkipScatteredZeros:
     """A product of at most four rows over packed float32 weights reads what is not zero."""
 
     scan: WeightScan = field(default_factory=WeightScan)
+    most_rows: int = FEW_ROWS
     name: str = "unstructured"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -58,9 +59,11 @@ class SkipScatteredZeros:
             return
         shape = graph.spec(region.operands[0]).shape
         rows = product(shape[:-1]) if shape else None
-        if not isinstance(rows, int) or rows > _MOST_ROWS:
+        if not isinstance(rows, int) or rows > self.most_rows:
             said = f"{rows} rows" if isinstance(rows, int) else "any number of rows"
-            reason = f"{region.operands[0]!r} has {said}: scattered zeros gain up to {_MOST_ROWS}"
+            reason = (
+                f"{region.operands[0]!r} has {said}: scattered zeros gain up to {self.most_rows}"
+            )
             yield Miss(self.name, region.id, reason)
             return
         yield _reading(self.name, region, panels, count)

@@ -49,12 +49,10 @@ OVERLAPPING = (
 )
 """One pass each; norms and look-ups take several passes over a row."""
 
-_STEP_ROWS, _BLOCK_ROWS = 4.0, 12.0
-"""Rows that a step of k takes as long as at least, and a block beside its steps."""
-_PLACING = 2.0
-"""Vector instructions per element of a matrix whose stored numbers are first put in place."""
 _MANY_ROWS = 64
 """Rows from which a product of ONNX Runtime runs at full speed."""
+_STEP_ROWS, _BLOCK_ROWS = 4.0, 12.0
+"""Rows that a stored step of k takes as long as at least, and a block of them beside its steps."""
 _QUERY_BLOCK = 40
 """Keys a block of queries sees beyond the window of one."""
 
@@ -80,8 +78,8 @@ def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> E
         + (t.instructions["fused norm"] if p.norm else 0)
     )
     if p.layout in MASKED:
-        product = 2.0 * count * p.k / t.shares["FusedGemm"]
-        return Effort(product, count * beside + _PLACING * p.k * p.n)
+        placing = t.instructions["fused placing"] * p.k * p.n
+        return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside + placing)
     if p.layout in IN_BLOCKS:
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
         busy = max(rows, _STEP_ROWS + _BLOCK_ROWS / p.block)
