@@ -82,6 +82,13 @@ def test_a_precision_this_machine_lacks_falls_back() -> None:
     assert "this processor lacks; no variant of gemm has f16" in decision.precision_note
 
 
+def test_bf16_that_was_not_measured_is_not_taken_for_missing() -> None:
+    cpu, figures = machine(*LEVELS)
+    cpu = replace(cpu, extras=("avx512_bf16",))
+    decision = plan_kernel("gemm", SHAPES["gemm"], "bf16", cpu, figures)
+    assert (decision.precision, decision.winner.isa) == ("bf16", "avx512bf16")
+
+
 def test_a_cap_rules_out_higher_levels() -> None:
     decision = decide(cap="avx2")
     assert decision.winner.isa == "avx2"
