@@ -66,6 +66,7 @@ def test_several_models_that_would_overwrite_each_other(
     (home / "a").mkdir()
     product(home / "a" / "good.onnx")
     assert "are both written to" in refused(capsys, "good.onnx", "a/good.onnx", "-o", "out")
+    assert "good.onnx is given twice" in refused(capsys, "good.onnx", "good.onnx", "-o", "out")
     assert "must be a folder" in refused(capsys, "good.onnx", "a/good.onnx", "-o", "out.onnx")
     product(home / "good.tracea.onnx")
     assert "is written there" in refused(capsys, "good.onnx", "good.tracea.onnx")

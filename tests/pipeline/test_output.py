@@ -136,6 +136,24 @@ def test_a_disk_that_refuses_is_a_usage_error(paths: Paths, code: int) -> None:
         raise OSError(code, "No", "there")
 
 
+def test_a_file_that_cannot_be_written_has_the_name_it_would_have_had(paths: Paths) -> None:
+    with pytest.raises(UsageError) as caught, staging(paths, ()) as stage:
+        raise OSError(errno.ENOSPC, "No", str(stage.report))
+    assert str(caught.value) == f"cannot write {paths.report}: No"
+
+
+def test_a_folder_that_takes_no_files_is_named(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(prefix: str, dir: Path) -> str:
+        raise OSError(errno.EROFS, "No", f"{dir}/{prefix}x")
+
+    monkeypatch.setattr("tracea_graph.pipeline.output.tempfile.mkdtemp", refuse)
+    with pytest.raises(UsageError) as caught, staging(paths, ()):
+        pass
+    assert str(caught.value) == f"cannot write {paths.model.parent}: No"
+
+
 def test_other_failures_of_the_system_are_not_blamed_on_the_output(paths: Paths) -> None:
     with pytest.raises(OSError, match="out of processes"), staging(paths, ()):
         raise OSError(errno.EAGAIN, "out of processes")

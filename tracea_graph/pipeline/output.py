@@ -24,6 +24,8 @@ __all__ = [
 ]  # fmt: skip
 
 _DATA = re.compile(r"\.[0-9a-f]{10}\.data")
+_STAGED = ".tracea-"
+"""How the names of private folders beside an output begin."""
 _LIBRARY_MARKS = (re.compile(rb"tracea\.[0-9a-f]{10}\0"), re.compile(rb"RegisterCustomOps\0"))
 _UNWRITABLE = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
@@ -88,6 +90,8 @@ def paths_of_all(
         if (input_there := read.get(_mark(paths.model))) is not None:
             raise UsageError(f"{input_there} is to be read, but {source} is written there")
         if (other := written.setdefault(paths.model.absolute(), source)) is not source:
+            if other == source:
+                raise UsageError(f"{source} is given twice")
             raise UsageError(f"{other} and {source} are both written to {paths.model}")
     return every
 
@@ -168,19 +172,30 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
     made = not home.exists()
     try:
         home.mkdir(exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".tracea-", dir=home))
+        folder = Path(tempfile.mkdtemp(prefix=_STAGED, dir=home))
         yield Stage(folder, paths, tuple(inputs))
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        where = error.filename if isinstance(error.filename, str) else paths.model
-        raise UsageError(f"cannot write {where}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot write {_meant(error.filename, home, paths)}: {error.strerror}"
+        ) from error
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         if made:
             with suppress(OSError):  # it holds results, or could not be made
                 home.rmdir()
+
+
+def _meant(file: object, home: Path, paths: Paths) -> Path:
+    """The file of the result that could not be written, whatever it is called while staged."""
+    if not isinstance(file, str):
+        return paths.model
+    found = Path(file)
+    if found.name.startswith(_STAGED):
+        return home
+    return home / found.name if found.parent.name.startswith(_STAGED) else found
 
 
 def _check_folder(folder: Path) -> None:

@@ -121,6 +121,7 @@ def _settlement(path: Path, variants: _Variants, decision: Decision) -> Settleme
     total = {
         f"{n} thread{'s' * (n != 1)}, {label}": r.median
         for (n, label), r in decision.total.items()
+        if decision.candidate is not None
     }
     machine = fingerprint(profile_cpu())
     return Settlement(str(path), rows, total, versions(), machine, decision.notes)

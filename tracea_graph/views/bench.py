@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.views.text import plain
+from tracea_graph.views.text import plain, three_digits
 
 __all__ = ["BenchReport", "BenchRow", "made_with", "render_bench"]
 
@@ -106,7 +106,7 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
 
 
 def _cells(row: BenchRow, baseline: bool) -> tuple[str | Text, ...]:
-    times = (f"{row.median:.3g} ms", f"{row.least:.3g} ms")
+    times = (f"{three_digits(row.median)} ms", f"{three_digits(row.least)} ms")
     if baseline:
         return (Text(plain(row.entrant)), *times, "1", "", "", _kernels(row))
     bounds = f"{row.low:.2f}–{row.high:.2f}"

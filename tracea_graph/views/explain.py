@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.views.report import RuleRow, unnamed
-from tracea_graph.views.text import cell, new_table, plain, render_rules
+from tracea_graph.views.text import cell, new_table, plain, render_rules, three_digits
 
 __all__ = ["Explanation", "Story", "render_explanation", "render_node"]
 
@@ -97,7 +97,7 @@ def _parts(told: Explanation) -> Iterator[RenderableType]:
                 cell(first.op), str(len(group)), cell(", ".join(first.steps)),
                 cell(_counted(first.kinds)), _times(first), cell(first.measured),
             )  # fmt: skip
-        yield table
+        yield from ("", table)
     if left:
         table = new_table("left as they are")
         table.add_column("operator", no_wrap=True)
@@ -107,10 +107,11 @@ def _parts(told: Explanation) -> Iterator[RenderableType]:
         for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
             total = sum(s.after_us for s in group)
             said = "; ".join(_whys(group))
-            table.add_row(cell(op), str(len(group)), f"{total:.3g}", cell(said))
-        yield table
+            table.add_row(cell(op), str(len(group)), three_digits(total), cell(said))
+        yield from ("", table)
     if told.rules:
-        yield render_rules(told.rules)
+        yield from ("", render_rules(told.rules))
+    yield ""
     yield Text("tracea explain MODEL --node NAME tells the story of one operator")
 
 
@@ -152,8 +153,8 @@ def _story(story: Story) -> Iterator[RenderableType]:
 
 def _times(story: Story) -> str:
     if not story.rule:
-        return f"{story.after_us:.3g}"
-    return f"{story.before_us:.3g} → {story.after_us:.3g}"
+        return three_digits(story.after_us)
+    return f"{three_digits(story.before_us)} → {three_digits(story.after_us)}"
 
 
 def _counted(kinds: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from tracea_graph.views.text import cell, new_table
+from tracea_graph.views.text import cell, new_table, three_digits
 from tracea_graph.views.tuning import escape_xml
 
 __all__ = ["SweepPoint", "pareto", "pareto_svg", "render_sweep"]
@@ -55,8 +55,8 @@ def render_sweep(points: Sequence[SweepPoint]) -> Table:
         table.add_row(
             f"{p.budget:g}",
             f"{p.error:.2g}",
-            f"{p.original_ms:.3g} ms",
-            f"{p.ms:.3g} ms",
+            f"{three_digits(p.original_ms)} ms",
+            f"{three_digits(p.ms)} ms",
             f"{p.speedup:.2f}×",
             str(p.layers),
             "yes" if p in front else "",

@@ -78,8 +78,8 @@ def _timings(title: str, rows: Sequence[TimingRow]) -> Table:
         table.add_row(
             cell(row.binding),
             str(row.threads),
-            f"{row.before_ms:.3g} ms",
-            f"{row.after_ms:.3g} ms",
+            f"{three_digits(row.before_ms)} ms",
+            f"{three_digits(row.after_ms)} ms",
             f"{row.ratio:.2f}×",
             f"{row.low:.2f}–{row.high:.2f}",
             str(row.pairs),
@@ -152,7 +152,7 @@ def _compressed(rows: Sequence[CompressionRow]) -> Table:
             f"{row.predicted:.2g}",
             held,
             f"{row.output:.2g}",
-            f"{row.saved / 1000:.3g} ms",
+            f"{three_digits(row.saved / 1000)} ms",
             "yes" if row.kept else "no",
         )
     return table
@@ -187,6 +187,11 @@ def new_table(title: str) -> Table:
         show_edge=False,
         pad_edge=False,
     )
+
+
+def three_digits(number: float) -> str:
+    """Three significant digits, never with an exponent above: ``0.0123``, ``4.57``, ``2560``."""
+    return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
 
 
 def cell(text: str) -> Text:
