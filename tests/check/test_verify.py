@@ -55,6 +55,14 @@ def test_nan_and_infinities_must_lie_in_the_same_places(tmp_path):
     assert found.status == "failed" and "NaN or infinities" in found.sentence
 
 
+def test_answers_without_a_finite_number_prove_nothing(tmp_path):
+    feeds = {"one": {"x": np.full((3, 8), np.nan, np.float32)}}
+    found = outcome(tmp_path, MATMUL, MATMUL, feeds, weights={"w": W})
+    assert found.status == "inconclusive" and "nothing but NaN" in found.sentence
+    found = outcome(tmp_path, MATMUL, MATMUL, {**feeds, **FEEDS}, weights={"w": W})
+    assert found.status == "passed"
+
+
 def test_a_changed_interface_fails(tmp_path):
     renamed = MATMUL.replace("y", "z")
     found = outcome(tmp_path, MATMUL, renamed, weights={"w": W})

@@ -12,7 +12,7 @@ from cli.support import LEGAL, refused
 from tiny import transformer
 
 from tracea_graph import Options, api
-from tracea_graph.cli import optimize_main
+from tracea_graph.cli import main, optimize_main
 from tracea_graph.errors import UsageError
 
 
@@ -113,6 +113,17 @@ def test_a_bug_is_one_line_too(
     )
     assert optimize_main(["good.onnx", "-v"]) == 70
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_stdout_on_a_full_disk(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert main(["explain", "good.onnx"]) == 2
+        assert main(["explain", "good.onnx"]) == 0, "the rest goes nowhere"
+    said = "error: the output cannot be written: No space left on device\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.compiler

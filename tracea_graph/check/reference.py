@@ -7,7 +7,7 @@ in the place of the operators that draw them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -124,7 +124,11 @@ def _reference(
     on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
     inner = set(extra) - {port.name for port in info.outputs}
     off = {k: {n: a for n, a in v.items() if n not in inner} for k, v in raw.items()}
-    trouble = _trouble(raw, rejected, stable) or overturned(raw.values(), watched)
+    trouble = (
+        _trouble(raw, rejected, stable)
+        or _endless(off.values())
+        or overturned(raw.values(), watched)
+    )
     kept = scores | off.get(first or "", {}).keys()
     raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
     on = {**off, **on}
@@ -180,6 +184,14 @@ def _trouble(runs: Mapping[str, Outputs], rejected: Mapping[str, str], stable: b
         first = next(iter(rejected.values()), "there were none")
         return f"the original rejects every input tried ({first}); give real ones with --data"
     return "" if stable else "the original answers differently each time it runs"
+
+
+def _endless(runs: Collection[Outputs]) -> str:
+    """Why answers without a finite number compare nothing; empty if there is one."""
+    arrays = [a for run in runs for a in run.values() if a.size]
+    if not arrays or any(not is_float(a) or np.isfinite(a).any() for a in arrays):
+        return ""
+    return "the original answers nothing but NaN and infinities; give other inputs with --data"
 
 
 def _same(a: Outputs, b: Outputs) -> bool:

@@ -116,8 +116,10 @@ def _import(cache: TuningCache, name: str) -> int:
     """Take over the entries of a file, all or none."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{name} cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{name} is no text") from None
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror}") from None
     entries = list(_entries(text, name))
     for key, entry in entries:
         cache.put(key, entry)

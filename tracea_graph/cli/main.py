@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -27,7 +28,7 @@ from tracea_graph.cli.sweep import run_sweep
 from tracea_graph.cli.tune import run_tune, run_tune_report, run_worker, whole_command
 from tracea_graph.cli.verify import run_strip, run_verify
 from tracea_graph.config import Options
-from tracea_graph.errors import BuildError, TraceaError
+from tracea_graph.errors import BuildError, TraceaError, UsageError
 from tracea_graph.pipeline.explaining import explain
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
 from tracea_graph.pipeline.targets import levels_of
@@ -99,9 +100,12 @@ def _guarded(
         words = whole_command(sys.argv[1:] if argv is None else argv)
         args = parser().parse_args(with_config(words))
         verbose = getattr(args, "verbose", 0)
-        return run(args)
+        code = run(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except BrokenPipeError:  # whoever read the output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 0
     except KeyboardInterrupt:
         _complain(
@@ -123,10 +127,21 @@ def _failed(error: Exception, verbose: int, model: Path | None = None) -> int:
     if isinstance(error, MemoryError):
         _complain(f"{about}there is not enough memory for this model")
         return INTERNAL
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        _drop_stdout()
+        place = f"{error.filename}" if error.filename else "the output"
+        _complain(f"{about}{place} cannot be written: {error.strerror}")
+        return UsageError.exit_code
     if verbose:
         traceback.print_exception(error)
     _complain(f"{about}{type(error).__name__}: {error} (a bug; -v shows where)")
     return INTERNAL
+
+
+def _drop_stdout() -> None:
+    """What stdout did not take is not tried again at the end."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(sentence: str) -> None:

@@ -79,8 +79,10 @@ def _patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path} cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--config {path} is no text") from None
+    except OSError as error:
+        raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"--config {path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
