@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 __all__ = ["drawn", "models"]
 
-OPSETS = (17, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24)
+OPSETS = (17, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24, 25, 26)
 _HEAVY = PRODUCTS + WINDOWS + ATTENDING
 GROUPS = (_HEAVY, _HEAVY, POINTWISE, ROWS, MOVES)
 
