@@ -103,7 +103,11 @@ def sweep(
     for i in range(times):
         folder = tmp_path / str(i)
         shutil.copytree(earlier, folder)
-        stopped += killed(model, folder, whole * (i + chance.random()) / times)
+        start = time.monotonic()
+        if killed(model, folder, whole * (i + chance.random()) / times):
+            stopped += 1
+        else:  # the machine was busier when the whole run was timed
+            whole = min(whole, time.monotonic() - start)
         seen.add(check(folder, expected))
         names = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
         assert names == {"out.onnx", "out.so", "out.json"}
