@@ -84,7 +84,7 @@ def test_a_precision_this_machine_lacks_falls_back() -> None:
 
 def test_bf16_that_was_not_measured_is_not_taken_for_missing() -> None:
     cpu, figures = machine(*LEVELS)
-    cpu = replace(cpu, extras=("avx512_bf16",))
+    cpu = replace(cpu, extras=("avx512_bf16", "avx512_vnni"))
     decision = plan_kernel("gemm", SHAPES["gemm"], "bf16", cpu, figures)
     assert (decision.precision, decision.winner.isa) == ("bf16", "avx512bf16")
 

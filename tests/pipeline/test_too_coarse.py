@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tracea_graph.check.decide import Candidate, Decision, Group, Verdict
 from tracea_graph.check.verify import Verification
 from tracea_graph.config import Options
+from tracea_graph.pipeline import judging
 from tracea_graph.pipeline.judging import Judge
 
 COUNTS = {"bf16-conv": 20, "bf16": 8, "int16": 8}
@@ -32,7 +37,7 @@ class Strict(Judge):
 
     def _wrong(self, dropped: frozenset[str]) -> bool:
         self.asked += 1
-        ends = {key.split()[0]: int(key.split()[1]) for key in dropped}
+        ends = {key.split()[0]: int(key.split()[1]) for key in dropped if " " in key}
         whole = not self.too or ends.get(self.too) == COUNTS[self.too]
         return ends.get(self.rule, 0) < self.needed or not whole
 
@@ -75,3 +80,55 @@ def test_float32_where_integers_are_too_coarse_as_well() -> None:
 def test_nothing_where_no_rule_is_enough() -> None:
     assert not judge(needed=21)._too_coarse()
     assert not judge("fp32")._too_coarse()
+
+
+# ---- after timing ------------------------------------------------------------------------
+
+
+class Candidates(Shop):
+    """Builds of a model with the groups ``slow`` and ``fast``, told by what was dropped."""
+
+    planner = None
+
+    def build(self, dropped: frozenset[str]) -> Any:
+        groups = {key: [] for key in ("slow", "fast") if key not in dropped}
+        assembly = SimpleNamespace(groups=groups, graph=None)
+        return SimpleNamespace(
+            model=Path("m"), library=Path("l"), assembly=assembly, dropped=dropped
+        )
+
+
+@dataclass
+class Cancelling(Strict):
+    """Roundings of ``fast`` alone are too coarse; those of both groups cancel."""
+
+    def check(self, candidate: Any, isas: tuple[str, ...] = ()) -> Verification:
+        alone = "slow" in candidate.dropped
+        failed = alone and self._wrong(candidate.dropped)
+        return Verification("failed" if failed else "passed", "it was wrong", (), {}, 1e-2)
+
+
+def without_slow(
+    original: Path, groups: Sequence[Group], build: Any, *_: Any, **__: Any
+) -> Decision:
+    """A decision that finds every group faster but ``slow``."""
+    verdicts = tuple(Verdict(g, g.key != "slow", "measured") for g in groups)
+    dropped = frozenset(v.group.key for v in verdicts if not v.kept)
+    return Decision(frozenset(), verdicts, {}, cast(Candidate, build(dropped)))
+
+
+def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "decide", without_slow)
+    monkeypatch.setattr(Judge, "_timed", lambda _: {})
+    shop = Candidates()
+    one = Cancelling(
+        cast(Any, SimpleNamespace(path=Path("m"))), cast(Any, shop), cast(Any, None),
+        Options(precision="bf16"), ("avx512",), rule="bf16", needed=3,
+    )  # fmt: skip
+    whole = shop.build(frozenset())
+    one._right = whole
+    kept = cast(Any, one.time(whole))
+    assert kept.dropped == {"slow", "bf16 3"}, "the rounding, not the run, is given up"
+    assert one.warnings == ["without bf16 in 3 of 8 places: with all of it, it was wrong"]
+    assert one.decision is not None
+    assert {v.group.key: v.kept for v in one.decision.verdicts} == {"slow": False, "fast": True}

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 
@@ -102,9 +102,15 @@ class Judge:
         if self.verification.status == "inconclusive":
             self.reason = self.verification.sentence
             return None
-        rest, first = full, self.verification.sentence
         if self.lock and self.verification.status == "failed":
-            raise VerifyError(f"the result of {self.lock.where} is wrong: {first}")
+            why = self.verification.sentence
+            raise VerifyError(f"the result of {self.lock.where} is wrong: {why}")
+        return self._within_tolerance(full)
+
+    def _within_tolerance(self, full: Built) -> Built | None:
+        """A candidate that was just verified, without the rewrites to blame for what was wrong."""
+        assert self.verification is not None
+        rest, first = full, self.verification.sentence
         self._patience_ends = monotonic() + _PATIENCE
         while self.verification.status == "failed":
             if not self.verification.loads:
@@ -117,7 +123,7 @@ class Judge:
             charge = self.verification.sentence
             self.charges |= {key.partition(" at ")[0]: charge for key in guilty}
             self.guilty |= guilty
-            rest = self.build(self.guilty)
+            rest = self.build(self.dropped)
             self.verification = self.check(rest)
         if rest.library is None and self.guilty:
             self.reason = f"every rewrite was out of tolerance: {first}"
@@ -206,9 +212,9 @@ class Judge:
         keys = {rule: self.workshop.lowered(rule) for rule in LOWERING}
         present = (tuple(rule for rule in rules if keys[rule]) for rules in RELIEFS)
         for *others, last in dict.fromkeys(filter(None, present)):
-            dropped = self.guilty | {keys[rule][-1] for rule in others}
+            dropped = self.dropped | {keys[rule][-1] for rule in others}
             places = keys[last]
-            if places[-1] in self.guilty or self._wrong(dropped | {places[-1]}):
+            if places[-1] in self.dropped or self._wrong(dropped | {places[-1]}):
                 continue
             low, high = 0, len(places)  # wrong without so many, right without so many
             while high - low > max(1, len(places) // _FRONT) and self._patient():
@@ -218,7 +224,7 @@ class Judge:
             where = f" in {high} of {len(places)} places" if high < len(places) else ""
             rules, why = ", ".join((*others, last)), self.verification.sentence
             self.warnings.append(f"without {rules}{where}: with all of it, {why}")
-            return dropped - self.guilty | {places[high - 1]}
+            return dropped - self.dropped | {places[high - 1]}
         return frozenset()
 
     def _blame(self, full: Built) -> frozenset[str]:
@@ -227,8 +233,7 @@ class Judge:
             return frozenset()
 
         def fails(kept: frozenset[str]) -> bool:
-            dropped = self.guilty | (frozenset(groups) - kept)
-            return self._wrong(dropped)
+            return self._wrong(self.dropped | (frozenset(groups) - kept))
 
         guilty = bisect(groups, fails, self._patient)
         for group in sorted(guilty):
@@ -240,7 +245,7 @@ class Judge:
         parts = self.workshop.parts(group)
 
         def fails(kept: frozenset[str]) -> bool:
-            return self._wrong(self.guilty | others | (frozenset(parts) - kept))
+            return self._wrong(self.dropped | others | (frozenset(parts) - kept))
 
         found = bisect(parts, fails, self._patient)
         return found if 0 < len(found) < len(parts) else frozenset((group,))
@@ -260,10 +265,31 @@ class Judge:
     # ---- timing ------------------------------------------------------------------------
 
     def time(self, candidate: Built | None) -> Built | None:
-        """What of the candidate was measured faster, or None."""
+        """What of the candidate was measured faster, or None.
+
+        Where roundings were given up because they gained nothing, the others no longer have to
+        add up to what was verified: what they come to is looked at again, and what is left is
+        raced as one.
+        """
         if candidate is None or self.options.keep == "legal" or self.lock:
             return candidate
-        self.decision = decide(
+        kept = self._faster(candidate, self.options.effort != "quick")
+        if kept is None or kept is self._right or not self._rounds:
+            return kept
+        self.verification = self.check(kept, self.isas[-1:])
+        if self.verification.status == "passed":
+            return kept
+        rest = self._within_tolerance(kept)
+        return self._faster(rest, apart=False) if rest else None
+
+    @property
+    def _rounds(self) -> bool:
+        return self.options.verify and self.options.precision != "fp32"
+
+    def _faster(self, candidate: Built, apart: bool) -> Built | None:
+        """What of it is measured faster; groups that were slower before stay away."""
+        before = self.decision.verdicts if self.decision else ()
+        found = decide(
             self.model.path,
             self._groups(candidate),
             self._candidate,
@@ -271,11 +297,13 @@ class Judge:
             threads=self.options.thread_counts,
             budget=self.options.budget,
             worker=Worker,
-            apart=self.options.effort != "quick",
+            apart=apart,
         )
-        self.warnings += self.decision.notes
-        if self.decision.candidate is None:
-            self.reason = self._why_nothing(self.decision)
+        self.warnings += found.notes
+        lost = tuple(v for v in before if not v.kept)
+        self.decision = replace(found, verdicts=(*lost, *found.verdicts))
+        if found.candidate is None:
+            self.reason = self._why_nothing(found)
             return None
         return self.build(self.dropped)
 
@@ -318,7 +346,7 @@ class Judge:
         ]
 
     def _candidate(self, dropped: frozenset[str]) -> Candidate:
-        built = self.build(self.guilty | dropped)
+        built = self.build(self.dropped | dropped)
         return Candidate(built.model, built.library)
 
     def build(self, dropped: frozenset[str]) -> Built:
