@@ -29,9 +29,10 @@ from tests.onnx_io.samples import (
     value,
     verbatim,
 )  # fmt: skip
-from tracea_graph.errors import GraphError, UsageError
+from tracea_graph.errors import GraphError, ModelError, UsageError
 from tracea_graph.ir import Blob, DType, Node, Weight
 from tracea_graph.onnx_io import Function, external, load, write, writer
+from tracea_graph.onnx_io.nodes import to_proto
 from tracea_graph.onnx_io.tensors import constant
 
 WIDE = 300
@@ -133,6 +134,11 @@ def test_every_kind_of_attribute_comes_back(tmp_path: Path) -> None:
     assert np.array_equal(onnx.numpy_helper.to_array(found.pop("t")), attrs.pop("t"))
     assert found == {**attrs, "s": b"text", "strings": [b"a", b"b"], "ints": [1, 2],
                      "floats": [0.5, 1.0], "none": []}  # fmt: skip
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    with pytest.raises(ModelError, match="'shape' is beyond 64 bits"):
+        to_proto(Node("Reshape", ("x",), ("y",), {"shape": (2, 2**64)}), ())
 
 
 def test_graph_attributes_are_blobs_and_come_back(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, NodeProto, numpy_helper
 
-from tracea_graph.errors import GraphError
+from tracea_graph.errors import GraphError, ModelError
 from tracea_graph.ir import Attr, Blob, Node
 from tracea_graph.onnx_io.tensors import literal
 
@@ -130,6 +130,14 @@ def _attr_of(proto: AttributeProto) -> Attr:
 
 
 def _attr_proto(name: str, value: Attr) -> AttributeProto:
+    """Raises ModelError for what a damaged model's sizes multiply to beyond 64 bits."""
+    try:
+        return _made(name, value)
+    except ValueError as error:
+        raise ModelError(f"its sizes cannot be: {name!r} is beyond 64 bits ({error})") from error
+
+
+def _made(name: str, value: Attr) -> AttributeProto:
     if isinstance(value, Blob):
         proto: AttributeProto = AttributeProto.FromString(value.data)
         proto.name = name
