@@ -221,7 +221,7 @@ class Weight:
     @property
     def count(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)  # of a damaged model's sizes it may pass 64 bits
 
     @property
     def nbytes(self) -> int:

@@ -104,6 +104,9 @@ class LiftSoftmax:
         axis = attribute(region, "axis", -1 if graph.opset >= 13 else 1)
         assert isinstance(axis, int)
         axis = axis - rank if axis >= 0 else axis
+        if not -rank <= axis < 0:
+            yield Miss(self.name, region.id, f"{value!r} has no axis {axis}")
+            return
         if graph.opset < 13 and axis != -1:
             yield Miss(self.name, region.id, "it normalises over several axes at once")
             return

@@ -189,3 +189,11 @@ def test_a_broadcast_value_is_not_absorbed() -> None:
     y = net("Softmax", net("Add", net.input("x", "batch", "seq", 16), e), axis=-1)
     trace = optimized(net.graph(y))
     assert any("is broadcast" in r for r in reasons(trace, "reduce-prologue"))
+
+
+def test_an_axis_that_is_not_there_is_no_softmax() -> None:
+    """onnx's own inference cuts it to 32 bits, of which -2 is left."""
+    net, x = new()
+    graph = net.graph(net("Softmax", x, axis=-(2**42) - 2))
+    trace = schedule_only(graph, *LIFT)
+    assert reasons(trace, "softmax") == {f"'x' has no axis {-(2**42) - 2}"}

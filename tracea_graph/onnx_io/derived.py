@@ -8,6 +8,7 @@ A pass that consumes such a weight leaves the node without readers, and pruning 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
@@ -22,6 +23,9 @@ from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.tensors import literal, numpy_dtype
 
 __all__ = ["derive_weights"]
+
+_LARGEST = 1 << 31
+"""Bytes of a constant that is filled; more is a damaged size."""
 
 RESHAPING = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity"})
 
@@ -53,7 +57,8 @@ def _derived(call: Call, draft: Draft, readers: Counter[str]) -> Weight | None:
     assert spec.dtype is not None and spec.shape is not None
     shape = tuple(d for d in spec.shape if isinstance(d, int))
     if call.op == "ConstantOfShape":
-        return _filled(call, spec.dtype, shape)
+        fits = math.prod(shape) * spec.dtype.size <= _LARGEST
+        return _filled(call, spec.dtype, shape) if fits else None
     base = draft.weights.get(inputs[0]) if inputs else None
     if base is None or base.dtype not in NUMERIC:
         return None
