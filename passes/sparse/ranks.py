@@ -13,9 +13,9 @@ from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from tracea_graph.ir import Weight
-from tracea_graph.passes.sparse.blas import one_thread
 
 __all__ = ["EPSILON", "RankScan", "exact_factors", "largest_rank"]
 
@@ -100,7 +100,9 @@ class RankScan:
         if any(d != 1 for d in lead) or not limit or matrix in self._full:
             return None
         array: Floats = np.asarray(matrix.array(), np.float32).reshape(k, n)
-        with one_thread():
+        # Small factorisations take a millisecond on one thread.  OpenBLAS would share them among
+        # all processors, each spinning for the others: on a busy machine a hundred times as long.
+        with threadpool_limits(1, user_api="blas"):
             if not _may_be_low(array, limit, np.random.default_rng(0)):
                 self._full.add(matrix)
                 return None
