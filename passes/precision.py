@@ -44,6 +44,7 @@ __all__ = [
     "AttentionInBf16",
     "GemmInBf16",
     "GemmInInt16",
+    "read_in_bf16",
 ]
 
 ROUNDING = 2.0**-8
@@ -83,9 +84,14 @@ class AttentionInBf16:
         if why := _unfit(graph, region, params):
             yield Miss(self.name, region.id, why)
             return
-        lower = dataclasses.replace(params, in_bf16=True)
-        new = fused(self.name, lower, region.operands, region.results, [region])
-        yield Proposal(self.name, (region,), (new,), error=PRODUCT_ERROR)
+        yield read_in_bf16(self.name, region)
+
+
+def read_in_bf16(rule: str, region: Region) -> Proposal:
+    """The same operands, which the kernel reads in bf16."""
+    lower = dataclasses.replace(region.params, in_bf16=True)
+    new = fused(rule, lower, region.operands, region.results, [region])
+    return Proposal(rule, (region,), (new,), error=PRODUCT_ERROR)
 
 
 def _unfit(graph: TileGraph, region: Region, params: AttentionParams) -> str | None:

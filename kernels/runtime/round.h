@@ -4,20 +4,40 @@
 
 namespace tracea {
 
+template <class Tile>
 struct RoundJob {
-  tracea_round_fn round;
-  tracea_round_tile whole;
+  void (*round)(const Tile*);
+  Tile whole;
   int64_t chunk;
 };
 
+inline void to_row(tracea_round_tile&, int64_t) {}
+inline void to_row(tracea_round_int16_tile& tile, int64_t row) { tile.scale += row; }
+
+template <class Tile>
 inline void round_task(void* usr, size_t index) {
-  const RoundJob& job = *static_cast<const RoundJob*>(usr);
+  const RoundJob<Tile>& job = *static_cast<const RoundJob<Tile>*>(usr);
   const int64_t row = static_cast<int64_t>(index) * job.chunk;
-  tracea_round_tile tile = job.whole;
+  Tile tile = job.whole;
   tile.rows = least(job.chunk, tile.rows - row);
   tile.x += row * tile.x_stride;
   tile.y += row * tile.y_stride;
+  to_row(tile, row);
   job.round(&tile);
+}
+
+// Views of rows that are rounded to pairs lie as the kernels take them.
+inline bool round_fits(const Box& x, const Box& y) {
+  const int64_t rows = x.dims[0], cols = x.dims[1];
+  return y.is(rows, cols + cols % 2) && (cols <= 1 || x.strides[1] == 1) &&
+         (cols <= 0 || y.strides[1] == 1);
+}
+
+template <class Tile>
+inline bool round_rows(Run& run, void (*round)(const Tile*), const Tile& whole) {
+  if (whole.rows == 0 || whole.cols == 0) return true;
+  RoundJob<Tile> job = {round, whole, most(kGrain / whole.cols, 1)};
+  return run.parallel(ceil_div(whole.rows, job.chunk), round_task<Tile>, &job);
 }
 
 inline bool check_round(Signature& call) {
@@ -27,33 +47,11 @@ inline bool check_round(Signature& call) {
 
 inline bool run_round(Run& run, const Call&, const Box* views) {
   const Box &x = views[0], &y = views[1];
-  const int64_t rows = x.dims[0], cols = x.dims[1];
-  if (!y.is(rows, cols + cols % 2) || (cols > 1 && x.strides[1] != 1) ||
-      (cols > 0 && y.strides[1] != 1))
-    return run.fault.fail("The views of a rounding do not fit together.");
-  if (rows == 0 || cols == 0) return true;
-  RoundJob job = {run.host.isa->round_bf16,
-                  {rows, cols, x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data),
-                   y.strides[0]},
-                  most(kGrain / cols, 1)};
-  return run.parallel(ceil_div(rows, job.chunk), round_task, &job);
-}
-
-struct RoundInt16Job {
-  tracea_round_int16_fn round;
-  tracea_round_int16_tile whole;
-  int64_t chunk;
-};
-
-inline void round_int16_task(void* usr, size_t index) {
-  const RoundInt16Job& job = *static_cast<const RoundInt16Job*>(usr);
-  const int64_t row = static_cast<int64_t>(index) * job.chunk;
-  tracea_round_int16_tile tile = job.whole;
-  tile.rows = least(job.chunk, tile.rows - row);
-  tile.x += row * tile.x_stride;
-  tile.y += row * tile.y_stride;
-  tile.scale += row;
-  job.round(&tile);
+  if (!round_fits(x, y)) return run.fault.fail("The views of a rounding do not fit together.");
+  return round_rows<tracea_round_tile>(
+      run, run.host.isa->round_bf16,
+      {x.dims[0], x.dims[1], x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data),
+       y.strides[0]});
 }
 
 inline bool check_round_int16(Signature& call) {
@@ -63,16 +61,13 @@ inline bool check_round_int16(Signature& call) {
 
 inline bool run_round_int16(Run& run, const Call&, const Box* views) {
   const Box &x = views[0], &y = views[1], &scale = views[2];
-  const int64_t rows = x.dims[0], cols = x.dims[1];
-  if (!y.is(rows, cols + cols % 2) || !scale.is(rows) || (cols > 1 && x.strides[1] != 1) ||
-      (cols > 0 && y.strides[1] != 1) || (rows > 1 && scale.strides[0] != 1))
+  const int64_t rows = x.dims[0];
+  if (!round_fits(x, y) || !scale.is(rows) || (rows > 1 && scale.strides[0] != 1))
     return run.fault.fail("The views of a rounding do not fit together.");
-  if (rows == 0 || cols == 0) return true;
-  RoundInt16Job job = {run.host.isa->round_int16,
-                       {rows, cols, x.f32(), x.strides[0], reinterpret_cast<int16_t*>(y.data),
-                        y.strides[0], scale.f32()},
-                       most(kGrain / cols, 1)};
-  return run.parallel(ceil_div(rows, job.chunk), round_int16_task, &job);
+  return round_rows<tracea_round_int16_tile>(
+      run, run.host.isa->round_int16,
+      {rows, x.dims[1], x.f32(), x.strides[0], reinterpret_cast<int16_t*>(y.data), y.strides[0],
+       scale.f32()});
 }
 
 }  // namespace tracea

@@ -17,7 +17,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, IN_PAIRS, pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import BF16_SINCE
-from tracea_graph.passes.precision import PRODUCT_ERROR
+from tracea_graph.passes.precision import PRODUCT_ERROR, read_in_bf16
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -36,9 +36,7 @@ class ConvInBf16:
         if not isinstance(params, ConvParams) or params.in_bf16:
             return
         if params.layout == "depthwise":
-            lower = dataclasses.replace(params, in_bf16=True)
-            new = fused(self.name, lower, region.operands, region.results, [region])
-            yield Proposal(self.name, (region,), (new,), error=PRODUCT_ERROR)
+            yield read_in_bf16(self.name, region)
             return
         if params.layout != "blocked":
             return

@@ -24,7 +24,7 @@ from tracea_graph.passes.sparse.zeros import Places, active_places
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["SkipZeroBlocks", "skipping", "sources_of"]
+__all__ = ["SkipZeroBlocks", "own_panels", "skipping", "sources_of", "without_scatter"]
 
 _MOST_STORED = 0.9
 """Share of blocks above which skipping the others is not worth a proposal."""
@@ -39,19 +39,13 @@ class SkipZeroBlocks:
     name: str = "zero-blocks"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, GemmParams) or params.layout != "panels":
+        panels = own_panels(graph, region)
+        if panels is None:
             return
-        if region.rule in (FACTORED, LOW_RANK):  # its panels are no longer the model's own numbers
-            return
-        panels = graph.weight(region.operands[1])
-        if panels is None or not (sources := sources_of(graph, region)):
-            return
-        zeros = self.scan.zeros.zeros(sources, panels.array)
+        zeros = self.scan.zeros.zeros(sources_of(graph, region), panels.array)
         if not zeros.size:
             return
-        if graph.opset < SCATTER_SINCE:
-            reason = f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
+        if reason := without_scatter(graph):
             yield Miss(self.name, region.id, reason)
             return
         maps = {block: active_places(zeros, block) for block in self.blocks}
@@ -78,6 +72,23 @@ def skipping(
     new = fused(rule, params, operands, region.results, [region])
     weights = {w.name: w for w in (blocks, at)}
     return Proposal(rule, (region,), (new,), weights=weights, error=error)
+
+
+def own_panels(graph: TileGraph, region: Region) -> Weight | None:
+    """The packed float32 panels of a product, while they hold the model's own numbers."""
+    params = region.params
+    if not isinstance(params, GemmParams) or params.layout != "panels":
+        return None
+    if region.rule in (FACTORED, LOW_RANK) or not sources_of(graph, region):
+        return None
+    return graph.weight(region.operands[1])
+
+
+def without_scatter(graph: TileGraph) -> str:
+    """Why bodies could not put stored numbers in their places, or nothing."""
+    if graph.opset >= SCATTER_SINCE:
+        return ""
+    return f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
 
 
 def sources_of(graph: TileGraph, region: Region) -> list[Weight]:

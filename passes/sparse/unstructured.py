@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight, product
-from tracea_graph.ops.gemm import PANEL, SCATTER_SINCE, GemmParams
+from tracea_graph.ops.gemm import PANEL, GemmParams
 from tracea_graph.ops.masked import map_words, pack_masked
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.block_sparse import sources_of
-from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
+from tracea_graph.passes.sparse.block_sparse import own_panels, sources_of, without_scatter
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -42,19 +41,13 @@ class SkipScatteredZeros:
     name: str = "unstructured"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, GemmParams) or params.layout != "panels":
+        panels = own_panels(graph, region)
+        if panels is None:
             return
-        if region.rule in (FACTORED, LOW_RANK):  # its panels are no longer the model's own numbers
+        count = self.scan.zeros.stored(sources_of(graph, region), panels.array)
+        if not 0 < count <= _MOST_STORED * region.params.k * region.params.n:
             return
-        panels = graph.weight(region.operands[1])
-        if panels is None or not (sources := sources_of(graph, region)):
-            return
-        count = self.scan.zeros.stored(sources, panels.array)
-        if not 0 < count <= _MOST_STORED * params.k * params.n:
-            return
-        if graph.opset < SCATTER_SINCE:
-            reason = f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
+        if reason := without_scatter(graph):
             yield Miss(self.name, region.id, reason)
             return
         shape = graph.spec(region.operands[0]).shape
