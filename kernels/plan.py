@@ -9,8 +9,8 @@ header     magic, version, total words, then the counts: inputs, outputs, symbol
            calls
 tensor     (inputs, then outputs) ONNX element code, rank, one expression per dimension
 symbol     the input and the axis that bind it
-loop       first call, last call, rows of a turn, expression of all rows; its two symbols, the
-           first row and the end of a turn, are numbered after the bound ones
+loop       first call, last call, rows of a turn, 1 if turns run apart, expression of all rows;
+           its two symbols, the first row and the end of a turn, are numbered after the bound ones
 temp       ONNX element code, count expression, first call, last call; in the order of placement
 call       opcode, #ints, #floats, #views, #drivers, chain (its key, or -1), ints, floats (bits
            of a double), views, drivers
@@ -38,7 +38,7 @@ __all__ = ["LIMITS", "MAGIC", "OPCODES", "VERSION", "encode"]
 
 MAGIC = 0x6165_6361_7274
 """``tracea`` in ASCII, little end first."""
-VERSION = 2
+VERSION = 3
 
 OPCODES = MappingProxyType(
     {
@@ -132,7 +132,8 @@ def encode(program: Program) -> tuple[int, ...]:
     for where in program.symbols.values():
         body += where
     for loop in program.loops:
-        body += (loop.first, loop.last, loop.step, *_expression(loop.extent, index))
+        body += (loop.first, loop.last, loop.step, int(loop.apart))
+        body += _expression(loop.extent, index)
     for temp in program.temps:
         body += (temp.dtype.onnx, *_expression(temp.count, index), temp.first, temp.last)
     index |= {name: len(program.symbols) + i for i, name in enumerate(turning)}

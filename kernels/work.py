@@ -86,7 +86,7 @@ class _Plan:
 
     def loop(self) -> tuple[int, int, int, int]:
         """First and last call, rows of a turn, all rows."""
-        first, last, step = self.take(3)
+        first, last, step, _ = self.take(4)
         return first, last, step, self.extent()
 
     def turns(

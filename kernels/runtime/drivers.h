@@ -113,28 +113,4 @@ inline bool run_call(Run& run, const Program& program, int32_t index, const int6
   return driver.run(run, call, views) && !run.status;
 }
 
-// Runs every call, those of a loop once for each of its turns; `each(index)` runs one.
-template <class Each>
-bool run_calls(Run& run, const Program& program, int64_t* symbols, Each each) {
-  int32_t at = 0;
-  for (int32_t i = 0; i <= program.loop_count; ++i) {
-    const bool turns = i < program.loop_count;
-    const int32_t first = turns ? program.loops[i].first : program.call_count;
-    for (; at < first; ++at)
-      if (!each(at)) return false;
-    if (!turns) break;
-    const Loop& loop = program.loops[i];
-    int64_t extent, *start = &symbols[program.symbol_count + 2 * i], *end = start + 1;
-    if (!evaluate(loop.extent, symbols, &extent) || extent > INT64_MAX - loop.step)
-      return run.fault.fail("The rows of loop %d cannot be counted.", i);
-    for (*start = 0; *start < extent; *start += loop.step) {
-      *end = least(*start + loop.step, extent);
-      for (at = first; at <= loop.last; ++at)
-        if (!each(at)) return false;
-    }
-    at = loop.last + 1;
-  }
-  return true;
-}
-
 }  // namespace tracea

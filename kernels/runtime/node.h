@@ -113,7 +113,7 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
         __builtin_mul_overflow(*count, element_size(program.temps[i].type), size) ||
         *size > INT64_MAX / 4)
       return run.fault.fail("The size of temp %d cannot be computed.", i);
-    *size = ceil_div(*size, kAlign) * kAlign;
+    *size = program.temps[i].loop < 0 ? ceil_div(*size, kAlign) * kAlign : 0;
   }
   char* memory = arena.take(lay_out(program, sizes, offsets));
   for (int32_t i = 0; memory && i < program.temp_count; ++i) temps[i].data = memory + offsets[i];
@@ -136,7 +136,7 @@ inline bool run_program(Run& run, const Program& program) {
     return false;
   if (run.host.trace != kNoTrace)
     return run_traced(run, program, frame.symbols, frame.buffers);
-  return run_calls(run, program, frame.symbols, [&](int32_t i) {
+  return run_calls(run, program, frame.symbols, frame.buffers, [&](int32_t i) {
     return run_call(run, program, i, frame.symbols, frame.buffers);
   });
 }

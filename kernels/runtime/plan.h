@@ -8,7 +8,7 @@
 namespace tracea {
 
 constexpr int64_t kMagic = 0x616563617274;
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 256, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 256, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
 constexpr int kMaxLoops = 64;
@@ -42,11 +42,13 @@ struct Symbol {
 };
 struct Loop {
   int32_t first, last;  // calls
-  int64_t step;         // rows of a turn
+  int64_t step;         // rows of a turn, at most if turns run apart
+  bool apart;           // no turn needs what another one left: threads may take one each
   Expr extent;          // all rows
 };
 struct Temp {
   int32_t type, first, last;
+  int32_t loop;  // whose every turn has this temp for itself, or -1
   Expr count;
 };
 struct View {
@@ -125,6 +127,7 @@ class Reader {
   const Expr* expressions(int32_t count);
   Tensor tensor();
   int32_t type();
+  bool in_turns_apart(int32_t call) const;
   void view(View* out, int32_t call);
   void call(Call* out, int32_t index);
   const Driver* drivers(int32_t count);
@@ -185,6 +188,14 @@ inline Tensor Reader::tensor() {
   return out;
 }
 
+inline bool Reader::in_turns_apart(int32_t call) const {
+  for (int32_t i = 0; i < program_->loop_count; ++i) {
+    const Loop& loop = program_->loops[i];
+    if (loop.apart && loop.first <= call && call <= loop.last) return true;
+  }
+  return false;
+}
+
 inline void Reader::view(View* out, int32_t call) {
   const Program& p = *program_;
   out->kind = static_cast<BufferKind>(small(kNone, kTemp, "buffer kind"));
@@ -206,6 +217,11 @@ inline void Reader::view(View* out, int32_t call) {
   } else {
     out->type = (out->kind == kInput ? p.inputs : p.outputs)[out->index].type;
   }
+  // Places are checked and then used: no other thread may write them in between.
+  const bool places = out->type == ORT_I32 || out->type == ORT_I64;
+  const bool own = out->kind == kInput || (out->kind == kTemp && p.temps[out->index].loop >= 0);
+  if (places && !own && in_turns_apart(call))
+    fault_->fail("Call %d of the plan takes integers that other turns may write.", call);
 }
 
 inline const Driver* Reader::drivers(int32_t count) {
@@ -268,6 +284,7 @@ inline void Reader::loops(Loop* out) {
     out[i].first = small(free, program_->call_count - 1, "loop's first call");
     out[i].last = small(out[i].first, program_->call_count - 1, "loop's last call");
     out[i].step = word(1, INT32_MAX, "loop's rows");
+    out[i].apart = small(0, 1, "loop's independence") != 0;
     expression(&out[i].extent);
     free = out[i].last + 1;
   }
@@ -305,6 +322,10 @@ inline bool Reader::program() {
     expression(&temps[i].count);
     temps[i].first = small(0, p.call_count - 1, "temp's first call");
     temps[i].last = small(temps[i].first, p.call_count - 1, "temp's last call");
+    temps[i].loop = -1;
+    for (int32_t k = 0; k < p.loop_count; ++k)
+      if (turning[k].apart && turning[k].first <= temps[i].first && temps[i].last <= turning[k].last)
+        temps[i].loop = k;
   }
   symbols_ = p.all_symbols();
   for (int32_t i = 0; i < p.call_count && !fault_->set; ++i) call(&calls[i], i);

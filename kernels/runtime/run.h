@@ -24,12 +24,15 @@ struct Host {
   const char* label;       // the node's name there
 };
 
+constexpr int kNoTrace = -1;
+
 struct Run {
   const Host& host;
   OrtKernelContext* context;
   Fault fault;
   OrtStatus* status = nullptr;  // the runtime's own first error
   OrtAllocator* allocator = nullptr;
+  bool alone = false;  // one of several threads: its tasks are its own
 
   Run(const Host& h, OrtKernelContext* c) : host(h), context(c) {}
   ~Run() {
@@ -46,8 +49,8 @@ struct Run {
 
   // task(job, i) for i in [0, tasks), on the session's threads.
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {
-    if (tasks == 1) task(job, 0);
-    if (tasks <= 1) return true;
+    for (int64_t i = 0; (alone || tasks == 1) && i < tasks; ++i) task(job, static_cast<size_t>(i));
+    if (alone || tasks <= 1) return true;
     return good(ort::KernelContext_ParallelFor(host.api, context, task,
                                                static_cast<size_t>(tasks), size_t{0}, job));
   }

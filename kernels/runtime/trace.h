@@ -8,11 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/drivers.h"
+#include "runtime/turns.h"
 
 namespace tracea {
 
-constexpr int kNoTrace = -1;
 constexpr size_t kMaxLabel = 512, kMaxNumber = 21;  // bytes of a name, of a number and its comma
 
 // The file the environment asks for, or kNoTrace.
@@ -39,13 +38,13 @@ inline char* put_numbers(char* at, const int64_t* numbers, int32_t count, char e
 
 // Runs all calls, each timed, and appends the line; several runs may do so at once.
 inline bool run_traced(Run& run, const Program& program, int64_t* symbols,
-                       const Memory* buffers) {
+                       Memory* buffers) {
   const size_t numbers = static_cast<size_t>(program.symbol_count + program.call_count);
   int64_t* taken = static_cast<int64_t*>(calloc(numbers + 1, sizeof(int64_t)));
   char* line = static_cast<char*>(malloc(kMaxLabel + (numbers + 1) * (kMaxNumber + 1)));
   bool ok = taken && line;
   if (!ok) run.fault.fail("There is no memory for a profile.");
-  ok = ok && run_calls(run, program, symbols, [&](int32_t i) {
+  ok = ok && run_calls(run, program, symbols, buffers, [&](int32_t i) {
     const int64_t start = nanoseconds();
     const bool done = run_call(run, program, i, symbols, buffers);
     taken[i] += nanoseconds() - start;

@@ -68,7 +68,8 @@ def loop_over(w: Writer, first: int, last: int, rows: int) -> None:
     shift = len(before) + len(opening) + len(calls) - (last + 1 - first)
     w.loops[:] = [_moved(loop, last, shift) for loop in w.loops]
     start, end = band.symbols
-    w.loops.append(Loop(len(front), len(front) + len(calls) - 1, band.extent, rows, start, end))
+    last = len(front) + len(calls) - 1
+    w.loops.append(Loop(len(front), last, band.extent, rows, start, end, band.apart))
     w.loops.sort(key=lambda loop: loop.first)
     for buffer, value in band.values.items():
         if value.room is not None:
@@ -115,6 +116,11 @@ class _Band:
     @property
     def extent(self) -> Extent:
         return self.needs[-1].rows
+
+    @property
+    def apart(self) -> bool:
+        """True if turns are rows of matrices: each makes what it reads."""
+        return not any(value.blocked or value.carries for value in self.values.values())
 
     @classmethod
     def of(cls, calls: Sequence[Call], others: Sequence[Call], step: int, number: int) -> _Band:

@@ -71,6 +71,7 @@ def test_lines_of_images_take_turns(stride: int, k: int, rows: int) -> None:
     for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
         assert np.array_equal(want, got)
     assert len(banded.loops) == 1 and banded.loops[0].step == rows
+    assert not banded.loops[0].apart, "windows share rows with the turn before"
 
 
 def test_what_lies_between_shrinks_to_a_turn() -> None:
@@ -97,6 +98,7 @@ def test_rows_of_a_perceptron_take_turns(rows: int) -> None:
     for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
         assert np.allclose(want, got, rtol=0, atol=1e-12)  # NumPy's sums depend on the row count
     assert any(t.count == rows * 48 for t in banded.temps)
+    assert all(loop.apart for loop in banded.loops)
 
 
 def test_two_loops_and_winograd() -> None:

@@ -32,14 +32,14 @@ def test_the_words_of_a_small_plan() -> None:
 
 
 def test_the_words_of_a_loop() -> None:
-    """Four rows a turn; its symbols are numbered after the bound one."""
+    """Four rows a turn, one after another; its symbols are numbered after the bound one."""
     rows = Expr("sub", ("end", "start"))
     turn = replace(dense("input", 0, rows, 4), offset=Expr("mul", ("start", 4)))
     call = replace(NORM, views=(turn, None, None, replace(turn, buffer=NORM.views[3].buffer)))
     looped = replace(PROGRAM, calls=(call,), loops=(Loop(0, 0, "m", 4, "start", "end"),))
     words = encode(looped)
     assert words[3:9] == (1, 1, 1, 1, 0, 1)
-    assert words[27:33] == (0, 0, 4, 2, 1, 0)
+    assert words[27:34] == (0, 0, 4, 0, 2, 1, 0)
     assert any(words[i : i + 5] == (5, 1, 2, 1, 1) for i in range(len(words)))
     with pytest.raises(GraphError, match="'start', which no input"):
         encode(replace(looped, loops=()))

@@ -103,7 +103,9 @@ class Call:
 class Loop:
     """Calls ``first`` to ``last`` (inclusive) run once for every ``step`` of ``extent`` rows.
 
-    Their views use two more symbols: the rows [``start``, ``end``) of each turn.
+    Their views use two more symbols: the rows [``start``, ``end``) of each turn.  Turns that are
+    ``apart`` need nothing of each other: threads take one each, with scratch of their own, and
+    turns may be shorter so that every thread has some.
     """
 
     first: int
@@ -112,6 +114,7 @@ class Loop:
     step: int
     start: str
     end: str
+    apart: bool = False
 
     def turns(self, extent: int) -> list[dict[str, int]]:
         """The values of its symbols, turn by turn."""
