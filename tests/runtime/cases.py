@@ -579,7 +579,7 @@ def all_cases() -> tuple[Case, ...]:
         gemm_parts(70, 9000, 0, 5, 70, 1, 33),
         gemm_masked(),
         gemm_then_norm(),
-        *(looped(gemm_then_norm(), step, apart) for step in (1, 8, 21, 100) for apart in (False, True)),
+        *(looped(gemm_then_norm(), n, apart) for n in (1, 8, 21, 100) for apart in (False, True)),
         looped(empty(gemm_then_norm()), 8),
         looped(empty(gemm_then_norm()), 8, apart=True),
         empty(gemm_then_norm()),
