@@ -2,8 +2,10 @@
 
 FusedRegion -> FusedRegion with ``bands`` (``ops.region.RowBand``)
 
-Which steps, and how many rows a turn makes, the tile graph's plan says (``ttg.plan``); whether
-that pays is measured against the same program without.
+Which steps, and how many rows a turn makes, the tile graph's plan says (``ttg.plan``): turns that
+do not fit are rejected by footprint, of the others the few that move the fewest bytes are
+proposed.  The first is taken; whether another pays more, and any of them at all, is measured
+against the same program without.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from tracea_graph.ops.region import RegionParams, RowBand
 from tracea_graph.passes.lowering.loops import NotCut
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import MemoryLevel, Region, TileGraph
+from tracea_graph.ttg import ROOMS, MemoryLevel, Region, TileGraph
 
-__all__ = ["BANDED", "RunInBands"]
+__all__ = ["BANDED", "LENGTHS", "RunInBands"]
 
 BANDED = "bands"
 """The rule's name."""
+LENGTHS = (BANDED, *(f"{BANDED}-{i}" for i in range(2, len(ROOMS) + 1)))
+"""What its proposals are called, those with the longest turns first."""
 
 
 @dataclass(frozen=True)
@@ -38,32 +42,44 @@ class RunInBands:
         params = region.params
         if not isinstance(params, RegionParams) or params.bands:
             return
-        try:
-            inside = Inside(graph, region)
-            bands = row_bands(inside, plan_inside(inside, self.sizes, self.levels))
-        except GraphError as error:
-            yield Miss(self.name, region.id, f"its sizes are not known: {error}")
-            return
-        # mostly all of them can be cut; which cannot is found out one by one
-        if bands and _why_not(graph, region, params, bands) is not None:
-            why = {band: _why_not(graph, region, params, (band,)) for band in bands}
-            bands = tuple(band for band in bands if why[band] is None)
-            yield from (
-                Miss(self.name, region.id, f"steps {band.first} to {band.last}: {reason}")
-                for band, reason in why.items()
-                if reason is not None
-            )
-        if bands:
-            new = replace(region, params=replace(params, bands=bands))
-            yield Proposal(self.name, (region,), (new,))
+        inside = Inside(graph, region)
+        told, known = set[Miss](), set[tuple[RowBand, ...]]()
+        for rule, room in zip(LENGTHS, ROOMS, strict=True):
+            try:
+                plan = plan_inside(inside, self.sizes, self.levels, room)
+            except GraphError as error:
+                yield Miss(self.name, region.id, f"its sizes are not known: {error}")
+                return
+            bands, why = self._fit(graph, region, row_bands(inside, plan))
+            yield from (miss for miss in why if miss not in told)
+            told |= {*why}
+            if bands and bands not in known:
+                known.add(bands)
+                new = replace(region, params=replace(params, bands=bands))
+                yield Proposal(rule, (region,), (new,))
+
+    def _fit(
+        self, graph: TileGraph, region: Region, bands: tuple[RowBand, ...]
+    ) -> tuple[tuple[RowBand, ...], list[Miss]]:
+        """Those that kernels can run, and why not the others.
+
+        Mostly all of them can be cut; which cannot is found out one by one.
+        """
+        if not bands or _why_not(graph, region, bands) is None:
+            return bands, []
+        why = {band: _why_not(graph, region, (band,)) for band in bands}
+        misses = [
+            Miss(self.name, region.id, f"steps {band.first} to {band.last}: {reason}")
+            for band, reason in why.items()
+            if reason is not None
+        ]
+        return tuple(band for band in bands if why[band] is None), misses
 
 
-def _why_not(
-    graph: TileGraph, region: Region, params: RegionParams, bands: tuple[RowBand, ...]
-) -> str | None:
+def _why_not(graph: TileGraph, region: Region, bands: tuple[RowBand, ...]) -> str | None:
     """Why the calls of some steps cannot take turns; None if they can."""
     try:
-        lower(graph, replace(region, params=replace(params, bands=bands)))
+        lower(graph, replace(region, params=replace(region.params, bands=bands)))
     except NotCut as error:
         return str(error)
     return None

@@ -39,7 +39,7 @@ from tracea_graph.check.timing import Ratio, busy_cores
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import BuildError, WorkerError
 
-__all__ = ["Candidate", "Decision", "Group", "Verdict", "decide"]
+__all__ = ["Candidate", "Decision", "Group", "Verdict", "clear_gain", "decide"]
 
 WHOLE_SHARE, GROUPS_SHARE = 0.2, 0.4
 """Of the budget: for the first race of the whole, and for those that judge single groups."""
@@ -236,7 +236,7 @@ class _Decider:
                 total = self.bench.against(self.original, candidate, self.bench.left)
         except (WorkerError, BuildError) as error:
             return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
-        if _gains(_rated(total), self.bench.keys):
+        if clear_gain(total, self.bench.keys):
             return Decision(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
         return self._nothing(verdicts, total, f"all that stayed is no clear gain ({numbers})")
@@ -252,7 +252,7 @@ class _Decider:
         ratios = self.bench.against(
             without, self.build(rest) if rest else self.full, TOGETHER_SHARE * self.bench.left
         )
-        if not _gains(_rated(ratios), self.bench.keys):
+        if not clear_gain(ratios, self.bench.keys):
             return list(verdicts)
         why = f"kept: no clear gain alone, but with {len(open_) - 1} others {_numbers(ratios)}"
         return [
@@ -268,6 +268,11 @@ class _Decider:
             replace(v, kept=False, reason=f"dropped: {why}") if v.kept else v for v in verdicts
         )
         return Decision(frozenset(), given_up, total, None, self.notes)
+
+
+def clear_gain(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
+    """True for a win at one of the keys and a likely gain at all others."""
+    return _gains(_rated(ratios), keys)
 
 
 def _gains(ratings: Mapping[Key, Rating], keys: Sequence[Key]) -> bool:

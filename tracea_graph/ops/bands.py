@@ -11,7 +11,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RowBand
-from tracea_graph.ttg import Band, MemoryLevel, Plan, Region, Walk, band_of
+from tracea_graph.ttg import ROOMS, Band, MemoryLevel, Plan, Region, Walk, band_of
 
 __all__ = ["bands_in", "plan_inside", "row_bands", "walks"]
 
@@ -36,9 +36,11 @@ def walks(step: Region) -> Walk | None:
     return Walk() if isinstance(params, (ElementwiseParams, NormParams)) else None
 
 
-def plan_inside(inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
+def plan_inside(
+    inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel], room: float = ROOMS[0]
+) -> Plan:
     """How a program is to run: its steps' turns, levels and memory."""
-    return inside.plan(sizes, levels, walks)
+    return inside.plan(sizes, levels, walks, room)
 
 
 def row_bands(inside: Inside, plan: Plan) -> tuple[RowBand, ...]:

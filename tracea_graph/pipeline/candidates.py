@@ -14,7 +14,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataPool, Model, write
 from tracea_graph.passes import FORMS, JOINING
-from tracea_graph.passes.bands import BANDED
+from tracea_graph.passes.bands import BANDED, LENGTHS
 from tracea_graph.passes.precision import FALLBACK
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
@@ -165,6 +165,26 @@ class Workshop:
             self._frozen[keys[-1]], self._rules[keys[-1]] = values, (rule,)
         return tuple(keys)
 
+    def lengths(self, group: str) -> tuple[str, ...]:
+        """Keys under which the longest turns of a banded group are dropped, then the two longest …
+        as long as others take their place; none for a group of another kind."""
+        if self._rules.get(group) != LENGTHS:
+            return ()
+        keys, known = [], {self._bands(group, frozenset())}
+        for i in range(1, len(LENGTHS)):
+            key = f"{group}, longest {i}"
+            self._frozen[key], self._rules[key] = self._frozen[group], LENGTHS[:i]
+            bands = self._bands(group, frozenset((key,)))
+            if bands and bands not in known:
+                known.add(bands)
+                keys.append(key)
+        return tuple(keys)
+
+    def _bands(self, group: str, dropped: frozenset[str]) -> tuple[object, ...]:
+        """How the programs of a group take turns."""
+        items = self._planned(dropped)[0].groups.get(group, ())
+        return tuple(item.region.params.bands for item in items)
+
     def tune(self, bindings: Sequence[Mapping[str, int]], measure: bool = True) -> None:
         """Find better drivers for the whole model; later plans use them.
 
@@ -245,6 +265,8 @@ class Workshop:
 
 def _with_heirs(rule: str) -> tuple[str, ...]:
     """A rule and those that would take its place: without them all, what is left is plain."""
+    if rule == BANDED:
+        return LENGTHS
     return (rule, *(heir for heir, of in FALLBACK.items() if of == rule))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 
+from tracea_graph.check.bench import Bench
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.crew import Crew, fresh
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
@@ -25,6 +26,7 @@ from tracea_graph.passes.precision import LOWERING, RELIEFS
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
+from tracea_graph.pipeline.turns import LENGTHS_SHARE, fastest_lengths
 
 __all__ = ["Judge"]
 
@@ -52,6 +54,8 @@ class Judge:
     guilty: frozenset[str] = frozenset()
     charges: dict[str, str] = field(default_factory=dict)
     """What was wrong with each group to blame, or with the part of it that is."""
+    lengths: frozenset[str] = frozenset()
+    """Keys of turns that were measured slower than shorter ones."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -289,13 +293,19 @@ class Judge:
     def _faster(self, candidate: Built, apart: bool) -> Built | None:
         """What of it is measured faster; groups that were slower before stay away."""
         before = self.decision.verdicts if self.decision else ()
+        budget = self.options.budget
+        if apart and (choices := self._lengths(candidate)):
+            count, budget = self.options.thread_counts, budget * (1 - LENGTHS_SHARE)
+            with Bench(Worker, self._timed(), count, self.options.budget) as bench:
+                self.lengths = fastest_lengths(choices, self._candidate, bench)
+            self.notes += (f"{key}: shorter turns were measured faster" for key in self.lengths)
         found = decide(
             self.model.path,
             self._groups(candidate),
             self._candidate,
             self._timed(),
             threads=self.options.thread_counts,
-            budget=self.options.budget,
+            budget=budget,
             worker=Worker,
             apart=apart,
         )
@@ -309,9 +319,16 @@ class Judge:
 
     @property
     def dropped(self) -> frozenset[str]:
-        """The groups that were wrong, or not measured faster."""
+        """The groups that were wrong, or not measured faster, and turns that were too long."""
         verdicts = self.decision.verdicts if self.decision else ()
-        return self.guilty | {v.group.key for v in verdicts if not v.kept}
+        return self.guilty | self.lengths | {v.group.key for v in verdicts if not v.kept}
+
+    def _lengths(self, candidate: Built) -> list[tuple[str, ...]]:
+        """Keys of the turns that could be shorter, for each program that has turns."""
+        if not self._timed():
+            return []
+        found = map(self.workshop.lengths, candidate.assembly.groups)
+        return [keys for keys in found if keys]
 
     def _timed(self) -> dict[str, Feed]:
         """Feeds to time that the original takes; if it refuses all, the largest of the others."""

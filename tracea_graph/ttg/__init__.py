@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracea_graph.ttg.bands import Band, Walk, Walks, band_of, bands
+from tracea_graph.ttg.bands import ROOMS, Band, Walk, Walks, band_of, bands
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.graph import Region, TileGraph, Use
@@ -17,6 +17,7 @@ from tracea_graph.ttg.traffic import MemoryLevel, Staging, level_of
 
 __all__ = [
     "ORDERS",
+    "ROOMS",
     "AccessMap",
     "Axis",
     "Band",

@@ -36,7 +36,7 @@ from tracea_graph.ttg.traffic import MemoryLevel
 if TYPE_CHECKING:
     from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["ROOM", "Band", "Walk", "Walks", "band_of", "bands"]
+__all__ = ["ROOMS", "Band", "Walk", "Walks", "band_of", "bands"]
 
 _WAITED = 0.25
 """Of the bytes that pass through, the share that is waited for: kernels prefetch panels."""
@@ -48,9 +48,10 @@ _LONGEST = 8
 """Regions of a band: a longer chain shares ever more rows between turns."""
 
 
-ROOM = 2.5
-"""Of the near level for one turn.  More than there is: a turn is read in the order in which it was
-written, and its start goes first; few long turns beat many (``python -m models.bands``)."""
+ROOMS = (2.5, 1.25, 0.6)
+"""Of the near level for one turn.  The most is more than there is: a turn is read in the order in
+which it was written, and its start goes first.  It moves the fewest bytes; what else lies there,
+and what prefetching hides, is not known, so shorter turns are handed to measurement too."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Band:
 
 def bands(
     graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, walks: Walks,
-    room: float = ROOM,
+    room: float = ROOMS[0],
 ) -> list[Band]:  # fmt: skip
     """The bands that save most, of regions that follow each other in the graph's order.
 

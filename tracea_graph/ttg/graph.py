@@ -13,7 +13,7 @@ from networkx import MultiDiGraph
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Node, TensorSpec, Weight
-from tracea_graph.ttg.bands import Walks
+from tracea_graph.ttg.bands import ROOMS, Walks
 from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
 from tracea_graph.ttg.html import graph_html
 from tracea_graph.ttg.looks import GraphDiff, TileView, shown
@@ -276,14 +276,16 @@ class TileGraph:
         return Staging([self._modelled(r) for r in regions], bindings, tiles, order, kept)
 
     def plan(
-        self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel], walks: Walks = any_rows
-    ) -> Plan:
+        self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel], walks: Walks = any_rows,
+        room: float = ROOMS[0],
+    ) -> Plan:  # fmt: skip
         """Who takes turns, at which level values are taken, where they lie meanwhile.
 
         ``levels`` come innermost first, the last one shared by cores; ``walks`` says how kernels
-        go through their rows.  Raises GraphError if a symbol has no binding.
+        go through their rows; a turn takes up to ``room`` times the level next to a core.  Raises
+        GraphError if a symbol has no binding.
         """
-        return make_plan(self, {**self.bindings, **bindings}, levels, walks)
+        return make_plan(self, {**self.bindings, **bindings}, levels, walks, room)
 
     def critical_path(
         self, bindings: Mapping[str, int] | None = None

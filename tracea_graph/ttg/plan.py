@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import TensorSpec, product
 from tracea_graph.ttg.arena import Arena, Life, lay_out, placement, span
-from tracea_graph.ttg.bands import Band, Walk, Walks, bands
+from tracea_graph.ttg.bands import ROOMS, Band, Walk, Walks, bands
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.space import number
 from tracea_graph.ttg.traffic import MemoryLevel, level_of
@@ -90,14 +90,16 @@ def any_rows(region: Region) -> Walk:
 
 
 def make_plan(
-    graph: TileGraph, bindings: Mapping[str, int], levels: Levels, walks: Walks = any_rows
-) -> Plan:
+    graph: TileGraph, bindings: Mapping[str, int], levels: Levels, walks: Walks = any_rows,
+    room: float = ROOMS[0],
+) -> Plan:  # fmt: skip
     """Turns, levels and memory of a graph under symbol values.
 
-    ``walks`` says how kernels go through their rows.  Raises GraphError if a symbol has no value.
+    ``walks`` says how kernels go through their rows; a turn takes up to ``room`` times the level
+    next to a core.  Raises GraphError if a symbol has no value.
     """
     near = levels[-2] if len(levels) > 1 else levels[0]
-    found = bands(graph, bindings, near, walks)
+    found = bands(graph, bindings, near, walks, room)
     order = tuple(region.id for region in graph.regions())
     return Plan(
         order, tuple(found), tuple(_connect(graph, bindings, levels, near, found)),

@@ -1,0 +1,103 @@
+"""A few lengths of turns are handed to measurement; the fastest stays, and a lock repeats it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from graphs import Net
+
+from tracea_graph import Options
+from tracea_graph.check.timing import Ratio
+from tracea_graph.errors import WorkerError
+from tracea_graph.passes.bands import LENGTHS
+from tracea_graph.pipeline.candidates import Workshop
+from tracea_graph.pipeline.planning import Plan, Planner
+from tracea_graph.pipeline.turns import fastest_lengths
+from tracea_graph.policy import CostModel, Machine
+from tracea_graph.ttg import TileGraph
+
+ROWS = 8192
+KEY = (1, "rows=8192")
+
+
+def perceptron() -> TileGraph:
+    """What lies between the products, 16 MB, fits no core's own memory."""
+    net = Net()
+    x = net.input("x", "rows", 128)
+    hidden = net("Relu", net("Add", net("MatMul", x, net.weight(128, 512)), net.weight(512)))
+    return net.graph(net("Add", net("MatMul", hidden, net.weight(512, 128)), net.weight(128)))
+
+
+def rows_of(plan: Plan) -> list[int]:
+    return [b.rows for r in plan.graph.regions() if r.fused for b in r.params.bands]
+
+
+def planner() -> Planner:
+    sizes = {"rows": ROWS}
+    return Planner(perceptron(), Options(), sizes, cost=CostModel(Machine(), sizes))
+
+
+def test_each_length_is_a_proposal_and_the_longest_comes_first() -> None:
+    made = planner()
+    found = []
+    for i in range(len(LENGTHS)):
+        barred = {rule: dict.fromkeys(_values(made), "slower") for rule in LENGTHS[:i]}
+        plan = made.plan(barred=barred)
+        assert plan.trace.applied()[LENGTHS[i]] == 1
+        found += rows_of(plan)
+    assert found == sorted(set(found), reverse=True) and len(found) == len(LENGTHS)
+    barred = {rule: dict.fromkeys(_values(made), "slower") for rule in LENGTHS}
+    assert rows_of(made.plan(barred=barred)) == []
+
+
+def _values(made: Planner) -> list[str]:
+    return [v for r in made.plan().graph.regions() for n in r.nodes for v in n.outputs]
+
+
+def test_a_workshop_drops_the_longest_turns_first(tmp_path: Path) -> None:
+    made = planner()
+    unused: Any = None
+    workshop = Workshop(unused, Options(), made, unused, tmp_path)
+    workshop.plan()
+    (group,) = (g for g in workshop.plan()[0].groups if workshop.lengths(g))
+    keys = workshop.lengths(group)
+    assert len(keys) == len(LENGTHS) - 1
+
+    def rows(*dropped: str) -> list[int]:
+        """A recipe's ruling is enough to plan the same again."""
+        return rows_of(made.follow(workshop.recipe(frozenset(dropped)).ruling))
+
+    assert rows() > rows(keys[0]) > rows(keys[1]) > []
+    assert rows(group) == rows(group, keys[0]) == []
+
+
+class Races:
+    """A bench on which every model takes the time written down for it."""
+
+    budget, keys = 60.0, (KEY,)
+
+    def __init__(self, times: dict[frozenset[str], float]) -> None:
+        self.times = times
+
+    def now(self) -> float:
+        return 0.0
+
+    def against(self, a: Any, b: Any, seconds: float) -> dict[tuple[int, str], Ratio]:
+        assert 0 < seconds <= self.budget
+        if b.dropped not in self.times:
+            raise WorkerError("it does not run")
+        gain = self.times[a.dropped] / self.times[b.dropped]
+        return {KEY: Ratio(gain, gain - 0.001, gain + 0.001, 15, 1.0, 1.0, 1.0, 1.0)}
+
+
+def chosen(times: dict[tuple[str, ...], float], *choices: tuple[str, ...]) -> frozenset[str]:
+    bench: Any = Races({frozenset(k): ms for k, ms in times.items()})
+    return fastest_lengths(choices, lambda d: SimpleNamespace(dropped=d), bench)  # type: ignore[arg-type,return-value]
+
+
+def test_the_fastest_length_of_each_program_stays() -> None:
+    times = {(): 9.0, ("a1",): 8.0, ("a2",): 8.5, ("a1", "b1"): 8.0, ("a1", "b2"): 7.0}
+    assert chosen(times, ("a1", "a2"), ("b1", "b2")) == {"a1", "b2"}
+    assert chosen({(): 9.0, ("a1",): 9.0}, ("a1", "a2")) == frozenset(), "no gain, or no result"
