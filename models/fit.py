@@ -20,7 +20,7 @@ from typing import Any
 
 from models.fitting import fit, rechosen, repredicted
 from models.make import make
-from models.regions import Measured, cost_model, measured, planned
+from models.regions import Measured, cost_model, measured, planned, source_of
 from tracea_graph.ir import evaluate
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.policy import CostModel
@@ -91,8 +91,10 @@ def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[Choice]:
     """Every kernel whose operators were all measured too."""
     cost, bindings = cost_model(dict(stored), name), stored["models"][name]["bindings"]
     rows = list(measured(dict(stored), name, path))
-    apart = {signature(r.graph, r.region): r.us for r in rows if r.what == "ort"}
-    before = planned(path, bindings).before
+    model, precision = source_of(name)
+    plain = measured(dict(stored), model, path)  # there onnxruntime's own operators were timed
+    apart = {signature(r.graph, r.region): r.us for r in plain if r.what == "ort"}
+    before = planned(path, bindings, precision).before
     found = []
     for row in (r for r in rows if r.what == "kernel"):
         written = (v for n in row.region.nodes for v in n.outputs if v)
@@ -170,7 +172,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     predictions, chosen = list[Prediction](), list[Choice]()
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only or stored["models"]:
-            path = args.zoo / f"{name}.onnx" if args.zoo else make(name, Path(folder), hollow=True)
+            model, _ = source_of(name)
+            made = args.zoo / f"{model}.onnx" if args.zoo else None
+            path = made or make(model, Path(folder), hollow=True)
             predictions += predict(stored, name, path)
             chosen += choices(stored, name, path)
     print(report(predictions, chosen))

@@ -7,7 +7,9 @@ what ``tests/policy`` holds it to:
 
     {"machine": {…}, "models": {name: {"bindings": {…}, "rows": [[what, value, count, us]…]}}}
 
-``what`` is ``kernel`` or ``ort``, ``value`` a region's first result.
+``what`` is ``kernel`` or ``ort``, ``value`` a region's first result.  ``--precision bf16`` or
+``int16`` measures what is rounded so, under ``NAME.bf16`` or ``NAME.int16``, beside the model in
+float32.  A file is of one machine.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from tracea_graph.policy import CostModel, Machine, measured_machine
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 
-__all__ = ["APART", "Measured", "Planned", "cost_model", "measured", "planned"]
+__all__ = ["APART", "Measured", "Planned", "cost_model", "measured", "planned", "source_of"]
 
 APART = Options(keep="legal", verify=False, skip=("trunk", "blocks"))
 """How the measured results are made."""
@@ -78,36 +80,53 @@ class Measured:
     us: float
 
 
-def planned(path: Path, bindings: dict[str, int]) -> Planned:
+def planned(path: Path, bindings: dict[str, int], precision: str = "fp32") -> Planned:
     """What the rules make of a model; nothing is measured."""
-    return _planned(path, tuple(bindings.items()))
+    return _planned(path, tuple(bindings.items()), precision)
 
 
-@lru_cache(maxsize=1)
-def _planned(path: Path, bindings: tuple[tuple[str, int], ...]) -> Planned:
+@lru_cache(maxsize=2)
+def _planned(path: Path, bindings: tuple[tuple[str, int], ...], precision: str) -> Planned:
     graph = load(path).graph
-    return Planned(graph, Planner(graph, _PLANNED, dict(bindings)).plan().graph)
+    options = _rounding(_PLANNED, precision)
+    return Planned(graph, Planner(graph, options, dict(bindings)).plan().graph)
+
+
+def source_of(name: str) -> tuple[str, str]:
+    """The model that was measured under a name, and its precision."""
+    model, _, precision = name.partition(".")
+    return model, precision or "fp32"
+
+
+def _rounding(options: Options, precision: str) -> Options:
+    """Integers are what is left of bf16 without the rule that rounds products to it."""
+    if precision == "fp32":
+        return options
+    skipped = ("bf16",) if precision == "int16" else ()
+    return dataclasses.replace(
+        options, precision="bf16", max_error=1.0, skip=(*options.skip, *skipped)
+    )
 
 
 def measured(stored: dict[str, Any], name: str, path: Path) -> Iterator[Measured]:
     """The stored rows of a model that its present plan still has."""
     data = stored["models"][name]
-    plan = planned(path, data["bindings"])
+    plan = planned(path, data["bindings"], source_of(name)[1])
     by_value = {(what, r.results[0]): (g, r) for what, g, r in plan.regions() if r.results}
     for what, value, count, us in data["rows"]:
         if (found := by_value.get((what, value))) is not None:
             yield Measured(name, what, *found, count, us)
 
 
-def _measure(path: Path) -> dict[str, Any]:
+def _measure(path: Path, precision: str) -> dict[str, Any]:
     """One model's rows."""
-    model = load(path)
+    model, options = load(path), _rounding(APART, precision)
     inputs = gather_inputs(model, APART)
     (label, feed), *_ = inputs.timing.items()
     bindings = dict(inputs.timed[0].symbols)
     with tempfile.TemporaryDirectory() as folder, Worker() as worker:
         out = Path(folder, "result.onnx")
-        report = api.optimize(path, dataclasses.replace(APART, output=out))
+        report = api.optimize(path, dataclasses.replace(options, output=out))
         library = Path(report.library) if report.library else None
         worker.open("original", path, level="off")
         worker.open("result", out, library)
@@ -115,7 +134,9 @@ def _measure(path: Path) -> dict[str, Any]:
         results = {c.name: next(iter(c.outputs), "") for c in calls_of(load(out))}
     times = {("ort", t.name): t.us for t in before}
     times |= {("kernel", results[t.name]): t.us for t in after if t.name in results}
-    rows = sorted(_rows(planned(path, bindings), times))
+    rows = sorted(_rows(planned(path, bindings, precision), times))
+    if precision != "fp32":  # what onnxruntime takes has no precision: one model has it
+        rows = [row for row in rows if row[0] == "kernel"]
     print(f"{path.stem}, {label}: {len(rows)} rows")
     return {"bindings": bindings, "rows": rows}
 
@@ -134,11 +155,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m models.regions", description=__doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument("-o", dest="out", type=Path, required=True, metavar="FILE.json")
+    parser.add_argument("--precision", choices=("fp32", "bf16", "int16"), default="fp32")
     args = parser.parse_args(argv)
     stored = json.loads(args.out.read_text()) if args.out.exists() else {"models": {}}
-    stored["machine"] = dataclasses.asdict(measured_machine())
+    stored.setdefault("machine", dataclasses.asdict(measured_machine()))
+    suffix = "" if args.precision == "fp32" else f".{args.precision}"
     for path in args.models:
-        stored["models"][path.stem] = _measure(path)
+        stored["models"][path.stem + suffix] = _measure(path, args.precision)
         args.out.write_text(json.dumps(stored, sort_keys=True) + "\n")
 
 

@@ -13,6 +13,7 @@ from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.measure import Bandwidth, Peak, assumed
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.policy import CostModel, Machine, measured_machine
@@ -50,6 +51,15 @@ def cost(graph: TileGraph, machine: Machine = MACHINE, seq: int = 128) -> float:
 
 
 # ---- units -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["pairs", "int16"])
+def test_two_numbers_at_once_halve_a_product(layout: str) -> None:
+    def work(layout: str) -> float:
+        params = GemmParams(256, 256, layout=layout)
+        return EFFORTS[GemmParams](fitted(), params, [(128, 256)], (128, 256)).product
+
+    assert 0.4 < work(layout) / work("panels") < 0.6
 
 
 def test_a_large_product_takes_its_flops_at_the_peak() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from models.fit import choices, flop_error, median_error, predict
 from models.make import make
+from models.regions import source_of
 
 HERE = Path(__file__).parent
 STORED: dict[str, Any] = json.loads((HERE / "measured_regions.json").read_text())
@@ -21,7 +22,7 @@ CLOSE = 1.1
 
 @cache
 def hollow(name: str, folder: Path) -> Path:
-    return make(name, folder, hollow=True)
+    return make(source_of(name)[0], folder, hollow=True)
 
 
 def held_to(names: tuple[str, ...], folder: Path, error: float, right: float) -> None:

@@ -19,7 +19,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import WINOGRAD
-from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, GemmParams
+from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, ROUNDED, GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -53,6 +53,8 @@ _MANY_ROWS = 64
 """Rows from which a product of ONNX Runtime runs at full speed."""
 _STEP_ROWS, _BLOCK_ROWS = 4.0, 12.0
 """Rows that a stored step of k takes as long as at least, and a block of them beside its steps."""
+_PAIRED = ("pairs", "int16")
+"""Layouts of products that multiply two numbers at once."""
 _QUERY_BLOCK = 40
 """Keys a block of queries sees beyond the window of one."""
 
@@ -84,8 +86,11 @@ def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> E
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
         busy = max(rows, _STEP_ROWS + _BLOCK_ROWS / p.block)
         product = 2.0 * busy * stored / t.shares[f"FusedGemm block {p.block}"]
+        if p.layout in ROUNDED:  # two steps of k in one
+            product *= t.shares["FusedGemm"] / t.shares["FusedGemm pairs"]
         return Effort(product, count * beside + t.instructions["fused packing"] * rows * p.k)
-    return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside)
+    share = t.shares[f"FusedGemm {p.layout}" if p.layout in _PAIRED else "FusedGemm"]
+    return Effort(2.0 * count * p.k / share, count * beside)
 
 
 def _matmul(t: Tables, p: MatMulParams, operands: Sequence[Dims], result: Dims) -> Effort:
@@ -103,7 +108,8 @@ def _attention(t: Tables, p: AttentionParams, operands: Sequence[Dims], result: 
     if p.window:  # besides, blocks of queries see what any of theirs does
         keys = min(keys, sum(p.reach) + 1 + p.everywhere + _QUERY_BLOCK)
     scores = heads * rows * keys
-    product = 2.0 * scores * (p.head + p.head_v) / t.shares["FusedAttention"]
+    share = t.shares["FusedAttention bf16" if p.in_bf16 else "FusedAttention"]
+    product = 2.0 * scores * (p.head + p.head_v) / share
     return Effort(
         product, scores * t.instructions["fused softmax"], heads * t.us["attention head"]
     )
