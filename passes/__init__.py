@@ -38,6 +38,7 @@ from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
+from tracea_graph.passes.sparse.factored import FactorConvOnRequest, FactorLookUpOnRequest
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
@@ -199,15 +200,19 @@ def phases(
     in weights.
     """
     scan = scan or WeightScan()
+    looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
+    filtered = (Phase("compress-filters", (FactorConvOnRequest(compressed),)),)
     exact = (
         _SPELL,
         _RECOGNISE,
         _TURN,
+        *(looked_up if compressed else ()),
         _lift(plain_weights),
         _REDUCE,
         _FUSE,
         _FINISH,
         Phase("narrow", (DropDeadChannels(scan),)),
+        *(filtered if compressed else ()),  # before filters are stored as their transform
         *_lower_convolutions(precision),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it

@@ -18,6 +18,7 @@ from tiny import answers
 from tracea_graph import Options, Report, api
 from tracea_graph.compress import (
     Samples,
+    Seen,
     calibrate,
     output_errors,
     share_of_largest,
@@ -192,16 +193,16 @@ def test_the_users_own_metric_is_the_budget(model: Path, data: Path, tmp_path: P
 
 
 def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) -> None:
-    loaded, kept = load(model), tmp_path / "kept.npz"
-    whole = calibrate(model, ["x", "r"], Samples.of(data, loaded), kept=kept)
+    loaded, kept, seen = load(model), tmp_path / "kept.npz", [Seen("x"), Seen("r")]
+    whole = calibrate(model, seen, Samples.of(data, loaded), kept=kept)
     assert whole.sets == 5 and whole.rows == {"x": 2000, "r": 2000}
     np.savez(tmp_path / "part.npz", x=inputs()[:2])
-    part = calibrate(model, ["x", "r"], Samples.of(tmp_path / "part.npz", loaded), kept=kept)
+    part = calibrate(model, seen, Samples.of(tmp_path / "part.npz", loaded), kept=kept)
     assert part.sets == 5  # what was kept is more than these: nothing is run again
     kept.unlink()
-    calibrate(model, ["x", "r"], Samples.of(tmp_path / "part.npz", loaded), kept=kept)
+    calibrate(model, seen, Samples.of(tmp_path / "part.npz", loaded), kept=kept)
     steps: list[str] = []
-    resumed = calibrate(model, ["x", "r"], Samples.of(data, loaded), steps.append, kept)
+    resumed = calibrate(model, seen, Samples.of(data, loaded), steps.append, kept)
     assert len(steps) == 3 and resumed.rows == whole.rows
     for value, gram in whole.grams.items():
         np.testing.assert_allclose(resumed.grams[value], gram)
@@ -212,7 +213,7 @@ def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) ->
 def test_a_broken_file_of_sums_is_not_used(model: Path, data: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.npz"
     kept.write_bytes(b"PK\x03\x04 no archive")
-    found = calibrate(model, ["x"], Samples.of(data, load(model)), kept=kept)
+    found = calibrate(model, [Seen("x")], Samples.of(data, load(model)), kept=kept)
     assert found.sets == 5
 
 
