@@ -13,7 +13,10 @@ from tracea_graph.ops.filters import pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
 from tracea_graph.passes.convolution.filters import bias_size
 
-__all__ = ["Products", "ins", "narrowed", "narrowed_bias", "narrowed_row", "outs", "shifted_bias"]
+__all__ = [
+    "Products", "ins", "narrowed", "narrowed_bias", "narrowed_row", "outs",
+    "plain_weights", "shifted_bias",
+]  # fmt: skip
 
 Products = GemmParams | ConvParams
 Mask = npt.NDArray[np.bool_]
@@ -40,7 +43,7 @@ def narrowed(
         shape = (-(-new.n // PANEL), new.k, PANEL)
 
     def load() -> Array:
-        part = np.compress(kept, _plain(old, weight), axis)
+        part = np.compress(kept, plain_weights(old, weight), axis)
         return (
             pack_filters(part, new.layout) if isinstance(new, ConvParams) else pack_panels(part.T)
         )
@@ -77,13 +80,13 @@ def shifted_bias(
         start = np.zeros(count) if bias is None else bias.array().reshape(-1)[:count]
         total = start.astype(np.float64)
         if values.any():
-            total += _plain(params, weight).reshape(count, len(values), -1).sum(2) @ values
+            total += plain_weights(params, weight).reshape(count, len(values), -1).sum(2) @ values
         return np.pad(total.astype(np.float32), (0, size - count))
 
     return Weight(name, DType.F32, (size,), load)
 
 
-def _plain(params: Products, weight: Weight) -> Floats:
+def plain_weights(params: Products, weight: Weight) -> Floats:
     """``[results, operands, …]``."""
     stored = np.asarray(weight.array(), np.float32)
     if isinstance(params, ConvParams):
