@@ -35,6 +35,7 @@ from tracea_graph.passes.pointwise import (
 from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16, GemmInInt16
 from tracea_graph.passes.products import gemm, matmul, projections
 from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
+from tracea_graph.passes.sparse.channels import NarrowOnRequest
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
@@ -201,7 +202,8 @@ def phases(
     """
     scan = scan or WeightScan()
     looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
-    filtered = (Phase("compress-filters", (FactorConvOnRequest(compressed),)),)
+    rules = (FactorConvOnRequest(compressed), NarrowOnRequest(compressed))
+    channels = (Phase("compress-channels", rules),)
     exact = (
         _SPELL,
         _RECOGNISE,
@@ -212,7 +214,7 @@ def phases(
         _FUSE,
         _FINISH,
         Phase("narrow", (DropDeadChannels(scan),)),
-        *(filtered if compressed else ()),  # before filters are stored as their transform
+        *(channels if compressed else ()),  # before filters are stored as their transform
         *_lower_convolutions(precision),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
@@ -222,8 +224,8 @@ def phases(
     # regions are what they will be: what can be skipped in them is all that changes
     near = (WindowAttention(tuple(windows)),) if windows else ()
     blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
-    rules = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
-    smaller = (Phase("compress", rules),) if compressed else ()
+    other = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
+    smaller = (Phase("compress", other),) if compressed else ()
     scattered = SkipScatteredZeros(scan, FEW_ROWS if precision == "fp32" else 1)
     skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), scattered)
     sparse = Phase("sparsity", (*skipping, *near))

@@ -23,7 +23,7 @@ from tracea_graph.passes.sparse.zeros import active_places
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PRUNED", "STORED", "Compressed", "FactorOnRequest", "PruneBlocks"]
+__all__ = ["PRUNED", "STORED", "Compressed", "FactorOnRequest", "PruneBlocks", "chosen_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 PRUNED = "prune"
@@ -50,7 +50,7 @@ class FactorOnRequest:
     name: str = LOW_RANK
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        found = _chosen(self.chosen, region, STORED)
+        found = chosen_for(self.chosen, region, STORED)
         if found is None or len(found.matrices) != 2 or region.rule == self.name:
             return
         shape = graph.spec(region.results[0]).shape
@@ -70,7 +70,7 @@ class PruneBlocks:
     name: str = PRUNED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        found = _chosen(self.chosen, region, STORED[:1])
+        found = chosen_for(self.chosen, region, STORED[:1])
         if found is None or len(found.matrices) != 1:
             return
         if graph.opset < SCATTER_SINCE:
@@ -92,7 +92,7 @@ class PruneBlocks:
                 yield skipping(self.name, region, weight, block, places, found.error)
 
 
-def _chosen(
+def chosen_for(
     chosen: Mapping[str, Compressed], region: Region, layouts: Sequence[str]
 ) -> Compressed | None:
     """What was chosen for the matrix of a product in one of some layouts."""

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.gemm import PANEL, GemmParams
+from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.narrowed import (
     ins,
@@ -41,7 +41,7 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["DEAD_CHANNELS", "DropDeadChannels"]
+__all__ = ["DEAD_CHANNELS", "DropDeadChannels", "channel_makers", "filled", "without_channels"]
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
@@ -71,13 +71,14 @@ class DropDeadChannels:
         constant, values = _constants(graph, makers, own)
         if isinstance(region.params, ConvParams) and region.params.window.padded:
             constant &= values == 0  # what is padded is 0, whatever the channel is
-        kept = _kept(~(constant | unused))
+        kept = filled(~(constant | unused))
         if kept.all():
             reason = f"{makers[0].results[0]!r} has too few dead channels to store fewer of them"
             yield Miss(self.name, region.id, reason)
             return
         gone = ~kept & ~unused
-        yield self._without(graph, makers, region, kept, np.where(gone, values, 0.0))
+        idle = np.where(gone, values, 0.0)
+        yield without_channels(self.name, graph, makers, region, kept, idle)
 
     def _constant(self, graph: TileGraph, region: Region) -> Mask:
         """Channels of the result with no weight other than zero."""
@@ -108,34 +109,46 @@ class DropDeadChannels:
             return nothing
         return np.asarray(lines.reshape(count, -1).all(1))
 
-    def _without(
-        self,
-        graph: TileGraph,
-        makers: Sequence[Region],
-        last: Region,
-        kept: Mask,
-        values: Floats,
-    ) -> Proposal:
-        """All with the channels that are kept; ``values`` are those of the others."""
-        n, new, stored, specs = int(kept.sum()), list[Region](), dict[str, Weight](), {}
-        x = makers[0].operands[0]
-        for maker in makers:
-            middle = f"{maker.results[0]}_alive"
-            params, own = _narrowed(graph, maker, kept, middle)
-            operands = (x, *(w.name for w in own))
-            new.append(fused(self.name, params, operands, (middle,), [maker]))
-            stored |= {w.name: w for w in own}
-            specs[middle] = _shape(graph.spec(maker.results[0]), maker.params, n)
-            x = middle
-        b: Any = dataclasses.replace(_with(last.params, "operand", n), bias=True)
-        _, wb, shift, *_ = last.params.split(last.operands)
-        matrix = narrowed(f"{x}_b", graph.weights[wb], last.params, b, kept, 1)
-        old = graph.weights[shift] if shift else None
-        moved = shifted_bias(f"{x}_b_bias", graph.weights[wb], old, last.params, values)
-        rest = last.operands[2 + last.params.bias :]
-        new.append(fused(self.name, b, (x, matrix.name, moved.name, *rest), last.results, [last]))
-        stored |= {w.name: w for w in (matrix, moved)}
-        return Proposal(self.name, (*makers, last), tuple(new), specs, stored)
+
+def without_channels(
+    rule: str,
+    graph: TileGraph,
+    makers: Sequence[Region],
+    last: Region,
+    kept: Mask,
+    values: Floats,
+    matrix: Floats | None = None,
+    error: float = 0.0,
+) -> Proposal:
+    """Products with the channels that are kept; ``values`` are those of the others.
+
+    ``matrix`` ``[k, n]`` is another one for the last of them.
+    """
+    n, new, stored, specs = int(kept.sum()), list[Region](), dict[str, Weight](), {}
+    x = makers[0].operands[0]
+    for maker in makers:
+        middle = f"{maker.results[0]}_alive"
+        params, own = _narrowed(graph, maker, kept, middle)
+        operands = (x, *(w.name for w in own))
+        new.append(fused(rule, params, operands, (middle,), [maker]))
+        stored |= {w.name: w for w in own}
+        specs[middle] = _shape(graph.spec(maker.results[0]), maker.params, n)
+        x = middle
+    b: Any = dataclasses.replace(_with(last.params, "operand", n), bias=True)
+    _, wb, shift, *_ = last.params.split(last.operands)
+    whole = graph.weights[wb] if matrix is None else _packed(wb, matrix)
+    other = narrowed(f"{x}_b", whole, last.params, b, kept, 1)
+    old = graph.weights[shift] if shift else None
+    moved = shifted_bias(f"{x}_b_bias", whole, old, last.params, values)
+    rest = last.operands[2 + last.params.bias :]
+    new.append(fused(rule, b, (x, other.name, moved.name, *rest), last.results, [last]))
+    stored |= {w.name: w for w in (other, moved)}
+    return Proposal(rule, (*makers, last), tuple(new), specs, stored, error)
+
+
+def _packed(name: str, matrix: Floats) -> Weight:
+    panels = pack_panels(np.asarray(matrix, np.float32))
+    return Weight(name, DType.F32, panels.shape, lambda: panels)
 
 
 def _narrowed(graph: TileGraph, region: Region, kept: Mask, name: str) -> tuple[Any, list[Weight]]:
@@ -162,6 +175,14 @@ def _shape(spec: TensorSpec, params: Any, n: int) -> TensorSpec:
     assert spec.shape is not None
     axis = 1 if isinstance(params, ConvParams) else len(spec.shape) - 1
     return TensorSpec(DType.F32, (*spec.shape[:axis], n, *spec.shape[axis + 1 :]))
+
+
+def channel_makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
+    """What makes the channels a matrix product reads, if any of them could go."""
+    if not isinstance(region.params, GemmParams):
+        return ()
+    makers = _makers(graph, region)
+    return makers if makers and _check(graph, makers, region) is None else ()
 
 
 def _makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
@@ -216,7 +237,7 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
     return None
 
 
-def _kept(alive: Mask) -> Mask:
+def filled(alive: Mask) -> Mask:
     """The channels alive, filled up with dead ones to whole panels, one panel at least."""
     kept = alive.copy()
     missing = -int(alive.sum()) % PANEL if alive.any() else PANEL

@@ -140,6 +140,21 @@ def test_pruned_blocks_are_skipped(model: Path, data: Path) -> None:
     assert report.held_out is not None and 0 < report.held_out <= 0.9
 
 
+@pytest.mark.compiler
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_channels_go_from_both_products(model: Path, data: Path, precision: str) -> None:
+    spec = Prune(0.5, channels=True)
+    chosen = options(data, low_rank=None, prune=spec, max_error=0.1, precision=precision)
+    report = api.optimize(model, chosen)
+    (row,) = report.compressed
+    assert row.kept and row.layer == "down" and row.technique == "channels"
+    assert row.size % 16 == 0 and row.measured is not None
+    assert row.measured < 1.3 * row.predicted
+    stored = onnx.load(str(report.output)).graph.initializer
+    assert sum(np.prod(t.dims) for t in stored) < row.left * 2 * K * N + 2 * N + K
+    assert report.held_out is not None and 0 < report.held_out <= 0.15
+
+
 @pytest.mark.parametrize("spec", [Prune(0.5, group=4), Prune(0.5)], ids=["2:4", "unstructured"])
 def test_zeros_that_save_nothing_are_told(model: Path, data: Path, spec: Prune) -> None:
     report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))

@@ -27,6 +27,7 @@ from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import PANEL, GemmParams, unpack_panels
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import STORED
+from tracea_graph.passes.sparse.dead_channels import channel_makers
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK
 from tracea_graph.passes.sparse.factored import conv_of, looked_up, written_by
 from tracea_graph.policy import CostModel
@@ -64,7 +65,8 @@ class Layer:
     ``seen`` are the values that tell what changing it costs: what it reads, or, where ``written``,
     what it makes of that.  ``us`` is the predicted time of all its operators, ``last_us`` that of
     a second product ``[n, n]`` behind each.  What takes its place is stored under names that begin
-    with one of its ``marks``.
+    with one of its ``marks``.  ``maker`` is the layer whose results are its channels, if some of
+    these could go, and ``maker_us`` the predicted time of that.
     """
 
     name: str
@@ -78,6 +80,8 @@ class Layer:
     us: float
     last_us: float
     marks: tuple[str, ...]
+    maker: str = ""
+    maker_us: float = 0.0
 
     def matrix(self) -> Floats:
         """``[k, n]`` in double precision."""
@@ -150,9 +154,12 @@ def _product(graph: TileGraph, name: str, regions: list[Region], cost: CostModel
     marks = (f"{name}_pruned", *(f"{r.results[0]}_rank" for r in regions))
     us = sum(cost(graph, r) for r in regions)
     seen = tuple(dict.fromkeys(Seen(p.x) for p in places))
+    makers = channel_makers(graph, regions[0]) if len(regions) == 1 else ()
+    marks += tuple(f"{m.results[0]}_alive" for m in makers)
     return Layer(
         name, _title(starts[0][0]), params.k, params.n, lambda: _matrix(params, weight), seen,
         False, places, us, us * params.n / params.k, marks,
+        makers[0].operands[1] if makers else "", sum(cost(graph, m) for m in makers),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.compress.budget import Choice
+from tracea_graph.compress.channels import ChannelMenu
 from tracea_graph.compress.layers import Layer
 from tracea_graph.compress.lowrank import LowRankMenu
 from tracea_graph.compress.prune import PruneMenu
@@ -32,13 +33,21 @@ class Menus:
     prune: Prune | None
     _ranks: dict[str, LowRankMenu] = field(default_factory=dict)
     _zeros: dict[str, PruneMenu] = field(default_factory=dict)
+    _channels: dict[str, ChannelMenu] = field(default_factory=dict)
 
-    def offered(self, layer: Layer, gram: Floats | None) -> list[Choice]:
+    def offered(self, layer: Layer, gram: Floats | None, makes: bool) -> list[Choice]:
         """What could become of a layer; what that does to the model's outputs is not known yet.
 
         ``gram`` is the Gram matrix of what is seen of the layer; None where there is no data.
+        Where channels may go, the layer that ``makes`` them and the one that reads them have no
+        factors: at equal cost these err about twice as much (``models.trained --channels``).
         """
         matrix, found = layer.matrix(), list[Choice]()
+        if self.prune is not None and self.prune.channels:
+            if layer.maker:
+                return self._fewer_channels(layer, matrix, gram)
+            if makes:
+                return []
         if self.low_rank is not None:
             menu = LowRankMenu.of(matrix, gram, layer.written, layer.even)
             self._ranks[layer.name] = menu
@@ -47,7 +56,7 @@ class Menus:
                 if (error := menu.error(rank)) <= self.low_rank:
                     saved = layer.saved_us(rank)
                     found.append(_choice(layer, "low rank", rank, saved, left, error))
-        if self.prune is not None and not layer.written:
+        if self.prune is not None and not self.prune.channels and not layer.written:
             pruning = self._zeros[layer.name] = PruneMenu(matrix, self.prune, gram)
             for share in pruning.shares():
                 left = stored_share(pruning.pruned(share))
@@ -56,8 +65,20 @@ class Menus:
                     found.append(_choice(layer, "zeros", share, saved, left, error))
         return found
 
+    def _fewer_channels(self, layer: Layer, matrix: Floats, gram: Floats | None) -> list[Choice]:
+        assert self.prune is not None
+        menu = self._channels[layer.name] = ChannelMenu.of(matrix, gram, self.prune.share)
+        found = []
+        for gone, error in menu.errors.items():
+            left = 1 - gone / layer.k
+            saved = (layer.us + layer.maker_us) * (1 - left)
+            found.append(_choice(layer, "channels", gone, saved, left, error))
+        return found
+
     def other(self, layer: Layer, choice: Choice) -> tuple[Floats, ...]:
         """The matrices a choice puts in the place of a layer's: one, or two factors."""
+        if choice.technique == "channels":
+            return (self._channels[layer.name].pruned(int(choice.size)),)
         if choice.technique == "zeros":
             return (self._zeros[layer.name].pruned(choice.size),)
         return self._ranks[layer.name].factors(layer.matrix(), int(choice.size))
@@ -79,6 +100,8 @@ class Menus:
 
     def why_nothing(self) -> str:
         """Why there is nothing on offer for any layer."""
+        if self.low_rank is None and self.prune is not None and self.prune.channels:
+            return "no product alone reads what another one makes: no channels could go"
         if self.low_rank is None:
             return (
                 f"the zeros of --prune do not fill runs of {PANEL} columns: no processor skips "

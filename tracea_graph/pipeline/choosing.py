@@ -145,6 +145,7 @@ class Chooser:
     def _offered(self, layers: Sequence[Layer]) -> dict[str, list[Choice]]:
         """What could become of each layer, and what it costs the layer's own output."""
         data, menus = self._calibrated(layers), {}
+        makers = {layer.maker for layer in layers}
         for i, layer in enumerate(layers):
             self.setting.progress(f"taking apart layer {i + 1} of {len(layers)}")
             gram, rows = data.joint(layer.seen) if data else (None, 0)
@@ -153,7 +154,7 @@ class Chooser:
                     f"--data gives {layer.title} {rows} rows, fewer than the {layer.known} "
                     "numbers in each: what was not seen counts as unimportant"
                 )
-            menus[layer.name] = self.menus.offered(layer, gram)
+            menus[layer.name] = self.menus.offered(layer, gram, layer.name in makers)
         return menus
 
     def _sensitive(
