@@ -40,6 +40,7 @@ from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRe
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
 from tracea_graph.passes.sparse.factored import FactorConvOnRequest, FactorLookUpOnRequest
+from tracea_graph.passes.sparse.heads import NarrowHeadsOnRequest
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
@@ -202,7 +203,11 @@ def phases(
     """
     scan = scan or WeightScan()
     looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
-    rules = (FactorConvOnRequest(compressed), NarrowOnRequest(compressed))
+    rules = (
+        FactorConvOnRequest(compressed),
+        NarrowOnRequest(compressed),
+        NarrowHeadsOnRequest(compressed),
+    )
     channels = (Phase("compress-channels", rules),)
     exact = (
         _SPELL,

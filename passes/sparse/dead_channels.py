@@ -26,16 +26,19 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels
+from tracea_graph.ops.gemm import PANEL, GemmParams
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.narrowed import (
     ins,
+    is_depthwise,
     narrowed,
     narrowed_bias,
     narrowed_row,
     outs,
+    packed,
     plain_weights,
     shifted_bias,
+    with_channels,
 )
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
@@ -134,9 +137,9 @@ def without_channels(
         stored |= {w.name: w for w in own}
         specs[middle] = _shape(graph.spec(maker.results[0]), maker.params, n)
         x = middle
-    b: Any = dataclasses.replace(_with(last.params, "operand", n), bias=True)
+    b: Any = dataclasses.replace(with_channels(last.params, "operand", n), bias=True)
     _, wb, shift, *_ = last.params.split(last.operands)
-    whole = graph.weights[wb] if matrix is None else _packed(wb, matrix)
+    whole = graph.weights[wb] if matrix is None else packed(wb, matrix)
     other = narrowed(f"{x}_b", whole, last.params, b, kept, 1)
     old = graph.weights[shift] if shift else None
     moved = shifted_bias(f"{x}_b_bias", whole, old, last.params, values)
@@ -146,14 +149,9 @@ def without_channels(
     return Proposal(rule, (*makers, last), tuple(new), specs, stored, error)
 
 
-def _packed(name: str, matrix: Floats) -> Weight:
-    panels = pack_panels(np.asarray(matrix, np.float32))
-    return Weight(name, DType.F32, panels.shape, lambda: panels)
-
-
 def _narrowed(graph: TileGraph, region: Region, kept: Mask, name: str) -> tuple[Any, list[Weight]]:
     """A product that makes the kept channels only, and its operands but for the first."""
-    params: Any = _with(region.params, "result", int(kept.sum()))
+    params: Any = with_channels(region.params, "result", int(kept.sum()))
     _, matrix, bias, extras, *_ = region.params.split(region.operands)
     weights = graph.weights
     own = [narrowed(f"{name}_a", weights[matrix], region.params, params, kept, 0)]
@@ -161,14 +159,6 @@ def _narrowed(graph: TileGraph, region: Region, kept: Mask, name: str) -> tuple[
         own.append(narrowed_bias(f"{name}_a_bias", weights[bias], params, kept))
     own += [narrowed_row(f"{name}_{i}", weights[v], kept) for i, v in enumerate(extras)]
     return params, own
-
-
-def _with(params: Any, side: str, n: int) -> Any:
-    """A product of ``n`` channels on one side; a depthwise one has as many on both."""
-    if _depthwise(params):
-        return dataclasses.replace(params, filters=n, channels=n, groups=n)
-    names = ("filters", "channels") if isinstance(params, ConvParams) else ("n", "k")
-    return dataclasses.replace(params, **{names[side == "operand"]: n})
 
 
 def _shape(spec: TensorSpec, params: Any, n: int) -> TensorSpec:
@@ -190,16 +180,12 @@ def _makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
     convolutions they go through; none if there is no such product."""
     found: list[Region] = []
     maker = graph.producer(region.operands[0]) if _narrows(region) else None
-    while maker is not None and _depthwise(maker.params):
+    while maker is not None and is_depthwise(maker.params):
         found.insert(0, maker)
         maker = graph.producer(maker.operands[0])
     if maker is None or not _narrows(maker) or type(maker.params) is not type(region.params):
         return ()
     return (maker, *found)
-
-
-def _depthwise(params: Any) -> bool:
-    return isinstance(params, ConvParams) and params.layout == "depthwise" and not params.in_bf16
 
 
 def _narrows(region: Region) -> bool:

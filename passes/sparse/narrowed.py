@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
 from tracea_graph.passes.convolution.filters import bias_size
 
 __all__ = [
-    "Products", "ins", "narrowed", "narrowed_bias", "narrowed_row", "outs",
-    "plain_weights", "shifted_bias",
+    "Products", "ins", "is_depthwise", "narrowed", "narrowed_bias", "narrowed_row", "outs",
+    "packed", "plain_weights", "shifted_bias", "with_channels",
 ]  # fmt: skip
 
 Products = GemmParams | ConvParams
@@ -31,6 +32,24 @@ def outs(params: Products) -> int:
 def ins(params: Products) -> int:
     """Channels of the operand."""
     return params.channels if isinstance(params, ConvParams) else params.k
+
+
+def with_channels(params: Any, side: str, n: int) -> Any:
+    """A product of ``n`` channels on one side; a depthwise one has as many on both."""
+    if is_depthwise(params):
+        return dataclasses.replace(params, filters=n, channels=n, groups=n)
+    names = ("filters", "channels") if isinstance(params, ConvParams) else ("n", "k")
+    return dataclasses.replace(params, **{names[side == "operand"]: n})
+
+
+def is_depthwise(params: Any) -> bool:
+    return isinstance(params, ConvParams) and params.layout == "depthwise" and not params.in_bf16
+
+
+def packed(name: str, matrix: Floats) -> Weight:
+    """A matrix ``[k, n]`` as panels under a name."""
+    panels = pack_panels(np.asarray(matrix, np.float32))
+    return Weight(name, DType.F32, panels.shape, lambda: panels)
 
 
 def narrowed(

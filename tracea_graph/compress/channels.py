@@ -2,8 +2,9 @@
 
 With G = XᵀX over what the second product reads, leaving out the channels R costs it the least
 where its other rows become G_KK⁻¹·G_K·W, and of one more channel that costs |w_j|² / (G⁻¹)_jj:
-the saliency of Optimal Brain Surgeon (Hassibi and Stork 1993), a whole row of numbers at once.
-Channels go a sixteenth of them at a time; what is left is made up for in between.
+the saliency of Optimal Brain Surgeon (Hassibi and Stork 1993), a whole row of numbers at once;
+of an attention head, tr(W_Rᵀ·(G⁻¹)_RR⁻¹·W_R).  Channels go a sixteenth of them at a time, heads
+one by one; what is left is made up for in between.
 """
 
 from __future__ import annotations
@@ -37,18 +38,19 @@ class ChannelMenu:
     _made: dict[int, Floats] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, matrix: Floats, gram: Floats | None, share: float) -> ChannelMenu:
-        """Up to a share of the channels.  Without a Gram matrix ``[k, k]`` of what the product
-        reads all channels count alike."""
+    def of(cls, matrix: Floats, gram: Floats | None, share: float, group: int = 1) -> ChannelMenu:
+        """Up to a share of the channels, ``group`` neighbours together.
+
+        Without a Gram matrix ``[k, k]`` of what the product reads all channels count alike.
+        """
         k = len(matrix)
         own = np.eye(k) if gram is None else gram
         damped = _damped(own)
         inverse, w, alive = np.linalg.inv(damped), matrix.copy(), np.arange(k)
         order, errors = list[np.int64](), dict[int, float]()
         whole = float(np.sum(matrix * (own @ matrix)))
-        for gone in _counts(k, share):
-            saliency = (w**2).sum(1) / np.diag(inverse)
-            first = np.argsort(saliency)[: gone - len(order)]
+        for gone in _counts(k, share, group):
+            first = _least(w, inverse, group, gone - len(order))
             rest = np.setdiff1d(np.arange(len(w)), first)
             ahead = inverse[np.ix_(rest, first)]
             steps = ahead @ np.linalg.inv(inverse[np.ix_(first, first)])
@@ -72,8 +74,22 @@ class ChannelMenu:
         return self._made[gone]
 
 
-def _counts(k: int, share: float) -> list[int]:
-    """How many of ``k`` channels may go, so that those left fill panels."""
+def _least(w: Floats, inverse: Floats, group: int, count: int) -> npt.NDArray[np.int64]:
+    """The channels of whole groups that cost the least, so many."""
+    parts = w.reshape(-1, group, w.shape[1])
+    at = np.arange(len(w)).reshape(-1, group)
+    if group > 1:
+        blocks = np.stack([inverse[np.ix_(i, i)] for i in at])
+        saliency = (parts * np.linalg.solve(blocks, parts)).sum((1, 2))
+    else:
+        saliency = (w**2).sum(1) / np.diag(inverse)
+    return np.asarray(at[np.argsort(saliency)[: count // group]].reshape(-1))
+
+
+def _counts(k: int, share: float, group: int) -> list[int]:
+    """How many of ``k`` channels may go: whole groups, or so that those left fill panels."""
+    if group > 1:
+        return [c for c in range(group, k, group) if c <= share * k]
     found = {k - PANEL * max(round(k * (1 - i / _PARTS) / PANEL), 1) for i in range(1, _PARTS)}
     return sorted(c for c in found if 0 < c <= share * k)
 

@@ -30,6 +30,7 @@ from tracea_graph.passes.sparse.compressed import STORED
 from tracea_graph.passes.sparse.dead_channels import channel_makers
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK
 from tracea_graph.passes.sparse.factored import conv_of, looked_up, written_by
+from tracea_graph.passes.sparse.heads import heads_behind
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Proposal
 from tracea_graph.rewrite.proposal import Preview
@@ -66,7 +67,8 @@ class Layer:
     what it makes of that.  ``us`` is the predicted time of all its operators, ``last_us`` that of
     a second product ``[n, n]`` behind each.  What takes its place is stored under names that begin
     with one of its ``marks``.  ``maker`` is the layer whose results are its channels, if some of
-    these could go, and ``maker_us`` the predicted time of that.
+    these could go, ``group`` of them together (a head), and ``maker_us`` the predicted time of all
+    that would then be less.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Layer:
     marks: tuple[str, ...]
     maker: str = ""
     maker_us: float = 0.0
+    group: int = 1
 
     def matrix(self) -> Floats:
         """``[k, n]`` in double precision."""
@@ -154,13 +157,21 @@ def _product(graph: TileGraph, name: str, regions: list[Region], cost: CostModel
     marks = (f"{name}_pruned", *(f"{r.results[0]}_rank" for r in regions))
     us = sum(cost(graph, r) for r in regions)
     seen = tuple(dict.fromkeys(Seen(p.x) for p in places))
-    makers = channel_makers(graph, regions[0]) if len(regions) == 1 else ()
-    marks += tuple(f"{m.results[0]}_alive" for m in makers)
+    makers, group = _makers(graph, regions[0]) if len(regions) == 1 else ((), 1)
+    marks += tuple(f"{m.results[0]}_{mark}" for m in makers for mark in ("alive", "heads"))
     return Layer(
         name, _title(starts[0][0]), params.k, params.n, lambda: _matrix(params, weight), seen,
         False, places, us, us * params.n / params.k, marks,
         makers[0].operands[1] if makers else "", sum(cost(graph, m) for m in makers),
+        group,
     )  # fmt: skip
+
+
+def _makers(graph: TileGraph, region: Region) -> tuple[tuple[Region, ...], int]:
+    """What makes the channels a product reads, if some of them could go, and how many together."""
+    if (behind := heads_behind(graph, region)) is not None:
+        return behind, behind[1].params.head_v
+    return channel_makers(graph, region), 1
 
 
 def _matrix(params: GemmParams, weight: Weight) -> Floats:

@@ -67,7 +67,9 @@ class Menus:
 
     def _fewer_channels(self, layer: Layer, matrix: Floats, gram: Floats | None) -> list[Choice]:
         assert self.prune is not None
-        menu = self._channels[layer.name] = ChannelMenu.of(matrix, gram, self.prune.share)
+        menu = self._channels[layer.name] = ChannelMenu.of(
+            matrix, gram, self.prune.share, layer.group
+        )
         found = []
         for gone, error in menu.errors.items():
             left = 1 - gone / layer.k
