@@ -26,7 +26,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.make import make
-from tracea_graph.compress import Samples, calibrate
+from tracea_graph.compress import Samples, Seen, calibrate
 from tracea_graph.compress.lowrank import LowRankMenu
 from tracea_graph.onnx_io import load
 
@@ -169,7 +169,7 @@ def spectrum(folder: Path) -> None:
     graph = onnx.load(path).graph
     stored = {t.name: t for t in graph.initializer}
     products = [n for n in graph.node if n.op_type == "MatMul" and n.input[1] in stored]
-    values = sorted({n.input[0] for n in products})
+    values = [Seen(v) for v in sorted({n.input[0] for n in products})]
     found = calibrate(path, values, Samples.of(folder / "sentences.npz", load(path)))
     print(f"{'layer':44}" + "".join(f"{left:>9.0%}" for left in LEFT))
     errors = []

@@ -35,9 +35,12 @@ from tracea_graph.passes.pointwise import (
 from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16, GemmInInt16
 from tracea_graph.passes.products import gemm, matmul, projections
 from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
+from tracea_graph.passes.sparse.channels import NarrowOnRequest
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
+from tracea_graph.passes.sparse.factored import FactorConvOnRequest, FactorLookUpOnRequest
+from tracea_graph.passes.sparse.heads import NarrowHeadsOnRequest
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
@@ -199,15 +202,24 @@ def phases(
     in weights.
     """
     scan = scan or WeightScan()
+    looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
+    rules = (
+        FactorConvOnRequest(compressed),
+        NarrowOnRequest(compressed),
+        NarrowHeadsOnRequest(compressed),
+    )
+    channels = (Phase("compress-channels", rules),)
     exact = (
         _SPELL,
         _RECOGNISE,
         _TURN,
+        *(looked_up if compressed else ()),
         _lift(plain_weights),
         _REDUCE,
         _FUSE,
         _FINISH,
         Phase("narrow", (DropDeadChannels(scan),)),
+        *(channels if compressed else ()),  # before filters are stored as their transform
         *_lower_convolutions(precision),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
@@ -217,8 +229,8 @@ def phases(
     # regions are what they will be: what can be skipped in them is all that changes
     near = (WindowAttention(tuple(windows)),) if windows else ()
     blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
-    rules = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
-    smaller = (Phase("compress", rules),) if compressed else ()
+    other = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
+    smaller = (Phase("compress", other),) if compressed else ()
     scattered = SkipScatteredZeros(scan, FEW_ROWS if precision == "fp32" else 1)
     skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), scattered)
     sparse = Phase("sparsity", (*skipping, *near))

@@ -83,7 +83,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Prune:
-    """A ``share`` of zeros: of all numbers, of each ``group`` along k, or of blocks.
+    """A ``share`` of zeros: of all numbers, of each ``group`` along k, or of blocks; or up to that
+    share of the ``channels`` between two products.
 
     ``block``: columns and steps of k.
     """
@@ -91,6 +92,7 @@ class Prune:
     share: float
     group: int = 0
     block: tuple[int, int] | None = None
+    channels: bool = False
 
 
 CHOICES: Mapping[str, tuple[str, ...]] = {

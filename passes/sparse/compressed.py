@@ -8,7 +8,7 @@ What was chosen for which matrix is decided before planning, from calibration da
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,12 @@ from tracea_graph.passes.sparse.zeros import active_places
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PRUNED", "Compressed", "FactorOnRequest", "PruneBlocks"]
+__all__ = ["PRUNED", "STORED", "Compressed", "FactorOnRequest", "PruneBlocks", "chosen_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 PRUNED = "prune"
+STORED = ("panels", "nk", "kn")
+"""Layouts of a product's matrix that two factors may take the place of."""
 _LEAST_SKIPPED = 0.1
 """Share of zero blocks below which storing only the others gains nothing."""
 
@@ -48,8 +50,8 @@ class FactorOnRequest:
     name: str = LOW_RANK
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        found = _chosen(self.chosen, region)
-        if found is None or len(found.matrices) != 2:
+        found = chosen_for(self.chosen, region, STORED)
+        if found is None or len(found.matrices) != 2 or region.rule == self.name:
             return
         shape = graph.spec(region.results[0]).shape
         if shape is None:
@@ -68,7 +70,7 @@ class PruneBlocks:
     name: str = PRUNED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        found = _chosen(self.chosen, region)
+        found = chosen_for(self.chosen, region, STORED[:1])
         if found is None or len(found.matrices) != 1:
             return
         if graph.opset < SCATTER_SINCE:
@@ -90,9 +92,11 @@ class PruneBlocks:
                 yield skipping(self.name, region, weight, block, places, found.error)
 
 
-def _chosen(chosen: Mapping[str, Compressed], region: Region) -> Compressed | None:
-    """What was chosen for the matrix of a product over packed panels."""
+def chosen_for(
+    chosen: Mapping[str, Compressed], region: Region, layouts: Sequence[str]
+) -> Compressed | None:
+    """What was chosen for the matrix of a product in one of some layouts."""
     params = region.params
-    if not isinstance(params, GemmParams) or params.layout != "panels":
+    if not isinstance(params, GemmParams) or params.layout not in layouts:
         return None
     return chosen.get(region.operands[1])

@@ -3,40 +3,48 @@
 FusedGemm(FusedGemm(x, A), B)    ->    the same with fewer columns in A and fewer rows in B
 FusedConv(FusedConv(x, A), B)    ->    the same with fewer filters in A, fewer channels in B
 
+Depthwise convolutions between the two lose the same channels.
+
 A channel is *constant* where its column of A is zero: then it is what the epilogue makes of the
-bias (0 for ReLU of a negative one), and B's bias takes what B makes of it.  A channel is *unused*
-where its row of B is zero.  Exact for finite values: a NaN or an infinity that reaches the output
-through such a channel alone no longer does.
+bias (0 for ReLU of a negative one), and B's bias takes what B makes of it.  A depthwise filter of
+zeros makes one constant too, and hands a constant on, but for one it pads with other zeros.  A
+channel is *unused* where its row of B is zero.  Exact for finite values: a NaN or an infinity that
+reaches the output through such a channel alone no longer does.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import PANEL, GemmParams
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.narrowed import (
     ins,
+    is_depthwise,
     narrowed,
     narrowed_bias,
     narrowed_row,
     outs,
+    packed,
+    plain_weights,
     shifted_bias,
+    with_channels,
 )
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["DEAD_CHANNELS", "DropDeadChannels"]
+__all__ = ["DEAD_CHANNELS", "DropDeadChannels", "channel_makers", "filled", "without_channels"]
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
@@ -48,31 +56,32 @@ _FILTERS = ("plain", "blocked", "stem", "panels")
 
 @dataclass(frozen=True)
 class DropDeadChannels:
-    """Two products, the second the only reader of the first."""
+    """Two products, the second the only reader of the first but for depthwise ones between."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = DEAD_CHANNELS
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        first = _maker(graph, region)
-        if first is None:
+        makers = _makers(graph, region)
+        if not makers:
             return
-        constant, unused = self._constant(graph, first), self._unused(graph, region)
-        if not constant.any() and not unused.any():
+        own, unused = [self._constant(graph, m) for m in makers], self._unused(graph, region)
+        if not any(found.any() for found in (*own, unused)):
             return
-        if (reason := _check(graph, first, region)) is not None:
+        if (reason := _check(graph, makers, region)) is not None:
             yield Miss(self.name, region.id, reason)
             return
-        values = _idle(graph, first)
+        constant, values = _constants(graph, makers, own)
         if isinstance(region.params, ConvParams) and region.params.window.padded:
             constant &= values == 0  # what is padded is 0, whatever the channel is
-        kept = _kept(~(constant | unused))
+        kept = filled(~(constant | unused))
         if kept.all():
-            reason = f"{first.results[0]!r} has too few dead channels to store fewer of them"
+            reason = f"{makers[0].results[0]!r} has too few dead channels to store fewer of them"
             yield Miss(self.name, region.id, reason)
             return
         gone = ~kept & ~unused
-        yield self._without(graph, first, region, kept, np.where(gone, values, 0.0))
+        idle = np.where(gone, values, 0.0)
+        yield without_channels(self.name, graph, makers, region, kept, idle)
 
     def _constant(self, graph: TileGraph, region: Region) -> Mask:
         """Channels of the result with no weight other than zero."""
@@ -103,37 +112,53 @@ class DropDeadChannels:
             return nothing
         return np.asarray(lines.reshape(count, -1).all(1))
 
-    def _without(
-        self, graph: TileGraph, first: Region, last: Region, kept: Mask, values: Floats
-    ) -> Proposal:
-        """Both with the channels that are kept; ``values`` are those of the others."""
-        n, middle = int(kept.sum()), f"{first.results[0]}_alive"
-        a: Any = _with(first.params, "result", n)
-        b: Any = dataclasses.replace(_with(last.params, "operand", n), bias=True)
-        x, wa, bias, extras, *_ = first.params.split(first.operands)
-        _, wb, shift, *_ = last.params.split(last.operands)
-        weights = graph.weights
-        own = [narrowed(f"{middle}_a", weights[wa], first.params, a, kept, 0)]
-        if bias:
-            own.append(narrowed_bias(f"{middle}_a_bias", weights[bias], a, kept))
-        own += [narrowed_row(f"{middle}_{i}", weights[v], kept) for i, v in enumerate(extras)]
-        matrix = narrowed(f"{middle}_b", weights[wb], last.params, b, kept, 1)
-        old = weights[shift] if shift else None
-        moved = shifted_bias(f"{middle}_b_bias", weights[wb], old, last.params, values)
-        rest = last.operands[2 + last.params.bias :]
-        new = (
-            fused(self.name, a, (x, *(w.name for w in own)), (middle,), [first]),
-            fused(self.name, b, (middle, matrix.name, moved.name, *rest), last.results, [last]),
-        )
-        stored = {w.name: w for w in (*own, matrix, moved)}
-        shape = _shape(graph.spec(first.results[0]), first.params, n)
-        return Proposal(self.name, (first, last), new, {middle: shape}, stored)
+
+def without_channels(
+    rule: str,
+    graph: TileGraph,
+    makers: Sequence[Region],
+    last: Region,
+    kept: Mask,
+    values: Floats,
+    matrix: Floats | None = None,
+    error: float = 0.0,
+) -> Proposal:
+    """Products with the channels that are kept; ``values`` are those of the others.
+
+    ``matrix`` ``[k, n]`` is another one for the last of them.
+    """
+    n, new, stored, specs = int(kept.sum()), list[Region](), dict[str, Weight](), {}
+    x = makers[0].operands[0]
+    for maker in makers:
+        middle = f"{maker.results[0]}_alive"
+        params, own = _narrowed(graph, maker, kept, middle)
+        operands = (x, *(w.name for w in own))
+        new.append(fused(rule, params, operands, (middle,), [maker]))
+        stored |= {w.name: w for w in own}
+        specs[middle] = _shape(graph.spec(maker.results[0]), maker.params, n)
+        x = middle
+    b: Any = dataclasses.replace(with_channels(last.params, "operand", n), bias=True)
+    _, wb, shift, *_ = last.params.split(last.operands)
+    whole = graph.weights[wb] if matrix is None else packed(wb, matrix)
+    other = narrowed(f"{x}_b", whole, last.params, b, kept, 1)
+    old = graph.weights[shift] if shift else None
+    moved = shifted_bias(f"{x}_b_bias", whole, old, last.params, values)
+    rest = last.operands[2 + last.params.bias :]
+    new.append(fused(rule, b, (x, other.name, moved.name, *rest), last.results, [last]))
+    stored |= {w.name: w for w in (other, moved)}
+    return Proposal(rule, (*makers, last), tuple(new), specs, stored, error)
 
 
-def _with(params: Any, side: str, n: int) -> Any:
-    """A product of ``n`` channels on one side."""
-    names = ("filters", "channels") if isinstance(params, ConvParams) else ("n", "k")
-    return dataclasses.replace(params, **{names[side == "operand"]: n})
+def _narrowed(graph: TileGraph, region: Region, kept: Mask, name: str) -> tuple[Any, list[Weight]]:
+    """A product that makes the kept channels only, and its operands but for the first."""
+    params: Any = with_channels(region.params, "result", int(kept.sum()))
+    _, matrix, bias, extras, *_ = region.params.split(region.operands)
+    weights = graph.weights
+    own = [narrowed(f"{name}_a", weights[matrix], region.params, params, kept, 0)]
+    if bias:
+        own.append(narrowed_bias(f"{name}_a_bias", weights[bias], params, kept))
+    own += [narrowed_row(f"{name}_{i}", weights[v], kept) for i, v in enumerate(extras)]
+    return params, own
 
 
 def _shape(spec: TensorSpec, params: Any, n: int) -> TensorSpec:
@@ -142,12 +167,25 @@ def _shape(spec: TensorSpec, params: Any, n: int) -> TensorSpec:
     return TensorSpec(DType.F32, (*spec.shape[:axis], n, *spec.shape[axis + 1 :]))
 
 
-def _maker(graph: TileGraph, region: Region) -> Region | None:
-    """The product of the same kind that makes the channels another one reads."""
-    first = graph.producer(region.operands[0]) if _narrows(region) else None
-    if first is None or not _narrows(first) or type(first.params) is not type(region.params):
-        return None
-    return first
+def channel_makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
+    """What makes the channels a matrix product reads, if any of them could go."""
+    if not isinstance(region.params, GemmParams):
+        return ()
+    makers = _makers(graph, region)
+    return makers if makers and _check(graph, makers, region) is None else ()
+
+
+def _makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
+    """The product that makes the channels another of its kind reads, and the depthwise
+    convolutions they go through; none if there is no such product."""
+    found: list[Region] = []
+    maker = graph.producer(region.operands[0]) if _narrows(region) else None
+    while maker is not None and is_depthwise(maker.params):
+        found.insert(0, maker)
+        maker = graph.producer(maker.operands[0])
+    if maker is None or not _narrows(maker) or type(maker.params) is not type(region.params):
+        return ()
+    return (maker, *found)
 
 
 def _narrows(region: Region) -> bool:
@@ -157,10 +195,22 @@ def _narrows(region: Region) -> bool:
     return isinstance(params, GemmParams) and params.layout == "panels"
 
 
-def _check(graph: TileGraph, first: Region, last: Region) -> str | None:
-    """Why channels between two products must stay."""
-    value, params = first.results[0], first.params
-    if not only_read_by(graph, value, last) or len(first.results) > 1:
+def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | None:
+    """Why channels between products must stay."""
+    for maker, reader in pairwise((*makers, last)):
+        if (reason := _check_one(graph, maker, reader)) is not None:
+            return reason
+    value = makers[-1].results[0]
+    if any((w := graph.weight(r.operands[1])) is None or w.recipe for r in (*makers, last)):
+        return f"the weights beside {value!r} would have to be stored, which they are not now"
+    if any(graph.weight(v) is None for v in last.operands[2 : 2 + last.params.bias]):
+        return f"the bias of the product that reads {value!r} is not constant"
+    return None
+
+
+def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
+    value, params = maker.results[0], maker.params
+    if not only_read_by(graph, value, reader) or len(maker.results) > 1:
         return f"{value!r} has other readers"
     if graph.spec(value).shape is None:
         return f"the rank of {value!r} is not known"
@@ -168,16 +218,12 @@ def _check(graph: TileGraph, first: Region, last: Region) -> str | None:
         return f"{value!r} is normalised over its channels"
     if params.epilogue and not set(params.epilogue.operands[1:]) <= {"row", "scalar"}:
         return f"what makes {value!r} of the product differs from row to row"
-    if any(graph.weight(v) is None for v in first.operands[1:]):
+    if any(graph.weight(v) is None for v in maker.operands[1:]):
         return f"an operand of the product that makes {value!r} is not constant"
-    if any((w := graph.weight(r.operands[1])) is None or w.recipe for r in (first, last)):
-        return f"the weights beside {value!r} would have to be stored, which they are not now"
-    if any(graph.weight(v) is None for v in last.operands[2 : 2 + last.params.bias]):
-        return f"the bias of the product that reads {value!r} is not constant"
     return None
 
 
-def _kept(alive: Mask) -> Mask:
+def filled(alive: Mask) -> Mask:
     """The channels alive, filled up with dead ones to whole panels, one panel at least."""
     kept = alive.copy()
     missing = -int(alive.sum()) % PANEL if alive.any() else PANEL
@@ -185,8 +231,23 @@ def _kept(alive: Mask) -> Mask:
     return kept
 
 
-def _idle(graph: TileGraph, region: Region) -> Floats:
-    """What each channel of a product is where its weights are zero, in float64."""
+def _constants(
+    graph: TileGraph, makers: Sequence[Region], own: Sequence[Mask]
+) -> tuple[Mask, Floats]:
+    """Which channels are constant in the end, and what they are then, in float64."""
+    constant, values = own[0], _idle(graph, makers[0])
+    for maker, zero in zip(makers[1:], own[1:], strict=True):
+        if maker.params.window.padded:
+            constant = constant & (values == 0)
+        taps = plain_weights(maker.params, graph.weights[maker.operands[1]])
+        moved = np.where(zero | ~constant, 0.0, values)
+        values = _idle(graph, maker, moved * taps.reshape(len(moved), -1).sum(1, np.float64))
+        constant = constant | zero
+    return constant.copy(), values
+
+
+def _idle(graph: TileGraph, region: Region, added: Floats | None = None) -> Floats:
+    """What each channel of a product is where its weights are zero, or give what is ``added``."""
     params, count = region.params, outs(region.params)
     _, _, bias, extras, *_ = params.split(region.operands)
 
@@ -194,6 +255,8 @@ def _idle(graph: TileGraph, region: Region) -> Floats:
         return np.asarray(graph.weights[value].array(), np.float64).reshape(-1)
 
     start = row(bias)[:count] if bias else np.zeros(count)
+    if added is not None:
+        start = start + added
     if params.epilogue is None:
         return start
     with np.errstate(all="ignore"):

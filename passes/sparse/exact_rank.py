@@ -80,7 +80,7 @@ def two_products(
     }
     weights = {n: _held(n, array) for n, array in stored.items()}
     first = GemmParams(a.shape[0], rank)
-    second: GemmParams = dataclasses.replace(region.params, k=rank)
+    second: GemmParams = dataclasses.replace(region.params, k=rank, layout="panels")
     name_a, name_b = stored
     operands = (middle, name_b, *region.operands[2:])
     new = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from tracea_graph.ops.filters import pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
 from tracea_graph.passes.convolution.filters import bias_size
 
-__all__ = ["Products", "ins", "narrowed", "narrowed_bias", "narrowed_row", "outs", "shifted_bias"]
+__all__ = [
+    "Products", "ins", "is_depthwise", "narrowed", "narrowed_bias", "narrowed_row", "outs",
+    "packed", "plain_weights", "shifted_bias", "with_channels",
+]  # fmt: skip
 
 Products = GemmParams | ConvParams
 Mask = npt.NDArray[np.bool_]
@@ -30,6 +34,24 @@ def ins(params: Products) -> int:
     return params.channels if isinstance(params, ConvParams) else params.k
 
 
+def with_channels(params: Any, side: str, n: int) -> Any:
+    """A product of ``n`` channels on one side; a depthwise one has as many on both."""
+    if is_depthwise(params):
+        return dataclasses.replace(params, filters=n, channels=n, groups=n)
+    names = ("filters", "channels") if isinstance(params, ConvParams) else ("n", "k")
+    return dataclasses.replace(params, **{names[side == "operand"]: n})
+
+
+def is_depthwise(params: Any) -> bool:
+    return isinstance(params, ConvParams) and params.layout == "depthwise" and not params.in_bf16
+
+
+def packed(name: str, matrix: Floats) -> Weight:
+    """A matrix ``[k, n]`` as panels under a name."""
+    panels = pack_panels(np.asarray(matrix, np.float32))
+    return Weight(name, DType.F32, panels.shape, lambda: panels)
+
+
 def narrowed(
     name: str, weight: Weight, old: Products, new: Products, kept: Mask, axis: int
 ) -> Weight:
@@ -40,7 +62,7 @@ def narrowed(
         shape = (-(-new.n // PANEL), new.k, PANEL)
 
     def load() -> Array:
-        part = np.compress(kept, _plain(old, weight), axis)
+        part = np.compress(kept, plain_weights(old, weight), axis)
         return (
             pack_filters(part, new.layout) if isinstance(new, ConvParams) else pack_panels(part.T)
         )
@@ -77,13 +99,13 @@ def shifted_bias(
         start = np.zeros(count) if bias is None else bias.array().reshape(-1)[:count]
         total = start.astype(np.float64)
         if values.any():
-            total += _plain(params, weight).reshape(count, len(values), -1).sum(2) @ values
+            total += plain_weights(params, weight).reshape(count, len(values), -1).sum(2) @ values
         return np.pad(total.astype(np.float32), (0, size - count))
 
     return Weight(name, DType.F32, (size,), load)
 
 
-def _plain(params: Products, weight: Weight) -> Floats:
+def plain_weights(params: Products, weight: Weight) -> Floats:
     """``[results, operands, …]``."""
     stored = np.asarray(weight.array(), np.float32)
     if isinstance(params, ConvParams):

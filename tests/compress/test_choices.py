@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from tracea_graph.compress import Choice, allocate, search, total_error
+from tracea_graph.compress.channels import ChannelMenu
 from tracea_graph.compress.lowrank import LowRankMenu, ranks_for
 from tracea_graph.compress.prune import PruneMenu
 from tracea_graph.config import Prune
@@ -91,6 +92,21 @@ def test_the_update_makes_up_for_zeros() -> None:
     x, w = data(500, 96), np.random.default_rng(1).standard_normal((96, 80))
     blind, seeing = (PruneMenu(w, Prune(0.6), g).pruned(0.6) for g in (None, x.T @ x))
     assert relative(x, w, seeing) < 0.8 * relative(x, w, blind)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_channels_that_go_are_made_up_for(seen: bool) -> None:
+    x, w = data(500, 128), np.random.default_rng(1).standard_normal((128, 80))
+    menu = ChannelMenu.of(w, x.T @ x if seen else None, 0.5)
+    assert list(menu.errors) == [16, 32, 48, 64]
+    assert list(menu.errors.values()) == sorted(menu.errors.values())
+    seen_by = x if seen else np.eye(128)
+    for gone, error in menu.errors.items():
+        other = menu.pruned(gone)
+        assert np.count_nonzero(~other.any(axis=1)) == gone
+        assert relative(seen_by, w, other) == pytest.approx(error, rel=0.02)
+        rows = other.any(axis=1)[:, None]
+        assert relative(seen_by, w, np.where(rows, w, 0)) >= error
 
 
 def menu(*layers: list[tuple[float, float]]) -> dict[str, list[Choice]]:

@@ -18,6 +18,7 @@ from tiny import answers
 from tracea_graph import Options, Report, api
 from tracea_graph.compress import (
     Samples,
+    Seen,
     calibrate,
     output_errors,
     share_of_largest,
@@ -139,6 +140,21 @@ def test_pruned_blocks_are_skipped(model: Path, data: Path) -> None:
     assert report.held_out is not None and 0 < report.held_out <= 0.9
 
 
+@pytest.mark.compiler
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_channels_go_from_both_products(model: Path, data: Path, precision: str) -> None:
+    spec = Prune(0.5, channels=True)
+    chosen = options(data, low_rank=None, prune=spec, max_error=0.1, precision=precision)
+    report = api.optimize(model, chosen)
+    (row,) = report.compressed
+    assert row.kept and row.layer == "down" and row.technique == "channels"
+    assert row.size % 16 == 0 and row.measured is not None
+    assert row.measured < 1.3 * row.predicted
+    stored = onnx.load(str(report.output)).graph.initializer
+    assert sum(np.prod(t.dims) for t in stored) < row.left * 2 * K * N + 2 * N + K
+    assert report.held_out is not None and 0 < report.held_out <= 0.15
+
+
 @pytest.mark.parametrize("spec", [Prune(0.5, group=4), Prune(0.5)], ids=["2:4", "unstructured"])
 def test_zeros_that_save_nothing_are_told(model: Path, data: Path, spec: Prune) -> None:
     report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))
@@ -192,16 +208,16 @@ def test_the_users_own_metric_is_the_budget(model: Path, data: Path, tmp_path: P
 
 
 def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) -> None:
-    loaded, kept = load(model), tmp_path / "kept.npz"
-    whole = calibrate(model, ["x", "r"], Samples.of(data, loaded), kept=kept)
+    loaded, kept, seen = load(model), tmp_path / "kept.npz", [Seen("x"), Seen("r")]
+    whole = calibrate(model, seen, Samples.of(data, loaded), kept=kept)
     assert whole.sets == 5 and whole.rows == {"x": 2000, "r": 2000}
     np.savez(tmp_path / "part.npz", x=inputs()[:2])
-    part = calibrate(model, ["x", "r"], Samples.of(tmp_path / "part.npz", loaded), kept=kept)
+    part = calibrate(model, seen, Samples.of(tmp_path / "part.npz", loaded), kept=kept)
     assert part.sets == 5  # what was kept is more than these: nothing is run again
     kept.unlink()
-    calibrate(model, ["x", "r"], Samples.of(tmp_path / "part.npz", loaded), kept=kept)
+    calibrate(model, seen, Samples.of(tmp_path / "part.npz", loaded), kept=kept)
     steps: list[str] = []
-    resumed = calibrate(model, ["x", "r"], Samples.of(data, loaded), steps.append, kept)
+    resumed = calibrate(model, seen, Samples.of(data, loaded), steps.append, kept)
     assert len(steps) == 3 and resumed.rows == whole.rows
     for value, gram in whole.grams.items():
         np.testing.assert_allclose(resumed.grams[value], gram)
@@ -212,7 +228,7 @@ def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) ->
 def test_a_broken_file_of_sums_is_not_used(model: Path, data: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.npz"
     kept.write_bytes(b"PK\x03\x04 no archive")
-    found = calibrate(model, ["x"], Samples.of(data, load(model)), kept=kept)
+    found = calibrate(model, [Seen("x")], Samples.of(data, load(model)), kept=kept)
     assert found.sets == 5
 
 

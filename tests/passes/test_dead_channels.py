@@ -128,3 +128,47 @@ def test_channels_of_zero_scale(pads: int, activation: str, sign: int, left: int
     filters = [r.params.filters for r in graph.regions() if hasattr(r.params, "filters")]
     assert filters == [left, 24]
     assert_same(net, graph, {"x": normal(2, 8, 12, 12, seed=4)})
+
+
+def separable(
+    first: Array, bias: Array, middle: Array, last: Array, pads: int, activation: str = "Relu"
+) -> tuple[Net, TileGraph]:
+    """1x1, 3x3 depthwise with a bias, 1x1, as mobile networks have them."""
+    net, channels = Net(), len(first)
+    x = net.input("x", "batch", 8, 12, 12)
+    wide = net(activation, net("Conv", x, net.const(first), net.const(bias)))
+    window = {"kernel_shape": [3, 3], "pads": [pads] * 4, "group": channels}
+    shift = net.const(normal(channels, seed=8))
+    deep = net(activation, net("Conv", wide, net.const(middle), shift, **window))
+    return net, net.graph(net("Conv", deep, net.const(last)))
+
+
+@pytest.mark.parametrize(
+    ("where", "pads", "sign", "left"),
+    [
+        ("first", 1, -1, 32),
+        ("first", 1, 1, 64),
+        ("first", 0, 1, 32),
+        ("middle", 1, 1, 32),
+        ("last", 1, 1, 32),
+        ("none", 1, 1, 64),
+    ],
+)
+def test_dead_channels_through_a_depthwise_convolution(
+    where: str, pads: int, sign: int, left: int
+) -> None:
+    """A constant that is not 0 is no longer one where it is padded with zeros."""
+    dead = np.arange(10, 42)
+    weights = {
+        "first": normal(64, 8, 1, 1),
+        "middle": normal(64, 1, 3, 3, seed=1),
+        "last": normal(24, 64, 1, 1, seed=2),
+    }
+    if where in weights:
+        at = (slice(None), dead) if where == "last" else dead
+        weights[where] = with_zeros(weights[where], at)
+    net, graph = separable(bias=sign * np.abs(normal(64, seed=3)), pads=pads, **weights)
+    planned(graph)
+    filters = [r.params.filters for r in graph.regions() if hasattr(r.params, "filters")]
+    assert filters == [left, left, 24]
+    assert_same(net, graph, {"x": normal(2, 8, 12, 12, seed=4)})

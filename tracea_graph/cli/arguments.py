@@ -119,7 +119,8 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--prune", metavar="SPEC",
-        help="zeros in matrices: 0.6, 2:4 or block:16x4:0.7 (columns x rows of the block)",
+        help="zeros in matrices: 0.6, 2:4 or block:16x4:0.7 (columns x rows of the block); "
+        "channels:0.5 for up to half of the channels between two products",
     )  # fmt: skip
     add("--only", action="append", default=[], metavar="RULE", help="use this rule; repeatable")
     add("--skip", action="append", default=[], metavar="RULE", help="not this rule; repeatable")
@@ -263,11 +264,11 @@ def _window(text: str) -> Window:
 
 
 def _prune(text: str) -> Prune:
-    """``0.6``, ``2:4`` or ``block:16x4:0.7``.  Raises UsageError."""
-    form = r"(?:(?:block:(\d{1,3})x(\d{1,3}):)?(0?\.\d{1,6})|([1-9]\d?):([1-9]\d?))"
+    """``0.6``, ``2:4``, ``block:16x4:0.7`` or ``channels:0.5``.  Raises UsageError."""
+    form = r"(?:(?:block:(\d{1,3})x(\d{1,3}):|(channels):)?(0?\.\d{1,6})|([1-9]\d?):([1-9]\d?))"
     if not (found := re.fullmatch(form, text)):
-        raise UsageError(f"--prune takes 0.6, 2:4 or block:16x4:0.7, not {text!r}")
-    columns, steps, share, stay, group = found.groups()
+        raise UsageError(f"--prune takes 0.6, 2:4, block:16x4:0.7 or channels:0.5, not {text!r}")
+    columns, steps, channels, share, stay, group = found.groups()
     if group:
         if int(stay) >= int(group):
             raise UsageError(f"--prune {text} leaves all numbers: use fewer than {group}")
@@ -275,7 +276,7 @@ def _prune(text: str) -> Prune:
     if not 0 < float(share) < 1:
         raise UsageError(f"--prune takes a share of zeros between 0 and 1, not {text!r}")
     if columns is None:
-        return Prune(float(share))
+        return Prune(float(share), channels=bool(channels))
     if int(columns) != PANEL or int(steps) not in BLOCKS:
         raise UsageError(
             f"--prune takes blocks of {PANEL} columns and {', '.join(map(str, BLOCKS))} rows, "

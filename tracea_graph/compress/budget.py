@@ -3,7 +3,7 @@
 Errors of layers add in quadrature, so Σ e² ≤ ε² is a knapsack; its relaxation by one price λ of
 squared error gives every layer the option with the largest ``saved − λ·e²``, and the smallest λ
 that fits is found by bisection.  What is left of the budget then, for equal layers enter together,
-goes to what fits, the most saved per squared error first.
+goes to what fits, the most saved per squared error first; and at last to what saves bytes only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Chosen = dict[str, "Choice"]
 @dataclass(frozen=True)
 class Choice:
     """What could become of a layer: the ``technique``, its ``size`` (rank, or share of zeros), the
-    µs predicted to be saved, the error of the layer's own output, and of the model's."""
+    µs predicted to be saved, the error of the layer's own output, and of the model's; the share
+    of its numbers that are ``left``, and the ``bytes`` of those that are not."""
 
     layer: str
     technique: str
@@ -35,6 +36,8 @@ class Choice:
     saved: float
     layer_error: float
     error: float
+    left: float = 1.0
+    bytes: float = 0.0
 
 
 def total_error(choices: Sequence[Choice]) -> float:
@@ -57,7 +60,7 @@ def allocate(menu: Mapping[str, Sequence[Choice]], budget: float) -> Chosen:
         return total_error([*at(price).values()]) <= budget
 
     if fits(0.0):
-        return at(0.0)
+        return _filled(menu, at(0.0), budget)
     low, high = 0.0, 1.0
     while not fits(high) and high < _DEAREST:
         low, high = high, high * 16
@@ -70,8 +73,15 @@ def allocate(menu: Mapping[str, Sequence[Choice]], budget: float) -> Chosen:
 def _filled(menu: Mapping[str, Sequence[Choice]], chosen: Chosen, budget: float) -> Chosen:
     """The choices with more for layers that have none, as long as they fit."""
     found = dict(chosen)
-    left = [c for layer, cs in menu.items() if layer not in found for c in cs if c.saved > 0]
-    for choice in sorted(left, key=lambda c: -c.saved / max(c.error**2, 1e-300)):
+    left = [c for layer, cs in menu.items() if layer not in found for c in cs]
+
+    def worth(choice: Choice) -> tuple[bool, float]:
+        faster = choice.saved > 0
+        return faster, (choice.saved if faster else choice.bytes) / max(choice.error**2, 1e-300)
+
+    for choice in sorted(left, key=worth, reverse=True):
+        if choice.saved <= 0 and not choice.bytes:
+            break
         if choice.layer not in found and total_error([*found.values(), choice]) <= budget:
             found[choice.layer] = choice
     return found

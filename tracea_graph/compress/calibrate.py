@@ -1,9 +1,10 @@
-"""Gram matrices of what layers read, in one pass over data that may be larger than memory.
+"""Gram matrices of what layers read or write, in one pass over data that may exceed memory.
 
 G = Σ xᵀx over all rows x [K] of a value, in double precision: all that the error of any change of
-the layer's matrix depends on, ‖X·D‖² = tr(Dᵀ·G·D).  Memory is bounded by one set of inputs, its
-activations, and a K × K matrix per value.  What was summed is kept in a file now and then, so that
-an interrupted pass goes on where it was.
+the layer's matrix depends on, ‖X·D‖² = tr(Dᵀ·G·D).  Of what a layer writes, C = WᵀGW tells the
+error of leaving directions of it out, ‖Y·(I − VVᵀ)‖² = tr(C) − tr(VᵀCV).  Memory is bounded by
+one set of inputs, its activations, and a K × K matrix per value.  What was summed is kept in a
+file now and then, so that an interrupted pass goes on where it was.
 """
 
 from __future__ import annotations
@@ -22,43 +23,68 @@ import numpy.typing as npt
 from tracea_graph.check.worker import Worker
 from tracea_graph.compress.samples import Samples
 from tracea_graph.errors import UsageError, WorkerError
+from tracea_graph.ir import Weight
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "Seen", "add_all", "calibrate", "names_of"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _KEEP_EVERY = 20.0
 """Seconds between writing down what was summed."""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A value of the model, the axis its rows ``[K]`` lie along, and what is taken off them: the
+    bias, of what a convolution writes."""
+
+    value: str
+    axis: int = -1
+    shift: Weight | None = None
+
+    @property
+    def key(self) -> str:
+        """What tells it from other readings of the value."""
+        return self.value if self.axis == -1 else f"{self.value} along {self.axis}"
+
+    def rows(self, array: npt.NDArray[Any]) -> Floats:
+        """``[rows, K]`` in double precision."""
+        last = np.moveaxis(array, self.axis, -1)
+        flat = last.reshape(-1, last.shape[-1]).astype(np.float64)
+        if self.shift is not None:
+            flat -= np.asarray(self.shift.array(), np.float64).reshape(-1)[: flat.shape[1]]
+        return flat
+
+
 @dataclass
 class Calibration:
-    """Gram matrices ``[K, K]`` by value, the rows behind each, and how many sets were read."""
+    """Gram matrices ``[K, K]`` by :attr:`Seen.key`, the rows behind each, and how many sets were
+    read."""
 
     grams: dict[str, Floats] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     sets: int = 0
 
-    def add(self, value: str, array: npt.NDArray[Any]) -> None:
-        """Add the rows of an activation ``[…, K]``.  Raises ValueError if one is not finite."""
-        flat = array.reshape(-1, array.shape[-1]).astype(np.float64)
+    def add(self, seen: Seen, array: npt.NDArray[Any]) -> None:
+        """Add the rows of a value.  Raises ValueError if one is not finite."""
+        flat, key = seen.rows(array), seen.key
         product = flat.T @ flat
         if not np.isfinite(product).all():
-            raise ValueError(f"{value!r} is not finite")
-        if value in self.grams:
-            self.grams[value] += product
-            self.rows[value] += len(flat)
+            raise ValueError(f"{seen.value!r} is not finite")
+        if key in self.grams:
+            self.grams[key] += product
+            self.rows[key] += len(flat)
         else:
-            self.grams[value], self.rows[value] = product, len(flat)
+            self.grams[key], self.rows[key] = product, len(flat)
 
-    def joint(self, values: Sequence[str]) -> tuple[Floats, int]:
+    def joint(self, seen: Sequence[Seen]) -> tuple[Floats, int]:
         """The Gram matrix over the rows of several values, and how many rows these are."""
-        total: Floats = np.sum([self.grams[v] for v in values], axis=0)
-        return total, sum(self.rows[v] for v in values)
+        total: Floats = np.sum([self.grams[s.key] for s in seen], axis=0)
+        return total, sum(self.rows[s.key] for s in seen)
 
 
 def calibrate(
     model: Path,
-    values: Sequence[str],
+    values: Sequence[Seen],
     samples: Samples,
     progress: Callable[[str], None] = lambda step: None,
     kept: Path | None = None,
@@ -78,13 +104,13 @@ def calibrate(
             if index <= done:
                 continue
             if index == done + 1:
-                worker.open("calibrate", model, threads=threads, extra=list(values))
+                worker.open("calibrate", model, threads=threads, extra=names_of(values))
             progress(f"calibrating {_bar(samples, label)} {label}, {found.sets} sets done")
             try:
                 outputs = worker.run("calibrate", feed)
             except WorkerError as error:
                 raise UsageError(f"the model rejects {label} of --data: {error}") from error
-            _add(found, values, outputs, feed, label)
+            add_all(found, values, outputs, feed, label)
             if kept and time.monotonic() - last > _KEEP_EVERY:
                 _keep(found, kept)
                 last = time.monotonic()
@@ -102,16 +128,22 @@ def _bar(samples: Samples, label: str, width: int = 20) -> str:
     return "█" * round(done * width) + "░" * (width - round(done * width))
 
 
-def _add(
+def names_of(values: Sequence[Seen]) -> list[str]:
+    """What a worker is to give out for them."""
+    return sorted({s.value for s in values})
+
+
+def add_all(
     found: Calibration,
-    values: Sequence[str],
+    values: Sequence[Seen],
     outputs: Mapping[str, npt.NDArray[Any]],
     feed: Mapping[str, npt.NDArray[Any]],
     label: str,
 ) -> None:
+    """Add one set of inputs.  Raises UsageError for what is not finite."""
     try:
-        for value in values:
-            found.add(value, outputs[value] if value in outputs else feed[value])
+        for seen in values:
+            found.add(seen, outputs[seen.value] if seen.value in outputs else feed[seen.value])
     except ValueError as error:
         raise UsageError(f"with {label} of --data, {error} in the model") from error
     found.sets += 1
@@ -129,12 +161,12 @@ def _keep(found: Calibration, path: Path) -> None:
     os.replace(draft, path)
 
 
-def _resumed(path: Path, values: Sequence[str]) -> Calibration:
+def _resumed(path: Path, values: Sequence[Seen]) -> Calibration:
     """What an earlier pass summed; nothing if there was none, or of other values."""
     try:
         with np.load(path, allow_pickle=False) as data:
             names = [str(n) for n in data["names"]]
-            if sorted(names) != sorted(values):
+            if sorted(names) != sorted({s.key for s in values}):
                 return Calibration()
             grams = {n: data[f"g{i}"] for i, n in enumerate(names)}
             rows = dict(zip(names, map(int, data["rows"]), strict=True))

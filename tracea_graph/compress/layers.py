@@ -1,22 +1,42 @@
-"""The products of a planned graph whose matrix could be another: what they read and hold.
+"""The matrices of a planned graph that could be others: what is known of their inputs or results.
 
-Products that share a stored matrix are one layer, for what becomes of it becomes of all.
+    product        x […, K]        ·  [K, N]      known by the Gram matrix of what it reads
+    convolution    x [B, C, …]     ·  [C·taps, N]            by that of what it writes
+    look-up        ids [rows of V] ·  [V, N]                 the same
+
+Products and look-ups that share a stored matrix are one layer, for what becomes of it becomes of
+all; convolutions are layers of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, Node, Weight
+from tracea_graph.compress.calibrate import Seen
+from tracea_graph.ir import DType, Extent, Node, TensorSpec, Weight
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import PANEL, GemmParams, unpack_panels
+from tracea_graph.passes.regions import fused
+from tracea_graph.passes.sparse.compressed import STORED
+from tracea_graph.passes.sparse.dead_channels import channel_makers
+from tracea_graph.passes.sparse.exact_rank import LOW_RANK
+from tracea_graph.passes.sparse.factored import conv_of, looked_up, written_by
+from tracea_graph.passes.sparse.heads import heads_behind
 from tracea_graph.policy import CostModel
+from tracea_graph.rewrite import Proposal
+from tracea_graph.rewrite.proposal import Preview
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Layer", "layers_of"]
+__all__ = ["Layer", "Place", "layers_of"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _LEAST = 1 << 14
@@ -24,65 +44,141 @@ _LEAST = 1 << 14
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A stored matrix ``[k, n]`` and the original operators that multiply by it.
+class Place:
+    """An operator of the original that reads ``x`` and whose ``result`` a layer's matrix enters.
 
-    ``starts`` says at which of its columns each operator's own begin; ``inputs`` are the values
-    they read, ``us`` is the predicted time of all of them.  What takes the matrix's place is
-    stored under names that begin with one of its ``marks``.
+    It takes the columns from ``start``, in the ``shape`` that ``op`` wants them in (None: as they
+    are)."""
+
+    x: str
+    result: str
+    op: str = "MatMul"
+    start: int = 0
+    width: int | None = None
+    shape: tuple[int, ...] | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A stored matrix ``[k, n]`` and the original operators it is for.
+
+    ``seen`` are the values that tell what changing it costs: what it reads, or, where ``written``,
+    what it makes of that.  ``us`` is the predicted time of all its operators, ``last_us`` that of
+    a second product ``[n, n]`` behind each.  What takes its place is stored under names that begin
+    with one of its ``marks``.  ``maker`` is the layer whose results are its channels, if some of
+    these could go, ``group`` of them together (a head), and ``maker_us`` the predicted time of all
+    that would then be less.
     """
 
     name: str
+    title: str
     k: int
     n: int
-    panels: Weight
-    nodes: tuple[Node, ...]
-    starts: tuple[int, ...]
-    widths: tuple[int, ...]
-    inputs: tuple[str, ...]
+    load: Callable[[], Floats]
+    seen: tuple[Seen, ...]
+    written: bool
+    places: tuple[Place, ...]
     us: float
+    last_us: float
     marks: tuple[str, ...]
+    maker: str = ""
+    maker_us: float = 0.0
+    group: int = 1
 
     def matrix(self) -> Floats:
         """``[k, n]`` in double precision."""
-        return unpack_panels(np.asarray(self.panels.array(), np.float64), self.n)
+        return self.load()
 
     @property
-    def title(self) -> str:
-        """What the first of its operators is called."""
-        return self.nodes[0].name or self.nodes[0].outputs[0]
+    def known(self) -> int:
+        """Rows of data below which some directions were never seen."""
+        return self.n if self.written else self.k
+
+    @property
+    def even(self) -> float:
+        """The rank at which two factors take as long as the matrix; of a look-up, which they
+        cannot make faster, as many bytes."""
+        if not self.us:
+            return self.k * self.n / (self.k + self.n)
+        return self.n * self.us / (self.us + self.last_us)
+
+    def saved_us(self, rank: int) -> float:
+        """What two factors of a rank are predicted to save."""
+        return self.us - (self.us + self.last_us) * rank / self.n
 
 
 def layers_of(graph: TileGraph, cost: CostModel) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     """Layers in graph order, and a sentence for each product that cannot be one."""
-    found: dict[str, list[Region]] = {}
-    notes = []
+    products: dict[str, list[Region]] = defaultdict(list)
+    tables: dict[str, list[Node]] = defaultdict(list)
+    convolutions, notes = list[Layer](), list[str]()
     for region in graph.regions():
         params = region.params
-        if not isinstance(params, GemmParams):
-            continue
-        weight = graph.weight(region.operands[1])
-        if weight is None:
-            notes.append(f"{region.operands[1]!r} is not constant: its product stays as it is")
-        elif params.layout != "panels" or weight.dtype is not DType.F32:
-            notes.append(f"{weight.name!r} is not stored as float32 panels: it stays as it is")
-        elif params.k * params.n >= _LEAST:
-            found.setdefault(weight.name, []).append(region)
-    layers = [_layer(graph, name, regions, cost) for name, regions in found.items()]
-    return tuple(layers), tuple(dict.fromkeys(notes))
+        if isinstance(params, GemmParams):
+            if reason := _reason(graph, region):
+                notes.append(f"{reason}: it stays as it is")
+            elif params.k * params.n >= _LEAST:
+                products[region.operands[1]].append(region)
+        elif isinstance(params, ConvParams):
+            if (layer := _convolution(graph, region, cost)) is not None:
+                convolutions.append(layer)
+        elif isinstance(params, EmbeddingParams):
+            for node in (n for n in region.nodes if n.op == "Gather"):
+                tables[node.inputs[0]].append(node)
+    found = [_product(graph, name, regions, cost) for name, regions in products.items()]
+    for name, nodes in tables.items():
+        if name in graph.weights and (looked := _look_up(graph, name, nodes, cost)) is not None:
+            found.append(looked)
+    return (*found, *convolutions), tuple(dict.fromkeys(notes))
 
 
-def _layer(graph: TileGraph, name: str, regions: list[Region], cost: CostModel) -> Layer:
+# ---- products --------------------------------------------------------------------------
+
+
+def _reason(graph: TileGraph, region: Region) -> str:
+    """Why a product's matrix could not be another; nothing if it could."""
+    weight = graph.weight(region.operands[1])
+    if weight is None:
+        return f"the matrix {region.operands[1]!r} is not constant"
+    if region.params.layout not in STORED or weight.dtype is not DType.F32:
+        return f"{weight.name!r} is not stored as a float32 matrix"
+    return ""
+
+
+def _product(graph: TileGraph, name: str, regions: list[Region], cost: CostModel) -> Layer:
     params: GemmParams = regions[0].params
-    nodes = tuple(n for r in regions for n in _products(r))
-    widths = tuple(_own(graph, n).shape[1] for n in nodes)
-    starts = tuple(_start(graph, name, r, n) for r in regions for n in _products(r))
-    reads = tuple(dict.fromkeys(n.inputs[0] for n in nodes))
+    weight = graph.weights[name]
+    starts = [(n, _start(graph, name, r, n)) for r in regions for n in _products(r)]
+    places = tuple(
+        Place(n.inputs[0], n.outputs[0], start=start, width=_own(graph, n).shape[1])
+        for n, start in starts
+    )
     marks = (f"{name}_pruned", *(f"{r.results[0]}_rank" for r in regions))
     us = sum(cost(graph, r) for r in regions)
+    seen = tuple(dict.fromkeys(Seen(p.x) for p in places))
+    makers, group = _makers(graph, regions[0]) if len(regions) == 1 else ((), 1)
+    marks += tuple(f"{m.results[0]}_{mark}" for m in makers for mark in ("alive", "heads"))
     return Layer(
-        name, params.k, params.n, graph.weights[name], nodes, starts, widths, reads, us, marks
-    )
+        name, _title(starts[0][0]), params.k, params.n, lambda: _matrix(params, weight), seen,
+        False, places, us, us * params.n / params.k, marks,
+        makers[0].operands[1] if makers else "", sum(cost(graph, m) for m in makers),
+        group,
+    )  # fmt: skip
+
+
+def _makers(graph: TileGraph, region: Region) -> tuple[tuple[Region, ...], int]:
+    """What makes the channels a product reads, if some of them could go, and how many together."""
+    if (behind := heads_behind(graph, region)) is not None:
+        return behind, behind[1].params.head_v
+    return channel_makers(graph, region), 1
+
+
+def _matrix(params: GemmParams, weight: Weight) -> Floats:
+    array = np.asarray(weight.array(), np.float64)
+    if params.layout == "panels":
+        return unpack_panels(array, params.n)
+    return array.T if params.layout == "nk" else array
 
 
 def _products(region: Region) -> list[Node]:
@@ -104,3 +200,72 @@ def _start(graph: TileGraph, name: str, region: Region, node: Node) -> int:
     whole = unpack_panels(np.asarray(graph.weights[name].array()), region.params.n)
     ends = range(0, whole.shape[1] - own.shape[1] + 1, PANEL)
     return next(s for s in ends if np.array_equal(whole[:, s : s + own.shape[1]], own))
+
+
+# ---- convolutions and look-ups ---------------------------------------------------------
+
+
+def _convolution(graph: TileGraph, region: Region, cost: CostModel) -> Layer | None:
+    """Filters ``[O, C, taps…]`` as a matrix; None where two convolutions could not stand."""
+    params: ConvParams = region.params
+    node, weight = conv_of(region), graph.weight(region.operands[1])
+    shape = graph.spec(region.results[0]).shape
+    if node is None or weight is None or shape is None or prod(params.shape) < _LEAST:
+        return None
+    if params.groups > 1 or params.layout == "plain":
+        return None
+    bias = params.split(region.operands)[2]
+    shift = graph.weight(bias) if bias else None
+    if bias and shift is None:
+        return None
+    written, window = written_by(region), params.window
+    attrs = {
+        "kernel_shape": window.kernel, "strides": window.strides, "pads": window.pads,
+        "dilations": window.dilations,
+    }  # fmt: skip
+
+    def load() -> Floats:
+        filters = unpack_filters(np.asarray(weight.array()), params.layout, params.shape)
+        return filters.reshape(params.filters, -1).T.astype(np.float64)
+
+    place = Place(region.operands[0], written, "Conv", shape=params.shape, attrs=attrs)
+    rows = (shape[0], *shape[2:])
+    return Layer(
+        written, _title(node), params.taps, params.filters, load, (Seen(written, 1, shift),), True,
+        (place,), cost(graph, region), _square_us(graph, region, rows, params.filters, cost),
+        (f"{region.results[0]}_rank",),
+    )  # fmt: skip
+
+
+def _look_up(graph: TileGraph, name: str, nodes: Sequence[Node], cost: CostModel) -> Layer | None:
+    """A table only look-ups read; None if others do, or if it is too small to matter."""
+    weight, uses = graph.weights[name], graph.uses(name)
+    if weight.count < _LEAST or any(
+        not isinstance(u.region.params, EmbeddingParams) for u in uses
+    ):
+        return None
+    k, n = weight.shape
+    places = tuple(Place(node.inputs[1], node.outputs[0], "Gather") for node in nodes)
+    last = sum(
+        _square_us(graph, uses[0].region, graph.spec(node.inputs[1]).shape or (), n, cost)
+        for node in nodes
+    )
+    return Layer(
+        looked_up(name), _title(nodes[0]), k, n, lambda: np.asarray(weight.array(), np.float64),
+        tuple(Seen(p.result) for p in places), True, places, 0.0, last, (f"{name}_rank",),
+    )  # fmt: skip
+
+
+def _square_us(
+    graph: TileGraph, region: Region, rows: tuple[Extent, ...], n: int, cost: CostModel
+) -> float:
+    """Predicted µs of a product by a matrix ``[n, n]`` for some rows of a region."""
+    x, y = (TensorSpec(DType.F32, (*rows, n)) for _ in range(2))
+    matrix = Weight("priced", DType.F32, (-(-n // PANEL), n, PANEL), lambda: np.zeros(0))
+    new = fused(LOW_RANK, GemmParams(n, n), ("priced_x", matrix.name), ("priced_y",), [region])
+    specs, weights = {"priced_x": x, "priced_y": y}, {matrix.name: matrix}
+    return cost(Preview(graph, Proposal(LOW_RANK, (), (new,), specs, weights)), new)
+
+
+def _title(node: Node) -> str:
+    return node.name or node.outputs[0]

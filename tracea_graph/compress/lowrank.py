@@ -24,9 +24,12 @@ _SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
 """Shares of the numbers that ranks on offer keep at most: few, so that equal layers share one."""
 
 
-def ranks_for(k: int, n: int) -> tuple[int, ...]:
-    """The ranks worth a try for a ``[k, n]`` matrix: multiples of 16, ascending."""
-    even = k * n / (k + n)
+def ranks_for(k: int, n: int, even: float | None = None) -> tuple[int, ...]:
+    """The ranks worth a try for a ``[k, n]`` matrix: multiples of 16, ascending.
+
+    ``even`` is the rank from which nothing is saved; without it, that of as many numbers.
+    """
+    even = k * n / (k + n) if even is None else even
     found = {max(_STEP, int(even * share / _STEP) * _STEP) for share in _SHARES}
     return tuple(sorted(r for r in found if r < min(k, n) and r < 0.9 * even))
 
@@ -41,19 +44,35 @@ class LowRankMenu:
     ranks: tuple[int, ...]
 
     @classmethod
-    def of(cls, matrix: Floats, gram: Floats | None = None) -> LowRankMenu:
-        """Of a matrix ``[k, n]`` and the Gram matrix ``[k, k]`` of its input.
+    def of(
+        cls,
+        matrix: Floats,
+        gram: Floats | None = None,
+        written: bool = False,
+        even: float | None = None,
+    ) -> LowRankMenu:
+        """Of a matrix ``[k, n]`` and the Gram matrix ``[k, k]`` of its input, or ``[n, n]`` of
+        what is ``written`` with it.
 
         Without a Gram matrix all inputs count alike (plain SVD).
         """
-        ranks = ranks_for(*matrix.shape)
-        values, vectors = _spectrum(matrix, gram)
+        ranks = ranks_for(matrix.shape[0], matrix.shape[1], even)
+        if written and gram is not None:
+            values, vectors = _descending(gram)
+        else:
+            values, vectors = _spectrum(matrix, gram)
         return cls(values, vectors[:, : max(ranks, default=0)].astype(np.float32), ranks)
 
     def error(self, rank: int) -> float:
         """‖X·(W − W')‖ / ‖X·W‖ at this rank: exact for the inputs the Gram matrix is of."""
         total = float(self.values.sum())
         return float(np.sqrt(self.values[rank:].sum() / total)) if total > 0 else 0.0
+
+    def error_of(self, rank: int, covariance: Floats) -> float:
+        """The same for other inputs, by the Gram matrix ``[n, n]`` of the layer's output."""
+        total, basis = float(np.trace(covariance)), self.basis[:, :rank].astype(np.float64)
+        kept = float(np.sum(basis * (covariance @ basis)))
+        return float(np.sqrt(max(total - kept, 0.0) / total)) if total > 0 else 0.0
 
     def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:
         """``[k, rank]`` and ``[rank, n]`` of the matrix, in float32."""
@@ -65,13 +84,18 @@ def _spectrum(w: Floats, g: Floats | None) -> tuple[Floats, Floats]:
     """Squared singular values, descending, and right singular vectors ``[n, ·]``."""
     k, n = w.shape
     if n <= k:
-        values, vectors = np.linalg.eigh(w.T @ (w if g is None else g @ w))
-        return np.clip(values[::-1], 0, None), vectors[:, ::-1]
+        return _descending(w.T @ (w if g is None else g @ w))
     root = w if g is None else _root(g) @ w
     values, left = np.linalg.eigh(root @ root.T)
     values, left = np.clip(values[::-1], 0, None), left[:, ::-1]
     lengths = np.sqrt(np.maximum(values, values[0] * 1e-24 + 1e-300))
     return values, (root.T @ left) / lengths
+
+
+def _descending(covariance: Floats) -> tuple[Floats, Floats]:
+    """Eigenvalues, none below 0, and eigenvectors."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.clip(values[::-1], 0, None), vectors[:, ::-1]
 
 
 def _root(gram: Floats) -> Floats:

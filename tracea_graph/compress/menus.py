@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.compress.budget import Choice
+from tracea_graph.compress.channels import ChannelMenu
 from tracea_graph.compress.layers import Layer
 from tracea_graph.compress.lowrank import LowRankMenu
 from tracea_graph.compress.prune import PruneMenu
@@ -32,29 +33,54 @@ class Menus:
     prune: Prune | None
     _ranks: dict[str, LowRankMenu] = field(default_factory=dict)
     _zeros: dict[str, PruneMenu] = field(default_factory=dict)
+    _channels: dict[str, ChannelMenu] = field(default_factory=dict)
 
-    def offered(self, layer: Layer, gram: Floats | None) -> list[Choice]:
+    def offered(self, layer: Layer, gram: Floats | None, makes: bool) -> list[Choice]:
         """What could become of a layer; what that does to the model's outputs is not known yet.
 
-        ``gram`` is the Gram matrix of the layer's inputs; None where there is no data.
+        ``gram`` is the Gram matrix of what is seen of the layer; None where there is no data.
+        Where channels may go, the layer that ``makes`` them and the one that reads them have no
+        factors: at equal cost these err about twice as much (``models.trained --channels``).
         """
         matrix, found = layer.matrix(), list[Choice]()
+        if self.prune is not None and self.prune.channels:
+            if layer.maker:
+                return self._fewer_channels(layer, matrix, gram)
+            if makes:
+                return []
         if self.low_rank is not None:
-            menu = self._ranks[layer.name] = LowRankMenu.of(matrix, gram)
+            menu = LowRankMenu.of(matrix, gram, layer.written, layer.even)
+            self._ranks[layer.name] = menu
             for rank in menu.ranks:
                 left = rank * (layer.k + layer.n) / (layer.k * layer.n)
                 if (error := menu.error(rank)) <= self.low_rank:
-                    found.append(_choice(layer, "low rank", rank, left, error))
-        if self.prune is not None:
+                    saved = layer.saved_us(rank)
+                    found.append(_choice(layer, "low rank", rank, saved, left, error))
+        if self.prune is not None and not self.prune.channels and not layer.written:
             pruning = self._zeros[layer.name] = PruneMenu(matrix, self.prune, gram)
             for share in pruning.shares():
                 left = stored_share(pruning.pruned(share))
                 if left <= _MOST_STORED:
-                    found.append(_choice(layer, "zeros", share, left, pruning.error(share)))
+                    saved, error = layer.us * (1 - left), pruning.error(share)
+                    found.append(_choice(layer, "zeros", share, saved, left, error))
+        return found
+
+    def _fewer_channels(self, layer: Layer, matrix: Floats, gram: Floats | None) -> list[Choice]:
+        assert self.prune is not None
+        menu = self._channels[layer.name] = ChannelMenu.of(
+            matrix, gram, self.prune.share, layer.group
+        )
+        found = []
+        for gone, error in menu.errors.items():
+            left = 1 - gone / layer.k
+            saved = (layer.us + layer.maker_us) * (1 - left)
+            found.append(_choice(layer, "channels", gone, saved, left, error))
         return found
 
     def other(self, layer: Layer, choice: Choice) -> tuple[Floats, ...]:
         """The matrices a choice puts in the place of a layer's: one, or two factors."""
+        if choice.technique == "channels":
+            return (self._channels[layer.name].pruned(int(choice.size)),)
         if choice.technique == "zeros":
             return (self._zeros[layer.name].pruned(choice.size),)
         return self._ranks[layer.name].factors(layer.matrix(), int(choice.size))
@@ -65,8 +91,19 @@ class Menus:
         whole = other[0] if len(other) == 1 else other[0].astype(np.float64) @ other[1]
         return whole - layer.matrix()
 
+    def error_on(self, layer: Layer, choice: Choice, gram: Floats) -> float:
+        """The error of the layer's own output on other data, by the Gram matrix of what is seen
+        of it there."""
+        if layer.written:
+            return self._ranks[layer.name].error_of(int(choice.size), gram)
+        delta, matrix = self.delta(layer, choice), layer.matrix()
+        energy = float(np.sum(matrix * (gram @ matrix)))
+        return float(np.sqrt(np.sum(delta * (gram @ delta)) / energy)) if energy else 0.0
+
     def why_nothing(self) -> str:
         """Why there is nothing on offer for any layer."""
+        if self.low_rank is None and self.prune is not None and self.prune.channels:
+            return "no product alone reads what another one makes: no channels could go"
         if self.low_rank is None:
             return (
                 f"the zeros of --prune do not fill runs of {PANEL} columns: no processor skips "
@@ -91,6 +128,8 @@ def middling(choices: Sequence[Choice]) -> Choice:
     return sorted(choices, key=lambda c: c.layer_error)[len(choices) // 2]
 
 
-def _choice(layer: Layer, technique: str, size: float, left: float, error: float) -> Choice:
-    """A choice that leaves this share of a layer's numbers and operations."""
-    return Choice(layer.name, technique, size, layer.us * (1 - left), error, error)
+def _choice(
+    layer: Layer, technique: str, size: float, saved: float, left: float, error: float
+) -> Choice:
+    spared = 4.0 * layer.k * layer.n * (1 - left)
+    return Choice(layer.name, technique, size, saved, error, error, left, spared)

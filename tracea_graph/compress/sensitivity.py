@@ -23,10 +23,13 @@ _LEAST, _BETWEEN = 1e-7, 1.5
 
 
 def changes_of(switch: int, layer: Layer, delta: Floats) -> Iterable[Change]:
-    """What a change ``[k, n]`` of a layer's matrix adds to each operator that multiplies by it."""
-    for node, start, width in zip(layer.nodes, layer.starts, layer.widths, strict=True):
-        own = delta[:, start : start + width]
-        yield Change(switch, node.inputs[0], node.outputs[0], own)
+    """What a change ``[k, n]`` of a layer's matrix adds to each operator it is for."""
+    for place in layer.places:
+        end = None if place.width is None else place.start + place.width
+        own = delta[:, place.start : end]
+        if place.shape is not None:
+            own = own.T.reshape(place.shape)
+        yield Change(switch, place.x, place.result, own, place.op, place.attrs)
 
 
 def output_errors(

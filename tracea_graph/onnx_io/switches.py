@@ -2,13 +2,15 @@
 
     y = MatMul(x, W)    ->    y = MatMul(x, W) + switches[i] · MatMul(x, D)
 
+The same for Conv(x, W), whatever follows it linearly, and Gather(W, x).
+
 ``switches`` is one more input: with zeros the model is the original.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,14 @@ SWITCHES = "tracea_switches"
 
 @dataclass(frozen=True)
 class Change:
-    """What the product that writes ``result`` from ``x`` gets added when a ``switch`` is 1."""
+    """What ``op`` makes of ``x`` and a constant, added to ``result`` when a ``switch`` is 1."""
 
     switch: int
     x: str
     result: str
     delta: npt.NDArray[np.floating[Any]]
+    op: str = "MatMul"
+    attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_switched(model: Path, changes: Iterable[Change], out: Path) -> None:
@@ -49,8 +53,9 @@ def write_switched(model: Path, changes: Iterable[Change], out: Path) -> None:
         delta = numpy_helper.from_array(np.asarray(change.delta, np.float32), f"{name}_delta")
         number = numpy_helper.from_array(np.array(change.switch, np.int64), f"{name}_index")
         graph.initializer.extend((delta, number))
+        reads = [change.x, delta.name][:: -1 if change.op == "Gather" else 1]
         added[index] = [
-            helper.make_node("MatMul", [change.x, delta.name], [f"{name}_change"]),
+            helper.make_node(change.op, reads, [f"{name}_change"], **change.attrs),
             helper.make_node("Gather", [SWITCHES, number.name], [f"{name}_on"]),
             helper.make_node("Mul", [f"{name}_change", f"{name}_on"], [f"{name}_part"]),
             helper.make_node("Add", [f"{name}_plain", f"{name}_part"], [change.result]),

@@ -177,14 +177,19 @@ def _type_key(body: Body, inputs: Sequence[DType], outputs: Sequence[DType]) -> 
     return hashlib.sha256(f"{body.key}{dtypes}".encode()).hexdigest()[:6]
 
 
+_OF = ("MatMul", "Gemm", "Conv", "Gather")
+"""Operators whose matrix two factors may stand for."""
+
+
 def _group(graph: TileGraph, region: Region, type_name: str) -> str:
     """Equal programs on equal weights' sizes are judged together, and both factors of a matrix."""
     if region.rule in (FACTORED, LOW_RANK):
-        weights = [graph.weight(n.inputs[1]) for n in region.nodes if n.op in ("MatMul", "Gemm")]
-        shapes = "+".join("x".join(map(str, w.shape[-2:])) for w in weights if w)
+        weights = [graph.weight(n.inputs[n.op != "Gather"]) for n in region.nodes if n.op in _OF]
+        shapes = "+".join("x".join(map(str, w.shape)) for w in weights if w)
         written = {v for n in region.nodes for v in n.outputs}
-        last = region.results[0] in written
-        return f"{region.rule} {shapes} rank {region.params.k if last else region.params.n}"
+        middle = region.operands[0] if region.results[0] in written else region.results[0]
+        axes = graph.spec(middle).shape or (0, 0)
+        return f"{region.rule} {shapes} rank {axes[1 if 'Conv' in region.op else -1]}"
     if isinstance(region.params, GemmParams):
         return f"{type_name} {region.params.k}x{region.params.n}"
     return type_name

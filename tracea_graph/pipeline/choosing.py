@@ -21,11 +21,14 @@ from tracea_graph.compress import (
     Choice,
     Layer,
     Menus,
+    Seen,
+    add_all,
     calibrate,
     changes_of,
     layers_of,
     load_metric,
     middling,
+    names_of,
     output_errors,
     search,
     share_of_largest,
@@ -114,8 +117,8 @@ class Chooser:
         named = results | set(setting.model.inputs)
 
         def seen(layer: Layer) -> bool:
-            written = (n.outputs[0] for n in layer.nodes)
-            return named.issuperset(layer.inputs) and results.issuperset(written)
+            read = {*(p.x for p in layer.places), *(s.value for s in layer.seen)}
+            return named >= read and results.issuperset(p.result for p in layer.places)
 
         hidden = [layer.title for layer in layers if not seen(layer)]
         if hidden:
@@ -129,8 +132,9 @@ class Chooser:
         samples, model = self.parts.calibrate, self.setting.model
         if samples is None:
             return None
-        values = sorted({v for layer in layers for v in layer.inputs})
-        key = hashlib.sha256(repr((samples.mark, _model_mark(model), values)).encode())
+        values = _seen(layers)
+        marks = samples.mark, _model_mark(model), sorted(s.key for s in values)
+        key = hashlib.sha256(repr(marks).encode())
         name = f"{model.path.stem}-{key.hexdigest()[:16]}.npz"
         kept = self.options.environment.cache / "calibration" / name
         progress = self.setting.progress
@@ -141,15 +145,16 @@ class Chooser:
     def _offered(self, layers: Sequence[Layer]) -> dict[str, list[Choice]]:
         """What could become of each layer, and what it costs the layer's own output."""
         data, menus = self._calibrated(layers), {}
+        makers = {layer.maker for layer in layers}
         for i, layer in enumerate(layers):
             self.setting.progress(f"taking apart layer {i + 1} of {len(layers)}")
-            gram, rows = data.joint(layer.inputs) if data else (None, 0)
-            if data and rows < layer.k:
+            gram, rows = data.joint(layer.seen) if data else (None, 0)
+            if data and rows < layer.known:
                 self.warnings.append(
-                    f"--data gives {layer.title} {rows} rows, fewer than the {layer.k} numbers in "
-                    "each: what was not seen counts as unimportant"
+                    f"--data gives {layer.title} {rows} rows, fewer than the {layer.known} "
+                    "numbers in each: what was not seen counts as unimportant"
                 )
-            menus[layer.name] = self.menus.offered(layer, gram)
+            menus[layer.name] = self.menus.offered(layer, gram, layer.name in makers)
         return menus
 
     def _sensitive(
@@ -261,29 +266,29 @@ class Chooser:
         """Gram matrices over the inputs that are only reported of."""
         if self.parts.calibrate is None:
             return None
-        values = sorted({v for layer in layers for v in layer.inputs})
+        values = _seen(layers)
         found = Calibration()
         with Worker(limit=600.0) as worker:
             path = self.setting.model.path
-            worker.open("reported", path, threads=self.threads, extra=values)
-            for feed in self.parts.report.values():
-                outputs = worker.run("reported", feed)
-                for value in values:
-                    found.add(value, outputs[value] if value in outputs else feed[value])
+            worker.open("reported", path, threads=self.threads, extra=names_of(values))
+            for label, feed in self.parts.report.items():
+                add_all(found, values, worker.run("reported", feed), feed, label)
         return found
 
     def _row(self, layer: Layer, choice: Choice, held: Calibration | None) -> CompressionRow:
         measured = None
         if held is not None:
-            gram, _ = held.joint(layer.inputs)
-            delta, matrix = self.menus.delta(layer, choice), layer.matrix()
-            energy = float(np.sum(matrix * (gram @ matrix)))
-            measured = float(np.sqrt(np.sum(delta * (gram @ delta)) / energy)) if energy else 0.0
-        left = 1 - choice.saved / layer.us if layer.us else 1.0
+            measured = self.menus.error_on(layer, choice, held.joint(layer.seen)[0])
         return CompressionRow(
-            layer.title, layer.marks, choice.technique, choice.size, layer.k, layer.n, left,
+            layer.title, layer.marks, choice.technique, choice.size, layer.k, layer.n, choice.left,
             choice.layer_error, measured, choice.error**self.power, choice.saved,
         )  # fmt: skip
+
+
+def _seen(layers: Sequence[Layer]) -> list[Seen]:
+    """All that is to be seen of some layers, each once."""
+    found = {s.key: s for layer in layers for s in layer.seen}
+    return [found[key] for key in sorted(found)]
 
 
 def _model_mark(model: Model) -> tuple[str, int, int]:

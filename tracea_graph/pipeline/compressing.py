@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from threadpoolctl import threadpool_limits
+
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
@@ -76,7 +78,9 @@ def compress(setting: Setting) -> Compression:
     chooser = Chooser(
         dataclasses.replace(setting, options=dataclasses.replace(options, skip=skip))
     )
-    settled = chooser.settle()
+    # threads of BLAS spin for each other: no more of them than were asked for
+    with threadpool_limits(chooser.threads, user_api="blas"):
+        settled = chooser.settle()
     warnings = tuple(chooser.warnings)
     if settled is None:
         return Compression(chooser.inputs, setting.planner, warnings=warnings)

@@ -112,9 +112,9 @@ class FindingRow:
 
 @dataclass(frozen=True)
 class CompressionRow:
-    """A layer ``[k, n]`` that was given another matrix: ``technique`` and its ``size`` (a rank, or
-    a share of zeros), and the share of its numbers and operations that is left.  What is
-    stored in its place has a name that begins with one of its ``marks``.
+    """A layer ``[k, n]`` that was given another matrix: ``technique`` and its ``size`` (a rank, a
+    share of zeros, or how many channels less), and the share of its numbers and operations that
+    is left.  What is stored in its place has a name that begins with one of its ``marks``.
 
     ``predicted`` and ``measured`` are relative errors of the layer's output on calibration data
     and on held-out data (None without); ``output`` is what it is predicted to add to the model's
@@ -141,7 +141,9 @@ class CompressionRow:
 
     @property
     def title(self) -> str:
-        """``rank 96`` or ``70 % zeros``."""
+        """``rank 96``, ``70 % zeros`` or ``96 channels less``."""
+        if self.technique == "channels":
+            return f"{self.size:.0f} channels less"
         if self.technique == "zeros":
             return f"{100 * self.size:.0f} % zeros"
         return f"rank {self.size:.0f}"

@@ -1,0 +1,40 @@
+"""Products whose matrix was chosen to do without some of the channels it reads.
+
+FusedGemm(FusedGemm(x, A), B)    ->    the same with fewer columns in A and fewer rows in B
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracea_graph.passes.sparse.compressed import PRUNED, STORED, Compressed, chosen_for
+from tracea_graph.passes.sparse.dead_channels import channel_makers, filled, without_channels
+from tracea_graph.rewrite import Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["NarrowOnRequest"]
+
+
+@dataclass(frozen=True)
+class NarrowOnRequest:
+    """A product with rows of zeros in the matrix chosen for it, and what makes its channels."""
+
+    chosen: Mapping[str, Compressed]
+    name: str = PRUNED
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        found = chosen_for(self.chosen, region, STORED[:1])
+        if found is None or len(found.matrices) != 1:
+            return
+        (matrix,) = found.matrices
+        kept = filled(np.any(matrix, axis=1))
+        makers = channel_makers(graph, region)
+        if kept.all() or not makers:
+            return
+        nothing = np.zeros(len(kept))
+        yield without_channels(
+            self.name, graph, makers, region, kept, nothing, matrix, found.error
+        )
