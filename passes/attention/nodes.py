@@ -2,6 +2,7 @@
 
     Attention-23 (3-D or 4-D, masks, is_causal, softcap, past and present)   -> FusedAttention
     com.microsoft MultiHeadAttention of q, k, v and a bias of scores         -> FusedAttention
+    com.microsoft GroupQueryAttention                                        -> see grouped
 
 Past keys and values are joined by a Concat that stays, since the graph needs its result.  Source:
 ONNX operator ``Attention``, opsets 23 and 24; ONNX Runtime's contributed operators.  With the
@@ -16,6 +17,7 @@ from math import inf, sqrt
 
 from tracea_graph.ir import DType, Node, TensorSpec, combine
 from tracea_graph.passes.attention.attention import attention_params, attention_proposal
+from tracea_graph.passes.attention.grouped import GROUP_QUERY, group_query
 from tracea_graph.passes.attention.masks import Masks, Term
 from tracea_graph.passes.attention.operands import Operand, heads_behind, rows_of
 from tracea_graph.passes.attention.tail import Tail, tails
@@ -28,7 +30,6 @@ __all__ = ["LiftAttention"]
 
 _MULTI_HEAD = "com.microsoft::MultiHeadAttention"
 _UNMODELLED = {
-    "com.microsoft::GroupQueryAttention": "it appends to a padded cache of its own",
     "com.microsoft::DecoderMaskedMultiHeadAttention": "it appends to a padded cache of its own",
 }
 _MULTI_HEAD_INPUTS = ("query", "key", "value", "bias", "key_padding_mask", "attention_bias",
@@ -43,9 +44,12 @@ class LiftAttention:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op in _UNMODELLED:
             yield Miss(self.name, region.id, f"{region.op}: {_UNMODELLED[region.op]}")
-        if region.op not in ("Attention", _MULTI_HEAD):
+        if region.op not in ("Attention", _MULTI_HEAD, GROUP_QUERY) or not region.results:
             return
         try:
+            if region.op == GROUP_QUERY:
+                yield group_query(self.name, graph, region)
+                return
             yield (self._standard if region.op == "Attention" else self._multi_head)(graph, region)
         except Unfit as why:
             yield Miss(self.name, region.id, str(why))

@@ -12,6 +12,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
@@ -109,6 +110,10 @@ def _attention(t: Tables, p: AttentionParams, operands: Sequence[Dims], result: 
     )
 
 
+def _append(t: Tables, p: AppendParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(result))
+
+
 def _elementwise(
     t: Tables, p: ElementwiseParams | ConcatParams, operands: Sequence[Dims], result: Dims
 ) -> Effort:
@@ -189,6 +194,7 @@ def _cell(
 EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = MappingProxyType(
     {
         AttentionParams: _attention,
+        AppendParams: _append,
         ConvParams: _conv,
         PoolParams: _pool,
         MoveParams: _move,
