@@ -80,6 +80,7 @@ OPCODES = MappingProxyType(
                 "gemm_masked_bf16",
                 "gemm_int16",
                 "round_int16",
+                "append",
             )
         )
     }

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops import OpParams
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
@@ -44,7 +45,7 @@ _TRUNK = (*_TRUNK_CORE, ElementwiseParams, GemmParams, NormParams, MoveParams)
 _BLOCK_CORE = (GemmParams, AttentionParams)
 _BLOCK = (
     *_BLOCK_CORE, ElementwiseParams, NormParams, ConcatParams, EmbeddingParams, MatMulParams,
-    SoftmaxParams, ReduceParams,
+    SoftmaxParams, ReduceParams, AppendParams,
 )  # fmt: skip
 _MAX_OPERANDS, _MAX_STEPS = 240, 200
 """Of one program: what the library accepts, with room for scratch."""

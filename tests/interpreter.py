@@ -262,16 +262,20 @@ def attention(call: Call, views: list[Any]) -> None:
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
     rows, keys = scores.shape[-2:]
+    first = np.asarray(0 if order == 1 else keys - rows)
+    if order == 3:
+        assert mask.dtype == np.int64 and kind == 0
+        first, mask = mask[:, None, None, None], None
+    place = first + np.arange(rows)[:, None]
     if order:
-        seen = np.tri(rows, keys, keys - rows if order == 2 else 0, dtype=bool)
-        scores = np.where(seen, scores, max(fill, -3.4e38))
+        scores = np.where(np.arange(keys) <= place, scores, max(fill, -3.4e38))
     assert (mask is None) == (kind == 0)
     if kind == 1:
         scores = scores + np.maximum(mask, -3.4e38)
     elif kind == 2:
         scores = np.where(mask, scores, -3.4e38)
     if before >= 0:
-        place, key = np.arange(rows)[:, None] + (order != 1) * (keys - rows), np.arange(keys)
+        key = np.arange(keys)
         near = (place - before <= key) & (key <= place + after)
         near |= (key < everywhere) | (place < everywhere)
         scores = np.where(near, scores, -3.4e38)
@@ -279,6 +283,16 @@ def attention(call: Call, views: list[Any]) -> None:
     weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
     shares = weights / weights.sum(-1, keepdims=True)
     y[...] = np.where(lost & bool(zero_rows), 0.0, shares) @ v
+
+
+def append(call: Call, views: list[Any]) -> None:
+    x, past, places, y = views
+    y[...] = 0.0
+    for b, place in enumerate(places):
+        assert 0 <= place <= y.shape[2] - x.shape[2]
+        if past is not None:
+            y[b, :, :place] = past[b, :, :place]
+        y[b, :, place : place + x.shape[2]] = x[b]
 
 
 # ---- convolutions ------------------------------------------------------------------------
@@ -572,6 +586,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "round_bf16": round_to_bf16, "round_int16": round_to_int16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
+        "append": append,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
         "pool": pool, "pool_all": pool_all, "resize": resize, "deal": deal,
         "block": block, "unblock": unblock, "halo": halo,

@@ -1,5 +1,6 @@
 // The attention driver: a task is some query rows of the heads that share keys, or of some of them.
 #pragma once
+#include "runtime/append.h"
 #include "runtime/check.h"
 #include "runtime/slots.h"
 
@@ -11,10 +12,12 @@ constexpr int64_t kMaxWindow = int64_t{1} << 40;
 constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
 constexpr int64_t kLargeMask = 1 << 18;  // elements from which a mask all heads share is read once
 constexpr int64_t kRangesPerTask = 16;
+constexpr int64_t kPlaced = 3;  // the order of keys: up to the place of each item's queries
 
 struct AttentionJob {
   tracea_attention_fn attention;
   const Box *q, *k, *v, *mask, *y;
+  const Box* places;              // of each item's first query among its keys, or null
   tracea_attention_tile common;   // what all tasks share
   int64_t mask_size;              // bytes per element
   int64_t lane;                   // elements of q, k and v in four bytes
@@ -46,6 +49,10 @@ inline void attention_task(void* usr, size_t index) {
   tile.q = lanes(*job.q, head, first);
   tile.k = lanes(*job.k, g, 0);
   tile.v = lanes(*job.v, g, 0);
+  if (job.places) {
+    const int64_t place = place_of_item(*job.places, b);
+    tile.keys = place + queries, tile.seen = place + 1, tile.causal = queries > 1;
+  }
   if (job.mask) tile.mask = job.mask->data + at(*job.mask, head, first) * job.mask_size;
   tile.y = job.y->data + at(*job.y, head, first) * tile.y_size;
   tile.seen += first;
@@ -92,13 +99,16 @@ inline bool find_ranges(Run& run, AttentionJob& job, Scratch& scratch) {
 
 inline bool check_attention_of(Signature& call, int32_t type, int32_t result) {
   if (!call.no_chain() || !call.counts(6, 3, 5) || !call.parameter(0, 0, 2) ||
-      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 2) || !call.parameter(3, -1, kMaxWindow) ||
+      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 3) || !call.parameter(3, -1, kMaxWindow) ||
       !call.parameter(4, 0, kMaxWindow) || !call.parameter(5, 0, kMaxWindow))
     return false;
   const int64_t kind = call.integer(0);
   const bool ok = call.reads(0, 4, type) && call.reads(1, 4, type) && call.reads(2, 4, type) &&
                   call.writes(4, 4, result);
   if (!ok) return false;
+  if (call.integer(2) == kPlaced)
+    return (kind == 0 && call.integer(5) == 0 && call.reads(3, 1, ORT_I64)) ||
+           call.fail("a mask beside places");
   if (kind == 0) return call.absent(3);
   return call.reads(3, 4, kind == 1 ? ORT_F32 : ORT_BOOL);
 }
@@ -178,6 +188,11 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   job.mask_size = call.ints[0] == 1 ? 4 : 1;
   job.common = attention_tile(call, views, job.lane);
   const int64_t queries = q.dims[2], keys = views[1].dims[2];
+  if (call.ints[2] == kPlaced) {
+    job.places = &views[3];
+    if (!views[3].is(q.dims[0]) || !check_places(run, views[3], queries, keys, keys))
+      return run.fault.fail("The views of an attention do not fit together.");
+  }
   job.groups = views[1].dims[1];
   const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
   const int64_t wanted = most(8, host.processors);

@@ -1,5 +1,6 @@
 // Which driver runs which opcode.
 #pragma once
+#include "runtime/append.h"
 #include "runtime/attention.h"
 #include "runtime/block.h"
 #include "runtime/conv.h"
@@ -93,6 +94,7 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gemm_int16 != nullptr; }},
     {"round_int16", check_round_int16, run_round_int16,
      [](const tracea_isa_table& t) { return t.round_int16 != nullptr; }},
+    {"append", check_append, run_append, nullptr},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

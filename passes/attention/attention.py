@@ -9,7 +9,7 @@ Where q, k and v come from is ``attention_operands``' business, the masks are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import inf
 
 from tracea_graph.ops.attention import AttentionParams
@@ -81,15 +81,15 @@ def attention_params(
     scale: float,
     softcap: float = 0.0,
     zero_rows: bool = False,
+    written: Collection[str] = (),
 ) -> AttentionParams:
-    """Raises Unfit unless q, k and v provably belong together."""
+    """Raises Unfit unless q, k and v provably belong together; those ``written`` are float32."""
     q, k, v = qkv
     if k.heads != v.heads or k.shared != v.shared or q.shared != 1 or q.size != k.size:
         raise Unfit("q, k and v have different heads")
     if k.heads * k.shared != q.heads and not k.heads == 1 == k.shared:
         raise Unfit("q, k and v have different heads")
-    known = [o.value for o in qkv if o.value in graph.specs or graph.weight(o.value)]
-    if not is_f32(graph, *known):
+    if not is_f32(graph, *(o.value for o in qkv if o.value not in written)):
         raise Unfit("q, k and v are not float32")
     agree = where_equal(k.length, v.length) and where_equal(k.batch, v.batch)
     if not agree or not where_equal(q.batch, k.batch):
@@ -124,10 +124,13 @@ def attention_proposal(
     """
     graph = walk.graph
     external = (*(o.value for o in qkv), *([masking.value] if masking.value else []))
-    kept = {*external, *(v for r in masks.regions for v in r.reads)}
+    kept = {*external, *(v for r in (*masks.regions, *masks.shared) for v in r.reads)}
     covered = with_feeders(graph, [*walk.covered, *tail.covered], tuple(kept))
     check_interior(graph, covered, (tail.result, *others))
     known = {v: masks.specs.get(v) or graph.spec(v) for v in external}
     specs = {**masks.specs, tail.result: params.infer([known[v] for v in external])[0]}
     new = fused(rule, params, external, (tail.result,), covered)
-    return Proposal(rule, tuple(covered), (new, *masks.regions), specs, masks.weights)
+    return Proposal(
+        rule, tuple(covered), (new, *masks.regions), specs, masks.weights,
+        shared=tuple(masks.shared),
+    )  # fmt: skip

@@ -76,7 +76,7 @@ class _Drop:
 class Masks:
     """Collects terms, innermost first, for scores of shape ``[B, H, S, T]``; makes what is new.
 
-    ``name`` begins the names of new values.
+    ``name`` begins the names of new values; ``shared`` are regions other layers need too.
     """
 
     graph: TileGraph
@@ -86,6 +86,7 @@ class Masks:
     regions: list[Region] = field(default_factory=list)
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
+    shared: list[Region] = field(default_factory=list)
 
     def take(self, term: Term) -> None:
         """Raises Unfit for a boolean mask that only lowers scores."""
@@ -226,7 +227,7 @@ class Masks:
 
     def _make(self, op: str, operands: tuple[str, ...], name: str, dtype: DType) -> str:
         """A value computed by one operator."""
-        shapes = [self._spec(v).shape for v in operands]
+        shapes = [self.spec(v).shape for v in operands]
         if any(s is None for s in shapes):
             raise Unfit("the rank of a mask is not known")
         shape = broadcast([s for s in shapes if s is not None])
@@ -237,11 +238,25 @@ class Masks:
         self.specs[name] = TensorSpec(dtype, shape)
         return name
 
-    def _spec(self, value: str) -> TensorSpec:
+    def numbers(self, *numbers: int) -> str:
+        """int64 along one axis."""
+        return self._integers(f"places_{numbers}", numbers)
+
+    def number(self, number: int) -> str:
+        """An int64 scalar."""
+        return self._integers(f"places_{number}", number)
+
+    def _integers(self, name: str, numbers: int | tuple[int, ...]) -> str:
+        array = np.asarray(numbers, np.int64)
+        self.weights[name] = Weight(name, DType.I64, array.shape, lambda: array)
+        self.specs[name] = self.weights[name].spec
+        return name
+
+    def spec(self, value: str) -> TensorSpec:
         return self.specs.get(value) or self.graph.spec(value)
 
     def _check(self, value: str, dtype: DType) -> None:
-        spec = self._spec(value)
+        spec = self.spec(value)
         if spec.dtype is not dtype or spec.shape is None or len(spec.shape) > 4:
             raise Unfit(f"the mask is {spec}")
         for have, need in zip(spec.shape[::-1], self.full[::-1], strict=False):

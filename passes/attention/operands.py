@@ -20,7 +20,7 @@ from tracea_graph.passes.extents import constant_ints, tail_agrees, tuple_axes, 
 from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.ttg import TileGraph
 
-__all__ = ["Operand", "heads_behind", "rows_of"]
+__all__ = ["Operand", "columns_behind", "heads_behind", "rows_of"]
 
 _SPLIT = (0, 2, 1, 3)
 _SPLIT_KEYS = (0, 2, 3, 1)
@@ -77,12 +77,21 @@ def rows_of(graph: TileGraph, value: str, heads: int) -> Operand:
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or shape[2] % heads:
         raise Unfit("heads are not split from a rank-3 tensor")
-    source, offset = _columns(graph, value)
-    width = (graph.spec(source).shape or shape)[-1]
-    if not isinstance(width, int):
-        source, offset, width = value, 0, shape[2]
+    source, offset, width = columns_behind(graph, value)
     size = shape[2] // heads
     return Operand(source, "rows", shape[0], shape[1], heads, size, offset, width, scale=scale)
+
+
+def columns_behind(graph: TileGraph, value: str) -> tuple[str, int, int]:
+    """The tensor whose columns a rank-3 value is, the first of them, and how many there are."""
+    source, offset = _columns(graph, value)
+    width = (graph.spec(source).shape or ("",))[-1]
+    if isinstance(width, int):
+        return source, offset, width
+    own = (graph.spec(value).shape or ("",))[-1]
+    if not isinstance(own, int):
+        raise Unfit("heads are not split from a rank-3 tensor")
+    return value, 0, own
 
 
 # ---- [B,S,H·D] and columns of it ---------------------------------------------------------

@@ -21,7 +21,7 @@ from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["LiftRotary"]
+__all__ = ["LiftRotary", "Rotary"]
 
 _FIRST = Chain((FULL,) * 4, (Step("mul", (0, 2)), Step("mul", (1, 3)), Step("sub", (4, 5))), (6,))
 _SECOND = Chain((FULL,) * 4, (Step("mul", (1, 2)), Step("mul", (0, 3)), Step("add", (4, 5))), (6,))
@@ -29,7 +29,7 @@ _SECOND = Chain((FULL,) * 4, (Step("mul", (1, 2)), Step("mul", (0, 3)), Step("ad
 
 
 @dataclass(frozen=True)
-class _Rotary:
+class Rotary:
     """The operator's operands by role, and its attributes."""
 
     x: str
@@ -46,6 +46,27 @@ class _Rotary:
     merged: int
     """Columns of the result where its heads are merged, else 0."""
 
+    def params(self) -> ConcatParams:
+        """Over x and the rows of both tables."""
+        half = self.rotated // 2
+        if self.interleaved:
+            cuts = [Move("slice", (3, start, HUGE, 2)) for start in (0, 1)]
+            last: tuple[Move, ...] = (Move("unsqueeze", (4,)),)
+            target: tuple[int, ...] = (0, 0, self.merged) if self.merged else (0, 0, 0, self.size)
+        else:
+            cuts = [Move("slice", (3, start, start + half, 1)) for start in (0, half)]
+            last, target = (), (0, 0, self.merged) if self.merged else ()
+        halves = [self.split.then(cut, *last) for cut in cuts]
+        table = self.table.then(*last)
+        parts = [
+            Part(ElementwiseParams(chain, (*halves, table, table)), (0, 0, 1, 2))
+            for chain in (_FIRST, _SECOND)
+        ]
+        if self.rotated < self.size:
+            rest = self.split.then(Move("slice", (3, self.rotated, HUGE, 1)))
+            parts.append(Part(ElementwiseParams(IDENTITY, (rest,)), (0,)))
+        return ConcatParams(4 if self.interleaved else 3, tuple(parts), target)
+
 
 class LiftRotary:
     """The operator as arithmetic on views of its operands."""
@@ -60,7 +81,7 @@ class LiftRotary:
             yield Miss(self.name, region.id, found)
             return
         tables, extra, specs = _gathered(graph, region, found)
-        params, names = _params(found), (found.x, *tables)
+        params, names = found.params(), (found.x, *tables)
         known = {**{v: graph.spec(v) for v in names}, **specs}
         try:
             made = params.infer([known[v] for v in names])
@@ -74,7 +95,7 @@ class LiftRotary:
         yield Proposal(self.name, (region,), (new, *extra), specs)
 
 
-def _read(graph: TileGraph, region: Region) -> _Rotary | str:
+def _read(graph: TileGraph, region: Region) -> Rotary | str:
     """The operator in numbers, or why not."""
     own = region.op != "RotaryEmbedding"
     if len(region.operands) < 3 or (own and len(region.operands) < 4):
@@ -108,11 +129,11 @@ def _read(graph: TileGraph, region: Region) -> _Rotary | str:
         return "it rotates only a part of interleaved columns, or its tables have another size"
     axis = IndexMap((Move("unsqueeze", (1 if len(shape) == 4 else 2,)),))
     merged = columns if len(shape) == 3 else 0
-    return _Rotary(x, cos, sin, ids, size, rotated, interleaved, split, axis, merged)
+    return Rotary(x, cos, sin, ids, size, rotated, interleaved, split, axis, merged)
 
 
 def _gathered(
-    graph: TileGraph, region: Region, found: _Rotary
+    graph: TileGraph, region: Region, found: Rotary
 ) -> tuple[tuple[str, str], tuple[Region, ...], dict[str, TensorSpec]]:
     """The tables' rows for every position, and the look-ups that fetch them."""
     if not found.ids:
@@ -130,24 +151,3 @@ def _gathered(
         )
         names.append(name)
     return (names[0], names[1]), tuple(regions), specs
-
-
-def _params(found: _Rotary) -> ConcatParams:
-    half = found.rotated // 2
-    if found.interleaved:
-        cuts = [Move("slice", (3, start, HUGE, 2)) for start in (0, 1)]
-        last: tuple[Move, ...] = (Move("unsqueeze", (4,)),)
-        target: tuple[int, ...] = (0, 0, found.merged) if found.merged else (0, 0, 0, found.size)
-    else:
-        cuts = [Move("slice", (3, start, start + half, 1)) for start in (0, half)]
-        last, target = (), (0, 0, found.merged) if found.merged else ()
-    halves = [found.split.then(cut, *last) for cut in cuts]
-    table = found.table.then(*last)
-    parts = [
-        Part(ElementwiseParams(chain, (*halves, table, table)), (0, 0, 1, 2))
-        for chain in (_FIRST, _SECOND)
-    ]
-    if found.rotated < found.size:
-        rest = found.split.then(Move("slice", (3, found.rotated, HUGE, 1)))
-        parts.append(Part(ElementwiseParams(IDENTITY, (rest,)), (0,)))
-    return ConcatParams(4 if found.interleaved else 3, tuple(parts), target)

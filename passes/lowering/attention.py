@@ -1,16 +1,17 @@
-"""Lowering of attention."""
+"""Lowering of attention, and of caches it reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import CAUSAL, MASKS, AttentionParams
 from tracea_graph.ops.program import Buffer, View
 from tracea_graph.passes.lowering.gemm import rounded
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast, matrix
 
-__all__ = ["lower_attention"]
+__all__ = ["lower_append", "lower_attention"]
 
 
 def lower_attention(
@@ -28,6 +29,8 @@ def lower_attention(
     y = _heads(results[0], p.layouts[3], queries, p.heads, p.head_v, p.heads * p.head_v)
     full: Shape = (batch, p.heads, queries, keys)
     mask = broadcast(operands[3], full) if p.mask != "none" else None
+    if p.causal == "placed":
+        mask = operands[3].view
     kinds = MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)
     w.call(
         "attention_bf16" if p.in_bf16 else "attention", q, k, v, mask, y,
@@ -38,6 +41,16 @@ def lower_attention(
         half = results[0].in_bf16
         assert half is not None
         w.call("round_bf16", matrix(results[0]), matrix(half))
+
+
+def lower_append(
+    w: Writer, p: AppendParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    new, *past, places, _ = operands
+    rows = p.extents(new.spec)[1]
+    heads = _heads(new, "rows", rows, p.heads, p.size, p.width, p.offset)
+    held = past[0].view if past else None
+    w.call("append", heads, held, places.view, results[0].view)
 
 
 def _in_pairs(w: Writer, operands: Sequence[Slot]) -> list[Slot]:

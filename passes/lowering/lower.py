@@ -12,6 +12,7 @@ from typing import Any
 
 from tracea_graph.ir import assumed
 from tracea_graph.ops import OpParams
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
@@ -29,7 +30,7 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.passes.lowering.attention import lower_attention
+from tracea_graph.passes.lowering.attention import lower_append, lower_attention
 from tracea_graph.passes.lowering.elementwise import lower_concat, lower_elementwise
 from tracea_graph.passes.lowering.gemm import lower_gemm
 from tracea_graph.passes.lowering.matmul import lower_matmul
@@ -100,6 +101,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ElementwiseParams: lower_elementwise,
         ConcatParams: lower_concat,
         AttentionParams: lower_attention,
+        AppendParams: lower_append,
         EmbeddingParams: lower_embedding,
         ConvParams: _lower_alone,
         PoolParams: _lower_alone,

@@ -26,8 +26,9 @@ def multi_head(s: Script) -> Script:
     *qkv, bias, mask, added = s.operands[:6]
     if not bias and not mask:
         raise Unfit("")
-    if len(s.region.writes) > 1 or any(s.operands[6:]) or s.attribute("unidirectional", 0):
-        raise Unfit("it keeps a cache or an order")
+    cached = len(s.region.writes) > 1 or any(s.operands[6:]) or s.attribute("unidirectional", 0)
+    if mask and cached:
+        raise Unfit("it keeps a cache or an order beside a mask of keys")
     if not all(qkv) or any(len(s.image(v)) != 3 for v in qkv):
         raise Unfit("q, k and v are packed in one tensor")
     moved = _biased(s, qkv, bias) if bias else qkv
@@ -35,7 +36,7 @@ def multi_head(s: Script) -> Script:
         return _written_out(s, moved, (_added(s, mask), *filter(None, (added,))))
     node, result = s.region.node, s.region.results[0]
     inputs = (*moved, "", *s.region.operands[4:])
-    s.nodes.append(Node(node.op, inputs, (result,), node.attrs, node.domain, node.name))
+    s.nodes.append(Node(node.op, inputs, s.region.results, node.attrs, node.domain, node.name))
     s.specs[result] = s.spec(result)
     return s
 

@@ -134,13 +134,14 @@ class Script:
         return self(op, x, self.constant(axes, np.int64), spec=spec, keepdims=1)
 
     def regions(self) -> tuple[Region, ...]:
-        """The nodes as regions; the operator's other results are nobody's."""
+        """The nodes as regions; other results of the operator are the last one's, or nobody's."""
         last = self.nodes[-1]
         result = self.region.results[0]
         spec = self.specs.pop(last.outputs[0])
         if not self.graph.spec(result).shape:
             self.specs[result] = spec
-        self.nodes[-1] = Node(last.op, last.inputs, (result,), last.attrs, last.domain, last.name)
+        results = (result, *last.outputs[1:])
+        self.nodes[-1] = Node(last.op, last.inputs, results, last.attrs, last.domain, last.name)
         stem = self.region.id
         made = (region_of(node, i) for i, node in enumerate(self.nodes))
         return tuple(Region(f"{stem}.{r.id}", r.op, r.operands, r.results, r.nodes) for r in made)

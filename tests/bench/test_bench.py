@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +76,23 @@ def test_what_a_peer_refuses_is_told(tmp_path: Path) -> None:
     broken.write_bytes(b"no model")
     with PeerWorker() as worker, pytest.raises(Rejected):
         worker.open_peer("p", PEERS[0], broken, {}, [])
+
+
+@pytest.mark.skipif(not PEERS[0].version, reason="OpenVINO is not installed")
+def test_what_a_peer_compiles_and_cannot_run_is_told(
+    product: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, name = PeerWorker.run, PEERS[0].name
+
+    def run(self: PeerWorker, session: str, feeds: Any) -> Any:
+        if session == name:
+            raise Rejected("an index is outside")
+        return plain(self, session, feeds)
+
+    monkeypatch.setattr(PeerWorker, "run", run)
+    report = bench([product], dataclasses.replace(QUICK, peers=(name,)))
+    assert f"{name} refuses product.onnx: an index is outside" in report.warnings
+    assert {row.entrant for row in report.rows} == {"ONNX Runtime"}
 
 
 def test_unknown_peers_are_refused() -> None:

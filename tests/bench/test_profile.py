@@ -12,8 +12,13 @@ from rich.console import Console
 from models.make import make
 from tracea_graph import api
 from tracea_graph.config import Options
+from tracea_graph.ir import Node
+from tracea_graph.kernels.work import CallWork, Touched
 from tracea_graph.pipeline import profiling
+from tracea_graph.pipeline.anatomy import Anatomy
 from tracea_graph.pipeline.bench import BenchOptions
+from tracea_graph.pipeline.calls import CallTime
+from tracea_graph.ttg import TileGraph
 from tracea_graph.views.profile_table import abridged, in_bytes, render_profile
 from tracea_graph.views.profiling import ProfileRow, families, notable
 from tracea_graph.views.roofline import profile_page
@@ -47,6 +52,17 @@ def test_equal_nodes_are_a_family() -> None:
     assert [(f.us, len(f.rows)) for f in found] == [(30.0, 2), (25.0, 1)]
     assert found[0].total.flops == 2e7
     assert found[0].total.gflops == pytest.approx(2e7 / 30.0 / 1e3)
+
+
+def test_calls_tell_what_a_program_of_unknown_sizes_does() -> None:
+    views = (Touched(0, (2, 8), 64.0), Touched(1, (8, 4), 128.0), Touched(None, (2, 4), 32.0))
+    once = CallTime(5.0, CallWork("gemm", 128.0, 8.0, views, "2×4×8"))
+    again = CallTime(5.0, CallWork("norm", 0.0, 8.0, (views[0], views[2]), "2×4"))
+    nodes = [Node("Relu", ("x",), ("y",), {})]
+    graph = TileGraph.of_nodes(nodes, ["x"], ["y"], {}, {})
+    work = profiling._done_by((once, again), ("x", "w"), Anatomy(graph, (), {}))
+    assert (work.flops, work.weights, work.activations) == (128.0, 0.0, 192.0)
+    assert work.apart == 64 + 128 + 32 + 64 + 32
 
 
 def test_petty_families_share_a_line() -> None:

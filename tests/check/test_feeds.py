@@ -6,9 +6,11 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from check.tiny_models import graph, model
+from graphs import Net
 
 from tracea_graph.check.feeds import Binding, bindings, from_file, synthesize
 from tracea_graph.errors import UsageError
+from tracea_graph.ir import DType
 
 TABLE = np.zeros((30, 4), np.float32)
 PAIR = np.zeros((2, 4), np.float32)
@@ -202,6 +204,25 @@ def test_default_bindings():
     assert set(verified[1].symbols.values()) == {1, 2}, "total is past + sequence"
     assert verified[2].symbols["batch"] == 3 and verified[2].symbols["seq_len"] == 13
     assert timed[0].label == "batch=1 seq_len=128 heads=16 past_len=128 total_len=256"
+
+
+def test_items_of_a_cache_get_one_row_each_at_places_of_their_own():
+    net = Net()
+    sizes = {"q": ("seq", 64), "k": ("seq", 32), "v": ("seq", 32)}
+    qkv = [net.input(name, "batch", *dims) for name, dims in sizes.items()]
+    past = [net.input(f"past_{x}", "batch", 2, "past", 16) for x in "kv"]
+    lengths = net.input("lengths", "batch", dtype=DType.I32)
+    total = net.input("total", dtype=DType.I32)
+    mask = net("Identity", net.ids("mask", "batch", "total_sequence"))
+    y = net.many("GroupQueryAttention", 3, *qkv, *past, lengths, total,
+                 domain="com.microsoft", num_heads=4, kv_num_heads=2)  # fmt: skip
+    made = net.graph(*y, mask)
+    _, verified = bindings(made)
+    last = verified[-1]
+    assert last.padded and last.symbols == {"batch": 3, "seq": 1, "past": 7, "total_sequence": 8}
+    fed = synthesize(made, last)
+    assert fed["total"] == 8 and (fed["lengths"] == 7).all()
+    net.run(fed)
 
 
 def test_given_shapes_are_timed_and_verified():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import convolutions
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -57,6 +58,8 @@ FRONT = IndexMap((Move("slice", (3, 0, 2, 1)),))
 LOW = IndexMap((Move("slice", (1, 0, 2, 1)),))
 ATTEND_STEPS = (Step("mul", (0, 0.125)), Step("add", (2, 1)))
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
+
+PLACES = AttentionParams(2, 3, 4, 1.0, layouts=("split",) * 4, causal="placed")
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,9 @@ def additive(*shape: int, low: float = -3.4028234663852886e38) -> np.ndarray:
 
 X = (2, 5, 12)
 QKV = ((2, 5, 6), (2, 7, 6), (2, 7, 8))
+PLACED: dict[str, Any] = {
+    "widths": (12, 0, 0), "layouts": ("rows", "heads", "heads", "rows")
+}  # fmt: skip
 ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
 
 CASES = {
@@ -356,6 +362,23 @@ CASES = {
             ("bool", (keep(2, 1, 5, 7),)),
         )
     },
+    **{
+        f"attention from places{name}": Case(
+            AttentionParams(4, 3, 4, 0.5, kv_heads=2, causal="placed", window=window, **PLACED),
+            ((2, 3, 12), (2, 2, 7, 3), (2, 2, 7, 4), np.array([4, 1])),
+        )
+        for name, window in (("", 0), (", window", 3))
+    },
+    "append": Case(
+        AppendParams(2, 3, 5, 13), ((2, 3, 13), (2, 2, 6, 3), np.array([6, 2]), np.zeros(9, bool))
+    ),
+    "append to nothing": Case(
+        AppendParams(2, 3, 0, 6, past=False), ((2, 3, 6), np.array([0, 0]), np.zeros(3, bool))
+    ),
+    "append, cache as long as its past": Case(
+        AppendParams(2, 3, 0, 6),
+        ((2, 1, 6), (2, 2, 6, 3), np.array([5, 0], np.int64), np.zeros(6, bool)),
+    ),
     "lstm": Case(
         RecurrentParams("lstm", 6, 5, initial=True, results=("y", "h", "c")),
         ((7, 2, 6), (1, 4, 6, 16), (1, 4, 5, 16), (1, 64), (1, 2, 5), (1, 2, 5)),
@@ -501,6 +524,10 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: AttentionParams(2, 3, 4, 1.0, "none", (0, 1, 0), (6, 6, 8)), "lie outside"),
         (lambda: AttentionParams(4, 3, 4, 1.0, kv_heads=3), "do not serve 4"),
         (lambda: AttentionParams(2, 3, 4, 1.0, causal="left"), "order 'left'"),
+        (lambda: replace(PLACES, mask="add"), "given places has no mask"),
+        (lambda: replace(PLACES, everywhere=1), "given places has no mask"),
+        (lambda: AppendParams(2, 3, 8, 13), "no 2 heads of 3 in 13 columns"),
+        (lambda: AppendParams(0, 3, 0, 13), "no 0 heads of 3"),
         (lambda: AttentionParams(2, 3, 4, 1.0, softcap=-1.0), "cap -1.0"),
         (lambda: AttentionParams(2, 3, 4, 1.0, layouts=("turned",) * 4), "between layouts"),
     ],

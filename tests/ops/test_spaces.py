@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.concat import ConcatParams, Part
@@ -173,6 +174,11 @@ CASES = (
     Case("FusedAttention", ((2, 3, 12), (2, 5, 12), (2, 5, 8), (2, 1, 1, 5)), params=HEADS),
     Case("FusedAttention", ((2, 4, 3, 3), (2, 2, 3, 5), (2, 5, 2, 4), (2, 4, 1, 5)),
          params=GROUPED),
+    Case("FusedAttention", ((2, 3, 12), (2, 2, 5, 3), (2, 2, 5, 4), np.array([1, 2])), tight=False,
+         params=AttentionParams(4, 3, 4, 0.5, kv_heads=2, causal="placed", widths=(12, 0, 0),
+                                layouts=("rows", "heads", "heads", "rows"))),
+    Case("FusedAppend", ((2, 3, 13), (2, 2, 6, 3), np.array([5, 2]), np.zeros(9)), tight=False,
+         params=AppendParams(2, 3, 5, 13)),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),
     Case("FusedEmbedding", ((5, 4), IDS, (4,), (4,)), tight=False, params=EmbeddingParams(

@@ -18,6 +18,7 @@ from tracea_graph.passes.attention.nodes import LiftAttention
 from tracea_graph.ttg import TileGraph
 
 H, D, B, S = 4, 4, 2, 5
+MS = "com.microsoft"
 
 
 def attend(net: Net, q: str, k: str, v: str) -> str:
@@ -222,16 +223,56 @@ def test_the_attention_operator(attrs: dict[str, Any], flat: bool, mask: str) ->
     assert_same(net, graph, given)
 
 
-def test_past_and_present_of_the_attention_operator() -> None:
+@pytest.mark.parametrize("past", [True, False])
+@pytest.mark.parametrize(
+    ("op", "form"), [("Attention", "heads"), ("Attention", "rows"), ("MultiHeadAttention", "rows")]
+)
+def test_past_and_present_of_an_attention_operator(op: str, past: bool, form: str) -> None:
+    shared = H if op == "MultiHeadAttention" else 2
     net = Net(23)
-    q, k, v = (net.input(x, B, n, S, D) for x, n in (("q", H), ("k", 2), ("v", 2)))
-    past = [net.input(f"past_{x}", B, 2, 3, D) for x in "kv"]
-    y, present_k, present_v = net.many("Attention", 3, q, k, v, "", *past, is_causal=1)
-    graph, trace = lifted(net, (y, present_k, present_v))
+    sizes = (("q", H), ("k", shared), ("v", shared))
+    shapes = [(B, n, S, D) if form == "heads" else (B, S, n * D) for _, n in sizes]
+    qkv = [net.input(x, *shape) for (x, _), shape in zip(sizes, shapes, strict=True)]
+    caches = [net.input(f"past_{x}", B, shared, 3, D) for x in "kv"] if past else []
+    if op == "Attention":
+        attrs: dict[str, Any] = {"is_causal": 1, **(FLAT if form == "rows" else {})}
+        results = net.many(op, 3, *qkv, "", *caches, **attrs)
+    else:
+        more = ["", "", "", *caches] if past else []
+        results = net.many(op, 3, *qkv, *more, domain=MS, num_heads=H, unidirectional=1)
+    graph, trace = lifted(net, results)
     assert trace.applied() == {"attention-op": 1}, trace.misses()
-    assert sorted(ops(graph)) == ["Concat", "Concat", "FusedAttention"]
-    assert only(graph, "FusedAttention").params.causal == "bottom"
+    assert ops(graph).count("Concat") == 2 * past
+    order = "bottom" if past or op == "MultiHeadAttention" else "top"
+    assert only(graph, "FusedAttention").params.causal == order
     assert_same(net, graph, feeds(net))
+
+
+def test_keys_of_another_sequence_by_heads() -> None:
+    net = Net(17)
+    q, k, v = net.input("q", B, S, H * D), *(net.input(x, B, H, 7, D) for x in "kv")
+    graph, trace = lifted(net, (net("MultiHeadAttention", q, k, v, domain=MS, num_heads=H),))
+    assert trace.applied() == {"attention-op": 1}, trace.misses()
+    assert_same(net, graph, feeds(net))
+
+
+@pytest.mark.parametrize("counts", [(5, 5), (5, 3), (2, 4), (1, 0)])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("flat", [False, True])
+def test_items_of_an_attention_may_have_fewer_keys(
+    flat: bool, causal: int, counts: tuple[int, ...]
+) -> None:
+    net = Net(24)
+    qkv = [net.input(x, B, 3 if x == "q" else S, n * D) if flat
+           else net.input(x, B, n, 3 if x == "q" else S, D)
+           for x, n in (("q", H), ("k", 2), ("v", 2))]  # fmt: skip
+    attrs = {"is_causal": causal, **(FLAT if flat else {})}
+    y = net("Attention", *qkv, "", "", "", net.ids("counts", B), **attrs)
+    again = net("Attention", *qkv, "", "", "", "counts", **attrs)
+    graph, trace = lifted(net, (y, again))
+    assert trace.applied() == {"attention-op": 2}, trace.misses()
+    assert ops(graph).count("Less") + ops(graph).count("LessOrEqual") == 1
+    assert_same(net, graph, feeds(net) | {"counts": np.array(counts)})
 
 
 def test_scores_read_outside_are_a_reason() -> None:
@@ -282,9 +323,12 @@ def test_multi_head_attention() -> None:
         ("MultiHeadAttention", ["q", "k", "v", "b"], "it has a bias"),
         ("MultiHeadAttention", ["q", "k", "v", "", "p"], "it has a key_padding_mask"),
         ("MultiHeadAttention", ["q"], "q, k and v are packed in one tensor"),
+        ("MultiHeadAttention", ["q", *"kv", *[""] * 5, "n"], "it has a past_sequence_length"),
+        ("MultiHeadAttention", ["q", *"kv", *[""] * 6, "c"], "it has a cache_indirection"),
+        ("GroupQueryAttention", ["q", "k", "v"], "the lengths of its items are not given"),
         (
-            "GroupQueryAttention", ["q", "k", "v"],
-            "com.microsoft::GroupQueryAttention: it appends to a padded cache of its own",
+            "DecoderMaskedMultiHeadAttention", ["q", "k", "v"],
+            f"{MS}::DecoderMaskedMultiHeadAttention: it appends to a padded cache of its own",
         ),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from interpreter import bind, check_lifetimes, check_views, run, written
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -91,11 +92,15 @@ CLIPPED = Expr("min", ("s", 512))
 
 @dataclass(frozen=True)
 class Case:
-    """An op, the shapes of its operands and their types where not float32."""
+    """An op, the shapes of its operands and their types where not float32.
+
+    Integers lie in [-9, 9), or in [0, ``places``], a symbol.
+    """
 
     params: OpParams
     shapes: tuple[Shape, ...]
     dtypes: tuple[DType, ...] = ()
+    places: str = ""
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -127,7 +132,8 @@ class Case:
             elif spec.dtype is BOOL:
                 result.append(normal(*shape, seed=i) > -0.5)
             else:
-                draw = np.random.default_rng(i).integers(-9, 9, shape)
+                low, high = (0, symbols[self.places] + 1) if self.places else (-9, 9)
+                draw = np.random.default_rng(i).integers(low, high, shape)
                 result.append(draw.astype(KINDS[spec.dtype]))
         return result
 
@@ -333,7 +339,31 @@ CASES["attention, shared heads side by side"] = Case(
     AttentionParams(widths=(12, 14, 14), offsets=(0, 0, 6), **GROUPED),
     ((*BS, 12), ("b", "t", 14), ("b", "t", 14)),
 )
+ROOM = Expr("add", ("t", "s"))
+PLACED: tuple[Shape, ...] = ((*BS, 12), ("b", 2, ROOM, 3), ("b", 2, ROOM, 4), ("b",))
 CASES |= {
+    f"attention from places, window {window}": Case(
+        AttentionParams(
+            causal="placed", widths=(12, 0, 0), layouts=("rows", "heads", "heads", "rows"),
+            window=window, **GROUPED
+        ),
+        PLACED, (F32, F32, F32, DType.I64), "t",
+    )
+    for window in (0, 3)
+}  # fmt: skip
+CASES |= {
+    "append": Case(
+        AppendParams(2, 3, 5, 13),
+        ((*BS, 13), ("b", 2, "t", 3), ("b",), (ROOM,)),
+        (F32, F32, DType.I64, BOOL),
+        "t",
+    ),
+    "append to nothing": Case(
+        AppendParams(2, 3, 0, 6, past=False),
+        ((*BS, 6), ("b",), (ROOM,)),
+        (F32, DType.I64, BOOL),
+        "t",
+    ),
     "lstm": Case(
         RecurrentParams("lstm", 6, 5, initial=True, results=("y", "h", "c")),
         (("s", "b", 6), (1, 4, 6, 16), (1, 4, 5, 16), (1, 64), (1, "b", 5), (1, "b", 5)),

@@ -50,6 +50,19 @@ def cost(graph: TileGraph, machine: Machine = MACHINE, seq: int = 128) -> float:
     return sum(model(graph, region) for region in graph.regions())
 
 
+@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention", "GroupQueryAttention"])
+def test_attention_in_one_operator_costs_more_than_its_products_at_the_peak(op: str) -> None:
+    net = Net(23)
+    domain = {} if op == "Attention" else {"domain": "com.microsoft"}
+    heads = {"Attention": ("q_num_heads", "kv_num_heads"), "MultiHeadAttention": ("num_heads",),
+             "GroupQueryAttention": ("num_heads", "kv_num_heads")}[op]  # fmt: skip
+    more = [net.input("n", 1, dtype=DType.I32), net.input("t", 1, dtype=DType.I32)]
+    qkv = [net.input(x, "batch", "seq", 256) for x in "qkv"]
+    qkv += ["", "", *more] if op == "GroupQueryAttention" else []
+    graph = net.graph(net(op, *qkv, **dict.fromkeys(heads, 4), **domain))
+    assert cost(graph, seq=512) > 4 * 512 * 512 * 256 / MACHINE.gflops * 1e-3
+
+
 # ---- units -----------------------------------------------------------------------------
 
 

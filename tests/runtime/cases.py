@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from runtime.caches import cache_cases
 from runtime.int16_cases import int16_cases
 from runtime.masked_cases import masked_cases
 from runtime.recurrences import recurrent_cases
@@ -620,6 +621,7 @@ def all_cases() -> tuple[Case, ...]:
         *attention_ops(),
         *reduction_cases(),
         *recurrent_cases(),
+        *cache_cases(),
         *sparse_cases(),
         *masked_cases(),
         *int16_cases(),

@@ -28,6 +28,8 @@ MUTATED = (
     "elementwise_bias",
     "embedding_int64_2x5",
     "attention_added",
+    "attention_placed_chunk",
+    "append_one_each",
     "blocks_chain",
 )
 

@@ -13,7 +13,8 @@ A symbol's role follows from its name, else from where it stands in an input:
 Symbols of one role get one size, for a model whose symbols are unnamed may need them equal.  A
 symbol such as ``past_sequence_length + 1`` is the sum it spells; ``total…`` is past + sequence.
 A last dim that meets a weight takes the weight's size, and no default exceeds what the model's
-constants allow (``limits``): the rows of a position table, say.
+constants allow (``limits``): the rows of a position table, say.  ONNX Runtime's operators on
+caches of several items take one new row of each: with them the primes have a sequence of 1.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ _WORDS = (
     ("image", "height|width|^h$|^w$"),
     ("sequence", "seq|len|token|time|frames|^s$|^t$"),
 )
+_ROW_BY_ROW = ("GroupQueryAttention", "DecoderMaskedMultiHeadAttention")
 _SETTLED = 4
 """Rounds in which bounds and sums of clipped sizes are brought together."""
 _KEEPS = frozenset(
@@ -100,10 +102,15 @@ def bindings(
         fixed = Binding("fixed", {})
         return (fixed,), (fixed, Binding("padded", {}, padded=True))
     small = _bound(roles, _ONE, pinned, bounds)
-    prime = _bound(roles, _PRIME, pinned, bounds)
+    prime = _bound(roles, _primes(graph), pinned, bounds)
     padded = Binding(f"{prime.label}, padded", prime.symbols, True, prime.notes)
     plain = {b.label: b for b in (*timed, small)}
     return tuple({b.label: b for b in timed}.values()), (*plain.values(), padded)
+
+
+def _primes(graph: TileGraph) -> Mapping[str, int]:
+    steps = any(r.op.rpartition("::")[2] in _ROW_BY_ROW for r in graph.regions())
+    return {**_PRIME, "sequence": 1} if steps else _PRIME
 
 
 def _bound(

@@ -69,6 +69,16 @@ def _heads(node: NodeProto, facts: Facts) -> Partial:
     return [*values[0][:2], last[-1] if last is not None and len(last) == 3 else None]
 
 
+def _grouped(node: NodeProto, facts: Facts) -> Partial:
+    """As the queries, whose heads may lie before those of keys and values."""
+    x = facts.shape(node.input[0])
+    if x is None or len(x) != 3 or (len(node.input) > 1 and node.input[1]):
+        return x
+    heads, shared = (attribute(node, f"{kind}num_heads", 0) for kind in ("", "kv_"))
+    every = heads + 2 * shared
+    return [*x[:2], x[2] // every * heads if isinstance(x[2], int) and every else None]
+
+
 def _quantised(node: NodeProto, facts: Facts) -> Partial:
     """Two operands, each followed by its scale and zero point."""
     return broadcast_of([facts.shape(node.input[0]), facts.shape(node.input[3])])
@@ -89,6 +99,7 @@ CONTRIBUTED: Mapping[str, Contributed] = MappingProxyType(
         "FusedConv": Contributed(WINDOWS["Conv"]),
         "FusedGemm": Contributed(_product),
         "FusedMatMul": Contributed(_product),
+        "GroupQueryAttention": Contributed(_grouped),
         "MatMulIntegerToFloat": Contributed(_product, like=2),
         "MatMulNBits": Contributed(_blocked_product),
         "MultiHeadAttention": Contributed(_heads),

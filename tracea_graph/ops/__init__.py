@@ -6,6 +6,7 @@ ONNX body.
 
 from __future__ import annotations
 
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
@@ -29,6 +30,7 @@ OpParams = (
     GemmParams
     | MatMulParams
     | AttentionParams
+    | AppendParams
     | NormParams
     | ElementwiseParams
     | ConcatParams
@@ -48,6 +50,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedGemm", GemmParams),
     ("FusedMatMul", MatMulParams),
     ("FusedAttention", AttentionParams),
+    ("FusedAppend", AppendParams),
     ("FusedNorm", NormParams),
     ("FusedElementwise", ElementwiseParams),
     ("FusedConcat", ConcatParams),

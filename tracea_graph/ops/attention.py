@@ -2,7 +2,7 @@
 
     s = scale · q kᵀ                       scores, head by head; keys and values may be shared
     s = softcap · tanh(s / softcap)        if there is a cap
-    s = s where the key is not later than the query, else fill        if causal
+    s = s where the key is not later than the query, else fill        if in order
     s = s + mask, or s where mask else fill                           if masked
     s = s where the key is near the query, else −∞                    in a window
     y = softmax(s) v
@@ -30,8 +30,9 @@ __all__ = ["CAUSAL", "LAYOUTS", "MASKS", "AttentionParams"]
 MASKS = ("none", "add", "bool")
 """No mask; an additive one; a boolean one, true where the key is kept."""
 
-CAUSAL = ("none", "top", "bottom")
-"""Query i sees every key; keys up to i; keys up to i + T − S (the last query sees all)."""
+CAUSAL = ("none", "top", "bottom", "placed")
+"""Query i sees every key; keys up to i; keys up to i + T − S (the last query sees all); keys up to
+i + the place of its item's first query, which an operand says."""
 
 LAYOUTS = ("rows", "split", "heads", "turned")
 """``[B,S,H·D]``, ``[B,S,H,D]``, ``[B,H,S,D]``, and for k alone ``[B,H,D,S]``."""
@@ -45,15 +46,16 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class AttentionParams:
-    """Operands: q, k, v, mask (broadcast to ``[B, H, S, T]``).
+    """Operands: q, k, v, mask (broadcast to ``[B, H, S, T]``), or places (int64 ``[B]``).
 
     ``kv_heads`` heads of k and v serve ``heads`` of q, each as many neighbouring ones; 0 means as
     many as q has.  ``layouts`` are those of q, k, v and y.  In rows, ``offsets`` are the first
     columns of q, k and v and ``widths`` their tensors' last dimensions.  ``fill`` is the score a
     key gets that a boolean mask or causality drops.  ``zero_rows``: a query with no key left (all
-    scores −inf) gives zeros instead of NaN.  ``in_bf16``: q, k, v and the weights are rounded to
-    bf16 before they are multiplied; the sums and the softmax stay in float32.  Raises ValueError
-    for what contradicts itself.
+    scores −inf) gives zeros instead of NaN.  With places there is no mask, a place p lies in
+    ``[0, T − S]``, and keys from p + S on are never read.  ``in_bf16``: q, k, v and the weights
+    are rounded to bf16 before they are multiplied; the sums and the softmax stay in float32.
+    Raises ValueError for what contradicts itself.
     """
 
     heads: int
@@ -82,6 +84,8 @@ class AttentionParams:
             raise ValueError(f"{self.kv_heads} heads of keys do not serve {self.heads} of queries")
         if self.causal not in CAUSAL or not self.softcap >= 0:
             raise ValueError(f"no attention with order {self.causal!r} and cap {self.softcap}")
+        if self.causal == "placed" and (self.mask != "none" or self.everywhere):
+            raise ValueError("attention from given places has no mask and nothing seen everywhere")
         if min(self.window, self.everywhere) < 0:
             raise ValueError(f"no window of {self.window} keys beside {self.everywhere}")
         unknown = any(layout not in LAYOUTS for layout in self.layouts)
@@ -96,7 +100,7 @@ class AttentionParams:
 
     @property
     def operands(self) -> int:
-        return 3 + (self.mask != "none")
+        return 3 + (self.mask != "none") + (self.causal == "placed")
 
     @property
     def shared_heads(self) -> int:
@@ -156,15 +160,15 @@ class AttentionParams:
         if self.softcap:
             scores = self.softcap * np.tanh(scores / self.softcap)
         if self.causal != "none":
-            rows, keys = scores.shape[-2:]
-            seen = np.tri(rows, keys, keys - rows if self.causal == "bottom" else 0, dtype=bool)
-            scores = np.where(seen, scores, self.fill)
+            place = self._places(arrays, *scores.shape[-2:])
+            scores = np.where(np.arange(scores.shape[-1]) <= place, scores, self.fill)
         if self.mask == "add":
             scores = scores + arrays[3]
         elif self.mask == "bool":
             scores = np.where(arrays[3], scores, self.fill)
         if self.window:
-            scores = np.where(self._near(*scores.shape[-2:]), scores, -np.inf)
+            place = self._places(arrays, *scores.shape[-2:])
+            scores = np.where(self._near(place, scores.shape[-1]), scores, -np.inf)
         with np.errstate(invalid="ignore"):  # −inf − −inf, where no key is left
             weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
             shares = weights / weights.sum(-1, keepdims=True)
@@ -176,9 +180,16 @@ class AttentionParams:
         shape = self.infer([TensorSpec(DType.F32, np.shape(arrays[0]))])[0].shape
         return [y.reshape(shape)]
 
-    def _near(self, rows: int, keys: int) -> npt.NDArray[np.bool_]:
-        """True where a key lies in a query's window, ``[S,T]``."""
-        place = np.arange(rows)[:, None] + (0 if self.causal == "top" else keys - rows)
+    def _places(self, arrays: Sequence[Any], rows: int, keys: int) -> npt.NDArray[np.int64]:
+        """The places of queries among the keys, ``[S,1]``, or one for each item, ``[B,1,S,1]``."""
+        if self.causal == "placed":
+            first = np.asarray(arrays[3])[:, None, None, None]
+        else:
+            first = np.asarray(0 if self.causal == "top" else keys - rows)
+        return first + np.arange(rows)[:, None]
+
+    def _near(self, place: npt.NDArray[np.int64], keys: int) -> npt.NDArray[np.bool_]:
+        """True where a key lies in a query's window."""
         key, (before, after) = np.arange(keys), self.reach
         near = (key >= place - before) & (key <= place + after)
         return near | (key < self.everywhere) | (place < self.everywhere)
@@ -241,7 +252,7 @@ class AttentionParams:
         return b("Gather", x, b.ints(*map(int, repeated)), axis=1)
 
     def _spell_places(self, b: BodyBuilder, scores: str) -> tuple[str, str]:
-        """The places of keys ``[T]`` and of queries ``[S,1]``."""
+        """The places of keys ``[T]`` and of queries ``[S,1]`` or ``[B,1,S,1]``."""
         sizes = b("Shape", scores)
         zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
         rows, keys = (
@@ -250,14 +261,17 @@ class AttentionParams:
         i = b("Range", zero, rows, one)
         if self.causal == "bottom" or (self.window and self.causal == "none"):
             i = b("Add", i, b("Sub", keys, rows))
-        return b("Range", zero, keys, one), b("Reshape", i, b.ints(-1, 1))
+        i = b("Reshape", i, b.ints(-1, 1))
+        if self.causal == "placed":
+            i = b("Add", i, b("Reshape", b.inputs[3], b.ints(-1, 1, 1, 1)))
+        return b("Range", zero, keys, one), i
 
     def _spell_later(self, b: BodyBuilder, scores: str) -> str:
-        """True where a key comes after its query, ``[S,T]``."""
+        """True where a key comes after its query."""
         return b("Greater", *self._spell_places(b, scores))
 
     def _spell_near(self, b: BodyBuilder, scores: str) -> str:
-        """True where a key lies in a query's window, ``[S,T]``."""
+        """True where a key lies in a query's window."""
         key, place = self._spell_places(b, scores)
         behind, (before, after) = b("Sub", key, place), self.reach
         near = b(

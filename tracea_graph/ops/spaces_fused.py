@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -134,12 +135,45 @@ def attention(region: Region, graph: TileGraph) -> RegionModel | None:
         _head_access(graph, q, params, 0, heads, "s", whole_head),
         _head_access(graph, k, params, 1, of_keys, "t", whole_head),
         _head_access(graph, v, params, 2, of_keys, "t", value),
-        *(_mask_access(graph, m, heads) for m in mask),
+        *(
+            aligned(graph, m, ("b",))
+            if params.causal == "placed"
+            else _mask_access(graph, m, heads)
+            for m in mask
+        ),
     ]
     writes = [_head_access(graph, region.results[0], params, 3, heads, "s", value)]
     scores = ("b", *names, "s", "t")
     work = (Work(scores, 2 * params.head + SOFTMAX_COST), Work((*scores, "e"), 2))
     return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", *names))
+
+
+def append(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Each row comes from the cache or is new, which its place decides: both may be read."""
+    params: AppendParams = region.params
+    new, *past, places, slots = region.operands
+    shape, room = graph.spec(region.results[0]).shape, graph.spec(slots).shape
+    try:
+        rows = params.extents(graph.spec(new))[1]
+    except ValueError:
+        return None
+    if shape is None or room is None:
+        return None
+    names, space = axes_named("d", shape)
+    b, h, t, d = names
+    columns = Dim(((h, params.size), (d, 1)), params.offset)
+    held = [(graph.spec(v).shape or shape)[2] for v in past]
+    reads = [
+        access(graph, new, (along(b), whole(rows, (t,)), columns)),
+        *(
+            access(graph, v, (along(b), along(h), whole(rows, (t,)), along(d)))
+            for v, rows in zip(past, held, strict=True)
+        ),
+        aligned(graph, places, names[:1]),
+        aligned(graph, slots, (names[2],)),
+    ]  # fmt: skip
+    writes = [aligned(graph, region.results[0], names)]
+    return model_of(region, space, reads, writes, (Work(names, 1),), names[:3], names[3:])
 
 
 HeadTerms = tuple[tuple[str, int], ...]
@@ -281,6 +315,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedElementwise": elementwise,
         "FusedConcat": concat,
         "FusedAttention": attention,
+        "FusedAppend": append,
         "FusedEmbedding": embedding,
         "FusedChannelNorm": channel_norm,
         "FusedReduce": reduce,

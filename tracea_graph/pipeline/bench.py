@@ -216,6 +216,7 @@ class _Heat:
                 self.model.graph.outputs,
                 threads=self.threads,
             )
+            worker.run(peer.name, self.feed)  # some compile what they cannot run
         except Rejected as error:
             self.notes.append(f"{peer.name} refuses {self.model.path.name}: {str(error)[:200]}")
             return

@@ -94,6 +94,8 @@ def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs, traced: Sequence[CallTi
         node.name, node.op, call is not None, us,
         rule=call.rule if call else "", originals=call.originals if call else (),
     )  # fmt: skip
+    if work is None and call is not None and traced:
+        work = _done_by(traced, call.inputs, anatomy)
     if work is None:
         return named
     resident, passing = roofs.memory(anatomy.weight_bytes), roofs.memory(work.activations)
@@ -108,6 +110,18 @@ def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs, traced: Sequence[CallTi
         originals=named.originals,
         calls=_calls(traced, work, call.inputs if call else (), anatomy, roofs),
     )  # fmt: skip
+
+
+def _done_by(traced: Sequence[CallTime], inputs: Sequence[str], anatomy: Anatomy) -> Work:
+    """What a node does as its calls tell it: sizes inside may depend on values."""
+    seen: dict[int, float] = {}
+    for view in (v for t in traced for v in t.work.views if v.input is not None):
+        assert view.input is not None
+        seen[view.input] = max(seen.get(view.input, 0.0), view.bytes)
+    weights = sum(size for i, size in seen.items() if anatomy.is_constant(inputs[i]))
+    products, apart = (sum(f) for f in zip(*((t.work.products, t.work.bytes) for t in traced),
+                                          strict=True))  # fmt: skip
+    return Work(products, weights, sum(seen.values()) - weights, apart)
 
 
 def _calls(

@@ -12,6 +12,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
@@ -38,6 +39,9 @@ SHAPE_ONLY = frozenset(
      "Flatten")
 )  # fmt: skip
 PRODUCTS = frozenset(("MatMul", "Gemm", "Conv", "LSTM", "GRU"))
+_ATTENTION = (
+    "Attention", "com.microsoft::GroupQueryAttention", "com.microsoft::MultiHeadAttention"
+)  # fmt: skip
 OVERLAPPING = (
     GemmParams,
     MatMulParams,
@@ -113,6 +117,10 @@ def _attention(t: Tables, p: AttentionParams, operands: Sequence[Dims], result: 
     return Effort(
         product, scores * t.instructions["fused softmax"], heads * t.us["attention head"]
     )
+
+
+def _append(t: Tables, p: AppendParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(result))
 
 
 def _elementwise(
@@ -195,6 +203,7 @@ def _cell(
 EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = MappingProxyType(
     {
         AttentionParams: _attention,
+        AppendParams: _append,
         ConvParams: _conv,
         PoolParams: _pool,
         MoveParams: _move,
@@ -211,6 +220,21 @@ EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = 
         SoftmaxParams: _softmax,
     }
 )
+
+
+def _one_attention(t: Tables, attrs: Mapping[str, Any], operands: Sequence[Dims]) -> Effort:
+    """Attention-23, MultiHeadAttention or GroupQueryAttention: every query over every key.
+
+    Packed queries, keys and values count as if all of them were queries.
+    """
+    q, k = operands[0], operands[1] if len(operands) > 1 else ()
+    past = operands[3] if len(operands) > 3 and len(operands[3]) == 4 else ()
+    heads = q[1] if len(q) == 4 else float(attrs.get("num_heads", attrs.get("q_num_heads", 1)))
+    rows = q[2] if len(q) == 4 else q[1]
+    keys = (k[2] if len(k) == 4 else k[1] if k else rows) + (past[2] if past else 0.0)
+    scores = q[0] * heads * rows * keys
+    product = 4.0 * prod(q) * keys / t.shares["flat product"]
+    return Effort(product, scores * t.instructions["Softmax"])
 
 
 def original(
@@ -235,4 +259,6 @@ def original(
         return _cell(
             t, operands, t.shares["product"], t.shares["state product"], t.us["recurrent step"]
         )
+    if op in _ATTENTION and len(operands[0]) in (3, 4):
+        return _one_attention(t, attrs, operands)
     return Effort(vector=instructions(t, op.rpartition("::")[2], attrs, operands, result))

@@ -24,7 +24,8 @@ class Proposal:
 
     ``error`` is the error it is predicted to bring into the outputs, as a share of ``max|y|``
     (0: exact).  A ``step`` is applied whatever it gains: it is there for what others make of it,
-    and whoever planned looks in the end at what is left alone.
+    and whoever planned looks in the end at what is left alone.  ``shared`` are regions it needs
+    that other sites need too: equal by name, the graph gets each once.
     """
 
     rule: str
@@ -34,6 +35,7 @@ class Proposal:
     weights: Mapping[str, Weight] = field(default_factory=dict)
     error: float = 0.0
     step: bool = False
+    shared: tuple[Region, ...] = ()
 
     @property
     def where(self) -> str:

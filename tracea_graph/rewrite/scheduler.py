@@ -137,8 +137,10 @@ class _Run:
         if (verdict := self.verdict(site)) is not None:
             self.trace.add(phase, rule, where, *verdict, site.gain, nodes)
             return False
+        missing = (r for r in proposal.shared if self.graph.region(r.id) is None)
+        new = (*proposal.new, *missing)
         try:
-            self.graph.replace(proposal.old, proposal.new, proposal.specs, proposal.weights)
+            self.graph.replace(proposal.old, new, proposal.specs, proposal.weights)
             if self.limits.check:
                 self.graph.check()
         except GraphError as error:
@@ -151,7 +153,7 @@ class _Run:
         for gone in proposal.old:
             self.missed.pop((gone.id, site.phase, rule), None)
             self.took[gone.id] = rule
-        for region in self.neighbourhood(proposal.new):
+        for region in self.neighbourhood(new):
             self.ask(region, [(i, p) for i, p in self.opened if i == site.phase])
         return True
 

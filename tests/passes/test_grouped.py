@@ -1,0 +1,225 @@
+"""GroupQueryAttention: every form computes what ONNX Runtime does, or says why it stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graphs import (
+    Net,
+    assert_same,
+    evaluate,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    schedule_only,
+)
+
+from tracea_graph import load
+from tracea_graph.ir import DType
+from tracea_graph.passes.attention.nodes import LiftAttention
+from tracea_graph.ttg import TileGraph
+
+H, G, D, LONGEST = 4, 2, 32, 64
+BATCH, SEQ, PAST = "batch", "seq", "past"
+
+
+def grouped(
+    net: Net,
+    packed: bool = False,
+    past: bool = True,
+    rotated: int = 0,
+    ids: bool = False,
+    cache: Any = PAST,
+    name: str = "y",
+    lengths: tuple[str, str] | None = None,
+    **attrs: Any,
+) -> tuple[str, ...]:
+    """The operator over inputs of the net; ``rotated``: columns of a head its tables turn."""
+    if packed:
+        qkv = [net.input(f"{name}_x", BATCH, SEQ, (H + 2 * G) * D), "", ""]
+    else:
+        sizes = zip("qkv", (H, G, G), strict=True)
+        qkv = [net.input(f"{name}_{x}", BATCH, SEQ, n * D) for x, n in sizes]
+    caches = (
+        [net.input(f"{name}_past_{x}", BATCH, G, cache, D) for x in "kv"] if past else ["", ""]
+    )
+    lengths = lengths or (
+        net.input("seqlens", BATCH, dtype=DType.I32), net.input("total", dtype=DType.I32)
+    )  # fmt: skip
+    tables = [net.weight(LONGEST, rotated // 2) for _ in range(2)] if rotated else []
+    tables += ["", ""] * (ids and not rotated)
+    positions = [net.ids("ids", BATCH, SEQ)] if ids else []
+    attrs |= {"do_rotary": 1} if rotated else {}
+    return net.many(
+        "GroupQueryAttention", 3, *qkv, *caches, *lengths, *tables, *positions, name=name,
+        domain="com.microsoft", num_heads=H, kv_num_heads=G, **attrs,
+    )  # fmt: skip
+
+
+def feeds(net: Net, lengths: tuple[int, ...], total: int, rows: int, held: int) -> dict[str, Any]:
+    """``lengths`` of the items with their ``rows`` new rows; caches of ``held``."""
+    sizes = {BATCH: len(lengths), SEQ: rows, PAST: held}
+    found: dict[str, Any] = {}
+    for i, (name, info) in enumerate(net.inputs.items()):
+        dims = [d.dim_value or sizes[d.dim_param] for d in info.type.tensor_type.shape.dim]
+        found[name] = normal(*dims, seed=i)
+    found["seqlens"] = np.array(lengths, np.int32) - 1
+    found["total"] = np.array(total, np.int32)
+    return found
+
+
+def lifted(net: Net, results: tuple[str, ...]) -> TileGraph:
+    graph = net.graph(*results)
+    trace = schedule_only(graph, LiftAttention())
+    assert trace.applied() == {"attention-op": 1}, trace.misses()
+    graph.check()
+    return graph
+
+
+STEPS = {
+    "a prompt": ((5, 5), 5, 5, 0),
+    "a prompt in a long cache": ((5, 5), 5, 5, 12),
+    "one row each": ((7, 7), 7, 1, 6),
+    "one row each, at places of their own": ((7, 4), 7, 1, 6),
+    "one row each in a long cache": ((7, 3), 7, 1, 12),
+    "the first row of all": ((1, 1), 1, 1, 0),
+    "a chunk": ((9,), 9, 3, 6),
+    "a chunk in a long cache": ((9,), 9, 3, 20),
+    "a chunk that is not all of it": ((8,), 9, 3, 6),
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "packed": {"packed": True},
+    "rotated": {"rotated": D},
+    "rotated in part, packed": {"rotated": D // 2, "packed": True},
+    "rotated by pairs": {"rotated": D, "rotary_interleaved": 1},
+    "near, capped and scaled": {"local_window_size": 3, "softcap": 2.0, "scale": 0.3},
+    "near, rotated": {"local_window_size": 4, "rotated": D},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("step", STEPS)
+def test_every_form_at_every_step(form: str, step: str) -> None:
+    net = Net()
+    graph = lifted(net, grouped(net, **FORMS[form]))
+    assert_same(net, graph, feeds(net, *STEPS[step]))
+
+
+def test_a_prompt_without_a_cache() -> None:
+    net = Net()
+    graph = lifted(net, grouped(net, past=False, rotated=D))
+    assert_same(net, graph, feeds(net, (5, 5), 5, 5, 0))
+
+
+def test_rows_behind_an_items_length_are_all_that_differs() -> None:
+    net = Net()
+    graph = lifted(net, grouped(net, rotated=D))
+    given = feeds(net, (5, 3), 5, 5, 0)
+    got, want = evaluate(graph, given), net.run(given)
+    np.testing.assert_allclose(got[0][0], want[0][0], atol=1e-5)
+    np.testing.assert_allclose(got[0][1, :3], want[0][1, :3], atol=1e-5)
+    assert np.isfinite(got[0]).all()
+    for a, b in zip(got[1:], want[1:], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "step"), [([[9], [4]], "one row each"), ([[5, 1, 2, 3, 0]] * 2, "a prompt")]
+)
+def test_position_ids_that_are_given(ids: list[list[int]], step: str) -> None:
+    """Of a prompt the kernel reads the first one only."""
+    net = Net()
+    graph = lifted(net, grouped(net, rotated=D, ids=True))
+    assert_same(net, graph, feeds(net, *STEPS[step]) | {"ids": np.array(ids)})
+
+
+def decoder(net: Net, layers: int = 2) -> tuple[str, ...]:
+    """Products around the operator; lengths from a mask, as exporters write them."""
+    mask = net.ids("attention_mask", BATCH, "total")
+    total = net("Gather", net("Shape", mask), net.const(1, np.int64), axis=0)
+    counted = net("ReduceSum", mask, net.ints(1), keepdims=0)
+    seqlens = net("Cast", net("Sub", counted, net.ints(1)), to=DType.I32.onnx)
+    lengths = seqlens, net("Cast", total, to=DType.I32.onnx)
+    x = net.input("x", BATCH, SEQ, 32)
+    tables = [net.weight(LONGEST, D // 2) for _ in range(2)]
+    presents: list[str] = []
+    for layer in range(layers):
+        qkv = [net("MatMul", x, net.const(normal(32, n * D, seed=layer + n) / 6))
+               for n in (H, G, G)]  # fmt: skip
+        past = [net.input(f"past_{layer}_{c}", BATCH, G, PAST, D) for c in "kv"]
+        y, *present = net.many(
+            "GroupQueryAttention", 3, *qkv, *past, *lengths, *tables, name=f"y{layer}",
+            domain="com.microsoft", num_heads=H, kv_num_heads=G, do_rotary=1,
+        )  # fmt: skip
+        presents += present
+        x = net("Add", x, net("MatMul", y, net.const(normal(H * D, 32, seed=7 + layer) / 8)))
+    return (x, *presents)
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "held"), [(2, 6, 0), (2, 1, 9), (1, 4, 9)], ids=["prompt", "step", "chunk"]
+)
+def test_a_decoder_computes_places_once_and_is_one_program(
+    batch: int, rows: int, held: int, tmp_path: Path
+) -> None:
+    net = Net()
+    net.graph(*decoder(net))
+    onnx.save(net.model, tmp_path / "decoder.onnx")
+    graph = load(tmp_path / "decoder.onnx")
+    trace = optimized(graph)
+    assert trace.applied()["attention-op"] == 2, trace.misses()
+    assert sum(r.op == "FusedRegion" for r in graph.regions()) == 1
+    words = {type(s.params).__name__ for s in only(graph, "FusedRegion").params.steps}
+    assert {"AttentionParams", "AppendParams", "ConcatParams", "GemmParams"} <= words
+    assert ops(graph).count("Range") == 1 and ops(graph).count("ConstantOfShape") == 1
+    given: dict[str, Any] = {"attention_mask": np.ones((batch, held + rows), np.int64)}
+    if held and batch > 1:
+        given["attention_mask"][1, 6:] = 0
+    sizes = {BATCH: batch, SEQ: rows, PAST: held}
+    for i, (name, info) in enumerate(net.inputs.items()):
+        dims = [d.dim_value or sizes.get(d.dim_param, 0) for d in info.type.tensor_type.shape.dim]
+        if name not in given:
+            given[name] = normal(*dims, seed=i)
+    assert_same(net, graph, given)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "reason"),
+    [
+        ({"smooth_softmax": 1}, "its smooth_softmax is 1"),
+        ({"local_window_size": 0}, "its window of 0 keys is none"),
+        ({"rotated": 16, "rotary_interleaved": 1},
+         "it rotates only a part of interleaved columns"),
+        ({"cache": "held"}, ""),
+    ],
+)  # fmt: skip
+def test_what_is_not_modelled_says_why(attrs: dict[str, Any], reason: str) -> None:
+    net = Net()
+    graph = net.graph(*grouped(net, **attrs))
+    trace = schedule_only(graph, LiftAttention())
+    assert reasons(trace, "attention-op") == ({reason} if reason else set())
+
+
+@pytest.mark.parametrize(
+    ("operand", "reason"),
+    [
+        (10, "it has a attention_bias"),
+        (11, "it has a head_sink"),
+        (12, "it has a k_scale"),
+        (14, "it has a q_norm_weight"),
+    ],
+)
+def test_operands_that_are_not_modelled_say_why(operand: int, reason: str) -> None:
+    net = Net()
+    grouped(net)
+    node = net.nodes[0]
+    node.input.extend([""] * (operand - len(node.input)) + [net.input("more", H)])
+    graph = net.graph(*node.output)
+    assert reasons(schedule_only(graph, LiftAttention()), "attention-op") == {reason}

@@ -1,0 +1,104 @@
+"""``FusedAppend``: new keys or values behind those of a cache, for each item where it says.
+
+    y[b,h,t] = past[b,h,t]              t < place[b]
+             = new[b,h,t − place[b]]    place[b] ≤ t < place[b] + S
+             = 0                        behind that
+
+What operators of ONNX Runtime do with a cache whose items have lengths of their own; source: ONNX
+Runtime's documentation of GroupQueryAttention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+
+__all__ = ["AppendParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class AppendParams:
+    """Operands: new, past ``[B,H,T,D]`` if there is one, places (int64 ``[B]``), slots ``[P]``.
+
+    ``new`` is ``[B,S,W]``: its ``heads`` heads of ``size`` columns begin at column ``offset`` of
+    ``width``.  Of ``slots`` only the length matters, which the result ``[B,H,P,D]`` has.  Raises
+    ValueError for columns outside ``new``.
+    """
+
+    heads: int
+    size: int
+    offset: int
+    width: int
+    past: bool = True
+
+    def __post_init__(self) -> None:
+        end = self.offset + self.heads * self.size
+        if min(self.heads, self.size) < 1 or not 0 <= self.offset < end <= self.width:
+            raise ValueError(f"no {self.heads} heads of {self.size} in {self.width} columns")
+
+    @property
+    def operands(self) -> int:
+        return 3 + self.past
+
+    def extents(self, spec: TensorSpec) -> tuple[Extent, Extent]:
+        """Batch and sequence of ``new``.  Raises ValueError for another rank."""
+        if spec.shape is None or len(spec.shape) != 3:
+            raise ValueError("what is appended is not a rank-3 tensor")
+        return spec.shape[0], spec.shape[1]
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        batch, _ = self.extents(specs[0])
+        slots = specs[-1].shape
+        if slots is None or len(slots) != 1:
+            raise ValueError("the length of the cache is not known")
+        return (TensorSpec(DType.F32, (batch, self.heads, slots[0], self.size)),)
+
+    def reference(self, arrays: Sequence[Any]) -> list[Floats]:
+        new, *past, places, slots = arrays
+        batch, rows, _ = new.shape
+        part = new[..., self.offset : self.offset + self.heads * self.size]
+        heads = part.reshape(batch, rows, self.heads, self.size).swapaxes(1, 2)
+        y = np.zeros((batch, self.heads, len(slots), self.size), new.dtype)
+        for b, place in enumerate(places):
+            if past:
+                y[b, :, :place] = past[0][b, :, :place]
+            y[b, :, place : place + rows] = heads[b]
+        return [y]
+
+    def body(self, opset: int) -> Body:
+        b = BodyBuilder(self.operands, opset)
+        new, *past, places, slots = b.inputs
+        if self.heads * self.size != self.width:
+            end = self.offset + self.heads * self.size
+            new = b.slice_last(new, self.offset, end, 2)
+        new = b("Reshape", new, b.ints(0, 0, self.heads, self.size))
+        new = b("Transpose", new, perm=(0, 2, 1, 3))
+        one = b("Constant", value=np.asarray(1, np.int64))
+        zero = b("Constant", value=np.asarray(0, np.int64))
+        room = b("Shape", slots)
+        key = b("Range", zero, b("Gather", room, zero, axis=0), one)
+        place = b("Reshape", places, b.ints(-1, 1, 1, 1))
+        behind = b("Sub", b("Reshape", key, b.ints(1, 1, -1, 1)), place)
+        before = b("Less", behind, zero)
+        rows = b("Gather", b("Shape", new), b.ints(2), axis=0)
+        fresh = b("And", b("Less", behind, rows), b("Not", before))
+        sizes = b("Shape", new)
+        whole = b("Concat", b("Gather", sizes, b.ints(0, 1)), room, b.ints(self.size), axis=0)
+        index = b("Expand", b("Where", fresh, behind, zero), whole)
+        y = b("Where", fresh, b("GatherElements", new, index, axis=2), b.number(0.0))
+        if not past:
+            return b.done(y)
+        held = b("Shape", past[0])
+        more = b("Sub", room, b("Gather", held, b.ints(2)))
+        lead = b("Gather", held, b.ints(0, 1))
+        free = b("ConstantOfShape", b("Concat", lead, more, b.ints(self.size), axis=0))
+        return b.done(b("Where", before, b("Concat", past[0], free, axis=2), y))
