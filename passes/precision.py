@@ -22,6 +22,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import (
     BF16_SINCE,
     PANEL,
+    Floats,
     GemmParams,
     pack_block_pairs,
     pack_int16,
@@ -207,7 +208,7 @@ def _in_integers(panels: Weight, n: int) -> tuple[Weight, Weight]:
     """The same matrix in 16-bit integers, and the scales of its columns."""
     count, k, _ = panels.shape
 
-    def matrix() -> Array:
+    def matrix() -> Floats:
         return unpack_panels(np.asarray(panels.array(), np.float32), n)
 
     shape = (count, -(-k // 2), PANEL, 2)

@@ -106,11 +106,13 @@ def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand
     [
         GemmProblem(48, 40, "pairs"),
         GemmProblem(48, 40, "mixed", bias=False, epilogue=CHAIN),
+        GemmProblem(48, 40, "int16", epilogue=CHAIN),
+        GemmProblem(48, 40, "int16", bias=False, parts=(16, 24)),
         GemmProblem(48, 40, parts=(16, 8, 16)),
     ],
     ids=str,
 )
-def test_bf16_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
+def test_narrow_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
     environment, case = Environment(cache=tmp_path / "cache"), Case(problem, 5)
     with Stand([problem], "scalar", tmp_path, environment=environment, cache=CACHE) as stand:
         race = stand.race(case, DRIVER, GemmDriver(2**31 - 1, panel_group=1), 1, 2, 5.0)

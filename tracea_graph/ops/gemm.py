@@ -38,8 +38,8 @@ from tracea_graph.ops.norm import Norm
 
 __all__ = [
     "BF16_SINCE", "BLOCKS", "IN_BF16", "IN_BLOCKS", "IN_PAIRS", "MASKED", "PANEL", "ROUNDED",
-    "SCATTER_SINCE", "WITH_MAP", "GemmParams", "pack_block_pairs", "pack_blocks", "pack_int16",
-    "pack_pairs", "pack_panels", "pack_scales",
+    "SCATTER_SINCE", "WITH_MAP", "Floats", "GemmParams", "pack_block_pairs", "pack_blocks",
+    "pack_int16", "pack_pairs", "pack_panels", "pack_scales",
     "unpack_block_pairs", "unpack_blocks", "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 

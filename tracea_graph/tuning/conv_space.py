@@ -23,6 +23,7 @@ from tracea_graph.tuning.core import (
     L2_GBS,
     L3_GBS,
     TASK_US,
+    units_of,
     vectors_of,
 )
 from tracea_graph.tuning.problem import Case
@@ -210,7 +211,7 @@ def _direct_us(case: Case, problem: ConvProblem, work: Cut, isa: str) -> float:
     _, nv = conv_tile(isa)
     wide = min(nv, problem.y.dims[0] / work.columns) * vectors_of(isa)
     outputs = prod(_lines(problem)) / work.tiles
-    cycles = max(outputs * wide / 2, (outputs + wide) / 2, float(FMA_LATENCY))
+    cycles = max(outputs * wide / units_of(isa), (outputs + wide) / 2, float(FMA_LATENCY))
     steps = prod(problem.weights[1:5])
     return case.rows * work.tiles * work.columns * steps * cycles / GHZ * 1e-3
 
@@ -219,7 +220,7 @@ def _winograd_us(case: Case, problem: ConvProblem, work: Cut, isa: str, threads:
     """Planes' products, buffers that leave L2 where bands are tall, filters read per band."""
     tiles = prod(-(-side // problem.winograd) for side in problem.outputs)
     steps = prod(problem.weights[:1]) * problem.weights[2] * problem.weights[3]
-    cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_of(isa) / 2
+    cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_of(isa) / units_of(isa)
     tasks = case.rows * work.bands
     shared = work.bands == 1
     share = 1 / threads if shared else math.ceil(tasks / threads) / tasks
