@@ -27,7 +27,7 @@ from tracea_graph import Options
 from tracea_graph.build.cache import digest
 from tracea_graph.check.bindings import bindings
 from tracea_graph.cli import values
-from tracea_graph.config import Environment
+from tracea_graph.config import CHOICES, Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.onnx_io import load
@@ -35,24 +35,25 @@ from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.tuning.bench_model import Stand
+from tracea_graph.tuning.jobs import jobs_of
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.space import candidates
 
 _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
 
-def _named(paths: Sequence[Path], precision: str) -> Mapping[str, Case]:
-    """The cases of the models' programs by a name of their own."""
+def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mapping[str, Case]:
+    """The cases of the models' programs, but for petty ones, by a name of their own."""
     options = Options(keep="legal", verify=False, skip=WEIGHED, precision=precision)
     found: dict[str, Case] = {}
     for path in paths:
         model = load(path)
         bound = bindings(model.graph, (), model.inputs)[0][0].symbols
         assembly = assemble(Planner(model.graph, options, bound).plan().graph)
-        for workload in assembly.workloads([bound]):
-            told = digest(json.dumps(workload.problem.key, default=str))[:6]
-            for rows in workload.rows:
-                found[f"{workload.problem} [{told}] {rows}"] = Case(workload.problem, rows)
+        for job in jobs_of(assembly.workloads([bound]), isa, (1,)):
+            if job.asked:
+                told = digest(json.dumps(job.case.problem.key, default=str))[:6]
+                found[f"{job.case.problem} [{told}] {job.case.rows}"] = job.case
     return found
 
 
@@ -86,14 +87,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("-o", dest="out", type=Path, required=True, metavar="FILE.json")
     add("--limit", type=int, default=6, help="challengers of each")
     add("--threads", type=values.threads, default=(1,), metavar="N[,M]")
-    add("--precision", choices=("fp32", "bf16", "bf16-weights", "int16"), default="fp32")
+    add("--precision", choices=CHOICES["precision"], default="fp32")
     add("--budget", type=values.seconds, default=math.inf, metavar="SECONDS")
     args = parser.parse_args(argv)
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {f"{row[0]} {row[1]}" for row in rows}
     profile = profile_cpu()
     isa = profile.levels(args.precision)[-1]
-    named = _named(args.models, args.precision)
+    named = _named(args.models, args.precision, isa)
     todo = {name: case for name, case in named.items() if name not in done}
     print(f"{len(todo)} of {len(named)} regions are not raced yet", flush=True)
     with tempfile.TemporaryDirectory() as folder, Stand(

@@ -117,14 +117,23 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
     if columns > 1 and (inside > _SMALL_INPUT or weights < inside):
         bands = -(-inside // _BAND_BYTES)
     bands = max(1, min(bands, tiles // 4))
+    if bands >= processors:
+        bands = min(tiles, -(-bands // processors) * processors)
     bands = min(driver.bands, tiles) if driver.bands else bands
     work = float(tiles) * widest * weights / 4
     wanted = min(_TASKS_EACH * processors, int(work / _TASK_WORK))
-    wide = max(1, min(columns, -(-wanted // max(case.rows * bands, 1))))
-    per_task = -(-columns // wide)
+    busy = wanted >= processors  # as many tasks for each, then
+    if busy:
+        wanted = -(-wanted // processors) * processors
+    shared = max(case.rows * bands, 1)
+    wide = -(-wanted // shared)
+    while busy and wide < columns and shared * wide % processors:
+        wide += 1
+    per_task = -(-columns // max(1, min(wide, columns)))
     per_task = min(driver.columns, columns) if driver.columns else per_task
     chunks = -(-columns // per_task)
-    if not driver.bands and case.rows * bands * chunks < wanted:
+    tasks = case.rows * bands * chunks
+    if not driver.bands and tasks < min(wanted, 2 * processors):
         bands = max(bands, min(tiles, -(-wanted // (case.rows * chunks))))
     return Cut(lines, -(-width // across), tiles, part, bands, columns, per_task)
 
