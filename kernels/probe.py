@@ -35,6 +35,7 @@ PROBES = (
     Probe("f16", "avx512", "avx512_fp16", ("-mavx512fp16",)),
     Probe("bf16", "avx512", "avx512_bf16", ("-mavx512bf16",)),
     Probe("bf16", "avx512", "amx_bf16", ("-mamx-tile", "-mamx-bf16")),
+    Probe("i16", "avx512", "avx512_vnni", ("-mavx512vnni",)),
     Probe("i8", "avx512", "avx512_vnni", ("-mavx512vnni",)),
     Probe("i8", "avx512", "amx_int8", ("-mamx-tile", "-mamx-int8")),
     Probe("i8", "avx2", "avx_vnni", ("-mavxvnni",)),
@@ -48,6 +49,7 @@ def probe_source(probe: Probe) -> Source:
         isa=probe.isa,
         needs=frozenset(),
         instruction=probe.feature or "fma",
+        dtype=probe.dtype,
     )
     flags = (*COMMON_FLAGS, *isa_of(probe.isa).flags, *probe.flags)
     return Source(f"probe_{probe.dtype}_{probe.name}", text, flags)

@@ -1,9 +1,14 @@
 """How good the first driver is: ``python -m models.drivers MODEL.onnx… -o FILE.json``.
 
-For every distinct matrix product of the models, the driver the policy takes untuned is raced
-against its best challengers (``tuning.candidates``) on one core, weights cold.  A row is
+For every distinct product and convolution of the models, the driver it has untuned is raced
+against its best challengers (``tuning.candidates``), weights cold, at each of ``--threads``.  A
+row is
 
     [problem, rows, [[challenger, how many times as fast as the first choice]…]]
+
+the gain a geometric mean over thread counts.  What is in the file is not raced again, and after
+``--budget`` the rest is left for the next run; the last line says how many first choices are
+within 10 % of the best.
 """
 
 from __future__ import annotations
@@ -11,65 +16,100 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.regions import APART
+from tracea_graph import Options
+from tracea_graph.build.cache import digest
 from tracea_graph.check.bindings import bindings
-from tracea_graph.config import Environment
+from tracea_graph.cli import values
+from tracea_graph.config import CHOICES, Environment
+from tracea_graph.errors import WorkerError
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.onnx_io import load
+from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.tuning.bench_model import Stand
+from tracea_graph.tuning.jobs import jobs_of
 from tracea_graph.tuning.problem import Case, default_of
 from tracea_graph.tuning.space import candidates
 
-_PAIRS, _SECONDS = 7, 1.5
+_PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
 
-def _cases(paths: Sequence[Path]) -> list[Case]:
-    found: dict[Case, None] = {}
+def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mapping[str, Case]:
+    """The cases of the models' programs, but for petty ones, by a name of their own."""
+    options = Options(keep="legal", verify=False, skip=WEIGHED, precision=precision)
+    found: dict[str, Case] = {}
     for path in paths:
         model = load(path)
         bound = bindings(model.graph, (), model.inputs)[0][0].symbols
-        assembly = assemble(Planner(model.graph, APART, bound).plan().graph)
-        for workload in assembly.workloads([bound]):
-            found |= {Case(workload.problem, rows): None for rows in workload.rows}
-    return [case for case in found if case.problem.kernel == "gemm"]
+        assembly = assemble(Planner(model.graph, options, bound).plan().graph)
+        for job in jobs_of(assembly.workloads([bound]), isa, (1,)):
+            if job.asked:
+                told = digest(json.dumps(job.case.problem.key, default=str))[:6]
+                found[f"{job.case.problem} [{told}] {job.case.rows}"] = job.case
+    return found
 
 
-def _race(case: Case, stand: Stand, isa: str, limit: int) -> list[Any]:
-    first, rows = default_of(case), []
-    for driver in candidates(case, isa, (1,), limit):
-        race = stand.race(case, first, driver, 1, _PAIRS, _SECONDS)
-        gain = min(race.a_ms) / min(race.b_ms)
-        rows.append([list(dataclasses.astuple(driver)), round(gain, 3)])
-    return rows
+def _race(
+    case: Case, stand: Stand, isa: str, threads: Sequence[int], limit: int
+) -> list[tuple[list[Any], float]]:
+    first, found = default_of(case), []
+    for driver in candidates(case, isa, threads, limit):
+        try:
+            races = [stand.race(case, first, driver, t, _PAIRS, _SECONDS) for t in threads]
+        except WorkerError as error:
+            print(f"{case}: {driver}: {error}")
+            continue
+        gains = [math.log(min(race.a_ms) / min(race.b_ms)) for race in races]
+        gain = math.exp(sum(gains) / len(gains))
+        found.append((list(dataclasses.astuple(driver)), round(gain, 3)))
+    return found
+
+
+def _summary(rows: Sequence[Any]) -> str:
+    best = [max((gain for _, gain in raced), default=1.0) for _, _, raced in rows]
+    near = sum(gain <= _CLOSE for gain in best)
+    return f"first choice within 10 % of the best: {near} of {len(best)} regions"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Race what is not in the file yet."""
     parser = argparse.ArgumentParser(prog="python -m models.drivers", description=__doc__)
-    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
-    parser.add_argument("-o", dest="out", type=Path, required=True, metavar="FILE.json")
-    parser.add_argument("--limit", type=int, default=6, help="challengers of each")
+    add: Any = parser.add_argument
+    add("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    add("-o", dest="out", type=Path, required=True, metavar="FILE.json")
+    add("--limit", type=int, default=6, help="challengers of each")
+    add("--threads", type=values.threads, default=(1,), metavar="N[,M]")
+    add("--precision", choices=CHOICES["precision"], default="fp32")
+    add("--budget", type=values.seconds, default=math.inf, metavar="SECONDS")
     args = parser.parse_args(argv)
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
-    done = {(row[0], row[1]) for row in rows}
+    done = {f"{row[0]} {row[1]}" for row in rows}
     profile = profile_cpu()
-    cases = [c for c in _cases(args.models) if (str(c.problem), c.rows) not in done]
+    isa = profile.levels(args.precision)[-1]
+    named = _named(args.models, args.precision, isa)
+    todo = {name: case for name, case in named.items() if name not in done}
+    print(f"{len(todo)} of {len(named)} regions are not raced yet", flush=True)
     with tempfile.TemporaryDirectory() as folder, Stand(
-        [c.problem for c in cases], profile.isas[-1], Path(folder),
+        [case.problem for case in named.values()], isa, Path(folder),
         environment=Environment(), cache=profile.l3,
     ) as stand:  # fmt: skip
-        for case in cases:
-            raced = _race(case, stand, profile.isas[-1], args.limit)
-            rows.append([str(case.problem), case.rows, raced])
+        end = time.monotonic() + args.budget
+        for name, case in todo.items():
+            if time.monotonic() > end:
+                break
+            raced = _race(case, stand, isa, args.threads, args.limit)
+            rows.append([name.rpartition(" ")[0], case.rows, raced])
             args.out.write_text(json.dumps(rows) + "\n")
-            print(case, max((gain for _, gain in raced), default=1.0))
+            print(name, max((gain for _, gain in raced), default=1.0), flush=True)
+    print(_summary(rows))
 
 
 if __name__ == "__main__":

@@ -22,10 +22,12 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import (
     BF16_SINCE,
     PANEL,
+    Floats,
     GemmParams,
     pack_block_pairs,
     pack_int16,
     pack_pairs,
+    pack_scales,
     unpack_panels,
 )
 from tracea_graph.ops.masked import round_masked
@@ -206,13 +208,13 @@ def _in_integers(panels: Weight, n: int) -> tuple[Weight, Weight]:
     """The same matrix in 16-bit integers, and the scales of its columns."""
     count, k, _ = panels.shape
 
-    def load(part: int) -> Array:
-        return pack_int16(unpack_panels(np.asarray(panels.array(), np.float32), n))[part]
+    def matrix() -> Floats:
+        return unpack_panels(np.asarray(panels.array(), np.float32), n)
 
-    whole = Weight(
-        f"{panels.name}_int16", DType.I16, (count, -(-k // 2), PANEL, 2), lambda: load(0)
-    )
-    scale = Weight(f"{panels.name}_scale", DType.F32, (count * PANEL,), lambda: load(1))
+    shape = (count, -(-k // 2), PANEL, 2)
+    whole = Weight(f"{panels.name}_int16", DType.I16, shape, lambda: pack_int16(matrix())[0])
+    columns = (count * PANEL,)
+    scale = Weight(f"{panels.name}_scale", DType.F32, columns, lambda: pack_scales(matrix()))
     return whole, scale
 
 

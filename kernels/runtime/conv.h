@@ -198,15 +198,22 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
   if (job.columns > 1 && (input > kSmallInput || weights < input))
     job.bands = ceil_div(input, kBandBytes);
   job.bands = most(1, least(job.bands, tiles / 4));
+  const int64_t threads = run.host.processors;
+  if (job.bands >= threads) job.bands = least(tiles, ceil_div(job.bands, threads) * threads);
   if (cut.bands) job.bands = least(cut.bands, tiles);
   const double work = static_cast<double>(tiles) * static_cast<double>(widest) *
                       static_cast<double>(job.blocks * tap.w_panel);
-  const int64_t wanted = least(4 * run.host.processors, static_cast<int64_t>(work / kConvTask));
-  const int64_t columns = least(job.columns, ceil_div(wanted, most(job.images * job.bands, 1)));
-  job.per_task = ceil_div(job.columns, most(columns, 1));
+  int64_t wanted = least(4 * threads, static_cast<int64_t>(work / kConvTask));
+  const bool busy = wanted >= threads;  // as many tasks for each, then
+  if (busy) wanted = ceil_div(wanted, threads) * threads;
+  const int64_t shared = most(job.images * job.bands, 1);
+  int64_t columns = ceil_div(wanted, shared);
+  while (busy && columns < job.columns && shared * columns % threads) ++columns;
+  job.per_task = ceil_div(job.columns, most(least(columns, job.columns), 1));
   if (cut.columns) job.per_task = least(cut.columns, job.columns);
   job.chunks = ceil_div(job.columns, job.per_task);
-  if (!cut.bands && job.images * job.bands * job.chunks < wanted)
+  const int64_t tasks = job.images * job.bands * job.chunks;
+  if (!cut.bands && tasks < least(wanted, 2 * threads))
     job.bands = most(job.bands, least(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 

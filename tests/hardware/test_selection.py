@@ -15,10 +15,10 @@ from tracea_graph.hardware.selection import OPS
 from tracea_graph.kernels.variants import ISAS, VARIANTS, find
 from tracea_graph.views.doctor import decision_json, render_decision
 
-MIXED = [replace(v, dtype="bf16") if v.isa == "avx512" else v for v in VARIANTS]
 TWIN = replace(find("gemm", "avx512"), template="twin.cpp.in")
 WIDE = [v for v in VARIANTS if v.isa == "avx512"]
 LEVELS = tuple(isa.name for isa in ISAS)
+DOTS = ("avx512_bf16", "avx512_vnni")
 SHAPES = {
     "gemm": (128, 768, 768), "attention": (1, 12, 128, 128, 64), "norm": (128, 768),
     "gather": (128, 768), "chain": (128, 768), "reduce": (128, 768), "softmax": (128, 768),
@@ -41,7 +41,7 @@ def decide(op: str = "gemm", isas: tuple[str, ...] = LEVELS, **options: Any) -> 
 def test_the_highest_level_of_the_machine_wins(op: str, count: int) -> None:
     decision = decide(op, LEVELS[:count])
     assert decision.winner.isa == LEVELS[count - 1]
-    own = [c for c in decision.others if c.isa in LEVELS and not c.id.startswith("bf16")]
+    own = [c for c in decision.others if c.isa in LEVELS and not c.id.startswith(("bf16", "i16"))]
     reasons = [c.why for c in own if c.us is None]
     assert len(reasons) == 3 - count
     assert all("this processor lacks" in why for why in reasons)
@@ -68,24 +68,58 @@ def test_precision_falls_back_with_a_reason(precision: str) -> None:
     assert reason in decision.precision_note
 
 
-def test_a_precision_that_exists_is_used() -> None:
+def with_dots(*peaks: Peak, extras: tuple[str, ...] = DOTS) -> tuple[CpuProfile, Measurements]:
+    """A machine that multiplies pairs of 16 bits."""
     cpu, figures = machine(*LEVELS)
-    fast = replace(figures, peaks=(*figures.peaks, Peak("bf16", "avx512_bf16", 900.0)))
-    decision = plan_kernel("gemm", (9, 9, 9), "bf16", cpu, fast, variants=MIXED)
-    assert (decision.precision, decision.precision_note) == ("bf16", "")
-    assert "computes in f32, not bf16" in {c.why for c in decision.others}
+    return replace(cpu, extras=extras), replace(figures, peaks=(*figures.peaks, *peaks))
+
+
+@pytest.mark.parametrize(
+    ("op", "precision", "dtype", "kernel"),
+    [
+        ("gemm", "BF16", "bf16", "bf16_gemm_bf16_8x48__avx512bf16"),
+        ("gemm", "INT16", "i16", "i16_gemm_int16_8x48__avx512bf16"),
+        ("gemm", "i16", "i16", "i16_gemm_int16_8x48__avx512bf16"),
+        ("conv2d", "bf16", "bf16", "bf16_conv_bf16_14x32__avx512bf16"),
+        ("flash_attention_2", "bf16", "bf16", "bf16_attention_bf16_24x256__avx512bf16"),
+    ],
+)
+def test_a_precision_that_exists_is_used(op: str, precision: str, dtype: str, kernel: str) -> None:
+    known = with_dots(Peak("bf16", "avx512_bf16", 900.0), Peak("i16", "avx512_vnni", 900.0))
+    shape = SHAPES[{"flash_attention_2": "attention"}.get(op, op)]
+    decision = plan_kernel(op, shape, precision, *known)
+    assert (decision.precision, decision.precision_note) == (dtype, "")
+    assert decision.variant == kernel
+    assert f"computes in f32, not {dtype}" in {c.why for c in decision.others}
+
+
+def test_integers_fall_back_where_nothing_multiplies_them_or_an_operation_has_none() -> None:
+    decision = decide(precision="int16")
+    assert decision.precision == "f32" and "has no vpdpwssd" in decision.precision_note
+    decision = plan_kernel("conv2d", SHAPES["conv2d"], "INT16", *with_dots())
+    assert decision.precision == "f32"
+    assert decision.precision_note == "f32 is used: no variant of conv2d has i16"
+
+
+def test_a_level_is_rated_by_its_own_instructions() -> None:
+    """Not by those of a level above it: matrix tiles say nothing about vectors."""
+    peaks = Peak("bf16", "avx512_bf16", 500.0), Peak("bf16", "amx_bf16", 4000.0)
+    known = with_dots(*peaks, extras=(*DOTS, "amx_tile", "amx_bf16"))
+    decision = plan_kernel("gemm", SHAPES["gemm"], "bf16", *known)
+    assert decision.winner.isa == "amxbf16"
+    vectors = next(c for c in decision.others if c.isa == "avx512bf16")
+    assert vectors.us is not None and vectors.us > 2 * (decision.winner.us or 0.0)
 
 
 def test_a_precision_this_machine_lacks_falls_back() -> None:
-    decision = decide(precision="bf16", variants=MIXED)
+    decision = decide(precision="bf16", isas=LEVELS[:2])
     assert (decision.precision, decision.winner.isa) == ("f32", "avx2")
-    assert "this processor lacks; no variant of gemm has f16" in decision.precision_note
+    assert "this processor lacks" in decision.precision_note
+    assert decision.precision_note.endswith("no variant of gemm has f16")
 
 
 def test_bf16_that_was_not_measured_is_not_taken_for_missing() -> None:
-    cpu, figures = machine(*LEVELS)
-    cpu = replace(cpu, extras=("avx512_bf16", "avx512_vnni"))
-    decision = plan_kernel("gemm", SHAPES["gemm"], "bf16", cpu, figures)
+    decision = plan_kernel("gemm", SHAPES["gemm"], "bf16", *with_dots())
     assert (decision.precision, decision.winner.isa) == ("bf16", "avx512bf16")
 
 

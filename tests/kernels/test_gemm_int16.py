@@ -12,7 +12,7 @@ from tests.kernels.conformance import Array, GemmTile, Output, close, guarded, k
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
 from tracea_graph.kernels.variants import gemm_tile
-from tracea_graph.ops.gemm import pack_int16, unpack_pairs
+from tracea_graph.ops.gemm import pack_int16, pack_scales, unpack_pairs
 from tracea_graph.ops.int16 import LIMIT, RUN, fit_columns, round_rows
 
 PANEL = 16
@@ -139,4 +139,5 @@ def test_panels_hold_the_integers() -> None:
     whole, columns = fit_columns(b)
     np.testing.assert_array_equal(unpack_pairs(pairs, 7, 20), whole)
     np.testing.assert_array_equal(scale[:20], columns)
+    np.testing.assert_array_equal(pack_scales(b), scale)
     assert pairs.shape == (2, 4, 16, 2) and (scale[20:] == 0).all()

@@ -17,9 +17,10 @@ from tracea_graph.kernels.plan import encode
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.gemm import unpack_panels
 from tracea_graph.ops.program import GemmDriver
-from tracea_graph.tuning.bench_model import MOST_BYTES, MOST_NODES, Stand
+from tracea_graph.tuning.bench_model import MOST_BYTES, Stand
 from tracea_graph.tuning.bench_program import bench_program
 from tracea_graph.tuning.problem import Case, GemmProblem, Problem
+from tracea_graph.tuning.repeats import MOST_NODES, repeats
 
 pytestmark = pytest.mark.compiler
 CHAIN = Chain(
@@ -106,12 +107,21 @@ def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand
     [
         GemmProblem(48, 40, "pairs"),
         GemmProblem(48, 40, "mixed", bias=False, epilogue=CHAIN),
+        GemmProblem(48, 40, "int16", epilogue=CHAIN),
+        GemmProblem(48, 40, "int16", bias=False, parts=(16, 24)),
         GemmProblem(48, 40, parts=(16, 8, 16)),
     ],
     ids=str,
 )
-def test_bf16_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
+def test_narrow_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
     environment, case = Environment(cache=tmp_path / "cache"), Case(problem, 5)
     with Stand([problem], "scalar", tmp_path, environment=environment, cache=CACHE) as stand:
         race = stand.race(case, DRIVER, GemmDriver(2**31 - 1, panel_group=1), 1, 2, 5.0)
     assert len(race.a_ms) == 2 and min(race.b_ms) > 0
+
+
+def test_weights_are_cold_where_reading_them_takes_time_and_runs_are_short_where_not() -> None:
+    few, many = (Case(GemmProblem(768, 768), rows) for rows in (1, 128))
+    assert repeats(few, "avx512", 48 << 20) == repeats(many, "avx512", 48 << 20) == 22
+    small = Case(GemmProblem(64, 64), 1 << 16)
+    assert 2 <= repeats(small, "avx512", 48 << 20) < 64

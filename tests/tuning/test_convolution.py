@@ -112,6 +112,16 @@ def test_more_processors_get_more_tasks() -> None:
     assert many.bands * many.chunks > one.bands * one.chunks
 
 
+@pytest.mark.parametrize(
+    ("channels", "filters", "side"),
+    [(144, 32, 28), (256, 64, 56), (256, 128, 56), (80, 480, 14), (96, 576, 14), (512, 128, 28)],
+)
+def test_two_processors_get_as_many_tasks_each(channels: int, filters: int, side: int) -> None:
+    case = Case(posed(conv(channels, filters, (side, side), (1, 1)).program), 1)
+    cut = divide(case, ConvDriver(), "avx512", 2)
+    assert cut.bands * cut.chunks % 2 == 0
+
+
 @named
 def test_they_travel_as_json(problem: ConvProblem) -> None:
     case = Case(problem, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracea_graph.kernels.variants import gemm_tile
+from tracea_graph.kernels.variants import gemm_tile, pairs_tile
 from tracea_graph.ops.program import GemmDriver
 from tracea_graph.tuning.gemm_space import divide
 from tracea_graph.tuning.problem import Case, GemmProblem, default_of
@@ -39,6 +39,28 @@ def test_many_processors_get_tasks_enough() -> None:
         one, many = (divide(case, default_of(case), "avx512", p) for p in (1, 16))
         assert many.tasks >= min(16, rows // 64 * -(-n // 16))
         assert many.tasks >= one.tasks
+
+
+@pytest.mark.parametrize("layout", ["pairs", "mixed", "int16"])
+@pytest.mark.parametrize("level", ["avx512bf16", "amxbf16"])
+def test_narrow_numbers_have_a_space_of_their_own(layout: str, level: str) -> None:
+    case, plain = (Case(GemmProblem(768, 768, which), 128) for which in (layout, "panels"))
+    mr, _ = pairs_tile(level) if layout == "pairs" else gemm_tile(level)
+    drivers = [d for d in legal(case, level) if isinstance(d, GemmDriver)]
+    assert all(
+        d == default_of(case) or d.row_chunk == 256 or d.row_chunk % mr == 0 for d in drivers
+    )
+    assert {d.prefetch for d in drivers} == {0, 1}, "packed weights may be prefetched"
+    assert len({divide(case, d, level) for d in drivers}) == len(drivers)
+    times = [modelled_us(c, default_of(c), level, 1) for c in (case, plain)]
+    assert times[0] < 0.7 * times[1], "two steps of k at once"
+
+
+def test_integers_are_summed_in_one_go_however_deep() -> None:
+    """Columns are taken together only where sums are cut up along k."""
+    deep = {w: Case(GemmProblem(16384, 3072, w), 512) for w in ("panels", "pairs", "int16")}
+    taken = {w: divide(c, default_of(c), "avx512bf16", 1).per_group for w, c in deep.items()}
+    assert taken == {"panels": 8, "pairs": 8, "int16": 1}
 
 
 def test_plain_weights_are_never_prefetched() -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tracea_graph.api import STAGES
 from tracea_graph.cli import values
@@ -28,10 +28,18 @@ _MOST_THREADS = 1024
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence; the usage is a ``--help`` away."""
+    """Says what is wrong in one sentence; the usage is a ``--help`` away.
+
+    Names stand in full, here and in files for ``--config``: what is an abbreviation today may
+    mean two options tomorrow.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; {self.prog} --help lists all options")
+        whole = ", whose names stand in full" if message.startswith("unrecognized") else ""
+        raise UsageError(f"{message}; {self.prog} --help lists all options{whole}")
 
 
 def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:

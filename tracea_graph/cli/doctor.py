@@ -28,7 +28,7 @@ def add_doctor(commands: Any) -> None:
     parser.add_argument("op", nargs="?", help=f"one of {', '.join(OPS)}; needs --shape")
     parser.add_argument("--shape", metavar="N[,N]", help="sizes of the problem, see below")
     parser.add_argument(
-        "--dtype", help="precision wanted (default f32); bf16 and f16 fall back to what exists"
+        "--dtype", help="f32 (default), bf16, f16, int16; what does not exist falls back"
     )
     parser.add_argument("--refresh", action="store_true", help="measure anew")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -17,7 +17,7 @@ from rich.markup import escape
 from tracea_graph.cli import values
 from tracea_graph.cli.progress import Bar
 from tracea_graph.cli.settings import add_config, save_config
-from tracea_graph.config import Environment, Options
+from tracea_graph.config import CHOICES, Environment, Options
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.pipeline.tuning import TunedModel, tune_model
@@ -81,7 +81,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         "--shape", type=values.shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
         help="sizes of symbolic dimensions; may be repeated",
     )  # fmt: skip
-    add("--precision", choices=("fp32", "bf16", "bf16-weights"), default="fp32")
+    add("--precision", choices=CHOICES["precision"], default="fp32")
     add("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
     add("--seed", type=int, default=0, metavar="N", help="of the sampler and the inputs")
     add("--storage", default="", metavar="URL", help="share the trials with other machines")

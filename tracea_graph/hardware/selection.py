@@ -19,7 +19,13 @@ from tracea_graph.kernels.variants import LEVELS, PANEL, VARIANTS, Variant, isa_
 
 __all__ = ["ALIASES", "OPS", "Candidate", "Decision", "plan_kernel", "variant_id"]
 
-_FALLBACK = {"bf16": "f16", "f16": "f32"}
+_FALLBACK = {"bf16": "f16", "f16": "f32", "i16": "f32"}
+_SPELLINGS = {"int16": "i16", "int8": "i8"}
+_EMULATED = {
+    "bf16": "does bf16 with float32 instructions, which is slower than float32",
+    "i16": "has no vpdpwssd, without which integers are no faster than float32",
+}
+"""Why a level without instructions for a dtype does not qualify, though it has kernels."""
 _FLIGHT = 8
 """Multiply-adds that must be under way to fill two units of four cycles latency."""
 _HEAD_MAX = 256
@@ -105,12 +111,13 @@ def plan_kernel(
     """Decide one problem.
 
     ``op`` is one of :data:`OPS` or another word for one (:data:`ALIASES`); ``shape``: the sizes
-    ``OPS`` lists for it.  ``precision`` falls back bf16, f16, f32
+    ``OPS`` lists for it.  ``precision`` falls back bf16, f16, f32 and int16, f32
     where no variant has it.  ``cap`` is the highest instruction set allowed (``TRACEA_ISA``).
     Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
     """
     op = ALIASES.get(op.lower(), op)
     known, wanted = _known(op, shape), precision.lower().replace("fp", "f")
+    wanted = _SPELLINGS.get(wanted, wanted)
     able = known.kernels or (op,)
     rated = [(v, _rate(known, v, shape, cpu, figures, cap)) for v in variants if v.op in able]
     used, note = _precision(op, wanted, rated)
@@ -194,16 +201,17 @@ def _rate(
 
 
 def _peak(figures: Measurements, variant: Variant) -> float:
-    """The level's own figure, or its newest instruction's, else the best one for the dtype.
+    """The figure of the level or its fastest instruction, else the best one for the dtype.
 
-    A level that multiplies bf16 but was not measured does so at least twice as fast as float32.
+    A level that multiplies bf16 or 16-bit integers but was not measured does so at least twice as
+    fast as float32.
     """
     isa = isa_of(variant.isa)
 
     def best(dtype: str) -> float:
         return max((p.gops for p in figures.peaks if p.dtype == dtype), default=0.0)
 
-    own = (figures.peak(variant.dtype, name) for name in (isa.name, *isa.features[-1:]))
+    own = (figures.peak(variant.dtype, name) for name in (isa.name, *isa.features))
     found = max(own, default=0.0) or best(variant.dtype)
     return 2.0 * best("f32") if isa.base and not found else found
 
@@ -212,8 +220,8 @@ def _lacks(variant: Variant, cpu: CpuProfile, cap: str | None) -> Iterator[str]:
     order = [isa.name for isa in LEVELS]
     if variant.isa not in cpu.levels("bf16"):
         yield f"needs {', '.join(isa_of(variant.isa).features)}, which this processor lacks"
-    elif variant.op == "gemm_bf16" and not isa_of(variant.isa).base:
-        yield "does bf16 with float32 instructions, which is slower than float32"
+    elif variant.dtype in _EMULATED and not isa_of(variant.isa).base:
+        yield _EMULATED[variant.dtype]
     elif cap in order and order.index(variant.isa) > order.index(cap):
         yield f"TRACEA_ISA={cap} rules it out"
 
@@ -262,14 +270,14 @@ OPS = {
         lambda s: 2.0 * prod(s),
         lambda s: s[0] * s[2] + s[2] * s[1] + s[0] * s[1],
         _gemm_fill,
-        kernels=("gemm", "gemm_bf16"),
+        kernels=("gemm", "gemm_bf16", "gemm_int16"),
     ),
     "conv2d": _Op(
         ("batch", "channels", "height", "width", "filters", "kernel"),
         lambda s: 2.0 * prod(s[:5]) * s[5] ** 2,
         lambda s: s[0] * s[2] * s[3] * (s[1] + s[4]) + s[1] * s[4] * s[5] ** 2,
         _conv_fill,
-        kernels=("conv",),
+        kernels=("conv", "conv_bf16"),
     ),
     "attention": _Op(
         ("batch", "heads", "queries", "keys", "head"),
@@ -277,6 +285,7 @@ OPS = {
         lambda s: 2.0 * s[0] * s[1] * s[4] * (s[2] + s[3]),
         _attention_fill,
         _head_limit,
+        kernels=("attention", "attention_bf16"),
     ),
     "norm": _Op(("rows", "cols"), lambda s: 8.0 * prod(s), lambda s: 2.0 * prod(s), _vector_fill),
     "gather": _Op(

@@ -32,14 +32,14 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.int16 import fit_columns, round_rows
+from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
 from tracea_graph.ops.masked import spell_masked, unpack_masked
 from tracea_graph.ops.norm import Norm
 
 __all__ = [
     "BF16_SINCE", "BLOCKS", "IN_BF16", "IN_BLOCKS", "IN_PAIRS", "MASKED", "PANEL", "ROUNDED",
-    "SCATTER_SINCE", "WITH_MAP", "GemmParams", "pack_block_pairs", "pack_blocks", "pack_int16",
-    "pack_pairs", "pack_panels",
+    "SCATTER_SINCE", "WITH_MAP", "Floats", "GemmParams", "pack_block_pairs", "pack_blocks",
+    "pack_int16", "pack_pairs", "pack_panels", "pack_scales",
     "unpack_block_pairs", "unpack_blocks", "unpack_pairs", "unpack_panels",
 ]  # fmt: skip
 
@@ -103,7 +103,16 @@ def pack_int16(weight: Floats) -> tuple[Numbers, Floats]:
     """``[K, N]`` to int16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]`` and the scales ``[⌈N/16⌉ · 16]``, both
     padded with zeros."""
     whole, scale = fit_columns(weight)
-    return _in_pairs(whole), np.pad(scale, (0, -len(scale) % PANEL))
+    return _in_pairs(whole), _padded(scale)
+
+
+def pack_scales(weight: Floats) -> Floats:
+    """The scales of :func:`pack_int16` alone."""
+    return _padded(column_scales(weight))
+
+
+def _padded(scale: Floats) -> Floats:
+    return np.pad(scale, (0, -len(scale) % PANEL))
 
 
 def _in_pairs(weight: Numbers) -> Numbers:

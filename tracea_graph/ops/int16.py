@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LIMIT", "RUN", "fit_columns", "round_rows"]
+__all__ = ["LIMIT", "RUN", "column_scales", "fit_columns", "round_rows"]
 
 RUN = 256
 """Steps of k whose integer sums 32 bits hold."""
@@ -52,14 +52,29 @@ def fit_columns(weight: Floats) -> tuple[Ints, Floats]:
 
     A column with anything that is not finite has scale NaN and zeros.
     """
-    columns = np.abs(np.asarray(weight, np.float64))
+    times, scale = _fitted(weight)
+    whole = np.empty(weight.shape, np.int16)
+    for start in range(0, len(weight), RUN):  # few at a time: float64 stays in the cache
+        rows = slice(start, start + RUN)
+        scaled = np.where(np.isfinite(scale), weight[rows], 0) * times
+        whole[rows] = np.rint(scaled, out=scaled)
+    return whole, scale
+
+
+def column_scales(weight: Floats) -> Floats:
+    """The scales of :func:`fit_columns` alone."""
+    return _fitted(weight)[1]
+
+
+def _fitted(weight: Floats) -> tuple[Floats, Floats]:
+    """What each column is multiplied by before it is rounded, in float64, and its scale."""
+    columns = np.abs(weight)
     starts = np.arange(0, len(columns), RUN)
-    sums = np.max(np.add.reduceat(columns, starts, axis=0), axis=0)
-    high = np.max(columns, axis=0)
+    sums = np.max(np.add.reduceat(columns, starts, axis=0, dtype=np.float64), axis=0)
+    high = np.max(columns, axis=0).astype(np.float64)
     finite = np.isfinite(sums)
     fits = finite & (high > _NOTHING)
     safe = np.where(fits, high, 1), np.where(fits, sums, 1)
     times = np.where(fits, np.minimum(_MOST / safe[0], _SUM / safe[1]), 0)
-    rounded = np.rint(np.where(finite, weight, 0) * times).astype(np.int16)
     scale = np.divide(1, times, out=np.where(finite, 0, np.nan), where=fits)
-    return rounded, scale.astype(np.float32)
+    return times, scale.astype(np.float32)

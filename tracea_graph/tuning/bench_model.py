@@ -1,12 +1,12 @@
 """The measuring stand: candidates of a problem as models over cold weights, raced in a worker.
 
 One library serves all problems and one data file all models.  A model repeats its product over
-different weights until they exceed the last-level cache, for that is how a real model meets them.
+different weights until they exceed the last-level cache, for that is how a real model meets them;
+where reading them takes no time, until a run is long enough.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,12 +27,12 @@ from tracea_graph.ops.program import Driver
 from tracea_graph.tuning.bench_program import bench_program, weight_of
 from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.problem import Case, Problem
+from tracea_graph.tuning.repeats import repeats
 from tracea_graph.tuning.wire_model import Repeated
 
 __all__ = ["Stand"]
 
 MOST_BYTES = 256 << 20
-MOST_NODES = 128
 MARGIN, LARGE_MARGIN, LARGE_ROWS = 2.0, 1.25, 64
 """Weights of a model over the cache's size; less where weights matter less and runs take long."""
 _BLOCK = 1 << 22
@@ -79,7 +79,7 @@ class Stand(AbstractContextManager["Stand"]):
         cache: int,
     ) -> None:
         found = list(problems)
-        self._folder, self._cache = folder, cache
+        self._folder, self._cache, self._isa = folder, cache, isa
         chains = {p.epilogue.key: p.epilogue for p in found if p.epilogue}
         types = {t.name: t for t in map(_op_type, found)}
         self.library = build_library(
@@ -139,10 +139,9 @@ class Stand(AbstractContextManager["Stand"]):
         large = rows >= LARGE_ROWS or isinstance(problem, ConvProblem)
         margin = LARGE_MARGIN if large else MARGIN
         wanted = min(self._cache * margin, MOST_BYTES)
-        count, weight = math.ceil(wanted / problem.weight_bytes), weight_of(problem)
         return Repeated(
             self.library.domain, _op_type(problem).name, inputs, outputs,
-            weight, min(max(count, 2), MOST_NODES), f"{problem.dtype}.data",
+            weight_of(problem), repeats(case, self._isa, wanted), f"{problem.dtype}.data",
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:

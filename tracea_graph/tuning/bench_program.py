@@ -1,7 +1,8 @@
 """What the measuring stand repeats: programs of one product or one convolution.
 
 Inputs are x, w, bias, extras, and y of the node before, which is not read; rows, or images, are
-the symbol ``m``.  What has to be in bf16 is rounded first, as in the programs of models.
+the symbol ``m``.  What has to be in bf16 or integers is rounded first, as in the programs of
+models.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
-from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL
+from tracea_graph.ops.gemm import IN_BF16, IN_PAIRS, LAYOUTS, PANEL
 from tracea_graph.ops.program import Buffer, Call, Driver, Program, Temp, View
 from tracea_graph.tuning.convolution import Box, ConvProblem
 from tracea_graph.tuning.problem import GemmProblem, Problem
@@ -29,8 +30,9 @@ def weight_of(problem: Problem) -> TensorSpec:
     if isinstance(problem, ConvProblem):
         return TensorSpec(DType.BF16 if problem.in_bf16 else DType.F32, problem.weights)
     k, n = problem.k, problem.n
-    if problem.layout in IN_BF16:
-        return TensorSpec(DType.BF16, (-(-n // PANEL), k // 2, PANEL, 2))
+    if problem.layout in IN_PAIRS:
+        dtype = DType.BF16 if problem.layout in IN_BF16 else DType.I16
+        return TensorSpec(dtype, (-(-n // PANEL), k // 2, PANEL, 2))
     return TensorSpec(
         DType.F32, (-(-n // PANEL), k, PANEL) if problem.layout == "panels" else (k, n)
     )
@@ -60,6 +62,8 @@ def _product(problem: GemmProblem, drivers: tuple[Driver, ...]) -> Program:
     views.append(_dense(2, (n,)) if problem.bias else None)
     if problem.bias:
         inputs.append(TensorSpec(DType.F32, (n,)))
+    temps, calls = list[Temp](), list[Call]()
+    _round(problem, views, inputs, temps, calls)
     steps: Mapping[str, tuple[Extent, ...]] = {
         "full": (n, 1), "row": (0, 1), "col": (1, 0), "scalar": (0, 0)
     }  # fmt: skip
@@ -71,15 +75,31 @@ def _product(problem: GemmProblem, drivers: tuple[Driver, ...]) -> Program:
     inputs.append(outputs[0])
     widths = problem.parts or (n,) * len(outputs)
     views += (View(Buffer("output", i), ("m", w), (w, 1)) for i, w in enumerate(widths))
-    temps, calls = list[Temp](), list[Call]()
-    if problem.layout == "pairs":
-        pairs = View(Buffer("temp", 0), ("m", k), (k, 1))
-        temps.append(Temp(DType.BF16, combine("mul", "m", k), 0, 1))
-        calls.append(Call("round_bf16", (views[0], pairs)))
-        views[0] = pairs
     ints = (LAYOUTS.index(problem.layout), len(problem.parts) or 1)
     calls.append(Call(problem.kernel, tuple(views), ints, chain=problem.epilogue, drivers=drivers))
     return Program(tuple(inputs), outputs, {"m": (0, 0)}, tuple(temps), tuple(calls))
+
+
+def _round(
+    problem: GemmProblem, views: list[View | None], inputs: list[TensorSpec],
+    temps: list[Temp], calls: list[Call],
+) -> None:  # fmt: skip
+    """Let the product read x as its layout wants it; of integers, scales are views too."""
+    k, kinds = problem.k, {"pairs": DType.BF16, "int16": DType.I16}
+    if problem.layout not in kinds:
+        return
+    whole, scale = Buffer("temp", 0), View(Buffer("temp", 1), ("m",), (1,))
+    x, pairs = views[0], View(whole, ("m", k), (k, 1))
+    temps.append(Temp(kinds[problem.layout], combine("mul", "m", k), 0, 1))
+    views[0] = pairs
+    if problem.layout == "pairs":
+        calls.append(Call("round_bf16", (x, pairs)))
+        return
+    temps.append(Temp(DType.F32, "m", 0, 1))
+    calls.append(Call("round_int16", (x, pairs, scale)))
+    columns = TensorSpec(DType.F32, (-(-problem.n // PANEL) * PANEL,))
+    views += (scale, _dense(len(inputs), columns.shape or ()))
+    inputs.append(columns)
 
 
 def _dense(index: int, dims: tuple[Extent, ...]) -> View:

@@ -23,6 +23,7 @@ from tracea_graph.tuning.core import (
     L2_GBS,
     L3_GBS,
     TASK_US,
+    units_of,
     vectors_of,
 )
 from tracea_graph.tuning.problem import Case
@@ -116,14 +117,23 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
     if columns > 1 and (inside > _SMALL_INPUT or weights < inside):
         bands = -(-inside // _BAND_BYTES)
     bands = max(1, min(bands, tiles // 4))
+    if bands >= processors:
+        bands = min(tiles, -(-bands // processors) * processors)
     bands = min(driver.bands, tiles) if driver.bands else bands
     work = float(tiles) * widest * weights / 4
     wanted = min(_TASKS_EACH * processors, int(work / _TASK_WORK))
-    wide = max(1, min(columns, -(-wanted // max(case.rows * bands, 1))))
-    per_task = -(-columns // wide)
+    busy = wanted >= processors  # as many tasks for each, then
+    if busy:
+        wanted = -(-wanted // processors) * processors
+    shared = max(case.rows * bands, 1)
+    wide = -(-wanted // shared)
+    while busy and wide < columns and shared * wide % processors:
+        wide += 1
+    per_task = -(-columns // max(1, min(wide, columns)))
     per_task = min(driver.columns, columns) if driver.columns else per_task
     chunks = -(-columns // per_task)
-    if not driver.bands and case.rows * bands * chunks < wanted:
+    tasks = case.rows * bands * chunks
+    if not driver.bands and tasks < min(wanted, 2 * processors):
         bands = max(bands, min(tiles, -(-wanted // (case.rows * chunks))))
     return Cut(lines, -(-width // across), tiles, part, bands, columns, per_task)
 
@@ -210,7 +220,7 @@ def _direct_us(case: Case, problem: ConvProblem, work: Cut, isa: str) -> float:
     _, nv = conv_tile(isa)
     wide = min(nv, problem.y.dims[0] / work.columns) * vectors_of(isa)
     outputs = prod(_lines(problem)) / work.tiles
-    cycles = max(outputs * wide / 2, (outputs + wide) / 2, float(FMA_LATENCY))
+    cycles = max(outputs * wide / units_of(isa), (outputs + wide) / 2, float(FMA_LATENCY))
     steps = prod(problem.weights[1:5])
     return case.rows * work.tiles * work.columns * steps * cycles / GHZ * 1e-3
 
@@ -219,7 +229,7 @@ def _winograd_us(case: Case, problem: ConvProblem, work: Cut, isa: str, threads:
     """Planes' products, buffers that leave L2 where bands are tall, filters read per band."""
     tiles = prod(-(-side // problem.winograd) for side in problem.outputs)
     steps = prod(problem.weights[:1]) * problem.weights[2] * problem.weights[3]
-    cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_of(isa) / 2
+    cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_of(isa) / units_of(isa)
     tasks = case.rows * work.bands
     shared = work.bands == 1
     share = 1 / threads if shared else math.ceil(tasks / threads) / tasks

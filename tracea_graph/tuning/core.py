@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.variants import isa_of
+from tracea_graph.policy import architecture_of
+
 __all__ = [
     "DRAM_GBS",
     "FMA_LATENCY",
@@ -11,6 +17,7 @@ __all__ = [
     "L2_GBS",
     "L3_GBS",
     "TASK_US",
+    "units_of",
     "vectors_of",
 ]
 
@@ -23,6 +30,14 @@ L2_BYTES = 1 << 20
 HIDDEN = 0.6
 """Share of the memory time that the processor hides without being told what comes next."""
 TASK_US = 0.15
+
+
+@cache
+def units_of(isa: str) -> float:
+    """Vectors this machine's core multiplies and adds a cycle at a level: two, but for wide ones
+    that a core of this family takes in halves."""
+    known = architecture_of(profile_cpu())
+    return min(2.0, known.flops / (2 * isa_of(isa).width)) if known else 2.0
 
 
 def vectors_of(isa: str) -> int:

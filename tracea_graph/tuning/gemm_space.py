@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 from tracea_graph.config import usable_processors
-from tracea_graph.kernels.variants import gemm_tile
-from tracea_graph.ops.gemm import PANEL
+from tracea_graph.kernels.variants import gemm_tile, pairs_tile
+from tracea_graph.ops.gemm import IN_PAIRS, PANEL
 from tracea_graph.ops.program import GemmDriver
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning.core import (
@@ -21,6 +21,7 @@ from tracea_graph.tuning.core import (
     HIDDEN,
     L3_GBS,
     TASK_US,
+    units_of,
     vectors_of,
 )
 from tracea_graph.tuning.problem import Case, GemmProblem, default_of, row_class
@@ -41,7 +42,7 @@ SEEDS: tuple[tuple[Config, ...], ...] = (
 
 
 _TASKS_EACH, _LEAST_ROWS, _IN_PLACE_ROWS = 4, 64, 8
-_PACK_FLOATS, _THIN_BLOCK, _NEAR_FLOATS = 64 * 1024, 256, 192 * 1024
+_PACK_FLOATS, _THIN_BLOCK, _NEAR_FLOATS, _DEPTH = 64 * 1024, 256, 192 * 1024, 2048
 """The runtime's constants: tasks per processor, rows a chunk keeps, floats that stay near."""
 
 
@@ -64,9 +65,9 @@ def divide(
 ) -> Division:
     """How the library divides the work of a case under a driver (``divide_work`` in
     ``runtime/gemm.h``) on a machine of so many processors."""
-    widest = gemm_tile(isa)[1]
     problem, rows = _product(case), case.rows
-    panels, plain = -(-problem.n // PANEL), problem.layout != "panels"
+    widest = _tile(problem, isa)[1]
+    panels, plain = -(-problem.n // PANEL), problem.layout == "kn"
     width, wanted = min(driver.tile_panels or widest, widest), _TASKS_EACH * processors
     wanted = wanted if processors > 1 else 1
     chunks = -(-rows // driver.row_chunk)
@@ -92,12 +93,13 @@ def divide(
 
 def _together(case: Case, columns: int, width: int) -> int:
     """Columns a task would take if there were tasks enough."""
-    rows, k, layout = case.rows, _product(case).k, _product(case).layout
+    rows, k, layout = case.rows, _steps(_product(case)), _product(case).layout
     if layout == "kn":
         packed = _PACK_FLOATS // (width * PANEL * min(-(-k // PANEL) * PANEL, _THIN_BLOCK))
         return max(1, packed) if rows > _IN_PLACE_ROWS else 16
     if rows >= _LEAST_ROWS:
-        return 8 if k * width * PANEL > _NEAR_FLOATS else 1
+        cut = layout != "int16" and k > _DEPTH and k * width * PANEL > _NEAR_FLOATS
+        return 8 if cut else 1
     return min(max(columns // 4, 1), 2 if rows >= 32 else 4)
 
 
@@ -106,7 +108,7 @@ def space_of(case: Case, isa: str, on: Architecture | None = None) -> SearchSpac
 
     Seeds are what won before, and the rows per task that suit the architecture.
     """
-    mr, widest = gemm_tile(isa)
+    mr, widest = _tile(_product(case), isa)
     default, large = default_of(case), case.rows >= _LEAST_ROWS
     assert isinstance(default, GemmDriver)
     heroes = [h["rows"] // mr * mr for h in on.heroes["square"] if "rows" in h] if on else []
@@ -143,6 +145,9 @@ def driver_of(case: Case, config: Config) -> GemmDriver:
 _STREAM_ROWS = 4
 """Up to so many rows a product runs at memory speed, and prefetches only stand in the way."""
 _PREFETCH_TOLL = 1.15
+_LARGEST_TILE, _MATRIX_PACE = 16, 8
+"""Rows of tiles in vector registers at most; vectors that matrix tiles, which are taller,
+multiply while one unit multiplies one."""
 
 
 def modelled_us(case: Case, driver: GemmDriver, isa: str, threads: int) -> float:
@@ -168,15 +173,28 @@ def modelled_us(case: Case, driver: GemmDriver, isa: str, threads: int) -> float
 def _compute_us(case: Case, work: Division, isa: str) -> float:
     """One core's time for all register tiles, from what limits one step of k.
 
-    Two multiply-adds and two loads a cycle; fewer accumulators than latency times two stall.
+    Multiply-adds as the core has units, two loads a cycle; fewer accumulators than latency times
+    two stall.
     """
-    mr, _ = gemm_tile(isa)
+    problem = _product(case)
+    mr, _ = _tile(problem, isa)
     rows = case.rows / work.chunks
     blocks = math.ceil(rows / mr)
     height = rows / blocks
-    width = _product(case).n / PANEL / work.columns * vectors_of(isa)
-    cycles = max(height * width / 2, (height + width) / 2, float(FMA_LATENCY))
-    return work.chunks * blocks * work.columns * _product(case).k * cycles / GHZ * 1e-3
+    width = problem.n / PANEL / work.columns * vectors_of(isa)
+    units = units_of(isa) * (_MATRIX_PACE if mr > _LARGEST_TILE else 1)
+    cycles = max(height * width / units, (height + width) / 2, float(FMA_LATENCY))
+    return work.chunks * blocks * work.columns * _steps(problem) * cycles / GHZ * 1e-3
+
+
+def _tile(problem: GemmProblem, isa: str) -> tuple[int, int]:
+    """Rows and panels of the largest register tile that multiplies these weights."""
+    return pairs_tile(isa) if problem.layout == "pairs" else gemm_tile(isa)
+
+
+def _steps(problem: GemmProblem) -> int:
+    """Steps of k: numbers of 16 bits go in pairs."""
+    return problem.k // 2 if problem.layout in IN_PAIRS else problem.k
 
 
 def _product(case: Case) -> GemmProblem:

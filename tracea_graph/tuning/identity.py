@@ -19,7 +19,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, fingerprint_hash
 from tracea_graph.kernels import cpu
 from tracea_graph.ops.program import Call
-from tracea_graph.tuning.convolution import ConvProblem
+from tracea_graph.tuning.convolution import CONVOLUTIONS
 from tracea_graph.tuning.problem import Case, Problem, default_of
 from tracea_graph.version import VERSION
 
@@ -108,15 +108,18 @@ def _word(item: tuple[str, Any]) -> str:
     return f"{name}={value}" if value != "" else ""
 
 
-@cache
 def _kernels(problem: Problem, isa: str) -> str:
     """A digest of all text the measured code is made of."""
-    folder = Path(cpu.__file__).resolve().parent
-    convolution = isinstance(problem, ConvProblem)
-    globs = (*_RUNTIME, *(_CONVOLUTIONS if convolution else _PRODUCTS))
-    paths = sorted({path for glob in globs for path in folder.glob(glob)})
-    call = Call(problem.kernel, ())
-    sources = [cpu.emit(name, isa) for name in sorted(cpu.kernels_of(call))]
     chain = cpu.emit("chain", isa, problem.epilogue).text if problem.epilogue else ""
+    return digest(_sources(problem.kernel, isa), chain)[:16]
+
+
+@cache
+def _sources(kernel: str, isa: str) -> str:
+    """A digest of a kernel's text and the runtime's around it."""
+    folder = Path(cpu.__file__).resolve().parent
+    globs = (*_RUNTIME, *(_CONVOLUTIONS if kernel in CONVOLUTIONS else _PRODUCTS))
+    paths = sorted({path for glob in globs for path in folder.glob(glob)})
+    sources = [cpu.emit(name, isa) for name in sorted(cpu.kernels_of(Call(kernel, ())))]
     words = (word for source in sources for word in (source.text, *source.flags))
-    return digest(*words, *(path.read_bytes() for path in paths), chain)[:16]
+    return digest(*words, *(path.read_bytes() for path in paths))

@@ -1,7 +1,7 @@
 """What to tune first, and how many trials it is worth.
 
     expected gain = share of its run's time · what is expected to be won of it
-    cost          ∝ one run of the bench model: time per byte of weights
+    cost          ∝ one run of the bench model
 
 The row counts asked for are one run, in which every case has its share of the whole model's
 predicted time; every typical row count nobody asked for is a run of its own.
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.tuning.problem import Case, GemmProblem, Workload, default_of, row_class
+from tracea_graph.tuning.repeats import repeats
 from tracea_graph.tuning.space import candidates, modelled_us
 
 __all__ = ["TYPICAL_ROWS", "WORTH", "Job", "Prospects", "allot", "by_worth", "jobs_of"]
@@ -155,4 +156,4 @@ def _modelled_gain(case: Case, isa: str, threads: Sequence[int]) -> float:
 
 def _run_us(case: Case, isa: str) -> float:
     """µs of one run of the case's bench model."""
-    return modelled_us(case, default_of(case), isa, 1) * _BENCH_BYTES / case.problem.weight_bytes
+    return modelled_us(case, default_of(case), isa, 1) * repeats(case, isa, _BENCH_BYTES)

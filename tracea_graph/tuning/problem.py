@@ -13,7 +13,7 @@ from typing import Any
 
 from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.gemm import IN_BF16, LAYOUTS, PANEL
+from tracea_graph.ops.gemm import IN_BF16, IN_PAIRS, LAYOUTS, PANEL
 from tracea_graph.ops.program import Call, ConvDriver, Driver, GemmDriver, Program
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
@@ -23,9 +23,9 @@ __all__ = [
     "problem_of", "problems_of", "row_class", "with_drivers",
 ]  # fmt: skip
 
-_TUNED_LAYOUTS = ("panels", "kn", *IN_BF16)
+_TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS)
 """Weights ``[N, K]`` are read by rows, where drivers have no say."""
-_PRODUCTS = ("gemm", "gemm_bf16")
+_PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16")
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,20 @@ class GemmProblem:
 
     @property
     def kernel(self) -> str:
+        if self.layout == "int16":
+            return "gemm_int16"
         return "gemm_bf16" if self.layout in IN_BF16 else "gemm"
 
     @property
     def dtype(self) -> str:
-        """What is multiplied: ``f32``, ``bf16``, or ``mixed`` for bf16 weights alone."""
-        return {"pairs": "bf16", "mixed": "mixed"}.get(self.layout, "f32")
+        """What is multiplied: ``f32``, ``bf16``, ``i16``, or ``mixed`` for bf16 weights alone."""
+        return {"pairs": "bf16", "mixed": "mixed", "int16": "i16"}.get(self.layout, "f32")
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the stored weights, padding included."""
         width = self.n if self.layout == "kn" else -(-self.n // PANEL) * PANEL
-        return (2 if self.layout in IN_BF16 else 4) * self.k * width
+        return (2 if self.layout in IN_PAIRS else 4) * self.k * width
 
     @property
     def defaults(self) -> tuple[Driver, ...]:
