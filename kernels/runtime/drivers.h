@@ -1,5 +1,6 @@
 // Which driver runs which opcode.
 #pragma once
+#include "runtime/ahead.h"
 #include "runtime/append.h"
 #include "runtime/attention.h"
 #include "runtime/block.h"
@@ -112,6 +113,7 @@ inline bool run_call(Run& run, const Program& program, int32_t index, const int6
   Box views[kMaxViews];
   for (int32_t i = 0; i < call.view_count; ++i)
     if (!place(run, call.views[i], symbols, buffers, index, i, &views[i])) return false;
+  run.ahead = ahead_of(run, program, index, symbols, buffers);
   return driver.run(run, call, views) && !run.status;
 }
 

@@ -10,6 +10,8 @@
 namespace tracea {
 
 constexpr int kMaxTile = 32 * 64;  // floats of the largest register tile
+constexpr int64_t kPage = 4096;    // bytes
+constexpr int64_t kAheadLines = 9 * 1024;  // of the next product: half of a small L2
 
 struct GemmJob {
   const tracea_isa_table* isa;
@@ -30,6 +32,7 @@ struct GemmJob {
   int64_t columns, per_group, groups, chunks, per_task;  // tasks: items / per_task * groups * chunks
   int64_t k_block, k_blocks;
   int64_t packed_floats, sum_row;  // one task's scratch: packed weights; floats between rows of sums
+  Ahead ahead;
   Slots slots;
 };
 
@@ -166,23 +169,48 @@ inline const float* panels_at(const GemmJob& job, const Part& part, int64_t i, i
   return part.item.w + p * job.w_panel + k0 * job.w_row;
 }
 
-// The column after `i` in the order of the task, or of the next task of the same rows.
-inline Wanted next_panels(const GemmJob& job, const Part& part, int64_t i, int64_t block) {
-  if (!job.prefetch) return {};
+// A column of `width` panels of the next product, from panel `p` on.
+inline Wanted column_of(const Ahead& next, int64_t p, int64_t width) {
+  const int64_t count = most(0, least(width, next.panels - p));
+  if (count == 0) return {};
+  return {next.from + p * next.lines * TRACEA_PANEL, least(count * next.lines, kAheadLines), 1, 0, 0};
+}
+
+// The column `ahead` columns after `i` in the order of the task, or of the next tasks of the same
+// rows: the lines its panels lie in.
+inline Wanted panels_ahead(const GemmJob& job, const Part& part, int64_t i, int64_t block,
+                           int64_t ahead) {
+  if (job.w_exact) return {};
   if (job.packs) {
     if (job.k_blocks > 1 || job.w_row != 1 || job.w_column != job.k) return {};
-    const int64_t count = part.last - part.first, next = i + count;  // one column each
-    if (next >= job.columns) return {};
-    const int64_t n0 = first_panel(job, next) * TRACEA_PANEL;
-    const int64_t n1 = least(job.n, first_panel(job, next + 1) * TRACEA_PANEL);
+    i += (part.last - part.first) * ahead;
+    if (i >= job.columns) return {};
+    const int64_t n0 = first_panel(job, i) * TRACEA_PANEL;
+    const int64_t n1 = least(job.n, first_panel(job, i + 1) * TRACEA_PANEL);
     return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0, 0};
   }
-  if (++i == part.last && job.k_blocks > 1) i = part.first, ++block;
-  if (i >= job.columns || block >= job.k_blocks) return {};
+  for (; ahead > 0; --ahead)
+    if (++i == part.last && job.k_blocks > 1) i = part.first, ++block;
+  if (block >= job.k_blocks) return {};
+  if (i >= job.columns && job.k_blocks == 1) {
+    i -= job.columns;
+    const bool over = part.end == job.m && part.item.index + 1 == job.items;
+    if (over) return column_of(job.ahead, i * job.nv, job.nv);
+  }
+  if (i >= job.columns) return {};
   const int64_t panels = first_panel(job, i + 1) - first_panel(job, i), k0 = block * job.k_block;
   const float* from = panels_at(job, part, i, k0);
   if (job.k_blocks == 1) return {from, panels * job.k, 1, 0, 0};
   return {from, least(job.k_block, job.k - k0), panels, job.w_panel, 0};
+}
+
+// Asks for one line of every page that will be prefetched a column later.  Where that is in memory
+// is then known: prefetches that had to look it up would wait in line, and the loads behind them.
+inline void look_up(const Wanted& later, int64_t b, int64_t blocks) {
+  const int64_t pages = ceil_div(later.lines * kAlign, kPage), all = later.segments * pages;
+  for (int64_t i = all * b / blocks; i < all * (b + 1) / blocks; ++i)
+    __builtin_prefetch(reinterpret_cast<const char*>(later.from + i / pages * later.stride) +
+                           i % pages * kPage, 0, 3);
 }
 
 // One register-tile column over the rows of the part and one block of k.
@@ -192,8 +220,10 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   const int64_t rows = part.end - part.row, blocks = ceil_div(rows, job.mr);
   const int64_t k0 = block * job.k_block, columns = least(p1 * TRACEA_PANEL, job.n) - n0;
   const bool begins = block == 0, ends = block + 1 == job.k_blocks;
-  Wanted wanted = next_panels(job, part, i, block);
+  Wanted wanted = {};
+  if (job.prefetch) wanted = panels_ahead(job, part, i, block, 1);
   if (wanted.from) wanted.share = ceil_div(wanted.lines, blocks);
+  const Wanted later = panels_ahead(job, part, i, block, job.prefetch ? 2 : 1);
   float* y = reinterpret_cast<float*>(part.item.result[0]);
   const int64_t y_row = job.results[0].strides[job.outer];
   // Sums between blocks of k: where the result will be, or in scratch if more is to follow.
@@ -220,6 +250,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     tile.mr = static_cast<int32_t>(each + (b < longer));
     tile.a = part.item.x + row * job.x_row + k0 * job.x_step;
     request(tile, wanted, b, blocks);
+    look_up(later, b, blocks);
     float* sum = sums + (row - part.row) * ld;
     tile.init = !begins ? sum : job.bias ? job.bias->f32() + n0 : nullptr;
     tile.init_stride = begins ? 0 : ld;

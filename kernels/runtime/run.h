@@ -26,10 +26,17 @@ struct Host {
 
 constexpr int kNoTrace = -1;
 
+// Packed weights that a later call reads: panels of `lines` cache lines, one after another.
+struct Ahead {
+  const float* from;
+  int64_t panels, lines;
+};
+
 struct Run {
   const Host& host;
   OrtKernelContext* context;
   Fault fault;
+  Ahead ahead = {};  // of the next product
   OrtStatus* status = nullptr;  // the runtime's own first error
   OrtAllocator* allocator = nullptr;
   bool alone = false;  // one of several threads: its tasks are its own
