@@ -80,6 +80,8 @@ OPCODES = MappingProxyType(
                 "gemm_masked_bf16",
                 "gemm_int16",
                 "round_int16",
+                "gemm_bf16x2",
+                "round_bf16x2",
             )
         )
     }

@@ -142,6 +142,13 @@ def _gemm_int16(isa: str, mr: int, nv: int) -> Variant:
     return Variant("gemm_int16", isa, "gemm_int16.cpp.in", tile, params, functions, "i16")
 
 
+def _gemm_bf16x2(isa: str, mr: int, nv: int, matrix: bool = False) -> Variant:
+    """The same on sums of two numbers in bf16: three products in bf16 (``split_bf16``)."""
+    params = {"mr": mr, "nv": nv, "matrix": matrix}
+    functions, tile = frozenset({"halves", "pairs"}), f"{mr}x{nv * PANEL}"
+    return Variant("gemm_bf16x2", isa, "gemm_bf16x2.cpp.in", tile, params, functions, "bf16")
+
+
 def _gemm_blocks(isa: str, *rows: int) -> Variant:
     """A product by stored blocks, on tiles of one of ``rows``: largest first, ending in 1."""
     params = {"rows": rows, "dtype": "f32", "steps": 4}
@@ -300,6 +307,11 @@ VARIANTS = (
     _gemm_int16("avx2", 6, 1),
     _gemm_int16("avx512", 8, 3),
     _gemm_int16("avx512bf16", 8, 3),
+    _gemm_bf16x2("scalar", 4, 1),
+    _gemm_bf16x2("avx2", 6, 1),
+    _gemm_bf16x2("avx512", 8, 3),
+    _gemm_bf16x2("avx512bf16", 8, 3),
+    _gemm_bf16x2("amxbf16", 32, 2, matrix=True),
     _norm("scalar", 4),
     _norm("avx2", 4),
     _norm("avx512", 4),

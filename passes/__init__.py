@@ -32,7 +32,13 @@ from tracea_graph.passes.pointwise import (
     recognise,
     reductions,
 )
-from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16, GemmInInt16
+from tracea_graph.passes.precision import (
+    LOWERING,
+    AttentionInBf16,
+    GemmInBf16,
+    GemmInBf16x2,
+    GemmInInt16,
+)
 from tracea_graph.passes.products import gemm, matmul, projections
 from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
@@ -41,7 +47,7 @@ from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
-from tracea_graph.rewrite import Phase, RulePass
+from tracea_graph.rewrite import Pass, Phase, RulePass
 
 __all__ = ["CONNECT", "FORMS", "JOINING", "UNCHANGED", "WEIGHED", "phases"]
 
@@ -166,17 +172,18 @@ def _lift(plain_weights: bool) -> Phase:
     )
 
 
-def _lower(precision: str) -> tuple[Phase, ...]:
+def _lower(precision: str, closer: str) -> tuple[Phase, ...]:
     """Regions are what they will be: only their numbers change."""
     if precision == "fp32":
         return ()
-    integers = Phase("int16", (GemmInInt16(),))
-    if precision == "int16":
-        return (integers,)
+    near: dict[str, Pass] = {"int16": GemmInInt16(), "bf16x2": GemmInBf16x2()}
+    if precision in near:
+        return (Phase(precision, (near[precision],)),)
     if precision == "bf16-weights":
         return (Phase("precision", (GemmInBf16(precision),)),)
-    # what bf16 is not to be used for is left for integers
-    return (Phase("precision", (GemmInBf16(), AttentionInBf16())), integers)
+    # what bf16 is not to be used for is left for another form
+    bf16 = Phase("precision", (GemmInBf16(), AttentionInBf16()))
+    return (bf16, Phase(closer, (near[closer],)))
 
 
 def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
@@ -190,13 +197,15 @@ def phases(
     windows: Sequence[Window] = (),
     compressed: Mapping[str, Compressed] = UNCHANGED,
     scan: WeightScan | None = None,
+    closer: str = "int16",
 ) -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16``, ``bf16-weights`` or ``int16``; ``windows`` are for attention; ``compressed`` has what
-    stands for matrices, by the names these are stored under; ``scan`` what an earlier plan found
-    in weights.
+    ``bf16``, ``bf16-weights``, ``int16`` or ``bf16x2``; ``windows`` are for attention;
+    ``compressed`` has what stands for matrices, by the names these are stored under; ``scan`` what
+    an earlier plan found in weights; ``closer``, ``int16`` or ``bf16x2``, is the form of products
+    that bf16 is too coarse for.
     """
     scan = scan or WeightScan()
     exact = (
@@ -223,4 +232,4 @@ def phases(
     skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), scattered)
     sparse = Phase("sparsity", (*skipping, *near))
     last = Phase(CONNECT, (trunk.ConnectBlocks(),))
-    return (*exact, *smaller, sparse, *_lower(precision), last)
+    return (*exact, *smaller, sparse, *_lower(precision, closer), last)

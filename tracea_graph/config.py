@@ -96,7 +96,7 @@ class Prune:
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "keep": ("faster", "legal"),
     "effort": ("quick", "default", "thorough"),
-    "precision": ("fp32", "bf16", "bf16-weights", "int16"),
+    "precision": ("fp32", "bf16", "bf16-weights", "bf16x2", "int16"),
 }
 """The words that options of these names may be."""
 
@@ -148,7 +148,8 @@ class Options:
     seed: int = 0
     precision: str = "fp32"
     """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights;
-    ``int16``: products in 16-bit integers with scales."""
+    ``bf16x2``: products of sums of two numbers in bf16; ``int16``: products in 16-bit integers
+    with scales."""
     windows: tuple[Window, ...] = ()
     """Windows for attention; of several for one layer the last counts."""
 

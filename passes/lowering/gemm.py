@@ -11,6 +11,7 @@ from tracea_graph.ops.gemm import (
     LAYOUTS,
     PANEL,
     ROUNDED,
+    SPLIT,
     WITH_MAP,
     GemmParams,
 )
@@ -41,7 +42,9 @@ def lower_gemm(
     panels: Shape = (-(-p.n // PANEL), p.k, PANEL)
     if p.layout in IN_PAIRS:
         panels = (-(-p.n // PANEL), -(-p.k // 2), PANEL, 2)
-    packed = p.layout == "panels" or p.layout in IN_PAIRS
+    elif p.layout == "split":
+        panels = (-(-p.n // PANEL), p.k + -p.k % SPLIT, PANEL, 2)
+    packed = p.layout in ("panels", "split", *IN_PAIRS)
     weight = dense(operands[1].buffer, panels if packed else operands[1].shape)
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
@@ -64,6 +67,12 @@ def lower_gemm(
             "gemm_int16", whole, weight, bias, scale, operands[-1].view, *views, *into,
             ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=chain, drivers=DRIVERS,
         )  # fmt: skip
+    elif p.layout == "split":
+        halves = _halves(w, operands[0], p.k)
+        w.call(
+            "gemm_bf16x2", halves, weight, bias, *views, *into,
+            ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=chain, drivers=DRIVERS,
+        )  # fmt: skip
     else:
         w.call(
             "gemm_bf16" if p.layout in IN_BF16 else "gemm", x, weight, bias, *views, *into,
@@ -81,6 +90,14 @@ def _whole(w: Writer, slot: Slot, columns: Extent) -> tuple[View, View]:
     scale = w.temp(TensorSpec(DType.F32, (x.dims[0],)))
     w.call("round_int16", x, numbers.view, scale.view)
     return numbers.view, scale.view
+
+
+def _halves(w: Writer, slot: Slot, columns: int) -> View:
+    """A value as sums of two numbers in bf16, halves in turn and filled up to whole turns."""
+    x = matrix(slot)
+    pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], 2 * (columns + -columns % SPLIT))))
+    w.call("round_bf16x2", x, pairs.view)
+    return pairs.view
 
 
 def rounded(w: Writer, slot: Slot, columns: Extent) -> View:
