@@ -16,15 +16,8 @@ import jinja2
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
-from tracea_graph.kernels.variants import (
-    COMMON_FLAGS,
-    PANEL,
-    Variant,
-    find,
-    gemm_tile,
-    isa_of,
-    vectors_of,
-)  # fmt: skip
+from tracea_graph.kernels.levels import COMMON_FLAGS, isa_of, vectors_of
+from tracea_graph.kernels.variants import PANEL, Variant, find, gemm_tile
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Call
 

@@ -172,7 +172,7 @@ def _lift(plain_weights: bool) -> Phase:
     )
 
 
-def _lower(precision: str, closer: str) -> tuple[Phase, ...]:
+def _lower(precision: str) -> tuple[Phase, ...]:
     """Regions are what they will be: only their numbers change."""
     if precision == "fp32":
         return ()
@@ -181,9 +181,11 @@ def _lower(precision: str, closer: str) -> tuple[Phase, ...]:
         return (Phase(precision, (near[precision],)),)
     if precision == "bf16-weights":
         return (Phase("precision", (GemmInBf16(precision),)),)
-    # what bf16 is not to be used for is left for another form
-    bf16 = Phase("precision", (GemmInBf16(), AttentionInBf16()))
-    return (bf16, Phase(closer, (near[closer],)))
+    # what bf16 is not to be used for is left for integers
+    return (
+        Phase("precision", (GemmInBf16(), AttentionInBf16())),
+        Phase("int16", (GemmInInt16(),)),
+    )
 
 
 def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
@@ -197,15 +199,13 @@ def phases(
     windows: Sequence[Window] = (),
     compressed: Mapping[str, Compressed] = UNCHANGED,
     scan: WeightScan | None = None,
-    closer: str = "int16",
 ) -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
     ``bf16``, ``bf16-weights``, ``int16`` or ``bf16x2``; ``windows`` are for attention;
     ``compressed`` has what stands for matrices, by the names these are stored under; ``scan`` what
-    an earlier plan found in weights; ``closer``, ``int16`` or ``bf16x2``, is the form of products
-    that bf16 is too coarse for.
+    an earlier plan found in weights.
     """
     scan = scan or WeightScan()
     exact = (
@@ -232,4 +232,4 @@ def phases(
     skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), scattered)
     sparse = Phase("sparsity", (*skipping, *near))
     last = Phase(CONNECT, (trunk.ConnectBlocks(),))
-    return (*exact, *smaller, sparse, *_lower(precision, closer), last)
+    return (*exact, *smaller, sparse, *_lower(precision), last)

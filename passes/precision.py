@@ -3,12 +3,9 @@
 bf16            both operands in bf16, sums in float32; attention likewise, its softmax in float32
 bf16-weights    weights in bf16, everything else in float32
 int16           both operands in 16-bit integers with scales: of bf16's speed and eight times as
-                exact
+                exact.  Products that bf16 is too coarse for are computed so as well
 bf16x2          both operands as sums of two numbers in bf16: three products in bf16, nearly as
                 exact as float32, and faster than that on matrix tiles
-
-Products that bf16 is too coarse for are computed in bf16x2 where there are matrix tiles, else in
-int16.
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ BF16X2_ERROR = PRODUCT_ERROR / 256
 """The same of sums of two numbers in bf16."""
 LOWERING = ("bf16", "bf16-attention", "bf16-conv", "int16", "bf16x2")
 """Rules that change numbers only."""
-FALLBACK = MappingProxyType({"int16": "bf16", "bf16x2": "bf16"})
+FALLBACK = MappingProxyType({"int16": "bf16"})
 """Rules that take what is left without another."""
 RELIEFS = (
     ("bf16",), ("bf16-attention",), ("bf16-conv",),

@@ -180,7 +180,7 @@ class Options:
     @property
     def tolerance(self) -> float:
         """The error accepted, as a share of ``max|y|``."""
-        exact = self.precision == "fp32" and not (self.windows or self.compresses)
+        exact = self.precision in ("fp32", "bf16x2") and not (self.windows or self.compresses)
         usual = TOLERANCE.exact if exact else TOLERANCE.lossy
         return usual if self.max_error is None else self.max_error
 

@@ -23,10 +23,10 @@ def net(k: int = 6, n: int = 20, opset: int = 17) -> TileGraph:
 
 
 def planned(
-    graph: TileGraph, precision: str, limits: Limits | None = None, closer: str = "int16"
+    graph: TileGraph, precision: str, limits: Limits | None = None
 ) -> tuple[Region, Trace]:
     limits = limits or Limits(min_gain_us=float("-inf"))
-    trace = schedule(graph, phases(precision=precision, closer=closer), lambda g, r: 1.0, limits)
+    trace = schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     return region, trace
 
@@ -56,13 +56,11 @@ def test_integers_take_scales_along(k: int) -> None:
         assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
 
 
-@pytest.mark.parametrize(("closer", "layout"), [("int16", "int16"), ("bf16x2", "split")])
-def test_what_bf16_is_barred_from_goes_to_a_closer_form(closer: str, layout: str) -> None:
+def test_what_bf16_is_barred_from_goes_to_integers() -> None:
     graph = net()
     barred = {"bf16": {graph.outputs[0]: "it was wrong"}}
-    limits = Limits(min_gain_us=float("-inf"), barred=barred)
-    region, trace = planned(graph, "bf16", limits, closer)
-    assert region.params.layout == layout and region.rule == closer
+    region, trace = planned(graph, "bf16", Limits(min_gain_us=float("-inf"), barred=barred))
+    assert region.params.layout == "int16" and region.rule == "int16"
     assert ("bf16", "it was wrong") in trace.misses()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tracea_graph.config import Options
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.pipeline.targets import closer_form, settle_precision
+from tracea_graph.pipeline.targets import settle_precision
 
 
 @pytest.mark.parametrize("target", [f"cpu:{isa}" for isa in profile_cpu().isas])
@@ -31,11 +31,3 @@ def test_three_products_want_matrix_tiles() -> None:
     tiles = "amxbf16" in profile_cpu().levels("bf16x2")
     options, notes = settle_precision(Options(precision="bf16x2"))
     assert (options.precision == "bf16x2") is tiles and bool(notes) is not tiles
-
-
-@pytest.mark.parametrize(
-    ("levels", "form"),
-    [(("avx512", "avx512bf16"), "int16"), (("avx512", "avx512bf16", "amxbf16"), "bf16x2")],
-)
-def test_the_closer_form_is_what_runs_fast_there(levels: tuple[str, ...], form: str) -> None:
-    assert closer_form(levels) == form

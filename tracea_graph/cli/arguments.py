@@ -106,9 +106,9 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--precision", choices=CHOICES["precision"], default="fp32",
-        help="bf16: products and convolutions in bf16, sums in fp32, products in bf16x2 or int16 "
-        "where that is too coarse; bf16-weights: weights only; bf16x2: products of sums of two "
-        "numbers in bf16, on matrix tiles; int16: products in scaled 16-bit integers",
+        help="bf16: products and convolutions in bf16, sums in fp32, products in int16 where that "
+        "is too coarse; bf16-weights: weights only; bf16x2: products of sums of two numbers in "
+        "bf16, on matrix tiles; int16: products in scaled 16-bit integers",
     )  # fmt: skip
     add(
         "--window", action="append", default=[], metavar="[A-B:]N[+G]",

@@ -19,7 +19,6 @@ from tracea_graph.passes.bands import BANDED, RunInBands
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.quantised import rounded_later
-from tracea_graph.pipeline.targets import closer_form
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -80,12 +79,7 @@ class Planner:
         self.scan = scan or WeightScan()
         every = (
             *phases(
-                options.plain_weights,
-                options.precision,
-                options.windows,
-                compressed,
-                self.scan,
-                closer_form(isas),
+                options.plain_weights, options.precision, options.windows, compressed, self.scan
             ),
             # programs are whole: only the order in which their rows are made is left
             Phase(BANDED, (RunInBands(cost.bindings, cost.machine.levels),)),

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.variants import BF16_ISAS
+from tracea_graph.kernels.levels import BF16_ISAS
 
-__all__ = ["closer_form", "levels_of", "settle_precision"]
+__all__ = ["levels_of", "settle_precision"]
 
 _ALL = ("scalar", "avx2", "avx512")
 _BF16 = frozenset(isa.name for isa in BF16_ISAS)
-_TILES = "amxbf16"
-_NEEDED = MappingProxyType({"bf16": _BF16, "int16": _BF16, "bf16x2": frozenset({_TILES})})
+_NEEDED = MappingProxyType({"bf16": _BF16, "int16": _BF16, "bf16x2": frozenset({"amxbf16"})})
 """Levels of which a precision needs one."""
 
 
@@ -51,9 +49,3 @@ def settle_precision(options: Options) -> tuple[Options, tuple[str, ...]]:
         f"no instructions for it"
     )
     return dataclasses.replace(options, precision="fp32"), (note,)
-
-
-def closer_form(levels: Sequence[str]) -> str:
-    """The form of products that bf16 is too coarse for: three products on matrix tiles take less
-    time than one in 16-bit integers, and are more exact."""
-    return "bf16x2" if _TILES in levels else "int16"
