@@ -16,15 +16,8 @@ import jinja2
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
-from tracea_graph.kernels.variants import (
-    COMMON_FLAGS,
-    PANEL,
-    Variant,
-    find,
-    gemm_tile,
-    isa_of,
-    vectors_of,
-)  # fmt: skip
+from tracea_graph.kernels.levels import COMMON_FLAGS, isa_of, vectors_of
+from tracea_graph.kernels.variants import PANEL, Variant, find, gemm_tile
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Call
 
@@ -130,6 +123,11 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("gemm_int16", "const tracea_gemm_tile*"),
             Function("round_int16", "const tracea_round_int16_tile*"),
         ),
+        "gemm_bf16x2": (
+            Function("gemm_bf16x2", "const tracea_gemm_tile*"),
+            Function("gemm_bf16x2_end", "void"),
+            Function("round_bf16x2", "const tracea_round_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -173,6 +171,8 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gemm_masked_bf16": ("gemm_masked_bf16",),
         "gemm_int16": ("gemm_int16",),
         "round_int16": ("gemm_int16",),
+        "gemm_bf16x2": ("gemm_bf16x2",),
+        "round_bf16x2": ("gemm_bf16x2",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -81,6 +81,8 @@ OPCODES = MappingProxyType(
                 "gemm_int16",
                 "round_int16",
                 "append",
+                "gemm_bf16x2",
+                "round_bf16x2",
             )
         )
     }

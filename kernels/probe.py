@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracea_graph.kernels.cpu import Source, render
-from tracea_graph.kernels.variants import COMMON_FLAGS, ISAS, isa_of
+from tracea_graph.kernels.levels import COMMON_FLAGS, ISAS, isa_of
 
 __all__ = ["PROBES", "Probe", "probe_source", "template_names"]
 

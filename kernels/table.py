@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels import cpu
-from tracea_graph.kernels.variants import LEVELS, conv_tile, gemm_tile, pairs_tile
+from tracea_graph.kernels.levels import LEVELS
+from tracea_graph.kernels.variants import conv_tile, gemm_tile, pairs_tile
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
 __all__ = ["OpType", "table_source"]

@@ -8,6 +8,7 @@
 #pragma once
 #include <stdint.h>
 
+#define TRACEA_SPLIT 32       // lanes of a turn of split panels: upper halves of 32 steps, lower ones
 #define TRACEA_PANEL 16       // columns of one packed weight panel: [ceil(N/16)][K][16]
 #define TRACEA_MAX_OPERANDS 8  // of a chain
 #define TRACEA_MAX_RESULTS 2
@@ -448,6 +449,9 @@ typedef struct {
   tracea_masked_fn gemm_masked_bf16;     // stored numbers are bf16, A is float32
   tracea_gemm_fn gemm_int16;             // lanes are pairs of integers, k counts pairs
   tracea_round_int16_fn round_int16;
+  tracea_gemm_fn gemm_bf16x2;            // as gemm_bf16; upper and lower halves take turns along k
+  tracea_gemm_end_fn gemm_bf16x2_end;
+  tracea_round_fn round_bf16x2;          // rows of y are twice as long, filled up to whole turns
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

@@ -6,91 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from tracea_graph.kernels.levels import isa_of
 from tracea_graph.ops.int16 import LIMIT, RUN
 
-__all__ = [
-    "BF16_ISAS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "conv_tile", "find", "gemm_tile",
-    "isa_of", "pairs_tile", "vectors_of",
-]  # fmt: skip
+__all__ = ["VARIANTS", "Variant", "conv_tile", "find", "gemm_tile", "pairs_tile"]
 
 PANEL = 16
 """Columns of one packed weight panel (``TRACEA_PANEL``)."""
-
-COMMON_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",
-)
-"""Compiler flags of every kernel.  Fused multiply-adds are written out, never contracted: a
-result must not depend on how the compiler arranged one tile shape."""
-
-_AVX2 = ("-mavx2", "-mfma")
-_AVX512 = (*_AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
-_AVX512_FEATURES = ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
-
-
-@dataclass(frozen=True)
-class Isa:
-    """One instruction-set level: its name, float32 lanes per vector, CPU features and flags.
-
-    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` shares that
-    level's vectors and, where it has none of its own, its kernels.
-    """
-
-    name: str
-    width: int
-    features: tuple[str, ...]
-    flags: tuple[str, ...]
-    base: str = ""
-
-
-ISAS = (
-    Isa("scalar", 1, (), ()),
-    Isa("avx2", 8, ("avx2", "fma"), _AVX2),
-    Isa("avx512", 16, _AVX512_FEATURES, _AVX512),
-)
-"""Lowest first, the order of the library's table."""
-
-BF16_ISAS = (
-    Isa(
-        "avx512bf16",
-        16,
-        (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni"),
-        (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
-        "avx512",
-    ),
-    Isa(
-        "amxbf16",
-        16,
-        (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"),
-        (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
-        "avx512bf16",
-    ),
-)
-"""Levels above those that only kernels in bf16 gain from, lowest first."""
-
-LEVELS = (*ISAS, *BF16_ISAS)
-
-
-_LEVEL: Mapping[str, Isa] = MappingProxyType({isa.name: isa for isa in LEVELS})
-
-
-def isa_of(name: str) -> Isa:
-    """The level called ``name``.  Raises KeyError for an unknown one."""
-    return _LEVEL[name]
-
-
-def vectors_of(name: str) -> str:
-    """The level whose vectors the level ``name`` computes with.  Raises KeyError if unknown."""
-    base = isa_of(name).base
-    return vectors_of(base) if base else name
-
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -140,6 +62,13 @@ def _gemm_int16(isa: str, mr: int, nv: int) -> Variant:
     params = {"mr": mr, "nv": nv, "run": RUN, "limit": LIMIT}
     functions, tile = frozenset({"int16"}), f"{mr}x{nv * PANEL}"
     return Variant("gemm_int16", isa, "gemm_int16.cpp.in", tile, params, functions, "i16")
+
+
+def _gemm_bf16x2(isa: str, mr: int, nv: int, matrix: bool = False) -> Variant:
+    """The same on sums of two numbers in bf16: three products in bf16 (``split_bf16``)."""
+    params = {"mr": mr, "nv": nv, "matrix": matrix}
+    functions, tile = frozenset({"halves", "pairs"}), f"{mr}x{nv * PANEL}"
+    return Variant("gemm_bf16x2", isa, "gemm_bf16x2.cpp.in", tile, params, functions, "bf16")
 
 
 def _gemm_blocks(isa: str, *rows: int) -> Variant:
@@ -300,6 +229,11 @@ VARIANTS = (
     _gemm_int16("avx2", 6, 1),
     _gemm_int16("avx512", 8, 3),
     _gemm_int16("avx512bf16", 8, 3),
+    _gemm_bf16x2("scalar", 4, 1),
+    _gemm_bf16x2("avx2", 6, 1),
+    _gemm_bf16x2("avx512", 8, 3),
+    _gemm_bf16x2("avx512bf16", 8, 3),
+    _gemm_bf16x2("amxbf16", 32, 2, matrix=True),
     _norm("scalar", 4),
     _norm("avx2", 4),
     _norm("avx512", 4),

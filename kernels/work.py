@@ -249,7 +249,8 @@ def _inside(y: Touched, ints: tuple[int, ...]) -> int:
 
 _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
     {
-        "gemm": _gemm, "gemm_bf16": _gemm, "gemm_int16": _gemm, "attention": _attention,
+        "gemm": _gemm, "gemm_bf16": _gemm, "gemm_int16": _gemm, "gemm_bf16x2": _gemm,
+        "attention": _attention,
         "attention_bf16": _attention, "conv": _conv,
         "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
         "conv_bf16": _conv, "conv_stem_bf16": _conv, "depthwise_bf16": _conv,

@@ -32,7 +32,13 @@ from tracea_graph.passes.pointwise import (
     recognise,
     reductions,
 )
-from tracea_graph.passes.precision import LOWERING, AttentionInBf16, GemmInBf16, GemmInInt16
+from tracea_graph.passes.precision import (
+    LOWERING,
+    AttentionInBf16,
+    GemmInBf16,
+    GemmInBf16x2,
+    GemmInInt16,
+)
 from tracea_graph.passes.products import gemm, matmul, projections
 from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.sparse.channels import NarrowOnRequest
@@ -44,7 +50,7 @@ from tracea_graph.passes.sparse.heads import NarrowHeadsOnRequest
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
-from tracea_graph.rewrite import Phase, RulePass
+from tracea_graph.rewrite import Pass, Phase, RulePass
 
 __all__ = ["CONNECT", "FORMS", "JOINING", "UNCHANGED", "WEIGHED", "phases"]
 
@@ -173,13 +179,16 @@ def _lower(precision: str) -> tuple[Phase, ...]:
     """Regions are what they will be: only their numbers change."""
     if precision == "fp32":
         return ()
-    integers = Phase("int16", (GemmInInt16(),))
-    if precision == "int16":
-        return (integers,)
+    near: dict[str, Pass] = {"int16": GemmInInt16(), "bf16x2": GemmInBf16x2()}
+    if precision in near:
+        return (Phase(precision, (near[precision],)),)
     if precision == "bf16-weights":
         return (Phase("precision", (GemmInBf16(precision),)),)
     # what bf16 is not to be used for is left for integers
-    return (Phase("precision", (GemmInBf16(), AttentionInBf16())), integers)
+    return (
+        Phase("precision", (GemmInBf16(), AttentionInBf16())),
+        Phase("int16", (GemmInInt16(),)),
+    )
 
 
 def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
@@ -197,9 +206,9 @@ def phases(
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16``, ``bf16-weights`` or ``int16``; ``windows`` are for attention; ``compressed`` has what
-    stands for matrices, by the names these are stored under; ``scan`` what an earlier plan found
-    in weights.
+    ``bf16``, ``bf16-weights``, ``int16`` or ``bf16x2``; ``windows`` are for attention;
+    ``compressed`` has what stands for matrices, by the names these are stored under; ``scan`` what
+    an earlier plan found in weights.
     """
     scan = scan or WeightScan()
     looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)

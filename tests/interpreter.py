@@ -17,10 +17,16 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
-from tracea_graph.ops.bf16 import round_bf16
+from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
-from tracea_graph.ops.gemm import unpack_block_pairs, unpack_blocks
+from tracea_graph.ops.gemm import (
+    SPLIT,
+    pack_panels,
+    unpack_block_pairs,
+    unpack_blocks,
+    unpack_split,
+)
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Program, View
@@ -165,12 +171,21 @@ def gemm(call: Call, views: list[Any]) -> None:
     if call.kernel in ("gemm_bf16", "gemm_int16"):
         w = np.swapaxes(w, -1, -2).reshape(w.shape[0], -1, w.shape[2]).astype(np.float64)
     layout, parts = call.ints
-    panels, k_by_n = layout in (0, 3, 4, 7), layout == 1
+    lower = 0.0
+    if call.kernel == "gemm_bf16x2":
+        (x, x_lower), w = turns_of(x), np.asarray(w, np.float64)
+        k, n = x.shape[-1], w.shape[0] * w.shape[2]
+        upper, w_lower = unpack_split(w, k, n)
+        x, w = x + x_lower, pack_panels((upper + w_lower).astype(np.float64))
+        columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
+        lower = (x_lower @ w_lower)[..., :columns]  # the smallest product is left out
+    panels, k_by_n = layout in (0, 3, 4, 7, 10), layout == 1
     if panels:
         columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
         w = w.swapaxes(-3, -2).reshape(*w.shape[:-3], w.shape[-2], -1)[..., :columns]
         w = w if scales is None else w * scales[:columns]
-    acc = x @ (w if panels or k_by_n else w.swapaxes(-1, -2)) + (0 if bias is None else bias)
+    acc = x @ (w if panels or k_by_n else w.swapaxes(-1, -2)) - lower
+    acc = acc if bias is None else acc + bias
     if parts > 1:
         ends = np.cumsum([y.shape[-1] for y in rest])
         for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
@@ -183,6 +198,20 @@ def round_to_bf16(call: Call, views: list[Any]) -> None:
     x, y = views
     y[...] = 0
     y[:, : x.shape[1]] = round_bf16(x)
+
+
+def round_to_bf16x2(call: Call, views: list[Any]) -> None:
+    x, y = views
+    halves = y.reshape(len(y), -1, 2, SPLIT)
+    filled = np.pad(x, ((0, 0), (0, -x.shape[1] % SPLIT)))
+    for part, half in enumerate(split_bf16(filled)):
+        halves[:, :, part] = half.reshape(len(y), -1, SPLIT)
+
+
+def turns_of(x: Array) -> tuple[Array, Array]:
+    """Upper and lower halves of rows that hold them in turn."""
+    halves = np.asarray(x, np.float64).reshape(len(x), -1, 2, SPLIT)
+    return halves[:, :, 0].reshape(len(x), -1), halves[:, :, 1].reshape(len(x), -1)
 
 
 def round_to_int16(call: Call, views: list[Any]) -> None:
@@ -580,10 +609,11 @@ def recurrent(call: Call, views: list[Any]) -> None:
 
 KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_bf16": gemm, "gemm_int16": gemm, "gemm_blocks": gemm_blocks,
-        "gemm_blocks_bf16": gemm_blocks, "gemm_masked": gemm_masked,
+        "gemm": gemm, "gemm_bf16": gemm, "gemm_int16": gemm, "gemm_bf16x2": gemm,
+        "gemm_blocks": gemm_blocks, "gemm_blocks_bf16": gemm_blocks, "gemm_masked": gemm_masked,
         "gemm_masked_bf16": gemm_masked,
-        "round_bf16": round_to_bf16, "round_int16": round_to_int16,
+        "round_bf16": round_to_bf16, "round_bf16x2": round_to_bf16x2,
+        "round_int16": round_to_int16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "append": append,

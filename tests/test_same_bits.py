@@ -12,8 +12,9 @@ from tracea_graph import Options, api
 from tracea_graph.hardware import profile_cpu
 
 pytestmark = pytest.mark.compiler
-WIDE = any("bf16" in name for name in profile_cpu().levels("bf16"))
-PRECISIONS = ["fp32", *(["bf16", "int16"] if WIDE else [])]
+LEVELS = profile_cpu().levels("bf16")
+WIDE, TILES = any("bf16" in name for name in LEVELS), "amxbf16" in LEVELS
+PRECISIONS = ["fp32", *(["bf16", "int16"] if WIDE else []), *(["bf16x2"] if TILES else [])]
 BATCH, LENGTH = 8, 67
 
 

@@ -98,7 +98,7 @@ class Prune:
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "keep": ("faster", "legal"),
     "effort": ("quick", "default", "thorough"),
-    "precision": ("fp32", "bf16", "bf16-weights", "int16"),
+    "precision": ("fp32", "bf16", "bf16-weights", "bf16x2", "int16"),
 }
 """The words that options of these names may be."""
 
@@ -150,7 +150,8 @@ class Options:
     seed: int = 0
     precision: str = "fp32"
     """``fp32``; ``bf16``: products in bf16, sums in fp32; ``bf16-weights``: only their weights;
-    ``int16``: products in 16-bit integers with scales."""
+    ``bf16x2``: products of sums of two numbers in bf16; ``int16``: products in 16-bit integers
+    with scales."""
     windows: tuple[Window, ...] = ()
     """Windows for attention; of several for one layer the last counts."""
 
@@ -181,7 +182,7 @@ class Options:
     @property
     def tolerance(self) -> float:
         """The error accepted, as a share of ``max|y|``."""
-        exact = self.precision == "fp32" and not (self.windows or self.compresses)
+        exact = self.precision in ("fp32", "bf16x2") and not (self.windows or self.compresses)
         usual = TOLERANCE.exact if exact else TOLERANCE.lossy
         return usual if self.max_error is None else self.max_error
 

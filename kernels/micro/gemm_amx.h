@@ -27,22 +27,53 @@ INLINE void shape_tiles(const tracea_gemm_tile* t) {
   _tile_loadconfig(&s);
 }
 
-// One instruction per accumulator: DEPTH lanes of k.
-template <bool TALL, bool WIDE>
-INLINE void multiply(const float* a, int64_t lda, const float* b, int64_t panel) {
+// DEPTH lanes of k.
+template <bool TALL>
+INLINE void load_rows(const float* a, int64_t lda) {
   _tile_loadd(4, a, lda * 4);
-  _tile_loadd(6, b, 64);
-  _tile_dpbf16ps(0, 4, 6);
-  if (WIDE) {
-    _tile_loadd(7, b + panel, 64);
-    _tile_dpbf16ps(1, 4, 7);
-  }
-  if (TALL) {
-    _tile_loadd(5, a + ROWS * lda, lda * 4);
-    _tile_dpbf16ps(2, 5, 6);
-    if (WIDE) _tile_dpbf16ps(3, 5, 7);
-  }
+  if (TALL) _tile_loadd(5, a + ROWS * lda, lda * 4);
 }
+
+template <bool WIDE>
+INLINE void load_panels(const float* b, int64_t panel) {
+  _tile_loadd(6, b, 64);
+  if (WIDE) _tile_loadd(7, b + panel, 64);
+}
+
+template <bool TALL, bool WIDE>
+INLINE void multiply() {
+  _tile_dpbf16ps(0, 4, 6);
+  if (WIDE) _tile_dpbf16ps(1, 4, 7);
+  if (TALL) _tile_dpbf16ps(2, 5, 6);
+  if (TALL && WIDE) _tile_dpbf16ps(3, 5, 7);
+}
+
+// Both operands in bf16.
+struct Tiles {
+  enum { LANES = DEPTH };
+  template <bool TALL, bool WIDE>
+  static INLINE_MEMBER void run(const float* a, int64_t lda, const float* b, int64_t panel) {
+    load_rows<TALL>(a, lda);
+    load_panels<WIDE>(b, panel);
+    multiply<TALL, WIDE>();
+  }
+};
+
+// Upper and lower halves of both: what is loaded serves two of the three products, small ones
+// first.
+struct SplitTiles {
+  enum { LANES = TRACEA_SPLIT };
+  template <bool TALL, bool WIDE>
+  static INLINE_MEMBER void run(const float* a, int64_t lda, const float* b, int64_t panel) {
+    load_rows<TALL>(a + DEPTH, lda);
+    load_panels<WIDE>(b, panel);
+    multiply<TALL, WIDE>();
+    load_rows<TALL>(a, lda);
+    multiply<TALL, WIDE>();
+    load_panels<WIDE>(b + DEPTH * PANEL, panel);
+    multiply<TALL, WIDE>();
+  }
+};
 
 // The last lanes of k, less than DEPTH of them, with zeros behind.
 template <bool TALL, bool WIDE>
@@ -54,7 +85,7 @@ void multiply_rest(const tracea_gemm_tile* t, int64_t k) {
   for (int j = 0; j < t->nv; j++)
     __builtin_memcpy(b + j * DEPTH * PANEL, t->b + j * t->b_panel + k * PANEL,
                      count * PANEL * sizeof(float));
-  multiply<TALL, WIDE>(a, DEPTH, b, DEPTH * PANEL);
+  Tiles::run<TALL, WIDE>(a, DEPTH, b, DEPTH * PANEL);
 }
 
 template <bool TALL, bool WIDE>
@@ -73,7 +104,8 @@ INLINE void end(float* c, int64_t stride) {
   if (TALL && WIDE) _tile_stored(3, c + ROWS * stride + PANEL, stride * 4);
 }
 
-template <bool TALL, bool WIDE>
+// Split panels have whole turns.
+template <bool TALL, bool WIDE, class STEP>
 void matrix_tile(const tracea_gemm_tile* t) {
   alignas(64) float whole[2 * ROWS * 2 * PANEL];  // in place of a result with a narrow last panel
   enum { WIDTH = 2 * PANEL };
@@ -96,15 +128,21 @@ void matrix_tile(const tracea_gemm_tile* t) {
     if (TALL) _tile_zero(2);
     if (TALL && WIDE) _tile_zero(3);
   }
-  Prefetch prefetch = plan_prefetch(t, DEPTH);
+  Prefetch prefetch = plan_prefetch(t, STEP::LANES);
   int64_t k = 0;
-  for (; k + DEPTH <= t->k; k += DEPTH) {
+  for (; k + STEP::LANES <= t->k; k += STEP::LANES) {
     advance(prefetch);
-    multiply<TALL, WIDE>(t->a + k, t->lda, t->b + k * PANEL, t->b_panel);
+    STEP::template run<TALL, WIDE>(t->a + k, t->lda, t->b + k * PANEL, t->b_panel);
   }
   if (k < t->k) multiply_rest<TALL, WIDE>(t, k);
   if (!narrow) return end<TALL, WIDE>(t->c, t->ldc);
   end<TALL, WIDE>(whole, WIDTH);
   for (int i = 0; i < t->mr; i++)
     __builtin_memcpy(t->c + i * t->ldc, whole + i * WIDTH, columns);
+}
+
+template <class STEP>
+void any_tile(const tracea_gemm_tile* t) {
+  if (t->mr > ROWS) (t->nv > 1 ? matrix_tile<true, true, STEP> : matrix_tile<true, false, STEP>)(t);
+  else (t->nv > 1 ? matrix_tile<false, true, STEP> : matrix_tile<false, false, STEP>)(t);
 }

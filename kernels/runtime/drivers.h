@@ -96,6 +96,10 @@ constexpr KernelDriver kDrivers[] = {
     {"round_int16", check_round_int16, run_round_int16,
      [](const tracea_isa_table& t) { return t.round_int16 != nullptr; }},
     {"append", check_append, run_append, nullptr},
+    {"gemm_bf16x2", check_gemm_bf16x2, run_gemm,
+     [](const tracea_isa_table& t) { return t.gemm_bf16x2 != nullptr; }},
+    {"round_bf16x2", check_round, run_round_bf16x2,
+     [](const tracea_isa_table& t) { return t.round_bf16x2 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -15,7 +15,9 @@ constexpr int64_t kThinPack = 256;           // steps of k packed at a time wher
 constexpr int64_t kThinBlock = 64;           // and between columns where such rows stay in place
 
 // As LAYOUTS in ops/gemm.py; stored blocks have a driver of their own.
-enum WeightLayout : int64_t { kPanels, kPlain, kTurned, kPairPanels, kMixedPanels, kInt16Panels = 7 };
+enum WeightLayout : int64_t {
+  kPanels, kPlain, kTurned, kPairPanels, kMixedPanels, kInt16Panels = 7, kSplitPanels = 10
+};
 
 // Views before those of the epilogue: x, w, bias and, of integers, the scales of rows and columns.
 inline int32_t fixed_views(int64_t layout) { return layout == kInt16Panels ? 5 : 3; }
@@ -29,10 +31,11 @@ inline Driver choose_driver(const Call& call, int64_t m) {
   return driver;
 }
 
-// Blocks of k, each a multiple of 16 but the last.
+// Blocks of k, each a multiple of 16 but the last; whole turns of split panels.
 inline void divide_k(GemmJob& job, int64_t wanted) {
   job.k_blocks = most(1, ceil_div(job.k, most(wanted, 64)));
-  job.k_block = ceil_div(ceil_div(job.k, job.k_blocks), TRACEA_PANEL) * TRACEA_PANEL;
+  const int64_t unit = job.split ? TRACEA_SPLIT : TRACEA_PANEL;
+  job.k_block = ceil_div(ceil_div(job.k, job.k_blocks), unit) * unit;
   job.k_blocks = most(1, ceil_div(job.k, most(job.k_block, 1)));
 }
 
@@ -106,7 +109,8 @@ inline bool check_gemm_of(Signature& call, int64_t lowest, int64_t highest) {
     return call.fail("operands that are no matrices");
   const bool whole = layout == kInt16Panels;
   const int32_t narrow = whole ? ORT_I16 : ORT_BF16;
-  bool ok = call.reads(0, rank, whole || layout == kPairPanels ? narrow : ORT_F32) &&
+  const bool lanes = panels == 2 && layout != kMixedPanels;
+  bool ok = call.reads(0, rank, lanes ? narrow : ORT_F32) &&
             call.reads(1, rank + panels, panels == 2 ? narrow : ORT_F32) && call.may_read(2, 1) &&
             (!whole || (call.reads(3, 1) && call.reads(4, 1)));
   for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(first + i, rank, chain->type[i + 1]);
@@ -121,6 +125,9 @@ inline bool check_gemm_bf16(Signature& call) {
 }
 inline bool check_gemm_int16(Signature& call) {
   return check_gemm_of(call, kInt16Panels, kInt16Panels);
+}
+inline bool check_gemm_bf16x2(Signature& call) {
+  return check_gemm_of(call, kSplitPanels, kSplitPanels);
 }
 
 // Whether an [..., M, N] operand lies as its kind says; then the chain stays inside the view.
@@ -148,7 +155,8 @@ inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& j
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && 2 * wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && wide[3] == 2 && w.strides[2] == 2 && w.strides[3] == 1 &&
          w.strides[1] == 2 * TRACEA_PANEL && w.strides[0] % 2 == 0 && x.strides[1] == 1 &&
-         (layout == kMixedPanels || x.strides[0] % 2 == 0);
+         (layout == kMixedPanels || x.strides[0] % 2 == 0) &&
+         (layout != kSplitPanels || job.k % (2 * TRACEA_SPLIT) == 0);
   else
     ok = ok && wide[layout == kPlain ? 0 : 1] == job.k && wide[layout == kPlain ? 1 : 0] == job.n;
   if (layout == kInt16Panels) {
@@ -193,8 +201,10 @@ inline bool run_gemm(Run& run, const Call& call, const Box* views) {
   if (layout == kPanels) {
     job.w_panel = w[0], job.w_row = w[1], job.w_column = 1;
   } else if (layout >= kPairPanels) {
-    if (layout == kPairPanels) {
-      job.kernel = job.isa->gemm_bf16, job.end = job.isa->gemm_bf16_end;
+    job.split = layout == kSplitPanels;
+    if (layout == kPairPanels || job.split) {
+      job.kernel = job.split ? job.isa->gemm_bf16x2 : job.isa->gemm_bf16;
+      job.end = job.split ? job.isa->gemm_bf16x2_end : job.isa->gemm_bf16_end;
       job.mr = job.isa->pairs_mr, job.nv = job.isa->pairs_nv;
       job.x_row /= 2;
     } else if (layout == kInt16Panels) {

@@ -28,7 +28,7 @@ struct GemmJob {
   int64_t x_row, x_step;   // strides of x between rows and along k
   int64_t w_row, w_column; // strides of w along k and between columns; panels: 16 and 1
   int64_t w_panel;         // stride between panels; plain: 16 columns
-  int32_t w_exact, packs, prefetch;
+  int32_t w_exact, packs, prefetch, split;
   int64_t columns, per_group, groups, chunks, per_task;  // tasks: items / per_task * groups * chunks
   int64_t k_block, k_blocks;
   int64_t packed_floats, sum_row;  // one task's scratch: packed weights; floats between rows of sums

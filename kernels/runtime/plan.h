@@ -26,7 +26,8 @@ enum Opcode : int32_t {  // as in plan.py
   kGemmMasked, kGemmMaskedBf16,
   kGemmInt16, kRoundInt16,
   kAppend,
-  kLastOpcode = kAppend,
+  kGemmBf16x2, kRoundBf16x2,
+  kLastOpcode = kRoundBf16x2,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

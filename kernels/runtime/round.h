@@ -1,4 +1,4 @@
-// The drivers that round rows to bf16 and to 16-bit integers.
+// The drivers that round rows to bf16, to two halves in bf16 and to 16-bit integers.
 #pragma once
 #include "runtime/rows.h"
 
@@ -52,6 +52,19 @@ inline bool run_round(Run& run, const Call&, const Box* views) {
       run, run.host.isa->round_bf16,
       {x.dims[0], x.dims[1], x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data),
        y.strides[0]});
+}
+
+// Rows of y have upper and lower halves in turn.
+inline bool run_round_bf16x2(Run& run, const Call&, const Box* views) {
+  const Box &x = views[0], &y = views[1];
+  const int64_t rows = x.dims[0], cols = x.dims[1];
+  const int64_t turns = ceil_div(cols, static_cast<int64_t>(TRACEA_SPLIT));
+  if (!y.is(rows, 2 * TRACEA_SPLIT * turns) || (cols > 1 && x.strides[1] != 1) ||
+      (cols > 0 && y.strides[1] != 1))
+    return run.fault.fail("The views of a rounding do not fit together.");
+  return round_rows<tracea_round_tile>(
+      run, run.host.isa->round_bf16x2,
+      {rows, cols, x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data), y.strides[0]});
 }
 
 inline bool check_round_int16(Signature& call) {

@@ -77,7 +77,14 @@ def written(call: Call) -> range:
         count = len(call.views) - 3
     elif call.kernel == "round_int16":
         count = 2
-    elif call.kernel in ("gemm", "gemm_bf16", "gemm_int16", "gemm_blocks", "elementwise"):
+    elif call.kernel in (
+        "gemm",
+        "gemm_bf16",
+        "gemm_int16",
+        "gemm_bf16x2",
+        "gemm_blocks",
+        "elementwise",
+    ):
         count = len(call.chain.results) if call.chain else call.ints[-1]
     return range(len(call.views) - count, len(call.views))
 

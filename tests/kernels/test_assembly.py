@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 from tests.kernels.assembly import count, inner_loop, spills
-from tracea_graph.kernels.variants import conv_tile, gemm_tile, isa_of
+from tracea_graph.kernels.levels import isa_of
+from tracea_graph.kernels.variants import conv_tile, gemm_tile
 
 pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 STEPS = 2  # of k in one turn of the loops

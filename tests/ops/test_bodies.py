@@ -32,6 +32,7 @@ from tracea_graph.ops.gemm import (
     pack_int16,
     pack_pairs,
     pack_panels,
+    pack_split,
     unpack_panels,
 )
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
@@ -134,6 +135,14 @@ CASES = {
         GemmParams(11, 21, "int16", bias=True),
         ((2, 5, 11), integers(11, 21)[0], (21,), integers(11, 21)[1]),
         1e-3,
+    ),
+    "gemm, as sums of two": Case(
+        GemmParams(40, 21, "split", bias=True),
+        ((2, 5, 40), pack_split(normal(40, 21, seed=99)), (21,)),
+        1e-5,
+    ),
+    "gemm, as sums of two, whole panels": Case(
+        GemmParams(64, 32, "split"), ((3, 64), pack_split(normal(64, 32, seed=99))), 1e-5
     ),
     **{
         f"gemm, blocks of {block}": Case(

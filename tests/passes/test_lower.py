@@ -161,6 +161,12 @@ CASES = {
     "gemm, in integers, parts": Case(
         GemmParams(12, 20, "int16", parts=(16, 4)), (X, (2, 6, 16, 2), (32,)), (F32, I16)
     ),
+    "gemm, as sums of two": Case(
+        GemmParams(40, 20, "split", True, RELU), ((*BS, 40), (2, 64, 16, 2), (20,)), (F32, BF16)
+    ),
+    "gemm, as sums of two, parts": Case(
+        GemmParams(32, 20, "split", parts=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
+    ),
     "gemm, one row": Case(GemmParams(12, 20), ((1, 12), PANELS)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, "kn", True), (X, (12, 20), (20,))),
     "gemm [N,K], bias": Case(GemmParams(12, 20, "nk", True), (X, (20, 12), (20,))),
@@ -459,7 +465,7 @@ def test_every_output_is_written_and_no_input_is(name: str) -> None:
     results |= {
         v.buffer
         for c in program.calls
-        if c.kernel in ("gemm", "gemm_int16")
+        if c.kernel in ("gemm", "gemm_int16", "gemm_bf16x2")
         for v in c.views[-c.ints[1] :]
         if v is not None
     }

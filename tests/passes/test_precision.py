@@ -8,7 +8,7 @@ import pytest
 from graphs import Net, normal
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.gemm import GemmParams, pack_pairs, unpack_pairs
+from tracea_graph.ops.gemm import GemmParams, pack_pairs, unpack_pairs, unpack_split
 from tracea_graph.passes import phases
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -16,8 +16,8 @@ from tracea_graph.ttg import Region, TileGraph
 RNG = np.random.default_rng(0)
 
 
-def net(k: int = 6, n: int = 20) -> TileGraph:
-    net = Net()
+def net(k: int = 6, n: int = 20, opset: int = 17) -> TileGraph:
+    net = Net(opset)
     w = RNG.standard_normal((k, n)).astype(np.float32)
     return net.graph(net("Relu", net("MatMul", net.input("x", "rows", k), net.const(w))))
 
@@ -62,6 +62,26 @@ def test_what_bf16_is_barred_from_goes_to_integers() -> None:
     region, trace = planned(graph, "bf16", Limits(min_gain_us=float("-inf"), barred=barred))
     assert region.params.layout == "int16" and region.rule == "int16"
     assert ("bf16", "it was wrong") in trace.misses()
+
+
+@pytest.mark.parametrize("k", [6, 64])
+def test_sums_of_two_lie_in_turns(k: int) -> None:
+    graph = net(k)
+    exact = np.asarray(graph.weights["w0"].array())
+    region, _ = planned(graph, "bf16x2")
+    assert isinstance(region.params, GemmParams) and region.params.layout == "split"
+    weight = graph.weights[region.operands[1]]
+    stored = weight.array()
+    assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
+    upper, lower = unpack_split(stored, k, 20)
+    np.testing.assert_allclose(upper + lower, exact, rtol=2**-16)
+
+
+def test_sums_of_two_want_an_opset_with_bf16() -> None:
+    graph = net(opset=12)
+    region, trace = planned(graph, "bf16x2")
+    assert region.params.layout == "panels"
+    assert ("bf16x2", "opset 12 has no bf16; 13 is the first") in trace.misses()
 
 
 @pytest.mark.parametrize(

@@ -25,3 +25,9 @@ def test_this_machine_says_whether_it_has_them() -> None:
     has = any(name.endswith("bf16") for name in profile_cpu().levels("bf16"))
     options, notes = settle_precision(Options(precision="bf16"))
     assert (options.precision == "bf16") is has and bool(notes) is not has
+
+
+def test_three_products_want_matrix_tiles() -> None:
+    tiles = "amxbf16" in profile_cpu().levels("bf16x2")
+    options, notes = settle_precision(Options(precision="bf16x2"))
+    assert (options.precision == "bf16x2") is tiles and bool(notes) is not tiles

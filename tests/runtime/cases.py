@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from runtime.bf16x2_cases import bf16x2_cases
 from runtime.caches import cache_cases
 from runtime.int16_cases import int16_cases
 from runtime.masked_cases import masked_cases
@@ -625,4 +626,5 @@ def all_cases() -> tuple[Case, ...]:
         *sparse_cases(),
         *masked_cases(),
         *int16_cases(),
+        *bf16x2_cases(),
     )

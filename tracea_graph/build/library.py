@@ -26,8 +26,8 @@ from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels import cpu, table
 from tracea_graph.kernels.cpu import Source
+from tracea_graph.kernels.levels import COMMON_FLAGS, LEVELS
 from tracea_graph.kernels.table import OpType
-from tracea_graph.kernels.variants import COMMON_FLAGS, LEVELS
 from tracea_graph.ops.chain import Chain
 from tracea_graph.version import VERSION
 

@@ -17,6 +17,9 @@ A matrix whose zeros lie anywhere is stored, for products of few rows, as its ot
 map with a bit for each place (``masked``), the last operand too; the numbers may be in bf16.
 In 16-bit integers panels lie as in bf16, and the last operand is the scale of each column, those
 of whole panels; x is rounded to integers row by row (``ops/int16.py``).
+
+As sums of two numbers in bf16 (``split``) panels are ``[⌈N/16⌉][⌈K/32⌉ · 32][16][2]``, in pairs as
+above: the upper halves of 32 steps of k, then their lower halves, K filled up with zeros.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.bf16 import round_bf16
+from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
@@ -38,21 +41,21 @@ from tracea_graph.ops.norm import Norm
 
 __all__ = [
     "BF16_SINCE", "BLOCKS", "IN_BF16", "IN_BLOCKS", "IN_PAIRS", "MASKED", "PANEL", "ROUNDED",
-    "SCATTER_SINCE", "WITH_MAP", "Floats", "GemmParams", "pack_block_pairs", "pack_blocks",
-    "pack_int16", "pack_pairs", "pack_panels", "pack_scales",
-    "unpack_block_pairs", "unpack_blocks", "unpack_pairs", "unpack_panels",
+    "SCATTER_SINCE", "SPLIT", "WITH_MAP", "Floats", "GemmParams", "pack_block_pairs",
+    "pack_blocks", "pack_int16", "pack_pairs", "pack_panels", "pack_scales", "pack_split",
+    "unpack_block_pairs", "unpack_blocks", "unpack_pairs", "unpack_panels", "unpack_split",
 ]  # fmt: skip
 
 PANEL = 16
 MAX_PARTS = 16
 LAYOUTS = (
     "panels", "kn", "nk", "pairs", "mixed", "blocks", "pair_blocks", "int16", "masked",
-    "masked_bf16",
+    "masked_bf16", "split",
 )  # fmt: skip
 """Packed panels; plain ``[K, N]``; plain ``[N, K]``; panels in bf16, x rounded to bf16 as well;
 panels in bf16, x in float32 (K even); the blocks of panels that are not zero; those in bf16, x
 rounded to bf16 as well; panels and x in 16-bit integers; the numbers that are not zero, x in
-float32; those in bf16, x in float32."""
+float32; those in bf16, x in float32; panels and x as sums of two numbers in bf16."""
 BLOCKS = (1, 4, 16, 32, 64)
 """Steps of k in a block of sixteen columns."""
 SCATTER_SINCE = 11
@@ -66,6 +69,8 @@ WITH_MAP = (*IN_BLOCKS, *MASKED)
 """Layouts whose map is the last operand."""
 ROUNDED = ("pairs", "pair_blocks")
 """Layouts that read x in bf16."""
+SPLIT = 32
+"""Steps of k whose upper halves lie together in the layout ``split``; their lower ones follow."""
 BF16_SINCE = 13
 """The opset from which Cast knows bf16."""
 
@@ -127,6 +132,25 @@ def unpack_pairs(pairs: Floats, k: int, n: int) -> Floats:
     p, half, width, _ = pairs.shape
     panels = np.asarray(pairs, np.float32).transpose(0, 1, 3, 2).reshape(p, 2 * half, width)
     return unpack_panels(panels, n)[:k]
+
+
+def pack_split(weight: Floats) -> Floats:
+    """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/32⌉ · 32, 16, 2]``, upper and lower halves in turn."""
+    import ml_dtypes
+
+    fill = ((0, -len(weight) % SPLIT), (0, 0))
+    halves = [_in_pairs(np.pad(h, fill)) for h in split_bf16(np.asarray(weight, np.float32))]
+    turns = [h.reshape(len(h), -1, SPLIT // 2, PANEL, 2) for h in halves]
+    panels = np.stack(turns, 2).reshape(len(turns[0]), -1, PANEL, 2)
+    return panels.astype(ml_dtypes.bfloat16)
+
+
+def unpack_split(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
+    """The upper and the lower halves of :func:`pack_split`'s matrix, in float32."""
+    p, steps, _, _ = panels.shape
+    turns = np.asarray(panels, np.float32).reshape(p, -1, 2, SPLIT // 2, PANEL, 2)
+    upper, lower = (turns[:, :, i].reshape(p, steps // 2, PANEL, 2) for i in (0, 1))
+    return unpack_pairs(upper, k, n), unpack_pairs(lower, k, n)
 
 
 def pack_blocks(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Floats:
@@ -246,6 +270,8 @@ class GemmParams:
         """NumPy, in the operands' precision; W in this op's layout."""
         x, w, bias, extras, affine = self.split(arrays)
         acc: Floats = self._rounded(x) @ self._plain(w, arrays[-1])
+        if self.layout == "split":  # the smallest of the four products is left out
+            acc = acc - split_bf16(x)[1] @ unpack_split(w, self.k, self.n)[1]
         if bias is not None:
             acc = acc + bias
         if self.parts:
@@ -262,6 +288,9 @@ class GemmParams:
             whole, scale = round_rows(x)
             exact: Floats = np.multiply(whole, scale[..., None], dtype=x.dtype)
             return exact
+        if self.layout == "split":
+            upper, lower = split_bf16(x)
+            return upper + lower
         return round_bf16(x) if self.layout in ROUNDED else x
 
     def _plain(self, w: Floats, last: npt.NDArray[Any]) -> Floats:
@@ -271,6 +300,9 @@ class GemmParams:
         if self.layout == "int16":
             plain: Floats = unpack_pairs(w, self.k, self.n) * last[: self.n]
             return plain
+        if self.layout == "split":
+            upper, lower = unpack_split(w, self.k, self.n)
+            return upper + lower
         if self.layout in IN_BLOCKS:
             stored = w if self.layout == "blocks" else unpack_block_pairs(w)
             return unpack_blocks(stored, last, self.k, self.n)
@@ -315,6 +347,15 @@ class GemmParams:
             pairs = b("Transpose", b("Cast", w, to=DType.F32.onnx), perm=(1, 3, 0, 2))
             wide = b("Reshape", pairs, b.ints(self.k + self.k % 2, -1))
             if self.k % 2:
+                wide = b.slice_last(wide, 0, self.k, 0)
+            return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide
+        if self.layout == "split":
+            turns = b.ints(-(-self.n // PANEL), -1, 2, SPLIT // 2, PANEL, 2)
+            halves = b("Reshape", b("Cast", w, to=DType.F32.onnx), turns)
+            whole = b.reduce("ReduceSum", halves, (2,))
+            steps = b("Transpose", whole, perm=(1, 2, 3, 5, 0, 4))
+            wide = b("Reshape", steps, b.ints(self.k + -self.k % SPLIT, -1))
+            if self.k % SPLIT:
                 wide = b.slice_last(wide, 0, self.k, 0)
             return b.slice_last(wide, 0, self.n, 1) if self.n % PANEL else wide
         wide = b("Reshape", b("Transpose", w, perm=(1, 0, 2)), b.ints(0, -1))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.variants import BF16_ISAS
+from tracea_graph.kernels.levels import BF16_ISAS
 
 __all__ = ["levels_of", "settle_precision"]
 
 _ALL = ("scalar", "avx2", "avx512")
+_BF16 = frozenset(isa.name for isa in BF16_ISAS)
+_NEEDED = MappingProxyType({"bf16": _BF16, "int16": _BF16, "bf16x2": frozenset({"amxbf16"})})
+"""Levels of which a precision needs one."""
 
 
 def levels_of(target: str, precision: str = "fp32") -> tuple[str, ...]:
@@ -33,11 +37,12 @@ def levels_of(target: str, precision: str = "fp32") -> tuple[str, ...]:
 def settle_precision(options: Options) -> tuple[Options, tuple[str, ...]]:
     """The options with a precision the target computes in, and a note where it is another.
 
-    Products in bf16 would be emulated without the instructions for them, and those in integers be
-    no faster, so they stay in float32.
+    Products in bf16 would be emulated without the instructions for them, and those in integers or
+    in three parts be no faster, so they stay in float32.
     """
     levels = levels_of(options.target, options.precision)
-    if options.precision not in ("bf16", "int16") or {isa.name for isa in BF16_ISAS} & set(levels):
+    needed = _NEEDED.get(options.precision)
+    if needed is None or needed & set(levels):
         return options, ()
     note = (
         f"nothing is computed in {options.precision}: {levels[-1]}, the highest level here, has "

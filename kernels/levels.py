@@ -1,0 +1,84 @@
+"""Instruction-set levels: their vectors, CPU features and compiler flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "Isa", "isa_of", "vectors_of"]
+
+COMMON_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+)
+"""Compiler flags of every kernel.  Fused multiply-adds are written out, never contracted: a
+result must not depend on how the compiler arranged one tile shape."""
+
+_AVX2 = ("-mavx2", "-mfma")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
+_AVX512_FEATURES = ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One instruction-set level: its name, float32 lanes per vector, CPU features and flags.
+
+    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` shares that
+    level's vectors and, where it has none of its own, its kernels.
+    """
+
+    name: str
+    width: int
+    features: tuple[str, ...]
+    flags: tuple[str, ...]
+    base: str = ""
+
+
+ISAS = (
+    Isa("scalar", 1, (), ()),
+    Isa("avx2", 8, ("avx2", "fma"), _AVX2),
+    Isa("avx512", 16, _AVX512_FEATURES, _AVX512),
+)
+"""Lowest first, the order of the library's table."""
+
+BF16_ISAS = (
+    Isa(
+        "avx512bf16",
+        16,
+        (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni"),
+        (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+        "avx512",
+    ),
+    Isa(
+        "amxbf16",
+        16,
+        (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"),
+        (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
+        "avx512bf16",
+    ),
+)
+"""Levels above those that only kernels in bf16 gain from, lowest first."""
+
+LEVELS = (*ISAS, *BF16_ISAS)
+
+
+_LEVEL: Mapping[str, Isa] = MappingProxyType({isa.name: isa for isa in LEVELS})
+
+
+def isa_of(name: str) -> Isa:
+    """The level called ``name``.  Raises KeyError for an unknown one."""
+    return _LEVEL[name]
+
+
+def vectors_of(name: str) -> str:
+    """The level whose vectors the level ``name`` computes with.  Raises KeyError if unknown."""
+    base = isa_of(name).base
+    return vectors_of(base) if base else name
