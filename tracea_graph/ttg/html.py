@@ -40,6 +40,11 @@ _STYLE = (
     "display:grid;grid-template-columns:minmax(0,1fr);gap:6px"
 )
 _HALF = "flex:1 1 440px;min-width:0;overflow:auto"
+_DRAWN = (
+    "flex:0 1 auto;min-width:min(440px,100%);max-width:max(440px,calc(100% - 480px));"
+    "max-height:max(720px,85vh);overflow:auto"
+)
+"""As wide as the graph is, but for what the panel beside it needs."""
 
 
 def family_of(model: RegionModel | None) -> str:
@@ -213,7 +218,7 @@ def _fragment(caption: str, legend: str, svg: str, facts: Mapping[str, Any]) -> 
         panel = f'<div class="panel" style="{_HALF}">{hint}</div>'
         code = _script().replace("ROOT", json.dumps(mark)).replace("FACTS", data)
         script = f"<script>//<![CDATA[\n{code}\n//]]></script>"
-    drawing = f'<div style="{_HALF};max-height:max(720px,85vh)">{svg}</div>' if svg else ""
+    drawing = f'<div style="{_DRAWN}">{svg}</div>' if svg else ""
     return (
         f'<div id="{mark}" style="{_STYLE}"><p>{caption}</p><div class="bar">{legend}</div>'
         f'<div style="display:flex;flex-wrap:wrap;gap:18px">{drawing}{panel}</div>{script}</div>'
