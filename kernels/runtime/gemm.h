@@ -44,14 +44,17 @@ inline void divide_k(GemmJob& job, int64_t wanted) {
 inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) {
   const int64_t widest = job.nv, panels = ceil_div(job.n, TRACEA_PANEL);
   int64_t width = driver.tile_panels ? least(driver.tile_panels, widest) : widest;
-  const int64_t wanted = processors > 1 ? 4 * processors : 1;
+  constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
+  const double work = static_cast<double>(job.m) * static_cast<double>(job.n) *
+                      static_cast<double>(job.k);
+  const int64_t wanted = processors > 1 && work >= kSmall ? 4 * processors : 1;
   job.chunks = ceil_div(job.m, driver.row_chunk);
   const auto tasks = [&](int64_t group) {
     return job.items * job.chunks * ceil_div(ceil_div(panels, width), group);
   };
   if (!driver.panel_group) {
     while (tasks(1) < wanted && job.m / (2 * job.chunks) >= 64) job.chunks *= 2;
-    while (!driver.tile_panels && tasks(1) < processors && width > 1) --width;
+    while (!driver.tile_panels && tasks(1) < least(wanted, processors) && width > 1) --width;
   }
   job.columns = ceil_div(panels, width);
   const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
@@ -63,9 +66,6 @@ inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) 
   else if (job.k_blocks > 1) together = 8;
   while (together > 1 && tasks(together) < wanted) together /= 2;
   job.per_group = least(job.columns, driver.panel_group ? driver.panel_group : together);
-  constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
-  const double work = static_cast<double>(job.m) * static_cast<double>(job.n) *
-                      static_cast<double>(job.k);
   job.per_task = 1;
   if (work < kSmall) {
     job.per_group = job.columns;

@@ -63,6 +63,12 @@ def test_integers_are_summed_in_one_go_however_deep() -> None:
     assert taken == {"panels": 8, "pairs": 8, "int16": 1}
 
 
+def test_what_is_too_small_to_share_keeps_wide_tiles() -> None:
+    small, large = (Case(GemmProblem(k, 48), 1) for k in (1152, 11520))
+    columns = [divide(c, default_of(c), "avx512", 2).columns for c in (small, large)]
+    assert columns == [1, 2]
+
+
 def test_plain_weights_are_never_prefetched() -> None:
     case = Case(GemmProblem(384, 1536, "kn"), 128)
     assert not any(divide(case, d, "avx512").prefetch for d in legal(case, "avx512"))

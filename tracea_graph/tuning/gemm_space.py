@@ -41,9 +41,10 @@ SEEDS: tuple[tuple[Config, ...], ...] = (
 """Per row class, what won before on some machine: measured first."""
 
 
-_TASKS_EACH, _LEAST_ROWS, _IN_PLACE_ROWS = 4, 64, 8
+_TASKS_EACH, _LEAST_ROWS, _IN_PLACE_ROWS, _SMALL = 4, 64, 8, 1e5
 _PACK_FLOATS, _THIN_BLOCK, _NEAR_FLOATS, _DEPTH = 64 * 1024, 256, 192 * 1024, 2048
-"""The runtime's constants: tasks per processor, rows a chunk keeps, floats that stay near."""
+"""The runtime's constants: tasks per processor, rows a chunk keeps, multiply-adds not worth a
+task, floats that stay near."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,9 @@ def divide(
     problem, rows = _product(case), case.rows
     widest = _tile(problem, isa)[1]
     panels, plain = -(-problem.n // PANEL), problem.layout == "kn"
-    width, wanted = min(driver.tile_panels or widest, widest), _TASKS_EACH * processors
-    wanted = wanted if processors > 1 else 1
+    width = min(driver.tile_panels or widest, widest)
+    small = rows * problem.n * _steps(problem) < _SMALL
+    wanted = _TASKS_EACH * processors if processors > 1 and not small else 1
     chunks = -(-rows // driver.row_chunk)
 
     def tasks(group: int) -> int:
@@ -78,14 +80,14 @@ def divide(
     if not driver.panel_group:
         while tasks(1) < wanted and rows // (2 * chunks) >= _LEAST_ROWS:
             chunks *= 2
-        while not driver.tile_panels and tasks(1) < processors and width > 1:
+        while not driver.tile_panels and tasks(1) < min(wanted, processors) and width > 1:
             width -= 1
     columns = -(-panels // width)
     together = _together(case, columns, width)
     while together > 1 and tasks(together) < wanted:
         together //= 2
     group = min(driver.panel_group or together, columns)
-    if rows * problem.n * problem.k < 1e5:
+    if small:
         group = columns
     prefetch = bool(driver.prefetch) and not plain and columns > 1
     return Division(columns, group, chunks, prefetch)
