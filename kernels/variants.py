@@ -9,8 +9,8 @@ from types import MappingProxyType
 from tracea_graph.ops.int16 import LIMIT, RUN
 
 __all__ = [
-    "BF16_ISAS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "conv_tile", "find", "gemm_tile",
-    "isa_of", "pairs_tile", "vectors_of",
+    "BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "VARIANTS", "Isa", "Variant", "conv_tile",
+    "find", "gemm_tile", "isa_of", "pairs_tile", "vectors_of",
 ]  # fmt: skip
 
 PANEL = 16
