@@ -33,8 +33,16 @@ struct GemmJob {
   int64_t k_block, k_blocks;
   int64_t packed_floats, sum_row;  // one task's scratch: packed weights; floats between rows of sums
   Ahead ahead;
+  const void* caller;   // whose thread runs the first tasks
+  int32_t joined;       // 1 once another thread runs some
   Slots slots;
 };
+
+// Something that only this thread has.
+inline const void* this_thread() {
+  static thread_local char own;
+  return &own;
+}
 
 // The operands of one product.
 struct Item {
@@ -169,15 +177,33 @@ inline const float* panels_at(const GemmJob& job, const Part& part, int64_t i, i
   return part.item.w + p * job.w_panel + k0 * job.w_row;
 }
 
-// A column of `width` panels of the next product, from panel `p` on.
-inline Wanted column_of(const Ahead& next, int64_t p, int64_t width) {
-  const int64_t count = most(0, least(width, next.panels - p));
+// The column `i` columns behind the first one that this thread takes of the next product: the
+// caller's thread begins at the front, another (of two) in the middle.
+inline Wanted column_after(const GemmJob& job, bool calls, int64_t i) {
+  const Ahead& next = job.ahead;
+  const int64_t columns = ceil_div(next.panels, job.nv);
+  const int64_t p = (calls || !columns ? 0 : next.panels * (columns / 2) / columns) + i * job.nv;
+  const int64_t count = most(0, least(job.nv, next.panels - p));
   if (count == 0) return {};
   return {next.from + p * next.lines * TRACEA_PANEL, least(count * next.lines, kAheadLines), 1, 0, 0};
 }
 
-// The column `ahead` columns after `i` in the order of the task, or of the next tasks of the same
-// rows: the lines its panels lie in.
+// Column `i`, which is `ahead` columns behind the one at hand, or what this thread multiplies by
+// where its share of the columns has ended.
+inline Wanted column_or_next(const GemmJob& job, const Part& part, int64_t i, int64_t ahead) {
+  const bool calls = job.caller == this_thread();
+  const int64_t half = ceil_div(job.groups, 2) * job.per_group;
+  const bool first = calls && i - ahead < half && __atomic_load_n(&job.joined, __ATOMIC_RELAXED);
+  const int64_t end = first ? half : job.columns;
+  const bool over = part.end == job.m && part.item.index + 1 == job.items;
+  if (i >= end && over) return column_after(job, calls, i - end);
+  i %= job.columns;  // past the last one: other rows by the same weights
+  const int64_t panels = first_panel(job, i + 1) - first_panel(job, i);
+  return {panels_at(job, part, i, 0), panels * job.k, 1, 0, 0};
+}
+
+// The column `ahead` columns after `i` in the order of the task, or of the next tasks: the lines
+// its panels lie in.
 inline Wanted panels_ahead(const GemmJob& job, const Part& part, int64_t i, int64_t block,
                            int64_t ahead) {
   if (job.w_exact) return {};
@@ -189,24 +215,18 @@ inline Wanted panels_ahead(const GemmJob& job, const Part& part, int64_t i, int6
     const int64_t n1 = least(job.n, first_panel(job, i + 1) * TRACEA_PANEL);
     return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0, 0};
   }
+  if (job.k_blocks == 1) return column_or_next(job, part, i + ahead, ahead);
   for (; ahead > 0; --ahead)
-    if (++i == part.last && job.k_blocks > 1) i = part.first, ++block;
-  if (block >= job.k_blocks) return {};
-  if (i >= job.columns && job.k_blocks == 1) {
-    i -= job.columns;
-    const bool over = part.end == job.m && part.item.index + 1 == job.items;
-    if (over) return column_of(job.ahead, i * job.nv, job.nv);
-  }
-  if (i >= job.columns) return {};
+    if (++i == part.last) i = part.first, ++block;
+  if (i >= job.columns || block >= job.k_blocks) return {};
   const int64_t panels = first_panel(job, i + 1) - first_panel(job, i), k0 = block * job.k_block;
-  const float* from = panels_at(job, part, i, k0);
-  if (job.k_blocks == 1) return {from, panels * job.k, 1, 0, 0};
-  return {from, least(job.k_block, job.k - k0), panels, job.w_panel, 0};
+  return {panels_at(job, part, i, k0), least(job.k_block, job.k - k0), panels, job.w_panel, 0};
 }
 
 // Asks for one line of every page that will be prefetched a column later.  Where that is in memory
 // is then known: prefetches that had to look it up would wait in line, and the loads behind them.
-inline void look_up(const Wanted& later, int64_t b, int64_t blocks) {
+// (gcc 12 drops calls of functions that only prefetch: they seem to have no effect.)
+__attribute__((always_inline)) inline void look_up(const Wanted& later, int64_t b, int64_t blocks) {
   const int64_t pages = ceil_div(later.lines * kAlign, kPage), all = later.segments * pages;
   for (int64_t i = all * b / blocks; i < all * (b + 1) / blocks; ++i)
     __builtin_prefetch(reinterpret_cast<const char*>(later.from + i / pages * later.stride) +
@@ -284,6 +304,7 @@ inline void pack_block(const GemmJob& job, const Part& part, int64_t block) {
 inline void gemm_task(void* usr, size_t index) {
   GemmJob& job = *static_cast<GemmJob*>(usr);
   int64_t task = static_cast<int64_t>(index);
+  if (this_thread() != job.caller) __atomic_store_n(&job.joined, 1, __ATOMIC_RELAXED);
   const int64_t group = task % job.groups, chunk = task / job.groups % job.chunks;
   const int64_t first = task / job.groups / job.chunks * job.per_task;
   const bool scratch = job.slots.bytes > 0;

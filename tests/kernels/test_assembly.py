@@ -1,13 +1,18 @@
-"""Inner loops of matrix product and convolution: multiply-adds, loads, nothing else."""
+"""Inner loops of matrix product and convolution: multiply-adds, loads, nothing else; and what a
+compiler may drop because no result depends on it."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.kernels.assembly import count, inner_loop, spills
-from tracea_graph.kernels.levels import isa_of
+from tests.kernels.conformance import HEADERS
+from tracea_graph.kernels.levels import COMMON_FLAGS, isa_of
 from tracea_graph.kernels.variants import conv_tile, gemm_tile
 
 pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
@@ -81,3 +86,21 @@ def test_exponentials_run_beside_the_sums_they_weigh(rows: int, panels: int) -> 
     assert count("vpermd", loop) == rows
     assert count("vfmadd", loop) == rows * (16 * panels + 4)
     assert not spills(loop)
+
+
+COLUMN = """#include "runtime/gemm.h"
+void column(const tracea::GemmJob& job, const tracea::Part& part) {
+  tracea::gemm_column(job, part, 0, 0);
+}
+"""
+
+
+def test_pages_of_weights_are_looked_up(tmp_path: Path) -> None:
+    source, unit = tmp_path / "column.cpp", tmp_path / "column.o"
+    source.write_text(COLUMN)
+    subprocess.run(
+        ["g++", *COMMON_FLAGS, f"-I{HEADERS}", "-c", str(source), "-o", str(unit)], check=True
+    )
+    command = ["objdump", "-d", "--no-show-raw-insn", str(unit)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"\tprefetcht0 ", text)
