@@ -130,6 +130,15 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("gemm_int16", "const tracea_gemm_tile*"),
             Function("round_int16", "const tracea_round_int16_tile*"),
         ),
+        "conv_int16": (
+            Function("conv_int16", "const tracea_conv_tile*"),
+            Function("image_range", "tracea_image_tile*"),
+            Function("image_round", "tracea_image_tile*"),
+        ),
+        "winograd_int16": (
+            Function("winograd_int16_in", "const tracea_winograd_in_tile*"),
+            Function("winograd_int16_out", "const tracea_winograd_out_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -173,6 +182,9 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gemm_masked_bf16": ("gemm_masked_bf16",),
         "gemm_int16": ("gemm_int16",),
         "round_int16": ("gemm_int16",),
+        "conv_int16": ("conv_int16",),
+        "round_images": ("conv_int16",),
+        "winograd_int16": ("conv_int16", "winograd_int16"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

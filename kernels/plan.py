@@ -80,6 +80,9 @@ OPCODES = MappingProxyType(
                 "gemm_masked_bf16",
                 "gemm_int16",
                 "round_int16",
+                "conv_int16",
+                "round_images",
+                "winograd_int16",
             )
         )
     }

@@ -25,7 +25,8 @@ enum Opcode : int32_t {  // as in plan.py
   kGemmBlocksBf16,
   kGemmMasked, kGemmMaskedBf16,
   kGemmInt16, kRoundInt16,
-  kLastOpcode = kRoundInt16,
+  kConvInt16, kRoundImages, kWinogradInt16,
+  kLastOpcode = kWinogradInt16,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

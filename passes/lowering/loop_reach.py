@@ -75,7 +75,7 @@ def written(call: Call) -> range:
     count = 1
     if call.kernel == "norm":
         count = len(call.views) - 3
-    elif call.kernel == "round_int16":
+    elif call.kernel in ("round_int16", "round_images"):
         count = 2
     elif call.kernel in ("gemm", "gemm_bf16", "gemm_int16", "gemm_blocks", "elementwise"):
         count = len(call.chain.results) if call.chain else call.ints[-1]
