@@ -128,6 +128,15 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("gemm_bf16x2_end", "void"),
             Function("round_bf16x2", "const tracea_round_tile*"),
         ),
+        "conv_int16": (
+            Function("conv_int16", "const tracea_conv_tile*"),
+            Function("image_range", "tracea_image_tile*"),
+            Function("image_round", "tracea_image_tile*"),
+        ),
+        "winograd_int16": (
+            Function("winograd_int16_in", "const tracea_winograd_in_tile*"),
+            Function("winograd_int16_out", "const tracea_winograd_out_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -173,6 +182,9 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "round_int16": ("gemm_int16",),
         "gemm_bf16x2": ("gemm_bf16x2",),
         "round_bf16x2": ("gemm_bf16x2",),
+        "conv_int16": ("conv_int16",),
+        "round_images": ("conv_int16",),
+        "winograd_int16": ("conv_int16", "winograd_int16"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -83,6 +83,9 @@ OPCODES = MappingProxyType(
                 "append",
                 "gemm_bf16x2",
                 "round_bf16x2",
+                "conv_int16",
+                "round_images",
+                "winograd_int16",
             )
         )
     }

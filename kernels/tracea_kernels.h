@@ -123,6 +123,20 @@ typedef struct {
 } tracea_round_int16_tile;
 typedef void (*tracea_round_int16_fn)(const tracea_round_int16_tile*);
 
+// Lines of a blocked value of which only the first `last` lanes of a pixel count; `cols` floats a
+// line, a multiple of 16.  image_range: the largest absolute and, for anything that is not finite,
+// a NaN.  image_round: y = the nearest 16-bit integers to x * times, 0 in the other lanes.
+typedef struct {
+  int64_t rows, cols, last;
+  const float* x;
+  int64_t x_row;
+  int16_t* y;
+  int64_t y_row;
+  float times;
+  float high, spoilt;  // of image_range
+} tracea_image_tile;
+typedef void (*tracea_image_fn)(tracea_image_tile*);
+
 // One elementwise chain over rows x cols.  Operand kinds and steps are compiled in:
 // full and row operands advance by one element per column, col and scalar ones do not.
 typedef struct {
@@ -261,6 +275,7 @@ typedef struct {
   const char *prefetch, *prefetch_end;     // the weights wanted next, panels as in w; may be null
   int32_t prefetch_lines;                  // cache lines per panel to prefetch, every (row, col)
   int32_t y_size, add_size;                // bytes of an element: 4; of the kernels in bf16 also 2
+  const float *x_scale, *w_scale;          // of conv_int16: one number, and 16 * nv
   int64_t tiles;                           // one after another, the same in all but for what is next
   int64_t x_next, y_next, add_next;        // from a tile to the next
 } tracea_conv_tile;
@@ -353,6 +368,7 @@ typedef struct {
   int64_t x_row;
   float* v;
   int64_t plane;
+  float times;  // of winograd_int16_in, whose v is the nearest integers to so many times the inputs
 } tracea_winograd_in_tile;
 typedef void (*tracea_winograd_in_fn)(const tracea_winograd_in_tile*);
 typedef struct {
@@ -452,6 +468,10 @@ typedef struct {
   tracea_gemm_fn gemm_bf16x2;            // as gemm_bf16; upper and lower halves take turns along k
   tracea_gemm_end_fn gemm_bf16x2_end;
   tracea_round_fn round_bf16x2;          // rows of y are twice as long, filled up to whole turns
+  tracea_conv_fn conv_int16;             // lanes are pairs of integers, depth and strides count pairs
+  tracea_image_fn image_range, image_round;
+  tracea_winograd_in_fn winograd_int16_in;   // x is float32; v integers, its plane counts pairs
+  tracea_winograd_out_fn winograd_int16_out;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

@@ -182,6 +182,16 @@ def _winograd_bf16(isa: str) -> Variant:
     return Variant("winograd_bf16", isa, "winograd.cpp.in", "", params, functions, "bf16")
 
 
+def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[Variant, Variant]:
+    """The same on pairs of 16-bit integers, and Winograd's transforms to and from them."""
+    same, functions = _conv(isa, pixels, nv), frozenset({"int16"})
+    return replace(
+        same, op="conv_int16", template="conv_int16.cpp.in", functions=functions, dtype="i16"
+    ), Variant(
+        "winograd_int16", isa, "winograd.cpp.in", "", {"dtype": "int16"}, functions, "i16"
+    )  # fmt: skip
+
+
 def _blocked(isa: str) -> tuple[Variant, ...]:
     """What only moves or joins blocked values, and the convolution of plain ones."""
     turn = frozenset({"transpose"} if isa != "scalar" else ())
@@ -216,6 +226,8 @@ def _recurrent(isa: str, vectors: int, rows: int) -> Variant:
     return Variant("recurrent", isa, "recurrent.cpp.in", tile, params, functions)
 
 
+_BASES = ("scalar", "avx2", "avx512")
+_ALL = (*_BASES, "avx512bf16")
 VARIANTS = (
     _gemm("scalar", 4, 1, 2),
     _gemm("avx2", 6, 1, 2),
@@ -234,16 +246,9 @@ VARIANTS = (
     _gemm_bf16x2("avx512", 8, 3),
     _gemm_bf16x2("avx512bf16", 8, 3),
     _gemm_bf16x2("amxbf16", 32, 2, matrix=True),
-    _norm("scalar", 4),
-    _norm("avx2", 4),
-    _norm("avx512", 4),
-    _norm("avx512bf16", 4),
-    _gather("scalar"),
-    _gather("avx2"),
-    _gather("avx512"),
-    _copy("scalar"),
-    _copy("avx2"),
-    _copy("avx512"),
+    *(_norm(isa, 4) for isa in _ALL),
+    *map(_gather, _BASES),
+    *map(_copy, _BASES),
     _attention("scalar", (4, 1), (1,)),
     _attention("avx2", (6, 4, 2, 1), (1,)),
     _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),
@@ -269,12 +274,12 @@ VARIANTS = (
     _winograd_bf16("avx2"),
     _winograd_bf16("avx512"),
     _winograd_bf16("avx512bf16"),
-    *_blocked("scalar"),
-    *_blocked("avx2"),
-    *_blocked("avx512"),
-    _reduce("scalar"),
-    _reduce("avx2"),
-    _reduce("avx512"),
+    *_convs_int16("scalar", 2, 1),
+    *_convs_int16("avx2", 6, 1),
+    *_convs_int16("avx512", 14, 2),
+    *_convs_int16("avx512bf16", 14, 2),
+    *(variant for isa in _BASES for variant in _blocked(isa)),
+    *map(_reduce, _BASES),
     _softmax("scalar", 2),
     _softmax("avx2", 2),
     _softmax("avx512", 4),
@@ -291,13 +296,8 @@ VARIANTS = (
     *_gemm_masked("scalar", 1, 1),
     *_gemm_masked("avx2", 2, 2),
     *_gemm_masked("avx512", 4, 4),
-    Variant("chain", "scalar", "chain.cpp.in", ""),
-    Variant("chain", "avx2", "chain.cpp.in", ""),
-    Variant("chain", "avx512", "chain.cpp.in", ""),
-    Variant("chain_bf16", "scalar", "chain.cpp.in", "", dtype="bf16"),
-    Variant("chain_bf16", "avx2", "chain.cpp.in", "", dtype="bf16"),
-    Variant("chain_bf16", "avx512", "chain.cpp.in", "", dtype="bf16"),
-    Variant("chain_bf16", "avx512bf16", "chain.cpp.in", "", dtype="bf16"),
+    *(Variant("chain", isa, "chain.cpp.in", "") for isa in _BASES),
+    *(Variant("chain_bf16", isa, "chain.cpp.in", "", dtype="bf16") for isa in _ALL),
 )
 
 

@@ -254,7 +254,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "attention_bf16": _attention, "conv": _conv,
         "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
         "conv_bf16": _conv, "conv_stem_bf16": _conv, "depthwise_bf16": _conv,
-        "winograd_bf16": _winograd,
+        "winograd_bf16": _winograd, "conv_int16": _conv, "winograd_int16": _winograd,
         "recurrent": _recurrent,
         "gemm_masked": _stored, "gemm_masked_bf16": _stored,
     }

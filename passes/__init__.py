@@ -23,6 +23,7 @@ from tracea_graph.passes.convolution import (
     transposed,
 )
 from tracea_graph.passes.convolution.bf16 import ConvInBf16
+from tracea_graph.passes.convolution.int16 import ConvInInt16
 from tracea_graph.passes.movement import embedding, movement, sharing
 from tracea_graph.passes.pointwise import (
     channel_norms,
@@ -193,7 +194,9 @@ def _lower(precision: str) -> tuple[Phase, ...]:
 
 def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
     """Before they are steps of a program, which stores values as its steps read them."""
-    return (Phase("conv-precision", (ConvInBf16(),)),) if precision == "bf16" else ()
+    rounds = Phase("conv-precision", (ConvInBf16(),))
+    integers = Phase("conv-int16", (ConvInInt16(),))
+    return {"bf16": (rounds, integers), "int16": (integers,)}.get(precision, ())
 
 
 def phases(

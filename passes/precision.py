@@ -3,7 +3,8 @@
 bf16            both operands in bf16, sums in float32; attention likewise, its softmax in float32
 bf16-weights    weights in bf16, everything else in float32
 int16           both operands in 16-bit integers with scales: of bf16's speed and eight times as
-                exact.  Products that bf16 is too coarse for are computed so as well
+                exact.  Products and convolutions that bf16 is too coarse for are computed so as
+                well
 bf16x2          both operands as sums of two numbers in bf16: three products in bf16, nearly as
                 exact as float32, and faster than that on matrix tiles
 """
@@ -43,6 +44,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "FALLBACK",
+    "INT16_ERROR",
     "LOWERING",
     "PRODUCT_ERROR",
     "RELIEFS",
@@ -66,14 +68,15 @@ INT16_ERROR = PRODUCT_ERROR / 8
 """The same in 16-bit integers (``ops/int16.py``)."""
 BF16X2_ERROR = PRODUCT_ERROR / 256
 """The same of sums of two numbers in bf16."""
-LOWERING = ("bf16", "bf16-attention", "bf16-conv", "int16", "bf16x2")
+LOWERING = ("bf16", "bf16-attention", "bf16-conv", "int16", "int16-conv", "bf16x2")
 """Rules that change numbers only."""
-FALLBACK = MappingProxyType({"int16": "bf16"})
+FALLBACK = MappingProxyType({"int16": "bf16", "int16-conv": "bf16-conv"})
 """Rules that take what is left without another."""
 RELIEFS = (
     ("bf16",), ("bf16-attention",), ("bf16-conv",),
     ("bf16", "bf16-attention"), ("bf16", "bf16-conv"), ("bf16", "bf16-attention", "bf16-conv"),
-    ("bf16", "bf16-attention", "bf16-conv", "int16", "bf16x2"),
+    ("bf16", "bf16-attention", "bf16-conv", "int16"),
+    ("bf16", "bf16-attention", "bf16-conv", "int16", "int16-conv", "bf16x2"),
 )  # fmt: skip
 """What to do without where all of it is too coarse: what costs least time first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)

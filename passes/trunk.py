@@ -158,9 +158,9 @@ def _steps_of(graph: TileGraph, region: Region) -> Steps | None:
 
 
 def _numbers(graph: TileGraph, region: Region) -> list[str]:
-    """What a region reads and writes, but for constants in bf16."""
-    values = (*region.reads, *region.writes)
-    return [v for v in values if not graph.weight(v) or graph.spec(v).dtype is not DType.BF16]
+    """What a region reads and writes, but for constants in bf16 and in integers."""
+    values, other = (*region.reads, *region.writes), (DType.BF16, DType.I16)
+    return [v for v in values if not graph.weight(v) or graph.spec(v).dtype not in other]
 
 
 def _channels_known(graph: TileGraph, region: Region) -> bool:

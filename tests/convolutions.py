@@ -17,7 +17,13 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.filters import IN_PAIRS, pack_filters, stored_shape
+from tracea_graph.ops.filters import (
+    IN_INT16,
+    IN_PAIRS,
+    pack_filters,
+    pack_int16_filters,
+    stored_shape,
+)
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -26,7 +32,7 @@ from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 
-__all__ = ["ALONE", "BF16", "CASES", "REGIONS", "SIZES", "Case"]
+__all__ = ["ALONE", "BF16", "CASES", "REGIONS", "SIZES", "Bias", "Case", "Filters", "Scales"]
 
 Shape = tuple[Extent, ...]
 SIZES = {"n": 2, "h": 9, "w": 7}
@@ -42,6 +48,18 @@ class Filters:
     @property
     def stored(self) -> Shape:
         return stored_shape(self.layout, self.shape)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Those of filters in integers, which are operand 1."""
+
+    of: Filters
+
+    @property
+    def stored(self) -> Shape:
+        planes = 16 if self.of.layout.startswith("winograd") else 1
+        return (planes * 16 * -(-self.of.shape[0] // 16),)
 
 
 @dataclass(frozen=True)
@@ -65,18 +83,34 @@ class Case:
     @property
     def specs(self) -> list[TensorSpec]:
         shapes = (o if isinstance(o, tuple) else o.stored for o in self.operands)
-        halves = [isinstance(o, Filters) and o.layout in IN_PAIRS for o in self.operands]
-        types = [DType.BF16 if half else DType.F32 for half in halves]
+        types = map(_type, self.operands)
         return [TensorSpec(t, s) for t, s in zip(types, shapes, strict=True)]
 
     def arrays(self, sizes: Mapping[str, int] = SIZES) -> list[np.ndarray]:
         return [_array(o, i, sizes) for i, o in enumerate(self.operands)]
 
 
+def _type(operand: Any) -> DType:
+    if not isinstance(operand, Filters):
+        return DType.F32
+    return (
+        DType.BF16
+        if operand.layout in IN_PAIRS
+        else (DType.I16 if operand.layout in IN_INT16 else DType.F32)
+    )
+
+
 def _array(operand: Any, seed: int, sizes: Mapping[str, int]) -> np.ndarray:
     if isinstance(operand, Filters):
         scale = np.float32(np.prod(operand.shape[1:]) ** -0.5)
-        return pack_filters(normal(*operand.shape, seed=seed) * scale, operand.layout)
+        plain = normal(*operand.shape, seed=seed) * scale
+        if operand.layout in IN_INT16:
+            return pack_int16_filters(plain, operand.layout)[0]
+        return pack_filters(plain, operand.layout)
+    if isinstance(operand, Scales):
+        scale = np.float32(np.prod(operand.of.shape[1:]) ** -0.5)
+        plain = normal(*operand.of.shape, seed=1) * scale
+        return pack_int16_filters(plain, operand.of.layout)[1]
     if isinstance(operand, Bias):
         values = normal(operand.count, seed=seed)
         return np.pad(values, (0, operand.stored[0] - operand.count))
@@ -97,7 +131,9 @@ def conv(
     params = ConvParams(c, o, over, groups, layout, bias, epilogue, layout in IN_PAIRS)
     data: Shape = x or ("n", c, *("h", "w", 5)[: over.rank])
     offsets = (Bias(o) if params.in_blocks else (o,),) if bias else ()
-    return Case(params, (data, Filters(params.shape, layout), *offsets, *extra))
+    stored = Filters(params.shape, layout)
+    scales = (Scales(stored),) if params.in_int16 else ()
+    return Case(params, (data, stored, *offsets, *extra, *scales))
 
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
@@ -141,6 +177,14 @@ ALONE = {
     "pairs, silu, residual": conv(16, 20, window(1), "pairs", 1, ("n", 20, "h", "w"),
                                   epilogue=SILU_ADD),
     "Winograd in pairs": conv(20, 33, window(3, pads=1), "winograd2_pairs"),
+    "integers": conv(20, 33, window(3, 2, pads=1), "int16"),
+    "integers, channels that are no pairs": conv(19, 24, window(1), "int16", bias=False),
+    "integers, groups of blocks": conv(32, 64, window(5, pads=2), "int16", 2),
+    "integers, residual, relu": conv(16, 20, window(1), "int16", 1, ("n", 20, "h", "w"),
+                                     epilogue=ADD_RELU),
+    "integers, silu, residual": conv(16, 20, window(1), "int16", 1, ("n", 20, "h", "w"),
+                                     epilogue=SILU_ADD),
+    "Winograd in integers": conv(20, 33, window(3, pads=1), "winograd2_int16", epilogue=RELU),
     "groups of blocks": conv(32, 64, window(3, pads=1), "blocked", 2),
     "over one axis": conv(20, 16, window((3,), pads=1)),
     "stem": conv(3, 24, window(3, stride=2, pads=(0, 0, 1, 1)), "stem"),

@@ -27,6 +27,7 @@ from tracea_graph.ops.gemm import (
     unpack_blocks,
     unpack_split,
 )
+from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Program, View
@@ -113,7 +114,7 @@ def written(call: Call) -> Sequence[View | None]:
         return call.views[5:]
     if call.kernel == "norm":
         return call.views[3:]
-    if call.kernel == "round_int16":
+    if call.kernel in ("round_int16", "round_images"):
         return call.views[1:]
     return call.views[-len(call.chain.results) if call.chain else -1 :]
 
@@ -398,6 +399,19 @@ def finish_conv(call: Call, acc: Array, rest: list[Any], last: int) -> None:
     clear(y, sides)[...] = result
 
 
+def round_images(call: Call, views: list[Any]) -> None:
+    x, y, scale = views
+    whole, scale[...] = _images(blocked(x, call.ints[0]))
+    if y is not None:
+        fill(y, whole, call.ints[1:])
+        y[np.isnan(y)] = 0  # integers are never NaN
+
+
+def _images(x: Array) -> tuple[Array, Array]:
+    whole, scale = rounded_images(x)
+    return whole.astype(np.float64), scale
+
+
 def in_float(w: Array) -> Array:
     """Blocked filters, or planes of them; those in bf16 hold two input channels together."""
     if w.shape[-1] != 2:
@@ -411,6 +425,11 @@ def conv(call: Call, views: list[Any]) -> None:
     *steps, groups, last_out, last_in = call.ints[:7]
     o, (i, kh, kw) = rest[-1].shape[1], w.shape[1:4]
     inside = blocked(x, last_in)
+    if call.kernel == "conv_int16":
+        add, images, scale, *rest = rest
+        rest = [add, *rest]
+        inside = inside * images.reshape(-1, 1, 1, 1)
+        w = w * scale.reshape(o, 1, 1, 1, 1, 16, 1)
     count = o * 16 - 16 + last_out
     sums = []
     for image, own in enumerate(np.split(w, max(1, w.shape[0] // o))):
@@ -449,6 +468,13 @@ def winograd(call: Call, views: list[Any]) -> None:
     m, last_out, last_in = call.ints[:3]
     inside = blocked(x, last_in)
     o, i = w.shape[1] * 16 - 16 + last_out, inside.shape[1]
+    if call.kernel == "winograd_int16":
+        add, images, scale, *rest = rest
+        rest = [add, *rest]
+        whole, each = _images(inside)
+        np.testing.assert_array_equal(images, each)
+        inside = whole * images.reshape(-1, 1, 1, 1)
+        w = w * (scale / 4).reshape(*w.shape[:2], 1, 1, 16, 1)
     plain = unpack_filters(in_float(w), f"winograd{m}", (o, i, 3, 3))
     finish_conv(call, _biased(convolve(inside, plain, (1, 1, 1, 1), 1), bias), rest, last_out)
 
@@ -622,6 +648,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd, "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
+        "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
         "reduce": reduce, "softmax": softmax, "channel_norm": channel_norm,
         "copy": copy, "recurrent": recurrent,
     }

@@ -32,8 +32,9 @@ INLINE const float* at(const char* base, const Steps& s, int i) {
   }
 }
 
+//% set sums, sum = ("vi", "whole") if dtype == "int16" else ("vf", "c")
 template <class STEP, int A, int B, int NV>
-INLINE void multiply(vf (&c)[A + B][NV * P], const char* a, const char* b, const Steps& s,
+INLINE void multiply(${sums} (&c)[A + B][NV * P], const char* a, const char* b, const Steps& s,
                      const float* w, int64_t w_panel) {
   vf row[NV * P];
   load_row<NV>(row, w, w_panel);
@@ -77,6 +78,18 @@ INLINE void store_rounded(const vf (&c)[A + B][NV * P], const Outputs& o) {
 }
 //% endif
 
+//% if dtype == "int16"
+// Sums of integers times their scales, and the bias.
+template <int N, int NV>
+INLINE void scale(vf (&c)[N][NV * P], const tracea_conv_tile& t) {
+  const vf x = set1(*t.x_scale);
+  UNROLL for (int j = 0; j < NV * P; j++) {
+    const vf w = load(t.w_scale + j * W), start = start_of(t.bias ? t.bias + j * W : nullptr);
+    UNROLL for (int i = 0; i < N; i++) c[i][j] = fma(c[i][j] * x, w, start);
+  }
+}
+//% endif
+
 // Asks for the lines of outputs, or of what is added to them, long before they are needed.
 template <int A, int B, int NV, int LANES>
 INLINE void expect(const float* base, int64_t line, int64_t panel) {
@@ -94,7 +107,9 @@ void tile(const tracea_conv_tile* t) {
   Outputs run = {t->y, two ? t->y_line : A * y_lanes, t->y_panel,
                  t->add, two ? t->add_line : A * add_lanes, t->add_panel};
   const bool continues = t->part & TRACEA_CONV_CONTINUES, stops = t->part & TRACEA_CONV_STOPS;
+  //% if dtype != "int16"
   const float* const bias = t->bias;
+  //% endif
   const int64_t step = opaque(t->x_step * F), next = opaque(t->x_depth * F);
   const Steps s = {step, opaque(step * 3), opaque(step * 5)};
   const int64_t second = two ? t->x_line * F : A * step, w_panel = t->w_panel;
@@ -116,6 +131,11 @@ void tile(const tracea_conv_tile* t) {
     const auto y_at = [&](int i, int j) __attribute__((always_inline)) {
       return run_at<A, PANEL>(o.y, o.y_line, i) + j / P * o.y_panel + j % P * W;
     };
+    //% if dtype == "int16"
+    vi whole[A + B][NV * P];
+    UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      whole[i][j] = vi{};
+    //% else
     vf c[A + B][NV * P];
     if (continues) {
       UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
@@ -126,6 +146,7 @@ void tile(const tracea_conv_tile* t) {
         UNROLL for (int i = 0; i < A + B; i++) c[i][j] = start;
       }
     }
+    //% endif
     //% if dtype == "bf16"
     if (o.add && t->add_size == 2) expect<A, B, NV, HALF>(o.add, o.add_line, o.add_panel);
     if (t->y_size == 2) expect<A, B, NV, HALF>(o.y, o.y_line, o.y_panel);
@@ -152,12 +173,12 @@ void tile(const tracea_conv_tile* t) {
         __builtin_prefetch(soon, 0, 3);
         __builtin_prefetch(soon + step, 0, 3);
         soon += 2 * step;
-        multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
+        multiply<STEP, A, B, NV>(${sum}, a, b, s, tap, w_panel);
         a += next, b += next;
-        multiply<STEP, A, B, NV>(c, a, b, s, tap + PANEL, w_panel);
+        multiply<STEP, A, B, NV>(${sum}, a, b, s, tap + PANEL, w_panel);
         a += next, b += next, tap += 2 * PANEL;
       }
-      if (k) multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
+      if (k) multiply<STEP, A, B, NV>(${sum}, a, b, s, tap, w_panel);
       if (--col) {
         x += x_col, w += w_tap;
       } else if (col = cols, --row) {
@@ -168,6 +189,15 @@ void tile(const tracea_conv_tile* t) {
       }
     }
 
+    //% if dtype == "int16"
+    vf c[A + B][NV * P];
+    UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      c[i][j] = to_float(whole[i][j]);
+    if (continues)
+      UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+        c[i][j] = c[i][j] + load(y_at(i, j));
+    if (!stops) scale<A + B, NV>(c, *opaque(t));
+    //% endif
     if (!stops) {
       if (o.add) {
         //% if dtype == "bf16"

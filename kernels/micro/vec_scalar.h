@@ -149,9 +149,9 @@ INLINE vi dot_int16(vf a, vf b, vi c) {
   return (vi)((vu)c + low + high);
 }
 
-// The nearest whole number below 2^22, ties to even: the sum with 1.5 * 2^23 has no fraction.
+// The nearest whole number below 2^22, ties to even: the sum with 1.5 * 2^23 ends in it.
 INLINE void store_int16(int16_t* p, vf v, int64_t = 1) {
-  *p = (int16_t)to_int((v + 12582912.0f) - 12582912.0f);
+  *p = (int16_t)(uint16_t)bits(v + 12582912.0f);
 }
 //% endif
 //% if "halves" in needs

@@ -18,7 +18,9 @@ inline bool blocked(const Box& box) {
          (box.dims[3] <= 1 || box.strides[3] == kLanes);
 }
 
-inline int64_t lanes_of(int32_t type) { return type == ORT_BF16 ? kLanes / 2 : kLanes; }
+inline int64_t lanes_of(int32_t type) {
+  return type == ORT_BF16 || type == ORT_I16 ? kLanes / 2 : kLanes;
+}
 
 // Strides of a blocked value, in steps of 32 bits; false where one falls between two.
 inline bool steps_of(const Box& box, int64_t lanes, int64_t (&out)[4]) {
@@ -161,23 +163,26 @@ struct Finish {
 struct ConvTypes {
   int32_t x_rank, w_rank, x = ORT_F32, w = ORT_F32;
   bool rounds = false;
+  bool scaled = false;  // views 4 and 5 are the scales of images and of filters
 };
 
-// The views of a convolution: x, w, bias, add, extras, y.
+// The views of a convolution: x, w, bias, add, of integers the scales, extras, y.
 inline bool check_finish(Signature& call, int32_t ints, const ConvTypes& types) {
   const tracea_chain_type* chain = call.chain();
   const int32_t extra = chain ? chain->operands - 1 : 0;
-  if (!call.counts(ints, 2, 5 + extra)) return false;
+  const int32_t fixed = types.scaled ? 6 : 4;
+  if (!call.counts(ints, 2, fixed + 1 + extra)) return false;
   const auto type = [&](int32_t i) {
     return types.rounds && !call.lacks(i) && call.type(i) == ORT_BF16 ? ORT_BF16 : ORT_F32;
   };
-  const int32_t y = 4 + extra;
+  const int32_t y = fixed + extra;
   if (chain && (chain->operands < 1 || chain->kind[0] != TRACEA_FULL ||
                 chain->type[0] != ORT_F32 || chain->results != 1 || chain->result[0] != type(y)))
     return call.fail("a chain that does not turn the sum into one result of its type");
   bool ok = call.reads(0, types.x_rank, types.x) && call.reads(1, types.w_rank, types.w) &&
-            call.may_read(2, 1) && call.may_read(3, 5, type(3));
-  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(4 + i, 5, chain->type[i + 1]);
+            call.may_read(2, 1) && call.may_read(3, 5, type(3)) &&
+            (!types.scaled || (call.reads(4, 1) && call.reads(5, 1)));
+  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(fixed + i, 5, chain->type[i + 1]);
   return ok && call.writes(y, 5, type(y)) && check_halo(call, ints - 4);
 }
 
@@ -192,18 +197,30 @@ inline bool lies_blocked(const Box& box, uint8_t kind, const Canvas& y) {
          (y.width <= 1 || kind != TRACEA_FULL || box.strides[3] == kLanes);
 }
 
+inline bool in_integers(const Call& call) {
+  return call.opcode == kConvInt16 || call.opcode == kWinogradInt16;
+}
+
+// Whether the scales of integers are one for each image, and `per_filter` for each filter.
+inline bool scales_fit(const Box& images, const Box& filters, const Box& y, int64_t per_filter) {
+  return images.is(y.dims[0]) && (y.dims[0] <= 1 || images.strides[0] == 1) &&
+         filters.dims[0] % (kLanes * per_filter) == 0 &&
+         filters.dims[0] / (kLanes * per_filter) == y.dims[1] && filters.strides[0] == 1;
+}
+
 // Fills `out` from the views; false if they do not fit each other, or the bias its blocks.
 inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* out) {
   out->type = call.chain_type();
   out->chain = out->type ? run.host.isa->chain[call.chain] : nullptr;
   out->add = views[3].data ? &views[3] : nullptr;
   out->add_lanes = lanes_of(call.views[3].type);
-  out->extra = &views[4];
+  const int32_t fixed = in_integers(call) ? 6 : 4;
+  out->extra = &views[fixed];
   out->lo = static_cast<float>(call.floats[0]), out->hi = static_cast<float>(call.floats[1]);
   const int32_t extra = out->type ? out->type->operands - 1 : 0;
-  const Box &y = views[4 + extra], &bias = views[2];
+  const Box &y = views[fixed + extra], &bias = views[2];
   bool ok = open_canvas(y, call.ints + call.int_count - 4, &out->canvas,
-                        call.views[4 + extra].type);
+                        call.views[fixed + extra].type);
   ok = ok && (!bias.data || (bias.dims[0] / kLanes == y.dims[1] && bias.dims[0] % kLanes == 0 &&
                              bias.strides[0] == 1));
   ok = ok && (!out->add || (lies_blocked(*out->add, TRACEA_FULL, out->canvas) &&

@@ -22,8 +22,13 @@ inline ConvCut choose_cut(const Call& call, int64_t images) {
   return {};
 }
 
+// Input blocks whose sums of integers fit 32 bits, as in ops/int16.py.
+constexpr int64_t kWholeRun = 256;
+inline int64_t whole_blocks(int64_t taps) { return most(1, kWholeRun / kLanes / most(taps, 1)); }
+
 struct ConvJob {
   tracea_conv_fn conv;
+  const float *x_scales, *w_scales;  // of integers; else null
   tracea_conv_tile tap;  // strides and counts every tile shares
   Finish finish;
   const Box* x;
@@ -107,6 +112,7 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
   tile.nv = static_cast<int32_t>(c.count);
   tile.bias = job.bias ? job.bias + c.first * kLanes : nullptr;
   tile.lo = job.finish.lo, tile.hi = job.finish.hi;
+  if (job.x_scales) tile.x_scale = job.x_scales + n, tile.w_scale = job.w_scales + c.first * kLanes;
   for (int64_t block = 0; block < blocks; block += job.part) {
     const int64_t count = least(job.part, blocks - block);
     const bool last = block + count == blocks;
@@ -160,6 +166,10 @@ inline bool check_conv_bf16(Signature& call) {
          (call.integer(6) % 2 == 0 || call.fail("a pair of which one channel is missing"));
 }
 
+inline bool check_conv_int16(Signature& call) {
+  return check_conv_of(call, {5, 7, ORT_I16, ORT_I16, false, true});
+}
+
 // Whether lines of x, y and every operand follow each other without a gap.
 inline bool joins_lines(const Box& x, const Finish& finish) {
   const Canvas& y = finish.canvas;
@@ -190,6 +200,7 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
   const int64_t part = cut.part ? least(cut.part, tap.blocks) : most(1, kPanelBytes / panel);
   job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
   if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
+  if (job.x_scales) job.part = whole_blocks(tap.rows * tap.cols);
 
   const int64_t tiles = job.units * job.across;
   const int64_t input = tap.blocks * job.groups * job.height * stride_h * job.width * tap.x_step *
@@ -229,18 +240,21 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   job.height = y.height, job.width = y.width;
   if (job.images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
   const int64_t inputs = w.dims[1], rows = w.dims[2], cols = w.dims[3];
-  const bool pairs = call.views[0].type == ORT_BF16;
+  const bool whole = in_integers(call), pairs = whole || call.views[0].type == ORT_BF16;
   const int64_t lanes = lanes_of(call.views[0].type);
   const int32_t rank = pairs ? 7 : 6;
   const bool each = w.dims[0] % job.blocks == 0 && w.dims[0] / job.blocks == job.images;
   if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || empty(w, rank) ||
       !dense_from(w, 0, rank) || (!w.is(job.blocks) && !each) || w.dims[4] != lanes ||
       w.dims[5] != kLanes || (pairs && w.dims[6] != 2) || job.blocks % job.groups ||
+      (whole && (!w.is(job.blocks) || !scales_fit(views[4], views[5], *y.box, 1))) ||
       x.dims[0] != job.images || x.dims[1] % job.groups || x.dims[1] / job.groups != inputs ||
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
       x.dims[3] < reach(y.width, stride_w, cols, dilation_w))
     return misfit(run, "conv");
-  job.conv = pairs ? run.host.isa->conv_bf16 : run.host.isa->conv;
+  job.conv = whole ? run.host.isa->conv_int16
+             : pairs ? run.host.isa->conv_bf16 : run.host.isa->conv;
+  if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;
   job.per_group = job.blocks / job.groups;
@@ -249,7 +263,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   job.x_step_row = stride_h * steps[2];
   tracea_conv_tile& tap = job.tap;
   tap.blocks = inputs, tap.rows = rows, tap.cols = cols;
-  tap.depth = lanes, tap.last = job.groups > 1 ? lanes : call.ints[6] * lanes / kLanes;
+  tap.depth = lanes, tap.last = job.groups > 1 ? lanes : ceil_div(call.ints[6] * lanes, kLanes);
   tap.x_block = steps[1], tap.x_row = dilation_h * steps[2];
   tap.x_col = dilation_w * lanes, tap.x_depth = 1;
   tap.x_step = stride_w * lanes, tap.x_line = job.x_step_row;

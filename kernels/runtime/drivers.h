@@ -14,6 +14,7 @@
 #include "runtime/gemm.h"
 #include "runtime/gemm_blocks.h"
 #include "runtime/gemm_masked.h"
+#include "runtime/images.h"
 #include "runtime/pool.h"
 #include "runtime/recurrent.h"
 #include "runtime/reduce.h"
@@ -33,6 +34,9 @@ struct KernelDriver {
 };
 
 constexpr auto holds_conv = [](const tracea_isa_table& t) { return t.conv != nullptr; };
+constexpr auto holds_conv_int16 = [](const tracea_isa_table& t) {
+  return t.conv_int16 != nullptr;
+};
 constexpr auto holds_conv_bf16 = [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; };
 constexpr auto holds_pool = [](const tracea_isa_table& t) { return t.pool != nullptr; };
 constexpr auto holds_block = [](const tracea_isa_table& t) { return t.unblock != nullptr; };
@@ -100,6 +104,10 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.gemm_bf16x2 != nullptr; }},
     {"round_bf16x2", check_round, run_round_bf16x2,
      [](const tracea_isa_table& t) { return t.round_bf16x2 != nullptr; }},
+    {"conv_int16", check_conv_int16, run_conv, holds_conv_int16},
+    {"round_images", check_round_images, run_round_images, holds_conv_int16},
+    {"winograd_int16", check_winograd_int16, run_winograd,
+     [](const tracea_isa_table& t) { return t.conv_int16 && t.winograd_int16_out; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

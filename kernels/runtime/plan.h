@@ -27,7 +27,8 @@ enum Opcode : int32_t {  // as in plan.py
   kGemmInt16, kRoundInt16,
   kAppend,
   kGemmBf16x2, kRoundBf16x2,
-  kLastOpcode = kRoundBf16x2,
+  kConvInt16, kRoundImages, kWinogradInt16,
+  kLastOpcode = kWinogradInt16,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

@@ -20,6 +20,7 @@ struct WinogradJob {
   Finish finish;
   const Box *x, *w;
   int64_t lanes, x_strides[4];        // of x and its transform
+  const float *x_scales, *w_scales;   // of integers; else null
   const float* bias;
   int64_t m, side, planes;            // outputs and inputs along a tile; planes = side^2
   int64_t inputs, outputs, last;      // blocks; channels of the last input block
@@ -40,6 +41,10 @@ inline WinogradBand band_of(const WinogradJob& job, int64_t n, int64_t band, int
   return {n, row, rows, rows * job.across, v, v + job.planes * job.in_plane};
 }
 
+// A transformed input is up to four times as large as the largest one, which `scale` times LIMIT
+// is; filters' scales make up for it (ops/int16.py).
+inline float transform_times(float scale) { return scale > 0.0f ? 0.25f / scale : 0.0f; }
+
 inline void winograd_before(const WinogradJob& job, const WinogradBand& at, int64_t block) {
   const int64_t* s = job.x_strides;
   tracea_winograd_in_tile tile = {};
@@ -48,12 +53,26 @@ inline void winograd_before(const WinogradJob& job, const WinogradBand& at, int6
   tile.cols = job.x->dims[3];
   tile.x_row = s[2];
   tile.plane = job.in_plane;
+  if (job.x_scales) tile.times = transform_times(job.x_scales[at.n]);
   for (int64_t r = 0; r < at.rows; ++r) {
     const int64_t row = (at.row + r) * job.m;
     tile.rows = job.x->dims[2] - row;
     tile.x = job.x->f32() + at.n * s[0] + block * s[1] + row * s[2];
     tile.v = at.v + (block * at.tiles + r * job.across) * job.lanes;
     job.in(&tile);
+  }
+}
+
+// The whole sum of some tiles; of integers in parts that fit 32 bits.
+inline void winograd_parts(const WinogradJob& job, tracea_conv_tile tile) {
+  const int64_t part = job.x_scales ? whole_blocks(1) : job.inputs, depth = tile.last;
+  for (int64_t block = 0; block < job.inputs; block += part) {
+    const bool last = block + part >= job.inputs;
+    tile.blocks = least(part, job.inputs - block);
+    tile.last = last ? depth : tile.depth;
+    tile.part = (block ? TRACEA_CONV_CONTINUES : 0) | (last ? 0 : TRACEA_CONV_STOPS);
+    job.conv(&tile);
+    tile.x += part * tile.x_block, tile.w += part * tile.w_block;
   }
 }
 
@@ -66,7 +85,7 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, in
   const int64_t pieces = ceil_div(at.tiles, job.conv_pixels);
   tracea_conv_tile tile = {};
   tile.blocks = job.inputs, tile.rows = tile.cols = 1;
-  tile.depth = lanes, tile.last = job.last * lanes / kLanes;
+  tile.depth = lanes, tile.last = ceil_div(job.last * lanes, kLanes);
   tile.x_block = at.tiles * lanes, tile.x_depth = 1, tile.x_step = lanes;
   tile.w = job.w->f32() + (plane * job.outputs + first) * panel;
   tile.w_block = tile.w_row = lanes * kLanes, tile.w_panel = panel;
@@ -75,6 +94,10 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, in
   tile.lines = 1, tile.nv = static_cast<int32_t>(end - first);
   const int64_t narrow = at.tiles / pieces, wider = at.tiles % pieces;
   const char* soon = reinterpret_cast<const char*>(tile.w + tile.nv * panel);
+  if (job.x_scales) {
+    tile.x_scale = job.x_scales + at.n;
+    tile.w_scale = job.w_scales + (plane * job.outputs + first) * kLanes;
+  }
   const int64_t wanted = at.row ? 0 : panel / kLanes;
   tile.prefetch_lines = static_cast<int32_t>(ceil_div(lanes, pieces));
   tile.prefetch_end = soon + wanted * kAlign;
@@ -87,7 +110,7 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, in
     tile.x = at.v + plane * job.in_plane + begin * lanes;
     tile.y = at.product + plane * job.out_plane + (first * at.tiles + begin) * kLanes;
     tile.prefetch = soon + least(i * tile.prefetch_lines * job.inputs, wanted) * kAlign;
-    job.conv(&tile);
+    winograd_parts(job, tile);
   }
 }
 
@@ -184,6 +207,11 @@ inline bool check_winograd_bf16(Signature& call) {
          (call.integer(2) % 2 == 0 || call.fail("a pair of which one channel is missing"));
 }
 
+inline bool check_winograd_int16(Signature& call) {
+  return check_winograd_of(call, {5, 6, ORT_F32, ORT_I16, false, true}) &&
+         (call.integer(0) == 2 || call.fail("integers for four outputs a side"));
+}
+
 inline bool winograd_shapes(Run& run, const Call& call, const Box* views, WinogradJob& job) {
   const Box &x = views[0], &w = views[1];
   const Canvas& y = job.finish.canvas;
@@ -192,9 +220,11 @@ inline bool winograd_shapes(Run& run, const Call& call, const Box* views, Winogr
   job.inputs = x.dims[1], job.outputs = y.box->dims[1];
   const bool pairs = job.lanes != kLanes;
   const int32_t rank = pairs ? 6 : 5;
-  return (blocked(x) && steps_of(x, job.lanes, job.x_strides) && w.is(job.planes, job.outputs) &&
+  const int64_t lanes = lanes_of(call.views[0].type);  // of x itself: float32 where w is integers
+  return (blocked(x) && steps_of(x, lanes, job.x_strides) && w.is(job.planes, job.outputs) &&
           !empty(w, rank) && dense_from(w, 0, rank) && w.dims[2] == job.inputs &&
           w.dims[3] == job.lanes && w.dims[4] == kLanes && (!pairs || w.dims[5] == 2) &&
+          (!in_integers(call) || scales_fit(views[4], views[5], *y.box, job.planes)) &&
           x.dims[0] == y.box->dims[0] && x.dims[2] >= y.height + 2 && x.dims[3] >= y.width + 2) ||
          misfit(run, "winograd");
 }
@@ -204,13 +234,18 @@ inline bool run_winograd(Run& run, const Call& call, const Box* views) {
   if (!open_finish(run, call, views, &job.finish)) return misfit(run, "winograd");
   const Canvas& y = job.finish.canvas;
   if (empty(*y.box, 5) || y.height == 0 || y.width == 0) return true;
-  job.lanes = lanes_of(call.views[0].type);
+  const bool whole = in_integers(call);
+  job.lanes = lanes_of(call.views[1].type);
   if (!winograd_shapes(run, call, views, job)) return false;
   const tracea_isa_table& isa = *run.host.isa;
   const bool pairs = job.lanes != kLanes;
   job.in = pairs ? isa.winograd_bf16_in : isa.winograd_in;
   job.out = pairs ? isa.winograd_bf16_out : isa.winograd_out;
   job.conv = pairs ? isa.conv_bf16 : isa.conv;
+  if (whole) {
+    job.in = isa.winograd_int16_in, job.out = isa.winograd_int16_out, job.conv = isa.conv_int16;
+    job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
+  }
   job.conv_pixels = isa.conv_pixels, job.conv_nv = isa.conv_nv;
   job.x = &views[0], job.w = &views[1];
   job.bias = views[2].data ? views[2].f32() : nullptr;

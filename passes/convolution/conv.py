@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import IN_PAIRS, WINOGRAD
+from tracea_graph.ops.filters import IN_INT16, IN_PAIRS, WINOGRAD
 from tracea_graph.passes.convolution.filters import (
     layout_for,
     pack_weight,
@@ -216,7 +216,7 @@ class TransformFilters:
         if not params.transformable or params.filters <= _FEW or weight is None:
             return
         for layout in WINOGRAD:
-            if layout in IN_PAIRS:
+            if layout in IN_PAIRS or layout in IN_INT16:
                 continue
             filters = transformed(weight, params, layout, graph.opset)
             operands = (region.operands[0], filters.name, *region.operands[2:])

@@ -16,7 +16,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
 from tracea_graph.ops.resize import COORDINATES, ResizeParams
 from tracea_graph.ops.windows import Window
-from tracea_graph.passes.lowering.blocked import last_block
+from tracea_graph.passes.lowering.blocked import Blocked, last_block
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.passes.lowering.layout import halo_of
 from tracea_graph.passes.lowering.scaling import Scaled, scale_filters
@@ -58,30 +58,39 @@ def _blocked(
     rounds = home.dtype is DType.BF16
     if chain and rounds:
         chain = replace(chain, stores=(home.dtype,))
-    steps = (*window.strides, *window.dilations)
+    steps, scales = (*window.strides, *window.dilations), list[View]()
     if p.layout == "stem":
         kernel, read = "conv_stem_bf16" if rounds else "conv_stem", four(v.view(x))
         ints = (*steps, *halo_of(window), *last, *home.halo)
     else:
-        source_of = v.block_in_bf16 if p.in_bf16 else v.block
-        block = source_of(scaled.source if scaled else x)
+        block, each = _read(v, p, scaled.source if scaled else x)
         kernel, read = "conv", block.view(halo_of(window))
+        scales = [each.view, v.slot(operands[-1]).view] if each else []
         ints = (*steps, p.groups, *last, last_block(p.channels), *home.halo)
     if p.layout in WINOGRAD:
         kernel = "winograd"
         ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
     if p.layout == "depthwise":
         kernel, ints = "depthwise", (*steps, *last, *home.halo)
-    if p.in_bf16:
-        kernel = f"{kernel}_bf16"
+    if p.in_bf16 or p.in_int16:
+        kernel = f"{kernel}_{'bf16' if p.in_bf16 else 'int16'}"
     weight = View(v.slot(w).buffer, source, dense_strides(source))
     if scaled is not None:
         weight = scale_filters(v, p, w, x, scaled.scale)
     v.w.call(
-        kernel, read, weight, v.slot(bias).view if bias is not None else None, add, *views,
-        home.whole, ints=ints, floats=(finish.low, finish.high), chain=chain,
+        kernel, read, weight, v.slot(bias).view if bias is not None else None, add, *scales,
+        *views, home.whole, ints=ints, floats=(finish.low, finish.high), chain=chain,
     )  # fmt: skip
     v.blocks[result] = home
+
+
+def _read(v: Values, p: ConvParams, value: int) -> tuple[Blocked, Slot | None]:
+    """What a convolution reads, and of integers the scales of its images."""
+    if p.layout == "int16":
+        return v.block_in_int16(value)
+    if p.in_int16:
+        return v.block(value), v.image_scales(value)
+    return v.block_in_bf16(value) if p.in_bf16 else v.block(value), None
 
 
 def _added(

@@ -58,6 +58,8 @@ class Values:
     homes: dict[int, Blocked] = field(default_factory=dict)
     padded: dict[int, Slot] = field(default_factory=dict)
     halves: dict[int, Blocked] = field(default_factory=dict)
+    whole: dict[int, Blocked] = field(default_factory=dict)
+    scales: dict[int, Slot] = field(default_factory=dict)
     dealt: dict[int, Deal] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
@@ -119,15 +121,39 @@ class Values:
         if source.dtype is DType.BF16:
             return source
         if value not in self.halves:
-            half = dataclasses.replace(
-                source, room=blocks(source.channels), first=0, dtype=DType.BF16
-            )
-            slot = self.w.temp(TensorSpec(DType.BF16, (half.count,)))
-            half = dataclasses.replace(half, buffer=slot.buffer)
+            half = self._like(source, DType.BF16)
             chain = dataclasses.replace(IDENTITY, stores=(DType.BF16,))
             self.w.call("elementwise", source.whole, half.whole, chain=chain)
             self.halves[value] = half
         return self.halves[value]
+
+    def block_in_int16(self, value: int) -> tuple[Blocked, Slot]:
+        """The value in blocks, in 16-bit integers, and the scales of its images."""
+        source = self.block(value)
+        if value not in self.whole:
+            made = self._like(source, DType.I16)
+            self.scales[value] = self._round_images(source, made)
+            self.whole[value] = made
+        return self.whole[value], self.scales[value]
+
+    def image_scales(self, value: int) -> Slot:
+        """The scales of a blocked value's images in integers."""
+        if value not in self.scales:
+            self.scales[value] = self._round_images(self.block(value), None)
+        return self.scales[value]
+
+    def _round_images(self, source: Blocked, made: Blocked | None) -> Slot:
+        scale = self.w.temp(TensorSpec(DType.F32, (source.batch,)))
+        ints = (last_block(source.channels), *(made.halo if made else (0, 0, 0, 0)))
+        whole = made.whole if made else None
+        self.w.call("round_images", source.view(), whole, scale.view, ints=ints)
+        return scale
+
+    def _like(self, source: Blocked, dtype: DType) -> Blocked:
+        """Room for the same value in another type."""
+        made = dataclasses.replace(source, room=blocks(source.channels), first=0, dtype=dtype)
+        slot = self.w.temp(TensorSpec(dtype, (made.count,)))
+        return dataclasses.replace(made, buffer=slot.buffer)
 
     def block_into(self, value: int, place: Blocked) -> None:
         """Write a plain value into blocks."""

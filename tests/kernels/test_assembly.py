@@ -62,6 +62,16 @@ def test_convolutions_keep_their_accumulators_in_registers(level: str, fewer: in
     assert not spills(loop)
 
 
+@pytest.mark.parametrize(("level", "product"), [("avx512bf16", "vpdpwssd"), ("avx2", "vpmaddwd")])
+def test_convolutions_of_integers_keep_their_sums_in_registers(level: str, product: str) -> None:
+    pixels, nv = conv_tile(level)
+    sums = STEPS * pixels * nv * 16 // isa_of(level).width
+    name = f"tile<.*Whole, {pixels // 2}, {pixels // 2}, {nv}>"
+    loop = inner_loop("conv_int16", level, name, sums, product)
+    assert count(product, loop) == sums
+    assert not spills(loop)
+
+
 @pytest.mark.parametrize(("level", "width"), [("avx2", 7), ("avx512", 14)])
 @pytest.mark.parametrize(("cols", "step"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (7, 2)])
 def test_depthwise_keeps_its_sums_in_registers(

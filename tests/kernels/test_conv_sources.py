@@ -21,6 +21,8 @@ KERNELS = (
     "conv_bf16",
     "depthwise_bf16",
     "winograd_bf16",
+    "conv_int16",
+    "winograd_int16",
 )
 
 

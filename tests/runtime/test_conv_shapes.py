@@ -1,8 +1,8 @@
 """Every class of convolution by every layout that takes it, as whole programs of symbolic sizes.
 
 Kernels 1 to 11, strides and dilations 1 to 3, one group, four, or one per channel, channels that
-fill blocks and that do not, sizes 1 to 17 and primes, uneven padding; in float32 and in bf16.  A
-sample runs by default, all of them with ``-m slow``.
+fill blocks and that do not, sizes 1 to 17 and primes, uneven padding; float32, bf16 and integers.
+A sample runs by default, all of them with ``-m slow``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from convolutions import Bias, Filters
+from convolutions import Bias, Filters, Scales
 from convolutions import Case as Operation
 from graphs import normal
 from runtime.answers import Answers, assert_threads_agree
@@ -22,7 +22,7 @@ from runtime.support import Case
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK, IN_PAIRS
+from tracea_graph.ops.filters import BLOCK, IN_INT16, IN_PAIRS
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
@@ -31,16 +31,19 @@ CALLS = (
     "conv", "conv_stem", "depthwise", "winograd", "conv_plain", "block", "unblock", "elementwise",
     "halo", "gemm", "copy",
 )  # fmt: skip
-BF16_CALLS = (*CALLS, "conv_bf16", "depthwise_bf16", "winograd_bf16")
+LOW_CALLS = (
+    *CALLS, "conv_bf16", "depthwise_bf16", "winograd_bf16", "conv_int16", "winograd_int16",
+    "round_images",
+)  # fmt: skip
 CLASSES = tuple(
     itertools.product(range(1, 12), (1, 2, 3), (1, 2, 3), ("one", "four", "each"),
                       (1, 3, 7, 16, 24, 33))
 )  # fmt: skip
 SIZES = (*range(1, 18), 19, 23, 29, 31, 37)
 SAMPLE = 90
-ROUGH = {"winograd4": 5e-5, "winograd2_pairs": 2.0**-7}
+ROUGH = {"winograd4": 5e-5, "winograd2_pairs": 2.0**-7, "winograd2_int16": 2.0**-9}
 """Of max|y|, where it is not the tolerance of all kernels: Winograd's F(4 x 4), and F(2 x 2) whose
-transformed numbers are rounded to bf16."""
+transformed numbers are rounded to bf16 or to integers."""
 
 
 def layouts(p: ConvParams) -> Iterator[str]:
@@ -72,15 +75,24 @@ def operations(chosen: tuple[object, ...], chance: random.Random) -> Iterator[Op
     window = Window((sides[0], sides[1]), (stride,) * 2, (dilation,) * 2, pads)
     plain = ConvParams(channels, filters, window, groups, bias=chance.random() < 0.7)
     for layout in layouts(plain):
-        for low in (False, True):
-            stored = {v: k for k, v in IN_PAIRS.items()}.get(layout, layout) if low else layout
-            fits = layout == "depthwise" or (stored in IN_PAIRS and channels % 2 == 0)
-            if low and not (fits and (groups == 1 or grouping != "four")):
+        for stored, low in precisions(layout, channels):
+            if stored != layout and grouping == "four":
                 continue
-            bias = Bias(filters) if layout != "plain" else (filters,)
             params = ConvParams(channels, filters, window, groups, stored, plain.bias, in_bf16=low)
-            operands = (("n", channels, "h", "w"), Filters(params.shape, stored), bias)
-            yield Operation(params, operands[: params.operands])
+            held = Filters(params.shape, stored)
+            bias = (Bias(filters) if layout != "plain" else (filters,),) if plain.bias else ()
+            scales = (Scales(held),) if params.in_int16 else ()
+            yield Operation(params, (("n", channels, "h", "w"), held, *bias, *scales))
+
+
+def precisions(layout: str, channels: int) -> Iterator[tuple[str, bool]]:
+    """The layout and its like in bf16 and in integers; and whether that is bf16."""
+    yield layout, False
+    if layout == "depthwise":
+        yield layout, True
+    for stored, plain in (*IN_PAIRS.items(), *IN_INT16.items()):
+        if plain == layout and (stored in IN_INT16 or channels % 2 == 0):
+            yield stored, stored in IN_PAIRS
 
 
 def case(operation: Operation, chance: random.Random) -> Case | None:
@@ -133,11 +145,11 @@ def check(answers: Answers) -> None:
 def both(
     classes: Sequence[tuple[object, ...]], folders: pytest.TempPathFactory
 ) -> Iterator[Answers]:
-    """The cases in float32, and those in bf16 with the levels that has."""
+    """The cases in float32, and those in bf16 and integers with the levels these have."""
     made = cases(classes)
-    low = [c for c in made if "_bf16_" in c.name]
+    low = [c for c in made if "_bf16_" in c.name or "int16" in c.name]
     yield Answers([c for c in made if c not in low], CALLS, (), profile_cpu().isas, folders)
-    yield Answers(low, BF16_CALLS, (), profile_cpu().levels("bf16"), folders)
+    yield Answers(low, LOW_CALLS, (), profile_cpu().levels("bf16"), folders)
 
 
 def test_a_sample_of_all_classes(tmp_path_factory: pytest.TempPathFactory) -> None:

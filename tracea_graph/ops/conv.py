@@ -23,6 +23,7 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
 from tracea_graph.ops.filters import (
     BLOCK,
+    IN_INT16,
     IN_PAIRS,
     LAYOUTS,
     WINOGRAD,
@@ -30,6 +31,7 @@ from tracea_graph.ops.filters import (
     unpack_filters,
 )
 from tracea_graph.ops.finish import finish_of
+from tracea_graph.ops.int16 import round_images
 from tracea_graph.ops.windows import Window, windows_of
 
 __all__ = ["ConvParams"]
@@ -39,7 +41,8 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class ConvParams:
-    """Operands: x, W in its layout, bias, the epilogue's beyond its first (where present).
+    """Operands: x, W in its layout, bias, the epilogue's beyond its first (where present); of
+    layouts in integers the scales of filters at last.
 
     The bias of a layout in blocks is padded with zeros to whole blocks.  ``in_bf16``: x, and what
     the sum is added to first (:attr:`added`), are rounded to bf16 as they are read.
@@ -81,7 +84,12 @@ class ConvParams:
 
     @property
     def operands(self) -> int:
-        return 2 + self.bias + self.extras
+        return 2 + self.bias + self.extras + self.in_int16
+
+    @property
+    def in_int16(self) -> bool:
+        """True where x is rounded to integers with a scale for each image as it is read."""
+        return self.layout in IN_INT16
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,7 +126,8 @@ class ConvParams:
     def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any | None, Sequence[Any]]:
         """Operands by role: x, W, bias or None, extras."""
         first = 2 + self.bias
-        return items[0], items[1], items[2] if self.bias else None, items[first:]
+        extras = items[first : first + self.extras]
+        return items[0], items[1], items[2] if self.bias else None, extras
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         shape = specs[0].shape
@@ -132,7 +141,10 @@ class ConvParams:
             rounded = (0, self.added)
             arrays = [round_bf16(a) if i in rounded else a for i, a in enumerate(arrays)]
         x, w, bias, extras = self.split(arrays)
-        plain = unpack_filters(w, self.layout, self.shape)
+        if self.in_int16:
+            whole, each = round_images(x)
+            x = whole * each.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
+        plain = unpack_filters(w, self.layout, self.shape, arrays[-1] if self.in_int16 else None)
         inputs = np.split(x, self.groups, 1)
         filters = np.split(plain, self.groups, 0)
         axes = tuple(range(2, x.ndim))
@@ -151,7 +163,8 @@ class ConvParams:
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         x, w, bias, extras = self.split(b.inputs)
-        plain = spell_filters(b, w, self.layout, self.shape)
+        scale = b.inputs[-1] if self.in_int16 else None
+        plain = spell_filters(b, w, self.layout, self.shape, scale)
         if bias is not None and self.padded_bias:
             bias = b.slice_last(bias, 0, self.filters, 0)
         acc = b(

@@ -14,6 +14,7 @@ panels     ``[Ob, I, 16]``           1x1 over a single position: a matrix produc
 winograd2  ``[16, Ob, Ib, 16, 16]``  3x3, transformed for 2 x 2 results at a time
 winograd4  ``[36, Ob, Ib, 16, 16]``  the same for 4 x 4 results
 winograd2_pairs  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16
+int16, winograd2_int16  as these two     in integers; with scales ``[16·Ob]``, ``[16·Ob·16]``
 =========  ========================  ===============================================
 
 What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.
@@ -22,6 +23,7 @@ What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -30,11 +32,12 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.int16 import fit_columns, run_of
 from tracea_graph.ops.winograd import transform
 
 __all__ = [
-    "BLOCK", "IN_PAIRS", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters", "spell_filters",
-    "spell_packed", "stored_shape", "unpack_filters",
+    "BLOCK", "IN_INT16", "IN_PAIRS", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters",
+    "pack_int16_filters", "spell_filters", "spell_packed", "stored_shape", "unpack_filters",
 ]  # fmt: skip
 
 BLOCK = 16
@@ -49,11 +52,20 @@ LAYOUTS = (
     "winograd4",
     "pairs",
     "winograd2_pairs",
+    "int16",
+    "winograd2_int16",
 )
-WINOGRAD = MappingProxyType({"winograd2": 2, "winograd4": 4, "winograd2_pairs": 2})
+WINOGRAD = MappingProxyType(
+    {"winograd2": 2, "winograd4": 4, "winograd2_pairs": 2, "winograd2_int16": 2}
+)
 """Results per tile and axis."""
 IN_PAIRS = MappingProxyType({"pairs": "blocked", "winograd2_pairs": "winograd2"})
 """Layouts in bf16, and what each is in float32."""
+IN_INT16 = MappingProxyType({"int16": "blocked", "winograd2_int16": "winograd2"})
+"""Layouts in 16-bit integers, and what each is in float32."""
+_PAIRS_OF = MappingProxyType({"int16": "pairs", "winograd2_int16": "winograd2_pairs"})
+_TRANSFORMED = 4.0
+"""How many times as large as the largest input a transformed one of winograd2 may be."""
 
 _BACK = MappingProxyType(
     {
@@ -64,6 +76,7 @@ _BACK = MappingProxyType(
 """``back · transform · back'`` gives the 3 x 3 kernel again."""
 
 Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int16]
 
 
 def blocks(channels: int) -> int:
@@ -72,6 +85,7 @@ def blocks(channels: int) -> int:
 
 def stored_shape(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
     """The stored shape of weights whose plain shape is ``[O, I, kernel…]``."""
+    layout = _PAIRS_OF.get(layout, layout)
     o, i, *kernel = shape
     kh, kw = (1, *kernel)[-2:]
     planes = (kh + 1) ** 2 if layout == "winograd2" else (kh + 3) ** 2
@@ -110,15 +124,42 @@ def pack_filters(weights: Floats, layout: str) -> Floats:
     return np.ascontiguousarray(split).reshape(stored_shape(layout, weights.shape))
 
 
-def unpack_filters(stored: Floats, layout: str, shape: Sequence[int]) -> Floats:
-    """The inverse of :func:`pack_filters`; ``shape`` is the plain one."""
+def pack_int16_filters(weights: Floats, layout: str) -> tuple[Ints, Floats]:
+    """``[O, I, kernel…]`` in a layout of :data:`IN_INT16`, and the scales of its filters.
+
+    In planes there is one for each plane; it makes up for the scale of what is transformed.
+    """
+    whole = pack_filters(weights, IN_INT16[layout])  # […, Ib, kh, kw, 16, 16], last out
+    if layout == "int16":
+        whole = whole[None]
+    taps = prod(whole.shape[3:-2]) if layout == "int16" else 1
+    numbers, scales = np.empty(whole.shape, np.int16), []
+    for plane, made in zip(whole, numbers, strict=True):
+        for filters, place in zip(plane, made, strict=True):
+            fitted, scale = fit_columns(filters.reshape(-1, BLOCK), run_of(taps))
+            place[...] = fitted.reshape(filters.shape)
+            scales.append(scale)
+    scale = np.concatenate(scales) * np.float32(1 if layout == "int16" else _TRANSFORMED)
+    split = numbers.reshape(*numbers.shape[:-2], BLOCK // 2, 2, BLOCK).swapaxes(-1, -2)
+    return np.ascontiguousarray(split).reshape(stored_shape(layout, weights.shape)), scale
+
+
+def unpack_filters(
+    stored: Floats, layout: str, shape: Sequence[int], scale: Floats | None = None
+) -> Floats:
+    """The inverse of :func:`pack_filters`; ``shape`` is the plain one, ``scale`` for integers."""
+    if scale is not None:
+        times = 1 if layout == "int16" else _TRANSFORMED
+        each = (scale / np.float32(times)).reshape(_over_filters(stored.shape))
+        stored, layout = stored * each, _PAIRS_OF[layout]
     if layout == "plain":
         return stored
     o, i, *kernel = shape
     kh, kw = (1, *kernel)[-2:]
     if layout in IN_PAIRS:
-        whole, layout = np.asarray(stored, np.float32).swapaxes(-1, -2), IN_PAIRS[layout]
-        stored = whole.reshape(stored_shape(layout, shape))
+        wide = stored if stored.dtype == np.float64 else np.asarray(stored, np.float32)
+        layout = IN_PAIRS[layout]
+        stored = wide.swapaxes(-1, -2).reshape(stored_shape(layout, shape))
     if layout in WINOGRAD:
         return _from_planes(stored, WINOGRAD[layout])[:o, :i]
     if layout == "blocked":
@@ -156,8 +197,23 @@ def _spell_planes(b: BodyBuilder, w: str, m: int, channels: int) -> str:
     return b("MatMul", b("MatMul", back, planes), there)
 
 
-def spell_filters(b: BodyBuilder, w: str, layout: str, shape: Sequence[int]) -> str:
+def _over_filters(stored: Sequence[int]) -> tuple[int, ...]:
+    """The shape of one number a filter over ``[Ob, …, 16, 2]`` or ``[planes, Ob, …, 16, 2]``."""
+    planes = (stored[0],) if len(stored) == 6 else ()
+    blocked = stored[len(planes)]
+    return (*planes, blocked, *(1,) * (len(stored) - 3 - len(planes)), BLOCK, 1)
+
+
+def spell_filters(
+    b: BodyBuilder, w: str, layout: str, shape: Sequence[int], scale: str | None = None
+) -> str:
     """Write the nodes that unpack stored weights; the name of the plain ones."""
+    if scale is not None:
+        wide = b("Reshape", scale, b.ints(*_over_filters(stored_shape(layout, shape))))
+        if layout != "int16":
+            times = b("Constant", value=np.array(1 / _TRANSFORMED, np.float32))
+            wide = b("Mul", wide, times)
+        w, layout = b("Mul", b("Cast", w, to=DType.F32.onnx), wide), _PAIRS_OF[layout]
     if layout == "plain":
         return w
     o, i, *kernel = shape

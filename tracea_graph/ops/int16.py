@@ -8,6 +8,8 @@ Integer sums are exact as long as they fit: for every RUN steps of k, counted fr
 column, LIMIT · Σ|p| < 2^31.  Between runs sums are float32.  Where numbers of a row or column are
 of a size this is about eight times as exact as bf16, whose step is 2^-8 of each number, at the
 same speed: one instruction multiplies and adds as many pairs of either.
+
+Convolutions share a scale by image and by filter; runs are whole blocks of input channels.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LIMIT", "RUN", "column_scales", "fit_columns", "round_rows"]
+__all__ = [
+    "LIMIT", "RUN", "column_scales", "fit_columns", "round_images", "round_rows", "run_of"
+]  # fmt: skip
 
 RUN = 256
 """Steps of k whose integer sums 32 bits hold."""
@@ -25,7 +29,7 @@ LIMIT = 8191
 """The largest integer of a row of x; more of it would leave less for W."""
 _NOTHING = 1e-30
 """A row that does not reach it is zero."""
-_MOST, _SUM = 2.0**15 - 1, (2.0**31 - 1) / LIMIT - RUN / 2  # each number may round up by a half
+_MOST, _SUM = 2.0**15 - 1, (2.0**31 - 1) / LIMIT
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int16]
@@ -47,12 +51,23 @@ def round_rows(x: Floats) -> tuple[Ints, Floats]:
     return np.rint(scaled).astype(np.int16), scale.astype(np.float32)
 
 
-def fit_columns(weight: Floats) -> tuple[Ints, Floats]:
-    """``p [K, N]`` and the scale of each column of a matrix ``[K, N]``.
+def round_images(x: Floats) -> tuple[Ints, Floats]:
+    """``q`` and the scale of each image of ``x [N, …]``: of all its numbers together."""
+    whole, scale = round_rows(x.reshape(len(x), -1))
+    return whole.reshape(x.shape), scale
+
+
+def run_of(taps: int) -> int:
+    """Steps of k in a run of a convolution with ``taps`` taps a channel: blocks of 16 channels."""
+    return max(1, RUN // 16 // max(taps, 1)) * 16 * taps
+
+
+def fit_columns(weight: Floats, run: int = RUN) -> tuple[Ints, Floats]:
+    """``p [K, N]`` and the scale of each column of a matrix ``[K, N]``, summed in runs of ``run``.
 
     A column with anything that is not finite has scale NaN and zeros.
     """
-    times, scale = _fitted(weight)
+    times, scale = _fitted(weight, run)
     whole = np.empty(weight.shape, np.int16)
     for start in range(0, len(weight), RUN):  # few at a time: float64 stays in the cache
         rows = slice(start, start + RUN)
@@ -63,18 +78,19 @@ def fit_columns(weight: Floats) -> tuple[Ints, Floats]:
 
 def column_scales(weight: Floats) -> Floats:
     """The scales of :func:`fit_columns` alone."""
-    return _fitted(weight)[1]
+    return _fitted(weight, RUN)[1]
 
 
-def _fitted(weight: Floats) -> tuple[Floats, Floats]:
+def _fitted(weight: Floats, run: int) -> tuple[Floats, Floats]:
     """What each column is multiplied by before it is rounded, in float64, and its scale."""
     columns = np.abs(weight)
-    starts = np.arange(0, len(columns), RUN)
+    starts = np.arange(0, len(columns), run)
     sums = np.max(np.add.reduceat(columns, starts, axis=0, dtype=np.float64), axis=0)
     high = np.max(columns, axis=0).astype(np.float64)
     finite = np.isfinite(sums)
     fits = finite & (high > _NOTHING)
     safe = np.where(fits, high, 1), np.where(fits, sums, 1)
-    times = np.where(fits, np.minimum(_MOST / safe[0], _SUM / safe[1]), 0)
+    most = _SUM - run / 2  # each number may round up by a half
+    times = np.where(fits, np.minimum(_MOST / safe[0], most / safe[1]), 0)
     scale = np.divide(1, times, out=np.where(finite, 0, np.nan), where=fits)
     return times, scale.astype(np.float32)

@@ -1,0 +1,81 @@
+"""Convolutions in 16-bit integers, where bf16 is too coarse: images and filters share scales.
+
+Dense ones alone: what a convolution reads is rounded once for all that read it, and 3x3 ones may
+transform it first, two results a side.  Others gain nothing by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import (
+    BLOCK,
+    blocks,
+    pack_int16_filters,
+    stored_shape,
+    unpack_filters,
+)
+from tracea_graph.passes.precision import INT16_ERROR
+from tracea_graph.passes.regions import fused
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["ConvInInt16"]
+
+_MOST_TAPS = 25
+"""With more of them a block of channels leaves its integers less than bf16's eight bits."""
+
+
+@dataclass(frozen=True)
+class ConvInInt16:
+    """A dense convolution between blocked values reads them, and its filters, in integers."""
+
+    name: str = "int16-conv"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, ConvParams) or params.layout != "blocked":
+            return
+        weight = graph.weight(region.operands[1])
+        if why := _unfit(params, weight):
+            yield Miss(self.name, region.id, why)
+        elif weight is not None:
+            for layout in ("int16", "winograd2_int16") if params.transformable else ("int16",):
+                made = _in_integers(weight, params, layout)
+                lower = dataclasses.replace(params, layout=layout)
+                whole, scale = (w.name for w in made)
+                operands = (region.operands[0], whole, *region.operands[2:], scale)
+                new = fused(self.name, lower, operands, region.results, [region])
+                weights = {w.name: w for w in made}
+                yield Proposal(self.name, (region,), (new,), weights=weights, error=INT16_ERROR)
+
+
+def _unfit(params: ConvParams, weight: Weight | None) -> str | None:
+    """Why a dense convolution stays in float32, or None."""
+    if weight is None:
+        return "its filters are not constant"
+    taps = params.taps // (params.channels // params.groups)
+    if taps > _MOST_TAPS:
+        return f"sums of {taps} taps leave too little of 32 bits"
+    return None
+
+
+def _in_integers(weight: Weight, params: ConvParams, layout: str) -> tuple[Weight, Weight]:
+    """The same filters in integers, and their scales; nothing is kept between calls."""
+
+    def load(part: int) -> Array:
+        stored = np.asarray(weight.array(), np.float32)
+        plain = unpack_filters(stored, params.layout, params.shape)
+        return pack_int16_filters(plain, layout)[part]
+
+    shape = stored_shape(layout, params.shape)
+    planes = shape[0] if layout == "winograd2_int16" else 1
+    scales = (planes * BLOCK * blocks(params.filters),)
+    whole = Weight(f"{weight.name}_{layout}", DType.I16, shape, lambda: load(0))
+    return whole, Weight(f"{weight.name}_{layout}_scale", DType.F32, scales, lambda: load(1))

@@ -1,0 +1,93 @@
+"""Convolutions go to 16-bit integers where that was asked for, or where bf16 is ruled out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from graphs import Net, normal
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.passes import phases
+from tracea_graph.passes.lowering.lower import lower
+from tracea_graph.passes.precision import FALLBACK, LOWERING, RELIEFS
+from tracea_graph.rewrite import Limits, Trace, schedule
+from tracea_graph.ttg import Region, TileGraph
+
+
+def net(channels: int, filters: int, kernel: int = 1, group: int = 1) -> TileGraph:
+    net = Net()
+    x, w = net.input("x", "n", channels, 9, 7), normal(filters, channels // group, kernel, kernel)
+    return net.graph(net("Conv", x, net.const(w), pads=[kernel // 2] * 4, group=group))
+
+
+def planned(
+    graph: TileGraph, precision: str = "int16", barred: Sequence[str] = ()
+) -> tuple[Region, Trace]:
+    """The only region left, every rewrite being as good as any other."""
+    written = {v for n in (node for r in graph.regions() for node in r.nodes) for v in n.outputs}
+    limits = Limits(
+        min_gain_us=float("-inf"),
+        barred={rule: dict.fromkeys(written, "coarse") for rule in barred},
+    )
+    trace = schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    (region,) = graph.regions()
+    return region, trace
+
+
+@pytest.mark.parametrize(
+    ("shape", "layouts"),
+    [
+        ((20, 24, 1), ["int16"]),
+        ((19, 24, 1), ["int16"]),
+        ((20, 24, 5), ["int16"]),
+        ((20, 24, 7), ["blocked"]),
+        ((32, 64, 3, 2), ["int16"]),
+        ((20, 24, 3), ["int16", "winograd2_int16"]),
+        ((24, 24, 3, 24), ["depthwise"]),
+        ((3, 24, 3), ["stem"]),
+    ],
+)
+def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Sequence[str]) -> None:
+    graph = net(*shape)
+    region, _ = planned(graph)
+    params = region.params
+    assert isinstance(params, ConvParams) and params.layout in layouts and not params.in_bf16
+    for name in region.operands[1:]:
+        assert graph.weights[name].array().shape == graph.weights[name].shape
+    if params.in_int16:
+        types = [graph.weights[region.operands[i]].dtype for i in (1, -1)]
+        assert types == [DType.I16, DType.F32]
+
+
+def test_many_taps_are_a_miss() -> None:
+    _, trace = planned(net(20, 24, 7))
+    assert ("int16-conv", "sums of 49 taps leave too little of 32 bits") in trace.misses()
+
+
+def test_what_bf16_is_too_coarse_for_goes_to_integers() -> None:
+    region, _ = planned(net(20, 24), "bf16", ["bf16-conv"])
+    assert isinstance(region.params, ConvParams) and region.params.layout == "int16"
+    region, _ = planned(net(20, 24), "bf16", ["bf16-conv", "int16-conv"])
+    assert isinstance(region.params, ConvParams) and region.params.layout == "blocked"
+
+
+def test_the_last_relief_is_without_any_rounding() -> None:
+    assert set(RELIEFS[-1]) == set(LOWERING)
+    assert FALLBACK["int16-conv"] == "bf16-conv"
+
+
+def test_a_value_is_rounded_once_for_all_its_readers() -> None:
+    net = Net()
+    x = net.input("x", "n", 16, 9, 7)
+    first = net("Relu", net("Conv", x, net.weight(32, 16, 1, 1)))
+    left = net("Conv", first, net.weight(16, 32, 1, 1))
+    right = net("Conv", first, net.weight(16, 32, 1, 1))
+    graph = net.graph(net("Add", left, right))
+    region, _ = planned(graph)
+    assert isinstance(region.params, RegionParams)
+    names = [call.kernel for call in lower(graph, region).calls]
+    assert names.count("round_images") == 2, "of x and of what the first made of it"
+    assert names.count("conv_int16") == 3
