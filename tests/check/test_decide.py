@@ -187,6 +187,26 @@ def test_small_gains_stay_if_together_they_are_one():
     assert any("no clear gain alone, but with" in v.reason for v in found.verdicts)
 
 
+def test_a_whole_that_was_proven_stays_when_noise_hides_its_parts():
+    class Disturbed(FakeMachine):
+        """Another process starts once the whole was raced."""
+
+        def race(self, *args: Any, **more: Any) -> Race:
+            found = super().race(*args, **more)
+            if self.raced[-1][0] != "original":
+                self.noise = 0.5
+            return found
+
+        def profile_pair(self, a: str, b: str, feeds: Any, runs: int = 15, **_: Any) -> Any:
+            return ((NodeTime("n", "Op", "", 0.0, (1.0,) * runs),),) * 2
+
+    machine = Disturbed(dict.fromkeys("abcdef", 0.05))
+    found = run(machine, budget=3.0)
+    assert found.kept == set("abcdef") and found.candidate == machine.build(frozenset())
+    assert any("but all together" in v.reason for v in found.verdicts)
+    assert all(ratio.low > 1.2 for ratio in found.total.values())
+
+
 def test_what_is_no_gain_together_goes():
     gains = {"a": 0.2, "s": -0.05} | dict.fromkeys("bcd", 0.0)
     found = run(FakeMachine(gains))

@@ -15,7 +15,8 @@ A group stays if it wins at one thread count and binding and is likely to gain a
 median above 1.005, no loss): asking for a proof at each of them costs gains of a few percent that
 are real.  Groups that alone are neither a clear gain nor slower are then raced together, with what
 stays against what stays without them: many small gains are one large one, and that can be seen.
-What remains is raced against the original again by the same rule; if that fails nothing stays.
+What remains is raced against the original again by the same rule.  If that fails nothing stays,
+unless noise alone hides the groups' shares: the whole was a clear gain and no group a loss.
 Groups too small for their share of the budget are judged together as one; where that leaves a
 single unit, the whole budget goes to racing it against the original.
 """
@@ -218,9 +219,10 @@ class _Decider:
         return Decision(kept, verdicts, total, self.full if kept else None, self.notes)
 
     def _final(
-        self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], shaken: bool
+        self, verdicts: Sequence[Verdict], first: Mapping[Key, Ratio], shaken: bool
     ) -> Decision:
-        """Race what stays against the original; no clear gain anywhere drops everything."""
+        """Race what stays against the original; ``first`` is the race of the whole."""
+        total = first
         try:
             verdicts = self._together(verdicts)
         except (WorkerError, BuildError) as error:
@@ -228,7 +230,7 @@ class _Decider:
         kept = frozenset(v.group.key for v in verdicts if v.kept)
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         if not kept:
-            return Decision(kept, tuple(verdicts), total, None, self.notes)
+            return self._at_least_whole(verdicts, first, total, "")
         candidate = self.full
         try:
             if dropped or shaken:
@@ -239,7 +241,24 @@ class _Decider:
         if clear_gain(total, self.bench.keys):
             return Decision(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
-        return self._nothing(verdicts, total, f"all that stayed is no clear gain ({numbers})")
+        why = f"all that stayed is no clear gain ({numbers})"
+        return self._at_least_whole(verdicts, first, total, why)
+
+    def _at_least_whole(
+        self,
+        verdicts: Sequence[Verdict],
+        first: Mapping[Key, Ratio],
+        total: Mapping[Key, Ratio],
+        why: str,
+    ) -> Decision:
+        """No choice of groups is a clear gain.  Where that is only noise, for the whole was one
+        and no group loses, the whole stays; else nothing does."""
+        if any(v.slower for v in verdicts) or not clear_gain(first, self.bench.keys):
+            return self._nothing(verdicts, total, why)
+        reason = f"kept: no clear gain alone, but all together {_numbers(first)}"
+        kept = tuple(v if v.kept else replace(v, kept=True, reason=reason) for v in verdicts)
+        keys = frozenset(v.group.key for v in verdicts)
+        return Decision(keys, kept, first, self.full, self.notes)
 
     def _together(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Groups that alone are no clear gain stay if all of them together are one."""
