@@ -75,7 +75,7 @@ def test_filters_are_rounded_once() -> None:
 
 def test_channels_that_are_no_pairs_are_a_miss() -> None:
     region, trace = planned(net(19, 24), "bf16")
-    assert isinstance(region.params, ConvParams) and region.params.layout == "blocked"
+    assert isinstance(region.params, ConvParams) and region.params.layout == "int16"
     assert ("bf16-conv", "19 channels are no pairs") in trace.misses()
 
 
