@@ -40,6 +40,12 @@ MASKED = GemmProblem(
         (DType.F32, DType.BOOL, DType.I64),
     ),
 )
+IN_BF16 = Chain(
+    ("full", "full"),
+    (Step("add", (0, 1)),),
+    (2,),
+    stores=(DType.BF16,),
+)
 DRIVER = GemmDriver(2**31 - 1)
 CACHE = 1 << 18
 
@@ -107,6 +113,7 @@ def test_a_driver_that_cannot_run_is_an_error_and_the_next_one_runs(stand: Stand
     [
         GemmProblem(48, 40, "pairs"),
         GemmProblem(48, 40, "mixed", bias=False, epilogue=CHAIN),
+        GemmProblem(48, 40, "pairs", epilogue=IN_BF16),
         GemmProblem(48, 40, "int16", epilogue=CHAIN),
         GemmProblem(48, 40, "int16", bias=False, parts=(16, 24)),
         GemmProblem(48, 40, parts=(16, 8, 16)),

@@ -71,13 +71,19 @@ def _product(problem: GemmProblem, drivers: tuple[Driver, ...]) -> Program:
     for kind, spec in zip(kinds, _extras(problem, "m"), strict=True):
         views.append(View(Buffer("input", len(inputs)), ("m", n), steps[kind]))
         inputs.append(spec)
-    outputs = _results(problem, "m")
+    outputs = list[TensorSpec]()
+    for spec in _results(problem, "m"):
+        width, buffer = (spec.shape or ())[1], Buffer("output", len(outputs))
+        if spec.dtype is DType.BF16:  # nobody reads it: the result is not written
+            buffer, last = Buffer("temp", len(temps)), len(calls)
+            temps.append(Temp(DType.BF16, combine("mul", "m", width), last, last))
+            spec = TensorSpec(DType.F32, ("m", 1))
+        outputs.append(spec)
+        views.append(View(buffer, ("m", width), (width, 1)))
     inputs.append(outputs[0])
-    widths = problem.parts or (n,) * len(outputs)
-    views += (View(Buffer("output", i), ("m", w), (w, 1)) for i, w in enumerate(widths))
     ints = (LAYOUTS.index(problem.layout), len(problem.parts) or 1)
     calls.append(Call(problem.kernel, tuple(views), ints, chain=problem.epilogue, drivers=drivers))
-    return Program(tuple(inputs), outputs, {"m": (0, 0)}, tuple(temps), tuple(calls))
+    return Program(tuple(inputs), tuple(outputs), {"m": (0, 0)}, tuple(temps), tuple(calls))
 
 
 def _round(
