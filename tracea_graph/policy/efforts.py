@@ -32,7 +32,16 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.policy.tables import Tables
 from tracea_graph.policy.weights import Dims, instructions
 
-__all__ = ["EFFORTS", "OVERLAPPING", "PRODUCTS", "SHAPE_ONLY", "Effort", "original"]
+__all__ = [
+    "BLOCK_ROWS",
+    "EFFORTS",
+    "OVERLAPPING",
+    "PRODUCTS",
+    "SHAPE_ONLY",
+    "STEP_ROWS",
+    "Effort",
+    "original",
+]
 
 SHAPE_ONLY = frozenset(
     ("Shape", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Constant", "ConstantOfShape",
@@ -55,8 +64,9 @@ OVERLAPPING = (
 
 _MANY_ROWS = 64
 """Rows from which a product of ONNX Runtime runs at full speed."""
-_STEP_ROWS, _BLOCK_ROWS = 4.0, 12.0
-"""Rows that a stored step of k takes as long as at least, and a block of them beside its steps."""
+STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
+"""Rows that a stored step of k takes as long as at least, and a block of them beside its steps
+(``python -m models.steps`` measures both)."""
 _PAIRED = ("pairs", "int16")
 """Layouts of products that multiply two numbers at once."""
 _QUERY_BLOCK = 40
@@ -88,7 +98,7 @@ def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> E
         return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside + placing)
     if p.layout in IN_BLOCKS:
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
-        busy = max(rows, _STEP_ROWS + _BLOCK_ROWS / p.block)
+        busy = max(rows, STEP_ROWS + BLOCK_ROWS / p.block)
         product = 2.0 * busy * stored / t.shares[f"FusedGemm block {p.block}"]
         if p.layout in ROUNDED:  # two steps of k in one
             product *= t.shares["FusedGemm"] / t.shares["FusedGemm pairs"]
