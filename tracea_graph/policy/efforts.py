@@ -48,9 +48,13 @@ SHAPE_ONLY = frozenset(
      "Flatten")
 )  # fmt: skip
 PRODUCTS = frozenset(("MatMul", "Gemm", "Conv", "LSTM", "GRU"))
-_ATTENTION = (
-    "Attention", "com.microsoft::GroupQueryAttention", "com.microsoft::MultiHeadAttention"
+_PAST = MappingProxyType(
+    {
+        "Attention": 4, "com.microsoft::GroupQueryAttention": 3,
+        "com.microsoft::MultiHeadAttention": 6,
+    }
 )  # fmt: skip
+"""Attention in one operator, and which operand is the cache of its keys."""
 OVERLAPPING = (
     GemmParams,
     MatMulParams,
@@ -232,16 +236,18 @@ EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = 
 )
 
 
-def _one_attention(t: Tables, attrs: Mapping[str, Any], operands: Sequence[Dims]) -> Effort:
+def _one_attention(
+    t: Tables, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims]
+) -> Effort:
     """Attention-23, MultiHeadAttention or GroupQueryAttention: every query over every key.
 
     Packed queries, keys and values count as if all of them were queries.
     """
     q, k = operands[0], operands[1] if len(operands) > 1 else ()
-    past = operands[3] if len(operands) > 3 and len(operands[3]) == 4 else ()
+    past = operands[_PAST[op]] if len(operands) > _PAST[op] else ()
     heads = q[1] if len(q) == 4 else float(attrs.get("num_heads", attrs.get("q_num_heads", 1)))
     rows = q[2] if len(q) == 4 else q[1]
-    keys = (k[2] if len(k) == 4 else k[1] if k else rows) + (past[2] if past else 0.0)
+    keys = (k[2] if len(k) == 4 else k[1] if k else rows) + (past[2] if len(past) == 4 else 0.0)
     scores = q[0] * heads * rows * keys
     product = 4.0 * prod(q) * keys / t.shares["flat product"]
     return Effort(product, scores * t.instructions["Softmax"])
@@ -269,6 +275,6 @@ def original(
         return _cell(
             t, operands, t.shares["product"], t.shares["state product"], t.us["recurrent step"]
         )
-    if op in _ATTENTION and len(operands[0]) in (3, 4):
-        return _one_attention(t, attrs, operands)
+    if op in _PAST and len(operands[0]) in (3, 4):
+        return _one_attention(t, op, attrs, operands)
     return Effort(vector=instructions(t, op.rpartition("::")[2], attrs, operands, result))
