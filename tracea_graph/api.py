@@ -17,6 +17,7 @@ from tracea_graph.errors import OutdatedError, UsageError
 from tracea_graph.hardware import Decision, Doctor
 from tracea_graph.onnx_io import Model, files_of, library_need
 from tracea_graph.onnx_io import load as load_model
+from tracea_graph.passes import JOINING
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.clock import Clock
@@ -232,7 +233,7 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
     """
     if not fused:
         return stages(path, "import").graph
-    return stages(path, "passes", Options(skip=("blocks",))).graph
+    return stages(path, "passes", Options(skip=JOINING)).graph
 
 
 def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:

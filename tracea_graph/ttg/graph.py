@@ -8,6 +8,7 @@ passes replace sets of regions by fused ones.  ``graph.nx`` is the same as a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from networkx import MultiDiGraph
 
@@ -28,6 +29,7 @@ from tracea_graph.ttg.wiring import Wiring
 __all__ = ["Region", "TileGraph", "Use"]
 
 UNKNOWN = TensorSpec(None, None)
+NO_BINDINGS: Mapping[str, int] = MappingProxyType({})
 
 
 class TileGraph:
@@ -39,7 +41,7 @@ class TileGraph:
     ``describe`` says what a region does; whoever knows operators sets it, until then all are
     opaque.  ``open`` gives the steps of a region of several as a graph.  ``appraise`` says what a
     region costs (``microseconds``, ``bound`` …), and ``bindings`` are the symbol values that
-    drawings and plans assume.
+    every question assumes that is asked without.
     """
 
     def __init__(
@@ -233,7 +235,7 @@ class TileGraph:
     def expand(
         self,
         region: Region,
-        bindings: Mapping[str, int],
+        bindings: Mapping[str, int] = NO_BINDINGS,
         tile: Shape = (0, 0, 0),
         order: str = "row-major",
     ) -> TileSet:
@@ -241,12 +243,12 @@ class TileGraph:
 
         Raises GraphError if the region is opaque or a symbol has no binding.
         """
-        return expand(self._modelled(region).bind(bindings), tile, order)
+        return expand(self._modelled(region).bind(self._bound(bindings)), tile, order)
 
     def tiles(
         self,
         regions: Iterable[Region],
-        bindings: Mapping[str, int],
+        bindings: Mapping[str, int] = NO_BINDINGS,
         tiles: Mapping[str, Shape] | None = None,
         order: str = "row-major",
     ) -> Tiling:
@@ -255,7 +257,7 @@ class TileGraph:
         A region that is not named, or opaque, is one tile.  Raises GraphError if a symbol has no
         binding.
         """
-        return tile_regions(self, list(regions), {**self.bindings, **bindings}, tiles, order)
+        return tile_regions(self, list(regions), self._bound(bindings), tiles, order)
 
     def stage(
         self,
@@ -273,7 +275,8 @@ class TileGraph:
         ids, written = {r.id for r in regions}, [v for r in regions for v in r.writes]
         outside = (v for v in written if any(u.region.id not in ids for u in self.uses(v)))
         kept = {*outside, *(v for v in written if self.is_output(v))}
-        return Staging([self._modelled(r) for r in regions], bindings, tiles, order, kept)
+        models = [self._modelled(r) for r in regions]
+        return Staging(models, self._bound(bindings), tiles, order, kept)
 
     def plan(
         self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel], walks: Walks = any_rows,
@@ -285,16 +288,20 @@ class TileGraph:
         go through their rows; a turn takes up to ``room`` times the level next to a core.  Raises
         GraphError if a symbol has no binding.
         """
-        return make_plan(self, {**self.bindings, **bindings}, levels, walks, room)
+        return make_plan(self, self._bound(bindings), levels, walks, room)
+
+    def _bound(self, bindings: Mapping[str, int]) -> dict[str, int]:
+        """Symbol values: those given, else the graph's own."""
+        return {**self.bindings, **bindings}
 
     def critical_path(
-        self, bindings: Mapping[str, int] | None = None
+        self, bindings: Mapping[str, int] = NO_BINDINGS
     ) -> tuple[list[Region], float]:
         """The regions that have to run one after another and take longest, and their cost.
 
         Cost is what :attr:`appraise` says in microseconds, else operations (opaque regions: 0).
         """
-        bound = {**self.bindings, **(bindings or {})}
+        bound = self._bound(bindings)
         best: dict[str, float] = {}
         after: dict[str, Region | None] = {}
         for region in reversed(self.regions()):

@@ -71,6 +71,9 @@ def graph_html(graph: TileGraph) -> str:
     shown = f"{len(drawing.shown)} of {drawing.total} nodes are drawn"
     caption = f"{clean_text(graph.name) or 'graph'}: {len(regions)} regions, "
     caption += f"{len(graph.weights)} constants"
+    if graph.bindings:
+        sizes = ", ".join(f"{clean_text(k)}={v}" for k, v in graph.bindings.items())
+        caption += f"; tiles and times at {sizes}"
     if drawing.blocks:
         counts = ", ".join(f"× {len(block.copies)}" for block in drawing.blocks)
         caption += f"; what repeats ({counts}) is drawn once"
