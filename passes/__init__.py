@@ -215,12 +215,9 @@ def phases(
     """
     scan = scan or WeightScan()
     looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
-    rules = (
-        FactorConvOnRequest(compressed),
-        NarrowOnRequest(compressed),
-        NarrowHeadsOnRequest(compressed),
-    )
-    channels = (Phase("compress-channels", rules),)
+    rules = (FactorConvOnRequest(compressed), NarrowOnRequest(compressed))
+    heads = Phase("compress-heads", (NarrowHeadsOnRequest(compressed),))  # of the same name
+    channels = (Phase("compress-channels", rules), heads)
     exact = (
         _SPELL,
         _RECOGNISE,
