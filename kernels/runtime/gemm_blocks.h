@@ -188,9 +188,11 @@ inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int6
            kWide);
 }
 
-// Part `part` of `parts` of the blocks of panels [panel, end), which are wanted next.
-inline void prefetch_blocks(const BlocksJob& job, int64_t panel, int64_t end, int64_t part,
-                            int64_t parts) {
+// Part `part` of `parts` of the blocks of panels [panel, end), which are wanted next.  Inlined
+// without fail: gcc drops calls of a function that only prefetches.
+__attribute__((always_inline)) inline void prefetch_blocks(const BlocksJob& job, int64_t panel,
+                                                           int64_t end, int64_t part,
+                                                           int64_t parts) {
   if (panel >= end) return;
   const int64_t block = job.block * TRACEA_PANEL * 4, line = 64;
   const char* from = job.gemm.w->data + job.starts[panel] * block;

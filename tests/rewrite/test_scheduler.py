@@ -260,6 +260,13 @@ def test_a_phase_without_passes_does_nothing() -> None:
     assert ops(graph) == ["Tanh", "Relu"]
 
 
+def test_passes_of_one_name_cannot_share_a_phase() -> None:
+    one, other = Fuse("Tanh", "Relu"), Fuse("Tanh", "Relu", "Other")
+    assert one.name == other.name
+    with pytest.raises(ValueError, match=f"'a' has two passes called '{one.name}'"):
+        Phase("a", (one, other))
+
+
 def test_graph_errors_of_replace_leave_the_graph_usable() -> None:
     _, graph = chain("Tanh", "Relu")
     first, second = graph.regions()

@@ -85,10 +85,18 @@ class RulePass:
 
 @dataclass(frozen=True)
 class Phase:
-    """Passes that run to a fixed point together, before the next phase starts."""
+    """Passes that run to a fixed point together, before the next phase starts.
+
+    Raises ValueError if two have one name: the scheduler tells them apart by it.
+    """
 
     name: str
     passes: tuple[Pass, ...]
+
+    def __post_init__(self) -> None:
+        names = [p.name for p in self.passes]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"phase {self.name!r} has two passes called {min(twice)!r}")
 
 
 @dataclass(frozen=True)
