@@ -78,7 +78,7 @@ inline void divide_work(GemmJob& job, const Driver& driver, int64_t processors) 
 inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
   divide_work(job, driver, run.host.processors);
   job.ahead = run.ahead;
-  job.caller = this_thread();
+  job.caller = pthread_self();
   const int64_t tasks = ceil_div(job.items, job.per_task) * job.groups * job.chunks;
   const int64_t width = (ceil_div(ceil_div(job.n, TRACEA_PANEL), job.columns) * job.per_group) *
                         TRACEA_PANEL;

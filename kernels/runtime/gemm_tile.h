@@ -5,6 +5,8 @@
 // Weights that do not lie in panels are packed block by block.  A block of k takes up the sums
 // where the last one left them: the order of additions does not depend on blocks.
 #pragma once
+#include <pthread.h>
+
 #include "runtime/slots.h"
 
 namespace tracea {
@@ -33,16 +35,10 @@ struct GemmJob {
   int64_t k_block, k_blocks;
   int64_t packed_floats, sum_row;  // one task's scratch: packed weights; floats between rows of sums
   Ahead ahead;
-  const void* caller;   // whose thread runs the first tasks
+  pthread_t caller;     // whose thread runs the first tasks
   int32_t joined;       // 1 once another thread runs some
   Slots slots;
 };
-
-// Something that only this thread has.
-inline const void* this_thread() {
-  static thread_local char own;
-  return &own;
-}
 
 // The operands of one product.
 struct Item {
@@ -191,7 +187,7 @@ inline Wanted column_after(const GemmJob& job, bool calls, int64_t i) {
 // Column `i`, which is `ahead` columns behind the one at hand, or what this thread multiplies by
 // where its share of the columns has ended.
 inline Wanted column_or_next(const GemmJob& job, const Part& part, int64_t i, int64_t ahead) {
-  const bool calls = job.caller == this_thread();
+  const bool calls = pthread_equal(job.caller, pthread_self());
   const int64_t half = ceil_div(job.groups, 2) * job.per_group;
   const bool first = calls && i - ahead < half && __atomic_load_n(&job.joined, __ATOMIC_RELAXED);
   const int64_t end = first ? half : job.columns;
@@ -304,7 +300,7 @@ inline void pack_block(const GemmJob& job, const Part& part, int64_t block) {
 inline void gemm_task(void* usr, size_t index) {
   GemmJob& job = *static_cast<GemmJob*>(usr);
   int64_t task = static_cast<int64_t>(index);
-  if (this_thread() != job.caller) __atomic_store_n(&job.joined, 1, __ATOMIC_RELAXED);
+  if (!pthread_equal(job.caller, pthread_self())) __atomic_store_n(&job.joined, 1, __ATOMIC_RELAXED);
   const int64_t group = task % job.groups, chunk = task / job.groups % job.chunks;
   const int64_t first = task / job.groups / job.chunks * job.per_task;
   const bool scratch = job.slots.bytes > 0;

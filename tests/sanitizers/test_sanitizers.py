@@ -28,8 +28,7 @@ THREADS = ("-fsanitize=thread",)
 SHARED = (
     "gemm_chain_37x72_layout0", "gemm_then_norm", "elementwise_large", "attention_boolean",
     "attention_ordered_150_of_150", "attention_1_of_300", "embedding_int64_2x5",
-    "int16_chain_wide",
-    "bf16x2_chain_wide",
+    "int16_chain_wide", "bf16x2_chain_wide",
 )  # fmt: skip
 
 
