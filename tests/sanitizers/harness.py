@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from convolutions import SILU_ADD
 from onnx import helper
 from runtime.cases import CHAINS
 from runtime.conv_cases import CHAINS as CONV_CHAINS
@@ -47,7 +46,9 @@ class Sanitizer:
     ) -> None:
         self.folder = folder
         types = sorted({case.type for case in cases}, key=lambda t: t.name)
-        chains = {chain.key: chain for chain in (*CHAINS, *CONV_CHAINS, SILU_ADD)}.values()
+        right = (call.chain for case in cases if not case.error for call in case.program.calls)
+        named = (*CHAINS, *CONV_CHAINS, *filter(None, right))
+        chains = {chain.key: chain for chain in named}.values()
         compiler = " ".join(("g++", "-g1", *flags))
         environment = replace(Environment(), compiler=compiler)
         self.library: Library = build_library(
