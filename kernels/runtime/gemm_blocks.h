@@ -188,19 +188,6 @@ inline void blocks_tile(const BlocksJob& job, int64_t group, int64_t panel, int6
            kWide);
 }
 
-// Part `part` of `parts` of the blocks of panels [panel, end), which are wanted next.  Inlined
-// without fail: gcc drops calls of a function that only prefetches.
-__attribute__((always_inline)) inline void prefetch_blocks(const BlocksJob& job, int64_t panel,
-                                                           int64_t end, int64_t part,
-                                                           int64_t parts) {
-  if (panel >= end) return;
-  const int64_t block = job.block * TRACEA_PANEL * 4, line = 64;
-  const char* from = job.gemm.w->data + job.starts[panel] * block;
-  const int64_t lines = (job.starts[end] - job.starts[panel]) * block / line;
-  for (int64_t i = lines * part / parts; i < lines * (part + 1) / parts; ++i)
-    __builtin_prefetch(from + i * line, 0, 2);
-}
-
 // Where part `part` of a chunk's tasks begins: each has about as much work, which is stored steps
 // of k and what a panel takes beside them.
 inline int64_t part_begins(const BlocksJob& job, int64_t part) {
@@ -234,7 +221,6 @@ inline void blocks_task(void* usr, size_t index) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t group = begin + (i + turn) % count;
       want_group(job, group);
-      prefetch_blocks(job, panel + kTogether, least(panel + 2 * kTogether, last), i, count);
       blocks_tile(job, group, panel, least(panel + kTogether, last));
     }
 }
