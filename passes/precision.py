@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,7 @@ __all__ = [
     "GemmInBf16x2",
     "GemmInInt16",
     "read_in_bf16",
+    "stored_as",
 ]
 
 ROUNDING = 2.0**-8
@@ -106,6 +108,17 @@ def read_in_bf16(rule: str, region: Region) -> Proposal:
     return Proposal(rule, (region,), (new,), error=PRODUCT_ERROR)
 
 
+def stored_as(
+    rule: str, region: Region, lower: Any, made: Sequence[Weight], error: float
+) -> Proposal:
+    """The same region with ``lower`` for its parameters: the first weight made takes the place of
+    its second operand, others come last."""
+    weight, *more = (w.name for w in made)
+    operands = (region.operands[0], weight, *region.operands[2:], *more)
+    new = fused(rule, lower, operands, region.results, [region])
+    return Proposal(rule, (region,), (new,), weights={w.name: w for w in made}, error=error)
+
+
 def _unfit(graph: TileGraph, region: Region, params: AttentionParams) -> str | None:
     """Why attention stays in float32, or None."""
     sizes = (params.head, params.head_v, *params.offsets, *params.widths)
@@ -140,10 +153,7 @@ class GemmInBf16:
                 yield Miss(self.name, region.id, found)
                 return
             lower, weight = found
-            operands = (region.operands[0], weight.name, *region.operands[2:])
-            new = fused(self.name, lower, operands, region.results, [region])
-            made = {weight.name: weight}
-            yield Proposal(self.name, (region,), (new,), weights=made, error=PRODUCT_ERROR)
+            yield stored_as(self.name, region, lower, (weight,), PRODUCT_ERROR)
 
     def _steps(
         self, graph: TileGraph, region: Region, params: RegionParams
@@ -207,11 +217,7 @@ class GemmInInt16:
             return
         lower = dataclasses.replace(params, layout="int16")
         made = _in_integers(panels, params.n)
-        weight, scale = (w.name for w in made)
-        operands = (region.operands[0], weight, *region.operands[2:], scale)
-        new = fused(self.name, lower, operands, region.results, [region])
-        weights = {w.name: w for w in made}
-        yield Proposal(self.name, (region,), (new,), weights=weights, error=INT16_ERROR)
+        yield stored_as(self.name, region, lower, made, INT16_ERROR)
 
 
 @dataclass(frozen=True)
@@ -231,10 +237,7 @@ class GemmInBf16x2:
             yield Miss(self.name, region.id, _no_bf16(graph))
         else:
             lower, made = dataclasses.replace(params, layout="split"), _in_halves(panels, params.n)
-            operands = (region.operands[0], made.name, *region.operands[2:])
-            new = fused(self.name, lower, operands, region.results, [region])
-            weights = {made.name: made}
-            yield Proposal(self.name, (region,), (new,), weights=weights, error=BF16X2_ERROR)
+            yield stored_as(self.name, region, lower, (made,), BF16X2_ERROR)
 
 
 def _no_bf16(graph: TileGraph) -> str:

@@ -21,8 +21,7 @@ from tracea_graph.ops.filters import (
     stored_shape,
     unpack_filters,
 )
-from tracea_graph.passes.precision import INT16_ERROR
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.precision import INT16_ERROR, stored_as
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -49,11 +48,7 @@ class ConvInInt16:
             for layout in ("int16", "winograd2_int16") if params.transformable else ("int16",):
                 made = _in_integers(weight, params, layout)
                 lower = dataclasses.replace(params, layout=layout)
-                whole, scale = (w.name for w in made)
-                operands = (region.operands[0], whole, *region.operands[2:], scale)
-                new = fused(self.name, lower, operands, region.results, [region])
-                weights = {w.name: w for w in made}
-                yield Proposal(self.name, (region,), (new,), weights=weights, error=INT16_ERROR)
+                yield stored_as(self.name, region, lower, made, INT16_ERROR)
 
 
 def _unfit(params: ConvParams, weight: Weight | None) -> str | None:
