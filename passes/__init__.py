@@ -51,7 +51,7 @@ from tracea_graph.passes.sparse.heads import NarrowHeadsOnRequest
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
-from tracea_graph.rewrite import Pass, Phase, RulePass
+from tracea_graph.rewrite import Phase, RulePass
 
 __all__ = ["CONNECT", "FORMS", "JOINING", "UNCHANGED", "WEIGHED", "phases"]
 
@@ -178,18 +178,14 @@ def _lift(plain_weights: bool) -> Phase:
 
 def _lower(precision: str) -> tuple[Phase, ...]:
     """Regions are what they will be: only their numbers change."""
-    if precision == "fp32":
-        return ()
-    near: dict[str, Pass] = {"int16": GemmInInt16(), "bf16x2": GemmInBf16x2()}
-    if precision in near:
-        return (Phase(precision, (near[precision],)),)
-    if precision == "bf16-weights":
-        return (Phase("precision", (GemmInBf16(precision),)),)
-    # what bf16 is not to be used for is left for integers
-    return (
-        Phase("precision", (GemmInBf16(), AttentionInBf16())),
-        Phase("int16", (GemmInInt16(),)),
-    )
+    integers = Phase("int16", (GemmInInt16(),))
+    return {
+        # what bf16 is not to be used for is left for integers
+        "bf16": (Phase("precision", (GemmInBf16(), AttentionInBf16())), integers),
+        "bf16-weights": (Phase("precision", (GemmInBf16("bf16-weights"),)),),
+        "bf16x2": (Phase("bf16x2", (GemmInBf16x2(),)),),
+        "int16": (integers,),
+    }.get(precision, ())
 
 
 def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
