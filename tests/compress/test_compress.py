@@ -26,7 +26,7 @@ from tracea_graph.compress import (
 )
 from tracea_graph.compress.metric import Outputs
 from tracea_graph.config import Prune
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.switches import Change
 
@@ -332,6 +332,15 @@ def test_options_that_make_no_sense(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         api.optimize(model, options(**{"data": data, **changes}))
+
+
+@pytest.mark.compiler
+def test_the_metric_judges_even_where_nothing_is_chosen(
+    model: Path, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "m.py").write_text("def f(a, b): return 0.5")
+    with pytest.raises(VerifyError, match="an error of 0.5 by --metric, above the 0.05 allowed"):
+        api.optimize(model, options(data, metric=f"{tmp_path / 'm.py'}:f", keep="legal"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tracea_graph.check.decide import Candidate, Decision, Group, Verdict
-from tracea_graph.check.verify import Verification
+from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.config import Options
 from tracea_graph.pipeline import judging
 from tracea_graph.pipeline.judging import Judge
@@ -132,3 +132,26 @@ def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPa
     assert one.warnings == ["without bf16 in 3 of 8 places: with all of it, it was wrong"]
     assert one.decision is not None
     assert {v.group.key: v.kept for v in one.decision.verdicts} == {"slow": False, "fast": True}
+
+
+def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def error(feed: str, relative: float) -> OutputError:
+        return OutputError("y", feed, relative, relative, 1.0, 0.0, relative < 1e-2)
+
+    asked = list[frozenset[str] | None]()
+
+    def check(judge: Judge, built: object, isas: object, labels: frozenset[str] | None) -> Any:
+        asked.append(labels)
+        return Verification("passed", "")
+
+    monkeypatch.setattr(Judge, "check", check)
+    monkeypatch.setattr(Judge, "build", lambda judge, dropped: None)
+    one = judge()
+    outputs = tuple(error(f"data[{i}]", i * 1e-3) for i in range(30))
+    one.verification = Verification("failed", "it was wrong", outputs)
+    assert not Judge._wrong(one, frozenset())
+    one.verification = Verification("failed", "it does not run")
+    assert not Judge._wrong(one, frozenset())
+    assert asked == [{"data[29]", "data[28]", "data[27]", "data[26]"}, None]

@@ -29,7 +29,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ttg.graph import Region, TileGraph
 
-__all__ = ["Binding", "bindings", "fed"]
+__all__ = ["Binding", "binding_of", "bindings", "fed"]
 
 _DEFAULT: Mapping[str, int] = MappingProxyType(
     {"batch": 1, "sequence": 128, "past": 128, "samples": 512, "image": 224, "other": 16}
@@ -106,6 +106,16 @@ def bindings(
     padded = Binding(f"{prime.label}, padded", prime.symbols, True, prime.notes)
     plain = {b.label: b for b in (*timed, small)}
     return tuple({b.label: b for b in timed}.values()), (*plain.values(), padded)
+
+
+def binding_of(label: str, graph: TileGraph, dims: Mapping[str, tuple[int, ...]]) -> Binding:
+    """The sizes that inputs of these ``dims`` give the symbols of their shapes."""
+    found: dict[str, int] = {}
+    for value, sizes in dims.items():
+        for symbol, size in zip(graph.spec(value).shape or (), sizes, strict=False):
+            if isinstance(symbol, str):
+                found.setdefault(symbol, size)
+    return Binding(label, MappingProxyType(found))
 
 
 def _primes(graph: TileGraph) -> Mapping[str, int]:

@@ -14,7 +14,7 @@ answers differently each time all the same, or whose outputs rounding alone turn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -122,11 +122,13 @@ def compare(
     env: Mapping[str, str] = _NO_ENV,
     hire: Hire = fresh,
     check: bool = True,
+    labels: Collection[str] | None = None,
 ) -> Verification:
     """Hold a candidate against a reference: with optimizations off on one thread, then on.
 
     ``tolerances`` beat ``tolerance`` for the outputs they name; ``elementwise`` takes the place of
-    both for floating-point outputs.  ``check`` runs onnx's checker first, if the original passes.
+    both for floating-point outputs.  ``check`` runs onnx's checker first, if the original passes;
+    ``labels`` are the feeds to look at, all by default.
     """
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, tolerance)
@@ -149,7 +151,7 @@ def compare(
                 )
                 if wrong := _signature(known, info):
                     return Verification("failed", wrong, (), known.rejected, tolerance)
-                for label in known.off:
+                for label in (k for k in known.off if labels is None or k in labels):
                     feed = {**feeds[label], **known.drawn.get(label, {})}
                     answers = worker.run("candidate", feed, limit=known.patience)
                     found += _judge(known, label, answers, limits, elementwise, choices)

@@ -80,7 +80,8 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--data", type=Path, metavar="FILE.npz",
-        help="real inputs to verify and time with; or a folder with a NAME.npz for NAME.onnx",
+        help="real inputs to verify and time with (of many, three are timed); or a folder with a "
+        "NAME.npz for NAME.onnx",
     )  # fmt: skip
     add(
         "--holdout", type=Path, metavar="FILE.npz",

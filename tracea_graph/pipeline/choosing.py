@@ -96,7 +96,11 @@ class Chooser:
         self.gauge = Gauge(model.path, metric, self.threads)
         self.parts = split(options.data, options.holdout, model, setting.inputs.verification)
         self.warnings = list(self.parts.warnings)
-        self.inputs = dataclasses.replace(setting.inputs, verification=self.parts.steer)
+        self.inputs = dataclasses.replace(
+            setting.inputs,
+            verification=self.parts.steer,
+            real=self.parts.calibrate is not None,
+        )
         self.menus = Menus(options.low_rank, options.prune)
         self.power = 1
 

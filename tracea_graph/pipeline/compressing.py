@@ -70,6 +70,8 @@ def compress(setting: Setting) -> Compression:
     """
     options = setting.options
     if not options.compresses:
+        if options.metric:
+            raise UsageError("--metric measures --low-rank and --prune: give one of them with it")
         return Compression(setting.inputs, setting.planner)
     check_options(options)
     setting.clock.step("compressing")
@@ -82,18 +84,19 @@ def compress(setting: Setting) -> Compression:
     with threadpool_limits(chooser.threads, user_api="blas"):
         settled = chooser.settle()
     warnings = tuple(chooser.warnings)
-    if settled is None:
+    if settled is None and not options.metric:
         return Compression(chooser.inputs, setting.planner, warnings=warnings)
     return _told(chooser, settled, warnings)
 
 
-def _told(chooser: Chooser, settled: Settled, warnings: tuple[str, ...]) -> Compression:
+def _told(chooser: Chooser, settled: Settled | None, warnings: tuple[str, ...]) -> Compression:
+    """What was chosen; where nothing was, the metric still judges what precision costs."""
     return Compression(
         chooser.inputs,
-        chooser.planner_of(settled.compressed),
-        settled.rows,
+        chooser.planner_of(settled.compressed) if settled else chooser.setting.planner,
+        settled.rows if settled else (),
         warnings,
-        (settled.note,),
+        (settled.note,) if settled else (),
         lambda built: chooser.gauge.error(built, chooser.parts.report),
         lambda built: chooser.gauge.error(built, chooser.parts.steer),
         chooser.budget,

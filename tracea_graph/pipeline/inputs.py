@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from zipfile import is_zipfile
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.bindings import Binding, bindings
+from tracea_graph.check.bindings import Binding, binding_of, bindings
 from tracea_graph.check.feeds import fill, from_file, synthesize
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
@@ -23,19 +23,29 @@ Feed = Mapping[str, npt.NDArray[Any]]
 
 _SMALL, _MANY = 8 << 20, 8
 """Bytes of a model below which it is checked with many inputs, and how many."""
+_TIMED, _BRIEF = 3, 4
+"""Sets of real inputs that are timed, and those that instruction sets below the highest see."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     """Feeds by label: those to time and those to verify with; ``timed`` are their bindings.
 
-    Of those to verify with the ``spare`` are for models that run them in no time.
+    Of those to verify with the ``spare`` are for models that run them in no time; ``real``
+    ones are the caller's, of which there may be hundreds.
     """
 
     timed: tuple[Binding, ...]
     timing: Mapping[str, Feed] = field(repr=False)
     verification: Mapping[str, Feed] = field(repr=False)
     spare: frozenset[str] = frozenset()
+    real: bool = False
+
+    @property
+    def brief(self) -> tuple[str, ...]:
+        """Labels of those to verify with where all real ones would take too long."""
+        labels = tuple(self.verification)
+        return _spread(labels, _BRIEF) if self.real else labels
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -50,21 +60,41 @@ class Inputs:
 def gather_inputs(model: Model, options: Options) -> Inputs:
     """Feeds for a model.  Raises UsageError for data or shapes that do not fit it.
 
-    Data to calibrate with is none to time with: that takes the sizes asked for.
+    Data to calibrate with is none to time with: that takes the sizes asked for.  Of many sets of
+    real inputs all verify, and a few are timed, unless ``shapes`` say what to time.
     """
     graph, names = model.graph, model.inputs
     timed, verified = bindings(graph, options.shapes, names)
     if not options.compresses and (data := _data_of(model, options)) is not None:
-        if data.is_file() and not is_zipfile(data):
-            raise UsageError(f"--data {data} is no .npz file; numpy.savez writes one")
-        sets = from_file(data, graph, names)
-        feeds = {f"data[{i}]": feed for i, feed in enumerate(sets)}
-        return Inputs(timed, feeds, feeds)
+        real = _real(model, data)
+        if options.shapes:
+            return Inputs(
+                timed, {b.label: _made(model, b, options.seed) for b in timed}, real, real=True
+            )
+        chosen = {label: real[label] for label in _spread(tuple(real), _TIMED)}
+        sizes = [
+            binding_of(label, graph, {name: array.shape for name, array in feed.items()})
+            for label, feed in chosen.items()
+        ]
+        return Inputs(tuple(sizes), chosen, real, real=True)
     checked = {b.label: _made(model, b, options.seed) for b in verified}
     timing = {b.label: _made(model, b, options.seed) for b in timed}
     count = _MANY if model.size < _SMALL else 1
     more = _uniform(timed[0].label, timing, options.seed, count)
     return Inputs(timed, timing, checked | more, frozenset(more))
+
+
+def _real(model: Model, data: Path) -> dict[str, Feed]:
+    if data.is_file() and not is_zipfile(data):
+        raise UsageError(f"--data {data} is no .npz file; numpy.savez writes one")
+    sets = from_file(data, model.graph, model.inputs)
+    return {f"data[{i}]": feed for i, feed in enumerate(sets)}
+
+
+def _spread(labels: Sequence[str], count: int) -> tuple[str, ...]:
+    """At most ``count`` of them, evenly spread, the first among them."""
+    step = max(1.0, len(labels) / count)
+    return tuple(labels[int(i * step)] for i in range(min(count, len(labels))))
 
 
 def _made(model: Model, binding: Binding, seed: int) -> Feed:

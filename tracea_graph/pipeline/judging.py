@@ -34,6 +34,8 @@ _PATIENCE = 60.0
 """Seconds to look for the rewrites to blame; after that all that could be to blame are dropped."""
 _FRONT = 16
 """Shares of a net in which the end of what stays exact is searched for."""
+_TELLING = 4
+"""Feeds a search for what is to blame looks at."""
 _METRIC_TOLERANCE = 1.0
 """Where the user's own metric judges: nothing may be off by more than all of max|y|."""
 
@@ -157,32 +159,40 @@ class Judge:
         if self.verification.status != "passed":
             raise VerifyError(f"the written result is wrong: {self.verification.sentence}")
 
-    def check(self, candidate: Built, isas: tuple[str, ...] = ()) -> Verification:
+    def check(
+        self, candidate: Built, isas: tuple[str, ...] = (), labels: frozenset[str] | None = None
+    ) -> Verification:
         """Compare a candidate with the original under every ISA level this host can run.
 
         The levels run side by side: nothing is timed here.  The highest level to fail is
-        remembered: who is to blame is asked at that one alone.
+        remembered: who is to blame is asked at that one alone.  ``labels`` are the feeds to look
+        at; by default those below the highest level see a few of the caller's own.
         """
         levels = isas or (self.isas[::-1] if candidate.library else self.isas[-1:])
-        found = self._found(candidate, levels)
+        found = self._found(candidate, levels, labels)
         if self.crew is not None and self.crew.dismiss(_suspects(found)):
             self._reference = None
-            found = self._found(candidate, levels)
+            found = self._found(candidate, levels, labels)
         for isa, one in zip(levels, found, strict=True):
             if one.status != "passed":
                 self._failing = isa
                 return one
         return found[0]
 
-    def _found(self, candidate: Built, levels: tuple[str, ...]) -> list[Verification]:
+    def _found(
+        self, candidate: Built, levels: tuple[str, ...], labels: frozenset[str] | None
+    ) -> list[Verification]:
         """What each level gives."""
         known = self._reference = self._reference or self._original()
         if known.trouble:
-            return [self._compare(known, candidate, isa) for isa in levels]
+            return [self._compare(known, candidate, isa, labels) for isa in levels]
         with ThreadPoolExecutor(usable_processors()) as pool:
-            return list(pool.map(lambda isa: self._compare(known, candidate, isa), levels))
+            return list(pool.map(lambda isa: self._compare(known, candidate, isa, labels), levels))
 
-    def _compare(self, known: Reference, candidate: Built, isa: str) -> Verification:
+    def _compare(
+        self, known: Reference, candidate: Built, isa: str, labels: frozenset[str] | None
+    ) -> Verification:
+        highest = isa == self.isas[-1]
         return compare(
             known,
             candidate.model,
@@ -194,7 +204,8 @@ class Judge:
             threads=max(self.options.thread_counts),
             env={"TRACEA_ISA": isa} if candidate.library else {},
             hire=self.crew.hire if self.crew else fresh,
-            check=isa == self.isas[-1],
+            check=highest,
+            labels=labels if labels or highest else self.inputs.brief,
         )
 
     def _choices(self) -> dict[str, Choice]:
@@ -263,8 +274,16 @@ class Judge:
         return patient
 
     def _wrong(self, dropped: frozenset[str]) -> bool:
-        """True if the result without some rewrites is out of tolerance."""
-        return self.check(self.build(dropped), (self._failing,)).status == "failed"
+        """True if the result without some rewrites is out of tolerance, as far as the feeds tell
+        that were; the others are looked at when nothing is to blame any more."""
+        found = self.check(self.build(dropped), (self._failing,), self._telling())
+        return found.status == "failed"
+
+    def _telling(self) -> frozenset[str] | None:
+        """The feeds that were furthest out of tolerance; None for all, where nothing ran."""
+        outputs = self.verification.outputs if self.verification else ()
+        wrong = sorted((o for o in outputs if not o.passed), key=lambda o: -o.relative)
+        return frozenset(list(dict.fromkeys(o.feed for o in wrong))[:_TELLING]) or None
 
     # ---- timing ------------------------------------------------------------------------
 

@@ -1,0 +1,73 @@
+"""Real inputs: all verify, a few are timed, and the sizes they have are those planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import product
+
+from tracea_graph import Options, api
+from tracea_graph.check.verify import Verification
+from tracea_graph.errors import UsageError
+from tracea_graph.onnx_io import load
+from tracea_graph.pipeline import judging
+from tracea_graph.pipeline.inputs import gather_inputs
+
+K, ROWS = 64, 5
+
+
+def many(folder: Path, count: int) -> Path:
+    """So many sets of five rows."""
+    x = np.random.default_rng(0).standard_normal((count, ROWS, K)).astype(np.float32)
+    np.savez(folder / "data.npz", x=x)
+    return folder / "data.npz"
+
+
+def test_few_of_many_are_timed_and_all_verify(tmp_path: Path) -> None:
+    model = load(product(tmp_path / "m.onnx", K, K))
+    found = gather_inputs(model, Options(data=many(tmp_path, 30)))
+    assert found.labels == ("data[0]", "data[10]", "data[20]") and len(found.verification) == 30
+    assert [dict(b.symbols) for b in found.timed] == [{"rows": ROWS}] * 3
+    assert len(found.brief) == 4 and found.brief[0] == "data[0]"
+
+
+def test_a_few_are_all_taken(tmp_path: Path) -> None:
+    model = load(product(tmp_path / "m.onnx", K, K))
+    found = gather_inputs(model, Options(data=many(tmp_path, 2)))
+    assert found.labels == found.brief == tuple(found.verification) == ("data[0]", "data[1]")
+
+
+def test_shapes_say_what_to_time_where_both_are_given(tmp_path: Path) -> None:
+    model = load(product(tmp_path / "m.onnx", K, K))
+    options = Options(data=many(tmp_path, 7), shapes=({"rows": 3},))
+    found = gather_inputs(model, options)
+    assert found.labels == ("rows=3",) and found.timing["rows=3"]["x"].shape == (3, K)
+    assert len(found.verification) == 7 and found.real
+
+
+@pytest.mark.compiler
+def test_lower_instruction_sets_see_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Collection[str] | None] = {}
+    compare = judging.compare
+
+    def noted(*args: Any, **named: Any) -> Verification:
+        asked[named["env"].get("TRACEA_ISA", "")] = named["labels"]
+        return compare(*args, **named)
+
+    monkeypatch.setattr(judging, "compare", noted)
+    options = Options(tmp_path / "out", keep="legal", data=many(tmp_path, 30), threads=(1,))
+    report = api.optimize(product(tmp_path / "m.onnx", K, K), options)
+    assert report.status == "passed" and report.library
+    labels = [asked[isa] for isa in asked if isa]
+    assert None in labels and len(labels) > 1
+    assert all(len(one) == 4 for one in labels if one is not None)
+
+
+def test_a_metric_needs_something_to_measure(tmp_path: Path) -> None:
+    options = Options(metric="m.py:f", precision="bf16", keep="legal")
+    with pytest.raises(UsageError, match="--metric measures --low-rank and --prune"):
+        api.optimize(product(tmp_path / "m.onnx", K, K), options)
