@@ -11,7 +11,7 @@ import pytest
 from tiny import product
 
 from tracea_graph import Options, api
-from tracea_graph.check.verify import Verification
+from tracea_graph.check.verify import Verification, compare
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline import judging
@@ -52,7 +52,6 @@ def test_shapes_say_what_to_time_where_both_are_given(tmp_path: Path) -> None:
 @pytest.mark.compiler
 def test_lower_instruction_sets_see_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Collection[str] | None] = {}
-    compare = judging.compare
 
     def noted(*args: Any, **named: Any) -> Verification:
         asked[named["env"].get("TRACEA_ISA", "")] = named["labels"]
