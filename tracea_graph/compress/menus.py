@@ -40,8 +40,9 @@ class Menus:
 
         ``gram`` is the Gram matrix of what is seen of the layer; None where there is no data.
         Where channels may go, the layer that ``makes`` them and the one that reads them have no
-        factors: with MiniLM-L6's trained weights these moved the embedding 1.5 to 2.3 times as far
-        at equal cost, from an eighth to half of a block's two products.
+        factors: with MiniLM-L6's trained weights (``models.trained``) a sweep got 1.10 and 1.39
+        times the dense bf16 speed out of channels within 1 % and 5 % of the embedding, and 1.06
+        and 1.22 times out of factors.
         """
         matrix, found = layer.matrix(), list[Choice]()
         if self.prune is not None and self.prune.channels:
