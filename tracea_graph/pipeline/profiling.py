@@ -23,6 +23,10 @@ from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
 __all__ = ["profile", "roofs_of"]
 
 DEFAULTS = BenchOptions()
+_MULTIPLIED = {"bf16": ("bf16", 1), "bf16x2": ("bf16", 3), "int16": ("i16", 1)}
+"""What kernels multiply, by the ends of their names: the type whose peak counts, and how many of
+its products make one."""
+_LOWER = {dtype for dtype, _ in _MULTIPLIED.values()}
 
 
 def profile(
@@ -51,18 +55,20 @@ def profile(
         (_row(n, anatomy, roofs, traced.get(n.name, ())) for n in nodes), key=lambda r: -r.us
     )
     return Profile(
-        path.name, label, threads, tuple(rows), roofs, run_ms, PROFILING_US,
+        path.name, label, threads, tuple(rows), roofs.met(rows), run_ms, PROFILING_US,
         busy_note(others), versions(), fingerprint(doctor.cpu), inputs.notes,
     )  # fmt: skip
 
 
 def roofs_of(doctor: Doctor, threads: int) -> Roofs:
-    """The machine's fp32 peak and bandwidths for a number of threads.
+    """The machine's peaks and bandwidths for a number of threads.
 
     Caches of one core count for each; DRAM gives no more than it gives all cores.
     """
     cpu, figures = doctor.cpu, doctor.figures
     cores, widths = min(threads, cpu.cores), figures.bandwidth
+    best = {d: max((p.gops for p in figures.peaks if p.dtype == d), default=0.0) for d in _LOWER}
+    lower = {name: cores * best[d] / products for name, (d, products) in _MULTIPLIED.items()}
     dram = min(cores * widths.dram, widths.dram_all or widths.dram)
     return Roofs(
         gflops=cores * max(figures.peak("f32", isa) for isa in cpu.isas),
@@ -72,6 +78,7 @@ def roofs_of(doctor: Doctor, threads: int) -> Roofs:
             Memory("DRAM", 0, dram),
         ),
         source="measured" if figures.measured else "assumed",
+        lower={name: peak for name, peak in lower.items() if peak},
     )
 
 
@@ -99,16 +106,18 @@ def _row(node: NodeTime, anatomy: Anatomy, roofs: Roofs, traced: Sequence[CallTi
     if work is None:
         return named
     resident, passing = roofs.memory(anatomy.weight_bytes), roofs.memory(work.activations)
+    calls = _calls(traced, work, call.inputs if call else (), anatomy, roofs)
+    compute_us = sum(c.compute_us for c in calls) or work.flops / roofs.gflops / 1e3
     return ProfileRow(
         node.name, node.op, named.kernel, us, work.flops, work.weights, work.activations,
         work.apart,
-        compute_us=work.flops / roofs.gflops / 1e3,
+        compute_us=compute_us,
         memory_us=(work.weights / resident.gbytes + work.activations / passing.gbytes) / 1e3,
         memory=max((work.weights, resident.name), (work.activations, passing.name))[1],
         size=work.size,
         rule=named.rule,
         originals=named.originals,
-        calls=_calls(traced, work, call.inputs if call else (), anatomy, roofs),
+        calls=calls,
     )  # fmt: skip
 
 
@@ -144,7 +153,7 @@ def _calls(
         rows.append(
             ProfileRow(
                 "", one.work.kernel, True, one.us, flops, weights, moved, None,
-                compute_us=flops / roofs.gflops / 1e3,
+                compute_us=flops / roofs.peak(one.work.kernel) / 1e3,
                 memory_us=(weights / resident.gbytes + moved / passing.gbytes) / 1e3,
                 memory=max((weights, resident.name), (moved, passing.name))[1],
                 size=one.work.size,

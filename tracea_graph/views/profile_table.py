@@ -114,7 +114,8 @@ def summary(profile: Profile) -> Iterator[str]:
         f"bytes walked: {in_bytes(before)} before (operator by operator), "
         f"{in_bytes(after)} after (what a node must read and write)"
     )
-    yield f"limits ({profile.roofs.source}): {profile.roofs.gflops:.0f} GFLOP/s fp32, {levels}"
+    peaks = ", ".join(f"{peak:.0f} GFLOP/s {name}" for name, peak in profile.roofs.peaks.items())
+    yield f"limits ({profile.roofs.source}): {peaks}, {levels}"
     yield (
         f"{profile.profiling_us:g} µs of profiling were taken off each node's median; a bound "
         f"explains at least {EXPLAINED:.0%} of a node's time, else it is overhead"

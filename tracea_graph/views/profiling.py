@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = [
@@ -45,11 +45,27 @@ class Memory:
 
 @dataclass(frozen=True)
 class Roofs:
-    """What the threads in use can do: billions of operations per second, and memories by size."""
+    """What the threads in use can do: billions of operations per second in fp32 and, for kernels
+    that multiply something else (``lower``), in that; and memories by size."""
 
     gflops: float
     memories: tuple[Memory, ...]
     source: str
+    lower: Mapping[str, float] = field(default_factory=dict)
+
+    def peak(self, kernel: str) -> float:
+        """Of a kernel, whose name ends with what it multiplies."""
+        return self.lower.get(kernel.rpartition("_")[2], self.gflops)
+
+    def met(self, rows: Iterable[ProfileRow]) -> Roofs:
+        """Without the peaks that none of these rows' kernels could reach."""
+        used = {call.op.rpartition("_")[2] for row in rows for call in row.calls}
+        return replace(self, lower={k: v for k, v in self.lower.items() if k in used})
+
+    @property
+    def peaks(self) -> Mapping[str, float]:
+        """All of them by what is multiplied."""
+        return {"fp32": self.gflops, **self.lower}
 
     def memory(self, size: float) -> Memory:
         """The smallest memory that holds ``size`` bytes."""

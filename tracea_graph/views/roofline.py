@@ -95,7 +95,7 @@ class Scale:
         ys = [family.total.gflops for family in shown]
         return cls(
             (min(*xs, *corners, math.inf) / 3, min([*ys, roofs.gflops / 30]) / 1.6),
-            (max(*xs, *corners, 0.0) * 3, max([*ys, roofs.gflops]) * 1.9),
+            (max(*xs, *corners, 0.0) * 3, max([*ys, *roofs.peaks.values()]) * 1.9),
         )
 
     def at(self, x: float, y: float) -> Point:
@@ -238,18 +238,21 @@ def _tag(disk: Disk, disks: Sequence[Disk], tags: Sequence[Point]) -> Point:
 def _lines(roofs: Roofs, scale: Scale) -> Iterator[Line]:
     """The peak, and each memory up to it; labels stand near the left end."""
     (x0, y0), (x1, _) = scale.low, scale.high
-    fastest = max(m.gbytes for m in roofs.memories)
-    flat = (scale.at(roofs.gflops / fastest, roofs.gflops), scale.at(x1, roofs.gflops))
-    yield Line(f"{roofs.gflops:.0f} GFLOP/s fp32", *flat, at=(flat[0][0] + 8, flat[0][1] - 6))
+    widths = [m.gbytes for m in roofs.memories]
+    for name, peak in roofs.peaks.items():
+        x, y = scale.at(peak / min(widths), peak)
+        flat = (scale.at(peak / max(widths), peak), scale.at(x1, peak))
+        yield Line(f"{peak:.0f} GFLOP/s {name}", *flat, at=(x + 8, y - 6))
     for memory in roofs.memories:
         first = max(x0, y0 / memory.gbytes)
         corner = roofs.gflops / memory.gbytes
+        highest = max(roofs.peaks.values())
         middle = math.exp(0.72 * math.log(first) + 0.28 * math.log(corner))
         x, y = scale.at(middle, middle * memory.gbytes)
         yield Line(
             f"{memory.name} {memory.gbytes:.0f} GB/s",
             scale.at(first, first * memory.gbytes),
-            scale.at(corner, roofs.gflops),
+            scale.at(highest / memory.gbytes, highest),
             at=(x, y),
         )
 
