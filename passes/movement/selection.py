@@ -1,0 +1,244 @@
+"""Selections of a few places of an axis, and the operators that work on every place by itself.
+
+Gather(x, i, axis), Slice(x, start, end, axis)   -> a Selection of x
+MatMul(x, w) over an axis of x's rows            -> x has it too, w has not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tracea_graph.ir import Extent, TensorSpec
+from tracea_graph.ops.index_map import HUGE
+from tracea_graph.ops.space_parts import constant_ints, reshape_groups
+from tracea_graph.passes.extents import where_equal
+from tracea_graph.passes.regions import attribute
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["Places", "Selection", "operand_axes", "read_selection", "spelled"]
+
+Shape = tuple[Extent, ...]
+Places = tuple[int | None, ...]
+"""The axis each operand has in common with a result's; None where it has none."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """``count`` places of an axis that stays: of Gather its indices, of Slice start and end."""
+
+    op: str
+    axis: int
+    ints: tuple[int, ...]
+    count: int
+
+    @property
+    def name(self) -> str:
+        """What names of selected values end with."""
+        numbers = "_".join("end" if i >= HUGE else str(i).replace("-", "m") for i in self.ints)
+        return f"{self.op.lower()}{self.axis}_{numbers}"
+
+    def moved(self, axis: int) -> Selection:
+        """The same places of another axis."""
+        return Selection(self.op, axis, self.ints, self.count)
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """What is left of a value of known rank."""
+        shape = list(spec.shape or ())
+        shape[self.axis] = self.count
+        return TensorSpec(spec.dtype, tuple(shape))
+
+
+def read_selection(graph: TileGraph, region: Region) -> tuple[Selection, bool] | None:
+    """What a Gather or Slice of constant places selects, and whether the axis stays.
+
+    None for anything else, and where what is selected is most of what there is.
+    """
+    if region.fused or region.op not in ("Gather", "Slice"):
+        return None
+    x, y = graph.spec(region.operands[0]).shape, graph.spec(region.results[0]).shape
+    if x is None or y is None or len(x) < 2:
+        return None
+    found = (_gather if region.op == "Gather" else _slice)(graph, region, x, y)
+    if found is None:
+        return None
+    whole = x[found[0].axis]
+    least = 2 * found[0].count
+    return found if (whole >= least if isinstance(whole, int) else least <= _FEW) else None
+
+
+_FEW = 8
+"""Twice the most places selected of an axis whose size is not known."""
+
+
+def _gather(graph: TileGraph, region: Region, x: Shape, y: Shape) -> tuple[Selection, bool] | None:
+    weight = graph.weight(region.operands[1])
+    if weight is None or len(weight.shape) > 1 or not 0 < weight.count <= _FEW:
+        return None
+    axis = int(str(attribute(region, "axis", 0))) % len(x)
+    places = tuple(int(i) for i in weight.array().reshape(-1))
+    return Selection("Gather", axis, places, len(places)), bool(weight.shape)
+
+
+def _slice(graph: TileGraph, region: Region, x: Shape, y: Shape) -> tuple[Selection, bool] | None:
+    parts = [
+        constant_ints(region, graph, name, i + 1)
+        for i, name in enumerate(("starts", "ends", "axes", "steps"))
+    ]
+    if graph.opset < 10 or any(p is None or len(p) > 1 for p in parts):
+        return None
+    starts, ends, axes, steps = (p or () for p in parts)
+    if not (starts and ends) or steps not in ((), (1,)):
+        return None
+    axis = (axes or (0,))[0] % len(x)
+    count = y[axis]
+    if not isinstance(count, int) or count < 1:
+        return None
+    start, end = (max(-HUGE, min(HUGE, i)) for i in (starts[0], ends[0]))
+    return Selection("Slice", axis, (start, end), count), True
+
+
+# ---- operators that compute every place of an axis by itself ------------------------------
+
+
+def operand_axes(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    """Where an operator's operands have one axis of its result; None if it mixes its places."""
+    reader = None if region.fused or region.captures else _READERS.get(region.op)
+    if reader is None or len(region.writes) != 1 or not region.results[0]:
+        return None
+    shapes = [graph.spec(v).shape for v in (*region.writes, *filter(None, region.operands))]
+    if any(s is None for s in shapes):
+        return None
+    return reader(graph, region, axis)
+
+
+def _shape(graph: TileGraph, value: str) -> Shape:
+    return graph.spec(value).shape or ()
+
+
+def _broadcast(shape: Shape, whole: Shape, axis: int) -> tuple[bool, int | None]:
+    """Whether an operand's shape says what it has of an axis of what it broadcasts to."""
+    own = axis - (len(whole) - len(shape))
+    if own < 0 or (shape[own] == 1 and whole[axis] != 1):
+        return True, None
+    return where_equal(shape[own], whole[axis]), own
+
+
+def _all(found: Sequence[tuple[bool, int | None]]) -> Places | None:
+    return tuple(place for _, place in found) if all(known for known, _ in found) else None
+
+
+def _by_element(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    whole = _shape(graph, region.results[0])
+    return _all([_broadcast(_shape(graph, v), whole, axis) for v in region.operands])
+
+
+def _rows(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    """Norms and softmaxes: what lies behind ``axis`` is one row; other operands are for all."""
+    rank = len(_shape(graph, region.results[0]))
+    old = "Softmax" in region.op and graph.opset < 13
+    first = int(str(attribute(region, "axis", 1 if old else -1))) % rank
+    others = [graph.spec(v).rank for v in region.operands[1:] if v]
+    if axis >= first or any(r is None or r > rank - first for r in others):
+        return None
+    return (axis, *(None for _ in region.operands[1:]))
+
+
+def _reduce(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    rank = len(_shape(graph, region.operands[0]))
+    axes = constant_ints(region, graph, "axes", 1)
+    if not axes:
+        return None
+    gone = {a % rank for a in axes}
+    left = [a for a in range(rank) if attribute(region, "keepdims", 1) or a not in gone]
+    own = left[axis]
+    return None if own in gone else (own, *(None for _ in region.operands[1:]))
+
+
+def _matmul(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    """Rows of the left operand, or what both have before their matrices."""
+    left, right = (_shape(graph, v) for v in region.operands)
+    whole = _shape(graph, region.results[0])
+    if min(len(left), len(right)) < 2 or axis == len(whole) - 1:
+        return None
+    if axis == len(whole) - 2:
+        return len(left) - 2, None
+    batches = [_broadcast(s[:-2], whole[:-2], axis) for s in (left, right)]
+    return _all(batches)
+
+
+def _gemm(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    if axis != 0:
+        return None
+    left = 1 if attribute(region, "transA", 0) else 0
+    whole = _shape(graph, region.results[0])
+    added = [_broadcast(_shape(graph, v), whole, 0) for v in region.operands[2:]]
+    return _all([(True, left), (True, None), *added])
+
+
+def _transpose(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    perm = attribute(region, "perm", None)
+    rank = len(_shape(graph, region.results[0]))
+    return (perm[axis] if isinstance(perm, tuple) else rank - 1 - axis,)
+
+
+def _reshape(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    """An axis that neither joins others nor is parted."""
+    before, after = (_shape(graph, v) for v in (region.operands[0], region.results[0]))
+    if before[:axis] == after[:axis] and axis < len(before) and before[axis] == after[axis]:
+        return axis, *(None for _ in region.operands[1:])
+    groups = reshape_groups(before, after) or []
+    own = next((a[0] for a, b in groups if b == [axis] and len(a) == 1), None)
+    return None if own is None else (own, *(None for _ in region.operands[1:]))
+
+
+def _squeeze(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    """Axes that are named: without names, one of which one place is left would go too."""
+    named = constant_ints(region, graph, "axes", 1)
+    return _reshape(graph, region, axis) if named else None
+
+
+def spelled(before: Shape, after: Shape) -> tuple[int, ...] | None:
+    """A Reshape's target; None if more than one size would have to follow from the others."""
+    target = tuple(
+        d if isinstance(d, int) else 0 if before[i : i + 1] == (d,) else -1
+        for i, d in enumerate(after)
+    )
+    return None if target.count(-1) > 1 or 0 in after else target
+
+
+def _other_axis(graph: TileGraph, region: Region, axis: int) -> Places | None:
+    """Concat over another axis."""
+    rank = len(_shape(graph, region.results[0]))
+    same = int(str(attribute(region, "axis", 0))) % rank == axis
+    return None if same else (axis,) * len(region.operands)
+
+
+_READERS: Mapping[str, Callable[[TileGraph, Region, int], Places | None]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("Abs", "Add", "And", "Cast", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Gelu",
+             "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log", "Max", "Min", "Mul", "Neg",
+             "Not", "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt",
+             "Sub", "Sum", "Tanh", "Where"),
+            _by_element,
+        ),
+        **dict.fromkeys(
+            ("LayerNormalization", "LogSoftmax", "RMSNormalization",
+             "SimplifiedLayerNormalization", "Softmax"),
+            _rows,
+        ),
+        **dict.fromkeys(
+            ("ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduce
+        ),
+        "Concat": _other_axis,
+        "Flatten": _reshape,
+        "Gemm": _gemm,
+        "MatMul": _matmul,
+        "Reshape": _reshape,
+        "Squeeze": _squeeze,
+        "Transpose": _transpose,
+        "Unsqueeze": _reshape,
+    }
+)  # fmt: skip
