@@ -213,7 +213,9 @@ def _decided(
         clock.step("building")
         out = stage.model if options.keep == "legal" or lock else None
         wanted = report.worth_building() and (lock is None or lock.improved)
-        full = workshop.build(out=out) if wanted else None
+        earlier = lock.stored(paths) if lock else None
+        out = stage.beside if earlier else out
+        full = workshop.build(out=out, earlier=earlier) if wanted else None
 
         clock.step("verifying")
         right = judge.verify(full)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,9 @@ from tracea_graph import Options, api
 from tracea_graph.check.decide import Decision, Group, Verdict
 from tracea_graph.check.timing import Ratio
 from tracea_graph.config import Environment
+from tracea_graph.onnx_io import external, writer
 from tracea_graph.pipeline import candidates, judging, memory
+from tracea_graph.pipeline.verifying import verify_models
 from tracea_graph.views import Report
 
 pytestmark = pytest.mark.compiler
@@ -80,6 +83,87 @@ def test_an_equal_run_decides_nothing_and_verifies(
     assert any("verified then, with the same library" in note for note in again.notes) == (
         len(again.isas) > 1
     )
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hashes of data files that were written; all results have one."""
+    hashes: list[str] = []
+    write_data = external.write_data
+
+    def write(file: Any, weights: Any) -> Any:
+        places, digest = write_data(file, weights)
+        hashes.append(digest)
+        return places, digest
+
+    monkeypatch.setattr(external, "write_data", write)
+    monkeypatch.setattr(writer, "INLINE_LIMIT", 0)
+    return hashes
+
+
+def data_of(report: Report) -> Path:
+    assert report.data is not None
+    return Path(report.data)
+
+
+def test_weights_that_are_there_are_not_written_again(
+    run: Run, written: list[str], model: Path, tmp_path: Path
+) -> None:
+    data = data_of(run())
+    before, count = data.stat(), len(written)
+    files = [(tmp_path / f"out{end}").read_bytes() for end in (".onnx", ".so")]
+    again = run()
+    assert [(tmp_path / f"out{end}").read_bytes() for end in (".onnx", ".so")] == files
+    assert "decided on" in again.reason and again.status == "passed"
+    assert data_of(again) == data and len(written) == count
+    after = data.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert not list(data.parent.glob(".tracea-*"))
+    assert verify_models(model, Path(again.output), Options()).verification.status == "passed"
+
+
+def _flip(data: Path) -> None:
+    spoilt = bytearray(data.read_bytes())
+    spoilt[len(spoilt) // 2] ^= 1
+    times = data.stat()
+    data.write_bytes(spoilt)
+    os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _move_away(data: Path) -> None:
+    data.rename(data.with_name("elsewhere"))
+    data.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [_flip, lambda data: os.truncate(data, 4096), Path.unlink, _move_away],
+    ids=["one bit", "truncated", "gone", "a link"],
+)
+def test_weights_that_are_not_what_was_written_are_written_again(
+    run: Run, written: list[str], spoil: Callable[[Path], None]
+) -> None:
+    data = data_of(run())
+    right, count = data.read_bytes(), len(written)
+    spoil(data)
+    again = run()
+    assert "decided on" in again.reason and again.status == "passed"
+    assert data_of(again) == data and len(written) == count + 1
+    assert data.read_bytes() == right
+
+
+def test_data_of_other_weights_is_not_taken(
+    run: Run, decided: list[int], written: list[str], tmp_path: Path
+) -> None:
+    data = data_of(run())
+    (path,) = (tmp_path / "cache" / memory.FOLDER).glob("*.json")
+    found = json.loads(path.read_text())
+    found["data"]["places"] = dict(list(found["data"]["places"].items())[1:])
+    path.write_text(json.dumps(found))
+    right = data.read_bytes()
+    again = run()
+    assert "decided on" not in again.reason and len(decided) == 2
+    assert data_of(again) == data and data.read_bytes() == right
 
 
 @pytest.mark.parametrize("change", [{"fresh": True}, {"budget": 77.0}])

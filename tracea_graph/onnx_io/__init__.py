@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracea_graph.onnx_io.external import DataPool
+from tracea_graph.onnx_io.external import DataFile, DataPool
 from tracea_graph.onnx_io.functions import Function
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.original import (
@@ -16,6 +16,6 @@ from tracea_graph.onnx_io.reader import load
 from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
-    "DataPool", "Function", "LibraryNeed", "Model", "Written", "files_of", "is_result",
+    "DataFile", "DataPool", "Function", "LibraryNeed", "Model", "Written", "files_of", "is_result",
     "library_need", "load", "write", "write_original",
 ]  # fmt: skip

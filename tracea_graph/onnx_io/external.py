@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -11,9 +12,12 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from tracea_graph.errors import ModelError
 from tracea_graph.ir import Weight
-from tracea_graph.onnx_io.tensors import Segment, dtype_of, raw_chunks
+from tracea_graph.onnx_io.tensors import Segment, dtype_of, raw_chunks, stored_size
 
-__all__ = ["ALIGNMENT", "DataPool", "embed", "is_external", "locate", "tensors_of", "write_data"]
+__all__ = [
+    "ALIGNMENT", "DataFile", "DataPool", "embed", "is_external", "locate", "tensors_of",
+    "write_data",
+]  # fmt: skip
 
 ALIGNMENT = 4096
 """Offsets in the data file are multiples of a page, so that a runtime can map weights in place."""
@@ -85,6 +89,34 @@ def write_data(
         else:
             end = sum(place)
     return places, whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file as it was written: its SHA-256, and ``(offset, length)`` of each weight."""
+
+    path: Path
+    sha256: str
+    places: Mapping[str, tuple[int, int]]
+
+    def intact(self) -> bool:
+        """True if the file is there and not a byte of it has changed.
+
+        A link is none: the checker of onnx refuses links, whatever they lead to.
+        """
+        if self.path.is_symlink():
+            return False
+        try:
+            with self.path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+        except OSError:
+            return False
+
+    def fits(self, weights: Iterable[Weight]) -> bool:
+        """True if these are the weights it holds, by name and size."""
+        return {w.name: stored_size(w) for w in weights} == {
+            name: length for name, (_, length) in self.places.items()
+        }
 
 
 class DataPool:

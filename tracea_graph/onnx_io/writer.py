@@ -37,11 +37,12 @@ Places = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Written:
-    """The files of one export; ``bytes`` is their total size."""
+    """The files of one export; ``bytes`` is their total size, ``stored`` what ``data`` holds."""
 
     model: Path
     data: Path | None
     bytes: int
+    stored: external.DataFile | None = None
 
 
 def write(
@@ -57,13 +58,15 @@ def write(
     single_file: bool = False,
     data_name: str | None = None,
     pool: external.DataPool | None = None,
+    earlier: external.DataFile | None = None,
 ) -> Written:
     """Write ``nodes`` with the interface, metadata and settings of ``model``.
 
     Only weights that are read are written; ``domain`` is that of ``functions`` and of the custom
     operators among ``nodes``.  ``node_metadata`` is keyed by node name or first output.  With a
-    ``pool`` large weights go there, whatever their size in all.  Raises
-    UsageError when the files cannot be written, GraphError when a value has no source.
+    ``pool`` large weights go there, whatever their size in all; an ``earlier`` data file beside
+    ``out`` is used as it is.  Raises UsageError when the files cannot be written or that one
+    holds other weights, GraphError when a value has no source.
     """
     proto = envelope.compose(model, nodes, functions, domain, metadata, node_metadata)
     stored = _stored(model, envelope.constants_of(model, proto, nodes, weights))
@@ -72,11 +75,15 @@ def write(
     _check_target(model, out)
     try:
         data: Path | None = None
-        places: dict[str, tuple[int, int]] = {}
+        places: Places = {}
+        kept: external.DataFile | None = None
         if pool is not None:
             data, places = pool.path, pool.places(large)
         elif aside:
-            data, places = _write_data(large, out, data_name)
+            kept = earlier or _write_data(large, out, data_name)
+            if not kept.fits(large):
+                raise UsageError(f"{kept.path.name} holds other weights")
+            data, places = kept.path, kept.places
         pieces = _pieces(proto, model, stored, places, data.name if data else "")
         size = sum(map(_size, pieces))
         if size > PROTOBUF_LIMIT:
@@ -89,7 +96,7 @@ def write(
                 _emit(piece, file)
     except OSError as error:
         raise UsageError(_complaint(out, error)) from error
-    return Written(out, data, size + (data.stat().st_size if data else 0))
+    return Written(out, data, size + (data.stat().st_size if data else 0), kept)
 
 
 def _check_target(model: Model, out: Path) -> None:
@@ -106,9 +113,7 @@ def _stored(model: Model, needed: Mapping[str, Weight]) -> dict[str, Weight]:
     return {name: known[name] for name in dict.fromkeys([*first, *known])}
 
 
-def _write_data(
-    weights: Sequence[Weight], out: Path, name: str | None
-) -> tuple[Path, dict[str, tuple[int, int]]]:
+def _write_data(weights: Sequence[Weight], out: Path, name: str | None) -> external.DataFile:
     """Write the data file; its name is its content's unless one is given."""
     temporary = _temporary(out.with_suffix(".data"))
     try:
@@ -119,7 +124,7 @@ def _write_data(
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return path, places
+    return external.DataFile(path, digest, places)
 
 
 def _pieces(

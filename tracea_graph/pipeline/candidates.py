@@ -12,7 +12,7 @@ from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import units
-from tracea_graph.onnx_io import DataPool, Model, write
+from tracea_graph.onnx_io import DataFile, DataPool, Model, write
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED, LENGTHS
 from tracea_graph.passes.precision import FALLBACK
@@ -40,6 +40,7 @@ class Built:
     assembly: Assembly
     trace: Trace
     built: Library | None
+    stored: DataFile | None = None
 
 
 @dataclass(frozen=True)
@@ -212,21 +213,27 @@ class Workshop:
         """Drivers found earlier; later plans use them."""
         self._drivers = drivers
 
-    def build(self, dropped: frozenset[str] = frozenset(), out: Path | None = None) -> Built:
-        """A candidate, as it is to be published at ``out``.
+    def build(
+        self,
+        dropped: frozenset[str] = frozenset(),
+        out: Path | None = None,
+        earlier: DataFile | None = None,
+    ) -> Built:
+        """A candidate, as it is to be published at ``out``, perhaps with ``earlier`` data.
 
         Without ``out`` it lies in the scratch folder, where all share one pool of weights.
         """
         if out is not None:
-            return self.write(out, *self.plan(dropped))
+            return self.write(out, *self.plan(dropped), earlier=earlier)
         self._count += 1
         self.folder.mkdir(exist_ok=True)
         out = self.folder / f"candidate{self._count}.onnx"
         return self.write(out, *self.plan(dropped), pool=self._pool)
 
     def write(
-        self, out: Path, assembly: Assembly, trace: Trace, pool: DataPool | None = None
-    ) -> Built:
+        self, out: Path, assembly: Assembly, trace: Trace,
+        pool: DataPool | None = None, earlier: DataFile | None = None,
+    ) -> Built:  # fmt: skip
         """Build the library and write the model at ``out``; no library if nothing was fused."""
         library, library_path = None, None
         if assembly.types:
@@ -249,9 +256,12 @@ class Workshop:
             node_metadata=assembly.metadata(nodes, domain),
             single_file=self.options.single_file and pool is None,
             pool=pool,
+            earlier=earlier,
         )
         self._spent("write", start)
-        return Built(written.model, written.data, library_path, assembly, trace, library)
+        return Built(
+            written.model, written.data, library_path, assembly, trace, library, written.stored
+        )
 
     def write_sources(self, assembly: Assembly, folder: Path) -> None:
         """The generated sources of an assembly's library, for people to read."""

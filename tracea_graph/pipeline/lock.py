@@ -19,9 +19,11 @@ from typing import Any
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.onnx_io import DataFile
 from tracea_graph.ops.structure import graph_key, value_keys
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Recipe
+from tracea_graph.pipeline.output import Paths
 from tracea_graph.pipeline.planning import Ruling
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
@@ -50,14 +52,15 @@ class Lock:
     """A lock's content as read; ``where`` is the file, for messages.
 
     ``said`` says who decided, where that was an equal earlier run and not the user; then
-    ``library`` is the SHA-256 of the library that was verified, ``findings`` what it told of the
-    model's weights.
+    ``library`` is the SHA-256 of the library that was verified, ``data`` what was in the data
+    file, whose path is its name only, ``findings`` what it told of the model's weights.
     """
 
     where: str
     content: Mapping[str, Any]
     said: str = ""
     library: str = ""
+    data: DataFile | None = None
     findings: tuple[FindingRow, ...] = ()
 
     @classmethod
@@ -134,6 +137,13 @@ class Lock:
     def cost(self) -> CostModel:
         """What gains were predicted with."""
         return CostModel(Machine(**self.content["machine"]), self.content["bindings"])
+
+    def stored(self, paths: Paths) -> DataFile | None:
+        """The data file of the earlier result, if it is in place and as it was."""
+        if self.data is None:
+            return None
+        found = dataclasses.replace(self.data, path=paths.data(self.data.sha256))
+        return found if found.intact() else None
 
     def settle(self, options: Options) -> Options:
         """The options it was made with.

@@ -14,16 +14,18 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tracea_graph import version
 from tracea_graph.build.cache import digest, write_whole
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.onnx_io import DataFile
 from tracea_graph.pipeline.lock import Lock, parse_lock
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.views import FindingRow, Report
@@ -74,12 +76,14 @@ class Memory:
             lock = parse_lock(found["lock"], str(self.path))
             findings = tuple(FindingRow(**row) for row in found["findings"])
             library = str(found["library"])
-            return dataclasses.replace(lock, said=said, library=library, findings=findings)
+            return dataclasses.replace(
+                lock, said=said, library=library, data=_data_of(found["data"]), findings=findings
+            )
         except (OSError, ValueError, KeyError, TypeError, UsageError):
             return None
 
-    def keep(self, lock: Lock, report: Report, library: str) -> None:
-        """Remember a decision and its library, by its SHA-256.
+    def keep(self, lock: Lock, report: Report, library: str, data: DataFile | None) -> None:
+        """Remember a decision, its library and its data file, both by their SHA-256.
 
         A folder that cannot be written costs the next run its time.
         """
@@ -87,6 +91,7 @@ class Memory:
             return
         found = {
             "made": time.time(), "gain": report.gain, "lock": lock.content, "library": library,
+            "data": data and {"sha256": data.sha256, "places": dict(data.places)},
             "findings": [dataclasses.asdict(row) for row in report.findings],
         }  # fmt: skip
         with suppress(OSError):
@@ -114,6 +119,14 @@ class Memory:
         if self.path is not None:
             with suppress(OSError):
                 self.path.unlink(missing_ok=True)
+
+
+def _data_of(found: Mapping[str, Any] | None) -> DataFile | None:
+    """What a data file held; where it lies is the caller's to say."""
+    if found is None:
+        return None
+    places = {str(name): (int(at), int(size)) for name, (at, size) in found["places"].items()}
+    return DataFile(Path(), str(found["sha256"]), places)
 
 
 def _by_age(paths: Iterable[Path]) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import filecmp
 import json
 import mmap
 import os
@@ -48,6 +49,10 @@ class Paths:
     def report(self) -> Path:
         """The manifest and report."""
         return self.model.with_suffix(".json")
+
+    def data(self, sha256: str) -> Path:
+        """The weights of this hash."""
+        return self.model.with_name(f"{self.model.stem}.{sha256[:10]}.data")
 
 
 def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
@@ -137,11 +142,16 @@ class Stage:
         return self.folder / self.paths.model.name
 
     @property
+    def beside(self) -> Path:
+        """A staged model that can name a data file which is in place already."""
+        return self.paths.model.with_name(f"{self.folder.name}.onnx")
+
+    @property
     def report(self) -> Path:
         """The staged report."""
         return self.folder / self.paths.report.name
 
-    def publish(self, data: Path | None, library: Path | None) -> None:
+    def publish(self, data: Path | None, library: Path | None, model: Path | None = None) -> None:
         """Move staged files into place: data, library, report, then the model.
 
         A library or data file of an earlier result that the new one does not use goes last.
@@ -153,11 +163,19 @@ class Stage:
         if library is not None:
             os.replace(library, paths.library)
         os.replace(self.report, paths.report)
-        os.replace(self.model, paths.model)
+        os.replace(model or self.model, paths.model)
         if library is None:
             paths.library.unlink(missing_ok=True)
         if old is not None and old != new and not any(_same(old, file) for file in self.inputs):
             old.unlink(missing_ok=True)
+
+
+def _holds(place: Path, data: Path) -> bool:
+    """True if the same bytes are there already: processes that have them mapped share them.
+
+    Its name is its hash, but what is there may be spoilt.
+    """
+    return place.is_file() and (_same(place, data) or filecmp.cmp(place, data, shallow=False))
 
 
 @contextmanager
@@ -168,12 +186,13 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
     inside that says a file cannot be written (disk full, no permission).
     """
     check_earlier(paths, inputs)
-    home, folder = paths.model.parent, None
+    home, folder, stage = paths.model.parent, None, None
     made = not home.exists()
     try:
         home.mkdir(exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=_STAGED, dir=home))
-        yield Stage(folder, paths, tuple(inputs))
+        stage = Stage(folder, paths, tuple(inputs))
+        yield stage
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
@@ -181,6 +200,9 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
             f"cannot write {_meant(error.filename, home, paths)}: {error.strerror}"
         ) from error
     finally:
+        if stage is not None:
+            for file in (stage.beside, stage.beside.with_suffix(".so")):
+                file.unlink(missing_ok=True)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         if made:
@@ -228,11 +250,6 @@ def _mark(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _holds(place: Path, data: Path) -> bool:
-    """True if the file is there already: its name is its hash."""
-    return place.is_file() and place.stat().st_size == data.stat().st_size
 
 
 def _is_our_library(path: Path) -> bool:

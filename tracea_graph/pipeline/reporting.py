@@ -96,29 +96,32 @@ class Reporter:
     ) -> Report:
         """Stage the final files, write the report beside them, and move all into place."""
         if kept is None:
-            data, library = write_original(self.model, stage.model).data, None
+            final, library, model = None, None, stage.model
+            data = write_original(self.model, model).data
         else:
-            final = self._final(kept, workshop, stage.model)
-            data, library = final.data, final.library
+            final = self._final(kept, workshop, stage)
+            data, library, model = final.data, final.library, final.model
             self.clock.step("confirming")
             judge.confirm(final, kept)
         report = self._report(kept, judge, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
-        stage.publish(data, library)
+        stage.publish(data, library, model)
         recipe = workshop.recipe(judge.dropped if kept else frozenset())
         groups = [asdict(row) for row in report.groups]
         lock = Lock.of(self.model.graph, self.options, self.isas, recipe, groups, kept is not None)
         if self.options.save_lock is not None:
             write_text(self.options.save_lock, lock.to_json())
-        if kept is not None:
-            self.memory.keep(lock, report, kept.built.sha256 if kept.built else "")
+        if final is not None:
+            library_hash = final.built.sha256 if final.built else ""
+            self.memory.keep(lock, report, library_hash, final.stored)
         if kept is not None and kept.built is not None:
             workshop.foundry.published(kept.built, self.paths.library)
         return report
 
-    def _final(self, kept: Built, workshop: Workshop, out: Path) -> Built:
-        """The final model under its own name; its library is the one that was measured."""
-        final = kept if kept.model == out else workshop.write(out, kept.assembly, kept.trace)
+    def _final(self, kept: Built, workshop: Workshop, stage: Stage) -> Built:
+        """The final model, staged; its library is the one that was measured."""
+        staged = kept.model in (stage.model, stage.beside)
+        final = kept if staged else workshop.write(stage.model, kept.assembly, kept.trace)
         if self.options.keep_sources is not None:
             workshop.write_sources(kept.assembly, self.options.keep_sources)
         return final
