@@ -84,13 +84,30 @@ def test_the_same_data_is_not_written_twice(paths: Paths) -> None:
     publish(paths, "one", DATA)
     data = paths.model.with_name(DATA)
     before = data.stat().st_ino
-    publish(paths, "two", DATA)
-    assert data.stat().st_ino == before  # three bytes again: its name is its content
+    publish(paths, "one", DATA)
+    assert data.stat().st_ino == before  # who has it mapped shares it
     publish(paths, "three", DATA)
     assert data.read_text() == "three"  # what was there was torn
     data.write_text("eerht")
     publish(paths, "three", DATA)
-    assert data.read_text() == "three"  # or other bytes, as many
+    assert data.read_text() == "three"  # as many bytes, but others
+
+
+def test_a_model_beside_its_data_is_moved_and_leaves_nothing(paths: Paths) -> None:
+    publish(paths, "one", DATA)
+    data, before = paths.model.with_name(DATA), paths.model.with_name(DATA).stat()
+    with staging(paths, ()) as stage:
+        stage.beside.write_text("two")
+        stage.beside.with_suffix(".so").write_bytes(LIBRARY)
+        report = {"versions": {"tracea": "0"}, "data": DATA, "tag": "two"}
+        stage.report.write_text(json.dumps(report))
+        stage.publish(data, stage.beside.with_suffix(".so"), stage.beside)
+    assert paths.model.read_text() == "two" and data.stat().st_ino == before.st_ino
+    assert names(paths.model.parent) == [DATA, "m.json", "m.onnx", "m.so"]
+    with pytest.raises(RuntimeError), staging(paths, ()) as stage:
+        stage.beside.write_text("half")
+        raise RuntimeError
+    assert names(paths.model.parent) == [DATA, "m.json", "m.onnx", "m.so"]
 
 
 @pytest.mark.parametrize(
