@@ -120,7 +120,7 @@ def _import(cache: TuningCache, name: str) -> int:
         raise UsageError(f"{name} is no text") from None
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}") from None
-    entries = list(_entries(text, name))
+    entries = list(_entries(text, "standard input" if name == "-" else name))
     for key, entry in entries:
         cache.put(key, entry)
     return len(entries)
