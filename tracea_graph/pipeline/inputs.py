@@ -11,8 +11,9 @@ from zipfile import is_zipfile
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.bindings import Binding, binding_of, bindings
+from tracea_graph.check.bindings import Binding, binding_of, bindings, fed
 from tracea_graph.check.feeds import fill, from_file, synthesize
+from tracea_graph.check.room import oversized
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
@@ -32,7 +33,8 @@ class Inputs:
     """Feeds by label: those to time and those to verify with; ``timed`` are their bindings.
 
     Of those to verify with the ``spare`` are for models that run them in no time; ``real``
-    ones are the caller's, of which there may be hundreds.
+    ones are the caller's, of which there may be hundreds.  ``trouble`` says why the model must
+    not be run with them, empty if it may.
     """
 
     timed: tuple[Binding, ...]
@@ -40,6 +42,7 @@ class Inputs:
     verification: Mapping[str, Feed] = field(repr=False)
     spare: frozenset[str] = frozenset()
     real: bool = False
+    trouble: str = ""
 
     @property
     def brief(self) -> tuple[str, ...]:
@@ -58,7 +61,7 @@ class Inputs:
 
 
 def gather_inputs(model: Model, options: Options) -> Inputs:
-    """Feeds for a model.  Raises UsageError for data or shapes that do not fit it.
+    """Feeds for a model.  Raises UsageError for data or shapes that do not fit it, or are huge.
 
     Data to calibrate with is none to time with: that takes the sizes asked for.  Of many sets of
     real inputs all verify, and a few are timed, unless ``shapes`` say what to time.
@@ -77,11 +80,14 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
             for label, feed in chosen.items()
         ]
         return Inputs(tuple(sizes), chosen, real, real=True)
+    if huge := oversized(graph, (*timed, *verified), fed(graph, names)):
+        raise UsageError(f"{huge}; give smaller sizes with --shape, or real inputs with --data")
     checked = {b.label: _made(model, b, options.seed) for b in verified}
     timing = {b.label: _made(model, b, options.seed) for b in timed}
     count = _MANY if model.size < _SMALL else 1
     more = _uniform(timed[0].label, timing, options.seed, count)
-    return Inputs(timed, timing, checked | more, frozenset(more))
+    trouble = oversized(graph, (*timed, *verified))
+    return Inputs(timed, timing, checked | more, frozenset(more), trouble=trouble)
 
 
 def _real(model: Model, data: Path) -> dict[str, Feed]:

@@ -86,6 +86,7 @@ class Judge:
             choices=self._choices(),
             watched=squashed(self.model.graph),
             spare=self.inputs.spare,
+            trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),
             hire=self.crew.hire if self.crew else fresh,
         )
@@ -102,7 +103,7 @@ class Judge:
         if full is None:
             return None
         self._built[frozenset()] = full
-        if not self.options.verify:
+        if not (self.options.verify or (self.inputs.trouble and self.options.keep == "faster")):
             return full
         self.verification = self.check(full, self._unproved(full))
         if self.verification.status == "inconclusive":

@@ -49,7 +49,14 @@ def verify_models(
     threads = max(options.thread_counts)
     by_element = options.rtol is not None or options.atol is not None
     found = compare(
-        reference(original, feeds, choices=chosen, spare=inputs.spare, threads=threads),
+        reference(
+            original,
+            feeds,
+            choices=chosen,
+            spare=inputs.spare,
+            trouble=inputs.trouble,
+            threads=threads,
+        ),
         candidate,
         library,
         feeds,

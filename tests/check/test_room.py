@@ -1,0 +1,90 @@
+"""Models that ask for more memory than anything they hold explains are not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from tracea_graph import Options, api
+from tracea_graph.check.bindings import Binding
+from tracea_graph.check.reference import reference
+from tracea_graph.check.room import LARGEST, TIMES, oversized
+from tracea_graph.errors import UsageError
+from tracea_graph.onnx_io import load
+from tracea_graph.ttg import TileGraph
+
+PADDED = """g (float[n, 4] x) => (float[n, m] y)
+<int64[4] pads = {{0, 0, 0, {columns}}}> {{ y = Pad(x, pads) }}"""
+ONE = Binding("n=1", {"n": 1})
+TERA = 1 << 40
+
+
+def written(path: Path, text: str) -> Path:
+    header = '<ir_version: 8, opset_import: ["" : 17]>\n'
+    onnx.save(parser.parse_model(header + text), path)
+    return path
+
+
+def padded(folder: Path, columns: int) -> Path:
+    return written(folder / "padded.onnx", PADDED.format(columns=columns))
+
+
+def graph(folder: Path, columns: int) -> TileGraph:
+    return load(padded(folder, columns)).graph
+
+
+def test_the_largest_value_is_named_with_its_sizes(tmp_path: Path) -> None:
+    said = oversized(graph(tmp_path, TERA), (ONE, Binding("n=3", {"n": 3})))
+    assert said.startswith("the value 'y' would take 12,288.0 GiB with n=3")
+
+
+def test_what_every_model_may_have_is_let_be(tmp_path: Path) -> None:
+    fits = LARGEST // 4 - 4
+    assert oversized(graph(tmp_path, fits), (ONE,)) == ""
+    assert oversized(graph(tmp_path, fits + 1), (ONE,)) != ""
+
+
+def test_large_models_may_have_larger_values(tmp_path: Path) -> None:
+    weights = 2 * LARGEST // TIMES
+    path = padded(tmp_path, LARGEST // 4)
+    model = onnx.load(path)
+    held = onnx.helper.make_tensor("w", onnx.TensorProto.INT8, [weights], bytes(weights), raw=True)
+    model.graph.initializer.append(held)
+    model.graph.node.append(onnx.helper.make_node("Identity", ["w"], ["z"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", 3, [weights]))
+    onnx.save(model, path)
+    assert oversized(load(path).graph, (ONE,)) == ""
+
+
+def test_sizes_nobody_knows_are_not_counted(tmp_path: Path) -> None:
+    assert oversized(graph(tmp_path, TERA), (Binding("none", {}),)) == ""
+
+
+def test_with_trouble_known_before_nothing_is_run(tmp_path: Path) -> None:
+    found = reference(tmp_path / "absent.onnx", {}, trouble="it is huge")
+    assert found.trouble == "the original is not run: it is huge"
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "more", [{}, {"keep": "legal"}, {"verify": False}], ids=["faster", "legal", "unverified"]
+)
+def test_the_original_is_kept(tmp_path: Path, more: dict[str, str]) -> None:
+    text = """g (float[512, 512] x) => (float[m, k] y, float[512, 512] z)
+    <int64[4] pads = {0, 0, 0, 1099511627264}> {
+        e = Erf(x)  h = Mul(e, x)  s = Sigmoid(h)  z = Mul(s, h)  y = Pad(x, pads)
+    }"""
+    path = written(tmp_path / "model.onnx", text)
+    report = api.optimize(path, Options(tmp_path / "out.onnx", target="cpu:scalar", **more))
+    assert report.library is None and "'y' would take 2,097,152.0 GiB" in report.reason
+    assert (tmp_path / "out.onnx").read_bytes() == path.read_bytes()
+
+
+def test_an_input_beyond_reason_is_refused(tmp_path: Path) -> None:
+    text = f"g (float[{TERA}, 4] x) => (float[a, b] y) {{ y = Relu(x) }}"
+    path = written(tmp_path / "model.onnx", text)
+    with pytest.raises(UsageError, match=r"'x' would take 16,384\.0 GiB.*--data"):
+        api.optimize(path, Options(tmp_path / "out.onnx"))
