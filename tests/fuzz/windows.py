@@ -120,19 +120,24 @@ def pool(d: Draft) -> None:
     if kind == "AveragePool" and d.often(50):
         attributes["count_include_pad"] = 1
     if d.opset >= 10 and "pads" in attributes and d.often(25):
-        dims = [_rounded_up(dim, attributes, i) for i, dim in enumerate(x.dims[2:])]
-        attributes["ceil_mode"] = 1
+        rounded = [_rounded_up(dim, attributes, i) for i, dim in enumerate(x.dims[2:])]
+        if None not in rounded:
+            dims, attributes["ceil_mode"] = rounded, 1
     d.add(kind, [x], (*x.dims[:2], *dims), exact=x.exact and kind == "MaxPool", **attributes)
 
 
-def _rounded_up(dim: int | str, attributes: dict[str, Any], axis: int) -> int:
-    """The size under ``ceil_mode``: a last window must begin inside the image or its left pad."""
+def _rounded_up(dim: int | str, attributes: dict[str, Any], axis: int) -> int | None:
+    """The size under ``ceil_mode``; None where the last window would begin behind the image.
+
+    ONNX Runtime leaves that window out, but counts it where it infers shapes: it refuses, or
+    fails in, what comes after.
+    """
     size, step = attributes["kernel_shape"][axis], attributes["strides"][axis]
     gap = attributes.get("dilations", [1] * 3)[axis]
     low, high = attributes["pads"][axis], attributes["pads"][axis + len(attributes["strides"])]
     reach = (size - 1) * gap + 1
     found = -(-(fixed(dim) + low + high - reach) // step) + 1
-    return found - 1 if (found - 1) * step >= fixed(dim) + low else found
+    return None if (found - 1) * step >= fixed(dim) + low else found
 
 
 WINDOWS = (conv, conv, conv, conv_transpose, batch_norm, pool, pool)
