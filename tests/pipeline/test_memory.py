@@ -34,10 +34,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return transformer(tmp_path_factory.mktemp("memory"))
 
 
-@pytest.fixture
-def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many groups were decided about in each run that decided; all are faster."""
-    counts: list[int] = []
+def all_faster(counts: list[int]) -> Callable[..., Decision]:
+    """A decision that keeps every group, and counts the groups it is asked about."""
 
     def decide(
         original: Path, groups: Sequence[Group], build: Any, feeds: Any, **named: Any
@@ -47,14 +45,12 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         kept = frozenset(g.key for g in groups)
         return Decision(kept, verdicts, {(1, "default"): GAIN}, build(frozenset()))
 
-    monkeypatch.setattr(judging, "decide", decide)
-    return counts
+    return decide
 
 
-@pytest.fixture
-def run(model: Path, tmp_path: Path, decided: list[int]) -> Run:
-    """Optimizes the model with a cache of the test's own, compiled objects aside."""
-    cache = tmp_path / "cache"
+def runner(model: Path, folder: Path) -> Run:
+    """Optimizes the model with a cache of its own, compiled objects aside."""
+    cache = folder / "cache"
     cache.mkdir()
     objects = Environment().cache / "objects"
     objects.mkdir(parents=True, exist_ok=True)
@@ -62,9 +58,39 @@ def run(model: Path, tmp_path: Path, decided: list[int]) -> Run:
 
     def optimize(path: Path = model, **more: Any) -> Report:
         options = {"target": "cpu:scalar", **more}  # one level to verify is enough
-        return api.optimize(path, Options(output=tmp_path / "out.onnx", cache=cache, **options))
+        return api.optimize(path, Options(output=folder / "out.onnx", cache=cache, **options))
 
     return optimize
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many groups were decided about in each run that decided; all are faster."""
+    counts: list[int] = []
+    monkeypatch.setattr(judging, "decide", all_faster(counts))
+    return counts
+
+
+@pytest.fixture
+def run(model: Path, tmp_path: Path, decided: list[int]) -> Run:
+    return runner(model, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def earlier(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The decision of one earlier run, in its folder."""
+    folder = tmp_path_factory.mktemp("earlier")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judging, "decide", all_faster([]))
+        assert runner(model, folder)().improved
+    return folder / "cache" / memory.FOLDER
+
+
+@pytest.fixture
+def again(run: Run, earlier: Path, tmp_path: Path) -> Run:
+    """A run after the earlier one: its decision lies in the cache."""
+    shutil.copytree(earlier, tmp_path / "cache" / memory.FOLDER)
+    return run
 
 
 def test_an_equal_run_decides_nothing_and_verifies(
@@ -166,62 +192,61 @@ def test_data_of_other_weights_is_not_taken(
     assert data_of(again) == data and data.read_bytes() == right
 
 
+def test_what_one_run_decided_holds_in_another_place(again: Run, decided: list[int]) -> None:
+    assert "decided on" in again().reason and not decided
+
+
 @pytest.mark.parametrize("change", [{"fresh": True}, {"budget": 77.0}])
 def test_what_differs_is_decided_anew(
-    run: Run, decided: list[int], change: dict[str, Any]
+    again: Run, decided: list[int], change: dict[str, Any]
 ) -> None:
-    run()
-    assert "decided on" not in run(**change).reason
-    assert len(decided) == 2
+    assert "decided on" not in again(**change).reason
+    assert len(decided) == 1
 
 
 def test_other_weights_are_another_model(
-    run: Run, decided: list[int], model: Path, tmp_path: Path
+    again: Run, decided: list[int], model: Path, tmp_path: Path
 ) -> None:
-    run()
     trained = onnx.load(model)
     weight = trained.graph.initializer[0]
     numbers = numpy_helper.to_array(weight).copy()
     numbers.flat[0] += 1
     weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
     onnx.save(trained, tmp_path / "trained.onnx")
-    run(tmp_path / "trained.onnx")
-    assert len(decided) == 2
+    again(tmp_path / "trained.onnx")
+    assert len(decided) == 1
 
 
 def test_another_compiler_machine_or_source_decides_anew(
-    run: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
+    again: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run()
     facts = memory.machine_facts
     monkeypatch.setattr(memory, "machine_facts", lambda *a: {**facts(*a), "compiler": "another"})
-    run()
+    again()
+    assert len(decided) == 1
     monkeypatch.setattr(memory, "_sources", lambda: "others")
-    run()
-    assert len(decided) == 3
-    run()
-    assert len(decided) == 3
+    again()
+    assert len(decided) == 2
+    again()
+    assert len(decided) == 2
 
 
 def test_drivers_found_since_make_it_out_of_date(
-    run: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
+    again: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run()
-
     def tables(tuned: Any) -> dict[Any, Any]:
         return {
             t.case.problem: (replace(t.case.problem.defaults[-1], panel_group=2),) for t in tuned
         }
 
     monkeypatch.setattr(candidates, "tables", tables)
-    assert "decided on" not in run().reason and len(decided) == 2
-    assert "decided on" in run().reason and len(decided) == 2
+    assert "decided on" not in again().reason and len(decided) == 1
+    assert "decided on" in again().reason and len(decided) == 1
 
 
 def test_a_result_that_is_wrong_now_is_decided_anew(
-    run: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
+    again: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run()
     compare, wrong = judging.compare, [True]
 
     def once(*given: Any, **named: Any) -> Any:
@@ -229,19 +254,18 @@ def test_a_result_that_is_wrong_now_is_decided_anew(
         return replace(found, status="failed") if wrong and wrong.pop() else found
 
     monkeypatch.setattr(judging, "compare", once)
-    report = run()
-    assert report.improved and "decided on" not in report.reason and len(decided) == 2
+    report = again()
+    assert report.improved and "decided on" not in report.reason and len(decided) == 1
 
 
 @pytest.mark.parametrize("text", ["{", '{"made": 1, "gain": "", "lock": 3}'])
 def test_a_spoilt_decision_is_made_again(
-    run: Run, decided: list[int], tmp_path: Path, text: str
+    again: Run, decided: list[int], tmp_path: Path, text: str
 ) -> None:
-    run()
     (path,) = (tmp_path / "cache" / memory.FOLDER).glob("*.json")
     path.write_text(text)
-    run()
-    assert len(decided) == 2
+    again()
+    assert len(decided) == 1
     assert json.loads(path.read_text())["gain"] == "2.00× as fast"
 
 
