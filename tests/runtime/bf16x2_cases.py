@@ -5,24 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from runtime.sparse_cases import SPARSE_CHAIN
-from runtime.support import Case, dense, spec
+from runtime.support import Case, dense, normal, operator_case, spec
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams, pack_split
-from tracea_graph.passes.lowering.lower import lower
-from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["bf16x2_cases"]
 
 Array = npt.NDArray[Any]
-
-
-def _random(*shape: int, seed: int) -> Array:
-    return np.random.default_rng([*shape, seed]).standard_normal(shape).astype(np.float32)
 
 
 def _case(
@@ -30,20 +23,14 @@ def _case(
 ) -> Case:
     """The program the passes write for one product."""
     params = GemmParams(k, n, "split", True, chain, parts=parts)
-    weight = pack_split(_random(k, n, seed=1))
-    extras = [_random(m, n, seed=3), _random(n, seed=4)] if chain else []
-    feeds = (_random(m, k, seed=0), weight, _random(n, seed=2), *extras)
+    weight = pack_split(normal(k, n, seed=1))
+    extras = [normal(m, n, seed=3), normal(n, seed=4)] if chain else []
+    feeds = (normal(m, k, seed=0), weight, normal(n, seed=2), *extras)
     specs = [
         spec("m", k), spec(*weight.shape, dtype=DType.BF16), spec(n),
         *([spec("m", n), spec(n)] if chain else []),
     ]  # fmt: skip
-    names, results = [f"o{i}" for i in range(len(specs))], params.infer(specs)
-    made = tuple(f"r{i}" for i in range(len(results)))
-    region = Region("region", "FusedGemm", tuple(names), made, (), params)
-    graph = TileGraph([region], names, list(made), {}, dict(zip(names, specs, strict=True)))
-    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
-    expected = [y.astype(np.float64) for y in params.reference(wide)]
-    return Case(f"bf16x2_{name}", lower(graph, region), feeds, tuple(expected))
+    return operator_case(f"bf16x2_{name}", "FusedGemm", params, specs, feeds)
 
 
 def _with_half_turns(case: Case) -> Case:

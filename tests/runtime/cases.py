@@ -15,14 +15,12 @@ from runtime.masked_cases import masked_cases
 from runtime.recurrences import recurrent_cases
 from runtime.reductions import REDUCED_CHAINS, reduction_cases
 from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
-from runtime.support import Case, dense, single, spec, strided
+from runtime.support import Case, dense, operator_case, single, spec, strided
 
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Buffer, Call, GemmDriver, Loop, Program, Temp, View
-from tracea_graph.passes.lowering.lower import lower
-from tracea_graph.ttg import Region, TileGraph
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -479,17 +477,14 @@ def attention_op(
     symbols: Mapping[str, int],
 ) -> Case:
     """The program the passes write for one attention; a fourth operand is an additive mask."""
-    specs = [spec(*shape) for shape in shapes]
-    names = [f"o{i}" for i in range(len(shapes))]
-    region = Region("region", "FusedAttention", tuple(names), ("y",), (), params)
-    graph = TileGraph([region], names, ["y"], {}, dict(zip(names, specs, strict=True)))
     feeds = [
         random(*(symbols.get(d, d) for d in shape), seed=i)  # type: ignore[call-overload]
         for i, shape in enumerate(shapes)
     ]
     if len(feeds) == 4:
         feeds[3] = np.where(feeds[3] > 0.8, np.float32(-1e9), feeds[3])
-    return Case(name, lower(graph, region), tuple(feeds), tuple(params.reference(wide(*feeds))))
+    specs = [spec(*shape) for shape in shapes]
+    return operator_case(name, "FusedAttention", params, specs, feeds)
 
 
 def attention_ops() -> tuple[Case, ...]:

@@ -8,22 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from runtime.sparse_cases import SPARSE_CHAIN
-from runtime.support import Case, dense, spec
+from runtime.support import Case, dense, normal, operator_case, spec
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams, pack_int16
 from tracea_graph.ops.program import Program
-from tracea_graph.passes.lowering.lower import lower
-from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["int16_cases"]
 
 Array = npt.NDArray[Any]
-
-
-def _random(*shape: int, seed: int) -> Array:
-    return np.random.default_rng([*shape, seed]).standard_normal(shape).astype(np.float32)
 
 
 def integers_case(
@@ -37,23 +31,18 @@ def integers_case(
 ) -> Case:
     """The program the passes write for one product, its matrix in integers."""
     params = GemmParams(k, n, "int16", True, chain, parts=parts)
-    x, (weight, scale) = _random(m, k, seed=0), pack_int16(_random(k, n, seed=1))
+    x, (weight, scale) = normal(m, k, seed=0), pack_int16(normal(k, n, seed=1))
     if spoilt:
         x[1, 0], x[m - 1, k - 1] = np.nan, np.inf
-    extras = [_random(m, n, seed=3), _random(n, seed=4)] if chain else []
-    feeds = (x, weight, _random(n, seed=2), *extras, scale)
+    extras = [normal(m, n, seed=3), normal(n, seed=4)] if chain else []
+    feeds = (x, weight, normal(n, seed=2), *extras, scale)
     specs = [
         spec("m", k), spec(*weight.shape, dtype=DType.I16), spec(n),
         *([spec("m", n), spec(n)] if chain else []), spec(len(scale)),
     ]  # fmt: skip
-    names, results = [f"o{i}" for i in range(len(specs))], params.infer(specs)
-    made = tuple(f"r{i}" for i in range(len(results)))
-    region = Region("region", "FusedGemm", tuple(names), made, (), params)
-    graph = TileGraph([region], names, list(made), {}, dict(zip(names, specs, strict=True)))
-    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
-    wide[0] = x  # rounded in float32, as the kernel does
-    expected = [y.astype(np.float64) for y in params.reference(wide)]
-    return Case(f"int16_{name}", lower(graph, region), feeds, tuple(expected))
+    # rounded in float32, as the kernel does
+    operands = [x, *(a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds[1:])]
+    return operator_case(f"int16_{name}", "FusedGemm", params, specs, feeds, operands)
 
 
 def _with_scales_of(case: Case, count: int) -> Case:

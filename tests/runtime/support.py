@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.table import OpType
 from tracea_graph.ops.program import Buffer, Call, Program, View
+from tracea_graph.passes.lowering.lower import lower
+from tracea_graph.ttg import Region, TileGraph
 
 Array = npt.NDArray[Any]
 WORKER = Path(__file__).with_name("worker.py")
@@ -64,6 +66,32 @@ def dense(kind: str, index: int, *dims: Extent) -> View:
 
 def strided(kind: str, index: int, dims: Sequence[Extent], strides: Sequence[Extent]) -> View:
     return View(Buffer(kind, index), tuple(dims), tuple(strides))
+
+
+def normal(*shape: int, seed: int) -> Array:
+    """Float32 from N(0, 1), the same for the same shape and seed."""
+    return np.random.default_rng([*shape, seed]).standard_normal(shape).astype(np.float32)
+
+
+def operator_case(
+    name: str,
+    op: str,
+    params: Any,
+    specs: Sequence[TensorSpec],
+    feeds: Sequence[Array],
+    operands: Sequence[Array] | None = None,
+) -> Case:
+    """The program the passes write for one operator, and what its reference makes of the feeds.
+
+    The reference computes in float64, or with ``operands`` as they are.
+    """
+    names, results = [f"o{i}" for i in range(len(specs))], params.infer(specs)
+    made = tuple(f"r{i}" for i in range(len(results)))
+    region = Region("region", op, tuple(names), made, (), params)
+    graph = TileGraph([region], names, list(made), {}, dict(zip(names, specs, strict=True)))
+    given = operands or [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
+    expected = [y.astype(np.float64) for y in params.reference(given)]
+    return Case(name, lower(graph, region), tuple(feeds), tuple(expected))
 
 
 def model(program: Program, domain: str, plan: Sequence[int] | None = None) -> onnx.ModelProto:
@@ -138,7 +166,7 @@ def single(
     return Program(tuple(inputs), tuple(outputs), symbols, (), (call,))
 
 
-def mutate(plan: tuple[int, ...], chance: random.Random) -> list[int]:
+def mutate(plan: tuple[int, ...], chance: Random) -> list[int]:
     """A plan with some words changed, dropped, repeated or exchanged."""
     words = list(plan)
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
