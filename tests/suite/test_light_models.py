@@ -1,7 +1,8 @@
 """onnx's nets without weights through ``--keep legal``: all equal, all with kernels.
 
-Their weights are constants made at load, so outputs say little: some inner values that both
-models have are compared too.
+Half of the small ones keep their trunks apart, so that inner values can be compared, the others
+are written as any user's are; slow runs do both with each.  Their weights are constants made at
+load, so outputs say little: some inner values that both models have are compared too.
 """
 
 from __future__ import annotations
@@ -21,13 +22,30 @@ pytestmark = pytest.mark.compiler
 COUNT, INNER = 9, 6
 HEAVY = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
 """Their weights take hundreds of MB once they are made."""
+WHOLE = ("light_inception_v2", "light_resnet50", "light_squeezenet")
+"""Those whose trunks default runs do not keep apart."""
 
 
-@pytest.fixture(scope="module", params=["small", pytest.param("heavy", marks=pytest.mark.slow)])
+def chosen(name: str) -> list[Path]:
+    """The nets of one kind: ``apart``, ``whole``, ``heavy``, or ``small``, all but the heavy."""
+    wanted = {
+        "small": lambda stem: stem not in HEAVY,
+        "heavy": HEAVY.__contains__,
+        "whole": WHOLE.__contains__,
+        "apart": lambda stem: stem not in HEAVY + WHOLE,
+    }
+    return [m for m in light_models() if wanted[name](m.stem)]
+
+
+def kinds(default: str, *slow: str) -> list[object]:
+    return [default, *(pytest.param(kind, marks=pytest.mark.slow) for kind in slow)]
+
+
+@pytest.fixture(scope="module", params=kinds("apart", "small", "heavy"))
 def reports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Report]:
-    models = [m for m in light_models() if (m.stem in HEAVY) == (request.param == "heavy")]
+    models = chosen(request.param)
     # a trunk would hide the inner values
     options = Options(tmp_path_factory.mktemp("light"), keep="legal", skip=("trunk",))
     outcomes = list(api.optimize_many(models, options))
@@ -37,10 +55,12 @@ def reports(
 
 def test_there_are_nine() -> None:
     assert len(light_models()) == COUNT
+    assert len(chosen("whole")) == len(chosen("apart")) == len(chosen("heavy")) == COUNT // 3
 
 
-def test_most_become_one_program(tmp_path: Path) -> None:
-    models = [m for m in light_models() if m.stem not in HEAVY]
+@pytest.mark.parametrize("kind", kinds("whole", "small"))
+def test_most_become_one_program(kind: str, tmp_path: Path) -> None:
+    models = chosen(kind)
     outcomes = list(api.optimize_many(models, Options(tmp_path, keep="legal")))
     found = [outcome.report for outcome in outcomes if outcome.report]
     assert len(found) == len(models) and all(report.status == "passed" for report in found)
