@@ -8,23 +8,22 @@ each job the length of its error and the error, or 0 and the outputs.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import helper
-from runtime.cases import CHAINS
-from runtime.conv_cases import CHAINS as CONV_CHAINS
 from runtime.support import Case
 
 from tracea_graph.build import Library, build_library
 from tracea_graph.config import Environment
-from tracea_graph.kernels.cpu import KERNELS
+from tracea_graph.kernels.cpu import kernels_of
 
-__all__ = ["Answer", "Job", "Sanitizer", "conforms"]
+__all__ = ["Answer", "Job", "Sanitizer", "conforms", "kernels_in"]
 
 Answer = tuple[np.ndarray[Any, Any], ...] | str
 Job = tuple[Case, Sequence[int]]
@@ -38,8 +37,18 @@ SETTINGS = {
 }
 
 
+def kernels_in(cases: Collection[Case]) -> frozenset[str]:
+    """The kernels that cases with an answer run, chains aside."""
+    right = (case.program.calls for case in cases if not case.error)
+    return frozenset(kernel for calls in right for call in calls for kernel in kernels_of(call))
+
+
 class Sanitizer:
-    """A library of every kernel and the host, both compiled with ``flags``."""
+    """A library of what the cases run, for levels, and the host; both compiled with ``flags``.
+
+    Nothing is optimized: what a sanitizer adds takes the optimizer far longer than it saves the
+    few small cases.
+    """
 
     def __init__(
         self, flags: Sequence[str], cases: Sequence[Case], isas: Sequence[str], folder: Path
@@ -47,12 +56,12 @@ class Sanitizer:
         self.folder = folder
         types = sorted({case.type for case in cases}, key=lambda t: t.name)
         right = (call.chain for case in cases if not case.error for call in case.program.calls)
-        named = (*CHAINS, *CONV_CHAINS, *filter(None, right))
-        chains = {chain.key: chain for chain in named}.values()
-        compiler = " ".join(("g++", "-g1", *flags))
+        chains = {chain.key: chain for chain in right if chain}.values()
+        # the last level of optimization counts, and a library's units ask for their own
+        compiler = shlex.join(["sh", "-c", f'exec g++ -g1 {shlex.join(flags)} "$@" -O0', "g++"])
         environment = replace(Environment(), compiler=compiler)
         self.library: Library = build_library(
-            types, KERNELS, list(chains), isas, folder / "library.so",
+            types, kernels_in(cases), list(chains), isas, folder / "library.so",
             environment=environment, seconds=600, quick=True,
         )  # fmt: skip
         self.host = folder / "host"

@@ -7,22 +7,31 @@ import subprocess
 from collections.abc import Sequence
 
 import pytest
+from runtime.bf16_cases import bf16_cases
 from runtime.cases import all_cases
+from runtime.conv_bf16_cases import all_bf16_cases
 from runtime.conv_cases import all_conv_cases
 from runtime.conv_int16_cases import conv_int16_cases
 from runtime.support import Case, mutate
-from sanitizers.harness import Job, Sanitizer, conforms
+from sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu import KERNELS
 from tracea_graph.kernels.plan import encode
 
 pytestmark = pytest.mark.compiler
 ISAS = profile_cpu().isas
 LEVELS = profile_cpu().levels("bf16")
-CASES = (*all_cases(), *all_conv_cases(), *conv_int16_cases())
+BROAD = tuple(dict.fromkeys((LEVELS[:2][-1], LEVELS[-1])))
+"""The narrowest level with vectors and the widest; the others have the same templates."""
+ROUNDING = {case.name: case for case in (*bf16_cases(), *all_bf16_cases()[::3])}
+"""The cases in bf16, of convolutions every third."""
+CASES = (*all_cases(), *all_conv_cases(), *conv_int16_cases(), *ROUNDING.values())
 TRANSFORMED = 2.0**-9
 """Of max|y|, where Winograd's transform is rounded to integers."""
+ROUNDED = 2.0**-8
+"""Of max|y|, where values in bf16 may fall to the other side of a number half way."""
 MEMORY = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 THREADS = ("-fsanitize=thread",)
 SHARED = (
@@ -46,18 +55,34 @@ def jobs(cases: Sequence[Case]) -> list[Job]:
     return [(case, encode(case.program)) for case in cases]
 
 
-@pytest.fixture(scope="module")
-def memory(tmp_path_factory: pytest.TempPathFactory) -> Sanitizer:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(BROAD, id="broad"),
+        pytest.param(LEVELS, id="all", marks=pytest.mark.slow),
+    ],
+)
+def memory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sanitizer:
     if not links(MEMORY[0]):
         pytest.skip("g++ has no address sanitizer here")
-    return Sanitizer(MEMORY, CASES, LEVELS, tmp_path_factory.mktemp("memory"))
+    return Sanitizer(MEMORY, CASES, request.param, tmp_path_factory.mktemp("memory"))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_no_kernel_leaves_its_memory(level: str, memory: Sanitizer) -> None:
-    answers = memory.run(jobs(CASES), level, workers=2)
-    for case, answer in zip(CASES, answers, strict=True):
-        conforms(case, answer, TRANSFORMED if "winograd2_int16" in case.name else TOLERANCE.exact)
+def test_the_cases_run_every_kernel() -> None:
+    assert kernels_in(CASES) == KERNELS.keys()
+
+
+def test_no_kernel_leaves_its_memory(memory: Sanitizer) -> None:
+    for level in memory.library.isas:
+        answers = memory.run(jobs(CASES), level, workers=2)
+        for case, answer in zip(CASES, answers, strict=True):
+            conforms(case, answer, limit(case))
+
+
+def limit(case: Case) -> float:
+    if case.name in ROUNDING:
+        return ROUNDED
+    return TRANSFORMED if "winograd2_int16" in case.name else TOLERANCE.exact
 
 
 def mutants(count: int) -> list[Job]:
@@ -71,7 +96,7 @@ def mutants(count: int) -> list[Job]:
     "count", [1000, pytest.param(20_000, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_no_plan_makes_a_kernel_leave_its_memory(count: int, memory: Sanitizer) -> None:
-    answers = memory.run(mutants(count), ISAS[-1])
+    answers = memory.run(mutants(count), LEVELS[-1])
     refused = [answer for answer in answers if isinstance(answer, str)]
     assert len(refused) > count // 2
     assert all(answer.endswith(".") or "tensor" in answer for answer in refused)

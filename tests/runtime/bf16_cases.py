@@ -1,0 +1,64 @@
+"""Programs of products and attention in bf16, and what NumPy makes of the rounded operands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from runtime.sparse_cases import SPARSE_CHAIN
+from runtime.support import Case, normal, operator_case, spec
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.gemm import GemmParams, pack_pairs
+
+__all__ = ["bf16_cases"]
+
+
+def _product(
+    layout: str, m: int, k: int, n: int, chain: Chain | None = None, parts: tuple[int, ...] = ()
+) -> Case:
+    """A product with a matrix in bf16: ``pairs`` rounds x too, ``mixed`` does not."""
+    params = GemmParams(k, n, layout, True, chain, parts=parts)
+    weight = pack_pairs(normal(k, n, seed=1))
+    extras = [normal(m, n, seed=3), normal(n, seed=4)] if chain else []
+    feeds = (normal(m, k, seed=0), weight, normal(n, seed=2), *extras)
+    specs = [
+        spec("m", k), spec(*weight.shape, dtype=DType.BF16), spec(n),
+        *([spec("m", n), spec(n)] if chain else []),
+    ]  # fmt: skip
+    kind = "chain" if chain else "parts" if parts else "plain"
+    name = f"bf16_{layout}_{m}x{k}x{n}_{kind}"
+    return operator_case(name, "FusedGemm", params, specs, feeds)
+
+
+def _attention(name: str, queries: int, keys: int, **more: Any) -> Case:
+    heads: dict[str, Any] = {"heads": 4, "head": 16, "head_v": 32, "scale": 0.25, "kv_heads": 2}
+    params = replace(AttentionParams(widths=(64, 32, 64), in_bf16=True, **heads), **more)
+    shapes = ((2, queries, 64), (2, keys, 32), (2, keys, 64))
+    feeds = [normal(*shape, seed=i) for i, shape in enumerate(shapes)]
+    specs = [spec("b", "s", 64), spec("b", "t", 32), spec("b", "t", 64)]
+    if params.mask == "add":
+        mask = normal(2, 1, 1, keys, seed=3)
+        feeds.append(np.where(mask > 0.8, np.float32(-1e9), mask))
+        specs.append(spec("b", 1, 1, "t"))
+    return operator_case(f"bf16_attention_{name}", "FusedAttention", params, specs, feeds)
+
+
+def bf16_cases() -> tuple[Case, ...]:
+    return (
+        *(
+            _product(layout, m, k, n)
+            for layout in ("pairs", "mixed")
+            for m, k, n in ((1, 2, 1), (3, 8, 33), (16, 300, 48), (130, 514, 97))
+        ),
+        *(_product(layout, 37, 132, 72, SPARSE_CHAIN) for layout in ("pairs", "mixed")),
+        _product("pairs", 3, 7, 33),
+        _product("pairs", 37, 24, 160, parts=(48, 16, 96)),
+        *(_attention(f"{s}_of_{t}", s, t) for s, t in ((1, 1), (1, 300), (5, 40), (130, 70))),
+        _attention("ordered", 60, 200, causal="bottom", mask="add", fill=-1e9),
+        _attention("near", 90, 90, window=40, everywhere=3, causal="bottom"),
+        _attention("capped", 30, 70, softcap=2.0),
+    )
