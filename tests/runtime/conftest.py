@@ -25,7 +25,7 @@ def cases() -> dict[str, Case]:
 def library(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> Library:
     types = sorted({case.type for case in cases.values()}, key=lambda t: t.name)
     out = tmp_path_factory.mktemp("library") / "tests.so"
-    return build_library(types, KERNELS, CHAINS, ISAS, out)
+    return build_library(types, KERNELS, CHAINS, ISAS, out, quick=True)
 
 
 @pytest.fixture(scope="session")
