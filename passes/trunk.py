@@ -4,49 +4,27 @@ FusedConv, FusedPool, elementwise chains, moves of channels … -> one FusedRegi
 FusedGemm, FusedAttention, FusedNorm, FusedElementwise …      -> one FusedRegion
 
 What lies between two steps never leaves the program, so it lies as the kernels like it.  Where a
-program begins and ends is the tile graph's to say (``ttg.programs``); here stands what kernels can
-do: which words can be steps, and which of them (convolutions, pools, resizing; products and
-attention) are worth a program.
+program begins and ends is the tile graph's to say (``ttg.programs``).  It is asked of regions, not
+of words: every region that kernels run is a step, and worth a program (a core) is one whose loops
+sum over axes that tiles are cut along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import TensorSpec
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.append import AppendParams
-from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.concat import ConcatParams
-from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.moves import MoveParams
-from tracea_graph.ops.norm import NormParams
-from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.lowering.writer import localise
 from tracea_graph.passes.movement.moves import read_moves
-from tracea_graph.passes.regions import fused, is_f32
+from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
-from tracea_graph.ttg import Joining, Region, TileGraph, program_from
+from tracea_graph.ttg import Joining, Region, RegionModel, TileGraph, program_from
 
 __all__ = ["ConnectBlocks", "ConnectTrunk"]
 
-_TRUNK_CORE = (ConvParams, PoolParams, ResizeParams)
-_TRUNK = (*_TRUNK_CORE, ElementwiseParams, GemmParams, NormParams, MoveParams)
-_BLOCK_CORE = (GemmParams, AttentionParams)
-_BLOCK = (
-    *_BLOCK_CORE, ElementwiseParams, NormParams, ConcatParams, EmbeddingParams, MatMulParams,
-    SoftmaxParams, ReduceParams, AppendParams,
-)  # fmt: skip
 _MAX_OPERANDS, _MAX_STEPS = 240, 200
 """Of one program: what the library accepts, with room for scratch."""
 
@@ -56,7 +34,7 @@ Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class ConnectTrunk:
-    """Everything around a convolution that can be a step of its program."""
+    """What sums over images, with everything around it that can be a step."""
 
     name: str = "trunk"
 
@@ -66,12 +44,12 @@ class ConnectTrunk:
 
 @dataclass(frozen=True)
 class ConnectBlocks:
-    """The blocks of a transformer: products and attention with what lies between them."""
+    """Everything else that sums, with what lies between: the blocks of a transformer."""
 
     name: str = "blocks"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        yield from _connect(self.name, _Blocks(graph), region)
+        yield from _connect(self.name, _Family(graph), region)
 
 
 def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | Miss]:
@@ -96,77 +74,64 @@ def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | 
         unfit.add(out.id)
 
 
-@dataclass(frozen=True)
 class _Family:
-    """What can be a step of one kind of program, and what is worth ending with."""
+    """What can be a step of a program, what one grows around and what it may end with."""
 
-    graph: TileGraph
-    cores: ClassVar[tuple[type, ...]]
+    def __init__(self, graph: TileGraph) -> None:
+        self.graph = graph
+        self._models: dict[str, RegionModel | None] = {}
+
+    def model(self, region: Region) -> RegionModel | None:
+        """The loops of a region that kernels can run; None if they are not known."""
+        if region.id not in self._models:
+            self._models[region.id] = self.graph.model(region) if region.fused else None
+        return self._models[region.id]
 
     def is_core(self, region: Region) -> bool:
-        return isinstance(region.params, self.cores)
+        """True if its results are sums: only then is there more to a value than moving it."""
+        model = self.model(region)
+        return model is not None and bool(model.depth)
 
     def steps_of(self, region: Region) -> Steps | None:
-        """The steps a region would be; None if it cannot be one."""
-        raise NotImplementedError
+        """The steps a region would be: every word is one; None if it cannot be one."""
+        values = (*region.reads, *region.writes)
+        known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
+        fits = region.fused and not isinstance(region.params, RegionParams)
+        return ((region.params, region.operands, region.results),) if fits and known else None
 
     def ends(self, region: Region) -> bool:
         """True if what follows the last core in vain is better a step than a node."""
-        raise NotImplementedError
+        return True
 
 
 class _Trunk(_Family):
-    cores = _TRUNK_CORE
+    """What sums over images; rows of matrices are joined later, when they are whole."""
+
+    def is_core(self, region: Region) -> bool:
+        model = self.model(region)
+        return model is not None and bool(model.depth) and _of_images(model)
 
     def steps_of(self, region: Region) -> Steps | None:
-        return _steps_of(self.graph, region)
+        if region.fused:
+            return super().steps_of(region)
+        moves = read_moves(self.graph, region)
+        return None if moves is None else [(p, names, (v,)) for p, names, v in moves]
 
     def ends(self, region: Region) -> bool:
-        """Chains and concatenations finish what cores began; so does what reads a
-        pooled vector.  A move at the end only moves."""
-        if isinstance(region.params, (GemmParams, NormParams)):
-            return self.graph.spec(region.results[0]).rank == 2
-        done = isinstance(region.params, (ElementwiseParams, MoveParams))
-        return done or region.op == "Concat"
+        """What needs one position only, or vectors, finishes what cores began; so does what
+        brings several together.  Any other move at the end only moves."""
+        if not region.fused:
+            return any(len(reads) > 1 for _, reads, _ in self.steps_of(region) or ())
+        model = self.model(region)
+        pooled = self.graph.spec(region.results[0]).rank == 2
+        return pooled or model is None or not model.space.reductions
 
 
-class _Blocks(_Family):
-    cores = _BLOCK_CORE
-
-    def steps_of(self, region: Region) -> Steps | None:
-        values = (*region.reads, *region.writes)
-        known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
-        fits = isinstance(region.params, _BLOCK) and region.results and known
-        return ((region.params, region.operands, region.results),) if fits else None
-
-    def ends(self, region: Region) -> bool:
-        return isinstance(region.params, (ElementwiseParams, NormParams))
-
-
-def _steps_of(graph: TileGraph, region: Region) -> Steps | None:
-    params = region.params
-    if isinstance(params, RegionParams) or not region.results:
-        return None
-    if isinstance(params, _TRUNK):
-        whole = is_f32(graph, *_numbers(graph, region))
-        ranks = {graph.spec(v).rank for v in region.writes}
-        single = len(region.results) == 1 or not isinstance(params, ElementwiseParams)
-        known = None not in ranks and whole and single and _channels_known(graph, region)
-        return ((params, region.operands, region.results),) if known else None
-    moves = read_moves(graph, region)
-    return None if moves is None else [(p, names, (result,)) for p, names, result in moves]
-
-
-def _numbers(graph: TileGraph, region: Region) -> list[str]:
-    """What a region reads and writes, but for constants in bf16 and in integers."""
-    values, other = (*region.reads, *region.writes), (DType.BF16, DType.I16)
-    return [v for v in values if not graph.weight(v) or graph.spec(v).dtype not in other]
-
-
-def _channels_known(graph: TileGraph, region: Region) -> bool:
-    """True if what may lie in blocks says how many channels it has."""
-    shapes = [graph.spec(v).shape or () for v in (*region.reads, *region.writes)]
-    return all(isinstance(s[1], int) for s in shapes if len(s) in (3, 4))
+def _of_images(model: RegionModel) -> bool:
+    """True if channels, which are summed or which tiles are cut along, lie before positions."""
+    first = model.reads[0].dims
+    channels = {*model.cols, *model.depth}
+    return len(first) > 2 and any(axis in channels for axis, _ in first[1].terms)
 
 
 def _first_unfit(family: _Family, members: Sequence[Region]) -> Region | None:

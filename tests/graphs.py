@@ -26,6 +26,7 @@ from onnx.reference import ReferenceEvaluator
 from tracea_graph import load
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.body import Body
+from tracea_graph.ops.spaces import space_of
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Limits, Pass, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -144,7 +145,7 @@ def _tile_graph(model: onnx.ModelProto, weights: Mapping[str, Array], opset: int
         Node(n.op_type, tuple(n.input), tuple(n.output), _attributes(n), n.domain, source=i)
         for i, n in enumerate(graph.node)
     ]
-    return TileGraph.of_nodes(
+    made = TileGraph.of_nodes(
         nodes,
         [v.name for v in graph.input],
         [v.name for v in graph.output],
@@ -152,6 +153,8 @@ def _tile_graph(model: onnx.ModelProto, weights: Mapping[str, Array], opset: int
         specs,
         opset,
     )
+    made.describe = space_of
+    return made
 
 
 def _spec(tensor: Any) -> TensorSpec:

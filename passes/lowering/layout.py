@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracea_graph.ir import TensorSpec
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.filters import BLOCK, blocks
@@ -100,7 +100,10 @@ class Layout:
             self._place_move(params, step.operands, value)
 
     def _blocked_chain(self, step: RegionStep, value: int) -> bool:
-        """True if an operand of the result's own shape is blocked and the others can be."""
+        """True if an operand of the only result's shape is blocked and the others can be."""
+        types = {self.specs[v].dtype for v in (*step.operands, value)}
+        if step.results > 1 or types != {DType.F32}:
+            return False
         shape = self.specs[value].shape or ()
         whole = [v for v in step.operands if v in self.blocked and self.specs[v].shape == shape]
         return bool(whole) and all(self.lies_over(v, value) for v in step.operands)

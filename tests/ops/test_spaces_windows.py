@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import Net, normal
+from graphs import Net, normal, only, schedule_only
 
 from tracea_graph.ops.spaces import space_of
+from tracea_graph.passes.convolution.resize import LiftResize
 from tracea_graph.ttg import MemoryLevel, Staging
 
 CASES = {
@@ -86,3 +87,20 @@ def test_unknown_padding_is_opaque() -> None:
     y = net("Conv", x, net.weight(4, 4, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER")
     graph = net.graph(y)
     assert space_of(graph.regions()[0], graph) is None
+
+
+def test_a_resized_image_is_read_where_its_scale_says() -> None:
+    """Any row may be meant, but at most two for each of a tile's: less than the image is read."""
+    net = Net()
+    x = net.input("x", 1, 4, 32, 16)
+    sizes = net.ints(1, 4, 48, 24)
+    graph = net.graph(net("Resize", x, "", "", sizes, mode="linear"))
+    schedule_only(graph, LiftResize())
+    region = only(graph, "FusedResize")
+    model = space_of(region, graph)
+    assert model is not None and model.depth == ("t0", "t1") and model.flops({}) == 8 * 4 * 48 * 24
+    tiles = graph.expand(region, {}, (4 * 24, 0, 0))
+    bound = model.bind({})
+    starts, stops = bound.reads[0].box(*tiles.ranges())
+    assert starts.tolist()[3] == [0, 0, 0, 0] and stops.tolist()[3] == [1, 4, 32, 16]
+    assert len(tiles) == 12

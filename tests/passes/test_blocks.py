@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, ops, optimized, relative_error
+from graphs import Net, assert_same, loaded, normal, ops, optimized, relative_error
 from interpreter import check_lifetimes, run
 
 from tracea_graph.ir import DType
@@ -121,3 +122,74 @@ def test_attention_stays_exact_where_only_weights_are_rounded(precision: str) ->
     schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
     kernels = {call.kernel for call in program_of(graph).calls}
     assert "attention" in kernels and not kernels & {"attention_bf16", "round_bf16"}
+
+
+def softmax(net: Net, x: str) -> str:
+    return net("Softmax", x, axis=-1)
+
+
+def pooled(net: Net, x: str) -> str:
+    return net.mean(x, 1)
+
+
+def recurrent(net: Net, x: str) -> str:
+    turned = net("Transpose", x, perm=[1, 0, 2])
+    w, r = net.const(0.3 * normal(1, 4 * WIDTH, WIDTH)), net.const(0.3 * normal(1, 64, WIDTH))
+    y = net.many("LSTM", 3, turned, w, r, hidden_size=WIDTH)[0]
+    return net("Transpose", net("Squeeze", y, net.ints(1)), perm=[1, 0, 2])
+
+
+def products(net: Net, x: str) -> str:
+    return net("MatMul", net("Softmax", net("MatMul", x, net("Transpose", x, perm=[0, 2, 1]))), x)
+
+
+def parts(net: Net, x: str) -> str:
+    a, b = net.many("Split", 2, x, net.ints(6, 10), axis=-1)
+    return net("Concat", net("Neg", b), a, axis=-1)
+
+
+@pytest.mark.parametrize("middle", [softmax, recurrent, products, parts])
+def test_whatever_runs_is_a_step(middle: Callable[[Net, str], str]) -> None:
+    """No word is left out: what lies between two products, and what follows the last."""
+    net = Net()
+    x = net.input("x", "batch", "sequence", WIDTH)
+    y = net("Relu", net("MatMul", middle(net, net("MatMul", x, net.weight(WIDTH, WIDTH))),
+                        net.weight(WIDTH, WIDTH)))  # fmt: skip
+    graph = net.graph(pooled(net, y), softmax(net, y))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, FEEDS, 3e-5)
+    program = program_of(graph)
+    (region,) = graph.regions()
+    values = {n: w.array() for n, w in graph.weights.items()} | FEEDS
+    check_lifetimes(program)
+    made = run(program, [values[v] for v in region.operands])
+    for got, want in zip(made, net.run(FEEDS), strict=True):
+        assert relative_error(got, want) < 1e-5
+
+
+def test_patches_of_an_image_and_their_attention_are_one_program() -> None:
+    net = Net()
+    x = net.input("image", "batch", 3, 8, 8)
+    patches = net("Conv", x, net.weight(WIDTH, 3, 4, 4), net.weight(WIDTH), strides=[4, 4])
+    rows = net("Transpose", net("Reshape", patches, net.ints(0, WIDTH, 4)), perm=[0, 2, 1])
+    graph = net.graph(block(net, net("Add", rows, net.weight(1, 4, WIDTH))))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, {"image": normal(2, 3, 8, 8)}, 3e-5)
+
+
+def test_a_size_taken_of_what_blocks_read_does_not_part_them() -> None:
+    """A mask as long as the first values: its way there is no program's."""
+    net = Net()
+    ids = net.ids("ids", "batch", "sequence")
+    x = net("Gather", net.weight(20, WIDTH), ids)
+    mask = net(
+        "CumSum", net("Expand", net.weight(1, 1, 1), net("Shape", x)), net.const(1, np.int64)
+    )
+    y = net("Relu", net("MatMul", norm(net, x), net.weight(WIDTH, WIDTH)))
+    y = net("Add", net("MatMul", y, net.weight(WIDTH, WIDTH)), net("Relu", mask))
+    graph = loaded(net, net("Relu", net("MatMul", y, net.weight(WIDTH, WIDTH))))
+    optimized(graph)
+    assert ops(graph).count("FusedRegion") == 1
+    assert "CumSum" in ops(graph) and "FusedGemm" not in ops(graph)

@@ -340,7 +340,7 @@ def test_a_sum_others_read_is_kept(output: bool) -> None:
     net, x = new()
     y = linear(net, x)
     graph = net.graph(layer_norm(net, y), y if output else net("Softmax", y))
-    optimized(graph)
+    optimized(graph, limits=APART)
     region = only(graph, "FusedGemm")
     assert region.params.keep_sum and region.results[1] == y
     assert_same(net, graph, FEEDS)

@@ -64,3 +64,18 @@ def test_a_program_is_no_larger_than_a_library_takes() -> None:
     graph = graph_of(*lines)
     assert program(graph, "v1", joining(steps=5)) == "v1 v2 v3 v4 v5"
     assert program(graph, "v1", joining(operands=4)) == "v1 v2 v3"
+
+
+def test_what_leads_to_the_first_core_keeps_nobody_out() -> None:
+    """Sizes taken of an embedding come back as a mask: it is outside anyway."""
+    graph = graph_of("step e = x", "odd s = e", "step m = s", "core a = e", "core b = a m",
+                     "core c = b m e")  # fmt: skip
+    assert program(graph, "a", joining()) == "a b c"
+    assert program(graph, "b", joining()) == "", "the program is its first core's"
+
+
+def test_later_cores_find_the_first_past_what_lies_between() -> None:
+    graph = graph_of("step p = x", "step q = p", "core a = q", "step b = a", "step c = b",
+                     "core d = c q")  # fmt: skip
+    assert program(graph, "a", joining()) == "a b c d"
+    assert program(graph, "d", joining()) == ""

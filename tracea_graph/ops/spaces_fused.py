@@ -17,7 +17,7 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ops.spaces_maps import concat, elementwise
-from tracea_graph.ops.spaces_windows import fused_conv, fused_pool
+from tracea_graph.ops.spaces_windows import fused_conv, fused_pool, resize
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
@@ -322,6 +322,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedSoftmax": softmax,
         "FusedConv": fused_conv,
         "FusedPool": fused_pool,
+        "FusedResize": resize,
     }
 )
 """The words of the vocabulary with a model."""

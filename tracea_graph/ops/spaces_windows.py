@@ -18,9 +18,9 @@ from tracea_graph.ops.space_parts import Shape, access, model_of
 from tracea_graph.ops.windows import Window
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
+from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 
-__all__ = ["conv", "fused_conv", "fused_pool", "pool", "pool_all"]
+__all__ = ["conv", "fused_conv", "fused_pool", "pool", "pool_all", "resize"]
 
 
 def conv(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -125,6 +125,22 @@ def pool_all(region: Region, graph: TileGraph) -> RegionModel | None:
     writes = [access(graph, region.results[0], dims)]
     work = (Work(space.names, 1),)
     return model_of(region, space, reads, writes, work, ("n",), ("c",), gone)
+
+
+def resize(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Every result lies between two positions of each axis, which its scale decides."""
+    shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
+    if shape is None or result is None or not len(shape) == len(result) == 4:
+        return None
+    places, taps = ("p0", "p1"), ("t0", "t1")
+    axes = [Axis(p, e) for p, e in zip(("n", "c", *places), result, strict=True)]
+    space = IterationSpace((*axes, *(Axis(t, 2, True) for t in taps)))
+    seen = (along("n"), along("c"), whole(shape[2], ("p0", "t0")), whole(shape[3], ("p1", "t1")))
+    reads = [access(graph, region.operands[0], seen)]
+    writes = [access(graph, region.results[0], tuple(map(along, ("n", "c", *places))))]
+    return model_of(
+        region, space, reads, writes, (Work(space.names, 2),), places, ("c",), taps, ("n",)
+    )
 
 
 # ---- parts -----------------------------------------------------------------------------

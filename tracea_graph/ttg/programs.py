@@ -2,7 +2,8 @@
 
 A program grows from a region that is worth one (a core) to everything around it that can be a
 step.  It stays convex: no path leaves it and comes back, so that it can run as a whole.  What has
-no core before it, or follows the last core without finishing its work, stays outside.
+no core before it, or follows the last core without finishing its work, stays outside; the former
+is never taken in, lest a path from it that comes back should keep others out.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class _Growing:
         self.graph, self.seed, self.joining, self.without = graph, seed, joining, without
         self.chosen = {seed.id: seed}
         self._steps: dict[str, int] = {}
+        self._leading = set[str]()
 
     def steps(self, region: Region) -> int:
         if region.id not in self._steps:
@@ -67,6 +69,8 @@ class _Growing:
             for near in (*graph.sources(at), *graph.in_order(graph.readers(at))):
                 if near.id in self.chosen or near.id in refused or not self.steps(near):
                     continue
+                if not self._follows(near):
+                    continue
                 more = self._closure(near)
                 if more is None:
                     refused.add(near.id)
@@ -77,6 +81,23 @@ class _Growing:
                 self.chosen |= {r.id: r for r in more}
                 waiting += more
         return True
+
+    def _follows(self, region: Region) -> bool:
+        """True of a core, and of what follows one by way of steps: nothing else would stay, and
+        a path from it could bar others."""
+        if self.joining.core(region):
+            return True
+        waiting, seen = [region], {region.id}
+        while waiting and region.id not in self._leading:
+            for source in self.graph.sources(waiting.pop()):
+                if not self.steps(source) or source.id in seen or source.id in self._leading:
+                    continue
+                if source.id in self.chosen or self.joining.core(source):
+                    return True
+                seen.add(source.id)
+                waiting.append(source)
+        self._leading |= seen
+        return False
 
     def _closure(self, near: Region) -> list[Region] | None:
         """A region and everything on paths between it and the chosen; None if not all can join."""
