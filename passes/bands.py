@@ -29,6 +29,8 @@ BANDED = "bands"
 LENGTHS = (BANDED, *(f"{BANDED}-{i}" for i in range(2, len(ROOMS) + 1)))
 """What its proposals are called, those with the longest turns first."""
 
+_OPEN = "sizes of what {!r} is made of are known only when it runs"
+
 
 @dataclass(frozen=True)
 class RunInBands:
@@ -47,8 +49,8 @@ class RunInBands:
         for rule, room in zip(LENGTHS, ROOMS, strict=True):
             try:
                 plan = plan_inside(inside, self.sizes, self.levels, room)
-            except GraphError as error:
-                yield Miss(self.name, region.id, f"its sizes are not known: {error}")
+            except GraphError:
+                yield Miss(self.name, region.id, _OPEN.format(region.results[0]))
                 return
             bands, why = self._fit(graph, region, row_bands(inside, plan))
             yield from (miss for miss in why if miss not in told)
@@ -69,11 +71,25 @@ class RunInBands:
             return bands, []
         why = {band: _why_not(graph, region, (band,)) for band in bands}
         misses = [
-            Miss(self.name, region.id, f"steps {band.first} to {band.last}: {reason}")
+            Miss(self.name, region.id, f"{_steps(region, band)}: {reason}")
             for band, reason in why.items()
             if reason is not None
         ]
         return tuple(band for band in bands if why[band] is None), misses
+
+
+def _steps(region: Region, band: RowBand) -> str:
+    """Some steps, by what they read from outside their program."""
+    params: RegionParams = region.params
+    reads = [
+        region.operands[i]
+        for step in params.steps[band.first : band.last + 1]
+        for i in step.operands
+        if i < params.inputs
+    ]
+    if not reads:
+        return f"{band.last + 1 - band.first} steps of {region.results[0]!r}"
+    return f"from the step that reads {reads[0]!r} to the one that reads {reads[-1]!r}"
 
 
 def _why_not(graph: TileGraph, region: Region, bands: tuple[RowBand, ...]) -> str | None:

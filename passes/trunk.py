@@ -28,6 +28,8 @@ __all__ = ["ConnectBlocks", "ConnectTrunk"]
 _MAX_OPERANDS, _MAX_STEPS = 240, 200
 """Of one program: what the library accepts, with room for scratch."""
 
+_UNFIT = "its shapes do not provably fit inside a program"
+
 Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
 """Parameters, operands and results."""
 
@@ -55,6 +57,7 @@ class ConnectBlocks:
 def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | Miss]:
     """One program of a core and everything around it, proposed by its first step."""
     if not family.is_core(region):
+        yield from _outside(name, family, region)
         return
     joining = Joining(
         lambda r: len(family.steps_of(r) or ()), family.is_core, family.ends, _MAX_STEPS,
@@ -70,8 +73,42 @@ def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | 
             return
         if out.id == region.id:
             return
-        yield Miss(name, out.id, "its shapes do not provably fit inside a program")
+        yield Miss(name, out.id, _UNFIT)
         unfit.add(out.id)
+    yield from _outside(name, family, region)
+
+
+def _outside(name: str, family: _Family, region: Region) -> Iterator[Miss]:
+    """Why a region that could be a step, or a program, is not in the program beside it."""
+    graph = family.graph
+    if not region.fused:
+        return
+    inside = isinstance(region.params, RegionParams)
+    near = (*graph.sources(region), *([] if inside else graph.readers(region)))
+    beside = [r for r in near if isinstance(r.params, RegionParams)]
+    if beside and (inside or family.steps_of(region)):
+        yield Miss(name, region.id, _why_outside(family, region, beside[0], name))
+
+
+def _why_outside(family: _Family, region: Region, program: Region, name: str) -> str:
+    graph, made = family.graph, region.results[0]
+    inside = isinstance(region.params, RegionParams)
+    steps = len(region.params.steps if inside else family.steps_of(region) or ())
+    if program.rule != name:
+        return f"the program of {program.results[0]!r} was whole before this was"
+    between = [r for r in graph.convex((program, region)) if r not in (program, region)]
+    if strange := [r for r in between if not family.steps_of(r)]:
+        value = next(iter(strange[0].writes), strange[0].op)
+        return f"on the way between {made!r} and the program lies {value!r}, which no kernel makes"
+    if program in graph.readers(region) and not family.is_core(region):
+        return f"the program that reads {made!r} begins with its first product or convolution"
+    if len(program.params.steps) + steps > _MAX_STEPS:
+        return f"with {made!r} the program would have more than {_MAX_STEPS} steps"
+    if len({*program.operands, *region.operands}) > _MAX_OPERANDS:
+        return f"with {made!r} the program would read more than {_MAX_OPERANDS} values"
+    if not family.ends(region):
+        return f"{made!r} is not needed inside the program, and is as well made behind it"
+    return _UNFIT
 
 
 class _Family:

@@ -35,7 +35,8 @@ def _affine(graph: TileGraph, region: Region) -> Affine | str:
         return "its operands are not float32"
     figures = [w for v in region.operands[1:5] if (w := graph.weight(v)) is not None]
     if len(figures) < 4:
-        return "its figures are not constant"
+        computed = next(v for v in region.operands[1:5] if graph.weight(v) is None)
+        return f"its figures {computed!r} are not constant"
     if attribute(region, "training_mode", 0) or attribute(region, "spatial", 1) != 1:
         return "it computes its own mean and variance, or works per element"
     if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):

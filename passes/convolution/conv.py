@@ -59,7 +59,7 @@ class LiftConv:
         weight, shape = graph.weight(w), graph.spec(x).shape
         bias = rest[0] if rest else ""
         if weight is None:
-            return "the filters are not constant"
+            return f"the filters {w!r} are not constant"
         if shape is None or len(shape) != len(weight.shape):
             return "the rank of its input is not known"
         if not is_f32(graph, x, w, *([bias] if bias else [])):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 import onnx
 import pytest
 from graphs import Net
+from rich.console import Console
 from tiny import transformer
 
 from tracea_graph.cli import main
+from tracea_graph.ir import DType
+from tracea_graph.views.explain import Explanation, Story, render_explanation
 
 APART = ("--skip", "blocks")
 """What could be steps of one program stays apart."""
@@ -70,8 +75,8 @@ def test_what_no_rule_takes_has_a_reason(
     onnx.save(net.model, tmp_path / "m.onnx")
     record = json.loads(told(capsys, "explain", tmp_path / "m.onnx", "--json"))
     said = {s["op"]: s["untouched"] for s in record["stories"]}
-    assert "is i64, and kernels compute floats" in said["Add"]
-    assert "computes nothing" in said["Unsqueeze"] and "no kernel does what Det" in said["Det"]
+    assert "is i64, and kernels take and give float32" in said["Add"]
+    assert "computes nothing" in said["Unsqueeze"] and "no rule is for what Det" in said["Det"]
     assert "is i64" in told(capsys, "explain", tmp_path / "m.onnx")
 
 
@@ -94,7 +99,7 @@ def test_reasons_that_differ_in_a_name_are_said_once(
     net.graph(y)
     onnx.save(net.model, tmp_path / "m.onnx")
     words = told(capsys, "explain", tmp_path / "m.onnx")
-    assert words.count("conv: the filters are not constant") == 1
+    assert words.count("conv: the filters 'w0' are not constant") == 1
     assert "and 2 more" in words
 
 
@@ -129,3 +134,74 @@ def test_what_does_not_exist_is_named(
     (tmp_path / "bad.json").write_text("[]")
     said = told(capsys, "explain", model, "--result", tmp_path / "bad.json", code=2)
     assert "is no report of this tool" in said
+
+
+def saved(net: Net, folder: Path, *outputs: str) -> Path:
+    net.graph(*outputs)
+    onnx.save(net.model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def test_what_stays_beside_a_program_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net()
+    x = net.input("x", 64, 32)
+    normed = net("LayerNormalization", x, net.weight(32), net.weight(32), axis=-1, name="normed")
+    y = net("Relu", net("MatMul", normed, net.weight(32, 32)))
+    z = net("CumSum", y, net.const(0, np.int64), name="sums")
+    y = net("MatMul", net("Add", net("MatMul", y, net.weight(32, 32)), y), net.weight(32, 32))
+    late = net("MatMul", net("Add", y, z), net.weight(32, 32), name="late")
+    record = json.loads(told(capsys, "explain", saved(net, tmp_path, late), "--json"))
+    reasons = [tuple(why) for s in record["stories"] for why in s["missed"]]
+    first = "the program that reads 'normed' begins with its first product or convolution"
+    between = [w for rule, w in reasons if rule == "blocks" and "no kernel makes" in w]
+    assert ("blocks", first) in reasons
+    assert len(between) == 1 and "'sums'" in between[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "reason"),
+    [
+        ("n", DType.F16, "'sum' is f16, and kernels take and give float32"),
+        ("m", DType.F32, "the sizes of 'x' and 'y' do not provably fit together"),
+    ],
+)
+def test_what_is_said_of_operators_no_rule_came_near(
+    rows: str, dtype: DType, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net()
+    x, y = net.input("x", rows, 8, dtype=dtype), net.input("y", rows if rows != "m" else "n", 8,
+                                                           dtype=dtype)  # fmt: skip
+    model = saved(net, tmp_path, net("Add", x, y, name="sum"))
+    words = told(capsys, "explain", model, "--node", "sum")
+    assert words.count(reason) == 1, "said once"
+
+
+def test_weights_that_may_be_fed_are_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net()
+    model = saved(net, tmp_path, net("MatMul", net.input("x", 64, 64), net.weight(64, 64)))
+    proto = onnx.load(model)
+    (weight,) = proto.graph.initializer
+    proto.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, 1, weight.dims))
+    onnx.save(proto, model)
+    assert "--freeze-initializers makes constants" in told(capsys, "explain", model)
+    assert "--freeze" not in told(capsys, "explain", model, "--freeze-initializers")
+
+
+def test_rules_stand_in_the_order_they_were_applied_and_share_a_reason(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads(told(capsys, "explain", model, "--json", "--precision", "bf16"))
+    (program,) = [s for s in record["stories"] if s["op"] == "FusedRegion"]
+    steps = program["steps"]
+    assert steps[-1] in ("blocks", "bands") and steps.index("gemm") < steps.index("bf16")
+    why = (("elementwise", "no gain is predicted for 'v'"), ("movement", "no gain is predicted "
+           "for 'v'"))  # fmt: skip
+    story = Story("Add", "", ("v",), ("n",), ("Add",), 1.0, 1.0, missed=why)
+    told_of = Explanation("m.onnx", "", (story,), ())
+    shown = Console(record=True, width=120, file=io.StringIO())
+    shown.print(render_explanation(told_of))
+    assert "elementwise, movement: no gain is predicted for 'v'" in shown.export_text()

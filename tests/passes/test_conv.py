@@ -97,7 +97,7 @@ def test_filters_that_are_computed_stay_as_they_are() -> None:
     w = net.input("w", 8, 16, 3, 3)
     graph = net.graph(net("Conv", x, w))
     trace = schedule_only(graph, *LIFT)
-    assert reasons(trace, "conv") == {"the filters are not constant"}
+    assert reasons(trace, "conv") == {"the filters 'w' are not constant"}
 
 
 def test_same_padding_of_unknown_sizes_is_refused() -> None:

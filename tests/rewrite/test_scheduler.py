@@ -170,7 +170,7 @@ def test_a_cycle_is_rejected_and_changes_nothing() -> None:
     before = graph.copy()
     trace = run(graph, TanhWithAdd())
     assert [d.verdict for d in trace.decisions] == ["rejected"]
-    assert "something in between needs one for the other" in trace.decisions[0].reason
+    assert "one goes into something that the other needs" in trace.decisions[0].reason
     assert [r.id for r in graph.regions()] == [r.id for r in before.regions()]
 
 

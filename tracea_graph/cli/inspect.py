@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tracea_graph import api
 from tracea_graph.cli import values
-from tracea_graph.config import Options
+from tracea_graph.config import CHOICES, Options
 from tracea_graph.pipeline.explaining import explain
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import render_graph
@@ -61,12 +61,25 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "--shape", type=values.shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
         help="sizes of symbolic dimensions to predict for",
     )  # fmt: skip
+    parser.add_argument(
+        "--precision", choices=CHOICES["precision"], default="fp32", help="as of the result"
+    )
+    parser.add_argument(
+        "--freeze-initializers", action="store_true",
+        help="make constants of initializers that inputs may override",
+    )  # fmt: skip
     parser.add_argument("--only", action="append", default=[], metavar="RULE")
     parser.add_argument("--skip", action="append", default=[], metavar="RULE")
 
 
 def _options(args: argparse.Namespace) -> Options:
-    return Options(shapes=tuple(args.shape), only=tuple(args.only), skip=tuple(args.skip))
+    return Options(
+        shapes=tuple(args.shape),
+        precision=args.precision,
+        freeze_initializers=args.freeze_initializers,
+        only=tuple(args.only),
+        skip=tuple(args.skip),
+    )
 
 
 def run_inspect(args: argparse.Namespace, console: Console) -> int:

@@ -10,18 +10,21 @@ from tracea_graph.config import Options
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.ir import DType
 from tracea_graph.ops.bands import plan_inside
+from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.spaces_onnx import COSTS
 from tracea_graph.pipeline.stages import Stages
 from tracea_graph.policy.efforts import SHAPE_ONLY
 from tracea_graph.rewrite import Decision
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.views.explain import Explanation, Story
-from tracea_graph.views.report import rule_rows
+from tracea_graph.views.report import fed_too, located, rule_rows
 
 __all__ = ["explain"]
 
-_FLOATS = (DType.F32, DType.F16, DType.BF16)
+_Placed = tuple[int, Decision]
+"""A decision and how many came before it."""
 
 
 def explain(
@@ -40,13 +43,13 @@ def explain(
     """
     made = Stages.run(path, options, "passes", isas)
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
-    by_node: dict[str, list[Decision]] = {}
-    for decision in made.trace.decisions:
-        for name in decision.nodes:
-            by_node.setdefault(name, []).append(decision)
+    by_node: dict[str, list[_Placed]] = {}
+    for placed in enumerate(made.trace.decisions):
+        for name in placed[1].nodes:
+            by_node.setdefault(name, []).append(placed)
     stories = tuple(_story(made, r, by_node, measured) for r in made.graph.regions())
     sizes = ", ".join(f"{k}={v}" for k, v in made.graph.bindings.items()) or "its fixed shapes"
-    told = Explanation(str(path), sizes, stories, rule_rows(made.trace), _note(made.imported))
+    told = Explanation(str(path), sizes, stories, rule_rows(made.trace), _note(made))
     if node and not told.about(node):
         raise UsageError(f"{path.name} has no operator or value {node!r}; --json lists all")
     return told
@@ -55,12 +58,13 @@ def explain(
 def _story(
     made: Stages,
     region: Region,
-    by_node: Mapping[str, Sequence[Decision]],
+    by_node: Mapping[str, Sequence[_Placed]],
     measured: Mapping[str, str],
 ) -> Story:
     before, after = made.imported, made.graph
     names = tuple(n.name or next(iter(n.outputs), n.op) for n in region.nodes)
-    decisions = {id(d): d for name in names for d in by_node.get(name, ())}.values()
+    found = {place: d for name in names for place, d in by_node.get(name, ())}
+    decisions = [found[place] for place in sorted(found)]
     steps = tuple(dict.fromkeys(d.rule for d in decisions if d.verdict == "applied"))
     # a rule that lost to itself merely found the same place twice
     lost = [d for d in decisions if not d.reason.startswith(f"{d.rule} took ")]
@@ -97,11 +101,23 @@ def _why_left(graph: TileGraph, region: Region) -> str:
     for value, dtype in types.items():
         if dtype is None:
             return f"the type of {value!r} is not known"
-        if dtype not in _FLOATS:
-            return f"{value!r} is {dtype.short}, and kernels compute floats"
-    if graph.model(region) is None:
-        return f"no kernel does what {region.op} does for {result!r}"
-    return f"no rule takes it to a neighbour, and alone a kernel for {result!r} saves nothing"
+        if dtype is not DType.F32:
+            return f"{value!r} is {dtype.short}, and kernels take and give float32"
+    return _why_sizes(graph, region) or f"no rule is for what {region.op} does for {result!r}"
+
+
+def _why_sizes(graph: TileGraph, region: Region) -> str:
+    """What shapes say against any kernel; empty if they say nothing."""
+    shapes = {v: graph.spec(v).shape for v in (*region.reads, *region.writes)}
+    for value, shape in shapes.items():
+        if shape is None:
+            return f"the rank of {value!r} is not known"
+        if 0 in shape:
+            return f"{value!r} is empty"
+    read = [shapes[v] or () for v in region.reads]
+    if region.op in COSTS and read and broadcast(read) != shapes[region.results[0]]:
+        return f"the sizes of {' and '.join(map(repr, region.reads))} do not provably fit together"
+    return ""
 
 
 def _inside(made: Stages, region: Region) -> str:
@@ -111,26 +127,23 @@ def _inside(made: Stages, region: Region) -> str:
     steps = Inside(made.graph, region)
     try:
         return plan_inside(steps, made.graph.bindings, made.levels).describe()
-    except GraphError as error:
-        return f"its sizes are not known: {error}"
+    except GraphError:
+        return "some of its sizes are known only when it runs"
 
 
-def _note(graph: TileGraph) -> str:
-    """A word about models that were optimized before."""
-    known = any(r.op.startswith("tracea.") for r in graph.regions())
-    return "this is a result: its kernels are explained by the original, with --result" * known
+def _note(made: Stages) -> str:
+    """A word about models that were optimized before, and about weights that may be fed."""
+    if any(r.op.startswith("tracea.") for r in made.imported.regions()):
+        return "this is a result: its kernels are explained by the original, with --result"
+    return fed_too(made.overridable) if made.overridable else ""
 
 
 def _reasons(
     region: Region, decisions: Iterable[Decision], *verdicts: str
 ) -> tuple[tuple[str, str], ...]:
     """Rules and why they were not applied; a reason without a tensor is about the region's."""
-    at = f" (at {region.results[0]!r})" if region.results else ""
-    found = (
-        (d.rule, d.reason if "'" in d.reason else d.reason + at)
-        for d in decisions
-        if d.verdict in verdicts
-    )
+    at = next(iter(region.writes), "")
+    found = ((d.rule, located(d.reason, at)) for d in decisions if d.verdict in verdicts)
     return tuple(dict.fromkeys(found))
 
 

@@ -36,6 +36,7 @@ from tracea_graph.views import (
     gain_of,
     rule_rows,
 )
+from tracea_graph.views.report import fed_too
 
 __all__ = ["Reporter"]
 
@@ -219,10 +220,7 @@ class Reporter:
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")
         if self.model.overridable:
-            found.append(
-                f"initializers that may be fed too: {len(self.model.overridable)}; no kernel can "
-                "hold them, --freeze-initializers makes constants of them"
-            )
+            found.append(fed_too(len(self.model.overridable)))
         rejected = judge.verification.rejected if judge.verification else {}
         for label in (label for label in self.inputs.timing if label in rejected):
             found.insert(0, f"the original rejects inputs with {label}: {_brief(rejected[label])}")

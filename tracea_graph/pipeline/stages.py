@@ -36,7 +36,8 @@ def appraise_by(cost: CostModel, graph: TileGraph) -> None:
 class Stages:
     """What each stage made of one model; later fields are empty before their stage.
 
-    ``imported`` is the graph before the passes; programs are planned for the memory ``levels``.
+    ``imported`` is the graph before the passes; programs are planned for the memory ``levels``;
+    ``overridable`` initializers may be fed too.
     """
 
     graph: TileGraph
@@ -45,6 +46,7 @@ class Stages:
     levels: tuple[MemoryLevel, ...]
     programs: tuple[tuple[str, Program], ...] = ()
     sources: tuple[Source, ...] = ()
+    overridable: int = 0
 
     @classmethod
     def run(cls, path: Path, options: Options, until: str, isas: Sequence[str] = ()) -> Stages:
@@ -65,7 +67,7 @@ class Stages:
         planned, trace = plan.graph, plan.trace
         appraise_by(planner.cost, planned)
         if until == "passes":
-            return cls(planned, trace, graph, levels)
+            return cls(planned, trace, graph, levels, overridable=len(model.overridable))
         assembly = assemble(planned)
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":

@@ -195,7 +195,7 @@ def _impossible(proposal: Proposal, error: GraphError) -> str:
     if "would make a cycle" not in str(error):
         return str(error)
     written = " and ".join(repr(r.results[0]) for r in proposal.old if r.results)
-    return f"what makes {written} cannot be one: something in between needs one for the other"
+    return f"{written} cannot be made at once: one goes into something that the other needs"
 
 
 def _names(regions: Iterable[Region]) -> tuple[str, ...]:

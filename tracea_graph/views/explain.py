@@ -119,17 +119,24 @@ def _whys(group: Sequence[Story]) -> Iterator[str]:
     """Reasons that differ in the tensors they name only are said once, with the first of them."""
     alike: dict[str, list[str]] = {}
     for story in group:
-        for rule, reason in story.missed:
-            words = f"{rule}: {reason}"
+        said = [f"{', '.join(rules)}: {reason}" for reason, rules in _shared(story.missed)]
+        said += [
+            f"{', '.join(rules)}: superseded, {reason}"
+            for reason, rules in _shared(story.superseded)
+        ]
+        for words in (*said, *filter(None, (story.untouched,))):
             alike.setdefault(unnamed(words), []).append(words)
-        for rule, reason in story.superseded:
-            words = f"{rule} was superseded: {reason}"
-            alike.setdefault(unnamed(words), []).append(words)
-        if story.untouched:
-            alike.setdefault(unnamed(story.untouched), []).append(story.untouched)
     for same in alike.values():
         more = f", and {len(same) - 1} more" if len(same) > 1 else ""
         yield same[0] + more
+
+
+def _shared(told: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Each reason, and the rules that failed for it."""
+    rules: dict[str, list[str]] = {}
+    for rule, reason in told:
+        rules.setdefault(reason, []).append(rule)
+    return list(rules.items())
 
 
 def _story(story: Story) -> Iterator[RenderableType]:
@@ -143,14 +150,12 @@ def _story(story: Story) -> Iterator[RenderableType]:
         yield Text(plain(f"  {story.inside}"))
     measured = f", measured {story.measured}" if story.measured else ""
     yield Text(plain(f"  predicted {_times(story)} µs{measured}"))
-    for rule, reason in story.missed:
-        yield Text(plain(f"  {rule} does not apply: {reason}"))
+    for reason, rules in _shared(story.missed):
+        yield Text(plain(f"  {', '.join(rules)} did not apply: {reason}"))
+    for reason, rules in _shared(story.superseded):
+        yield Text(plain(f"  {', '.join(rules)} superseded: {reason}"))
     if story.untouched:
         yield Text(plain(f"  no rule applies: {story.untouched}"))
-    for rule, reason in story.superseded:
-        yield Text(plain(f"  {rule} was superseded: {reason}"))
-    if story.untouched:
-        yield Text(plain(f"  {story.untouched}"))
 
 
 def _times(story: Story) -> str:

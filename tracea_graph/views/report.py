@@ -17,7 +17,7 @@ from tracea_graph.rewrite import Trace
 
 __all__ = [
     "CompressionRow", "FindingRow", "GroupRow", "Report", "RuleRow", "SavingRow", "TimingRow",
-    "gain_of", "rule_rows", "unnamed", "with_folder",
+    "fed_too", "gain_of", "located", "rule_rows", "unnamed", "with_folder",
 ]  # fmt: skip
 
 
@@ -72,6 +72,19 @@ def unnamed(reason: str) -> str:
     return _QUOTED.sub("''", reason)
 
 
+def fed_too(count: int) -> str:
+    """Why initializers that are inputs as well stay outside kernels, and what to do about it."""
+    return (
+        f"initializers that may be fed too: {count}; no kernel can "
+        "hold them, --freeze-initializers makes constants of them"
+    )
+
+
+def located(reason: str, tensor: str) -> str:
+    """A reason that names a tensor: the given one, unless it names one itself."""
+    return reason if _QUOTED.search(reason) or not tensor else f"{reason} (at {tensor!r})"
+
+
 def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
     """The rules that were applied, then those that were not and why.
 
@@ -79,10 +92,14 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
     """
     applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
     alike: dict[tuple[str, str], RuleRow] = {}
-    for (rule, why), n in trace.misses().items():
+    for decision in trace.decisions:
+        if decision.verdict not in ("missed", "rejected"):
+            continue
+        rule, why = decision.rule, decision.reason
         key = (rule, unnamed(why))
-        first = alike.get(key, RuleRow(rule, 0, "missed", why))
-        alike[key] = dataclasses.replace(first, count=first.count + n)
+        where = next(iter(decision.nodes), "")
+        first = alike.get(key, RuleRow(rule, 0, "missed", located(why, where)))
+        alike[key] = dataclasses.replace(first, count=first.count + 1)
     return (*applied, *alike.values())
 
 
