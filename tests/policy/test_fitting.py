@@ -11,7 +11,7 @@ import pytest
 from models.fit import choices, median_error, predict
 from models.fitting import fit, rechosen, repredicted
 from models.make import make
-from tracea_graph.policy.tables import FILE, fitted
+from tracea_graph.policy.tables import FILE, UNMEASURED, fitted
 
 STORED: dict[str, Any] = json.loads(
     (Path(__file__).parent / "measured_regions.json").read_text(encoding="utf-8")
@@ -37,3 +37,31 @@ def test_a_wrong_number_is_found_again(tmp_path: Path) -> None:
     assert untouched == fitted().shares["FusedConv winograd4"], "MiniLM has no convolutions"
     better = [repredicted(p, found) for p in rows]
     assert median_error(better) < 0.5 * median_error(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [
+        ("minilm.bf16", {"FusedGemm pairs"}),
+        ("minilm.int16", {"FusedGemm int16"}),
+        ("resnet50.bf16", {"FusedConv pairs", "FusedConv winograd2_pairs"}),
+    ],
+)
+def test_shares_of_pairs_and_integers_are_measured(
+    name: str, shares: set[str], tmp_path: Path
+) -> None:
+    """Each is what three stored regions or more depend on, and predicts them."""
+    rows = predict(STORED, name, make(name.partition(".")[0], tmp_path, hollow=True))
+    for share in shares:
+        other = fitted().scaled("shares", share, 0.5)
+        moved = [p for p in rows if repredicted(p, other).us != p.us]
+        assert len(moved) >= 3
+        assert median_error(moved) < 0.2
+
+
+def test_every_share_of_pairs_and_integers_says_where_it_comes_from() -> None:
+    paired = {n for n in fitted().shares if n.endswith(("pairs", "int16", "bf16"))}
+    assert paired == {
+        *UNMEASURED, "FusedGemm pairs", "FusedGemm int16", "FusedConv pairs",
+        "FusedConv winograd2_pairs",
+    }  # fmt: skip

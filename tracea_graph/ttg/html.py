@@ -45,6 +45,8 @@ _DRAWN = (
     "max-height:max(720px,85vh);overflow:auto"
 )
 """As wide as the graph is, but for what the panel beside it needs."""
+_ALONE = "min-width:0;max-height:max(720px,85vh);overflow:auto"
+"""No panel is beside it."""
 
 
 def family_of(model: RegionModel | None) -> str:
@@ -221,7 +223,7 @@ def _fragment(caption: str, legend: str, svg: str, facts: Mapping[str, Any]) -> 
         panel = f'<div class="panel" style="{_HALF}">{hint}</div>'
         code = _script().replace("ROOT", json.dumps(mark)).replace("FACTS", data)
         script = f"<script>//<![CDATA[\n{code}\n//]]></script>"
-    drawing = f'<div style="{_DRAWN}">{svg}</div>' if svg else ""
+    drawing = f'<div style="{_DRAWN if facts else _ALONE}">{svg}</div>' if svg else ""
     return (
         f'<div id="{mark}" style="{_STYLE}"><p>{caption}</p><div class="bar">{legend}</div>'
         f'<div style="display:flex;flex-wrap:wrap;gap:18px">{drawing}{panel}</div>{script}</div>'
