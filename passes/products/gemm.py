@@ -15,13 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import Weight
+from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.pointwise.chains import kind_of
 from tracea_graph.passes.products.storage import storage_for, stored_smaller
-from tracea_graph.passes.regions import attribute, fused, is_f32, only_read_by, product_behind
+from tracea_graph.passes.regions import (
+    attribute,
+    fused,
+    is_f32,
+    only_read_by,
+    operand_producer,
+    product_behind,
+)
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -174,6 +181,8 @@ class AbsorbFlattening:
     """Rows that are flattened for a product and unflattened after it are the product's own.
 
     Reshape [B,S,K] -> [B·S,K], FusedGemm, Reshape -> [B,S,N]     ->   FusedGemm on [B,S,K]
+
+    What attention writes head by head, [B,S,H,K/H], it writes as rows instead.
     """
 
     name = "gemm-flattening"
@@ -189,6 +198,9 @@ class AbsorbFlattening:
             return
         x = flat.operands[0]
         before, after = graph.spec(x).shape, graph.spec(region.results[0]).shape
+        rows = _heads_in_rows(graph, gemm, flat)
+        if rows is not None and before:
+            before = (*before[:-2], gemm.params.k)
         if not before or len(before) < 2 or before[-1] != gemm.params.k:
             return
         if after != (*before[:-1], gemm.params.n):
@@ -198,9 +210,30 @@ class AbsorbFlattening:
         if not only_read_by(graph, gemm.results[0], region):
             yield Miss(self.name, region.id, f"{gemm.results[0]!r} has other readers")
             return
-        operands = (x, *gemm.operands[1:])
+        operands = (rows.results[0] if rows else x, *gemm.operands[1:])
         new = fused(self.name, gemm.params, operands, region.results, (gemm, region))
-        yield Proposal(self.name, (gemm, region), (new,))
+        if rows is None:
+            yield Proposal(self.name, (gemm, region), (new,))
+            return
+        attention = graph.producer(x)
+        assert attention is not None
+        specs = {rows.results[0]: TensorSpec(DType.F32, before)}
+        yield Proposal(self.name, (attention, flat, gemm, region), (rows, new), specs)
+
+
+def _heads_in_rows(graph: TileGraph, gemm: Region, flat: Region) -> Region | None:
+    """Attention whose heads only the product reads, flattened: it can write them side by side."""
+    made = operand_producer(graph, flat.operands[0], "FusedAttention")
+    if made is None or made.params.layouts[3] != "split":
+        return None
+    if not only_read_by(graph, made.results[0], flat):
+        return None
+    if not only_read_by(graph, flat.results[0], gemm):
+        return None
+    if made.params.heads * made.params.head_v != gemm.params.k:
+        return None
+    params = dataclasses.replace(made.params, layouts=(*made.params.layouts[:3], "rows"))
+    return fused(made.rule, params, made.operands, (f"{made.results[0]}_rows",), [made])
 
 
 class AbsorbNorm:

@@ -193,3 +193,31 @@ def test_a_size_taken_of_what_blocks_read_does_not_part_them() -> None:
     optimized(graph)
     assert ops(graph).count("FusedRegion") == 1
     assert "CumSum" in ops(graph) and "FusedGemm" not in ops(graph)
+
+
+def test_heads_that_are_flattened_for_a_product_are_written_side_by_side() -> None:
+    """Rows of all items in one matrix: the shapes around the product go, and the parting too."""
+    net = Net()
+    x = net.input("x", "batch", "sequence", WIDTH)
+    attention(net, x)
+    parted = net.nodes.pop().input[0]
+    rows = net("Reshape", parted, net.ints(-1, WIDTH))
+    out = net("Gemm", rows, net.weight(WIDTH, WIDTH), net.weight(WIDTH))
+    sizes = net("Concat", net("Slice", net("Shape", x), net.ints(0), net.ints(2)),
+                net.ints(WIDTH), axis=0)  # fmt: skip
+    graph = net.graph(norm(net, net("Add", net("Reshape", out, sizes), x)))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, FEEDS, 3e-5)
+
+
+def test_heads_others_read_stay_apart() -> None:
+    net = Net()
+    x = net.input("x", "batch", "sequence", WIDTH)
+    y = attention(net, x)
+    parted = net.nodes[-1].input[0]
+    rows = net("Reshape", y, net.ints(-1, WIDTH))
+    out = net("Gemm", rows, net.weight(WIDTH, WIDTH), net.weight(WIDTH))
+    graph = net.graph(net("Relu", out), net("Neg", parted))
+    optimized(graph)
+    assert_same(net, graph, FEEDS, 3e-5)
