@@ -178,6 +178,16 @@ def test_what_is_said_of_operators_no_rule_came_near(
     assert words.count(reason) == 1, "said once"
 
 
+def test_a_shape_that_is_an_operand_is_no_operand_of_the_arithmetic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net()
+    size = net("Shape", net("NonZero", net.input("x", "n", 8)))
+    model = saved(net, tmp_path, net("Expand", net.input("y", 1, 1), size, name="wide"))
+    words = told(capsys, "explain", model, "--node", "wide")
+    assert "left as it is" in words and "fit together" not in words
+
+
 def test_weights_that_may_be_fed_are_pointed_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

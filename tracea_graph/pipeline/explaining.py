@@ -115,7 +115,9 @@ def _why_sizes(graph: TileGraph, region: Region) -> str:
         if 0 in shape:
             return f"{value!r} is empty"
     read = [shapes[v] or () for v in region.reads]
-    if region.op in COSTS and read and broadcast(read) != shapes[region.results[0]]:
+    sizes = any(graph.spec(v).dtype is DType.I64 for v in region.reads)  # of Expand and the like
+    alike = region.op in COSTS and read and not sizes
+    if alike and broadcast(read) != shapes[region.results[0]]:
         return f"the sizes of {' and '.join(map(repr, region.reads))} do not provably fit together"
     return ""
 

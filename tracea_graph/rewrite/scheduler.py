@@ -192,6 +192,9 @@ class _Run:
 
 def _impossible(proposal: Proposal, error: GraphError) -> str:
     """Why the graph refused a rewrite, in terms of the model."""
+    value, others, _ = str(error).partition(" is still read by ")
+    if others:
+        return f"{value.removeprefix('value ')} is needed elsewhere too"
     if "would make a cycle" not in str(error):
         return str(error)
     written = " and ".join(repr(r.results[0]) for r in proposal.old if r.results)
