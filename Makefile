@@ -1,6 +1,7 @@
 # make demo [MODEL=path]   optimize a model, race the result against the original;
 #                          DEMO_ARGS= shows what tracea-optimize reports
 # make test                the default tests; make test-slow adds the long ones
+# make sanitize            all kernels under the address, undefined-behaviour and thread sanitizers
 # make check               ruff, mypy, import directions, README's examples; make golden rewrites the golden files
 #
 # Each target installs what it needs into .venv; nothing else on the machine changes.
@@ -25,7 +26,7 @@ endif
 zig := $(if $(strip $(compiler)),,zig)
 comma := ,
 
-.PHONY: demo test test-slow check golden clean
+.PHONY: demo test test-slow sanitize check golden clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp $(if $(MODEL),,$(zoo))
@@ -37,6 +38,9 @@ demo: $(VENV)/demo.stamp $(if $(MODEL),,$(zoo))
 
 test: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q -n auto --dist loadfile $(PYTEST_ARGS)
+
+sanitize: $(VENV)/dev.stamp
+	$(bin)/python -m pytest -q -m "sanitizer and not slow" tests/sanitizers
 
 test-slow: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q -m "not gpu" $(PYTEST_ARGS)

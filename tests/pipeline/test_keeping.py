@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -153,11 +154,9 @@ def test_where_even_the_plain_form_is_wrong_no_rewrite_is_looked_for(
     original, built = product(tmp_path / "m.onnx", 32, 32, copies=4), list[frozenset[str]]()
     build = Workshop.build
 
-    def noted(
-        shop: Workshop, dropped: frozenset[str] = frozenset(), out: Path | None = None
-    ) -> Built:
+    def noted(shop: Workshop, dropped: frozenset[str] = frozenset(), **more: Any) -> Built:
         built.append(dropped)
-        return build(shop, dropped, out)
+        return build(shop, dropped, **more)
 
     monkeypatch.setattr(Workshop, "build", noted)
     wrong = Verification("failed", "output 'y' with rows=1: it is off by 1")

@@ -20,7 +20,7 @@ from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import KERNELS
 from tracea_graph.kernels.plan import encode
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.sanitizer]
 ISAS = profile_cpu().isas
 LEVELS = profile_cpu().levels("bf16")
 BROAD = tuple(dict.fromkeys((LEVELS[:2][-1], LEVELS[-1])))

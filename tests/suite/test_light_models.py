@@ -46,8 +46,8 @@ def reports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Report]:
     models = chosen(request.param)
-    # a trunk would hide the inner values
-    options = Options(tmp_path_factory.mktemp("light"), keep="legal", skip=("trunk",))
+    # programs of many steps would hide the inner values
+    options = Options(tmp_path_factory.mktemp("light"), keep="legal", skip=("trunk", "blocks"))
     outcomes = list(api.optimize_many(models, options))
     assert not [outcome for outcome in outcomes if outcome.error]
     return [outcome.report for outcome in outcomes if outcome.report]
