@@ -10,8 +10,7 @@
 Products and convolutions of two numbers at once (``pairs`` in bf16, ``int16``) are fitted to
 ``minilm.bf16``, ``minilm.int16`` and ``resnet50.bf16`` of the stored measurements.  Three shares
 stand for what these lack and are nobody's measurement (``UNMEASURED``): convolutions in int16 are
-set to 0.92 and, by Winograd, to 0.93 of those in bf16, for the scales they find, and attention in
-bf16 to the peak of float32, as the one region that was measured does not tell it from its softmax.
+set to 0.92 and, by Winograd, to 0.93 of those in bf16, attention in bf16 to the peak of float32.
 ``python -m models.regions resnet50.onnx --precision int16`` measures the former.
 
 The first numbers of operators the zoo lacks: ONNX Runtime 1.31, one thread of a Zen 4 core with
