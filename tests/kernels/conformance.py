@@ -139,13 +139,15 @@ class AttentionTile(ctypes.Structure):
     ]  # fmt: skip
 
 
+INTRINSICS = "#include <immintrin.h>\n"
+
+
 def compile_unit(source: Source) -> Path:
     """The shared object of one unit, with its symbols visible; compiled once per text."""
     command = [
         os.environ.get("CXX", "g++"),
         *source.flags,
         *("-Wall", "-Wextra", "-Werror", '-DTRACEA_VISIBILITY="default"', f"-I{HEADERS}"),
-        "-shared",
     ]
     header = (HEADERS / "tracea_kernels.h").read_text()
     key = hashlib.sha256("\0".join((*command, header, source.text)).encode()).hexdigest()[:24]
@@ -156,12 +158,32 @@ def compile_unit(source: Source) -> Path:
         text = folder / f"{key}.cpp"
         text.write_text(source.text)
         fresh = folder / f"{key}.{os.getpid()}"
+        parsed = _parsed(tuple(command), folder) if INTRINSICS in source.text else ()
         done = subprocess.run(
-            [*command, str(text), *LINK, "-o", str(fresh)], capture_output=True, text=True
+            [*command, *parsed, "-shared", str(text), *LINK, "-o", str(fresh)],
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, f"{source.symbol} does not compile:\n{done.stderr}"
         fresh.rename(library)
     return library
+
+
+@cache
+def _parsed(command: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+    """Flags that take the header of the intrinsics as it was parsed once: small kernels take a
+    compiler half as long then."""
+    key = hashlib.sha256("\0".join(command).encode()).hexdigest()[:24]
+    header = folder / key / "intrinsics.h"
+    ready = header.with_suffix(".h.gch")
+    if not ready.exists():
+        header.parent.mkdir(exist_ok=True)
+        header.write_text(INTRINSICS)
+        fresh = header.with_suffix(f".{os.getpid()}")
+        made = [*command, "-x", "c++-header", str(header), "-o", str(fresh)]
+        subprocess.run(made, capture_output=True, check=True)
+        fresh.rename(ready)
+    return "-include", str(header)
 
 
 @cache

@@ -67,11 +67,11 @@ def run_cache(args: argparse.Namespace, console: Console) -> int:
         elif args.action == "export":
             console.print(_export(cache, args.file), soft_wrap=True, end="")
         elif args.action == "import":
-            console.print(f"{_import(cache, args.file)} results were read")
+            console.print(f"{_results(_import(cache, args.file))} read")
         else:
             gone = [key for key, entry in cache if _is_stale(entry, args, environment)]
             cache.remove(gone)
-            console.print(f"{len(gone)} results were forgotten, {len(cache)} are left")
+            console.print(f"{_results(len(gone))} forgotten, {len(cache)} left")
     return 0
 
 
@@ -97,7 +97,11 @@ def _list(cache: TuningCache, console: Console, as_json: bool, environment: Envi
             time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.written)), key[:10],
         )  # fmt: skip
     console.print(table)
-    console.print(f"{len(entries)} results in {escape(str(cache.path))}", soft_wrap=True)
+    console.print(f"{_results(len(entries))} in {escape(str(cache.path))}", soft_wrap=True)
+
+
+def _results(count: int) -> str:
+    return f"{count} result{'s' * (count != 1)}"
 
 
 def _export(cache: TuningCache, name: str) -> str:
@@ -109,7 +113,7 @@ def _export(cache: TuningCache, name: str) -> str:
         Path(name).write_text("".join(lines), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{name} cannot be written: {error.strerror}") from None
-    return f"{len(lines)} results were written to {escape(name)}\n"
+    return f"{_results(len(lines))} written to {escape(name)}\n"
 
 
 def _import(cache: TuningCache, name: str) -> int:

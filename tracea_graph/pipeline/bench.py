@@ -218,7 +218,8 @@ class _Heat:
             )
             worker.run(peer.name, self.feed)  # some compile what they cannot run
         except Rejected as error:
-            self.notes.append(f"{peer.name} refuses {self.model.path.name}: {str(error)[:200]}")
+            why = " ".join(str(error).split())[:200]
+            self.notes.append(f"{peer.name} refuses {self.model.path.name}: {why}")
             return
         if precision != peer.precision:
             self.notes.append(f"{peer.name} runs in {precision} on this machine")

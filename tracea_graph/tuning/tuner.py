@@ -29,6 +29,7 @@ from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 
 __all__ = ["KNOWN", "LITTLE", "Pin", "Propose", "Racing", "Tuner"]
 
+CUT_SHORT = "its time ran out; another run goes on with it"
 LITTLE = "what is left promises less than 1 % end to end"
 _RACE_SECONDS = 5.0
 """The longest a single race may take."""
@@ -148,7 +149,7 @@ class Tuner:
                 gain = float(entry.value["gain"])
                 if entry.final:
                     return Tuned(case, driver, gain, "cache", share=job.share)
-                return Tuned(case, driver, gain, "begun", "begun, not finished", job.share)
+                return Tuned(case, driver, gain, "begun", CUT_SHORT, job.share)
         except (KeyError, TypeError, ValueError):  # spoilt: measure again
             pass
         why = difference(about, self._abouts)
@@ -185,8 +186,8 @@ class Tuner:
         )
         outcome = study.run()
         self.save(case, outcome)
-        source = "measured" if outcome.final else "begun"
-        tuned = Tuned(case, outcome.driver, outcome.gain, source, "", job.share)
+        source, why = ("measured", "") if outcome.final else ("begun", CUT_SHORT)
+        tuned = Tuned(case, outcome.driver, outcome.gain, source, why, job.share)
         self.tell(Settled(tuned, self.clock() - start, len(outcome.trials)))
         return tuned
 
