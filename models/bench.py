@@ -3,11 +3,12 @@
 Each model is made, optimized and raced against ONNX Runtime and OpenVINO on one thread and on
 two, in a process of its own and one after another, so that memory is bounded and a model that
 fails is one line of the table.  A model that nothing made faster is kept as it is and counts as 1.
+Some are raced at further sizes (``models.sizes``), a line each.
 
 Finished rows are kept in ``--folder``, beside the models while these are there; a run that was
 interrupted goes on after them.  A row counts as finished while the tool's sources, the installed
 packages and the options are those it was made with; ``--fresh`` runs all again.  The table goes
-between the marker lines of README.md, or of the file ``--write`` names.
+between the marker lines of its precision in README.md, or in the file ``--write`` names.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from models.make import available
-from models.score import BEGIN, Score, markdown, replace_table
+from models.score import Score, markdown, marks, replace_table
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 
@@ -46,24 +47,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = tuple(args.only.split(",")) if args.only else available()
     target = None if args.write == "-" else Path(args.write)
     try:
-        _check(names, target)
+        _check(names, target, args.precision)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     rows = list(_rows(names, args))
-    scores = [Score.of(row["score"]) for row in rows]
+    scores = [Score.of(line) for row in rows for line in row["scores"]]
     for row in rows:
         for text in row["warnings"]:
-            print(f"{row['score']['name']}: {text}", file=sys.stderr)
+            print(f"{row['scores'][0]['name']}: {text}", file=sys.stderr)
     made = "; ".join(dict.fromkeys(row["made"] for row in rows if row["made"]))
     table = markdown(
         scores,
         f"{made}; {args.precision}; speeds over ONNX Runtime at all optimizations, paired and "
-        "interleaved, medians; geometric means over all models, kept ones as 1.",
+        "interleaved, medians; geometric means over all models at their first sizes, kept ones "
+        "as 1.",
     )
     print(table)
     if target is not None:
-        replace_table(target, table)
+        replace_table(target, args.precision, table)
     return 1 if any(s.failed for s in scores) else 0
 
 
@@ -86,13 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(names: Sequence[str], target: Path | None) -> None:
+def _check(names: Sequence[str], target: Path | None, precision: str) -> None:
     """Raise UsageError now for what would fail after all models ran."""
     for name in names:
         if name not in available():
             raise UsageError(f"no model '{name}' in the zoo, only {', '.join(available())}")
-    if target is not None and not (target.is_file() and BEGIN in target.read_text("utf-8")):
-        raise UsageError(f"{target} lacks the line {BEGIN}, after which the table goes")
+    begin, _ = marks(precision)
+    if target is not None and not (target.is_file() and begin in target.read_text("utf-8")):
+        raise UsageError(f"{target} lacks the line {begin}, after which the table goes")
 
 
 def _rows(names: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
@@ -101,7 +104,7 @@ def _rows(names: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
     settings = [args.keep, str(args.budget), str(args.pairs), args.precision]
     key = _key(settings)
     for index, name in enumerate(names):
-        place = args.folder / f"{name}.row.json"
+        place = args.folder / f"{name}.{args.precision}.row.json"
         row = _stored(place, key) if not args.fresh else None
         where = f"[{index + 1}/{len(names)}] {name}"
         if row is None:
@@ -119,7 +122,7 @@ def _stored(place: Path, key: str) -> Row | None:
         row: Row = json.loads(place.read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return row if row.get("key") == key and not row["score"].get("failed") else None
+    return row if row.get("key") == key and not _failed(row) else None
 
 
 def _run(name: str, args: argparse.Namespace, settings: Sequence[str]) -> Row:
@@ -145,13 +148,17 @@ def _run(name: str, args: argparse.Namespace, settings: Sequence[str]) -> Row:
         row: Row = json.loads(answer.read_text("utf-8"))
     except (OSError, ValueError):
         why = code if isinstance(code, str) else _ending(code)
-        row = {"score": {"name": name, "failed": why}, "warnings": [], "made": ""}
+        row = {"scores": [{"name": name, "failed": why}], "warnings": [], "made": ""}
     if not args.keep_models:
         shutil.rmtree(folder)
-    if row["score"].get("failed"):
-        row = {**row, "score": {**_blank(), **row["score"]}}
-        print(f"{name} failed: {row['score']['failed']}", file=sys.stderr)
+    if why := _failed(row):
+        row = {**row, "scores": [{**_blank(), **line} for line in row["scores"]]}
+        print(f"{name} failed: {why}", file=sys.stderr)
     return row
+
+
+def _failed(row: Row) -> str:
+    return str(row["scores"][0].get("failed", ""))
 
 
 def _ending(code: int) -> str:

@@ -1,4 +1,4 @@
-"""One model of the zoo in a process of its own: made, optimized, raced, profiled; its row as JSON.
+"""One model of the zoo in a process of its own: made, optimized, raced, profiled.
 
 ``python -m models.bench_one NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION``, which
 ``models.bench`` starts.
@@ -12,7 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from models.make import make
-from models.score import THREADS, score
+from models.score import THREADS, scores
+from models.sizes import sizes_of
 from tracea_graph.check.peers import PEERS
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import TraceaError, UsageError
@@ -27,7 +28,7 @@ __all__ = ["main", "run"]
 def run(
     name: str, folder: Path, keep: str, budget: float, pairs: int, precision: str
 ) -> dict[str, object]:
-    """The row of a model, its warnings and what it was measured with.
+    """The lines of a model, its warnings and what it was measured with.
 
     Raises TraceaError if the model cannot be optimized or does not run.
     """
@@ -41,14 +42,14 @@ def run(
     if kept:
         result.unlink()
     peers = tuple(peer.name for peer in PEERS if peer.version)
-    options = BenchOptions(threads=THREADS, pairs=pairs, peers=peers)
+    options = BenchOptions(threads=THREADS, shapes=sizes_of(name), pairs=pairs, peers=peers)
     report = bench([original] if kept else [original, result], options)
     figures = Doctor(refresh=True).figures  # the clock may have changed since the last time
     share = 0.0
     if not kept:
         share = profile(result, BenchOptions(threads=THREADS[:1], pairs=pairs)).in_programs
     return {
-        "score": asdict(score(name, report, kept, share, figures)),
+        "scores": [asdict(s) for s in scores(name, report, kept, share, figures)],
         "warnings": list(report.warnings),
         "made": made_with(report.versions, report.machine),
     }
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> int:
     try:
         found = run(name, Path(folder), keep, float(budget), int(pairs), precision)
     except TraceaError as error:
-        found = {"score": {"name": name, "failed": str(error)}, "warnings": [], "made": ""}
+        found = {"scores": [{"name": name, "failed": str(error)}], "warnings": [], "made": ""}
     Path(row).write_text(json.dumps(found), encoding="utf-8")
     return 0
 

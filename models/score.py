@@ -1,4 +1,4 @@
-"""A model's line in the zoo's table, and the table."""
+"""A model's lines in the zoo's table, and the table."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware.measure import Measurements
 from tracea_graph.views.bench import BenchReport, BenchRow
 
-__all__ = ["BEGIN", "END", "THREADS", "Score", "markdown", "replace_table", "score"]
+__all__ = ["THREADS", "Score", "markdown", "marks", "replace_table", "scores"]
 
-BEGIN, END = "<!-- models.bench: begin -->", "<!-- models.bench: end -->"
 THREADS = (1, 2)
 ORT, OURS, PEERS = "ONNX Runtime", "tracea", ("OpenVINO f32", "OpenVINO bf16")
 
@@ -25,12 +24,13 @@ Pair = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Score:
-    """One model: median ms of each runtime and its speed over ONNX Runtime, by thread count.
+    """A model at some sizes: median ms of each runtime, its speed over ONNX Runtime, by threads.
 
     ``ms`` and ``ratios`` are keyed by ``ORT``, ``OURS`` and those of ``PEERS`` that ran.
-    ``programs`` is the share of time in programs.  ``kernels`` is 0 for a model kept as it was,
-    which counts as 1.  ``failed`` says why there are no figures.  ``ceilings`` are those of
-    ``models.ceiling``, none where unknown.
+    ``further`` sizes of a model are lines beside its first, which alone is in the means.
+    ``programs`` is the share of time in programs, 0 where it was not measured.  ``kernels`` is 0
+    for a model kept as it was, which counts as 1.  ``failed`` says why there are no figures.
+    ``ceilings`` are those of ``models.ceiling``, none where unknown.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Score:
     nodes: int = 0
     failed: str = ""
     ceilings: Pair = ()
+    further: bool = False
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Score:
@@ -62,44 +63,64 @@ class Score:
             f"{self.gflop:.3g}", _both(self.ms[ORT]), ours, *rated,
             " / ".join(f"{c:.2f}" if c else "–" for c in self.ceilings),
             *(_both(self.ms[p]) if p in self.ms else "" for p in peers),
-            f"{self.programs:.0%}", f"{self.error:.0e}" if self.kernels else "0",
+            f"{self.programs:.0%}" if self.programs else "",
+            f"{self.error:.0e}" if self.kernels else "0",
             f"{self.kernels} of {self.nodes}",
         )  # fmt: skip
 
 
-def score(
+def scores(
     name: str,
     report: BenchReport,
     kept: bool,
     programs: float = 0.0,
     figures: Measurements | None = None,
-) -> Score:
-    """A model's line from a report of the original, its result (unless kept) and peers.
+) -> list[Score]:
+    """A model's lines from a report of the original, its result (unless kept) and peers.
 
+    There is one for each binding, in the report's order; ``programs`` is the share of the first.
     ``figures`` of the machine, taken beside the race, give the ceilings.
     """
-    rows: dict[str, list[BenchRow]] = {}
+    lines: dict[str, list[BenchRow]] = {}
     for row in report.rows:
+        lines.setdefault(row.binding, []).append(row)
+    return [
+        _score(name, report, rows, kept, figures, programs if not index else None)
+        for index, rows in enumerate(lines.values())
+    ]
+
+
+def _score(
+    name: str,
+    report: BenchReport,
+    found: Sequence[BenchRow],
+    kept: bool,
+    figures: Measurements | None,
+    programs: float | None,
+) -> Score:
+    """The line of one binding; ``programs`` is None of the further ones."""
+    rows: dict[str, list[BenchRow]] = {}
+    for row in found:
         rows.setdefault(row.entrant, []).append(row)
     first, *others = rows
     ours = first if kept else others[0]
     entrants = {ORT: first, OURS: ours, **{p: p for p in PEERS if p in rows}}
     ratios = {k: tuple(r.ratio for r in rows[e]) for k, e in entrants.items()}
-    ones = (1.0,) * len(rows[first])
+    ones, binding = (1.0,) * len(rows[first]), found[0].binding
     result = rows[ours][0]
-    gflop = next(iter(report.gflop.values()), 0.0)
-    softmax = next(iter(report.softmax.values()), 0.0)
+    gflop, softmax = report.gflop.get(binding, 0.0), report.softmax.get(binding, 0.0)
     return Score(
         name,
-        rows[first][0].binding,
+        binding,
         gflop,
         {k: tuple(r.median for r in rows[e]) for k, e in entrants.items()},
         {**ratios, ORT: ones, **({OURS: ones} if kept else {})},
-        0.0 if kept else programs,
+        0.0 if kept or programs is None else programs,
         max(r.error for r in rows[ours]),
         0 if kept else result.kernels,
         result.nodes,
         ceilings=ceilings(rows[first][0].median, gflop, softmax, figures) if figures else (),
+        further=programs is None,
     )
 
 
@@ -113,7 +134,7 @@ def markdown(scores: Sequence[Score], note: str) -> str:
         *(f"{p}, ms" for p in peers),
         "in programs", "max error", "nodes as kernels",
     )  # fmt: skip
-    rated = [s.ratios for s in scores if s.ratios and not s.failed]
+    rated = [s.ratios for s in scores if s.ratios and not s.failed and not s.further]
     means = [f"{_mean([r[OURS][i] for r in rated]):.2f}×" for i in range(len(THREADS))]
     beside = [
         "/".join(f"{_mean([r[p][i] for r in rated if p in r]):.2f}×" for i in range(len(THREADS)))
@@ -125,13 +146,20 @@ def markdown(scores: Sequence[Score], note: str) -> str:
     return "\n".join([*lines, "", note, ""])
 
 
-def replace_table(path: Path, table: str) -> None:
-    """Put ``table`` between the marker lines of a file.  Raises UsageError without them."""
-    text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def marks(precision: str) -> tuple[str, str]:
+    """The lines of a file between which the table of a precision goes."""
+    return f"<!-- models.bench {precision}: begin -->", f"<!-- models.bench {precision}: end -->"
+
+
+def replace_table(path: Path, precision: str, table: str) -> None:
+    """Put ``table`` between its marker lines of a file.  Raises UsageError without them."""
+    text, (first, last) = path.read_text(encoding="utf-8"), marks(precision)
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not (begin and end):
-        raise UsageError(f"{path} lacks the lines {BEGIN} and {END}, between which the table goes")
+        raise UsageError(
+            f"{path} lacks the lines {first} and {last}, between which the table goes"
+        )
     path.write_text(f"{before}{begin}\n{table}{end}{after}", encoding="utf-8")
 
 

@@ -1,0 +1,27 @@
+"""The sizes the zoo is raced at: each model's first is the one its line is compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["SIZES", "sizes_of"]
+
+Sizes = tuple[dict[str, int], ...]
+
+_TOKENS: Sizes = ({}, {"sequence": 16}, {"sequence": 512}, {"batch": 8})
+_DECODER: Sizes = ({}, {"sequence": 1, "past_sequence": 512})
+_IMAGES: Sizes = ({}, {"batch": 8})
+
+SIZES: Mapping[str, Sizes] = {
+    **dict.fromkeys(("minilm", "bert-base"), _TOKENS),
+    **dict.fromkeys(("llama", "llama-dynamo"), _DECODER),
+    **dict.fromkeys(
+        ("resnet50", "mobilenetv2", "efficientnet-b0", "convnext-tiny", "detector", "unet"),
+        _IMAGES,
+    ),
+}
+
+
+def sizes_of(name: str) -> Sizes:
+    """Symbolic sizes to race a model at; those not named are the usual ones."""
+    return SIZES.get(name, ({},))
