@@ -102,6 +102,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         ),
         "conv_bf16": (
             Function("conv_bf16", "const tracea_conv_tile*"),
+            Function("conv_bf16_end", "void"),
             Function("conv_stem_bf16", "const tracea_conv_tile*"),
         ),
         "depthwise_bf16": (Function("depthwise_bf16", "const tracea_depthwise_tile*"),),

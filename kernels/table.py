@@ -10,7 +10,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels import cpu
 from tracea_graph.kernels.levels import LEVELS
-from tracea_graph.kernels.variants import conv_tile, gemm_tile, pairs_tile
+from tracea_graph.kernels.variants import conv_pairs_tile, conv_tile, gemm_tile, pairs_tile
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
 __all__ = ["OpType", "table_source"]
@@ -79,7 +79,7 @@ def _digest(
         room = MAX_RESULTS - len(chain.result_types)
         parts += [*(d.onnx for d in chain.result_types), *[0] * room]
     for level in levels:
-        parts += [level, *gemm_tile(level), *pairs_tile(level), *conv_tile(level)]
+        parts += [level, *_sides(level)]
         parts += [int(k in held) for k in cpu.KERNELS for _ in cpu.symbols(k, level)]
     for t in types:
         parts += [t.name, len(t.inputs), len(t.outputs), *(d.onnx for d in t.inputs + t.outputs)]
@@ -153,7 +153,7 @@ def _levels(levels: Sequence[str], held: frozenset[str], chains: int) -> str:
     """One row a level; null for functions of kernels the library does not hold."""
     rows = []
     for level in levels:
-        tiles = ", ".join(map(str, (*gemm_tile(level), *pairs_tile(level), *conv_tile(level))))
+        tiles = ", ".join(map(str, _sides(level)))
         functions = [
             symbol if kernel in held else "nullptr"
             for kernel in cpu.KERNELS
@@ -164,6 +164,12 @@ def _levels(levels: Sequence[str], held: frozenset[str], chains: int) -> str:
             f"     {chains}, chain_keys, chains_{level}}}"
         )
     return _array("tracea_isa_table", "levels", rows, "\n")
+
+
+def _sides(level: str) -> tuple[int, ...]:
+    """Sides of the level's largest register tiles, in the order of ``tracea_isa_table``."""
+    pixels, _ = conv_pairs_tile(level)
+    return (*gemm_tile(level), *pairs_tile(level), *conv_tile(level), pixels)
 
 
 def _codes(index: int, t: OpType) -> str:

@@ -269,8 +269,8 @@ typedef struct {
   float* y;                                // outputs of a line are 16 floats apart
   int64_t y_panel, y_line;
   float lo, hi;
-  int32_t pixels;                          // 1 .. conv_pixels; half of it for two lines
-  int32_t lines, nv;                       // 1 or 2; 1 .. conv_nv
+  int32_t pixels;                          // 1 .. conv_pixels, in bf16 pairs_pixels; half of it
+  int32_t lines, nv;                       // for two lines: 1 or 2; 1 .. conv_nv
   int32_t part;                            // CONTINUES: y holds the start; STOPS: y stays a sum
   const char *prefetch, *prefetch_end;     // the weights wanted next, panels as in w; may be null
   int32_t prefetch_lines;                  // cache lines per panel to prefetch, every (row, col)
@@ -278,8 +278,10 @@ typedef struct {
   const float *x_scale, *w_scale;          // of conv_int16: one number, and 16 * nv
   int64_t tiles;                           // one after another, the same in all but for what is next
   int64_t x_next, y_next, add_next;        // from a tile to the next
+  int32_t* state;                          // of conv_bf16: as in tracea_gemm_tile
 } tracea_conv_tile;
 typedef void (*tracea_conv_fn)(const tracea_conv_tile*);
+typedef void (*tracea_conv_end_fn)(void);  // after a task's last tile
 
 // conv_narrow: one line of any number of pixels, all of its sum at once, for nv <= TRACEA_NARROW
 // channels of one block; filters are [block][row][col][nv][16 (in)], the other lanes of y become
@@ -424,6 +426,7 @@ typedef struct {
   int32_t gemm_mr, gemm_nv;    // largest register tile
   int32_t pairs_mr, pairs_nv;  // the same of gemm_bf16
   int32_t conv_pixels, conv_nv;
+  int32_t pairs_pixels;        // conv_pixels of conv_bf16
   tracea_gemm_fn gemm;
   tracea_gemm_dot_fn gemm_dot;
   tracea_gemm_pack_fn gemm_pack;
@@ -453,6 +456,7 @@ typedef struct {
   tracea_attention_scratch_fn attention_bf16_scratch;
   tracea_attention_ranges_fn attention_bf16_ranges;
   tracea_conv_fn conv_bf16;              // inputs are pairs of bf16, depth and strides count pairs
+  tracea_conv_end_fn conv_bf16_end;
   tracea_conv_fn conv_stem_bf16;         // inputs are float32, results may be bf16
   tracea_depthwise_fn depthwise_bf16;    // strides of x count pairs
   tracea_winograd_in_fn winograd_bf16_in;    // x and v are bf16, their strides count pairs

@@ -9,7 +9,9 @@ from types import MappingProxyType
 from tracea_graph.kernels.levels import isa_of
 from tracea_graph.ops.int16 import LIMIT, RUN
 
-__all__ = ["VARIANTS", "Variant", "conv_tile", "find", "gemm_tile", "pairs_tile"]
+__all__ = [
+    "VARIANTS", "Variant", "conv_pairs_tile", "conv_tile", "find", "gemm_tile", "pairs_tile",
+]  # fmt: skip
 
 PANEL = 16
 """Columns of one packed weight panel (``TRACEA_PANEL``)."""
@@ -159,13 +161,17 @@ def _depthwise(isa: str, *widths: int) -> Variant:
     return Variant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", params)
 
 
-def _conv_bf16(isa: str, pixels: int, nv: int) -> Variant:
-    """The same on pairs of bf16, or of float32 with results in bf16."""
+def _conv_bf16(isa: str, pixels: int, nv: int, matrix: bool = False) -> Variant:
+    """The same on pairs of bf16, or of float32 with results in bf16.
+
+    On ``matrix`` tiles pairs take 2 x 2 of 16 x 16; ``pixels`` and ``nv`` are those of float32.
+    """
     same = _conv(isa, pixels, nv)
-    functions = frozenset({"halves", "pairs"})
     return replace(
-        same, op="conv_bf16", template="conv_bf16.cpp.in", functions=functions, dtype="bf16"
-    )
+        same, op="conv_bf16", template="conv_bf16.cpp.in", dtype="bf16",
+        tile="32x32" if matrix else same.tile, params={**same.params, "matrix": matrix},
+        functions=frozenset({"halves", "pairs"}),
+    )  # fmt: skip
 
 
 def _depthwise_bf16(isa: str, *widths: int) -> Variant:
@@ -266,6 +272,7 @@ VARIANTS = (
     _conv_bf16("avx2", 6, 1),
     _conv_bf16("avx512", 14, 2),
     _conv_bf16("avx512bf16", 14, 2),
+    _conv_bf16("amxbf16", 14, 2, matrix=True),
     _depthwise_bf16("scalar", 4, 1),
     _depthwise_bf16("avx2", 7, 4, 1),
     _depthwise_bf16("avx512", 14, 7, 4, 1),
@@ -326,6 +333,11 @@ def pairs_tile(isa: str) -> tuple[int, int]:
 def conv_tile(isa: str) -> tuple[int, int]:
     """Outputs and 16-wide channel blocks of the level's largest convolution tile."""
     return _tile("conv", isa)
+
+
+def conv_pairs_tile(isa: str) -> tuple[int, int]:
+    """The same of convolutions in bf16."""
+    return _tile("conv_bf16", isa)
 
 
 def _tile(op: str, isa: str) -> tuple[int, int]:

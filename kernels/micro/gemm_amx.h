@@ -1,30 +1,17 @@
 // The register tile of a product in bf16 on matrix tiles (Intel SDM, TDPBF16PS): up to 2 x 2
-// accumulators of 16 x 16 in tiles 0 to 3, rows of A in 4 and 5, panels of B in 6 and 7.  A panel
-// of pairs is what the instruction wants of B as it lies.  One instruction adds its sum over even
-// and its sum over odd elements of 32 to C: blocks of k are multiples of 32, so that the result
-// does not depend on them.
-enum { DEPTH = 16, ROWS = 16 };  // lanes of k and rows in one instruction
+// accumulators of 16 x 16.  A panel of pairs is what the instruction wants of B as it lies.  One
+// instruction adds its sum over even and its sum over odd elements of 32 to C: blocks of k are
+// multiples of 32, so that the result does not depend on them.
+//% include "tile_shapes.h"
 
-// The instruction's operand, palette 1.
-struct alignas(64) TileShapes {
-  uint8_t palette, start_row, reserved[14];
-  uint16_t bytes[16];
-  uint8_t rows[16];
-};
+enum { DEPTH = 16, ROWS = 16 };  // lanes of k and rows in one instruction
 
 // Shapes stay from tile to tile of a task: setting them takes as long as several products.
 INLINE void shape_tiles(const tracea_gemm_tile* t) {
   if (*t->state == t->mr) return;
   *t->state = t->mr;
-  const int upper = t->mr < ROWS ? t->mr : ROWS, lower = t->mr - upper;
-  TileShapes s = {};
-  s.palette = 1;
-  const int rows[8] = {upper, upper, lower, lower, upper, lower, DEPTH, DEPTH};
-  for (int i = 0; i < 8; i++) {
-    s.rows[i] = (uint8_t)rows[i];
-    s.bytes[i] = rows[i] ? 64 : 0;
-  }
-  _tile_loadconfig(&s);
+  const int upper = t->mr < ROWS ? t->mr : ROWS;
+  set_shapes(upper, t->mr - upper, DEPTH);
 }
 
 // DEPTH lanes of k.
@@ -85,6 +72,7 @@ void multiply_rest(const tracea_gemm_tile* t, int64_t k) {
   for (int j = 0; j < t->nv; j++)
     __builtin_memcpy(b + j * DEPTH * PANEL, t->b + j * t->b_panel + k * PANEL,
                      count * PANEL * sizeof(float));
+  written();
   Tiles::run<TALL, WIDE>(a, DEPTH, b, DEPTH * PANEL);
 }
 
@@ -117,6 +105,7 @@ void matrix_tile(const tracea_gemm_tile* t) {
   if (init && narrow) {
     for (int i = 0; i < (stride ? t->mr : 1); i++)
       __builtin_memcpy(whole + i * WIDTH, init + i * stride, columns);
+    written();
     init = whole;
     if (stride) stride = WIDTH;
   }

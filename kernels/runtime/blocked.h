@@ -237,7 +237,7 @@ inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* ou
 }
 
 constexpr int64_t kLinePiece = 56;            // outputs that wait for a chain to round them
-constexpr int64_t kTileFloats = 32 * kLanes;  // of sums at least as many as any register tile has
+constexpr int64_t kTileFloats = 64 * kLanes;  // of sums at least as many as any register tile has
 constexpr int64_t kChainTiles = 4;            // register tiles that a chain takes at once
 
 // Bytes of an element of the results, and of what is added to the sums.

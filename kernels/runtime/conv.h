@@ -28,6 +28,8 @@ inline int64_t whole_blocks(int64_t taps) { return most(1, kWholeRun / kLanes / 
 
 struct ConvJob {
   tracea_conv_fn conv;
+  tracea_conv_end_fn end;            // null where kernels set nothing up
+  int64_t pixels;                    // of the kernel's largest tile
   const float *x_scales, *w_scales;  // of integers; else null
   tracea_conv_tile tap;  // strides and counts every tile shares
   Finish finish;
@@ -104,10 +106,12 @@ inline void conv_run(const ConvJob& job, tracea_conv_tile& tile, const float* x,
 }
 
 // Tiles [begin, end) of one channel group.
-inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t begin, int64_t end) {
+inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t begin, int64_t end,
+                        int32_t* state) {
   const ConvColumn c = column_of(job, index);
   const int64_t blocks = job.tap.blocks;
   tracea_conv_tile tile = job.tap;
+  tile.state = state;
   const float* weights = job.tap.w + n * job.w_image;
   tile.nv = static_cast<int32_t>(c.count);
   tile.bias = job.bias ? job.bias + c.first * kLanes : nullptr;
@@ -150,7 +154,10 @@ inline void conv_task(void* usr, size_t index) {
   const int64_t tiles = job.units * job.across;
   const int64_t begin = tiles * band / job.bands, end = tiles * (band + 1) / job.bands;
   const int64_t last = least(job.columns, (chunk + 1) * job.per_task);
-  for (int64_t i = chunk * job.per_task; i < last; ++i) conv_column(job, n, i, begin, end);
+  int32_t state = 0;
+  for (int64_t i = chunk * job.per_task; i < last; ++i)
+    conv_column(job, n, i, begin, end, &state);
+  if (job.end) job.end();
 }
 
 inline bool check_conv_of(Signature& call, const ConvTypes& types) {
@@ -189,8 +196,8 @@ inline bool joins_lines(const Box& x, const Finish& finish) {
 inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut& cut) {
   const tracea_isa_table& isa = *run.host.isa;
   const tracea_conv_tile& tap = job.tap;
-  const int64_t widest = cut.pixels ? least(cut.pixels, isa.conv_pixels) : isa.conv_pixels;
-  const bool pairs = job.width <= isa.conv_pixels / 2 && job.height > 1;
+  const int64_t widest = cut.pixels ? least(cut.pixels, job.pixels) : job.pixels;
+  const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
   job.lines = pairs && cut.lines != 1 ? 2 : 1;
   job.across = ceil_div(job.width, widest);
   job.narrow = job.width / job.across, job.wider = job.width % job.across;
@@ -254,6 +261,8 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
     return misfit(run, "conv");
   job.conv = whole ? run.host.isa->conv_int16
              : pairs ? run.host.isa->conv_bf16 : run.host.isa->conv;
+  job.pixels = run.host.isa->conv_pixels;
+  if (pairs && !whole) job.pixels = run.host.isa->pairs_pixels, job.end = run.host.isa->conv_bf16_end;
   if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;

@@ -126,8 +126,8 @@ inline bool sound_chain(const tracea_chain_type& chain, Digest& digest) {
 }
 
 inline bool sound_level(const Image& image, const tracea_isa_table& level, Digest& digest) {
-  const int32_t sides[] = {level.gemm_mr,  level.gemm_nv,     level.pairs_mr,
-                           level.pairs_nv, level.conv_pixels, level.conv_nv};
+  const int32_t sides[] = {level.gemm_mr,     level.gemm_nv, level.pairs_mr,    level.pairs_nv,
+                           level.conv_pixels, level.conv_nv, level.pairs_pixels};
   if (!image.name(level.isa) || level_of(level.isa) < 0 || level.chains != tracea_chain_count)
     return false;
   digest.text(level.isa);

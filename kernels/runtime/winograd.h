@@ -16,6 +16,7 @@ struct WinogradJob {
   tracea_winograd_in_fn in;
   tracea_winograd_out_fn out;
   tracea_conv_fn conv;
+  tracea_conv_end_fn end;             // null where kernels set nothing up
   int64_t conv_pixels, conv_nv;
   Finish finish;
   const Box *x, *w;
@@ -78,12 +79,13 @@ inline void winograd_parts(const WinogradJob& job, tracea_conv_tile tile) {
 
 // One plane times one group of output blocks.
 inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, int64_t plane,
-                              int64_t column) {
+                              int64_t column, int32_t* state) {
   const int64_t first = job.outputs * column / job.columns;
   const int64_t end = job.outputs * (column + 1) / job.columns;
   const int64_t lanes = job.lanes, panel = job.inputs * lanes * kLanes;
   const int64_t pieces = ceil_div(at.tiles, job.conv_pixels);
   tracea_conv_tile tile = {};
+  tile.state = state;
   tile.blocks = job.inputs, tile.rows = tile.cols = 1;
   tile.depth = lanes, tile.last = ceil_div(job.last * lanes, kLanes);
   tile.x_block = at.tiles * lanes, tile.x_depth = 1, tile.x_step = lanes;
@@ -171,8 +173,10 @@ inline void winograd_band_task(void* usr, size_t index) {
   const int64_t task = static_cast<int64_t>(index);
   const WinogradBand at = band_of(job, task / job.bands, task % job.bands, slot);
   for (int64_t block = 0; block < job.inputs; ++block) winograd_before(job, at, block);
+  int32_t state = 0;
   for (int64_t plane = 0; plane < job.planes; ++plane)
-    for (int64_t c = 0; c < job.columns; ++c) winograd_multiply(job, at, plane, c);
+    for (int64_t c = 0; c < job.columns; ++c) winograd_multiply(job, at, plane, c, &state);
+  if (job.end) job.end();
   for (int64_t block = 0; block < job.outputs; ++block) winograd_after(job, at, block);
   release_slot(job.slots, slot);
 }
@@ -186,8 +190,10 @@ inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band)
   const auto multiply = [](void* usr, size_t i) {
     const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
     const WinogradBand at = band_of(j, j.image, j.band, 0);
+    int32_t state = 0;
     for (int64_t c = 0; c < j.columns; ++c)
-      winograd_multiply(j, at, static_cast<int64_t>(i), c);
+      winograd_multiply(j, at, static_cast<int64_t>(i), c, &state);
+    if (j.end) j.end();
   };
   const auto after = [](void* usr, size_t i) {
     const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
@@ -247,6 +253,7 @@ inline bool run_winograd(Run& run, const Call& call, const Box* views) {
     job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   }
   job.conv_pixels = isa.conv_pixels, job.conv_nv = isa.conv_nv;
+  if (pairs && !whole) job.conv_pixels = isa.pairs_pixels, job.end = isa.conv_bf16_end;
   job.x = &views[0], job.w = &views[1];
   job.bias = views[2].data ? views[2].f32() : nullptr;
   job.across = ceil_div(y.width, job.m), job.rows = ceil_div(y.height, job.m);

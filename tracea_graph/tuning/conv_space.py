@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tracea_graph.config import usable_processors
-from tracea_graph.kernels.variants import conv_tile
+from tracea_graph.kernels.variants import conv_pairs_tile, conv_tile
 from tracea_graph.ops.program import ConvDriver
 from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.convolution import BLOCK, ConvProblem
@@ -70,7 +70,7 @@ def space_of(case: Case, isa: str) -> SearchSpace:
     bands = [b for b in _BANDS if b <= _tile_rows(problem)]
     space = SearchSpace().axis("bands", (0, *bands))
     if not problem.winograd:
-        pixels, nv = conv_tile(isa)
+        pixels, nv = _tile(problem, isa)
         narrower = [p for p in range(pixels - 1, pixels - 1 - _NARROWER, -1) if p > 0]
         blocks, columns = problem.weights[1], -(-problem.y.dims[0] // nv)
         space = (
@@ -98,7 +98,7 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
     problem = _convolution(case)
     if problem.winograd:
         return _winograd_cut(problem, driver)
-    most_pixels, nv = conv_tile(isa)
+    most_pixels, nv = _tile(problem, isa)
     height, width = _lines(problem)
     widest = min(driver.pixels or most_pixels, most_pixels)
     lines = 2 if width <= most_pixels // 2 and height > 1 and driver.lines != 1 else 1
@@ -184,6 +184,11 @@ def _lines(problem: ConvProblem) -> tuple[int, int]:
     return (1, height * width) if joined else (height, width)
 
 
+def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
+    """Outputs and blocks of channels of the largest register tile."""
+    return (conv_pairs_tile if problem.in_bf16 else conv_tile)(isa)
+
+
 def _step(problem: ConvProblem) -> int:
     """Floats between the inputs of two outputs of a line."""
     return problem.ints[1] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
@@ -217,7 +222,7 @@ def modelled_us(case: Case, driver: ConvDriver, isa: str, threads: int) -> float
 
 def _direct_us(case: Case, problem: ConvProblem, work: Cut, isa: str) -> float:
     """One core's time for all register tiles; see ``gemm_space``."""
-    _, nv = conv_tile(isa)
+    _, nv = _tile(problem, isa)
     wide = min(nv, problem.y.dims[0] / work.columns) * vectors_of(isa)
     outputs = prod(_lines(problem)) / work.tiles
     cycles = max(outputs * wide / units_of(isa), (outputs + wide) / 2, float(FMA_LATENCY))
