@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "Isa", "isa_of", "vectors_of"]
+__all__ = ["BF16_ISAS", "COMMON_FLAGS", "ISAS", "LEVELS", "TILES", "Isa", "isa_of", "vectors_of"]
 
 COMMON_FLAGS = (
     "-std=c++17",
@@ -68,6 +68,9 @@ BF16_ISAS = (
 """Levels above those that only kernels in bf16 gain from, lowest first."""
 
 LEVELS = (*ISAS, *BF16_ISAS)
+
+TILES = "amxbf16"
+"""The level with matrix tiles."""
 
 
 _LEVEL: Mapping[str, Isa] = MappingProxyType({isa.name: isa for isa in LEVELS})

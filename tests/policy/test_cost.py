@@ -12,13 +12,16 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.measure import Bandwidth, Peak, assumed
 from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.kernels.levels import isa_of
 from tracea_graph.ops import VOCABULARY
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.windows import Window
 from tracea_graph.policy import CostModel, Machine, measured_machine
 from tracea_graph.policy.efforts import EFFORTS
-from tracea_graph.policy.tables import fitted
+from tracea_graph.policy.tables import Tables, fitted
 from tracea_graph.policy.weights import instructions
 from tracea_graph.ttg import Region, TileGraph
 
@@ -73,6 +76,28 @@ def test_two_numbers_at_once_halve_a_product(layout: str) -> None:
         return EFFORTS[GemmParams](fitted(), params, [(128, 256)], (128, 256)).product
 
     assert 0.4 < work(layout) / work("panels") < 0.6
+
+
+@pytest.mark.parametrize(("cap", "tiles"), [(None, True), ("amxbf16", True), ("avx512", False)])
+def test_matrix_tiles_are_known_unless_capped(cap: str | None, tiles: bool) -> None:
+    features = tuple(f for f in isa_of("amxbf16").features if f.startswith(("amx", "avx512_")))
+    assert Machine.measured(replace(CPU, extras=features), FIGURES, cap).tiles == tiles
+    assert not Machine.measured(CPU, FIGURES, cap).tiles
+
+
+def test_matrix_tiles_prefer_direct_convolutions() -> None:
+    """Winograd's transform saves products, which cost little there."""
+
+    def work(layout: str, tables: Tables) -> float:
+        window = Window((3, 3), (1, 1), (1, 1), (1,) * 4)
+        params = ConvParams(256, 256, window, layout=layout, in_bf16=True)
+        dims = [(1.0, 256.0, 14.0, 14.0)]
+        return EFFORTS[ConvParams](tables, params, dims, (1.0, 256.0, 14.0, 14.0)).product
+
+    plain, tiles = fitted(), fitted().on_tiles()
+    assert work("winograd2_pairs", plain) < work("pairs", plain)
+    assert work("pairs", tiles) < work("winograd2_pairs", tiles)
+    assert work("pairs", tiles) < work("pairs", plain)
 
 
 def test_a_large_product_takes_its_flops_at_the_peak() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, assumed
@@ -57,6 +58,11 @@ class CostModel:
     bindings: Mapping[str, int]
     tables: Tables = field(default_factory=fitted)
     _sizes: dict[Extent, float] = field(default_factory=dict, init=False, compare=False)
+
+    @cached_property
+    def _tables(self) -> Tables:
+        """What holds on this machine."""
+        return self.tables.on_tiles() if self.machine.tiles else self.tables
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
@@ -160,7 +166,7 @@ class CostModel:
         self, params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
     ) -> float:
         """Vector instructions to bring together what does not lie along the columns."""
-        each = self.tables.instructions["fused staging"]
+        each = self._tables.instructions["fused staging"]
         return sum(
             each * self._count(TensorSpec(None, at.dims))
             for _, at in seen_layouts(params, specs)
@@ -174,9 +180,9 @@ class CostModel:
         if isinstance(params, RegionParams):
             return self._steps(params, specs)
         if params is not None and type(params) in EFFORTS:
-            return EFFORTS[type(params)](self.tables, params, operands, self._dims(results[0]))
+            return EFFORTS[type(params)](self._tables, params, operands, self._dims(results[0]))
         return original(
-            self.tables, region.op, region.node.attrs, operands, self._dims(results[0])
+            self._tables, region.op, region.node.attrs, operands, self._dims(results[0])
         )
 
     def _steps(self, params: RegionParams, specs: Sequence[TensorSpec]) -> Effort:

@@ -8,7 +8,7 @@ from functools import cached_property
 from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.measure import Measurements, assumed, measure
-from tracea_graph.kernels.levels import ISAS
+from tracea_graph.kernels.levels import ISAS, TILES
 from tracea_graph.ttg import MemoryLevel, level_of
 
 __all__ = ["Machine", "measured_machine"]
@@ -19,7 +19,8 @@ _L2_PARTS, _L3_PARTS = 8, 2
 
 @dataclass(frozen=True)
 class Machine:
-    """One core: fp32 GFLOP/s, GB/s per memory level, cache bytes, µs per executed node.
+    """One core: fp32 GFLOP/s, GB/s per memory level, cache bytes, µs per executed node, and
+    whether it has matrix tiles for bf16.
 
     The defaults are those of one fixed machine, a Zen 5 core at 4 GHz, for plans that must not
     depend on where they are made; :func:`measured_machine` knows this one.
@@ -32,6 +33,7 @@ class Machine:
     l2_bytes: int = 1 << 20
     l3_bytes: int = 32 << 20
     node_us: float = 0.4
+    tiles: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError for a machine no time can be predicted for."""
@@ -76,7 +78,8 @@ class Machine:
         l3 = max(figures.bandwidth.l3, dram)
         l2 = max(figures.bandwidth.l2, l3)
         gflops = max(peaks) or max(assumed(cpu).peak("f32", n) for n in _levels(cpu, isa))
-        return cls(gflops, l2, l3, dram, cpu.l2, cpu.l3)
+        tiles = isa in (None, TILES) and TILES in cpu.levels("bf16")
+        return cls(gflops, l2, l3, dram, cpu.l2, cpu.l3, tiles=tiles)
 
 
 def measured_machine(environment: Environment | None = None, isa: str | None = None) -> Machine:

@@ -13,6 +13,9 @@ stand for what these lack and are nobody's measurement (``UNMEASURED``): convolu
 set to 0.92 and, by Winograd, to 0.93 of those in bf16, attention in bf16 to the peak of float32.
 ``python -m models.regions resnet50.onnx --precision int16`` measures the former.
 
+``… tiles`` are those of processors with matrix tiles (AMX), which no stored measurement has: one
+Xeon's ResNet-50 and ConvNeXt-tiny, GFLOP/s of their kernels over the peak of float32.
+
 The first numbers of operators the zoo lacks: ONNX Runtime 1.31, one thread of a Zen 4 core with
 AVX-512 (59 billion vector instructions a second), chains of 4 and of 12 equal nodes over 128×384
 or 1×64×56×56 floats, optimizations off; from a node's time goes what ``CostModel`` says of its
@@ -51,6 +54,12 @@ class Tables:
         numbers = dict(getattr(self, kind))
         numbers[name] = float(f"{numbers[name] * factor:.3g}")
         return replace(self, **{kind: numbers})
+
+    def on_tiles(self) -> Tables:
+        """The same where products in bf16 run on matrix tiles."""
+        end = " tiles"
+        own = {n.removesuffix(end): s for n, s in self.shares.items() if n.endswith(end)}
+        return replace(self, shares={**self.shares, **own})
 
     def to_json(self) -> str:
         """As the file stores it."""
