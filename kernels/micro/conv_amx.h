@@ -1,15 +1,16 @@
 // The register tile of a convolution in bf16 on matrix tiles: up to 2 x 2 accumulators of 16 outputs
 // by 16 channels, the two runs of outputs as in conv_tile.h.  A tap is the 8 pairs of a block, half
-// of what one instruction takes: where a tap and the one beside it lie together, they go in one.
+// of what one instruction takes: the next block lies too far away for the same row of A, and taps
+// side by side leave an odd one, whose copies cost more than the two save.
 //% include "tile_shapes.h"
 
-enum { RUN = 16, DEPTH = PANEL / 2, NEXT = 64 };  // outputs of an instruction, lanes of a tap; bytes
+enum { RUN = 16, DEPTH = PANEL / 2, NEXT = 64 };  // outputs and lanes of an instruction; bytes
 
-INLINE void shape_tiles(const tracea_conv_tile* t, int a, int b, int depth) {
-  const int32_t shape = a << 16 | b << 8 | depth;
+INLINE void shape_tiles(const tracea_conv_tile* t, int a, int b) {
+  const int32_t shape = a << 8 | b;
   if (*t->state == shape) return;
   *t->state = shape;
-  set_shapes(a, b, depth);
+  set_shapes(a, b, DEPTH);
 }
 
 struct Run {
@@ -19,22 +20,23 @@ struct Run {
   float* scratch;  // RUN rows of W lanes
 };
 
-// Rows of A: as they lie, or copied with only some `lanes`, zeros in place of the others.
-INLINE const float* rows_of(const Run& run, int64_t at, vm lanes, bool copied, int64_t* stride) {
+// Rows of A as they lie; of a block of fewer than 8 pairs copied, zeros in place of the others.
+INLINE const float* rows_of(const Run& run, int64_t at, int64_t lanes, int64_t* stride) {
   const char* x = (const char*)(run.x + at);
-  *stride = copied ? W * (int64_t)sizeof(float) : run.step;
-  if (!copied) return (const float*)x;
+  *stride = run.step;
+  if (lanes == DEPTH) return (const float*)x;
   for (int i = 0; i < run.count; i++)
-    store(run.scratch + i * W, load((const float*)(x + i * run.step), lanes));
+    store(run.scratch + i * W, load((const float*)(x + i * run.step), first(lanes)));
   written();
+  *stride = W * (int64_t)sizeof(float);
   return run.scratch;
 }
 
 template <bool TALL, bool WIDE>
-INLINE void multiply_tap(const Run& a, const Run& b, int64_t x, vm lanes, bool copied,
-                         const float* w, int64_t w_panel) {
+INLINE void multiply_tap(const Run& a, const Run& b, int64_t x, int64_t lanes, const float* w,
+                         int64_t w_panel) {
   int64_t stride;
-  const float* rows = rows_of(a, x, lanes, copied, &stride);
+  const float* rows = rows_of(a, x, lanes, &stride);
   _tile_loadd(4, rows, stride);
   _tile_loadd(6, w, NEXT);
   _tile_dpbf16ps(0, 4, 6);
@@ -43,7 +45,7 @@ INLINE void multiply_tap(const Run& a, const Run& b, int64_t x, vm lanes, bool c
     _tile_dpbf16ps(1, 4, 7);
   }
   if (TALL) {
-    rows = rows_of(b, x, lanes, copied, &stride);
+    rows = rows_of(b, x, lanes, &stride);
     _tile_loadd(5, rows, stride);
     _tile_dpbf16ps(2, 5, 6);
     if (WIDE) _tile_dpbf16ps(3, 5, 7);
@@ -81,29 +83,20 @@ INLINE void finish_run(const tracea_conv_tile* t, const float* sums, int count, 
   }
 }
 
-// All taps of a tile, weights wanted next on the side.  Of an odd number of columns the last takes
-// the one before with it, as zeros.
+// All taps of a tile, weights wanted next on the side.
 template <bool TALL, bool WIDE>
-INLINE void sum_taps(const tracea_conv_tile* t, const Run& a, const Run& b, bool joined,
-                     const char*& line) {
+INLINE void sum_taps(const tracea_conv_tile* t, const Run& a, const Run& b, const char*& line) {
   const int64_t lines = t->prefetch_lines * (int64_t)NEXT, w_tap = t->depth * PANEL;
-  const int64_t each = joined ? 2 : 1;
   for (int64_t block = 0; block < (t->rows ? t->blocks : 0); block++) {
-    const int64_t depth = block + 1 < t->blocks ? t->depth : t->last;
-    const uint32_t tap = (1u << depth) - 1, both = tap | tap << DEPTH;
+    const int64_t lanes = block + 1 < t->blocks ? t->depth : t->last;
     for (int64_t row = 0; row < t->rows; row++) {
-      for (int64_t col = 0; col < t->cols; col += each) {
-        const char* const end = line + each * lines;
-        const char* const until = end < t->prefetch_end ? end : t->prefetch_end;
+      for (int64_t col = 0; col < t->cols; col++) {
+        const char* const until = line + lines < t->prefetch_end ? line + lines : t->prefetch_end;
         for (; line < until; line += NEXT)
           for (int j = 0; j < (WIDE ? 2 : 1); j++)
             __builtin_prefetch(line + j * t->w_panel * sizeof(float), 0, 2);
-        const bool odd = joined && col + 1 == t->cols;
-        const int64_t from = odd ? col - 1 : col;
-        const uint32_t lanes = odd ? tap << DEPTH : joined ? both : tap;
-        multiply_tap<TALL, WIDE>(a, b, block * t->x_block + row * t->x_row + from * t->x_col,
-                                 (vm)lanes, odd || depth < DEPTH,
-                                 t->w + block * t->w_block + row * t->w_row + from * w_tap,
+        multiply_tap<TALL, WIDE>(a, b, block * t->x_block + row * t->x_row + col * t->x_col, lanes,
+                                 t->w + block * t->w_block + row * t->w_row + col * w_tap,
                                  t->w_panel);
       }
     }
@@ -127,8 +120,7 @@ void matrix_tiles(const tracea_conv_tile* t) {
   const char* line = t->prefetch;
   const float *x = t->x, *add = t->add;
   float* y = t->y;
-  const bool joined = t->cols > 1 && t->x_col == DEPTH;  // taps of a row lie side by side
-  shape_tiles(t, upper, lower, joined ? 2 * DEPTH : DEPTH);
+  shape_tiles(t, upper, lower);
   for (int64_t tiles = t->tiles; tiles > 0; tiles--) {
     if (continues) {
       begin<TALL, WIDE>(y, y + y_second, t->y_panel, NEXT);
@@ -142,7 +134,7 @@ void matrix_tiles(const tracea_conv_tile* t) {
     }
     const Run a = {x, t->x_step * (int64_t)sizeof(float), upper, scratch[0]};
     const Run b = {x + x_second, a.step, lower, scratch[1]};
-    sum_taps<TALL, WIDE>(t, a, b, joined, line);
+    sum_taps<TALL, WIDE>(t, a, b, line);
     if (stops || plain) {
       end<TALL, WIDE>(y, y + y_second, t->y_panel);
     } else {

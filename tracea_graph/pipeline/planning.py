@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.kernels.levels import TILES
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -73,7 +74,10 @@ class Planner:
     ) -> None:
         if cost is None:
             measure = options.keep == "faster" and isas
-            machine = measured_machine(options.environment, isas[-1]) if measure else Machine()
+            machine = (
+                measured_machine(options.environment, isas[-1])
+                if measure else Machine(tiles=TILES in isas)
+            )  # fmt: skip
             cost = CostModel(machine, bindings)
         self.cost = cost
         self.scan = scan or WeightScan()
