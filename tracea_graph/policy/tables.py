@@ -14,7 +14,7 @@ set to 0.92 and, by Winograd, to 0.93 of those in bf16, attention in bf16 to the
 ``python -m models.regions resnet50.onnx --precision int16`` measures the former.
 
 ``… tiles`` are those of processors with matrix tiles (AMX), which no stored measurement has: one
-Xeon's ResNet-50 and ConvNeXt-tiny, GFLOP/s of their kernels over the peak of float32.
+Xeon's U-Net and ConvNeXt-tiny, GFLOP/s of their kernels over the peak of float32.
 
 The first numbers of operators the zoo lacks: ONNX Runtime 1.31, one thread of a Zen 4 core with
 AVX-512 (59 billion vector instructions a second), chains of 4 and of 12 equal nodes over 128×384
