@@ -15,8 +15,10 @@ from __future__ import annotations
 
 __all__ = [
     "BuildError",
+    "CycleError",
     "GraphError",
     "ModelError",
+    "StillReadError",
     "TraceaError",
     "UsageError",
     "VerifyError",
@@ -75,3 +77,15 @@ class GraphError(TraceaError):
     """An internal invariant of the graph broke."""
 
     exit_code = 70
+
+
+class StillReadError(GraphError):
+    """A replacement would take away a ``value`` that something else reads."""
+
+    def __init__(self, value: str, readers: str) -> None:
+        super().__init__(f"value {value!r} is still read by {readers}")
+        self.value = value
+
+
+class CycleError(GraphError):
+    """A replacement would need what is made of it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
@@ -14,6 +16,9 @@ from tracea_graph.check.reference import reference
 from tracea_graph.check.room import LARGEST, TIMES, oversized
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
+from tracea_graph.pipeline.bench import BenchOptions, bench
+from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.profiling import profile
 from tracea_graph.ttg import TileGraph
 
 PADDED = """g (float[n, 4] x) => (float[n, m] y)
@@ -88,3 +93,19 @@ def test_an_input_beyond_reason_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "model.onnx", text)
     with pytest.raises(UsageError, match=r"'x' would take 16,384\.0 GiB.*--data"):
         api.optimize(path, Options(tmp_path / "out.onnx"))
+
+
+def test_real_inputs_must_leave_room_too(tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    np.savez(data, x=np.zeros((1, 4), np.float32))
+    model = load(padded(tmp_path, TERA))
+    found = gather_inputs(model, Options(data=data))
+    assert "'y' would take 4,096.0 GiB with data[0]" in found.trouble
+
+
+@pytest.mark.parametrize("run", [bench, lambda paths, options: profile(paths[0], options)])
+def test_what_nobody_asked_for_is_not_raced(
+    tmp_path: Path, run: Callable[[Sequence[Path], BenchOptions], object]
+) -> None:
+    with pytest.raises(UsageError, match=r"'y' would take 4,096\.0 GiB.*--shape"):
+        run([padded(tmp_path, TERA)], BenchOptions(threads=(1,)))

@@ -2,75 +2,155 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
-from models.bench import main
+from models import bench as zoo
+from models import score as table
+from models.ceiling import ceilings
 from models.make import available
-from models.score import Score, markdown, marks, replace_table, scores
 from models.sizes import SIZES
 from tracea_graph.errors import UsageError
+from tracea_graph.hardware.measure import Bandwidth, Measurements, Peak
 from tracea_graph.views.bench import BenchReport, BenchRow
 
-MS = {"s=128": (20.0, 10.0), "s=16": (4.0, 3.0)}
-"""Binding → ms of the original on 1 and 2 threads; results take half and a quarter."""
+
+def report_of(*entrants: str) -> BenchReport:
+    rows = tuple(
+        BenchRow(name, n, "b", 10.0 / (i + 1), 1.0, float(i + 1), 1.0, 9.0, 1e-7 * i, 3 * i, 9)
+        for n in table.THREADS
+        for i, name in enumerate(entrants)
+    )
+    return BenchReport("m.onnx", rows, {"b": 2.5})
 
 
-def _report() -> BenchReport:
-    rows = []
-    for (binding, ms), gain in zip(MS.items(), (2.0, 4.0), strict=True):
-        for threads, original in enumerate(ms, 1):
-            timed = {"m.onnx": 1.0, "m.tracea.onnx": gain, "OpenVINO f32": 1.0}
-            rows += [
-                BenchRow(name, threads, binding, original / g, 0.0, g, g, g, 1e-6, *counts)
-                for (name, g), counts in zip(timed.items(), ((0, 9), (1, 3), (0, 0)), strict=True)
-            ]
-    return BenchReport("m.onnx", tuple(rows), {"s=128": 1.5, "s=16": 0.2})
+(KEPT,) = table.scores("k", report_of("ONNX Runtime", "OpenVINO f32"), kept=True)
+(WON,) = table.scores("w", report_of("ONNX Runtime", "w.tracea.onnx", "OpenVINO f32"), False, 0.93)
 
 
-def test_a_model_has_a_line_for_each_size_and_the_first_alone_is_in_the_means() -> None:
-    lines = scores("m", _report(), kept=False, programs=0.97)
-    assert [(s.binding, s.gflop, s.further) for s in lines] == [
-        ("s=128", 1.5, False),
-        ("s=16", 0.2, True),
-    ]
-    first, second, mean = markdown(lines, "note").splitlines()[2:5]
-    assert "| 20 / 10 | 10 / 5 | 2.00× | 2.00× |" in first
-    assert "| 97% | 1e-06 | 1 of 3 |" in first
-    assert "| 4 / 3 | 1 / 0.75 | 4.00× | 4.00× |" in second
-    assert "%" not in second
-    assert mean.startswith("| geometric mean |  |  |  | 2.00× | 2.00× |")
+def test_a_kept_original_counts_as_one() -> None:
+    assert KEPT.ratios and KEPT.ratios["tracea"] == (1.0, 1.0)
+    assert KEPT.ms and KEPT.ms["OpenVINO f32"] == (5.0, 5.0)
+    said = KEPT.cells(["OpenVINO f32"])
+    assert said == ("k (b)", "2.5", "10 / 10", "kept", "1", "1", "", "5 / 5", "", "0", "0 of 9")
 
 
-def test_a_kept_model_counts_as_one() -> None:
-    lines = scores("m", _report(), kept=True)
-    text = markdown(lines, "note").splitlines()
-    assert "| kept | 1 | 1 |" in text[2]
-    assert "| 1.00× | 1.00× |" in text[4]
+def test_a_result_is_rated_at_every_thread_count() -> None:
+    assert WON.ratios and WON.ratios["tracea"] == (2.0, 2.0)
+    assert (WON.kernels, WON.nodes, WON.error) == (3, 9, 1e-7)
+    said = WON.cells(["OpenVINO f32", "OpenVINO bf16"])
+    assert said[3:] == ("5 / 5", "2.00×", "2.00×", "", "3.33 / 3.33", "", "93%", "1e-07", "3 of 9")
 
 
-def test_lines_survive_being_stored() -> None:
-    first, _ = scores("m", _report(), kept=False, programs=0.5)
-    stored = {**vars(first), "ms": {k: list(v) for k, v in (first.ms or {}).items()}}
-    assert Score.of(stored) == first
+def test_the_means_are_geometric_and_leave_failures_out() -> None:
+    failed = table.Score("f", failed="it died of SIGKILL")
+    text = table.markdown([KEPT, WON, failed], "note")
+    assert "| geometric mean |  |  |  | 1.41× | 1.41× |  | 2.45×/2.45× |" in text
+    assert "| f | failed: it died of SIGKILL |" in text
+    assert len({line.count("|") for line in text.splitlines()[:6]}) == 1
 
 
-def test_each_precision_has_its_own_place(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("".join(f"{m}\n" for p in ("fp32", "bf16") for m in marks(p)), "utf-8")
-    replace_table(page, "bf16", "new\n")
-    assert page.read_text("utf-8").splitlines() == [*marks("fp32"), *_around("bf16", "new")]
+def test_a_ceiling_is_the_time_at_the_peak() -> None:
+    """10 ms for 1 GFLOP at 200 GFLOP/s; softmax takes 10 cycles of 2 GHz for 16 numbers."""
+    peaks = (Peak("f32", "avx2", 100.0), Peak("f32", "avx512", 200.0))
+    figures = Measurements(peaks, Bandwidth(), ghz=2.0)
+    assert ceilings(10.0, 1.0, 0.0, figures) == pytest.approx((2.0, 0.0))
+    assert ceilings(10.0, 1.0, 1.6e6, figures)[0] == pytest.approx(10 / (5 + 0.5))
+    peaks = (*peaks, Peak("bf16", "avx512_bf16", 400.0))
+    figures = Measurements(peaks, Bandwidth(), ghz=2.0)
+    (won,) = table.scores("w", report_of("ONNX Runtime", "w"), False, figures=figures)
+    assert won.ceilings == pytest.approx((10 / 12.5, 10 / 6.25))
+    assert won.cells([])[6] == "0.80 / 1.60"
+
+
+def test_scores_survive_storage() -> None:
+    for one in (KEPT, WON, dataclasses.replace(WON, ceilings=(1.2, 0.0))):
+        assert table.Score.of(json.loads(json.dumps(dataclasses.asdict(one)))) == one
+
+
+def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    other, (begin, end) = "\n".join(table.marks("fp32")), table.marks("bf16")
+    page.write_text(f"{other}\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
+    for _ in range(2):
+        table.replace_table(page, "bf16", "new\n")
+    assert page.read_text("utf-8") == f"{other}\n{begin}\nnew\n{end}\nafter\n"
     with pytest.raises(UsageError, match="int16: begin"):
-        replace_table(page, "int16", "new\n")
-    assert main(["--precision", "int16", "--write", str(page)]) == 2
+        table.replace_table(page, "int16", "new\n")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_page_itself_has_markers(precision: str) -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    begin, end = table.marks(precision)
+    assert page.index(begin) < page.index(end)
+
+
+def test_a_file_without_markers_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("nothing", encoding="utf-8")
+    assert zoo.main(["--only", "tiny-bert", "--write", str(page)]) == 2
+    assert zoo.main(["--only", "no-such-model", "--write", "-"]) == 2
+
+
+def stand_in(folder: Path, text: str) -> str:
+    """A program that takes the place of the interpreter a model runs in."""
+    script = folder / "python"
+    script.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_models_that_fail_are_lines_and_finished_ones_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """tiny-bert dies, minilm hangs, gpt2 answers; only the failures run a second time."""
+    answer = json.dumps({"scores": [dataclasses.asdict(WON)], "warnings": ["hm"], "made": "here"})
+    (tmp_path / "answer").write_text(answer, encoding="utf-8")
+    ran = tmp_path / "ran"
+    monkeypatch.setattr(zoo.sys, "executable", stand_in(tmp_path, f"""
+        echo $3 >> {ran}
+        case $3 in
+            tiny-bert) kill -9 $$ ;;
+            minilm) sleep 60 ;;
+            *) cp {tmp_path}/answer $5 ;;
+        esac"""))  # fmt: skip
+    words = ["--only", "tiny-bert,gpt2,minilm", "--folder", str(tmp_path / "zoo"),
+             "--limit", "2", "--write", "-"]  # fmt: skip
+    for expected in (["tiny-bert", "gpt2", "minilm"], ["tiny-bert", "minilm"]):
+        ran.unlink(missing_ok=True)
+        assert zoo.main(words) == 1
+        said = capsys.readouterr()
+        assert "| tiny-bert | failed: died of SIGKILL |" in said.out
+        assert "| minilm | failed: took over 2 s |" in said.out
+        assert "| w (b) | 2.5 | 10 / 10 | 5 / 5 | 2.00× | 2.00× |" in said.out
+        assert "here; fp32" in said.out and "hm" in said.err
+        assert ran.read_text("utf-8").split() == expected
+    assert {p.name for p in (tmp_path / "zoo").iterdir()} == {
+        "tiny-bert.fp32.row.json", "gpt2.fp32.row.json", "minilm.fp32.row.json"
+    }  # fmt: skip
+    assert zoo.main([*words[:1], "gpt2", *words[2:], "--pairs", "7"]) == 0
+    assert ran.read_text("utf-8").split()[-1] == "gpt2"
+
+
+def test_further_sizes_are_lines_beside_the_first_which_alone_is_in_the_means() -> None:
+    report = report_of("ONNX Runtime", "w.tracea.onnx")
+    faster = [dataclasses.replace(r, binding="s", ratio=2 * r.ratio) for r in report.rows]
+    both = dataclasses.replace(report, rows=(*report.rows, *faster), gflop={"b": 2.5, "s": 0.5})
+    lines = table.scores("w", both, kept=False, programs=0.97)
+    assert [(s.binding, s.gflop, s.further) for s in lines] == [
+        ("b", 2.5, False),
+        ("s", 0.5, True),
+    ]
+    first, second, mean = table.markdown(lines, "note").splitlines()[2:5]
+    assert "2.00× | 2.00×" in first and "97%" in first
+    assert "4.00× | 4.00×" in second and "%" not in second
+    assert mean.startswith("| geometric mean |  |  |  | 2.00× | 2.00× |")
 
 
 def test_sizes_are_those_of_models_in_the_zoo() -> None:
     assert set(SIZES) <= set(available())
     assert all(first == {} for first, *_ in SIZES.values())
-
-
-def _around(precision: str, text: str) -> list[str]:
-    begin, end = marks(precision)
-    return [begin, text, end]

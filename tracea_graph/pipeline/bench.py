@@ -18,7 +18,7 @@ from tracea_graph.onnx_io import Model, library_need
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.inputs import inputs_to_run
 from tracea_graph.pipeline.packages import versions
 from tracea_graph.views.bench import BenchReport, BenchRow
 
@@ -92,7 +92,7 @@ def bench(
     entrants = [entrant(path) for path in paths]
     notes = [_no_library(e) for e in entrants if e.library is None and calls_of(load(e.path))]
     peers = peers_named(options.peers)
-    inputs, others = gather_inputs(model, options.inputs), 0.0
+    inputs, others = inputs_to_run(model, options.inputs), 0.0
     rows, rounds = list[BenchRow](), list[int]()
     for label, feed in inputs.timing.items():
         for threads in thread_counts(options.threads):

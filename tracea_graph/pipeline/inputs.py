@@ -18,7 +18,7 @@ from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 
-__all__ = ["Inputs", "gather_inputs"]
+__all__ = ["Inputs", "gather_inputs", "inputs_to_run"]
 
 Feed = Mapping[str, npt.NDArray[Any]]
 
@@ -70,16 +70,17 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
     timed, verified = bindings(graph, options.shapes, names)
     if not options.compresses and (data := _data_of(model, options)) is not None:
         real = _real(model, data)
+        sizes = {
+            label: binding_of(label, graph, {name: array.shape for name, array in feed.items()})
+            for label, feed in real.items()
+        }
+        asked = timed if options.shapes else ()
+        trouble = oversized(graph, (*asked, *sizes.values()))
         if options.shapes:
-            return Inputs(
-                timed, {b.label: _made(model, b, options.seed) for b in timed}, real, real=True
-            )
+            made = {b.label: _made(model, b, options.seed) for b in timed}
+            return Inputs(timed, made, real, real=True, trouble=trouble)
         chosen = {label: real[label] for label in _spread(tuple(real), _TIMED)}
-        sizes = [
-            binding_of(label, graph, {name: array.shape for name, array in feed.items()})
-            for label, feed in chosen.items()
-        ]
-        return Inputs(tuple(sizes), chosen, real, real=True)
+        return Inputs(tuple(sizes[b] for b in chosen), chosen, real, real=True, trouble=trouble)
     if huge := oversized(graph, (*timed, *verified), fed(graph, names)):
         raise UsageError(f"{huge}; give smaller sizes with --shape, or real inputs with --data")
     checked = {b.label: _made(model, b, options.seed) for b in verified}
@@ -88,6 +89,18 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
     more = _uniform(timed[0].label, timing, options.seed, count)
     trouble = oversized(graph, (*timed, *verified))
     return Inputs(timed, timing, checked | more, frozenset(more), trouble=trouble)
+
+
+def inputs_to_run(model: Model, options: Options) -> Inputs:
+    """The same for who runs the model whatever comes: sizes nobody asked for must be in reason.
+
+    Raises UsageError if they are not.
+    """
+    found = gather_inputs(model, options)
+    asked = options.shapes or options.data
+    if not asked and (huge := oversized(model.graph, found.timed)):
+        raise UsageError(f"{huge}; give other sizes with --shape")
+    return found
 
 
 def _real(model: Model, data: Path) -> dict[str, Feed]:

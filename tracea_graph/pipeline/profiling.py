@@ -16,7 +16,7 @@ from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.anatomy import Anatomy, Work, sizes_of
 from tracea_graph.pipeline.bench import BenchOptions, Entrant, Progress, busy_note, entrant
 from tracea_graph.pipeline.calls import CallTime, time_calls
-from tracea_graph.pipeline.inputs import Feed, gather_inputs
+from tracea_graph.pipeline.inputs import Feed, inputs_to_run
 from tracea_graph.pipeline.packages import versions
 from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
 
@@ -38,7 +38,7 @@ def profile(
     """
     progress(f"reading {path.name}")
     one, calls, model = entrant(path), calls_of(load(path)), load(path, inline=True)
-    inputs = gather_inputs(model, options.inputs)
+    inputs = inputs_to_run(model, options.inputs)
     label, feed = next(iter(inputs.timing.items()))
     threads = (options.threads or (1,))[0]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import hypot
 
-from tracea_graph.errors import GraphError
+from tracea_graph.errors import CycleError, GraphError, StillReadError
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Preview, Price, Proposal
@@ -192,10 +192,9 @@ class _Run:
 
 def _impossible(proposal: Proposal, error: GraphError) -> str:
     """Why the graph refused a rewrite, in terms of the model."""
-    value, others, _ = str(error).partition(" is still read by ")
-    if others:
-        return f"{value.removeprefix('value ')} is needed elsewhere too"
-    if "would make a cycle" not in str(error):
+    if isinstance(error, StillReadError):
+        return f"{error.value!r} is needed elsewhere too"
+    if not isinstance(error, CycleError):
         return str(error)
     written = " and ".join(repr(r.results[0]) for r in proposal.old if r.results)
     return f"{written} cannot be made at once: one goes into something that the other needs"

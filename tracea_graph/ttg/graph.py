@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from networkx import MultiDiGraph
 
-from tracea_graph.errors import GraphError
+from tracea_graph.errors import GraphError, StillReadError
 from tracea_graph.ir import Node, TensorSpec, Weight
 from tracea_graph.ttg.bands import ROOMS, Walks
 from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
@@ -195,7 +195,7 @@ class TileGraph:
         for value in (v for r in old for v in r.writes if v not in written):
             readers = [u.region.id for u in self.uses(value) if u.region.id not in gone]
             if self.is_output(value) or readers:
-                raise GraphError(f"value {value!r} is still read by {readers or 'the outputs'}")
+                raise StillReadError(value, str(readers or "the outputs"))
         for value in (v for r in new for v in r.reads):
             if value in written or value in self._entries:
                 continue

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from tracea_graph.errors import GraphError
+from tracea_graph.errors import CycleError, GraphError
 from tracea_graph.ttg.region import Region, Use
 
 __all__ = ["Rank", "Wiring"]
@@ -146,7 +146,7 @@ class Wiring:
                 del self._position[region.id]
             self.add(ranked)
             self._position |= places
-            raise GraphError(f"fusing {sorted(places)} would make a cycle")
+            raise CycleError(f"fusing {sorted(places)} would make a cycle")
 
     def _settled(self) -> None:
         """Know a position of every region."""

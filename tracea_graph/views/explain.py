@@ -119,11 +119,8 @@ def _whys(group: Sequence[Story]) -> Iterator[str]:
     """Reasons that differ in the tensors they name only are said once, with the first of them."""
     alike: dict[str, list[str]] = {}
     for story in group:
-        said = [f"{', '.join(rules)}: {reason}" for reason, rules in _shared(story.missed)]
-        said += [
-            f"{', '.join(rules)}: superseded, {reason}"
-            for reason, rules in _shared(story.superseded)
-        ]
+        said = [f"{rules}: {reason}" for reason, rules in _shared(story.missed)]
+        said += [f"{rules}: superseded, {reason}" for reason, rules in _shared(story.superseded)]
         for words in (*said, *filter(None, (story.untouched,))):
             alike.setdefault(unnamed(words), []).append(words)
     for same in alike.values():
@@ -131,12 +128,12 @@ def _whys(group: Sequence[Story]) -> Iterator[str]:
         yield same[0] + more
 
 
-def _shared(told: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+def _shared(told: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Each reason, and the rules that failed for it."""
     rules: dict[str, list[str]] = {}
     for rule, reason in told:
         rules.setdefault(reason, []).append(rule)
-    return list(rules.items())
+    return [(reason, ", ".join(names)) for reason, names in rules.items()]
 
 
 def _story(story: Story) -> Iterator[RenderableType]:
@@ -151,9 +148,9 @@ def _story(story: Story) -> Iterator[RenderableType]:
     measured = f", measured {story.measured}" if story.measured else ""
     yield Text(plain(f"  predicted {_times(story)} µs{measured}"))
     for reason, rules in _shared(story.missed):
-        yield Text(plain(f"  {', '.join(rules)} did not apply: {reason}"))
+        yield Text(plain(f"  {rules} did not apply: {reason}"))
     for reason, rules in _shared(story.superseded):
-        yield Text(plain(f"  {', '.join(rules)} superseded: {reason}"))
+        yield Text(plain(f"  {rules} superseded: {reason}"))
     if story.untouched:
         yield Text(plain(f"  no rule applies: {story.untouched}"))
 

@@ -54,12 +54,12 @@ class Roofs:
     lower: Mapping[str, float] = field(default_factory=dict)
 
     def peak(self, kernel: str) -> float:
-        """Of a kernel, whose name ends with what it multiplies."""
-        return self.lower.get(kernel.rpartition("_")[2], self.gflops)
+        """Of a kernel."""
+        return self.lower.get(_multiplied(kernel), self.gflops)
 
     def met(self, rows: Iterable[ProfileRow]) -> Roofs:
         """Without the peaks that none of these rows' kernels could reach."""
-        used = {call.op.rpartition("_")[2] for row in rows for call in row.calls}
+        used = {_multiplied(call.op) for row in rows for call in row.calls}
         return replace(self, lower={k: v for k, v in self.lower.items() if k in used})
 
     @property
@@ -191,6 +191,11 @@ class Family:
 
 
 _SUMMED = ("us", "flops", "weights", "activations", "apart", "compute_us", "memory_us")
+
+
+def _multiplied(kernel: str) -> str:
+    """What a kernel multiplies: its name ends with it, unless that is float32."""
+    return kernel.rpartition("_")[2]
 
 
 def _added(rows: Sequence[ProfileRow]) -> ProfileRow:
