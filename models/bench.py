@@ -1,9 +1,9 @@
 """Run the zoo: ``python -m models.bench [--only NAME[,NAME]] [--write FILE.md|-]``.
 
-Each model is made, optimized and raced against ONNX Runtime and OpenVINO on one thread and on
-two, in a process of its own and one after another, so that memory is bounded and a model that
-fails is one line of the table.  A model that nothing made faster is kept as it is and counts as 1.
-Some are raced at further sizes (``models.sizes``), a line each.
+Each model is made, optimized and raced against ONNX Runtime and OpenVINO, on one thread and on two
+unless ``--threads`` asks for others, in a process of its own and one after another, so that memory
+is bounded and a model that fails is one line of the table.  A model that nothing made faster is
+kept as it is and counts as 1.  Some are raced at further sizes (``models.sizes``), a line each.
 
 Finished rows are kept in ``--folder``, beside the models while these are there; a run that was
 interrupted goes on after them.  A row counts as finished while the tool's sources, the installed
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from models.make import available
-from models.score import Score, markdown, marks, replace_table
+from models.score import THREADS, Score, markdown, marks, replace_table
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 
@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{made}; {args.precision}; speeds over ONNX Runtime at all optimizations, paired and "
         "interleaved, medians; geometric means over all models at their first sizes, kept ones "
         "as 1.",
+        args.threads,
     )
     print(table)
     if target is not None:
@@ -80,12 +81,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep", choices=("faster", "legal"), default="faster")
     add("--budget", type=float, default=120.0, help="seconds to decide a model in")
     add("--pairs", type=int, default=40, help="rounds of each race")
+    add("--threads", type=_counts, default=THREADS, metavar="N[,M]")
     add("--limit", type=float, default=1800.0, help="seconds after which a model has failed")
     add("--folder", type=Path, default=Environment().cache / "zoo", help="for models and rows")
     add("--fresh", action="store_true", help="run models again whose rows are there")
     add("--keep-models", action="store_true", help="leave models and results in the folder")
     add("--write", default=str(ROOT / "README.md"), metavar="FILE.md", help="or - for none")
     return parser
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 def _check(names: Sequence[str], target: Path | None, precision: str) -> None:
@@ -101,7 +107,8 @@ def _check(names: Sequence[str], target: Path | None, precision: str) -> None:
 def _rows(names: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
     """The rows in the order of the names: those stored, and those made now and stored."""
     args.folder.mkdir(parents=True, exist_ok=True)
-    settings = [args.keep, str(args.budget), str(args.pairs), args.precision]
+    threads = ",".join(map(str, args.threads))
+    settings = [args.keep, str(args.budget), str(args.pairs), args.precision, threads]
     key = _key(settings)
     for index, name in enumerate(names):
         place = args.folder / f"{name}.{args.precision}.row.json"

@@ -1,6 +1,6 @@
 """One model of the zoo in a process of its own: made, optimized, raced, profiled.
 
-``python -m models.bench_one NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION``, which
+``python -m models.bench_one NAME FOLDER ROW.json KEEP BUDGET PAIRS PRECISION THREADS``, which
 ``models.bench`` starts.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from models.make import make
-from models.score import THREADS, scores
+from models.score import scores
 from models.sizes import sizes_of
 from tracea_graph.check.peers import PEERS
 from tracea_graph.cli import optimize_main
@@ -26,7 +26,13 @@ __all__ = ["main", "run"]
 
 
 def run(
-    name: str, folder: Path, keep: str, budget: float, pairs: int, precision: str
+    name: str,
+    folder: Path,
+    keep: str,
+    budget: float,
+    pairs: int,
+    precision: str,
+    threads: tuple[int, ...],
 ) -> dict[str, object]:
     """The lines of a model, its warnings and what it was measured with.
 
@@ -36,18 +42,19 @@ def run(
     result = original.with_name(f"{name}.tracea.onnx")
     words = ["--keep", keep, "--budget", str(budget)]
     words += ["--precision", precision] if precision != "fp32" else []
+    words += ["--threads", ",".join(map(str, threads))]
     if code := optimize_main([str(original), "-o", str(result), "-q", "--fresh", *words]):
         raise UsageError(f"tracea-optimize failed with code {code}")
     kept = json.loads(result.with_suffix(".json").read_text("utf-8"))["outcome"] != "improved"
     if kept:
         result.unlink()
     peers = tuple(peer.name for peer in PEERS if peer.version)
-    options = BenchOptions(threads=THREADS, shapes=sizes_of(name), pairs=pairs, peers=peers)
+    options = BenchOptions(threads=threads, shapes=sizes_of(name), pairs=pairs, peers=peers)
     report = bench([original] if kept else [original, result], options)
     figures = Doctor(refresh=True).figures  # the clock may have changed since the last time
     share = 0.0
     if not kept:
-        share = profile(result, BenchOptions(threads=THREADS[:1], pairs=pairs)).in_programs
+        share = profile(result, BenchOptions(threads=threads[:1], pairs=pairs)).in_programs
     return {
         "scores": [asdict(s) for s in scores(name, report, kept, share, figures)],
         "warnings": list(report.warnings),
@@ -57,9 +64,10 @@ def run(
 
 def main(argv: list[str]) -> int:
     """Run one model; whatever goes wrong becomes its row."""
-    name, folder, row, keep, budget, pairs, precision = argv
+    name, folder, row, keep, budget, pairs, precision, threads = argv
+    counts = tuple(map(int, threads.split(",")))
     try:
-        found = run(name, Path(folder), keep, float(budget), int(pairs), precision)
+        found = run(name, Path(folder), keep, float(budget), int(pairs), precision, counts)
     except TraceaError as error:
         found = {"scores": [{"name": name, "failed": str(error)}], "warnings": [], "made": ""}
     Path(row).write_text(json.dumps(found), encoding="utf-8")

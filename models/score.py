@@ -16,6 +16,7 @@ from tracea_graph.views.bench import BenchReport, BenchRow
 __all__ = ["THREADS", "Score", "markdown", "marks", "replace_table", "scores"]
 
 THREADS = (1, 2)
+"""Thread counts to race with, unless others are asked for."""
 ORT, OURS, PEERS = "ONNX Runtime", "tracea", ("OpenVINO f32", "OpenVINO bf16")
 
 Pair = tuple[float, ...]
@@ -124,20 +125,20 @@ def _score(
     )
 
 
-def markdown(scores: Sequence[Score], note: str) -> str:
+def markdown(scores: Sequence[Score], note: str, threads: Sequence[int] = THREADS) -> str:
     """The table, with geometric means of speeds over ONNX Runtime, and how it was measured."""
     peers = [p for p in PEERS if any(p in (s.ms or {}) for s in scores)]
-    threads = "/".join(map(str, THREADS))
+    counts = "/".join(map(str, threads))
     heads = (
-        "model", "GFLOP", f"ONNX Runtime, ms at {threads} threads", "tracea, ms",
-        *(f"{n} thread{'s' * (n > 1)}" for n in THREADS), "ceiling, f32 / bf16",
+        "model", "GFLOP", f"ONNX Runtime, ms at {counts} threads", "tracea, ms",
+        *(f"{n} thread{'s' * (n > 1)}" for n in threads), "ceiling, f32 / bf16",
         *(f"{p}, ms" for p in peers),
         "in programs", "max error", "nodes as kernels",
     )  # fmt: skip
     rated = [s.ratios for s in scores if s.ratios and not s.failed and not s.further]
-    means = [f"{_mean([r[OURS][i] for r in rated]):.2f}×" for i in range(len(THREADS))]
+    means = [f"{_mean([r[OURS][i] for r in rated]):.2f}×" for i in range(len(threads))]
     beside = [
-        "/".join(f"{_mean([r[p][i] for r in rated if p in r]):.2f}×" for i in range(len(THREADS)))
+        "/".join(f"{_mean([r[p][i] for r in rated if p in r]):.2f}×" for i in range(len(threads)))
         for p in peers
     ]
     mean = ("geometric mean", "", "", "", *means, "", *beside, "", "", "")
