@@ -267,7 +267,10 @@ def test_duplicate_and_empty_node_names(tmp_path: Path) -> None:
         [node("Relu", "x", "a", name="n"), node("Abs", "a", "b", name="n"), node("Neg", "b", "y")],
         [value("x", [2])], [value("y", [2])],
     )  # fmt: skip
-    assert [r.id for r in read(proto, tmp_path).graph.regions()] == ["n0", "n1", "n2"]
+    loaded = read(proto, tmp_path)
+    assert [r.id for r in loaded.graph.regions()] == ["n0", "n1", "n2"]
+    after = skeleton(verbatim(loaded, tmp_path / "out.onnx").model)
+    assert [n.name for n in after.graph.node] == ["n", "n_2", ""]
 
 
 @pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4, TensorProto.BFLOAT16,

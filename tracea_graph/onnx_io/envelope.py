@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 
 from onnx import GraphProto, ModelProto, NodeProto, StringStringEntryProto, helper
 
@@ -37,6 +38,7 @@ def compose(
         graph.ClearField(field)
     for node in _sorted(nodes):
         graph.node.append(_with_metadata(node, source.graph.node, node_metadata))
+    _tell_apart(graph)
     proto.ir_version = max(source.ir_version, MINIMUM_IR)
     _keep_inputs(graph, model)
     _keep_live(graph, nodes)
@@ -78,6 +80,18 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
     if len(order) < len(nodes):
         raise GraphError("the nodes to be written form a cycle")
     return [nodes[i] for i in order]
+
+
+def _tell_apart(graph: GraphProto) -> None:
+    """ONNX Runtime wants names of nodes to differ; of an operator written twice both have one."""
+    used = {n.name for n in graph.node}
+    seen: set[str] = set()
+    for node in graph.node:
+        if node.name in seen:
+            free = (f"{node.name}_{i}" for i in count(2))
+            node.name = next(name for name in free if name not in used)
+            used.add(node.name)
+        seen.update({node.name} - {""})
 
 
 def _with_metadata(
