@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import mmap
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -18,7 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 import tracea_graph.kernels
-from tracea_graph.config import TOLERANCE
+from tracea_graph.build.cache import ObjectCache
+from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
+from tracea_graph.build.intrinsics import precompiled, takes_intrinsics
+from tracea_graph.config import TOLERANCE, Environment
 from tracea_graph.kernels.cpu import Source
 
 Array = npt.NDArray[Any]
@@ -139,16 +144,13 @@ class AttentionTile(ctypes.Structure):
     ]  # fmt: skip
 
 
-INTRINSICS = "#include <immintrin.h>\n"
-
-
 def compile_unit(source: Source) -> Path:
     """The shared object of one unit, with its symbols visible; compiled once per text."""
-    command = [
-        os.environ.get("CXX", "g++"),
+    flags = (
         *source.flags,
         *("-Wall", "-Wextra", "-Werror", '-DTRACEA_VISIBILITY="default"', f"-I{HEADERS}"),
-    ]
+    )
+    command = [*find_compiler().command, *flags]
     header = (HEADERS / "tracea_kernels.h").read_text()
     key = hashlib.sha256("\0".join((*command, header, source.text)).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"tracea-kernel-tests-{os.getuid()}"
@@ -158,7 +160,7 @@ def compile_unit(source: Source) -> Path:
         text = folder / f"{key}.cpp"
         text.write_text(source.text)
         fresh = folder / f"{key}.{os.getpid()}"
-        parsed = _parsed(tuple(command), folder) if INTRINSICS in source.text else ()
+        parsed = _parsed(flags) if takes_intrinsics(source.text) else ()
         done = subprocess.run(
             [*command, *parsed, "-shared", str(text), *LINK, "-o", str(fresh)],
             capture_output=True,
@@ -170,20 +172,12 @@ def compile_unit(source: Source) -> Path:
 
 
 @cache
-def _parsed(command: tuple[str, ...], folder: Path) -> tuple[str, ...]:
-    """Flags that take the header of the intrinsics as it was parsed once: small kernels take a
-    compiler half as long then."""
-    key = hashlib.sha256("\0".join(command).encode()).hexdigest()[:24]
-    header = folder / key / "intrinsics.h"
-    ready = header.with_suffix(".h.gch")
-    if not ready.exists():
-        header.parent.mkdir(exist_ok=True)
-        header.write_text(INTRINSICS)
-        fresh = header.with_suffix(f".{os.getpid()}")
-        made = [*command, "-x", "c++-header", str(header), "-o", str(fresh)]
-        subprocess.run(made, capture_output=True, check=True)
-        fresh.rename(ready)
-    return "-include", str(header)
+def _parsed(flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Flags that take the intrinsics as they were parsed once, as libraries are compiled."""
+    folder = tempfile.mkdtemp(prefix="tracea-intrinsics-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    cache = ObjectCache(Environment().cache / "objects")
+    return precompiled(find_compiler(), cache, flags, Path(folder), COMPILE_SECONDS)
 
 
 @cache

@@ -11,16 +11,17 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
 from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
+from tracea_graph.build.intrinsics import USES, precompiled, takes_intrinsics
 from tracea_graph.build.quick import quickly
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
@@ -124,7 +125,7 @@ def build_library(
     units = _units(types, held, chains, isas, domain, quick)
     with tempfile.TemporaryDirectory(prefix="tracea-build-") as name:
         folder = Path(name)
-        fresh = _compile(partial(_object, compiler, cache, folder, seconds), units)
+        fresh = _compile(_Shop(compiler, cache, folder, seconds), units)
         data = _link(compiler, folder, len(units), seconds)
     write_whole(out, data, mode=0o755)
     sha256 = hashlib.sha256(data).hexdigest()
@@ -174,46 +175,83 @@ def _content_key(unit: Source) -> str:
     return digest(*_FLAGS, *unit.flags, unit.text, *headers)
 
 
-def _compile(work: Callable[[int, Source], bool], units: Sequence[Source]) -> int:
-    """Run the work on all units at once; how many of them gave True.  Stops at a failure."""
-    futures: list[Future[bool]] = []
+@dataclass(frozen=True)
+class _Shop:
+    """Where one build compiles, with what, and how long a compiler run may take."""
+
+    compiler: Compiler
+    cache: ObjectCache
+    folder: Path
+    seconds: float
+
+    def key(self, unit: Source) -> str:
+        return digest(self.compiler.identity, *self.compiler.command, _content_key(unit))
+
+    def header(self, place: str, flags: tuple[str, ...], make: bool) -> tuple[str, ...]:
+        """Flags for the intrinsics as they were parsed before, () for none."""
+        folder = self.folder / place
+        return precompiled(
+            self.compiler, self.cache, (*_FLAGS, *flags), folder, self.seconds, make=make
+        )
+
+    def make(self, index: int, unit: Source, header: Future[tuple[str, ...]] | None) -> None:
+        """Put the unit's object at ``<folder>/<index>.o`` and into the cache."""
+        place = self.folder / str(index)
+        (place / "runtime").mkdir(parents=True)
+        for name, text in _headers(unit.text).items():
+            (place / name).write_text(text)
+        (place / "unit.cpp").write_text(unit.text)
+        try:
+            self._run(unit, place, header.result() if header else ())
+        except BuildError as error:
+            message = f"The kernel source {unit.symbol} did not compile: {error}"
+            raise BuildError(message, error.command, error.stderr) from error
+        data = _made_by(self.compiler, place / "unit.o", "object")
+        self.cache.put(self.key(unit), data)
+        (self.folder / f"{index}.o").write_bytes(data)
+
+    def _run(self, unit: Source, place: Path, header: tuple[str, ...]) -> None:
+        args = (*_FLAGS, *unit.flags, *header, "-I.", "-c", "unit.cpp", "-o", "unit.o")
+        try:
+            self.compiler.run(args, place, self.seconds)
+        except BuildError as error:
+            # without a word it was stopped; else the precompiled header may be to blame
+            if not header or not error.stderr:
+                raise
+            self._run(unit, place, ())
+
+
+def _compile(shop: _Shop, units: Sequence[Source]) -> int:
+    """Make the object of every unit; how many the cache lacked.  Stops at a failure."""
+    missing: list[tuple[int, Source]] = []
+    for i, unit in enumerate(units):
+        if (data := shop.cache.get(shop.key(unit))) is None:
+            missing.append((i, unit))
+        else:
+            (shop.folder / f"{i}.o").write_bytes(data)
+    waiting = [one for one in missing if takes_intrinsics(one[1].text)]
+    plain = [one for one in missing if one not in waiting]
+    uses = Counter(unit.flags for _, unit in waiting)
+    work: list[Future[Any]] = []
     with ThreadPoolExecutor(usable_processors()) as pool:
         try:
-            futures += (pool.submit(work, i, unit) for i, unit in enumerate(units))
-            return sum(future.result() for future in futures)
+            headers = {
+                flags: pool.submit(shop.header, f"header{i}", flags, count >= USES)
+                for i, (flags, count) in enumerate(uses.items())
+            }
+            work += headers.values()
+            work += (pool.submit(shop.make, i, unit, None) for i, unit in plain)
+            work += (pool.submit(shop.make, i, unit, headers[unit.flags]) for i, unit in waiting)
+            for future in work:
+                future.result()
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             # a thread may be about to start one more compiler
-            while isinstance(error, KeyboardInterrupt) and not all(f.done() for f in futures):
+            while isinstance(error, KeyboardInterrupt) and not all(f.done() for f in work):
                 stop_running()
                 time.sleep(0.05)
             raise
-
-
-def _object(
-    compiler: Compiler, cache: ObjectCache, folder: Path, seconds: float, index: int, unit: Source
-) -> bool:
-    """Put the unit's object at ``<folder>/<index>.o``; True if it had to be compiled."""
-    key = digest(compiler.identity, *compiler.command, _content_key(unit))
-    target = folder / f"{index}.o"
-    if (data := cache.get(key)) is not None:
-        target.write_bytes(data)
-        return False
-    place = folder / str(index)
-    (place / "runtime").mkdir(parents=True)
-    for name, text in _headers(unit.text).items():
-        (place / name).write_text(text)
-    (place / "unit.cpp").write_text(unit.text)
-    args = (*_FLAGS, *unit.flags, "-I.", "-c", "unit.cpp", "-o", "unit.o")
-    try:
-        compiler.run(args, place, seconds)
-    except BuildError as error:
-        message = f"The kernel source {unit.symbol} did not compile: {error}"
-        raise BuildError(message, error.command, error.stderr) from error
-    data = _made_by(compiler, place / "unit.o", "object")
-    cache.put(key, data)
-    target.write_bytes(data)
-    return True
+    return len(missing)
 
 
 def _link(compiler: Compiler, folder: Path, count: int, seconds: float) -> bytes:
