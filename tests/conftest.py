@@ -8,15 +8,21 @@ is 0, and in slow runs also each of ``--fuzz-seeds``, every one a test of its ow
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from tracea_graph.hardware import profile_cpu
 
 # An example is not wrong because the machine was busy meanwhile.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
+# What a seed draws must not change with whatever the package's modules have for constants and
+# which of them are loaded; and to read all of them takes every process seconds.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +41,36 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         seeds = range(int(first), int(last or first) + 1)
         slow = [pytest.param(s, marks=pytest.mark.slow, id=f"seed{s}") for s in seeds]
         metafunc.parametrize("fuzz_seed", [pytest.param(0, id="seed0"), *slow])
+
+
+LONG = (
+    "cli/test_faults.py",
+    "fuzz/test_graphs.py",
+    "pipeline/test_memory.py",
+    "suite/test_light_models.py",
+    "tuning/test_shared.py",
+    "compress/test_compress.py",
+    "kernels/test_conv_sources.py",
+    "runtime/test_runtime_conv_bf16.py",
+    "runtime/test_runtime_kernels.py",
+    "runtime/test_conv_shapes.py",
+    "test_end_to_end.py",
+    "fuzz/test_mutations.py",
+    "suite/test_node_tests.py",
+)
+"""The files that take the most time, first the one that takes most of all."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take files in the order they are collected in, not those of many small tests first."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long: processes that share the work end at the same time."""
+    tests = Path(__file__).parent
+    rank = {tests / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from steps import one_step
 
 from tracea_graph.build import Compiler, build_library, find_compiler, library
-from tracea_graph.build.cache import ObjectCache, digest
+from tracea_graph.build.cache import ObjectCache
 from tracea_graph.build.intrinsics import USES, precompiled
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
@@ -75,7 +75,7 @@ def known(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert asked(env, "c++-header") == 1 and asked(env, "-include") == len(UNITS) == USES
     compiler = find_compiler(env)
     for unit in UNITS:
-        key = digest(compiler.identity, *compiler.command, library._content_key(unit))
+        key = library.object_key(compiler, unit)
         (env.cache / "objects" / key[:2] / key).unlink()
     return env.cache
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tracea_graph.build import build_library, find_compiler, library
+from tracea_graph.build.cache import ObjectCache
 from tracea_graph.cli import optimize_main
+from tracea_graph.config import Environment
+from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu import Source
+from tracea_graph.kernels.table import OpType
 
-__all__ = ["COMMAND", "LEGAL", "content", "refused"]
+__all__ = ["COMMAND", "LEGAL", "cache_with_runtime", "content", "refused"]
 
 LEGAL = ("--keep", "legal", "--no-verify")
 COMMAND = (
@@ -18,6 +26,35 @@ COMMAND = (
     "import sys; from tracea_graph.cli import optimize_main; sys.exit(optimize_main())",
 )
 """``tracea-optimize`` as a process of its own."""
+
+
+@cache
+def _runtime() -> bytes:
+    """The object of the runtime, which every library has."""
+    unit, shared = _runtime_unit(), ObjectCache(Environment().cache / "objects")
+    key = library.object_key(find_compiler(), unit)
+    if shared.get(key) is None:
+        types = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]
+        with tempfile.TemporaryDirectory() as folder:
+            build_library(types, (), (), ("scalar",), Path(folder) / "l.so")
+    found = shared.get(key)
+    assert found is not None
+    return found
+
+
+def _runtime_unit() -> Source:
+    units = library._units((), (), (), ("scalar",), library._NO_DOMAIN, False)
+    return next(unit for unit in units if unit.symbol == "runtime")
+
+
+def cache_with_runtime(folder: Path) -> Path:
+    """A cache as if ``CXX`` had compiled the runtime, which takes seconds, and nothing else."""
+    with pytest.MonkeyPatch.context() as patch:
+        named = find_compiler()
+        patch.delenv("CXX", raising=False)
+        data = _runtime()
+    ObjectCache(folder / "objects").put(library.object_key(named, _runtime_unit()), data)
+    return folder
 
 
 def content(folder: Path) -> dict[str, bytes]:

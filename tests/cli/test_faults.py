@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.support import COMMAND, LEGAL, content
+from cli.support import COMMAND, LEGAL, cache_with_runtime, content
 from tiny import ROOT, answers, error_between, product
 
 from tracea_graph import Options, api, optimize
@@ -81,7 +81,7 @@ def test_a_full_disk_keeps_the_earlier_result(
 def test_a_full_cache_is_named(small_disk: Path, home: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(250 << 10))
     done = subprocess.run(
-        [*COMMAND, home / "good.onnx", *LEGAL, "--cache", small_disk / "cache"],
+        [*COMMAND, home / "good.onnx", *SCALAR, "--cache", small_disk / "cache"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 4
@@ -130,7 +130,7 @@ def test_a_read_only_input_folder(
 
 
 def test_a_damaged_cache_costs_time_only(home: Path) -> None:
-    args = ["good.onnx", *SCALAR, "-q", "--cache", "cache"]
+    args = ["good.onnx", *SCALAR, "-q", "--cache", str(cache_with_runtime(Path("cache")))]
     assert optimize_main(args) == 0
     library = Path("good.tracea.so").read_bytes()
     objects = sorted(p for p in Path("cache").rglob("*") if p.is_file())
@@ -157,10 +157,12 @@ def test_a_cache_that_vanishes_meanwhile(home: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_tuning_cache_of_garbage_is_left_aside(home: Path) -> None:
-    cache = home / "cache"
-    args = ["good.onnx", "--keep", "faster", "--budget", "2", "-q", "--cache", str(cache)]
+    cache = cache_with_runtime(home / "cache")
+    few = ("--budget", "2", "--target", "cpu:scalar")
+    args = ["good.onnx", "--keep", "faster", *few, "-q", "--cache", str(cache)]
     assert optimize_main(args) == 0
     stores = [p for p in cache.rglob("*") if p.is_file() and p.read_bytes()[:6] == b"SQLite"]
+    assert stores
     for path in stores:
         path.write_bytes(os.urandom(4096))
     assert optimize_main(args) == 0
@@ -185,6 +187,8 @@ def test_a_compiler_that_lies(
     line: str, said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("CXX", compiler(home, line))
+    if said == "wrote no library":
+        cache_with_runtime(Path("cache"))
     assert optimize_main(["good.onnx", *SCALAR, "--cache", "cache"]) == 4
     err = capsys.readouterr().err
     assert err.startswith("error: ") and err.count("\n") == 1 and said in err
@@ -220,10 +224,9 @@ def test_a_kernel_that_goes_wrong_is_dropped(
     pattern = r"s|^\(TRACEA_API void tracea_f32_chain_[^{]*{\)|\1 " + injected + "|"
     line = f"[ -f unit.cpp ] && sed -i '{pattern}' unit.cpp"
     monkeypatch.setenv("CXX", compiler(home, line))
-    monkeypatch.setattr(reference, "PATIENCE", 3.0)
-    report = optimize(
-        "good.onnx", Options(keep="legal", target="cpu:scalar", cache=home / "cache")
-    )
+    monkeypatch.setattr(reference, "PATIENCE", 1.0)
+    cache = cache_with_runtime(home / "cache")
+    report = optimize("good.onnx", Options(keep="legal", target="cpu:scalar", cache=cache))
     assert report.kernels == 0 or report.status == "passed"
     assert "the worker" in report.to_json()
     assert right(Path(report.output), home / "good.onnx")
@@ -248,8 +251,8 @@ def test_a_library_that_cannot_be_loaded_is_said_at_once(
         return made
 
     monkeypatch.setattr(Workshop, "write", noted)
-    options = Options(keep="legal", target="cpu:scalar", cache=home / "cache")
-    report = optimize("good.onnx", options)
+    cache = cache_with_runtime(home / "cache")
+    report = optimize("good.onnx", Options(keep="legal", target="cpu:scalar", cache=cache))
     assert (report.outcome, report.library, len(built)) == ("kept original", None, 1)
     assert "the library cannot be loaded" in report.reason and "libgone.so" in report.reason
 
@@ -258,7 +261,8 @@ def test_a_library_that_cannot_be_loaded_is_said_at_once(
 
 
 def test_two_runs_at_once(home: Path) -> None:
-    command = [*COMMAND, home / "good.onnx", *SCALAR, "-q", "--cache", home / "cache"]
+    cache = cache_with_runtime(home / "cache")
+    command = [*COMMAND, home / "good.onnx", *SCALAR, "-q", "--cache", cache]
     runs = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     assert [run.wait(120) for run in runs] == [0, 0, 0]
     assert right(home / "good.tracea.onnx", home / "good.onnx")

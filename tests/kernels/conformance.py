@@ -32,6 +32,7 @@ HEADERS = Path(tracea_graph.kernels.__file__).parent
 LINK = ("-nodefaultlibs", "-lc", "-Wl,-z,defs")
 """Nothing but the C library: a unit that needs libstdc++ or libm does not link."""
 CANARY = np.float32(-7.25e11)
+PANEL = 16
 
 
 class GemmTile(ctypes.Structure):
@@ -194,6 +195,46 @@ def kernel(source: Source, symbol: str) -> Callable[..., None]:
         found(*map(ctypes.byref, tile))
 
     return call
+
+
+def by_tiles(
+    run: Callable[..., None],
+    rows: Array,
+    weights: Array,
+    shape: tuple[int, int, int],
+    tile: tuple[int, int],
+    bias: Array | None,
+    *,
+    end: Callable[..., None] | None = None,
+    scales: tuple[Array, Array] | None = None,
+) -> Array:
+    """A whole product of elements in twos, by tiles of at most ``rows x panels`` of ``tile``.
+
+    ``shape`` is M, N and the twos of K; ``rows`` are twos too, or single numbers.  ``end`` is
+    called once the last tile is done; ``scales`` are of rows and of columns.
+    """
+    (m, n, k), (mr, nv) = shape, tile
+    out, state = Output(m, n), c_int32(0)
+    for row in range(0, m, mr):
+        for col in range(0, n, nv * PANEL):
+            count = min(nv, -(-(n - col) // PANEL))
+            one = GemmTile(
+                k=k, a=rows[row:].ctypes.data, lda=rows.shape[1], a_step=rows.shape[1] // k,
+                b=weights.ctypes.data + 4 * (col // PANEL) * k * PANEL,
+                b_panel=k * PANEL, b_row=PANEL,
+                init=None if bias is None else bias.ctypes.data + 4 * col,
+                c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
+                mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
+                state=ctypes.addressof(state),
+            )  # fmt: skip
+            if scales is not None:
+                one.row_scale = scales[0].ctypes.data + 4 * row
+                one.column_scale = scales[1].ctypes.data + 4 * col
+            run(one)
+    if end is not None:
+        end()
+    out.check_canaries()
+    return out.view.copy()
 
 
 def guarded(array: Array) -> Array:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import c_int64, c_void_p
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.kernels.conformance import Array, GemmTile, Output, close, guarded, kernel
+from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
 from tracea_graph.kernels.variants import gemm_tile, pairs_tile
 from tracea_graph.ops.gemm import pack_pairs
 
-PANEL = 16
 LEVELS = profile_cpu().levels("bf16")
 
 
@@ -53,27 +52,11 @@ def multiply(isa: str, a: Array, b: Array, bias: Array | None, mixed: bool, mr: 
     """The whole product by tiles of at most ``mr`` rows."""
     source, names = emit("gemm_bf16", isa), symbols("gemm_bf16", isa)
     run, end = kernel(source, names[2 if mixed else 0]), kernel(source, names[1])
-    (m, k), n, nv = a.shape, b.shape[1], tile_of(isa, mixed)[1]
-    pairs = -(-k // 2)
+    (m, k), n = a.shape, b.shape[1]
     weights = guarded(pack_pairs(b).view(np.uint32))
     rows = guarded(a if mixed else in_pairs(a))
-    out, state = Output(m, n), c_int32(0)
-    for row in range(0, m, mr):
-        for col in range(0, n, nv * PANEL):
-            count = min(nv, -(-(n - col) // PANEL))
-            run(GemmTile(
-                k=pairs, a=rows[row:].ctypes.data, lda=rows.shape[1], a_step=2 if mixed else 1,
-                b=weights.ctypes.data + 4 * (col // PANEL) * pairs * PANEL,
-                b_panel=pairs * PANEL, b_row=PANEL,
-                init=None if bias is None else bias.ctypes.data + 4 * col,
-                c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
-                mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
-                state=ctypes.addressof(state),
-            ))  # fmt: skip
-    if not mixed:
-        end()
-    out.check_canaries()
-    return out.view.copy()
+    tile = mr, tile_of(isa, mixed)[1]
+    return by_tiles(run, rows, weights, (m, n, -(-k // 2)), tile, bias, end=None if mixed else end)
 
 
 @pytest.mark.parametrize("level", LEVELS)

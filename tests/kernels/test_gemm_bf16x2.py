@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_int32
-
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.kernels.conformance import Array, GemmTile, Output, close, guarded, kernel
+from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel
 from tests.kernels.test_gemm_bf16 import RoundTile
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
@@ -17,7 +14,6 @@ from tracea_graph.kernels.variants import pairs_tile
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.gemm import SPLIT, pack_split, unpack_split
 
-PANEL = 16
 LEVELS = profile_cpu().levels("bf16x2")
 
 
@@ -36,25 +32,10 @@ def multiply(level: str, a: Array, b: Array, bias: Array | None, mr: int) -> Arr
     """The whole product by tiles of at most ``mr`` rows."""
     source, names = emit("gemm_bf16x2", level), symbols("gemm_bf16x2", level)
     run, end = kernel(source, names[0]), kernel(source, names[1])
-    (m, _), n, nv = a.shape, b.shape[1], pairs_tile(level)[1]
     weights = guarded(pack_split(b).view(np.uint32))
     rows = guarded(halves(level, a).view(np.uint32))
-    lanes, out, state = rows.shape[1], Output(m, n), c_int32(0)
-    for row in range(0, m, mr):
-        for col in range(0, n, nv * PANEL):
-            count = min(nv, -(-(n - col) // PANEL))
-            run(GemmTile(
-                k=lanes, a=rows[row:].ctypes.data, lda=lanes, a_step=1,
-                b=weights.ctypes.data + 4 * (col // PANEL) * lanes * PANEL,
-                b_panel=lanes * PANEL, b_row=PANEL,
-                init=None if bias is None else bias.ctypes.data + 4 * col,
-                c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
-                mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
-                state=ctypes.addressof(state),
-            ))  # fmt: skip
-    end()
-    out.check_canaries()
-    return out.view.copy()
+    shape, tile = (len(a), b.shape[1], rows.shape[1]), (mr, pairs_tile(level)[1])
+    return by_tiles(run, rows, weights, shape, tile, bias, end=end)
 
 
 def exact(a: Array, b: Array) -> Array:

@@ -8,14 +8,13 @@ from ctypes import c_int64, c_void_p
 import numpy as np
 import pytest
 
-from tests.kernels.conformance import Array, GemmTile, Output, close, guarded, kernel
+from tests.kernels.conformance import Array, Output, by_tiles, close, guarded, kernel
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
 from tracea_graph.kernels.variants import gemm_tile
 from tracea_graph.ops.gemm import pack_int16, pack_scales, unpack_pairs
 from tracea_graph.ops.int16 import LIMIT, RUN, fit_columns, round_rows
 
-PANEL = 16
 LEVELS = profile_cpu().levels("int16")
 
 
@@ -45,24 +44,11 @@ def rounded(level: str, x: Array) -> tuple[Array, Array]:
 def multiply(level: str, a: Array, b: Array, bias: Array | None, mr: int) -> Array:
     """The whole product by tiles of at most ``mr`` rows."""
     run = kernel(emit("gemm_int16", level), symbols("gemm_int16", level)[0])
-    (m, _), n, nv = a.shape, b.shape[1], gemm_tile(level)[1]
     weights, columns = (guarded(part) for part in pack_int16(b))
     whole, scale = (guarded(part) for part in rounded(level, a))
-    pairs, out = whole.shape[1] // 2, Output(m, n)
-    for row in range(0, m, mr):
-        for col in range(0, n, nv * PANEL):
-            count = min(nv, -(-(n - col) // PANEL))
-            run(GemmTile(
-                k=pairs, a=whole[row:].ctypes.data, lda=pairs, a_step=1,
-                b=weights.ctypes.data + 4 * (col // PANEL) * pairs * PANEL,
-                b_panel=pairs * PANEL, b_row=PANEL,
-                init=None if bias is None else bias.ctypes.data + 4 * col,
-                c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
-                mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
-                row_scale=scale.ctypes.data + 4 * row, column_scale=columns.ctypes.data + 4 * col,
-            ))  # fmt: skip
-    out.check_canaries()
-    return out.view.copy()
+    twos = whole.view(np.uint32)
+    shape, tile = (len(a), b.shape[1], twos.shape[1]), (mr, gemm_tile(level)[1])
+    return by_tiles(run, twos, weights, shape, tile, bias, scales=(scale, columns))
 
 
 def exact(a: Array, b: Array) -> Array:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from runtime.sparse_cases import SPARSE_CHAIN
-from runtime.support import Case, normal, operator_case, spec
+from runtime.support import Case, bf16_product, normal, operator_case, spec
 
-from tracea_graph.ir import DType
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams, pack_pairs
@@ -22,16 +21,9 @@ def _product(
 ) -> Case:
     """A product with a matrix in bf16: ``pairs`` rounds x too, ``mixed`` does not."""
     params = GemmParams(k, n, layout, True, chain, parts=parts)
-    weight = pack_pairs(normal(k, n, seed=1))
-    extras = [normal(m, n, seed=3), normal(n, seed=4)] if chain else []
-    feeds = (normal(m, k, seed=0), weight, normal(n, seed=2), *extras)
-    specs = [
-        spec("m", k), spec(*weight.shape, dtype=DType.BF16), spec(n),
-        *([spec("m", n), spec(n)] if chain else []),
-    ]  # fmt: skip
     kind = "chain" if chain else "parts" if parts else "plain"
     name = f"bf16_{layout}_{m}x{k}x{n}_{kind}"
-    return operator_case(name, "FusedGemm", params, specs, feeds)
+    return bf16_product(name, m, params, pack_pairs(normal(k, n, seed=1)))
 
 
 def _attention(name: str, queries: int, keys: int, **more: Any) -> Case:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import numpy.typing as npt
 from runtime.sparse_cases import SPARSE_CHAIN
-from runtime.support import Case, dense, normal, operator_case, spec
+from runtime.support import Case, bf16_product, dense, normal
 
-from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams, pack_split
 
 __all__ = ["bf16x2_cases"]
-
-Array = npt.NDArray[Any]
 
 
 def _case(
@@ -23,14 +18,7 @@ def _case(
 ) -> Case:
     """The program the passes write for one product."""
     params = GemmParams(k, n, "split", True, chain, parts=parts)
-    weight = pack_split(normal(k, n, seed=1))
-    extras = [normal(m, n, seed=3), normal(n, seed=4)] if chain else []
-    feeds = (normal(m, k, seed=0), weight, normal(n, seed=2), *extras)
-    specs = [
-        spec("m", k), spec(*weight.shape, dtype=DType.BF16), spec(n),
-        *([spec("m", n), spec(n)] if chain else []),
-    ]  # fmt: skip
-    return operator_case(f"bf16x2_{name}", "FusedGemm", params, specs, feeds)
+    return bf16_product(f"bf16x2_{name}", m, params, pack_split(normal(k, n, seed=1)))
 
 
 def _with_half_turns(case: Case) -> Case:

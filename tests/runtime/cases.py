@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -535,6 +536,7 @@ def empty(case: Case, axis: int = 0) -> Case:
     return replace(case, name=f"{case.name}_empty", feeds=feeds, expected=expected)
 
 
+@cache
 def all_cases() -> tuple[Case, ...]:
     small = GemmDriver(8, tile_panels=1, row_chunk=4, panel_group=2, prefetch=0)
     large = GemmDriver(1000, tile_panels=2, row_chunk=50)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from runtime.blocked import EPILOGUES, NO_HALO, SCALED, SILU
@@ -81,7 +82,8 @@ def _other(**more: Any) -> list[Case]:
     return cases
 
 
-def all_bf16_cases() -> list[Case]:
+@cache
+def all_bf16_cases() -> tuple[Case, ...]:
     kinds: tuple[dict[str, Any], ...] = ({"stores": DType.F32}, {"stores": DType.BF16})
     made = [make(half=True, **more) for more in kinds for make in (_dense, _transformed, _other)]
-    return list({case.name: case for cases in made for case in cases}.values())
+    return tuple({case.name: case for cases in made for case in cases}.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 
 from runtime.blocked import (
     ALONG,
@@ -220,7 +221,8 @@ def plain_cases() -> list[Case]:
     return cases
 
 
-def all_conv_cases() -> list[Case]:
+@cache
+def all_conv_cases() -> tuple[Case, ...]:
     cases = [*dense_cases(), *narrow_cases(), *cut_cases(), *winograd_cases()]
     cases += [*other_cases(), *plain_cases()]
-    return list({case.name: case for case in cases}.values())
+    return tuple({case.name: case for case in cases}.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ def run_of_case(name: str, case: Case, sizes: dict[str, int], spoilt: str = "") 
     return Run(name, program, tuple(arrays), (wanted,))
 
 
-def conv_int16_cases() -> list[Run]:
+@cache
+def conv_int16_cases() -> tuple[Run, ...]:
     full = ("n", 40, "h", "w")
     same = window(3, pads=1)
     made: list[tuple[str, Case, dict[str, int], str]] = []
@@ -60,4 +62,4 @@ def conv_int16_cases() -> list[Run]:
             add(spoilt, conv(24, 33, over, layout), 6, 7, 2, spoilt)
     add("deep", conv(1030, 40, window(1), "int16"), 7, 7, 2)
     add("groups", conv(64, 96, same, "int16", 2), 5, 5, 3)
-    return [run_of_case(*one) for one in made]
+    return tuple(run_of_case(*one) for one in made)

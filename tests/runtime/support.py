@@ -20,6 +20,7 @@ from onnx import helper
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.table import OpType
+from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.program import Buffer, Call, Program, View
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
@@ -92,6 +93,21 @@ def operator_case(
     given = operands or [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
     expected = [y.astype(np.float64) for y in params.reference(given)]
     return Case(name, lower(graph, region), tuple(feeds), tuple(expected))
+
+
+def bf16_product(name: str, m: int, params: GemmParams, weight: Array) -> Case:
+    """The program the passes write for ``m`` rows, a matrix stored in bf16 and a bias.
+
+    An epilogue takes a full operand and a row beside the sum.
+    """
+    k, n, extra = params.k, params.n, params.epilogue is not None
+    more = [normal(m, n, seed=3), normal(n, seed=4)] if extra else []
+    feeds = (normal(m, k, seed=0), weight, normal(n, seed=2), *more)
+    specs = [
+        spec("m", k), spec(*weight.shape, dtype=DType.BF16), spec(n),
+        *([spec("m", n), spec(n)] if extra else []),
+    ]  # fmt: skip
+    return operator_case(name, "FusedGemm", params, specs, feeds)
 
 
 def model(program: Program, domain: str, plan: Sequence[int] | None = None) -> onnx.ModelProto:

@@ -42,6 +42,7 @@ def opened(task: Task, cache: Path, machine: str, kind: type[Slow] = Slow) -> It
 
 def main() -> None:
     url, cache, machine = sys.argv[1:4]
+    Slow.seconds = float(sys.argv[4])
     task = Task((), budget=500.0, storage=url, lost_after=3.0)
 
     def make(own: Task) -> AbstractContextManager[Tuner]:

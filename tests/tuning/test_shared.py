@@ -62,12 +62,15 @@ def published(url: str, cache: Path, machine: str = "m") -> None:
 class Worker:
     """A worker process, and what it said so far."""
 
-    def __init__(self, url: str, cache: Path, machine: str = "m") -> None:
+    def __init__(
+        self, url: str, cache: Path, machine: str = "m", seconds: float = Fast.seconds
+    ) -> None:
         env = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}"}
         self.log = cache.with_suffix(f".{time.monotonic_ns()}.log")
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "shared_worker.py"), url, str(cache), machine],
+                [sys.executable, str(HERE / "shared_worker.py"), url, str(cache), machine,
+                 str(seconds)],
                 env=env, stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
@@ -96,7 +99,7 @@ def test_four_workers_on_postgresql_survive_the_death_of_one(
 ) -> None:
     cache = tmp_path / "tuning.sqlite"
     published(postgres, cache)
-    workers = [Worker(postgres, tmp_path / f"{i}.sqlite") for i in range(4)]
+    workers = [Worker(postgres, tmp_path / f"{i}.sqlite", seconds=Slow.seconds) for i in range(4)]
     victim = workers[0]
     end = time.monotonic() + 400
     while len(victim.races) < 2 and time.monotonic() < end:

@@ -175,6 +175,11 @@ def _content_key(unit: Source) -> str:
     return digest(*_FLAGS, *unit.flags, unit.text, *headers)
 
 
+def object_key(compiler: Compiler, unit: Source) -> str:
+    """Where the object cache has what a compiler makes of a unit."""
+    return digest(compiler.identity, *compiler.command, _content_key(unit))
+
+
 @dataclass(frozen=True)
 class _Shop:
     """Where one build compiles, with what, and how long a compiler run may take."""
@@ -183,9 +188,6 @@ class _Shop:
     cache: ObjectCache
     folder: Path
     seconds: float
-
-    def key(self, unit: Source) -> str:
-        return digest(self.compiler.identity, *self.compiler.command, _content_key(unit))
 
     def header(self, place: str, flags: tuple[str, ...], make: bool) -> tuple[str, ...]:
         """Flags for the intrinsics as they were parsed before, () for none."""
@@ -207,7 +209,7 @@ class _Shop:
             message = f"The kernel source {unit.symbol} did not compile: {error}"
             raise BuildError(message, error.command, error.stderr) from error
         data = _made_by(self.compiler, place / "unit.o", "object")
-        self.cache.put(self.key(unit), data)
+        self.cache.put(object_key(self.compiler, unit), data)
         (self.folder / f"{index}.o").write_bytes(data)
 
     def _run(self, unit: Source, place: Path, header: tuple[str, ...]) -> None:
@@ -225,7 +227,7 @@ def _compile(shop: _Shop, units: Sequence[Source]) -> int:
     """Make the object of every unit; how many the cache lacked.  Stops at a failure."""
     missing: list[tuple[int, Source]] = []
     for i, unit in enumerate(units):
-        if (data := shop.cache.get(shop.key(unit))) is None:
+        if (data := shop.cache.get(object_key(shop.compiler, unit))) is None:
             missing.append((i, unit))
         else:
             (shop.folder / f"{i}.o").write_bytes(data)
