@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import pytest
 from onnx import numpy_helper
-from tiny import transformer
+from tiny import product
 
 from tracea_graph import Options, api
 from tracea_graph.check.decide import Decision, Group, Verdict
@@ -31,7 +31,7 @@ Run = Callable[..., Report]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return transformer(tmp_path_factory.mktemp("memory"))
+    return product(tmp_path_factory.mktemp("memory") / "m.onnx", 64, 64, copies=3)
 
 
 def all_faster(counts: list[int]) -> Callable[..., Decision]:
