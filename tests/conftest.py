@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import threadpoolctl
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
@@ -19,6 +20,9 @@ from tracea_graph.hardware import profile_cpu
 # An example is not wrong because the machine was busy meanwhile.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
+# The processes that share the suite are as many as the processors: NumPy's own threads would only
+# wait for each other.
+threadpoolctl.threadpool_limits(1, user_api="blas")
 # What a seed draws must not change with whatever the package's modules have for constants and
 # which of them are loaded; and to read all of them takes every process seconds.
 if hasattr(providers, "_get_local_constants"):
