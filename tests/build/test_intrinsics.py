@@ -26,6 +26,8 @@ from tracea_graph.kernels.table import OpType
 CHAINS = [one_step(op) for op in ("relu", "neg", "abs")]
 TYPES = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]
 LEVEL = "avx2"
+PATIENT = 600.0
+"""Seconds a compiler may take: a busy machine is no failure."""
 UNITS = units((), CHAINS, (LEVEL,))
 FLAGS = (*library._FLAGS, *UNITS[0].flags)
 pytestmark = [
@@ -48,7 +50,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(env: Environment, chains: int = USES, name: str = "l.so") -> bytes:
     out = env.cache.parent / name
-    build_library(TYPES, (), CHAINS[:chains], (LEVEL,), out, environment=env)
+    some = CHAINS[:chains]
+    build_library(TYPES, (), some, (LEVEL,), out, environment=env, seconds=PATIENT)
     return out.read_bytes()
 
 
@@ -121,7 +124,7 @@ def test_the_header_is_taken_without_a_word(level: str, tmp_path: Path) -> None:
     compiler, cache = find_compiler(), ObjectCache(tmp_path / "cache")
     for place in ("made", "found"):
         folder = tmp_path / place
-        header = precompiled(compiler, cache, flags, folder, 60, make=place == "made")
+        header = precompiled(compiler, cache, flags, folder, PATIENT, make=place == "made")
         (folder / "unit.cpp").write_text(
             "#include <immintrin.h>\n__m256 twice(__m256 x) { return _mm256_add_ps(x, x); }\n"
         )
@@ -173,7 +176,7 @@ def test_one_that_does_not_fit_is_passed_over(
         data = zlib.compress(b"gpch no header")
     elif what == "of another level":
         stray = ObjectCache(tmp_path / "stray")
-        precompiled(find_compiler(env), stray, ("-mavx512f",), tmp_path / "h", 60)
+        precompiled(find_compiler(env), stray, ("-mavx512f",), tmp_path / "h", PATIENT)
         data = zlib.compress((tmp_path / "h" / "intrinsics.h.gch").read_bytes())
     ObjectCache(env.cache / "objects").put(path.name, data)
     assert build(env, 1) == plain[1]
@@ -205,9 +208,9 @@ def test_a_full_disk_means_none(env: Environment, monkeypatch: pytest.MonkeyPatc
     folder = env.cache.parent / "h"
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        assert precompiled(compiler, cache, FLAGS, folder, 60, make=False) == ()
+        assert precompiled(compiler, cache, FLAGS, folder, PATIENT, make=False) == ()
         assert not list(folder.glob("*.gch"))
-    assert precompiled(compiler, cache, FLAGS, folder, 60, make=False)
+    assert precompiled(compiler, cache, FLAGS, folder, PATIENT, make=False)
 
 
 def test_two_at_once(plain: Mapping[int, bytes], env: Environment) -> None:
@@ -221,5 +224,5 @@ def test_two_at_once(plain: Mapping[int, bytes], env: Environment) -> None:
 @pytest.mark.parametrize("identity", ["clang version 17.0.6", "Debian clang version 14.0.6"])
 def test_other_compilers_parse_the_text(identity: str, tmp_path: Path) -> None:
     compiler = Compiler(("/nowhere/c++",), identity)
-    assert precompiled(compiler, ObjectCache(tmp_path), (), tmp_path / "h", 60) == ()
+    assert precompiled(compiler, ObjectCache(tmp_path), (), tmp_path / "h", PATIENT) == ()
     assert not (tmp_path / "h").exists()
