@@ -136,6 +136,9 @@ def padded_keys(new: Masks, mask: str, number: float) -> str:
         raise Unfit("its mask is not one number for each key")
     between = (rows,) if spec.rank == 3 else ()
     shape: tuple[Extent, ...] = (batch, *between, keys)
+    for have, need in zip(spec.shape or (), shape, strict=True):
+        if have != need and (have == 1 or (isinstance(have, int) and isinstance(need, int))):
+            raise Unfit("its mask is not one number for each key")
     stem = f"{mask}.{number:g}.{keys}"
 
     def write(role: str, op: str, *operands: str, dtype: DType = DType.F32, **attrs: Attr) -> str:

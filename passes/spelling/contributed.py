@@ -41,6 +41,8 @@ def attention(s: Script) -> Script:
         raise Unfit("its cache is a buffer of its own length")
     if s.attribute("do_rotary", 0):
         raise Unfit("it turns queries and keys")
+    if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
+        raise Unfit("its mask is not one number for each key")  # MultiHeadAttention takes no other
     shape, stored = s.image(x), s.graph.weight(weight)
     if len(shape) != 3 or stored is None or stored.dtype is not DType.F32:
         raise Unfit("its weights are not float32 constants")

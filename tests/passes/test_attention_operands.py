@@ -292,6 +292,7 @@ def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
     specs |= {"y": TensorSpec(DType.F32, (B, S, H * D))}
     specs |= {"m": TensorSpec(DType.F32, (1, H, S, S))} if "m" in inputs else {}
     specs |= {"lengths": TensorSpec(DType.I32, (B,))} if "lengths" in inputs else {}
+    specs |= {"items": TensorSpec(DType.I32, (B, 1))} if "items" in inputs else {}
     return TileGraph.of_nodes([node], [x for x in inputs if x], ["y"], {}, specs, 17)
 
 
@@ -324,6 +325,10 @@ def test_multi_head_attention() -> None:
         ("MultiHeadAttention", ["q", "k", "v", "b"], "it has a bias"),
         (
             "MultiHeadAttention", ["q", "k", "v", "", "lengths"],
+            "its mask is not one number for each key",
+        ),
+        (
+            "MultiHeadAttention", ["q", "k", "v", "", "items"],
             "its mask is not one number for each key",
         ),
         ("MultiHeadAttention", ["q"], "q, k and v are packed in one tensor"),

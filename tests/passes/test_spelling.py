@@ -229,6 +229,18 @@ def test_contributed_attention_with_a_cache_or_an_order(
     assert_same(net, graph, {k: v for k, v in feeds.items() if k in net.inputs})
 
 
+@pytest.mark.parametrize("sizes", [(3,), (6,), (3, 1)])
+def test_other_masks_of_an_attention_stay(sizes: tuple[int, ...]) -> None:
+    """Lengths, ends and starts, and a mask that says nothing."""
+    net = Net()
+    mask = net.input("mask", *sizes, dtype=DType.I32)
+    y = net("Attention", net.input("x", 3, 5, 8), net.weight(8, 24), net.weight(24), mask,
+            num_heads=2, domain=MS)  # fmt: skip
+    net.graph(y)
+    trace = schedule_only(loaded(net, y), SpellOut())
+    assert reasons(trace, "spell-out") == {"its mask is not one number for each key"}
+
+
 def test_the_sizes_of_an_attention_s_projections_may_differ() -> None:
     net = Net()
     x = net.input("x", 2, 5, 8)
