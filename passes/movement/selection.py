@@ -219,8 +219,8 @@ def _other_axis(graph: TileGraph, region: Region, axis: int) -> Places | None:
 
 BY_ELEMENT = frozenset(
     ("Abs", "Add", "And", "Cast", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Gelu", "Greater",
-     "GreaterOrEqual", "Less", "LessOrEqual", "Log", "Max", "Min", "Mul", "Neg", "Not", "Or",
-     "Pow", "Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Sum", "Tanh",
+     "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mul", "Neg", "Not",
+     "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Sum", "Tanh",
      "Where")
 )  # fmt: skip
 NORMS = frozenset(

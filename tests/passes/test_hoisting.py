@@ -77,6 +77,10 @@ CASES: dict[str, tuple[Write, set[str]]] = {
     "a norm": (layer_norm, {"LayerNormalization"}),
     "a norm written out": (written_out_norm, {"Div", "ReduceMean"}),
     "softmax": (lambda n, x: n("Softmax", x, axis=-1), {"Softmax"}),
+    "a guard against NaN": (
+        lambda n, x: n("Where", n("IsNaN", n("Softmax", x, axis=-1)), 0.0, n("Relu", x)),
+        {"Where", "IsNaN", "Softmax", "Relu"},
+    ),
     "concatenated columns": (
         lambda n, x: n("Concat", n("Relu", x), n("MatMul", x, n.weight(16, 3)), axis=-1),
         {"Concat", "Relu", "MatMul"},
