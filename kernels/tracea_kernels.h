@@ -34,8 +34,9 @@ typedef struct {
   int32_t nv;          // 1 .. the level's gemm_nv, in pairs pairs_nv
   int32_t last;        // columns of the last panel, 1 .. 16; only those are stored
   int32_t b_exact;     // 1: B may not be read past column `last` (plain weights)
-  const char* prefetch;        // null, or the first cache line wanted next
-  int32_t prefetch_lines;      // lines to prefetch, spread over the k loop
+  const char* prefetch;        // the first cache line wanted next
+  const char* look_up;         // the first page of 4096 bytes wanted after those lines
+  int32_t prefetch_lines, look_up_pages;  // how many of both to ask for, spread over the k loop
   int32_t* state;              // what the kernel set up for this task; 0 before its first tile
   const float* row_scale;      // of gemm_int16: mr values, and
   const float* column_scale;   // 16 * nv values, of what is added to init

@@ -24,7 +24,7 @@ from tracea_graph.passes.convolution import (
 )
 from tracea_graph.passes.convolution.bf16 import ConvInBf16
 from tracea_graph.passes.convolution.int16 import ConvInInt16
-from tracea_graph.passes.movement import embedding, hoisting, movement, sharing
+from tracea_graph.passes.movement import embedding, hoisting, movement, picking, sharing
 from tracea_graph.passes.pointwise import (
     channel_norms,
     channels_last,
@@ -73,7 +73,7 @@ UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
 _SPELL = Phase("spell", (spelling.SpellOut(),))
 """What is several operators in one is written out, for the rules to see."""
 
-_SELECT = Phase("select", (hoisting.SelectFirst(),))
+_SELECT = Phase("select", (hoisting.SelectFirst(), picking.PickRows()))
 """Before anything is recognised: what is computed for nobody is nothing to be fast at."""
 
 _RECOGNISE = Phase(

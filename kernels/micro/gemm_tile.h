@@ -2,21 +2,35 @@
 // Steps of k between two looks at the prefetch queue; with four, gcc runs out of registers.
 enum { CHUNK = 2 };
 
-// Lines wanted next, requested at an even pace over the k loop.
-struct Prefetch {
+// Lines STEP bytes apart, requested at an even pace over the k loop.
+template <int STEP, int LOCALITY>
+struct Requests {
   const char* line;
   int64_t due, rate;  // in 1/65536 lines per chunk
+
+  INLINE_MEMBER void advance() {
+    for (due += rate; due >= 65536; due -= 65536, line += STEP)
+      __builtin_prefetch(line, 0, LOCALITY);
+  }
+};
+
+// Lines wanted next, and one of each page of those wanted after them.  Where a page is has to be
+// looked up: between multiplications that costs nothing, between tiles the processor waits for it.
+struct Prefetch {
+  Requests<64, 2> lines;
+  Requests<4096, 3> pages;
 };
 
 INLINE Prefetch plan_prefetch(const tracea_gemm_tile* t, int64_t chunk) {
   const int64_t chunks = t->k / chunk;
-  if (!t->prefetch || chunks == 0) return {nullptr, 0, 0};
-  return {t->prefetch, 32768, ((int64_t)t->prefetch_lines << 16) / chunks};
+  if (chunks == 0) return {};
+  return {{t->prefetch, 32768, ((int64_t)t->prefetch_lines << 16) / chunks},
+          {t->look_up, 32768, ((int64_t)t->look_up_pages << 16) / chunks}};
 }
 
 INLINE void advance(Prefetch& p) {
-  for (p.due += p.rate; p.due >= 65536; p.due -= 65536, p.line += 64)
-    __builtin_prefetch(p.line, 0, 2);
+  p.lines.advance();
+  p.pages.advance();
 }
 
 // A step of k in float32.

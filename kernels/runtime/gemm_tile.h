@@ -131,29 +131,23 @@ inline void finish(const GemmJob& job, const Item& item, const GemmTile& at, con
 
 inline bool in_place(const GemmJob& job) { return !job.chain && job.parts == 1; }
 
-// What the kernels are to prefetch during one column: `segments` runs of cache lines, of each
-// `share` by a row block.
+// What the kernels are to prefetch during one column: `segments` runs of cache lines.
 struct Wanted {
   const float* from;
-  int64_t lines, segments, stride, share;
+  int64_t lines, segments, stride;
 };
 
-// The share of row block `b` of `blocks`.
-inline void request(tracea_gemm_tile& tile, const Wanted& wanted, int64_t b, int64_t blocks) {
-  tile.prefetch_lines = 0;
-  tile.prefetch = nullptr;
-  if (!wanted.from) return;
-  int64_t s = 0, first = 0, share = wanted.share;
-  if (wanted.segments > 1) {
-    s = b * wanted.segments / blocks;
-    first = ceil_div(s * blocks, wanted.segments);
-    const int64_t last = ceil_div((s + 1) * blocks, wanted.segments);
-    share = ceil_div(wanted.lines, most(last - first, 1));
-  }
-  const int64_t at = (b - first) * share;
-  tile.prefetch_lines = static_cast<int32_t>(most(0, least(share, wanted.lines - at)));
-  if (tile.prefetch_lines)
-    tile.prefetch = reinterpret_cast<const char*>(wanted.from + s * wanted.stride) + at * kAlign;
+// The share of row block `b` of `blocks`: pieces of so many bytes, of one segment.
+inline int32_t share_of(const Wanted& wanted, int64_t piece, int64_t b, int64_t blocks,
+                        const char** first) {
+  if (!wanted.from) return 0;
+  const int64_t s = wanted.segments > 1 ? b * wanted.segments / blocks : 0;
+  const int64_t begin = s ? ceil_div(s * blocks, wanted.segments) : 0;
+  const int64_t end = wanted.segments > 1 ? ceil_div((s + 1) * blocks, wanted.segments) : blocks;
+  const int64_t pieces = ceil_div(wanted.lines * kAlign, piece), all = most(end - begin, 1);
+  const int64_t from = pieces * (b - begin) / all, to = pieces * (b - begin + 1) / all;
+  *first = reinterpret_cast<const char*>(wanted.from + s * wanted.stride) + from * piece;
+  return static_cast<int32_t>(to - from);
 }
 
 // Rows [row, end) and register-tile columns [first, last) of one product.
@@ -181,7 +175,7 @@ inline Wanted column_after(const GemmJob& job, bool calls, int64_t i) {
   const int64_t p = (calls || !columns ? 0 : next.panels * (columns / 2) / columns) + i * job.nv;
   const int64_t count = most(0, least(job.nv, next.panels - p));
   if (count == 0) return {};
-  return {next.from + p * next.lines * TRACEA_PANEL, least(count * next.lines, kAheadLines), 1, 0, 0};
+  return {next.from + p * next.lines * TRACEA_PANEL, least(count * next.lines, kAheadLines), 1, 0};
 }
 
 // Column `i`, which is `ahead` columns behind the one at hand, or what this thread multiplies by
@@ -195,7 +189,7 @@ inline Wanted column_or_next(const GemmJob& job, const Part& part, int64_t i, in
   if (i >= end && over) return column_after(job, calls, i - end);
   i %= job.columns;  // past the last one: other rows by the same weights
   const int64_t panels = first_panel(job, i + 1) - first_panel(job, i);
-  return {panels_at(job, part, i, 0), panels * job.k, 1, 0, 0};
+  return {panels_at(job, part, i, 0), panels * job.k, 1, 0};
 }
 
 // The column `ahead` columns after `i` in the order of the task, or of the next tasks: the lines
@@ -209,24 +203,14 @@ inline Wanted panels_ahead(const GemmJob& job, const Part& part, int64_t i, int6
     if (i >= job.columns) return {};
     const int64_t n0 = first_panel(job, i) * TRACEA_PANEL;
     const int64_t n1 = least(job.n, first_panel(job, i + 1) * TRACEA_PANEL);
-    return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0, 0};
+    return {part.item.w + n0 * job.k, (n1 - n0) * job.k / TRACEA_PANEL, 1, 0};
   }
   if (job.k_blocks == 1) return column_or_next(job, part, i + ahead, ahead);
   for (; ahead > 0; --ahead)
     if (++i == part.last) i = part.first, ++block;
   if (i >= job.columns || block >= job.k_blocks) return {};
   const int64_t panels = first_panel(job, i + 1) - first_panel(job, i), k0 = block * job.k_block;
-  return {panels_at(job, part, i, k0), least(job.k_block, job.k - k0), panels, job.w_panel, 0};
-}
-
-// Asks for one line of every page that will be prefetched a column later.  Where that is in memory
-// is then known: prefetches that had to look it up would wait in line, and the loads behind them.
-// (gcc 12 drops calls of functions that only prefetch: they seem to have no effect.)
-__attribute__((always_inline)) inline void look_up(const Wanted& later, int64_t b, int64_t blocks) {
-  const int64_t pages = ceil_div(later.lines * kAlign, kPage), all = later.segments * pages;
-  for (int64_t i = all * b / blocks; i < all * (b + 1) / blocks; ++i)
-    __builtin_prefetch(reinterpret_cast<const char*>(later.from + i / pages * later.stride) +
-                           i % pages * kPage, 0, 3);
+  return {panels_at(job, part, i, k0), least(job.k_block, job.k - k0), panels, job.w_panel};
 }
 
 // One register-tile column over the rows of the part and one block of k.
@@ -238,7 +222,8 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   const bool begins = block == 0, ends = block + 1 == job.k_blocks;
   Wanted wanted = {};
   if (job.prefetch) wanted = panels_ahead(job, part, i, block, 1);
-  if (wanted.from) wanted.share = ceil_div(wanted.lines, blocks);
+  // Of what will be prefetched a column later, one line of every page.  Where that is in memory is
+  // then known: prefetches that had to look it up would wait in line, and the loads behind them.
   const Wanted later = panels_ahead(job, part, i, block, job.prefetch ? 2 : 1);
   float* y = reinterpret_cast<float*>(part.item.result[0]);
   const int64_t y_row = job.results[0].strides[job.outer];
@@ -265,8 +250,8 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   for (int64_t b = 0; b < blocks; ++b) {
     tile.mr = static_cast<int32_t>(each + (b < longer));
     tile.a = part.item.x + row * job.x_row + k0 * job.x_step;
-    request(tile, wanted, b, blocks);
-    look_up(later, b, blocks);
+    tile.prefetch_lines = share_of(wanted, kAlign, b, blocks, &tile.prefetch);
+    tile.look_up_pages = share_of(later, kPage, b, blocks, &tile.look_up);
     float* sum = sums + (row - part.row) * ld;
     tile.init = !begins ? sum : job.bias ? job.bias->f32() + n0 : nullptr;
     tile.init_stride = begins ? 0 : ld;

@@ -15,7 +15,7 @@ from tracea_graph.passes.attention.walk import Unfit
 from tracea_graph.passes.regions import is_f32
 from tracea_graph.ttg import Region
 
-__all__ = ["cached", "valid_keys"]
+__all__ = ["cached", "padded_keys", "valid_keys"]
 
 
 def cached(new: Masks, value: str, heads: int, past: str, present: str) -> Operand:
@@ -120,3 +120,39 @@ def valid_keys(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
     place = write("place", "Add", first, down, shape=(batch, 1, rows, 1))
     full = (batch, 1, rows, keys)
     return write("seen", "LessOrEqual", key, place, shape=full, dtype=DType.BOOL)
+
+
+# ---- which keys are padding --------------------------------------------------------------
+
+
+def padded_keys(new: Masks, mask: str, number: float) -> str:
+    """What a mask of keys, ``[B,T]`` or ``[B,S,T]``, adds to the scores.
+
+    That is ``number`` where it is not above 0.  Layers share it.  Its sizes are those the operator
+    takes, whatever their names.  Raises Unfit for another rank.
+    """
+    spec, (batch, _, rows, keys) = new.graph.spec(mask), new.full
+    if spec.rank not in (2, 3) or spec.dtype is None:
+        raise Unfit("its mask is not one number for each key")
+    between = (rows,) if spec.rank == 3 else ()
+    shape: tuple[Extent, ...] = (batch, *between, keys)
+    for have, need in zip(spec.shape or (), shape, strict=True):
+        if have != need and (have == 1 or (isinstance(have, int) and isinstance(need, int))):
+            raise Unfit("its mask is not one number for each key")
+    stem = f"{mask}.{number:g}.{keys}"
+
+    def write(role: str, op: str, *operands: str, dtype: DType = DType.F32, **attrs: Attr) -> str:
+        name = f"{stem}.{role}"
+        node = Node(op, operands, (name,), attrs)
+        new.shared.append(Region(f"padding:{name}", op, operands, (name,), (node,)))
+        new.specs[name] = TensorSpec(dtype, shape)
+        return name
+
+    known = write("known", "Cast", mask, to=DType.F32.onnx)
+    kept = write("kept", "Greater", known, new.constant(0.0), dtype=DType.BOOL)
+    added = write("added", "Where", kept, new.constant(0.0), new.constant(number))
+    axes = (1,) if between else (1, 2)
+    shape = (batch, *(1 for _ in axes), *between, keys)
+    if new.graph.opset < 13:
+        return write("padding", "Unsqueeze", added, axes=axes)
+    return write("padding", "Unsqueeze", added, new.numbers(*axes))

@@ -7,6 +7,7 @@ Item b of a batch holds ``seqlens_k[b] + 1`` rows once its S new ones are there,
     place[b] = 0 if total_sequence_length = S (a first prompt) else seqlens_k[b] + 1 − S
     query i sees keys up to place[b] + i, the last ``local_window_size`` of them
     cos and sin are read at position place[b] + i; of a first prompt at ids[0, 0] + i if it has ids
+    with a bias of scores, what it sees is −inf in the mask that the bias becomes
 
 The cache is as long as the past one, or ``total_sequence_length`` if that is more.  What it holds
 behind an item's last row nobody reads (ONNX Runtime writes zeros there, and so do we); outputs of
@@ -43,7 +44,7 @@ _INPUTS = (
     "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
     "q_norm_weight", "k_norm_weight",
 )  # fmt: skip
-_UNMODELLED = _INPUTS[10:]
+_UNMODELLED = _INPUTS[11:]
 _OFF = ("smooth_softmax", "sliding_window_cache", "qk_output", "kv_cache_bit_width")
 _MAX_HEAD = 256
 """The widest head kernels take."""
@@ -93,14 +94,17 @@ def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
         cache.append(write(append, reads, present or f"{node.results[0]}_present_{name}"))
     q = qkv[0]
     window = int(number(node, "local_window_size", -1))
+    bias = operands[10]
     attend = AttentionParams(
         q.count, size, size, number(node, "scale") or 1 / sqrt(size),
+        "add" if bias else "none",
         offsets=(q.offset, 0, 0), widths=(q.width, 0, 0),
         kv_heads=qkv[1].count if qkv[1].count != q.count else 0,
-        layouts=("rows", "heads", "heads", "rows"), causal="placed",
+        layouts=("rows", "heads", "heads", "rows"), causal="none" if bias else "placed",
         softcap=number(node, "softcap"), window=max(window, 0),
     )  # fmt: skip
-    write(attend, (q.value, *cache, places.first()), node.results[0])
+    last = places.bias(bias, q.count) if bias else places.first()
+    write(attend, (q.value, *cache, last), node.results[0])
     return Proposal(
         rule, (node,), tuple(regions[::-1]), {**places.specs, **specs}, places.weights,
         shared=tuple(places.regions),
@@ -129,9 +133,11 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
     window = attribute(node, "local_window_size", -1)
     if not isinstance(window, int) or window == 0 or window < -1:
         raise Unfit(f"its window of {window} keys is none")
+    if window > 0 and operands[10]:
+        raise Unfit("it has a window beside a bias of scores")
     if attribute(node, "do_rotary", 0) and not all(operands[7:9]):
         raise Unfit("it rotates without tables")
-    if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9]) if v)):
+    if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9], operands[10]) if v)):
         raise Unfit("its operands are not float32")
     if graph.opset < _RANGE:
         raise Unfit(f"its body compares positions with Range, which came with opset {_RANGE}")

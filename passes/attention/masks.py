@@ -216,10 +216,11 @@ class Masks:
         if drop.causal != "none":
             raise Unfit("causality and another condition are masked as one beside a second mask")
         keep = self._joined("And", drop.kept, DType.BOOL)
-        operands = (keep, self._number(0.0), self._number(drop.fill))
+        operands = (keep, self.constant(0.0), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
 
-    def _number(self, number: float) -> str:
+    def constant(self, number: float) -> str:
+        """A float32 scalar."""
         name = f"mask_fill_{number:g}"
         self.weights[name] = Weight(name, DType.F32, (), lambda: np.asarray(number, np.float32))
         self.specs[name] = self.weights[name].spec

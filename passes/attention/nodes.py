@@ -1,7 +1,7 @@
 """Attention that is one operator already.
 
     Attention-23 (3-D or 4-D, masks, is_causal, softcap, past and present)   -> FusedAttention
-    com.microsoft MultiHeadAttention (scores' bias, order, past and present)  -> FusedAttention
+    com.microsoft MultiHeadAttention (masks, order, past and present)        -> FusedAttention
     com.microsoft GroupQueryAttention                                        -> see grouped
 
 Past keys and values are joined by a Concat that stays, since the graph needs its result
@@ -17,7 +17,7 @@ from math import inf, sqrt
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.attention import attention_params, attention_proposal
-from tracea_graph.passes.attention.caches import cached, valid_keys
+from tracea_graph.passes.attention.caches import cached, padded_keys, valid_keys
 from tracea_graph.passes.attention.grouped import GROUP_QUERY, group_query
 from tracea_graph.passes.attention.masks import Masks, Term
 from tracea_graph.passes.attention.operands import Operand, heads_behind, rows_of
@@ -38,7 +38,9 @@ _MULTI_HEAD_INPUTS = (
     "query", "key", "value", "bias", "key_padding_mask", "attention_bias", "past_key",
     "past_value", "past_sequence_length", "cache_indirection",
 )  # fmt: skip
-_MULTI_HEAD_UNMODELLED = (*_MULTI_HEAD_INPUTS[3:5], *_MULTI_HEAD_INPUTS[8:])
+_MULTI_HEAD_UNMODELLED = (_MULTI_HEAD_INPUTS[3], *_MULTI_HEAD_INPUTS[8:])
+_FILTER = -10000.0
+"""What its mask of keys adds to scores of padding, unless an attribute says."""
 
 
 class LiftAttention:
@@ -108,6 +110,9 @@ class LiftAttention:
             if not past[0] and not where_equal(q.length, k.length):
                 raise Unfit("it keeps an order between sequences of different lengths")
             masks.order("bottom")
+        if inputs[4]:
+            lowered = number(node, "mask_filter_value", _FILTER)
+            masks.take(Term(padded_keys(masks, inputs[4], lowered)))
         if inputs[5]:
             masks.take(Term(inputs[5]))
         ends = [Tail("rows", node.results[0], ())]

@@ -61,6 +61,41 @@ class Places:
             dtype=DType.BOOL, value=np.zeros(1, bool),
         )  # fmt: skip
 
+    def bias(self, value: str, heads: int) -> str:
+        """What is added to scores, ``[B,1 or H,S,P]``: ``value``, −inf where a key is not seen.
+
+        ``value`` is ``[1 or B,1 or H,S,T]``, T keys in all; caches of P may be longer.
+        """
+        shape = self.graph.spec(value).shape
+        if shape is None or len(shape) != 4 or shape[1] not in (1, heads):
+            raise Unfit("its bias is not one of its heads")
+        slots = self.slots()
+        (room,) = self.specs[slots].shape or ("",)
+        stem, row = slots.removeprefix(f"{self._stem}."), (self.batch, 1, self.rows, 1)
+        size = self._write(f"size.{stem}", "Shape", slots, shape=(1,))
+        key = self._counted(f"keys.{stem}", size, room)
+        step = self._write("step", "Reshape", self._steps(), self._numbers((-1, 1)),
+                           shape=(self.rows, 1))  # fmt: skip
+        apart = self._numbers((-1, 1, 1, 1))
+        first = self._write("apart", "Reshape", self.first(), apart, shape=(self.batch, 1, 1, 1))
+        last = self._write("last", "Add", first, step, shape=row)
+        every = (*row[:3], room)
+        later = self._write(f"later.{stem}", "Greater", key, last, shape=every, dtype=DType.BOOL)
+        self.weights["minus_infinity"] = Weight(
+            "minus_infinity", DType.F32, (), lambda: np.array(-np.inf, np.float32)
+        )
+        full = (self.batch, shape[1], self.rows, room)
+        padded = value
+        if not where_equal(shape[3], room):
+            keys = self._size(shape[3], value, 3)
+            more = self._write(f"more.{stem}.{value}", "Sub", size, keys, shape=(1,))
+            pads = self._write(f"pads.{stem}.{value}", "Concat", self._numbers((0,) * 7), more,
+                               shape=(8,), axis=0)  # fmt: skip
+            padded = self._write(f"padded.{stem}.{value}", "Pad", value, pads,
+                                 shape=(*shape[:3], room), dtype=DType.F32)  # fmt: skip
+        return self._write(f"bias.{stem}.{value}", "Where", later, "minus_infinity", padded,
+                           shape=full, dtype=DType.F32)  # fmt: skip
+
     def tables(self) -> tuple[str, str]:
         """The rows of cos and sin at every new position, ``[B,S,R]``."""
         ids, given = self._ids(), self.operands[9]
@@ -75,9 +110,7 @@ class Places:
 
     def _ids(self) -> str:
         """int64 ``[B,S]``: the position of every new row."""
-        count = self._write("count", "Reshape", self._rows(), self._numbers(()), shape=())
-        zero, one = self._numbers(0), self._numbers(1)
-        steps = self._write("steps", "Range", zero, count, one, shape=(self.rows,))
+        steps = self._steps()
         given, every = self.operands[9], (self.batch, self.rows)
         if not given:
             column = (self._numbers((-1, 1)),)
@@ -91,6 +124,15 @@ class Places:
         start = self._write(f"start.{given}", "Gather", flat, self._number(0), shape=(1,), axis=0)
         ahead = self._write(f"ahead.{given}", "Add", start, steps, shape=(self.rows,))
         return self._write(f"ids.{given}", "Where", self._prompt(), ahead, given, shape=every)
+
+    def _steps(self) -> str:
+        return self._counted("steps", self._rows(), self.rows)
+
+    def _counted(self, role: str, size: str, extent: Extent) -> str:
+        """int64 ``0, 1, …``, as many as ``size``."""
+        count = self._write(f"{role}.count", "Reshape", size, self._numbers(()), shape=())
+        zero, one = self._numbers(0), self._numbers(1)
+        return self._write(role, "Range", zero, count, one, shape=(extent,))
 
     # ---- lengths -----------------------------------------------------------------------
 

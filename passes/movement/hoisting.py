@@ -47,8 +47,11 @@ class SelectFirst:
         source = graph.producer(value) if value else None
         if found is None or source is None:
             return
-        readers = {u.region.id: u.region for u in graph.uses(value)}
-        site = _Site(graph, found[0], value, source, tuple(readers.values()))
+        readers = {u.region.id: u.region for u in graph.uses(value)}.values()
+        readings = {r.results[0]: read_selection(graph, r) for r in readers}
+        kept = (name for name, read in readings.items() if read and read[1])
+        result = next(kept, f"{value}_{found[0].name}")
+        site = _Site(graph, found[0], value, source, tuple(readers), readings, result)
         old = site.rows_apart() or site.flattened() or site.part()
         if old is None:
             return
@@ -64,13 +67,18 @@ class SelectFirst:
 
 @dataclass
 class _Site:
-    """An operator and what selects from its result, written anew the other way round."""
+    """An operator and what selects from its result, written anew the other way round.
+
+    ``readings`` are what its readers select, by their results; ``result`` takes their place.
+    """
 
     graph: TileGraph
     chosen: Selection
     value: str
     source: Region
     readers: tuple[Region, ...]
+    readings: Mapping[str, tuple[Selection, bool] | None]
+    result: str
     new: list[Region] = field(default_factory=list)
     shared: list[Region] = field(default_factory=list)
     specs: dict[str, TensorSpec] = field(default_factory=dict)
@@ -79,8 +87,7 @@ class _Site:
     def obstacle(self) -> str | None:
         """Why all of the value is needed."""
         value = self.value
-        found = [read_selection(self.graph, r) for r in self.readers]
-        same = all(f is not None and f[0] == self.chosen for f in found)
+        same = all(f is not None and f[0] == self.chosen for f in self.readings.values())
         if self.graph.is_output(value):
             return f"{value!r} is an output"
         operands = [u.operand for u in self.graph.uses(value)]
@@ -107,7 +114,7 @@ class _Site:
         ]
         node = source.node
         attrs = {k: v for k, v in node.attrs.items() if k != "allowzero"}
-        self.append(node.op, operands, self.result, node.name, attrs)
+        self.append(node.op, operands, self.result, attrs, node.name)
         return (source,)
 
     def flattened(self) -> tuple[Region, ...] | None:
@@ -121,15 +128,15 @@ class _Site:
         target = spelled((count, part[-1]), part)
         if target is None:
             return None
-        node, name = found.product.node, self.source.node.name
+        node = found.product.node
         flat, product = (f"{v}_{chosen.name}" for v in (node.inputs[0], node.outputs[0]))
         self.specs[flat] = TensorSpec(DType.F32, (count, found.width))
         self.specs[product] = TensorSpec(DType.F32, (count, part[-1]))
         rows = self.selected(found.x, chosen)
-        self.append("Reshape", (rows, self.ints((-1, found.width))), flat, name)
+        self.append("Reshape", (rows, self.ints((-1, found.width))), flat)
         inputs = (flat, *found.product.operands[1:])
-        self.append(node.op, inputs, product, node.name, node.attrs)
-        self.append("Reshape", (product, self.ints(target)), self.result, name)
+        self.append(node.op, inputs, product, node.attrs, node.name)
+        self.append("Reshape", (product, self.ints(target)), self.result)
         gone = [found.product]
         if only_read_by(graph, found.product.operands[0], found.product):
             gone.append(found.flat)
@@ -146,42 +153,32 @@ class _Site:
             return None
         rows = self.selected(self.source.operands[0], chosen)
         inputs = (rows, *(self.ints((i,)) for i in (start, end, axis)))
-        self.append("Slice", inputs, self.result, self.source.node.name)
+        self.append("Slice", inputs, self.result)
         return ()
-
-    @property
-    def result(self) -> str:
-        """The value that takes the place of the selections."""
-        for reader in self.readers:
-            found = read_selection(self.graph, reader)
-            if found and found[1]:
-                return reader.results[0]
-        return f"{self.value}_{self.chosen.name}"
 
     def hand_out(self) -> None:
         """Selections that were the same under other names, or without the axis."""
-        result, name = self.result, self.source.node.name
+        result = self.result
         self.specs[result] = self.chosen.spec(self.graph.spec(self.value))
-        for reader in self.readers:
-            found = read_selection(self.graph, reader)
-            if reader.results[0] == result or found is None:
+        for other, found in self.readings.items():
+            if other == result or found is None:
                 continue
             if found[1]:
-                self.append("Identity", (result,), reader.results[0], name)
+                self.append("Identity", (result,), other)
             elif self.graph.opset < 13:
-                axes = {"axes": (self.chosen.axis,)}
-                self.append("Squeeze", (result,), reader.results[0], name, axes)
+                self.append("Squeeze", (result,), other, {"axes": (self.chosen.axis,)})
             else:
                 axis = self.ints((self.chosen.axis,))
-                self.append("Squeeze", (result, axis), reader.results[0], name)
+                self.append("Squeeze", (result, axis), other)
 
     # ---- what is selected --------------------------------------------------------------
 
     def selected(self, value: str, chosen: Selection) -> str:
         """Some places of an operand: selected already, of a constant, or selected now."""
         for use in self.graph.uses(value):
-            found = read_selection(self.graph, use.region) if use.operand == 0 else None
-            if found == (chosen, True) and use.region not in self.readers:
+            if use.operand or use.region.op != chosen.op or use.region in self.readers:
+                continue
+            if read_selection(self.graph, use.region) == (chosen, True):
                 return use.region.results[0]
         name = f"{value}_{chosen.name}"
         if (weight := self.graph.weight(value)) is not None:
@@ -189,7 +186,7 @@ class _Site:
             return name
         inputs = (value, *self._where(chosen))
         attrs = {"axis": chosen.axis} if chosen.op == "Gather" else {}
-        self.shared.append(_region(chosen.op, inputs, name, self.source.node.name, attrs))
+        self.shared.append(_region(chosen.op, inputs, name, attrs))
         self.specs[name] = chosen.spec(self.graph.spec(value))
         return name
 
@@ -209,10 +206,11 @@ class _Site:
         return name
 
     def append(
-        self, op: str, inputs: Sequence[str], result: str, name: str,
-        attrs: Mapping[str, Attr] = NO_ATTRIBUTES,
+        self, op: str, inputs: Sequence[str], result: str,
+        attrs: Mapping[str, Attr] = NO_ATTRIBUTES, name: str = "",
     ) -> None:  # fmt: skip
-        self.new.append(_region(op, inputs, result, name, attrs))
+        """A node; what was not there before has no name, for two of one name are no model."""
+        self.new.append(_region(op, inputs, result, attrs, name))
 
 
 @dataclass(frozen=True)
@@ -265,7 +263,7 @@ def _part(weight: Weight, name: str, chosen: Selection) -> Weight:
 
 
 def _region(
-    op: str, inputs: Sequence[str], result: str, name: str, attrs: Mapping[str, Attr]
+    op: str, inputs: Sequence[str], result: str, attrs: Mapping[str, Attr], name: str = ""
 ) -> Region:
     node = Node(op, tuple(inputs), (result,), attrs, "", name)
     return Region(f"select-first:{result}", op, node.inputs, node.outputs, (node,))

@@ -17,7 +17,9 @@ from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Places", "Selection", "operand_axes", "read_selection", "spelled"]
+__all__ = [
+    "BY_ROW", "NORMS", "Places", "Selection", "operand_axes", "read_selection", "spelled",
+]  # fmt: skip
 
 Shape = tuple[Extent, ...]
 Places = tuple[int | None, ...]
@@ -215,20 +217,23 @@ def _other_axis(graph: TileGraph, region: Region, axis: int) -> Places | None:
     return None if same else (axis,) * len(region.operands)
 
 
+BY_ELEMENT = frozenset(
+    ("Abs", "Add", "And", "Cast", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Gelu", "Greater",
+     "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mul", "Neg", "Not",
+     "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Sum", "Tanh",
+     "Where")
+)  # fmt: skip
+NORMS = frozenset(
+    ("LayerNormalization", "LogSoftmax", "RMSNormalization", "SimplifiedLayerNormalization",
+     "Softmax")
+)  # fmt: skip
+BY_ROW = BY_ELEMENT | NORMS | {"MatMul"}
+"""Operators that compute rows of the last axis as they lie, however many."""
+
 _READERS: Mapping[str, Callable[[TileGraph, Region, int], Places | None]] = MappingProxyType(
     {
-        **dict.fromkeys(
-            ("Abs", "Add", "And", "Cast", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Gelu",
-             "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log", "Max", "Min", "Mul", "Neg",
-             "Not", "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt",
-             "Sub", "Sum", "Tanh", "Where"),
-            _by_element,
-        ),
-        **dict.fromkeys(
-            ("LayerNormalization", "LogSoftmax", "RMSNormalization",
-             "SimplifiedLayerNormalization", "Softmax"),
-            _rows,
-        ),
+        **dict.fromkeys(BY_ELEMENT, _by_element),
+        **dict.fromkeys(NORMS, _rows),
         **dict.fromkeys(
             ("ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduce
         ),

@@ -1,54 +1,48 @@
-"""Attention as ONNX Runtime's contributed operators have it, written out.
+"""Attention as ONNX Runtime's contributed operators have it, without what lies before it.
 
 MultiHeadAttention with a bias               -> three Adds before it
-MultiHeadAttention with a mask of keys       -> the same, then products and a Softmax
-Attention with a projection of its own       -> three products before that
+Attention with a projection of its own       -> three products before a MultiHeadAttention
+Attention whose cache is one tensor          -> its keys and values apart, and joined again
 
-A mask of keys [batch, keys] adds ``mask_filter_value`` (-10000) where it is not above 0.  Source:
-ONNX Runtime's documentation of its contributed operators, and its CPU kernels.
+Source: ONNX Runtime's documentation of its contributed operators, and its CPU kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import sqrt
+from collections.abc import Mapping, Sequence
 
-from tracea_graph.ir import DType, Node, TensorSpec
+import numpy as np
+
+from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
 from tracea_graph.passes.spelling.script import Script, Unfit
 
 __all__ = ["attention", "multi_head"]
 
-_FILTER = -10000.0
+_MULTI_HEAD = "com.microsoft::MultiHeadAttention"
+_KEPT = ("num_heads", "scale", "mask_filter_value", "unidirectional")
+"""Attributes that both operators have."""
 
 
 def multi_head(s: Script) -> Script:
-    """The operator without its bias; without the operator where it has a mask of keys."""
-    *qkv, bias, mask, added = s.operands[:6]
-    if not bias and not mask:
+    """The operator without its bias."""
+    *qkv, bias = s.operands[:4]
+    if not bias:
         raise Unfit("")
-    cached = len(s.region.writes) > 1 or any(s.operands[6:]) or s.attribute("unidirectional", 0)
-    if mask and cached:
-        raise Unfit("it keeps a cache or an order beside a mask of keys")
     if not all(qkv) or any(len(s.image(v)) != 3 for v in qkv):
         raise Unfit("q, k and v are packed in one tensor")
-    moved = _biased(s, qkv, bias) if bias else qkv
-    if mask:
-        return _written_out(s, moved, (_added(s, mask), *filter(None, (added,))))
-    node, result = s.region.node, s.region.results[0]
-    inputs = (*moved, "", *s.region.operands[4:])
-    s.nodes.append(Node(node.op, inputs, s.region.results, node.attrs, node.domain, node.name))
-    s.specs[result] = s.spec(result)
-    return s
+    inputs = (*_biased(s, qkv, bias), "", *s.region.operands[4:])
+    return _multi_head(s, inputs, s.region.results, s.region.node.attrs)
 
 
 def attention(s: Script) -> Script:
     """Its projections as products of their own."""
     x, weight, bias, mask, past, added = s.operands[:6]
-    s.unread(1)
-    if past or any(s.operands[6:]) or s.attribute("unidirectional", 0):
-        raise Unfit("it keeps a cache or an order")
+    if any(s.operands[6:]):
+        raise Unfit("its cache is a buffer of its own length")
     if s.attribute("do_rotary", 0):
         raise Unfit("it turns queries and keys")
+    if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
+        raise Unfit("its mask is not one number for each key")  # MultiHeadAttention takes no other
     shape, stored = s.image(x), s.graph.weight(weight)
     if len(shape) != 3 or stored is None or stored.dtype is not DType.F32:
         raise Unfit("its weights are not float32 constants")
@@ -56,6 +50,8 @@ def attention(s: Script) -> Script:
     sizes = s.attribute("qkv_hidden_sizes", None) or (wide // 3,) * 3
     if sum(sizes) != wide or shape[-1] != depth:
         raise Unfit("its weights are not as wide as q, k and v")
+    if past and sizes[1] != sizes[2]:
+        raise Unfit("its cache is not one tensor of keys and values")
     moved, start = [], 0
     for size in sizes:
         part = s.columns(stored, start, start + size)
@@ -64,8 +60,54 @@ def attention(s: Script) -> Script:
         start += size
     if bias:
         moved = _biased(s, moved, bias)
-    masks = (*((_added(s, mask),) if mask else ()), *filter(None, (added,)))
-    return _written_out(s, moved, masks)
+    pasts, results = _cache_apart(s, past, *shape[:2], sizes[1])
+    inputs = (*moved, "", mask, added, *pasts)
+    attrs = {k: v for k, v in s.region.node.attrs.items() if k in _KEPT}
+    return _multi_head(s, inputs, results, attrs)
+
+
+def _multi_head(
+    s: Script, inputs: Sequence[str], results: Sequence[str], attrs: Mapping[str, Attr]
+) -> Script:
+    """Ends with the operator."""
+    while not inputs[-1]:
+        inputs = inputs[:-1]
+    domain, op = _MULTI_HEAD.split("::")
+    name, result = s.region.node.name, s.region.results[0]
+    s.nodes.append(Node(op, tuple(inputs), tuple(results), attrs, domain, name))
+    s.specs[result] = s.spec(result)
+    return s
+
+
+def _cache_apart(
+    s: Script, past: str, batch: Extent, rows: Extent, width: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Past keys and values of ``[2,B,H,P,D]``, and the operator's results: new ones are joined."""
+    result, present = (*s.region.results, "")[:2]
+    heads = int(s.attribute("num_heads", 0))
+    if heads < 1 or width % heads:
+        raise Unfit("the number of heads does not divide q, k and v")
+    pasts: tuple[str, ...] = ()
+    length = rows
+    if past:
+        before = s.image(past)
+        if len(before) != 5:
+            raise Unfit("its cache is not one tensor of keys and values")
+        held = TensorSpec(DType.F32, before[1:])
+        pasts = tuple(
+            s("Gather", past, s.constant(i, np.int64), spec=held, axis=0) for i in (0, 1)
+        )
+        length = combine("add", before[3], rows)
+    if not present:
+        return pasts, (result,)
+    names, parts = tuple(f"{result}_present_{x}" for x in "kv"), []
+    shape = (batch, heads, length, width // heads)
+    for name in names:
+        s.specs[name] = TensorSpec(DType.F32, shape)
+        parts.append(s.unsqueezed(name, 0))
+    whole = TensorSpec(DType.F32, (2, *shape))
+    s("Concat", *parts, spec=whole, result=present, axis=0)
+    return pasts, (result, *names)
 
 
 def _biased(s: Script, qkv: Sequence[str], bias: str) -> list[str]:
@@ -83,50 +125,3 @@ def _biased(s: Script, qkv: Sequence[str], bias: str) -> list[str]:
         moved.append(s("Add", value, part))
         start += size
     return moved
-
-
-def _added(s: Script, mask: str) -> str:
-    """A mask of keys as what is added to the scores, ``[batch, 1, 1, keys]``."""
-    spec = s.spec(mask)
-    if spec.shape is None or len(spec.shape) != 2 or spec.dtype is None:
-        raise Unfit("its mask is not one number for each key")
-    batch, keys = spec.shape
-    known = s("Cast", mask, spec=TensorSpec(DType.F32, spec.shape), to=DType.F32.onnx)
-    seen = s("Greater", known, 0.0, spec=TensorSpec(DType.BOOL, spec.shape))
-    number = float(s.attribute("mask_filter_value", _FILTER))
-    flat = s("Where", seen, 0.0, number, spec=TensorSpec(DType.F32, spec.shape))
-    full = TensorSpec(DType.F32, (batch, 1, 1, keys))
-    return s("Reshape", flat, s.indices(0, 1, 1, -1), spec=full)
-
-
-def _written_out(s: Script, qkv: Sequence[str], masks: Sequence[str]) -> Script:
-    """softmax(q kᵀ · scale + masks) v, head by head."""
-    heads = int(s.attribute("num_heads", 0))
-    shapes = [s.spec(v).shape or () for v in qkv]
-    widths = [n for shape in shapes for n in shape[2:] if isinstance(n, int)]
-    if heads < 1 or len(widths) != 3 or any(n % heads for n in widths):
-        raise Unfit("the number of heads does not divide q, k and v")
-    split: list[str] = []
-    for value, shape, perm in zip(
-        qkv, shapes, ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)), strict=True
-    ):
-        size = widths[len(split)] // heads
-        apart = (*shape[:2], heads, size)
-        y = s("Reshape", value, s.indices(0, 0, heads, size), spec=TensorSpec(DType.F32, apart))
-        turned = TensorSpec(DType.F32, tuple(apart[i] for i in perm))
-        split.append(s("Transpose", y, spec=turned, perm=perm))
-    (batch, rows, _), (_, keys, _) = shapes[:2]
-    scores = TensorSpec(DType.F32, (batch, heads, rows, keys))
-    size = widths[0] // heads
-    y = s("MatMul", split[0], split[1], spec=scores)
-    y = s("Mul", y, float(s.attribute("scale", 0.0)) or 1 / sqrt(size), spec=scores)
-    for mask in masks:
-        y = s("Add", y, mask, spec=scores)
-    y = s("Softmax", y, spec=scores, axis=-1)
-    each = widths[2] // heads
-    y = s("MatMul", y, split[2], spec=TensorSpec(DType.F32, (batch, heads, rows, each)))
-    together = TensorSpec(DType.F32, (batch, rows, heads, each))
-    y = s("Transpose", y, spec=together, perm=(0, 2, 1, 3))
-    final = TensorSpec(DType.F32, (batch, rows, heads * each))
-    s("Reshape", y, s.indices(0, 0, heads * each), spec=final)
-    return s

@@ -125,6 +125,15 @@ class Script:
         self.specs[name] = spec
         return name
 
+    def unsqueezed(self, x: str, axis: int) -> str:
+        spec = self.spec(x)
+        shape = list(spec.shape or ())
+        shape.insert(axis, 1)
+        spec = TensorSpec(spec.dtype, tuple(shape))
+        if self.graph.opset < 13:
+            return self("Unsqueeze", x, spec=spec, axes=(axis,))
+        return self("Unsqueeze", x, self.indices(axis), spec=spec)
+
     def reduce(self, op: str, x: str, axes: Sequence[int]) -> str:
         shape = self.spec(x).shape or ()
         places = {a % len(shape) for a in axes}

@@ -43,7 +43,8 @@ class GemmTile(ctypes.Structure):
         ("b", c_void_p), ("b_panel", c_int64), ("b_row", c_int64),
         ("init", c_void_p), ("init_stride", c_int64), ("c", c_void_p), ("ldc", c_int64),
         ("mr", c_int32), ("nv", c_int32), ("last", c_int32), ("b_exact", c_int32),
-        ("prefetch", c_void_p), ("prefetch_lines", c_int32), ("state", c_void_p),
+        ("prefetch", c_void_p), ("look_up", c_void_p),
+        ("prefetch_lines", c_int32), ("look_up_pages", c_int32), ("state", c_void_p),
         ("row_scale", c_void_p), ("column_scale", c_void_p),
     ]  # fmt: skip
 

@@ -3,7 +3,6 @@ compiler may drop because no result depends on it."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -98,19 +97,58 @@ def test_exponentials_run_beside_the_sums_they_weigh(rows: int, panels: int) -> 
     assert not spills(loop)
 
 
-COLUMN = """#include "runtime/gemm.h"
-void column(const tracea::GemmJob& job, const tracea::Part& part) {
-  tracea::gemm_column(job, part, 0, 0);
+@pytest.mark.parametrize("level", ["avx2", "avx512"])
+def test_weights_are_asked_for_between_multiplications(level: str) -> None:
+    """Lines of the next column and pages of the one after it."""
+    mr, nv = gemm_tile(level)
+    vectors = nv * 16 // isa_of(level).width
+    loop = inner_loop("gemm", level, f"tile<{mr}, {nv}, false, ", STEPS * mr * vectors)
+    assert count("prefetcht1 ", loop) == count("prefetcht0 ", loop) == 1
+
+
+COLUMN = """#include <stdio.h>
+#include "runtime/gemm.h"
+using namespace tracea;
+
+static void say(const char* what, const char* first, int count, int step) {
+  for (int i = 0; i < count; ++i) printf("%s %td\\n", what, first - (char*)0 + i * step);
+}
+static void kernel(const tracea_gemm_tile* t) {
+  say("line", t->prefetch, t->prefetch_lines, 64), say("page", t->look_up, t->look_up_pages, 4096);
+}
+
+int main() {
+  Box w = {}, result = {};
+  result.strides[0] = COLUMNS * 48;
+  GemmJob job = {};
+  job.kernel = kernel, job.results = &result, job.parts = 1, job.mr = 8, job.nv = 3;
+  job.items = 1, job.m = ROWS, job.n = COLUMNS * 48, job.k = DEPTH, job.x_step = 1;
+  job.w_row = 16, job.w_column = 1, job.w_panel = 16 * DEPTH;
+  job.columns = job.per_group = COLUMNS, job.groups = job.chunks = 1, job.prefetch = 1;
+  job.k_block = BLOCK, job.k_blocks = DEPTH / BLOCK, job.caller = pthread_self();
+  Item item = {};
+  const Part part = {item, 0, ROWS, 0, COLUMNS, nullptr, nullptr, nullptr};
+  gemm_column(job, part, 0, 0);
 }
 """
 
 
-def test_pages_of_weights_are_looked_up(tmp_path: Path) -> None:
-    source, unit = tmp_path / "column.cpp", tmp_path / "column.o"
+@pytest.mark.parametrize(
+    ("rows", "block"), [(6, 768), (16, 768), (128, 768), (64, 384), (72, 384), (128, 384)]
+)
+def test_a_column_asks_for_all_of_the_next_ones(tmp_path: Path, rows: int, block: int) -> None:
+    """Every line of column 1 and every page of column 2, once; the first of them lies at 0."""
+    depth, columns = 768, 4
+    source, program = tmp_path / "column.cpp", tmp_path / "column"
     source.write_text(COLUMN)
-    subprocess.run(
-        ["g++", *COMMON_FLAGS, f"-I{HEADERS}", "-c", str(source), "-o", str(unit)], check=True
-    )
-    command = ["objdump", "-d", "--no-show-raw-insn", str(unit)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"\tprefetcht0 ", text)
+    sizes = {"ROWS": rows, "DEPTH": depth, "BLOCK": block, "COLUMNS": columns}
+    define = [f"-D{name}={size}" for name, size in sizes.items()]
+    command = ["g++", *COMMON_FLAGS, *define, f"-I{HEADERS}", str(source), "-o", str(program)]
+    subprocess.run(command, check=True)
+    text = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    asked = [line.split() for line in text.splitlines()]
+    panels = [[(3 * column + p) * depth * 64 for p in range(3)] for column in (1, 2)]
+    lines = [at + 64 * i for at in panels[0] for i in range(block)]
+    pages = [at + 4096 * i for at in panels[1] for i in range(block * 64 // 4096)]
+    assert sorted(int(at) for what, at in asked if what == "line") == sorted(lines)
+    assert sorted(int(at) for what, at in asked if what == "page") == sorted(pages)

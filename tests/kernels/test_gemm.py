@@ -53,6 +53,7 @@ def _multiply(
                 c=out.address + 4 * (row * out.stride + col), ldc=out.stride,
                 mr=min(mr, m - row), nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1),
                 b_exact=plain, prefetch=warm.ctypes.data, prefetch_lines=(k * nv) % 99,
+                look_up=warm.ctypes.data, look_up_pages=k % 4,
             ))  # fmt: skip
     out.check_canaries()
     return out.view.copy()

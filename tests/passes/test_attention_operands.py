@@ -291,6 +291,8 @@ def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
     specs = {x: TensorSpec(DType.F32, (B, S, H * D)) for x in inputs if x}
     specs |= {"y": TensorSpec(DType.F32, (B, S, H * D))}
     specs |= {"m": TensorSpec(DType.F32, (1, H, S, S))} if "m" in inputs else {}
+    specs |= {"lengths": TensorSpec(DType.I32, (B,))} if "lengths" in inputs else {}
+    specs |= {"items": TensorSpec(DType.I32, (B, 1))} if "items" in inputs else {}
     return TileGraph.of_nodes([node], [x for x in inputs if x], ["y"], {}, specs, 17)
 
 
@@ -321,7 +323,14 @@ def test_multi_head_attention() -> None:
     ("op", "inputs", "reason"),
     [
         ("MultiHeadAttention", ["q", "k", "v", "b"], "it has a bias"),
-        ("MultiHeadAttention", ["q", "k", "v", "", "p"], "it has a key_padding_mask"),
+        (
+            "MultiHeadAttention", ["q", "k", "v", "", "lengths"],
+            "its mask is not one number for each key",
+        ),
+        (
+            "MultiHeadAttention", ["q", "k", "v", "", "items"],
+            "its mask is not one number for each key",
+        ),
         ("MultiHeadAttention", ["q"], "q, k and v are packed in one tensor"),
         ("MultiHeadAttention", ["q", *"kv", *[""] * 5, "n"], "it has a past_sequence_length"),
         ("MultiHeadAttention", ["q", *"kv", *[""] * 6, "c"], "it has a cache_indirection"),

@@ -38,6 +38,7 @@ def grouped(
     cache: Any = PAST,
     name: str = "y",
     lengths: tuple[str, str] | None = None,
+    bias: tuple[Any, ...] = (),
     **attrs: Any,
 ) -> tuple[str, ...]:
     """The operator over inputs of the net; ``rotated``: columns of a head its tables turn."""
@@ -55,6 +56,9 @@ def grouped(
     tables = [net.weight(LONGEST, rotated // 2) for _ in range(2)] if rotated else []
     tables += ["", ""] * (ids and not rotated)
     positions = [net.ids("ids", BATCH, SEQ)] if ids else []
+    if bias:
+        tables += ["", ""] * (not rotated and not ids)
+        positions = [*(positions or [""]), net.input("bias", *bias, SEQ, "every")]
     attrs |= {"do_rotary": 1} if rotated else {}
     return net.many(
         "GroupQueryAttention", 3, *qkv, *caches, *lengths, *tables, *positions, name=name,
@@ -64,7 +68,7 @@ def grouped(
 
 def feeds(net: Net, lengths: tuple[int, ...], total: int, rows: int, held: int) -> dict[str, Any]:
     """``lengths`` of the items with their ``rows`` new rows; caches of ``held``."""
-    sizes = {BATCH: len(lengths), SEQ: rows, PAST: held}
+    sizes = {BATCH: len(lengths), SEQ: rows, PAST: held, "every": total}
     found: dict[str, Any] = {}
     for i, (name, info) in enumerate(net.inputs.items()):
         dims = [d.dim_value or sizes[d.dim_param] for d in info.type.tensor_type.shape.dim]
@@ -110,6 +114,18 @@ def test_every_form_at_every_step(form: str, step: str) -> None:
     net = Net()
     graph = lifted(net, grouped(net, **FORMS[form]))
     assert_same(net, graph, feeds(net, *STEPS[step]))
+
+
+@pytest.mark.parametrize("form", ["plain", "rotated in part, packed", "capped"])
+@pytest.mark.parametrize("bias", [(1, 1), (BATCH, 1), (1, H), (BATCH, H)])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_bias_of_scores(form: str, bias: tuple[Any, ...], step: str) -> None:
+    net = Net()
+    attrs = FORMS.get(form, {"softcap": 2.0})
+    graph = lifted(net, grouped(net, **attrs, bias=bias))
+    given = feeds(net, *STEPS[step])
+    given["bias"] = given["bias"] * 3
+    assert_same(net, graph, given)
 
 
 def test_a_prompt_without_a_cache() -> None:
@@ -197,6 +213,8 @@ def test_a_decoder_computes_places_once_and_is_one_program(
         ({"local_window_size": 0}, "its window of 0 keys is none"),
         ({"rotated": 16, "rotary_interleaved": 1},
          "it rotates only a part of interleaved columns"),
+        ({"local_window_size": 3, "bias": (1, 1)}, "it has a window beside a bias of scores"),
+        ({"bias": (1, 3)}, "its bias is not one of its heads"),
         ({"cache": "held"}, ""),
     ],
 )  # fmt: skip
@@ -210,7 +228,6 @@ def test_what_is_not_modelled_says_why(attrs: dict[str, Any], reason: str) -> No
 @pytest.mark.parametrize(
     ("operand", "reason"),
     [
-        (10, "it has a attention_bias"),
         (11, "it has a head_sink"),
         (12, "it has a k_scale"),
         (14, "it has a q_norm_weight"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from graphs import (
     APART,
@@ -18,6 +20,7 @@ from graphs import (
     schedule_only,
 )
 
+from tracea_graph import load
 from tracea_graph.ir import DType
 from tracea_graph.passes.movement.hoisting import SelectFirst
 from tracea_graph.ttg import TileGraph
@@ -74,6 +77,10 @@ CASES: dict[str, tuple[Write, set[str]]] = {
     "a norm": (layer_norm, {"LayerNormalization"}),
     "a norm written out": (written_out_norm, {"Div", "ReduceMean"}),
     "softmax": (lambda n, x: n("Softmax", x, axis=-1), {"Softmax"}),
+    "a guard against NaN": (
+        lambda n, x: n("Where", n("IsNaN", n("Softmax", x, axis=-1)), 0.0, n("Relu", x)),
+        {"Where", "IsNaN", "Softmax", "Relu"},
+    ),
     "concatenated columns": (
         lambda n, x: n("Concat", n("Relu", x), n("MatMul", x, n.weight(16, 3)), axis=-1),
         {"Concat", "Relu", "MatMul"},
@@ -246,3 +253,18 @@ def test_integers_move_too() -> None:
     schedule_only(graph, SelectFirst())
     assert rows_of(graph, "Cast") == {(2, 1, 16)}
     assert_same(net, graph, X)
+
+
+def test_nodes_keep_names_of_their_own(tmp_path: Path) -> None:
+    """A model with two nodes of one name does not load."""
+    net = Net()
+    y = net("Gather", net("Add", flattened(net, "x"), flattened(net, "x")), LAST, axis=1)
+    net.input("x", 2, 5, 16)
+    net.graph(y, net("Gather", net("Add", flattened(net, "x"), 1.0), np.array(1), axis=1))
+    for i, node in enumerate(net.model.graph.node):
+        node.name = f"node {i}"
+    onnx.save(net.model, tmp_path / "named.onnx")
+    graph = load(tmp_path / "named.onnx")
+    assert schedule_only(graph, SelectFirst()).applied()
+    names = [n.name for r in graph.regions() for n in r.nodes if n.name]
+    assert names and len(names) == len(set(names))

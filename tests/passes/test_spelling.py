@@ -158,7 +158,7 @@ def test_the_bias_of_an_attention_goes_to_what_is_before_it() -> None:
     net.graph(y)
     graph = loaded(net, y)
     assert schedule_only(graph, SpellOut()).applied() == {"spell-out": 1}
-    assert only(graph, f"{MS}::MultiHeadAttention").operands[3] == ""
+    assert len(only(graph, f"{MS}::MultiHeadAttention").operands) == 3
     optimized(graph, limits=APART)
     assert "FusedAttention" in ops(graph) and "Add" not in ops(graph), ops(graph)
     assert_same(net, graph, {"x": normal(2, 5, 16)})
@@ -188,6 +188,57 @@ def test_contributed_attention_with_a_mask_of_keys(op: str, added: bool, masked:
     assert not any(name.startswith(MS) for name in ops(graph))
     feeds = {"x": normal(3, 5, 8), "mask": MASK, "added": normal(1, 2, 5, 5)}
     assert_same(net, graph, {k: v for k, v in feeds.items() if k in net.inputs})
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("masked", ["", "keys", "queries"])
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("ordered", [0, 1])
+@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
+def test_contributed_attention_with_a_cache_or_an_order(
+    op: str, ordered: int, past: bool, masked: str, opset: int
+) -> None:
+    """A decoder of GPT-2's kind, as ONNX Runtime's own transformer tools write it."""
+    if op == "MultiHeadAttention" and masked == "queries" and past:
+        pytest.skip("ONNX Runtime wants a bias of scores there")
+    net = Net(opset=opset)
+    x = net.input("x", 3, "rows", 8)
+    held = {"keys": ("every",), "queries": ("rows", "every")}.get(masked)
+    mask = net.input("mask", 3, *held, dtype=DType.I32) if held else ""
+    if op == "Attention":
+        cache = net.input("past", 2, 3, 2, "held", 4) if past else ""
+        inputs, results = [x, net.weight(8, 24), net.weight(24), mask, cache], 1 + past
+    else:
+        inputs = [*(net("MatMul", x, net.weight(8, 8)) for _ in range(3)), net.weight(24), mask]
+        inputs += ["", *(net.input(f"past_{x}", 3, 2, "held", 4) for x in "kv")] if past else []
+        results = 1 + 2 * past
+    ys = net.many(op, results, *inputs, num_heads=2, domain=MS, unidirectional=ordered)
+    net.graph(*ys)
+    graph = loaded(net, *ys)
+    optimized(graph, limits=APART)
+    assert "FusedAttention" in ops(graph), ops(graph)
+    assert not any(name.startswith(MS) for name in ops(graph))
+    every = 7 if past else 5
+    feeds = {"x": normal(3, 5, 8), "past": normal(2, 3, 2, 2, 4, seed=1)}
+    feeds |= {f"past_{x}": normal(3, 2, 2, 4, seed=i) for i, x in enumerate("kv")}
+    feeds["mask"] = np.arange(every) < np.array([[every], [4], [6]])
+    if masked == "queries":
+        feeds["mask"] = np.repeat(feeds["mask"][:, None], 5, 1)
+        feeds["mask"][:, 1, 0] = False
+    feeds["mask"] = feeds["mask"].astype(np.int32)
+    assert_same(net, graph, {k: v for k, v in feeds.items() if k in net.inputs})
+
+
+@pytest.mark.parametrize("sizes", [(3,), (6,), (3, 1)])
+def test_other_masks_of_an_attention_stay(sizes: tuple[int, ...]) -> None:
+    """Lengths, ends and starts, and a mask that says nothing."""
+    net = Net()
+    mask = net.input("mask", *sizes, dtype=DType.I32)
+    y = net("Attention", net.input("x", 3, 5, 8), net.weight(8, 24), net.weight(24), mask,
+            num_heads=2, domain=MS)  # fmt: skip
+    net.graph(y)
+    trace = schedule_only(loaded(net, y), SpellOut())
+    assert reasons(trace, "spell-out") == {"its mask is not one number for each key"}
 
 
 def test_the_sizes_of_an_attention_s_projections_may_differ() -> None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.ir import Node
 from tracea_graph.kernels.levels import TILES
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
@@ -95,6 +96,7 @@ class Planner:
                 raise UsageError(f"there is no rule {rule!r}; the rules are {every_name}")
         self._phases = every if options.custom_ops else ()
         self._graph, self._options = graph, options
+        self._named = {(n.op, n.name): r for r in graph.regions() for n in r.nodes if n.name}
         self._known_petty: dict[str, str] = {}
         self._rounded = rounded_later(graph) if options.precision == "fp32" else {}
 
@@ -153,10 +155,15 @@ class Planner:
         if bands:
             plain = replace(region, params=replace(region.params, bands=()))
             return self.cost(graph, plain) - self.cost(graph, region)
-        originals = (self._graph.producer(v) for n in region.nodes for v in n.outputs if v)
+        originals = (self._original(n) for n in region.nodes)
         before = {r.id: r for r in originals if r is not None}
         was = sum(self.cost(self._graph, r) for r in before.values())
         return was - self.cost(graph, region)
+
+    def _original(self, node: Node) -> Region | None:
+        """What computed the node's result, or all the rows of which the node computes some."""
+        made = (self._graph.producer(v) for v in node.outputs if v)
+        return next((r for r in made if r is not None), self._named.get((node.op, node.name)))
 
     def _petty(self, graph: TileGraph) -> dict[str, str]:
         """Values of regions that promise too little to be worth a kernel."""
