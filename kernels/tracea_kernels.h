@@ -315,7 +315,8 @@ typedef struct {
 typedef void (*tracea_pool_fn)(const tracea_pool_tile*);
 
 // A line of 16 channels between two others: y[p] blends a and b, `down` being b's share, each of
-// them between elements low[p] and high[p], `share[p]` being the second's.
+// them between elements low[p] and high[p], `share[p]` being the second's; without shares y[p] is
+// a's element low[p].
 typedef struct {
   int64_t pixels;
   const float *a, *b;

@@ -31,7 +31,7 @@ from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Program, View
-from tracea_graph.ops.resize import COORDINATES, ResizeParams
+from tracea_graph.ops.resize import WAYS, ResizeParams
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
 
@@ -527,7 +527,7 @@ def pool_all(call: Call, views: list[Any]) -> None:
 def resize(call: Call, views: list[Any]) -> None:
     x, y = views
     inner = clear(y, call.ints[1:])
-    how, sizes = COORDINATES[call.ints[0]], inner.shape[2:4]
+    how, sizes = WAYS[call.ints[0]], inner.shape[2:4]
     scales = call.floats if any(call.floats) else ()
     params = ResizeParams(how, scales=scales) if scales else ResizeParams(how, sizes=sizes)
     lanes = x.transpose(0, 1, 4, 2, 3).reshape(-1, 1, *x.shape[2:4])
