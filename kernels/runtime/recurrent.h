@@ -102,7 +102,9 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   const double work = static_cast<double>(job.steps) * static_cast<double>(hidden * hidden * gates) *
                       static_cast<double>(job.batch);
   const int64_t worth = most(1, static_cast<int64_t>(work / kRecurrentTask));
-  const int64_t wanted = least(ceil_div(run.host.processors, directions), worth);
+  // Rows together read the matrix once, so they part only for threads that are there.
+  const int64_t threads = least(threads_of(*run.host.crew), run.host.processors);
+  const int64_t wanted = least(ceil_div(threads, directions), worth);
   job.per_task = ceil_div(job.batch, wanted);
   job.tasks = ceil_div(job.batch, job.per_task);
   return run.parallel(directions * job.tasks, recurrent_task, &job);

@@ -56,9 +56,12 @@ def recurrent_cases() -> tuple[Case, ...]:
         recurrent(RecurrentParams("lstm", 16, 128, (True,), True, ("h",)), 20, 1),
         recurrent(RecurrentParams("lstm", 16, 16, initial=True, results=LSTM), 0, 2),
         recurrent(RecurrentParams("lstm", 16, 64, BOTH), 60, 40),
+        recurrent(RecurrentParams("lstm", 9, 20, initial=True), 4, 8),
         recurrent(RecurrentParams("gru", 7, 5, results=GRU), 3, 1),
         recurrent(RecurrentParams("gru", 40, 33, BOTH, True, GRU), 9, 8),
         recurrent(RecurrentParams("gru", 16, 128, (True,), True, ("h",)), 20, 1),
+        recurrent(RecurrentParams("gru", 9, 50, BOTH, True), 6, 3),
+        recurrent(RecurrentParams("gru", 9, 20, initial=True), 4, 10),
         recurrent(RecurrentParams("gru", 16, 16, results=GRU), 0, 2),
         recurrent(RecurrentParams("gru", 16, 16, results=GRU), 4, 0),
     )
