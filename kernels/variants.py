@@ -225,11 +225,15 @@ def _softmax(isa: str, rows: int) -> Variant:
 
 
 def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> Variant:
-    """``vectors`` of units of each gate for up to ``lstm`` or ``gru`` rows, the latter's twice
-    for a ``few``."""
-    params = {"vectors": vectors, "rows": {"lstm": (lstm, 0), "gru": (gru, few)}}
+    """``vectors`` of units of each gate for up to ``lstm`` or ``gru`` rows; for a ``few``, where
+    gates alone would leave registers empty, several times as many."""
+    cells = {
+        "lstm": (lstm, 0, 1), "gru": (gru, few, 2), "gru_gates": (gru, few, 2),
+        "gru_state": (gru, few, 4),
+    }  # fmt: skip
     functions = frozenset({"sigmoid", "tanh"})
     tile = f"{lstm}x{vectors * isa_of(isa).width}"
+    params = {"vectors": vectors, "cells": cells}
     return Variant("recurrent", isa, "recurrent.cpp.in", tile, params, functions)
 
 

@@ -604,7 +604,7 @@ def softmax(call: Call, views: list[Any]) -> None:
 def recurrent(call: Call, views: list[Any]) -> None:
     """Step by step, each gate a slice of whole panels."""
     p, panels, rest, h0, c0, last, cell, y = views
-    gru, reverse = call.ints
+    gru, reverse = call.ints  # 2: reset before the product
     directions, steps, batch, columns = p.shape
     hidden, gates = y.shape[3], 3 if gru else 4
     width = columns // gates
@@ -620,7 +620,11 @@ def recurrent(call: Call, views: list[Any]) -> None:
             back = [a[:, :hidden] for a in np.split(h @ matrix, gates, axis=1)]
             first, second = (1 / (1 + np.exp(-ahead[g] - back[g])) for g in range(2))
             if gru:
-                n = np.tanh(ahead[2] + second * (back[2] + rest[d, :hidden]))
+                last_gate = matrix[:, 2 * width : 2 * width + hidden]
+                reset = (
+                    second * (back[2] + rest[d, :hidden]) if gru == 1 else (second * h) @ last_gate
+                )
+                n = np.tanh(ahead[2] + reset)
                 h = n + first * (h - n)
             else:
                 forget = 1 / (1 + np.exp(-ahead[2] - back[2]))
