@@ -90,6 +90,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         "recurrent": (
             Function("lstm", "const tracea_recurrent_tile*"),
             Function("gru", "const tracea_recurrent_tile*"),
+            Function("gru_before", "const tracea_recurrent_tile*"),
         ),
         "gemm_blocks": (
             Function("gemm_blocks", "const tracea_blocks_tile*"),

@@ -316,7 +316,8 @@ typedef struct {
 typedef void (*tracea_pool_fn)(const tracea_pool_tile*);
 
 // A line of 16 channels between two others: y[p] blends a and b, `down` being b's share, each of
-// them between elements low[p] and high[p], `share[p]` being the second's.
+// them between elements low[p] and high[p], `share[p]` being the second's; without shares y[p] is
+// a's element low[p].
 typedef struct {
   int64_t pixels;
   const float *a, *b;
@@ -406,6 +407,8 @@ typedef struct {
   int64_t c_next_row;
   float* y;
   int64_t y_row;
+  float* spare;        // of gru_before: [rows][2 * blocks * 16]
+  int64_t spare_row;
 } tracea_recurrent_tile;
 typedef void (*tracea_recurrent_fn)(const tracea_recurrent_tile*);
 
@@ -450,7 +453,7 @@ typedef struct {
   tracea_reduce_fn reduce_rows, reduce_columns;
   tracea_softmax_fn softmax_rows, softmax_columns;
   tracea_copy_fn copy;
-  tracea_recurrent_fn lstm, gru;
+  tracea_recurrent_fn lstm, gru, gru_before;
   tracea_blocks_fn gemm_blocks;
   tracea_finite_fn all_finite;
   tracea_attention_fn attention_bf16;

@@ -224,11 +224,16 @@ def _softmax(isa: str, rows: int) -> Variant:
     return Variant("softmax", isa, "softmax.cpp.in", tile, {"rows": rows}, functions)
 
 
-def _recurrent(isa: str, vectors: int, rows: int) -> Variant:
-    """``vectors`` of units of each gate for up to ``rows``."""
-    params = {"vectors": vectors, "rows": rows}
+def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> Variant:
+    """``vectors`` of units of each gate for up to ``lstm`` or ``gru`` rows; for a ``few``, where
+    gates alone would leave registers empty, several times as many."""
+    cells = {
+        "lstm": (lstm, 0, 1), "gru": (gru, few, 2), "gru_gates": (gru, few, 2),
+        "gru_state": (gru, few, 4),
+    }  # fmt: skip
     functions = frozenset({"sigmoid", "tanh"})
-    tile = f"{rows}x{vectors * isa_of(isa).width}"
+    tile = f"{lstm}x{vectors * isa_of(isa).width}"
+    params = {"vectors": vectors, "cells": cells}
     return Variant("recurrent", isa, "recurrent.cpp.in", tile, params, functions)
 
 
@@ -290,9 +295,9 @@ VARIANTS = (
     _softmax("scalar", 2),
     _softmax("avx2", 2),
     _softmax("avx512", 4),
-    _recurrent("scalar", 4, 1),
-    _recurrent("avx2", 1, 2),
-    _recurrent("avx512", 1, 6),
+    _recurrent("scalar", 4, 1, 1, 0),
+    _recurrent("avx2", 1, 2, 2, 0),
+    _recurrent("avx512", 1, 6, 8, 4),
     _gemm_blocks("scalar", 4, 2, 1),
     _gemm_blocks("avx2", 6, 4, 2, 1),
     _gemm_blocks("avx512", 16, 8, 4, 2, 1),

@@ -52,6 +52,7 @@ class LiftRecurrent:
             _DIRECTIONS[_text(region, "direction", "forward")],
             bool(states),
             tuple(n for n, v in zip(_RESULTS, region.results, strict=False) if v),
+            kind == "gru" and not attribute(region, "linear_before_reset", 0),
         )
         weights = _stored(graph, operands, params)
         new = fused(
@@ -76,8 +77,6 @@ def _unfit(graph: TileGraph, region: Region, kind: str, operands: tuple[str, ...
         return f"it has peepholes, {operands[_PEEPHOLES]!r}"
     if kind == "lstm" and bool(operands[_STATE]) != bool(operands[_STATE + 1]):
         return "one of the initial states is given, the other is not"
-    if kind == "gru" and not attribute(region, "linear_before_reset", 0):
-        return "the reset gate comes before the product (linear_before_reset=0)"
     if any(region.node.attrs.get(name) for name in ("clip", "layout", "input_forget")):
         return "it clips, couples its gates, or has the batch first"
     if direction not in _DIRECTIONS or graph.spec(operands[0]).rank != 3:
@@ -111,7 +110,7 @@ def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams
 
     def summed() -> Array:
         ahead, back = halves()
-        if params.kind == "gru":  # the last gate's part is reset with the product
+        if params.late:  # the last gate's part is reset with the product
             back[:, 2 * padded :] = 0
         return ahead + back
 
@@ -134,6 +133,6 @@ def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams
         panels(r),
         Weight(f"{of}_sum", DType.F32, (directions, gates * padded), summed),
     ]
-    if params.kind == "gru":
+    if params.late:
         made.append(Weight(f"{of}_rest", DType.F32, (directions, padded), late))
     return made

@@ -235,6 +235,10 @@ ALONE = {
     "resize": Case(ResizeParams("half_pixel", scales=(2.0, 3.0)), (("n", 20, "h", "w"),)),
     "resize to sizes": Case(ResizeParams("align_corners", sizes=(7, 9)), (("n", 20, "h", "w"),)),
     "resize, from the corner": Case(ResizeParams("asymmetric", scales=(2.0, 1.0)), (X16,)),
+    "resize to the nearest": Case(ResizeParams("nearest", sizes=(7, 9)), (("n", 20, "h", "w"),)),
+    "as large as another": Case(
+        ResizeParams("half_pixel", like=True), (("n", 20, "h", "w"), ("n", 3, "w", "h"))
+    ),
     "shrink": Case(ResizeParams("half_pixel", scales=(0.4, 0.7)), (("n", 3, 11, 13),)),
     "resize to one": Case(ResizeParams("pytorch_half_pixel", sizes=(1, 5)), (X16,)),
     "concat": Case(MoveParams("concat", (1,), 2), (X16, ("n", 5, "h", "w"))),
@@ -446,6 +450,16 @@ REGIONS = {
             (ResizeParams("half_pixel", scales=(2.0, 2.0)), (4,)),
             (SAME16, (5, 1)),
         ], 6,
+    ),
+    "resized to fit another": region(
+        (X16, W16, filters(16, 32, 3, "blocked")),
+        [
+            (SAME16, (0, 1)),
+            (PoolParams("max", window(2, 2)), (3,)),
+            (ResizeParams("nearest", like=True), (4, 3)),
+            (MoveParams("concat", (1,), 2), (5, 3)),
+            (ConvParams(32, 16, window(3, pads=1), 1, "blocked", False, RELU), (6, 2)),
+        ], 7,
     ),
     "plain in the middle": region(
         (X16, W16, (16, 4, 3, 3)),

@@ -31,7 +31,7 @@ from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Program, View
-from tracea_graph.ops.resize import COORDINATES, ResizeParams
+from tracea_graph.ops.resize import WAYS, ResizeParams
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
 
@@ -527,7 +527,7 @@ def pool_all(call: Call, views: list[Any]) -> None:
 def resize(call: Call, views: list[Any]) -> None:
     x, y = views
     inner = clear(y, call.ints[1:])
-    how, sizes = COORDINATES[call.ints[0]], inner.shape[2:4]
+    how, sizes = WAYS[call.ints[0]], inner.shape[2:4]
     scales = call.floats if any(call.floats) else ()
     params = ResizeParams(how, scales=scales) if scales else ResizeParams(how, sizes=sizes)
     lanes = x.transpose(0, 1, 4, 2, 3).reshape(-1, 1, *x.shape[2:4])
@@ -604,7 +604,7 @@ def softmax(call: Call, views: list[Any]) -> None:
 def recurrent(call: Call, views: list[Any]) -> None:
     """Step by step, each gate a slice of whole panels."""
     p, panels, rest, h0, c0, last, cell, y = views
-    gru, reverse = call.ints
+    gru, reverse = call.ints  # 2: reset before the product
     directions, steps, batch, columns = p.shape
     hidden, gates = y.shape[3], 3 if gru else 4
     width = columns // gates
@@ -620,7 +620,11 @@ def recurrent(call: Call, views: list[Any]) -> None:
             back = [a[:, :hidden] for a in np.split(h @ matrix, gates, axis=1)]
             first, second = (1 / (1 + np.exp(-ahead[g] - back[g])) for g in range(2))
             if gru:
-                n = np.tanh(ahead[2] + second * (back[2] + rest[d, :hidden]))
+                last_gate = matrix[:, 2 * width : 2 * width + hidden]
+                reset = (
+                    second * (back[2] + rest[d, :hidden]) if gru == 1 else (second * h) @ last_gate
+                )
+                n = np.tanh(ahead[2] + reset)
                 h = n + first * (h - n)
             else:
                 forget = 1 / (1 + np.exp(-ahead[2] - back[2]))

@@ -88,11 +88,17 @@ INLINE vf v_erf(vf x) {
   return max(set1(-1.0f), min(set1(1.0f), fma(x, set1(0.2578125f), x * p / q)));
 }
 //% endif
+//% if "tanh" in needs or "sigmoid" in needs
+
+struct Ratio {  // several of them share a division
+  vf top, under;
+};
+//% endif
 //% if "tanh" in needs
 
 // tanh x = E / (E + 2), E = e^2x - 1 = 2^n (e^2h - 1) + (2^n - 1) with h = x - n ln 2 / 2: no
 // digit cancels near zero, where n is 0.
-INLINE vf v_tanh(vf x) {
+INLINE Ratio tanh_ratio(vf x) {
   x = max(set1(-10.0f), min(set1(10.0f), x));
   const vf magic = set1(12582912.0f), one = set1(1.0f);
   const vf shifted = fma(x, set1(2.88539008f), magic);  // its low bits are n
@@ -100,21 +106,29 @@ INLINE vf v_tanh(vf x) {
   const vf p = poly(h, 1.99999988f, 1.33332193f, 0.666676581f, 0.267812312f, 0.0888449401f);
   const vf power = from_bits((vi)(((vu)bits(shifted) << 23) + 0x3f800000));
   const vf e = fma(power, fma(h * h, p, h + h), power - one);
-  return e / (e + set1(2.0f));
+  return {e, e + set1(2.0f)};
+}
+INLINE vf v_tanh(vf x) {
+  const Ratio r = tanh_ratio(x);
+  return r.top / r.under;
 }
 //% endif
 //% if "sigmoid" in needs
 
 // 1 / (1 + e^-x), 1.7e-7 absolute: 1/2 + z P(z^2) / Q(z^2) up to 18, the rational approximation
 // (and its rounding) that ONNX Runtime uses, so that probabilities near 0 come out the same.
-INLINE vf v_sigmoid(vf x) {
+INLINE Ratio sigmoid_ratio(vf x) {  // less 1/2
   const vf z = max(set1(-18.0f), min(set1(18.0f), x));
   const vf t = z * z;
   const vf p = poly(t, 2.48287947e-01f, 8.51377133e-03f, 6.08574865e-05f, 1.15627324e-07f,
                     4.37031013e-11f);
   const vf q = poly(t, 9.93151921e-01f, 1.16817657e-01f, 1.70198817e-03f, 6.29106785e-06f,
                     5.76102137e-09f, 6.10247390e-13f);
-  return max(set1(0.0f), min(set1(1.0f), z * p / q + set1(0.5f)));
+  return {z * p, q};
+}
+INLINE vf v_sigmoid(vf x) {
+  const Ratio r = sigmoid_ratio(x);
+  return max(set1(0.0f), min(set1(1.0f), r.top / r.under + set1(0.5f)));
 }
 //% endif
 //% if "silu" in needs and vectors_of != "avx512"

@@ -9,6 +9,7 @@ struct Node {
   Host host;
   Program program;
   char label[kMaxLabel];  // the node's own name, when calls are timed
+  Crew crew;              // written while it runs, whatever else is constant
 };
 
 // Everything one call keeps on its stack besides the shapes.

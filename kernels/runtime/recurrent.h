@@ -13,6 +13,7 @@ struct RecurrentJob {
   const Box *p, *r, *rest, *h0, *c0, *h, *c, *y;  // some of those between may be null
   int64_t steps, batch, per_task, tasks;  // rows of a task; tasks of a direction
   int64_t reverse;                        // bit d: direction d begins at the last step
+  float* spare;                           // for every row of every direction; or null
 };
 
 // Row `row` of direction `d` of a state, or null.
@@ -41,6 +42,7 @@ inline void recurrent_task(void* usr, size_t index) {
   tile.h = state_of(job.h0, d, row), tile.h_row = job.h0 ? job.h0->strides[1] : 0;
   tile.c = state_of(job.c0, d, row), tile.c_row = job.c0 ? job.c0->strides[1] : 0;
   tile.c_next = state_of(job.c, d, row);
+  tile.spare = job.spare ? job.spare + (d * job.batch + row) * tile.spare_row : nullptr;
   for (int64_t i = 0; i < job.steps; ++i) {
     const int64_t t = job.reverse >> d & 1 ? job.steps - 1 - i : i;
     tile.p = job.p->f32() + d * p[0] + t * p[1] + row * p[2];
@@ -56,15 +58,18 @@ inline void recurrent_task(void* usr, size_t index) {
     copy_state(tile.c, tile.c_row, tile.c_next, tile.c_next_row, tile.rows, tile.hidden);
 }
 
-// Views: p, r, rest, h0, c0, h, c, y.  ints: 0 lstm, 1 gru; the reversed directions as bits.
+enum Cell : int64_t { kLstm, kGru, kGruBefore };  // the last one resets before its product
+
+// Views: p, r, rest, h0, c0, h, c, y.  ints: the cell; the reversed directions as bits.
 inline bool check_recurrent(Signature& call) {
-  if (!call.no_chain() || !call.counts(2, 0, 8) || !call.parameter(0, 0, 1) ||
+  if (!call.no_chain() || !call.counts(2, 0, 8) || !call.parameter(0, kLstm, kGruBefore) ||
       !call.parameter(1, 0, 3))
     return false;
-  const bool gru = call.integer(0) == 1;
+  const bool gru = call.integer(0) != kLstm;
   bool ok = call.reads(0, 4) && call.reads(1, 4) && call.may_read(3, 3) && call.writes(7, 4);
-  ok = ok && (gru ? call.reads(2, 2) && call.absent(4) && call.absent(6)
-                  : call.absent(2) && call.may_read(4, 3) && call.writes(6, 3));
+  ok = ok && (call.integer(0) == kGru ? call.reads(2, 2) : call.absent(2));
+  ok = ok && (gru ? call.absent(4) && call.absent(6)
+                  : call.may_read(4, 3) && call.writes(6, 3));
   return ok && call.may_write(5, 3);
 }
 
@@ -77,7 +82,7 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   RecurrentJob job = {};
   job.p = &views[0], job.r = &views[1], job.rest = given(2), job.h0 = given(3);
   job.c0 = given(4), job.h = given(5), job.c = given(6), job.y = &views[7];
-  const bool gru = call.ints[0] == 1;
+  const bool gru = call.ints[0] != kLstm;
   const int64_t *p = job.p->dims, *r = job.r->dims, gates = gru ? 3 : 4;
   const int64_t directions = r[0], hidden = r[2], blocks = r[1] / gates;
   job.steps = p[1], job.batch = p[2];
@@ -94,7 +99,8 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   for (const Box* state : states) ok = ok && is_state(state, directions, job.batch, hidden);
   if (!ok) return run.fault.fail("The views of a recurrent cell do not fit together.");
   if (directions == 0 || job.batch == 0) return true;
-  job.step = gru ? run.host.isa->gru : run.host.isa->lstm;
+  const tracea_isa_table& isa = *run.host.isa;
+  job.step = !gru ? isa.lstm : call.ints[0] == kGru ? isa.gru : isa.gru_before;
   job.reverse = call.ints[1];
   job.tile.hidden = hidden, job.tile.blocks = blocks;
   job.tile.p_row = job.p->strides[2], job.tile.y_row = job.y->strides[2];
@@ -102,9 +108,17 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   const double work = static_cast<double>(job.steps) * static_cast<double>(hidden * hidden * gates) *
                       static_cast<double>(job.batch);
   const int64_t worth = most(1, static_cast<int64_t>(work / kRecurrentTask));
-  const int64_t wanted = least(ceil_div(run.host.processors, directions), worth);
+  // Rows together read the matrix once, so they part only for threads that are there.
+  const int64_t threads = least(threads_of(*run.host.crew), run.host.processors);
+  const int64_t wanted = least(ceil_div(threads, directions), worth);
   job.per_task = ceil_div(job.batch, wanted);
   job.tasks = ceil_div(job.batch, job.per_task);
+  Scratch scratch(run);
+  if (call.ints[0] == kGruBefore) {
+    job.tile.spare_row = 2 * blocks * TRACEA_PANEL;
+    const int64_t bytes = directions * job.batch * job.tile.spare_row * 4;
+    if (!(job.spare = reinterpret_cast<float*>(scratch.take(bytes)))) return false;
+  }
   return run.parallel(directions * job.tasks, recurrent_task, &job);
 }
 

@@ -1,4 +1,5 @@
-// Linear resizing of blocked values, in ONNX Runtime's arithmetic: positions are float32.
+// Resizing of blocked values, linear or to the nearest, in ONNX Runtime's arithmetic: positions
+// are float32.
 #pragma once
 #include "runtime/blocked.h"
 
@@ -7,7 +8,7 @@ namespace tracea {
 constexpr int64_t kResizeTask = 16 * 1024;  // vectors of 16 made by one task, about
 constexpr int64_t kResizeRun = 128;         // positions of a line whose neighbours are kept
 
-enum Coordinates : int64_t { kHalfPixel, kAsymmetric, kAlignCorners, kTorchHalfPixel };
+enum Coordinates : int64_t { kHalfPixel, kAsymmetric, kAlignCorners, kTorchHalfPixel, kNearest };
 
 struct ResizeJob {
   tracea_resize_fn resize;
@@ -26,10 +27,10 @@ inline Between between(const ResizeJob& job, int axis, int64_t index, int64_t co
   const int64_t last = job.x->dims[2 + axis] - 1;
   const float at = static_cast<float>(index);
   float place;
-  if (count == 1 && job.how >= kAlignCorners) place = 0.0f;
+  if (count == 1 && (job.how == kAlignCorners || job.how == kTorchHalfPixel)) place = 0.0f;
   else if (job.how == kAlignCorners)
     place = at * static_cast<float>(last) / static_cast<float>(count - 1);
-  else if (job.how == kAsymmetric) place = at / job.scale[axis];
+  else if (job.how == kAsymmetric || job.how == kNearest) place = at / job.scale[axis];
   else place = (at + 0.5f) / job.scale[axis] - 0.5f;
   place = place > 0.0f ? place : 0.0f;
   const int64_t low = place < static_cast<float>(last) ? static_cast<int64_t>(place) : last;
@@ -46,7 +47,7 @@ inline void resize_task(void* usr, size_t index) {
   int64_t low[kResizeRun], high[kResizeRun];
   float share[kResizeRun];
   tracea_resize_tile tile = {};
-  tile.low = low, tile.high = high, tile.share = share;
+  tile.low = low, tile.high = high, tile.share = job.how == kNearest ? nullptr : share;
   for (int64_t col = 0; col < job.y.width; col += tile.pixels) {
     tile.pixels = least(kResizeRun, job.y.width - col);
     for (int64_t p = 0; p < tile.pixels; ++p) {
@@ -67,7 +68,7 @@ inline void resize_task(void* usr, size_t index) {
 
 inline bool check_resize(Signature& call) {
   return call.no_chain() && call.counts(5, 2, 2) && call.reads(0, 5) && call.writes(1, 5) &&
-         call.parameter(0, kHalfPixel, kTorchHalfPixel) && check_halo(call, 1);
+         call.parameter(0, kHalfPixel, kNearest) && check_halo(call, 1);
 }
 
 inline bool run_resize(Run& run, const Call& call, const Box* views) {

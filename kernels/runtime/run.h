@@ -5,6 +5,7 @@
 
 #include "runtime/ort_abi.h"
 #include "runtime/core.h"
+#include "runtime/crew.h"
 #include "runtime/plan.h"
 
 namespace tracea {
@@ -22,6 +23,7 @@ struct Host {
   bool dims_by_reference;  // the runtime can lend a tensor's dimensions without allocating
   int trace;               // where calls' times go, or kNoTrace
   const char* label;       // the node's name there
+  Crew* crew;              // the threads that have run its tasks
 };
 
 constexpr int kNoTrace = -1;
@@ -58,8 +60,9 @@ struct Run {
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {
     for (int64_t i = 0; (alone || tasks == 1) && i < tasks; ++i) task(job, static_cast<size_t>(i));
     if (alone || tasks <= 1) return true;
-    return good(ort::KernelContext_ParallelFor(host.api, context, task,
-                                               static_cast<size_t>(tasks), size_t{0}, job));
+    Watched watched = {task, job, pthread_self(), host.crew};
+    return good(ort::KernelContext_ParallelFor(host.api, context, watched_task,
+                                               static_cast<size_t>(tasks), size_t{0}, &watched));
   }
 };
 

@@ -95,7 +95,7 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
     const int32_t processors = static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
     node->type = type.name;
     node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
-                  node->label};
+                  node->label, &node->crew};
     if (state.trace != kNoTrace) status = name_node(api, info, node->label);
     decode(type, words, count, node, fault);
   }

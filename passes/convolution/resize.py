@@ -1,13 +1,14 @@
-"""Resize and Upsample that blend neighbours: a step of the program around them."""
+"""Resize and Upsample that blend neighbours or take one: a step of the program around them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.resize import COORDINATES, ResizeParams
+from tracea_graph.ops.resize import COORDINATES, NEAREST, WAYS, ResizeParams
+from tracea_graph.passes.movement.moves import read_moves
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -19,27 +20,36 @@ _COORDINATES_SINCE, _SCALES_SINCE = 11, 9
 
 
 class LiftResize:
-    """Linear Resize and Upsample of the two spatial axes."""
+    """Linear Resize and Upsample of the two spatial axes, and to the nearest where that is no
+    repetition (``movement``)."""
 
     name = "resize"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.fused or region.op not in ("Resize", "Upsample"):
             return
-        if attribute(region, "mode", "nearest") not in ("linear", "bilinear"):
+        mode = attribute(region, "mode", "nearest")
+        if mode not in ("linear", "bilinear", "nearest"):
             return
-        found = _read(graph, region)
-        if isinstance(found, ResizeParams):
-            new = fused(self.name, found, region.operands[:1], region.results, [region])
-            yield Proposal(self.name, (region,), (new,), step=True)
-        else:
+        if mode == "nearest" and read_moves(graph, region) is not None:
+            return
+        found = _read(graph, region, str(mode))
+        if isinstance(found, str):
             yield Miss(self.name, region.id, found)
+            return
+        params, operands = found
+        new = fused(self.name, params, operands, region.results, [region])
+        yield Proposal(self.name, (region,), (new,), step=True)
 
 
-def _read(graph: TileGraph, region: Region) -> ResizeParams | str:
-    """The parameters, or a reason why there are none."""
+Found = tuple[ResizeParams, tuple[str, ...]]
+"""The parameters, and what the kernel reads."""
+
+
+def _read(graph: TileGraph, region: Region, mode: str) -> Found | str:
+    """What the kernel is to do, or a reason why it cannot."""
     value = region.operands[0]
-    before, after = (graph.spec(v).shape for v in (value, region.results[0]))
+    before = graph.spec(value).shape
     if before is None or len(before) != 4 or not isinstance(before[1], int):
         return f"{value!r} is not known to have so many channels and two spatial axes"
     if not is_f32(graph, value):
@@ -48,27 +58,80 @@ def _read(graph: TileGraph, region: Region) -> ResizeParams | str:
         return "it names axes, or smooths"
     if attribute(region, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return "it keeps the aspect ratio"
-    old = region.op == "Upsample" or graph.opset < _COORDINATES_SINCE
+    how = _way(graph, region, mode)
+    if how not in WAYS:
+        return how
+    found = _sized(graph, region, how)
+    if isinstance(found, str):
+        return found
+    try:
+        found[0].infer([graph.spec(v) for v in found[1]])
+    except ValueError as error:
+        return str(error)
+    return found
+
+
+def _way(graph: TileGraph, region: Region, mode: str) -> str:
+    """One of ``WAYS``, or why it is none of them."""
+    old = _is_old(graph, region)
     how = attribute(region, "coordinate_transformation_mode", "half_pixel")
     how = "asymmetric" if old else str(how)
-    if how not in COORDINATES:
-        return f"coordinates are mapped by {how}"
-    scales = _scales(graph, region, old)
+    if mode == "nearest":
+        rounding = "floor" if old else attribute(region, "nearest_mode", "round_prefer_floor")
+        if (how, rounding) == ("asymmetric", "floor"):
+            return NEAREST
+        return f"the nearest position is that of {how} coordinates by {rounding}"
+    return how if how in COORDINATES else f"coordinates are mapped by {how}"
+
+
+def _is_old(graph: TileGraph, region: Region) -> bool:
+    return region.op == "Upsample" or graph.opset < _COORDINATES_SINCE
+
+
+def _sized(graph: TileGraph, region: Region, how: str) -> Found | str:
+    """By constant scales, to known sizes, or to those of another value."""
+    value = region.operands[0]
+    before, after = (graph.spec(v).shape for v in (value, region.results[0]))
+    scales = _scales(graph, region, _is_old(graph, region))
     if scales is not None:
         if scales[:2] != (1.0, 1.0) or min(scales) <= 0:
             return "it resizes images or channels"
-        params = ResizeParams(how, scales=scales[2:])
-    elif after is None or len(after) != 4 or not all(isinstance(d, int) for d in after[2:]):
+        return ResizeParams(how, scales=scales[2:]), (value,)
+    if before is None or after is None or len(after) != 4:
         return "its sizes are computed"
-    elif after[:2] != before[:2]:
+    if after[:2] != before[:2]:
         return "it resizes images or channels"
-    else:
-        params = ResizeParams(how, sizes=_numbers(after[2:]))
-    try:
-        params.infer([graph.spec(value)])
-    except ValueError as error:
-        return str(error)
-    return params
+    if all(isinstance(d, int) for d in after[2:]):
+        return ResizeParams(how, sizes=_numbers(after[2:])), (value,)
+    if (model := _of_that_size(graph, region, after)) is None:
+        return "its sizes are computed, and no other value is known to have them"
+    return ResizeParams(how, like=True), (value, model)
+
+
+def _of_that_size(graph: TileGraph, region: Region, shape: Sequence[Extent]) -> str | None:
+    """A value whose height and width are those of the result whatever the symbols are: best one
+    that it is put together with, so that a program sees that they fit; else an input."""
+    beside = (v for reader in graph.readers(region) for v in reader.reads)
+    for value in dict.fromkeys((*beside, *graph.inputs)):
+        spec = graph.spec(value)
+        same = spec.rank == 4 and (spec.shape or ())[2:] == shape[2:]
+        if same and is_f32(graph, value) and not _follows(graph, value, region):
+            return value
+    return None
+
+
+def _follows(graph: TileGraph, value: str, region: Region) -> bool:
+    """True if a value is computed from what a region writes."""
+    seen, waiting = set[str](), [graph.producer(value)]
+    while waiting:
+        made = waiting.pop()
+        if made is None or made.id in seen:
+            continue
+        if made.id == region.id:
+            return True
+        seen.add(made.id)
+        waiting += graph.sources(made)
+    return False
 
 
 def _numbers(dims: tuple[Extent, ...]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from tracea_graph.ops.gemm import LAYOUTS
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
-from tracea_graph.ops.resize import COORDINATES, ResizeParams
+from tracea_graph.ops.resize import WAYS, ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.lowering.blocked import Blocked, last_block
 from tracea_graph.passes.lowering.gemm import DRIVERS
@@ -196,7 +196,7 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
 def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: int) -> None:
     """``resize`` between blocked values; without scales the sizes tell them."""
     home = v.home(result)
-    ints = (COORDINATES.index(p.how), *home.halo)
+    ints = (WAYS.index(p.how), *home.halo)
     v.w.call(
         "resize", v.block(operands[0]).view(), home.whole, ints=ints,
         floats=p.scales or (0.0, 0.0),

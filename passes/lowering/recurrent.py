@@ -34,9 +34,10 @@ def lower_recurrent(
     cell = found.get("c") or (w.temp(last) if p.kind == "lstm" else None)
     states = [*(slot.view for slot in initial), None, None]
     optional = [slot.view if slot else None for slot in (rest, found.get("h"), cell)]
+    reverse = sum(1 << d for d, turned in enumerate(p.reverse) if turned)
     w.call(
         "recurrent", ahead.view, back.view, optional[0], *states[:2], *optional[1:], y.view,
-        ints=(int(p.kind == "gru"), sum(1 << d for d, turned in enumerate(p.reverse) if turned)),
+        ints=((p.kind == "gru") + p.before, reverse),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import ROUNDED, GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.passes.lowering.layout import Layout
 
 __all__ = ["Rounding"]
@@ -41,7 +42,9 @@ class Rounding:
         value = p.inputs
         for step in p.steps:
             rounds = _rounds(step)
-            for i, v in enumerate(step.operands):
+            # of what else a resize names only the size is asked for
+            read = step.operands[:1] if isinstance(step.params, ResizeParams) else step.operands
+            for i, v in enumerate(read):
                 fits = (v in blocked) == isinstance(step.params, ConvParams)
                 (wanted if i in rounds and fits else exact).add(v)
             whole = value not in layout.blocked or value in blocked

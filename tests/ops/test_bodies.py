@@ -400,6 +400,10 @@ CASES = {
         RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h")),
         ((7, 2, 6), (2, 6, 6, 16), (2, 6, 20, 16), (2, 96), (2, 32), (2, 2, 20)),
     ),
+    "gru, reset before": Case(
+        RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h"), True),
+        ((7, 2, 6), (2, 6, 6, 16), (2, 6, 20, 16), (2, 96), (2, 2, 20)),
+    ),
     "gru, last state only": Case(
         RecurrentParams("gru", 6, 16, results=("h",)),
         ((1, 3, 6), (1, 3, 6, 16), (1, 3, 16, 16), (1, 48), (1, 16)),

@@ -378,6 +378,10 @@ CASES |= {
         RecurrentParams("gru", 6, 20, (False, True), results=("h",)),
         (("s", "b", 6), (2, 6, 6, 16), (2, 6, 20, 16), (2, 96), (2, 32)),
     ),
+    "gru, reset before": Case(
+        RecurrentParams("gru", 6, 20, (False, True), results=("h",), before=True),
+        (("s", "b", 6), (2, 6, 6, 16), (2, 6, 20, 16), (2, 96)),
+    ),
     "lstm, reverse": Case(
         RecurrentParams("lstm", 6, 16, (True,)),
         (("s", "b", 6), (1, 4, 6, 16), (1, 4, 16, 16), (1, 64)),

@@ -50,6 +50,22 @@ def test_a_cell_is_a_region(op: str, bias: bool, initial: bool, direction: str) 
     assert_same(net, graph, feeds, 2e-6)
 
 
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("initial", [False, True])
+def test_a_gru_that_resets_before_its_product(initial: bool, direction: str) -> None:
+    directions = 2 if direction == "bidirectional" else 1
+    net, operands = cell("GRU", directions)
+    feeds = {"x": normal(STEPS, BATCH, INPUTS)}
+    if initial:
+        operands += ["", net.input("h", directions, "batch", HIDDEN)]
+        feeds["h"] = normal(directions, BATCH, HIDDEN, seed=9)
+    results = net.many("GRU", 2, *operands, direction=direction, hidden_size=HIDDEN)
+    graph = net.graph(*results)
+    assert schedule_only(graph, LiftRecurrent()).applied() == {"recurrent": 1}
+    assert only(graph, "FusedRecurrent").params.before
+    assert_same(net, graph, feeds, 2e-6)
+
+
 def test_results_nobody_wants_are_not_computed() -> None:
     net, operands = cell("LSTM")
     _, h, _ = net.many("LSTM", 3, *operands, **usual("LSTM"))
@@ -66,10 +82,6 @@ def test_results_nobody_wants_are_not_computed() -> None:
         ("LSTM", {"clip": 0.5}, "it clips, couples its gates, or has the batch first"),
         ("LSTM", {"input_forget": 1}, "it clips, couples its gates, or has the batch first"),
         ("LSTM", {"activations": ["Tanh"] * 3}, "its activations are not the usual ones"),
-        (
-            "GRU", {"linear_before_reset": 0},
-            "the reset gate comes before the product (linear_before_reset=0)",
-        ),
     ],
 )  # fmt: skip
 def test_what_the_kernel_does_not_compute_stays(op: str, attrs: Any, reason: str) -> None:

@@ -1,14 +1,18 @@
-"""Linear resizing: every spelling ONNX Runtime takes, and what is left to it."""
+"""Resizing: every spelling ONNX Runtime takes, and what is left to it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from graphs import Net, assert_same, normal, ops, optimized, reasons
 
+from tracea_graph import load
 from tracea_graph.ops.resize import COORDINATES, ResizeParams
+from tracea_graph.ttg import TileGraph
 
 X = normal(2, 5, 6, 7)
 
@@ -62,6 +66,78 @@ def test_between_convolutions_it_is_a_step_of_their_program() -> None:
     assert_same(net, graph, {"x": normal(2, 16, 9, 7)}, 3e-5)
 
 
+CORNER = {"mode": "nearest", "nearest_mode": "floor"}
+
+
+@pytest.mark.parametrize("sizes", [(2, 5, 13, 7), (2, 5, 4, 20), (2, 5, 1, 1)])
+def test_to_the_nearest_of_any_size(sizes: tuple[int, ...]) -> None:
+    net = Net()
+    graph = net.graph(resized(net, net.input("x", *X.shape), "asymmetric", sizes=sizes, **CORNER))
+    optimized(graph)
+    assert ops(graph) == ["FusedResize"]
+    assert_same(net, graph, {"x": X}, 1e-12)
+
+
+def imported(folder: Path, net: Net, *outputs: str) -> TileGraph:
+    """The graph as the importer reads it: it knows more sizes than ONNX's own inference."""
+    net.graph(*outputs)
+    onnx.save(net.model, folder / "net.onnx")
+    return load(folder / "net.onnx")
+
+
+def as_large_as(net: Net, x: str, other: str, **more: Any) -> str:
+    """Resized to the height and width of another value, as PyTorch exports it."""
+    ends = [
+        net("Slice", net("Shape", v), net.ints(a), net.ints(b))
+        for v, a, b in ((x, 0, 2), (other, 2, 4))
+    ]
+    more = {"mode": "linear", "coordinate_transformation_mode": "half_pixel", **more}
+    return net("Resize", x, "", "", net("Concat", *ends, axis=0), **more)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"coordinate_transformation_mode": "asymmetric", **CORNER}],
+    ids=["linear", "nearest"],
+)
+@pytest.mark.parametrize("size", [(12, 14), (9, 7), (33, 21)])
+def test_to_fit_what_it_is_put_together_with(
+    tmp_path: Path, more: dict[str, Any], size: tuple[int, int]
+) -> None:
+    net = Net()
+    x = net.input("x", "n", 16, "h", "w")
+    skip = net("Conv", x, net.weight(16, 16, 3, 3), pads=[1] * 4)
+    y = net("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2])
+    y = net("Conv", y, net.weight(16, 16, 3, 3), pads=[1] * 4)
+    y = net("Concat", as_large_as(net, y, skip, **more), skip, axis=1)
+    graph = imported(tmp_path, net, net("Relu", net("Conv", y, net.weight(16, 32, 1, 1))))
+    optimized(graph)
+    graph.prune()  # what computed the sizes
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, {"x": normal(2, 16, *size)}, 3e-5)
+
+
+def test_to_the_size_of_an_input(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input("x", "n", 16, "h", "w")
+    y = net("Conv", x, net.weight(16, 16, 3, 3), strides=[2, 2], pads=[1] * 4)
+    graph = imported(tmp_path, net, as_large_as(net, y, x))
+    optimized(graph)
+    graph.prune()  # what computed the sizes
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, {"x": normal(1, 16, 11, 14)}, 3e-5)
+
+
+def test_what_is_computed_from_it_tells_no_size(tmp_path: Path) -> None:
+    net = Net()
+    x, size = net.input("x", "n", 16, "h", "w"), net.ids("size", 4)
+    y = net("Resize", x, "", "", size, mode="linear")
+    graph = imported(tmp_path, net, net("Concat", y, net("Relu", y), axis=1))
+    trace = optimized(graph)
+    assert "Resize" in ops(graph)
+    assert any("sizes" in reason for reason in reasons(trace, "resize"))
+
+
 @pytest.mark.parametrize(
     ("shape", "settings", "why"),
     [
@@ -70,6 +146,7 @@ def test_between_convolutions_it_is_a_step_of_their_program() -> None:
         ((2, 5, 6, 7), {"scales": (1, 2, 2, 2)}, "resizes images or channels"),
         ((2, 5, 6, 7), {"scales": (1, 1, 2, 2), "antialias": 1}, "smooths"),
         ((2, 5, 6, 7), {"scales": (1, 1, 2, 2), "how": "tf_crop_and_resize"}, "tf_crop"),
+        ((2, 5, 6, 7), {"sizes": (2, 5, 7, 9), "mode": "nearest"}, "by round_prefer_floor"),
     ],
 )
 def test_what_is_left(shape: Any, settings: dict[str, Any], why: str) -> None:

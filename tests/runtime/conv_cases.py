@@ -171,6 +171,8 @@ def other_cases() -> list[Case]:
     cases += [
         resize("half_pixel", 24, (3, 150), scales=(2.0, 2.0), halo=(1, 1, 1, 1)),
         resize("asymmetric", 16, (5, 7), scales=(3.0, 1.5)),
+        resize("nearest", 24, (5, 7), sizes=(11, 13), halo=(1, 2, 3, 1)),
+        resize("nearest", 16, (40, 300), sizes=(13, 131)),
         resize("half_pixel", 16, (40, 30), scales=(0.3, 0.7)),
         resize("align_corners", 16, (5, 7), sizes=(1, 1)),
         resize("pytorch_half_pixel", 16, (5, 7), sizes=(1, 20)),

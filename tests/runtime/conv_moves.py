@@ -25,7 +25,7 @@ from runtime.support import Case, dense, single, spec
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Buffer, Call, Program, View
-from tracea_graph.ops.resize import COORDINATES, ResizeParams
+from tracea_graph.ops.resize import WAYS, ResizeParams
 
 
 def pool(
@@ -99,7 +99,7 @@ def resize(
     (y,) = params.reference([x.astype(np.float64)])
     expected = blocked(y, halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
-    ints = (COORDINATES.index(how), *halo)
+    ints = (WAYS.index(how), *halo)
     call = Call("resize", (box, dense("output", 0, *out)), ints, scales)
     program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
     name = label("resize", how, channels, size, sizes, scales, halo)

@@ -31,7 +31,7 @@ def recurrent(p: RecurrentParams, steps: int, batch: int) -> Case:
         ("t", "b", p.inputs), (p.directions, panels, p.inputs, 16),
         (p.directions, panels, p.hidden, 16), (p.directions, padded),
     ]  # fmt: skip
-    shapes += [(p.directions, p.padded)] * (p.kind == "gru")
+    shapes += [(p.directions, p.padded)] * p.late
     shapes += [(p.directions, "b", p.hidden)] * (p.states if p.initial else 0)
     names = [f"i{n}" for n in range(len(shapes))]
     results = [f"o{n}" for n in range(len(p.results))]
@@ -45,7 +45,8 @@ def recurrent(p: RecurrentParams, steps: int, batch: int) -> Case:
     ]
     y = p.reference([f.astype(np.float64) for f in feeds])
     flags = "".join(map(str, map(int, (*p.reverse, p.initial))))
-    name = f"{p.kind}_{p.inputs}x{p.hidden}_{flags}_{''.join(p.results)}_{steps}x{batch}"
+    kind = p.kind + "_before" * p.before
+    name = f"{kind}_{p.inputs}x{p.hidden}_{flags}_{''.join(p.results)}_{steps}x{batch}"
     return Case(name, program, tuple(feeds), tuple(y))
 
 
@@ -56,9 +57,17 @@ def recurrent_cases() -> tuple[Case, ...]:
         recurrent(RecurrentParams("lstm", 16, 128, (True,), True, ("h",)), 20, 1),
         recurrent(RecurrentParams("lstm", 16, 16, initial=True, results=LSTM), 0, 2),
         recurrent(RecurrentParams("lstm", 16, 64, BOTH), 60, 40),
+        recurrent(RecurrentParams("lstm", 9, 20, initial=True), 4, 8),
         recurrent(RecurrentParams("gru", 7, 5, results=GRU), 3, 1),
         recurrent(RecurrentParams("gru", 40, 33, BOTH, True, GRU), 9, 8),
         recurrent(RecurrentParams("gru", 16, 128, (True,), True, ("h",)), 20, 1),
+        recurrent(RecurrentParams("gru", 9, 50, BOTH, True), 6, 3),
+        recurrent(RecurrentParams("gru", 9, 20, initial=True), 4, 10),
         recurrent(RecurrentParams("gru", 16, 16, results=GRU), 0, 2),
         recurrent(RecurrentParams("gru", 16, 16, results=GRU), 4, 0),
+        recurrent(RecurrentParams("gru", 7, 5, results=GRU, before=True), 3, 1),
+        recurrent(RecurrentParams("gru", 40, 33, BOTH, True, GRU, before=True), 9, 11),
+        recurrent(RecurrentParams("gru", 16, 130, (True,), True, ("h",), before=True), 20, 2),
+        recurrent(RecurrentParams("gru", 16, 64, BOTH, before=True), 60, 40),
+        recurrent(RecurrentParams("gru", 16, 16, results=GRU, before=True), 0, 2),
     )

@@ -110,7 +110,7 @@ DO_NOT_FIT = (
     (changed(conv(16, 16, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=2), 0, ints={0: 3}), "winograd"),
     (changed(depthwise(16, (6, 6), (3, 3)), 0, ints={2: 3}), "do not fit"),
     (changed(pool(0, 16, (6, 6), (3, 3)), 0, ints={0: 3}), "a parameter out of range"),
-    (changed(resize("asymmetric", 16, (6, 6), (3, 9)), 0, ints={0: 4}), "out of range"),
+    (changed(resize("asymmetric", 16, (6, 6), (3, 9)), 0, ints={0: 5}), "out of range"),
     (changed(resize("asymmetric", 16, (6, 6), (3, 9)), 0, dims=("n", 2, 6, 6, 16)), "outside"),
     (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={0: 3}), "do not fit"),
     (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={1: 17}), "do not fit"),

@@ -6,8 +6,9 @@ With p = x · W + bias over all steps at once, and for each step in the directio
            c = f·c + i·g        h = o·tanh(c)
     gru    z, r = σ(p_z + h·R_z), σ(p_r + h·R_r)       n = tanh(pₙ + r·(h·Rₙ + rest))
            h = (1 − z)·n + z·h
+    before n = tanh(pₙ + (r·h)·Rₙ), the rest as gru
 
-which is what ONNX's LSTM, and its GRU with ``linear_before_reset``, do by default.
+which is what ONNX's LSTM, and its GRU with and without ``linear_before_reset``, do by default.
 
 W and R are stored as panels ``[directions, gates · ⌈H/16⌉, K, 16]``: each gate begins a panel, so
 that one pass over k gives all gates of 16 units.  Lanes past H are zeros.
@@ -54,7 +55,8 @@ def pack_gates(matrix: Floats, gates: int) -> Floats:
 @dataclass(frozen=True)
 class RecurrentParams:
     """Operands: x ``[T, B, I]``, W, R, bias ``[directions, padded gates]``, the gru's rest
-    ``[directions, padded H]``; with ``initial`` h and the lstm's c, ``[directions, B, H]``.
+    ``[directions, padded H]`` unless it resets ``before`` its product; with ``initial`` h and the
+    lstm's c, ``[directions, B, H]``.
 
     ``reverse``: for each direction, whether it begins at the last step.  ``results``: which of
     y ``[T, directions, B, H]``, the last h and the lstm's last c are wanted, in this order.
@@ -66,10 +68,13 @@ class RecurrentParams:
     reverse: tuple[bool, ...] = (False,)
     initial: bool = False
     results: tuple[str, ...] = ("y",)
+    before: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in GATES or min(self.inputs, self.hidden) < 1:
             raise ValueError(f"no {self.kind} of {self.inputs} inputs and {self.hidden} units")
+        if self.before and self.kind != "gru":
+            raise ValueError("only a gru resets its state")
         if self.reverse not in ((False,), (True,), (False, True)):
             raise ValueError("directions are forward, reverse, or forward and reverse")
         known = _RESULTS[: 3 if self.kind == "lstm" else 2]
@@ -95,11 +100,16 @@ class RecurrentParams:
 
     @property
     def operands(self) -> int:
-        return 4 + (self.kind == "gru") + (self.states if self.initial else 0)
+        return 4 + self.late + (self.states if self.initial else 0)
+
+    @property
+    def late(self) -> bool:
+        """True if a part of the bias is added to the state's product, which is reset then."""
+        return self.kind == "gru" and not self.before
 
     def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any | None, Sequence[Any]]:
         """Operands by role: x, W, R, bias, rest or None, initial states."""
-        first = 4 + (self.kind == "gru")
+        first = 4 + self.late
         return (*items[:4], items[4] if first == 5 else None, items[first:])
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -126,7 +136,7 @@ class RecurrentParams:
             own = [s[d] for s in states]
             late = None if rest is None else self._units(rest[d])
             for t in reversed(range(steps)) if turned else range(steps):
-                own = self._step([a[t] for a in ahead], [own[0] @ m for m in back], own, late)
+                own = self._step([a[t] for a in ahead], back, own, late)
                 y[t, d] = own[0]
             for state, value in zip(last, own, strict=True):
                 state[d] = value
@@ -137,11 +147,13 @@ class RecurrentParams:
         return a[..., : self.hidden]
 
     def _step(
-        self, p: Sequence[Floats], s: Sequence[Floats], own: Sequence[Floats], rest: Any
+        self, p: Sequence[Floats], back: Sequence[Floats], own: Sequence[Floats], rest: Any
     ) -> list[Floats]:
+        s = [own[0] @ m for m in back]
         if self.kind == "gru":
             z, r = _sigmoid(p[0] + s[0]), _sigmoid(p[1] + s[1])
-            n = np.tanh(p[2] + r * (s[2] + rest))
+            reset = (r * own[0]) @ back[2] if self.before else r * (s[2] + rest)
+            n = np.tanh(p[2] + reset)
             return [(1 - z) * n + z * own[0]]
         i, o, f = (_sigmoid(p[g] + s[g]) for g in range(3))
         c = f * own[1] + i * np.tanh(p[3] + s[3])
@@ -152,7 +164,7 @@ class RecurrentParams:
         b = BodyBuilder(self.operands, opset)
         x, w, r, bias, rest, initial = self.split(b.inputs)
         zeros = np.zeros((self.directions, self.gates * self.hidden), np.float32)
-        late = b("Constant", value=zeros if rest is None else zeros[:, : 2 * self.hidden])
+        late = b("Constant", value=zeros[:, : 2 * self.hidden] if self.late else zeros)
         if rest is not None:
             late = b("Concat", late, self._spell_units(b, rest, 1), axis=1)
         both = b("Concat", self._spell_units(b, bias, self.gates), late, axis=1)
@@ -161,7 +173,7 @@ class RecurrentParams:
             "hidden_size": self.hidden,
             "direction": direction if any(self.reverse) else "forward",
         }
-        if self.kind == "gru":
+        if self.late:
             attributes["linear_before_reset"] = 1
         operands = (x, self._spell_matrix(b, w), self._spell_matrix(b, r), both)
         names = b.node(

@@ -1,4 +1,5 @@
-"""``FusedResize``: linear interpolation between the four nearest positions of an image."""
+"""``FusedResize``: linear interpolation between the four nearest positions of an image, or a copy
+of one of them."""
 
 from __future__ import annotations
 
@@ -13,52 +14,69 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.body import Body, BodyBuilder
 
-__all__ = ["COORDINATES", "ResizeParams"]
+__all__ = ["COORDINATES", "NEAREST", "WAYS", "ResizeParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 """Where a result's position lies in the image: ONNX's ``coordinate_transformation_mode``."""
+NEAREST = "nearest"
+"""No blending: the position at or before the one that ``asymmetric`` coordinates give."""
+WAYS = (*COORDINATES, NEAREST)
 _FIRST_OPSET = 11
 """Before it Resize had neither sizes nor a choice of coordinates."""
 
 
 @dataclass(frozen=True)
 class ResizeParams:
-    """One operand ``[N, C, H, W]``; the result has ``sizes``, or H and W times ``scales``.
+    """An operand ``[N, C, H, W]``; the result has ``sizes``, H and W times ``scales``, or those of
+    a second operand ``like`` which nothing else is read of.
 
     Scales are as float32 has them, and numbers; a result's size is rounded down.  Source:
-    ONNX's Resize in mode ``linear``, and ONNX Runtime's arithmetic.
+    ONNX's Resize in modes ``linear`` and ``nearest``, and ONNX Runtime's arithmetic.
     """
 
     how: str
     scales: tuple[float, ...] = ()
     sizes: tuple[int, ...] = ()
-
-    operands = 1
+    like: bool = False
 
     def __post_init__(self) -> None:
+        """Raises ValueError unless the size is told in one way, and above zero."""
         given = self.scales or self.sizes
-        if self.how not in COORDINATES or bool(self.scales) == bool(self.sizes) or len(given) != 2:
+        ways = bool(self.scales) + bool(self.sizes) + self.like
+        if self.how not in WAYS or ways != 1 or len(given) not in (0, 2):
             raise ValueError(f"no resizing: {self}")
-        if min(given) <= 0:
+        if given and min(given) <= 0:
             raise ValueError(f"a size that is not above zero: {self}")
+
+    @property
+    def operands(self) -> int:
+        return 1 + self.like
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Raises ValueError for a rank other than 4, or where symbols leave a size open."""
         shape = specs[0].shape
         if shape is None or len(shape) != 4:
             raise ValueError("x is not known to have two spatial axes")
-        sizes: tuple[Extent, ...] = self.sizes or tuple(
-            _scaled(d, s) for d, s in zip(shape[2:], self.scales, strict=True)
-        )
+        sizes: tuple[Extent, ...] = self.sizes
+        if self.like:
+            wanted = specs[1].shape
+            if wanted is None or len(wanted) != 4:
+                raise ValueError("the value of the wanted size is not known to have two such axes")
+            sizes = wanted[2:]
+        elif self.scales:
+            sizes = tuple(_scaled(d, s) for d, s in zip(shape[2:], self.scales, strict=True))
         return (TensorSpec(DType.F32, (*shape[:2], *sizes)),)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
-        (spec,) = self.infer([TensorSpec(DType.F32, x.shape)])
+        (spec,) = self.infer([TensorSpec(DType.F32, a.shape) for a in arrays])
         for axis, size in enumerate((spec.shape or ())[2:], 2):
             assert isinstance(size, int)
             low, high, share = self._places(axis - 2, x.shape[axis], size)
+            if self.how == NEAREST:
+                x = np.take(x, low, axis)
+                continue
             share = share.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - axis - 1))
             x = np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
         return [x]
@@ -70,7 +88,7 @@ class ResizeParams:
         half = np.float32(0.5)
         if self.how == "align_corners":
             place = at * np.float32(size - 1) / np.float32(max(count - 1, 1))
-        elif self.how == "asymmetric":
+        elif self.how in ("asymmetric", NEAREST):
             place = at / scale
         else:
             place = (at + half) / scale - half
@@ -81,22 +99,28 @@ class ResizeParams:
         return low, np.minimum(low + 1, size - 1), place - low.astype(np.float32)
 
     def body(self, opset: int) -> Body:
-        b = BodyBuilder(1, opset)
+        b = BodyBuilder(self.operands, opset)
         x = b.inputs[0]
+        mode = "nearest" if self.how == NEAREST else "linear"
         if opset < 9:
             factors = (1.0, 1.0, *self.scales)
-            return b.done(b("Upsample", x, mode="linear", scales=factors))
+            return b.done(b("Upsample", x, mode=mode, scales=factors))
         if opset < _FIRST_OPSET:
             scales = b("Constant", value=np.asarray((1, 1, *self.scales), np.float32))
-            return b.done(b("Upsample" if opset < 10 else "Resize", x, scales, mode="linear"))
+            return b.done(b("Upsample" if opset < 10 else "Resize", x, scales, mode=mode))
         # opset 11 and 12 want every operand, be it empty
         none = b("Constant", value=np.zeros(0, np.float32)) if opset < 13 else ""
-        how = {"coordinate_transformation_mode": self.how, "mode": "linear"}
+        how = {"coordinate_transformation_mode": self.how, "mode": mode}
+        if self.how == NEAREST:
+            how |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         if self.scales:
             scales = b("Constant", value=np.asarray((1, 1, *self.scales), np.float32))
             return b.done(b("Resize", x, none, scales, **how))
         kept = b.slice_last(b("Shape", x), 0, 2, 0)
-        sizes = b("Concat", kept, b.ints(*self.sizes), axis=0)
+        last = b.ints(*self.sizes)
+        if self.like:
+            last = b.slice_last(b("Shape", b.inputs[1]), 2, 4, 0)
+        sizes = b("Concat", kept, last, axis=0)
         return b.done(b("Resize", x, none, none, sizes, **how))
 
 

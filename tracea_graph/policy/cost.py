@@ -228,5 +228,5 @@ def reordered(region: Region) -> tuple[str, ...]:
     if isinstance(params, PoolParams):
         return (region.operands[0], *(region.results if params.window else ()))
     if isinstance(params, ResizeParams):
-        return (*region.operands, *region.results)
+        return (region.operands[0], *region.results)
     return ()

@@ -154,9 +154,12 @@ INLINE vf v_exp_neg(vf x) {
   const vf r = fma(n, set1(-0.69314718f), x);
   return scale(poly(r, 1.0f, 1.0f, 0.49999148f, 0.16666457f, 0.041898314f, 0.0083746463f), n);
 }
+struct Ratio {  // several of them share a division
+  vf top, under;
+};
 // tanh x = E / (E + 2), E = e^2x - 1 = 2^n (e^2h - 1) + (2^n - 1) with h = x - n ln 2 / 2: no
 // digit cancels near zero, where n is 0.
-INLINE vf v_tanh(vf x) {
+INLINE Ratio tanh_ratio(vf x) {
   x = max(set1(-10.0f), min(set1(10.0f), x));
   const vf magic = set1(12582912.0f), one = set1(1.0f);
   const vf shifted = fma(x, set1(2.88539008f), magic);  // its low bits are n
@@ -164,7 +167,11 @@ INLINE vf v_tanh(vf x) {
   const vf p = poly(h, 1.99999988f, 1.33332193f, 0.666676581f, 0.267812312f, 0.0888449401f);
   const vf power = from_bits((vi)(((vu)bits(shifted) << 23) + 0x3f800000));
   const vf e = fma(power, fma(h * h, p, h + h), power - one);
-  return e / (e + set1(2.0f));
+  return {e, e + set1(2.0f)};
+}
+INLINE vf v_tanh(vf x) {
+  const Ratio r = tanh_ratio(x);
+  return r.top / r.under;
 }
 // The inner product every matrix kernel is built from.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
