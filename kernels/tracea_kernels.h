@@ -289,8 +289,10 @@ typedef void (*tracea_conv_end_fn)(void);  // after a task's last tile
 #define TRACEA_NARROW 8
 
 // One output line of 16 channels, each convolved with its own rows x cols weights [rows,cols,16].
+// The first output's window begins `left` columns before x (behind it if negative); columns that
+// are not in [0, width) count as zero.
 typedef struct {
-  int64_t rows, cols, pixels;
+  int64_t rows, cols, pixels, left, width;
   const float* x;
   int64_t x_row, x_col, x_step;  // strides between kernel rows and columns, and between outputs
   const float* w;

@@ -182,7 +182,7 @@ inline bool joins_lines(const Box& x, const Finish& finish) {
   const Canvas& y = finish.canvas;
   const int64_t row = y.width * kLanes;
   const Halo& halo = y.halo;
-  if (y.height == 1 || (halo.top | halo.left | halo.bottom | halo.right)) return false;
+  if (y.height == 1 || (halo.left | halo.right)) return false;
   bool ok = x.dims[3] == y.width && x.strides[2] == row && y.box->strides[2] == row &&
             (!finish.add || finish.add->strides[2] == row);  // in elements
   for (int32_t i = 1; ok && finish.type && i < finish.type->operands; ++i) {
