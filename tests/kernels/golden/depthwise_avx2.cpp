@@ -93,7 +93,12 @@ INLINE void add_row(vf (&c)[N], const element* x, const float* w, const Columns&
   UNROLL for (int k = 0; k < COLS; k++) tap[k] = load(w + k * PANEL);
   UNROLL_ALL for (int i = 0; i < COUNT; i++) {
     const bool beside = (i < COLS - 1 && i < on.first) || (i > COUNT - COLS && i >= on.end);
-    const vf v = load_x(beside ? NOTHING : x + i * PANEL);
+    const element* from = x + i * PANEL;
+    if (i < COLS - 1 || i > COUNT - COLS) {
+      from = beside ? NOTHING : from;
+      if (STEP == 1) __asm__("" : "+r"(from));  // else gcc moves the loads: registers are few
+    }
+    const vf v = load_x(from);
     UNROLL for (int k = 0; k < COLS; k++) {
       const int p = i - k;
       if (p >= 0 && p % STEP == 0 && p / STEP < N) c[p / STEP] = fma(v, tap[k], c[p / STEP]);
