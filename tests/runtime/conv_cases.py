@@ -136,6 +136,11 @@ def other_cases() -> list[Case]:
         if w >= s
     ]
     cases += [depthwise(c, (6, 7), (3, 3), dilation=(2, 3), pad=(2, 3, 2, 3)) for c in counts]
+    cases += [  # windows that lie beside the line altogether
+        depthwise(16, (4, w), (3, k), (1, s), pad=(1, left, 1, right))
+        for k, s, w in itertools.product((3, 5, 7), (1, 2), (4, 20))
+        for left, right in ((k, 0), (0, k), (k + 8, k + 9))
+    ]
     cases += [  # columns of zeros beside the line, some of them stored
         depthwise(16, (4, w), (3, k), (s, s), pad=(1, k - 1, 1, 2), stored=stored)
         for k, s, w, stored in itertools.product((3, 5, 7), (1, 2), (5, 17), (0, 1, 9))

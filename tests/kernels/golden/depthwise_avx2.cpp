@@ -164,7 +164,9 @@ void lines(const tracea_depthwise_tile* t) {
 }  // namespace
 
 TRACEA_API void tracea_f32_depthwise_7x16__avx2(const tracea_depthwise_tile* t) {
-  const bool dense = t->x_col * STEP_SIZE == PANEL;
+  // Windows that reach the line, their columns side by side.
+  const int64_t behind = (t->pixels - 1) * (t->x_step * STEP_SIZE / PANEL) - t->left - t->width;
+  const bool dense = t->x_col * STEP_SIZE == PANEL && t->left < t->cols && behind < 0;
   if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 3) return lines<3, 1>(t);
   if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 5) return lines<5, 1>(t);
   if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 7) return lines<7, 1>(t);
