@@ -280,6 +280,9 @@ typedef struct {
   int64_t tiles;                           // one after another, the same in all but for what is next
   int64_t x_next, y_next, add_next;        // from a tile to the next
   int32_t* state;                          // of conv_bf16: as in tracea_gemm_tile
+  int32_t eight;                           // 1: of the last block's outputs the first 8 count
+  int32_t far_lines;                       // cache lines to prefetch every (row, col) beside those:
+  const char *far, *far_end;               // what comes after this convolution; may be null
 } tracea_conv_tile;
 typedef void (*tracea_conv_fn)(const tracea_conv_tile*);
 typedef void (*tracea_conv_end_fn)(void);  // after a task's last tile
@@ -290,8 +293,10 @@ typedef void (*tracea_conv_end_fn)(void);  // after a task's last tile
 #define TRACEA_NARROW 8
 
 // One output line of 16 channels, each convolved with its own rows x cols weights [rows,cols,16].
+// The first output's window begins `left` columns before x (behind it if negative); columns that
+// are not in [0, width) count as zero.
 typedef struct {
-  int64_t rows, cols, pixels;
+  int64_t rows, cols, pixels, left, width;
   const float* x;
   int64_t x_row, x_col, x_step;  // strides between kernel rows and columns, and between outputs
   const float* w;

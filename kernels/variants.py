@@ -150,8 +150,9 @@ def _conv(isa: str, pixels: int, nv: int) -> Variant:
     Where there are few output channels, about ``sums`` vectors are summed at once.
     """
     sums = {1: 4, 8: 10, 16: 22}[isa_of(isa).width]
-    params = {"pixels": pixels, "nv": nv, "sums": sums}
-    functions = frozenset({"sums"})
+    eights = isa_of(isa).width == 16 and nv > 1
+    params = {"pixels": pixels, "nv": nv, "sums": sums, "eights": eights}
+    functions = frozenset({"sums", "eights"} if eights else {"sums"})
     return Variant("conv", isa, "conv.cpp.in", f"{pixels}x{nv * PANEL}", params, functions)
 
 
@@ -167,10 +168,12 @@ def _conv_bf16(isa: str, pixels: int, nv: int, matrix: bool = False) -> Variant:
     On ``matrix`` tiles pairs take 2 x 2 of 16 x 16; ``pixels`` and ``nv`` are those of float32.
     """
     same = _conv(isa, pixels, nv)
+    eights = not matrix and same.params["eights"]
     return replace(
         same, op="conv_bf16", template="conv_bf16.cpp.in", dtype="bf16",
-        tile="32x32" if matrix else same.tile, params={**same.params, "matrix": matrix},
-        functions=frozenset({"halves", "pairs"}),
+        tile="32x32" if matrix else same.tile,
+        params={**same.params, "matrix": matrix, "eights": eights},
+        functions=frozenset({"halves", "pairs"} | ({"eights"} if eights else set())),
     )  # fmt: skip
 
 
@@ -191,8 +194,10 @@ def _winograd_bf16(isa: str) -> Variant:
 def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[Variant, Variant]:
     """The same on pairs of 16-bit integers, and Winograd's transforms to and from them."""
     same, functions = _conv(isa, pixels, nv), frozenset({"int16"})
+    params = {**same.params, "eights": False}
     return replace(
-        same, op="conv_int16", template="conv_int16.cpp.in", functions=functions, dtype="i16"
+        same, op="conv_int16", template="conv_int16.cpp.in", params=params, functions=functions,
+        dtype="i16",
     ), Variant(
         "winograd_int16", isa, "winograd.cpp.in", "", {"dtype": "int16"}, functions, "i16"
     )  # fmt: skip

@@ -456,8 +456,8 @@ def conv_stem(call: Call, views: list[Any]) -> None:
 
 def depthwise(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
-    steps, last = call.ints[:4], call.ints[4]
-    inside = blocked(x, last)
+    steps, last, sides = call.ints[:4], call.ints[4], call.ints[5:7]
+    inside = np.pad(blocked(x, last), ((0, 0), (0, 0), (0, 0), sides))
     count = inside.shape[1]
     plain = w.transpose(0, 3, 1, 2).reshape(-1, 1, *w.shape[1:3])[:count]
     finish_conv(call, _biased(convolve(inside, plain, steps, count), bias), rest, last)

@@ -13,8 +13,50 @@ INLINE T opaque(T x) {
 
 // A step of the sum in float32.
 struct Plain {
-  static INLINE_MEMBER vf add(vf x, vf w, vf c) { return fma(x, w, c); }
+  template <class V>
+  static INLINE_MEMBER V add(V x, V w, V c) { return fma(x, w, c); }
 };
+
+// Sums of a last block of outputs of which eight count: none, or a vector of eight beside the
+// whole ones of each output.
+struct NoEight {
+  enum { COUNT = 0 };
+  INLINE_MEMBER void start(const float*) {}
+  INLINE_MEMBER void resume(const float*) {}
+  INLINE_MEMBER void add(const float*) {}
+  INLINE_MEMBER void at_least(float) {}
+  INLINE_MEMBER void at_most(float) {}
+  INLINE_MEMBER void write(float*) const {}
+  template <class STEP>
+  INLINE_MEMBER void step(vf, const float*) {}
+  //% if dtype == "bf16"
+  INLINE_MEMBER void add_rounded(const float*) {}
+  INLINE_MEMBER void write_rounded(float*) const {}
+  //% endif
+};
+//% if eights
+
+struct Eight {
+  enum { COUNT = 1 };
+  vh sum;
+  INLINE_MEMBER void start(const float* bias) { sum = low_half(bias ? load(bias) : set1(0.0f)); }
+  INLINE_MEMBER void resume(const float* y) { sum = load_half(y); }
+  INLINE_MEMBER void add(const float* from) { sum = sum + load_half(from); }
+  INLINE_MEMBER void at_least(float lo) { sum = max(low_half(set1(lo)), sum); }
+  INLINE_MEMBER void at_most(float hi) { sum = min(low_half(set1(hi)), sum); }
+  INLINE_MEMBER void write(float* y) const { store(y, sum); }
+  template <class STEP>
+  INLINE_MEMBER void step(vf x, const float* w) {
+    sum = STEP::add(low_half(x), load_half(w), sum);
+  }
+  //% if dtype == "bf16"
+  INLINE_MEMBER void add_rounded(const float* from) {
+    sum = sum + low_half(load_bf16((const uint16_t*)from));
+  }
+  INLINE_MEMBER void write_rounded(float* y) const { store_bf16((uint16_t*)y, sum); }
+  //% endif
+};
+//% endif
 
 struct Steps {  // in bytes
   int64_t one, three, five;
@@ -33,14 +75,15 @@ INLINE const float* at(const char* base, const Steps& s, int i) {
 }
 
 //% set sums, sum = ("vi", "whole") if dtype == "int16" else ("vf", "c")
-template <class STEP, int A, int B, int NV>
-INLINE void multiply(${sums} (&c)[A + B][NV * P], const char* a, const char* b, const Steps& s,
-                     const float* w, int64_t w_panel) {
+template <class STEP, int A, int B, int NV, class EIGHT>
+INLINE void multiply(${sums} (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char* a,
+                     const char* b, const Steps& s, const float* w, int64_t w_panel) {
   vf row[NV * P];
   load_row<NV>(row, w, w_panel);
   UNROLL for (int i = 0; i < A + B; i++) {
     const vf x = set1(*(i < A ? at(a, s, i) : at(b, s, i - A)));
     UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = STEP::add(x, row[j], c[i][j]);
+    e[i].template step<STEP>(x, w + NV * w_panel);
   }
 }
 
@@ -61,20 +104,25 @@ struct Outputs {
 
 enum { HALF = PANEL / 2 };  // a pixel of 16 bf16, in steps of 32 bits
 
-template <int A, int B, int NV>
-INLINE void add_rounded(vf (&c)[A + B][NV * P], const Outputs& o) {
+template <int A, int B, int NV, class EIGHT>
+INLINE void add_rounded(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const Outputs& o) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
     const float* from = run_at<A, HALF>(o.add, o.add_line, i) + j / P * o.add_panel;
     c[i][j] = c[i][j] + load_bf16((const uint16_t*)from + j % P * W);
   }
+  UNROLL for (int i = 0; i < A + B; i++)
+    e[i].add_rounded(run_at<A, HALF>(o.add, o.add_line, i) + NV * o.add_panel);
 }
 
-template <int A, int B, int NV>
-INLINE void store_rounded(const vf (&c)[A + B][NV * P], const Outputs& o) {
+template <int A, int B, int NV, class EIGHT>
+INLINE void store_rounded(const vf (&c)[A + B][NV * P], const EIGHT (&e)[A + B],
+                          const Outputs& o) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
     float* to = run_at<A, HALF>(o.y, o.y_line, i) + j / P * o.y_panel;
     store_bf16((uint16_t*)to + j % P * W, c[i][j]);
   }
+  UNROLL for (int i = 0; i < A + B; i++)
+    e[i].write_rounded(run_at<A, HALF>(o.y, o.y_line, i) + NV * o.y_panel);
 }
 //% endif
 
@@ -97,10 +145,11 @@ INLINE void expect(const float* base, int64_t line, int64_t panel) {
     __builtin_prefetch(run_at<A, LANES>(base, line, i) + j * panel, 1, 3);
 }
 
-// The tiles of a run, one after another.
-template <class STEP, int A, int B, int NV>
+// The tiles of a run, one after another: NV whole blocks of outputs, and perhaps half of one.
+template <class STEP, int A, int B, int NV, class EIGHT = NoEight>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
+  constexpr int ALL = NV + EIGHT::COUNT;  // blocks
   const int64_t y_lanes = t->y_size == 4 ? PANEL : PANEL / 2;
   const int64_t add_lanes = t->add_size == 4 ? PANEL : PANEL / 2;
   const bool two = t->lines == 2;
@@ -123,6 +172,8 @@ void tile(const tracea_conv_tile* t) {
   const int64_t x_next = t->x_next * F, y_next = t->y_next, add_next = t->add_next;
   const int64_t full = t->depth, last = t->last, blocks = rows ? t->blocks : 0;
   const char *line = t->prefetch, *const line_end = t->prefetch_end, *origin = (const char*)t->x;
+  const char *far = t->far, *const far_end = t->far_end;
+  const int64_t far_lines = t->far_lines * 64;
   const float* const weights = t->w;
 
   for (int64_t tiles = t->tiles; tiles > 0; tiles--) {
@@ -135,26 +186,30 @@ void tile(const tracea_conv_tile* t) {
     vi whole[A + B][NV * P];
     UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
       whole[i][j] = vi{};
+    NoEight e[A + B];
     //% else
     vf c[A + B][NV * P];
+    EIGHT e[A + B];
     if (continues) {
       UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
         c[i][j] = load(y_at(i, j));
+      UNROLL for (int i = 0; i < A + B; i++) e[i].resume(y_at(i, NV * P));
     } else {
       UNROLL for (int j = 0; j < NV * P; j++) {
         const vf start = start_of(bias ? bias + j * W : nullptr);
         UNROLL for (int i = 0; i < A + B; i++) c[i][j] = start;
       }
+      UNROLL for (int i = 0; i < A + B; i++) e[i].start(bias ? bias + NV * PANEL : nullptr);
     }
     //% endif
     //% if dtype == "bf16"
-    if (o.add && t->add_size == 2) expect<A, B, NV, HALF>(o.add, o.add_line, o.add_panel);
-    if (t->y_size == 2) expect<A, B, NV, HALF>(o.y, o.y_line, o.y_panel);
+    if (o.add && t->add_size == 2) expect<A, B, ALL, HALF>(o.add, o.add_line, o.add_panel);
+    if (t->y_size == 2) expect<A, B, ALL, HALF>(o.y, o.y_line, o.y_panel);
     else
     //% endif
-    if (!continues) expect<A, B, NV, PANEL>(o.y, o.y_line, o.y_panel);
+    if (!continues) expect<A, B, ALL, PANEL>(o.y, o.y_line, o.y_panel);
     //% if dtype != "bf16"
-    if (o.add) expect<A, B, NV, PANEL>(o.add, o.add_line, o.add_panel);
+    if (o.add) expect<A, B, ALL, PANEL>(o.add, o.add_line, o.add_panel);
     //% endif
 
     const char* x = origin;
@@ -166,19 +221,21 @@ void tile(const tracea_conv_tile* t) {
       const char* soon = block > 1 ? x + ahead : origin + x_next;
       const char* const until = line + lines < line_end ? line + lines : line_end;
       for (; line < until; line += 64)
-        UNROLL for (int j = 0; j < NV; j++) __builtin_prefetch(line + j * w_panel * F, 0, 2);
+        UNROLL for (int j = 0; j < ALL; j++) __builtin_prefetch(line + j * w_panel * F, 0, 2);
+      const char* const far_until = far + far_lines < far_end ? far + far_lines : far_end;
+      for (; far < far_until; far += 64) __builtin_prefetch(far, 0, 2);
       const float* tap = w;
       int64_t k = depth;
       for (; k >= 2; k -= 2) {
         __builtin_prefetch(soon, 0, 3);
         __builtin_prefetch(soon + step, 0, 3);
         soon += 2 * step;
-        multiply<STEP, A, B, NV>(${sum}, a, b, s, tap, w_panel);
+        multiply<STEP, A, B, NV>(${sum}, e, a, b, s, tap, w_panel);
         a += next, b += next;
-        multiply<STEP, A, B, NV>(${sum}, a, b, s, tap + PANEL, w_panel);
+        multiply<STEP, A, B, NV>(${sum}, e, a, b, s, tap + PANEL, w_panel);
         a += next, b += next, tap += 2 * PANEL;
       }
-      if (k) multiply<STEP, A, B, NV>(${sum}, a, b, s, tap, w_panel);
+      if (k) multiply<STEP, A, B, NV>(${sum}, e, a, b, s, tap, w_panel);
       if (--col) {
         x += x_col, w += w_tap;
       } else if (col = cols, --row) {
@@ -201,28 +258,37 @@ void tile(const tracea_conv_tile* t) {
     if (!stops) {
       if (o.add) {
         //% if dtype == "bf16"
-        if (t->add_size == 2) add_rounded<A, B, NV>(c, o);
+        if (t->add_size == 2) add_rounded<A, B, NV>(c, e, o);
         else
         //% endif
-        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-          c[i][j] = c[i][j] + load(run_at<A, PANEL>(o.add, o.add_line, i) +
-                                   j / P * o.add_panel + j % P * W);
+        UNROLL for (int i = 0; i < A + B; i++) {
+          const float* from = run_at<A, PANEL>(o.add, o.add_line, i);
+          UNROLL for (int j = 0; j < NV * P; j++)
+            c[i][j] = c[i][j] + load(from + j / P * o.add_panel + j % P * W);
+          e[i].add(from + NV * o.add_panel);
+        }
       }
       // Read only here: over the sums no register is left for them.
       const float lo = opaque(t)->lo, hi = opaque(t)->hi;
       if (lo > -__builtin_inff())
-        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-          c[i][j] = max(set1(lo), c[i][j]);
+        UNROLL for (int i = 0; i < A + B; i++) {
+          UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = max(set1(lo), c[i][j]);
+          e[i].at_least(lo);
+        }
       if (hi < __builtin_inff())
-        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-          c[i][j] = min(set1(hi), c[i][j]);
+        UNROLL for (int i = 0; i < A + B; i++) {
+          UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = min(set1(hi), c[i][j]);
+          e[i].at_most(hi);
+        }
     }
     //% if dtype == "bf16"
-    if (t->y_size == 2) store_rounded<A, B, NV>(c, o);
+    if (t->y_size == 2) store_rounded<A, B, NV>(c, e, o);
     else
     //% endif
-    UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-      store(y_at(i, j), c[i][j]);
+    UNROLL for (int i = 0; i < A + B; i++) {
+      UNROLL for (int j = 0; j < NV * P; j++) store(y_at(i, j), c[i][j]);
+      e[i].write(y_at(i, NV * P));
+    }
     origin += x_next, run.y += y_next;
     if (run.add) run.add += add_next;
   }

@@ -278,6 +278,34 @@ INLINE vf join_bf16(const uint16_t* p, const uint16_t* q, int64_t n) {
   return (vf)_mm512_or_si512(a, _mm512_slli_epi32(b, 16));
 }
 //% endif
+//% if "eights" in needs
+
+// The lower eight lanes alone, at half the cost.
+typedef __m256 vh;
+INLINE vh low_half(vf a) { return _mm512_castps512_ps256(a); }
+INLINE vf from_half(vh a) { return _mm512_castps256_ps512(a); }  // the others hold anything
+INLINE vh load_half(const float* p) { return _mm256_loadu_ps(p); }
+INLINE void store(float* p, vh v) { _mm256_storeu_ps(p, v); }
+INLINE vh fma(vh a, vh b, vh c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vh min(vh a, vh b) { return _mm256_min_ps(a, b); }
+INLINE vh max(vh a, vh b) { return _mm256_max_ps(a, b); }
+//% if "pairs" in needs
+//% if isa == "avx512bf16"
+INLINE vh dot_pairs(vh a, vh b, vh c) {
+  return _mm256_dpbf16_ps(c, (__m256bh)a, (__m256bh)b);
+}
+//% else
+INLINE vh dot_pairs(vh a, vh b, vh c) {
+  return low_half(dot_pairs(from_half(a), from_half(b), from_half(c)));
+}
+//% endif
+//% endif
+//% if "halves" in needs
+INLINE void store_bf16(uint16_t* p, vh v) {
+  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(to_bf16(from_half(v))));
+}
+//% endif
+//% endif
 //% if "turn" in needs or "transpose" in needs
 
 INLINE vf pairs(vf a, vf b, int high) {

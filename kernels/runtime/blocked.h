@@ -56,11 +56,13 @@ struct Halo {
 };
 inline Halo halo_of(const int64_t* ints) { return {ints[0], ints[1], ints[2], ints[3]}; }
 
-// A blocked result with its halo; `height` and `width` are those of the interior.
+// A blocked result with its halo; `height` and `width` are those of the interior.  Its lines may be
+// seen as one.
 struct Canvas {
   const Box* box;
   Halo halo;
   int64_t height, width, lanes, strides[4];
+  int64_t rows, line;  // lines as they lie, and pixels of each with its halo
 
   bool rounds() const { return lanes != kLanes; }  // in bf16
   float* row(int64_t n, int64_t block, int64_t y) const {  // interior row y, at column 0
@@ -71,33 +73,35 @@ struct Canvas {
     return row(n, block, y) + x * lanes;
   }
 
-  // Zeros beside rows [y, y + rows) where columns [x, end) of them touch an edge, and above the
+  // Zeros beside rows [y, y + count) where columns [x, end) of them touch an edge, and above the
   // first and below the last row.
-  void clear(int64_t n, int64_t block, int64_t y, int64_t rows, int64_t x, int64_t end) const {
-    const int64_t whole = halo.left + width + halo.right;
+  void clear(int64_t n, int64_t block, int64_t y, int64_t count, int64_t x, int64_t end) const {
     const bool first = x == 0, last = end == width;
-    for (int64_t i = y; i < y + rows; ++i) {
-      float* line = row(n, block, i);
-      if (first) zero(line - halo.left * lanes, halo.left);
-      if (last) zero(line + width * lanes, halo.right);
+    for (int64_t i = y; (halo.left | halo.right) && i < y + count; ++i) {
+      float* at = row(n, block, i);
+      if (first) zero(at - halo.left * lanes, halo.left);
+      if (last) zero(at + width * lanes, halo.right);
     }
     for (int64_t i = 1; first && y == 0 && i <= halo.top; ++i)
-      zero(row(n, block, -i) - halo.left * lanes, whole);
-    for (int64_t i = 0; last && y + rows == height && i < halo.bottom; ++i)
-      zero(row(n, block, height + i) - halo.left * lanes, whole);
+      zero(row(n, block, -i) - halo.left * lanes, line);
+    for (int64_t i = 0; last && y + count == height && i < halo.bottom; ++i)
+      zero(row(n, block, rows + i) - halo.left * lanes, line);
   }
 
  private:
   void zero(float* at, int64_t pixels) const {
-    for (int64_t i = 0; i < pixels * lanes; i += kHalf) memset(at + i, 0, kHalf * sizeof(float));
+    constexpr int64_t few = 4;  // not worth a call
+    for (int64_t i = 0; pixels <= few && i < pixels * lanes; i += kHalf)
+      memset(at + i, 0, kHalf * sizeof(float));
+    if (pixels > few) memset(at, 0, static_cast<size_t>(pixels * lanes) * sizeof(float));
   }
 };
 
 // False if the box is no blocked value, or smaller than its halo.
 inline bool open_canvas(const Box& box, const int64_t* halo, Canvas* out,
                         int32_t type = ORT_F32) {
-  *out = {&box, halo_of(halo), 0, 0, lanes_of(type), {}};
-  out->height = box.dims[2] - out->halo.top - out->halo.bottom;
+  *out = {&box, halo_of(halo), 0, 0, lanes_of(type), {}, 0, box.dims[3]};
+  out->height = out->rows = box.dims[2] - out->halo.top - out->halo.bottom;
   out->width = box.dims[3] - out->halo.left - out->halo.right;
   return blocked(box) && out->height >= 0 && out->width >= 0 &&
          steps_of(box, out->lanes, out->strides);

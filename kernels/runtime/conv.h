@@ -13,6 +13,7 @@ namespace tracea {
 constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an L2 cache
 constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
 constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
+constexpr int64_t kAheadMost = 8 * 1024;     // asked for ahead of a product: half an L2 cache
 constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
 
 // What a plan says about the cut for so many images; all zero where that is nothing.
@@ -37,6 +38,7 @@ struct ConvJob {
   int64_t x_strides[4];
   const float* bias;
   int64_t images, blocks;              // blocks of output channels
+  bool eight;                          // the last of them has 8 channels at most
   int64_t w_image;                     // floats of weights per image, or 0 where they share them
   int64_t groups, per_group, x_group;  // blocks of y, and floats of x, per group
   int64_t height, width;               // in outputs; height 1 when lines are joined
@@ -46,7 +48,22 @@ struct ConvJob {
   int64_t part;                        // input blocks summed at once
   int64_t columns, per_task, chunks;   // channel groups of nv blocks; of a task; tasks over them
   int64_t bands;                       // tasks over the tiles of one image
+  Ahead ahead;                         // what the next product reads
 };
+
+// The lines of what comes after the convolution that tiles [begin, end) of a column ask for, or
+// none: all tiles of the first image together ask for all of it.
+inline void ask_ahead(const ConvJob& job, int64_t n, int64_t index, int64_t begin, int64_t end,
+                      tracea_conv_tile& tile) {
+  const int64_t tiles = job.units * job.across, all = job.columns * tiles;
+  const int64_t wanted = job.ahead.panels * job.ahead.lines, first = index * tiles;
+  const int64_t lines = n || wanted > kAheadMost ? 0 : wanted;
+  const char* from = reinterpret_cast<const char*>(job.ahead.from);
+  const int64_t a = lines * (first + begin) / all, b = lines * (first + end) / all;
+  const int64_t steps = job.tap.blocks * job.tap.rows * job.tap.cols * (end - begin);
+  tile.far = from + a * kAlign, tile.far_end = from + b * kAlign;
+  tile.far_lines = static_cast<int32_t>(ceil_div(b - a, most(steps, 1)));
+}
 
 // Blocks of output channels [first, first + count) of column `i`; columns never cross a group.
 struct ConvColumn {
@@ -113,7 +130,9 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
   tracea_conv_tile tile = job.tap;
   tile.state = state;
   const float* weights = job.tap.w + n * job.w_image;
+  ask_ahead(job, n, index, begin, end, tile);
   tile.nv = static_cast<int32_t>(c.count);
+  tile.eight = job.eight && c.first + c.count == job.blocks;
   tile.bias = job.bias ? job.bias + c.first * kLanes : nullptr;
   tile.lo = job.finish.lo, tile.hi = job.finish.hi;
   if (job.x_scales) tile.x_scale = job.x_scales + n, tile.w_scale = job.w_scales + c.first * kLanes;
@@ -142,6 +161,7 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
       tile.prefetch = next + least(asked, wanted) * kAlign;
       asked += tile.tiles * tile.prefetch_lines * steps;
       conv_run(job, tile, x, n, c, at);
+      tile.far += least(tile.tiles * tile.far_lines * steps * kAlign, tile.far_end - tile.far);
       at.next(job, tile.pixels, tile.tiles);
     }
   }
@@ -182,7 +202,7 @@ inline bool joins_lines(const Box& x, const Finish& finish) {
   const Canvas& y = finish.canvas;
   const int64_t row = y.width * kLanes;
   const Halo& halo = y.halo;
-  if (y.height == 1 || (halo.top | halo.left | halo.bottom | halo.right)) return false;
+  if (y.height == 1 || (halo.left | halo.right)) return false;
   bool ok = x.dims[3] == y.width && x.strides[2] == row && y.box->strides[2] == row &&
             (!finish.add || finish.add->strides[2] == row);  // in elements
   for (int32_t i = 1; ok && finish.type && i < finish.type->operands; ++i) {
@@ -241,6 +261,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   const int64_t dilation_h = call.ints[2], dilation_w = call.ints[3];
   ConvJob job = {};
   job.groups = call.ints[4];
+  job.eight = job.groups == 1 && call.ints[5] <= kLanes / 2;
   if (!open_finish(run, call, views, &job.finish)) return misfit(run, "conv");
   const Canvas& y = job.finish.canvas;
   job.images = y.box->dims[0], job.blocks = y.box->dims[1];
@@ -293,6 +314,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
     job.width *= job.height, job.height = 1;
     job.finish.canvas.width = job.width, job.finish.canvas.height = 1;
   }
+  job.ahead = run.ahead;
   divide_conv(run, job, stride_h, choose_cut(call, job.images));
   return run.parallel(job.images * job.bands * job.chunks, conv_task, &job);
 }

@@ -13,7 +13,7 @@ struct DepthwiseJob {
   const Box* x;
   int64_t x_strides[4];
   const float *w, *bias;
-  int64_t w_block, x_step_row;
+  int64_t w_block, x_step_row, stride_w;
   int64_t blocks, rows, tasks;  // rows per task; tasks per block
 };
 
@@ -22,11 +22,11 @@ inline void depthwise_pieces(const DepthwiseJob& job, tracea_depthwise_tile tile
                              int64_t block, int64_t row) {
   alignas(64) float sums[kLinePiece * kLanes];
   const int64_t width = job.finish.canvas.width, pieces = ceil_div(width, kLinePiece);
-  const float* x = tile.x;
+  const int64_t left = tile.left;
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t first = width * i / pieces, end = width * (i + 1) / pieces;
     tile.pixels = end - first;
-    tile.x = x + first * tile.x_step;
+    tile.left = left - first * job.stride_w;
     tile.y = sums, tile.y_size = sizeof(float);
     tile.add = job.finish.add_at(n, block, row, first);
     job.depthwise(&tile);
@@ -58,9 +58,10 @@ inline void depthwise_task(void* usr, size_t index) {
 }
 
 inline bool check_depthwise_of(Signature& call, const ConvTypes& types) {
-  bool ok = check_finish(call, 9, types);
+  bool ok = check_finish(call, 11, types);
   for (int32_t i = 0; i < 4; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
-  return ok && call.parameter(4, 1, kLanes);
+  return ok && call.parameter(4, 1, kLanes) && call.parameter(5, 0, kMaxStep) &&
+         call.parameter(6, 0, kMaxStep);
 }
 
 inline bool check_depthwise(Signature& call) { return check_depthwise_of(call, {5, 4}); }
@@ -72,6 +73,7 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &w = views[1];
   const int64_t stride_h = call.ints[0], stride_w = call.ints[1];
   const int64_t dilation_h = call.ints[2], dilation_w = call.ints[3];
+  const int64_t left = call.ints[5], right = call.ints[6];
   DepthwiseJob job = {};
   if (!open_finish(run, call, views, &job.finish)) return misfit(run, "depthwise");
   const Canvas& y = job.finish.canvas;
@@ -83,16 +85,17 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || !x.is(images, job.blocks) || empty(w, 4) || !dense_from(w, 0, 4) ||
       !w.is(job.blocks) || w.dims[3] != kLanes ||
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
-      x.dims[3] < reach(y.width, stride_w, cols, dilation_w))
+      left + x.dims[3] + right < reach(y.width, stride_w, cols, dilation_w))
     return misfit(run, "depthwise");
   job.depthwise = lanes == kLanes ? run.host.isa->depthwise : run.host.isa->depthwise_bf16;
   job.x = &x;
   job.w = w.f32();
   job.bias = views[2].data ? views[2].f32() : nullptr;
   job.w_block = rows * cols * kLanes;
-  job.x_step_row = stride_h * steps[2];
+  job.x_step_row = stride_h * steps[2], job.stride_w = stride_w;
   tracea_depthwise_tile& tap = job.tap;
   tap.rows = rows, tap.cols = cols, tap.pixels = y.width;
+  tap.left = left, tap.width = x.dims[3];
   tap.x_row = dilation_h * steps[2], tap.x_col = dilation_w * lanes;
   tap.x_step = stride_w * lanes;
   const Layout layout = layout_of(job.finish);

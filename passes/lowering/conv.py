@@ -18,7 +18,7 @@ from tracea_graph.ops.resize import WAYS, ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.lowering.blocked import Blocked, last_block
 from tracea_graph.passes.lowering.gemm import DRIVERS
-from tracea_graph.passes.lowering.layout import halo_of
+from tracea_graph.passes.lowering.layout import halo_of, stored_halo
 from tracea_graph.passes.lowering.scaling import Scaled, scale_filters
 from tracea_graph.passes.lowering.values import Values, four
 from tracea_graph.passes.lowering.writer import Shape, Slot
@@ -64,14 +64,15 @@ def _blocked(
         ints = (*steps, *halo_of(window), *last, *home.halo)
     else:
         block, each = _read(v, p, scaled.source if scaled else x)
-        kernel, read = "conv", block.view(halo_of(window))
+        kernel, read = "conv", block.view(stored_halo(p))
         scales = [each.view, v.slot(operands[-1]).view] if each else []
         ints = (*steps, p.groups, *last, last_block(p.channels), *home.halo)
     if p.layout in WINOGRAD:
         kernel = "winograd"
         ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
     if p.layout == "depthwise":
-        kernel, ints = "depthwise", (*steps, *last, *home.halo)
+        _, left, _, right = halo_of(window)
+        kernel, ints = "depthwise", (*steps, *last, left, right, *home.halo)
     if p.in_bf16 or p.in_int16:
         kernel = f"{kernel}_{'bf16' if p.in_bf16 else 'int16'}"
     weight = View(v.slot(w).buffer, source, dense_strides(source))

@@ -21,7 +21,7 @@ from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.lowering.blocked import Halo
 
-__all__ = ["MOST_DEALT", "Layout", "halo_of"]
+__all__ = ["MOST_DEALT", "Layout", "halo_of", "stored_halo"]
 
 MOST_DEALT = 9
 """Parts that one ``deal`` takes channels from."""
@@ -35,6 +35,12 @@ def halo_of(window: Window) -> Halo:
         return (0, window.pads[0], 0, window.pads[1])
     top, left, bottom, right = window.pads
     return (top, left, bottom, right)
+
+
+def stored_halo(params: ConvParams) -> Halo:
+    """What a convolution wants stored around its input; depthwise ones pad lines themselves."""
+    top, left, bottom, right = halo_of(params.window)
+    return (top, 0, bottom, 0) if params.layout == "depthwise" else (top, left, bottom, right)
 
 
 @dataclass
@@ -175,7 +181,7 @@ class Layout:
         if not isinstance(params, ConvParams) or not params.in_blocks or params.layout == "stem":
             return
         root, _ = self.root(step.operands[0])
-        wanted = zip(self.halos.get(root, _NONE), halo_of(params.window), strict=True)
+        wanted = zip(self.halos.get(root, _NONE), stored_halo(params), strict=True)
         top, left, bottom, right = (max(pair) for pair in wanted)
         self.halos[root] = (top, left, bottom, right)
 

@@ -53,7 +53,7 @@ def test_convolutions_keep_their_accumulators_in_registers(level: str, fewer: in
     pixels, nv = conv_tile(level)
     pixels -= fewer
     vectors = nv * 16 // isa_of(level).width
-    name = f"tile<.*Plain, {(pixels + 1) // 2}, {pixels // 2}, {nv}>"
+    name = f"tile<.*Plain, {(pixels + 1) // 2}, {pixels // 2}, {nv}, .*NoEight>"
     loop = inner_loop("conv", level, name, STEPS * pixels * vectors)
     assert count("vfmadd", loop) == STEPS * pixels * vectors
     assert count(r"vbroadcastss .*\(", loop) == STEPS * pixels
@@ -61,11 +61,25 @@ def test_convolutions_keep_their_accumulators_in_registers(level: str, fewer: in
     assert not spills(loop)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "level", "product"),
+    [("conv", "avx512", "vfmadd"), ("conv_bf16", "avx512bf16", "vdpbf16ps")],
+)
+def test_eight_outputs_of_a_block_cost_half_of_it(kernel: str, level: str, product: str) -> None:
+    pixels, nv = conv_tile(level)
+    kind = "Pairs" if kernel == "conv_bf16" else "Plain"
+    name = f"tile<.*{kind}, {pixels // 2}, {pixels // 2}, {nv - 1}, [^,]*::Eight>"
+    loop = inner_loop(kernel, level, name, STEPS * pixels * nv, product)
+    assert count(rf"{product}.*%zmm\d+$", loop) == STEPS * pixels * (nv - 1)
+    assert count(rf"{product}.*%ymm\d+$", loop) == STEPS * pixels
+    assert not spills(loop)
+
+
 @pytest.mark.parametrize(("level", "product"), [("avx512bf16", "vpdpwssd"), ("avx2", "vpmaddwd")])
 def test_convolutions_of_integers_keep_their_sums_in_registers(level: str, product: str) -> None:
     pixels, nv = conv_tile(level)
     sums = STEPS * pixels * nv * 16 // isa_of(level).width
-    name = f"tile<.*Whole, {pixels // 2}, {pixels // 2}, {nv}>"
+    name = f"tile<.*Whole, {pixels // 2}, {pixels // 2}, {nv}, .*NoEight>"
     loop = inner_loop("conv_int16", level, name, sums, product)
     assert count(product, loop) == sums
     assert not spills(loop)

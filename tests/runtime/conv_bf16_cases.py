@@ -64,6 +64,10 @@ def _other(**more: Any) -> list[Case]:
         for k, s, w in itertools.product((1, 3, 5, 7), (1, 2, 3), (1, 4, 6, 8, 15, 31, 61))
         if w >= s
     ]
+    cases += [
+        depthwise(16, (4, 17), (3, k), (s, s), pad=(1, k - 1, 1, 2), stored=stored, **more)
+        for k, s, stored in itertools.product((3, 5, 7), (1, 2), (0, 1))
+    ]
     cases += [depthwise(c, (6, 7), (3, 3), dilation=(2, 3), pad=(2, 3, 2, 3), **more)
               for c in (1, 3, 7, 33)]  # fmt: skip
     cases += [

@@ -149,12 +149,16 @@ def depthwise(
     pad: Halo = NO_HALO,
     batch: int = 1,
     half: bool = False,
+    stored: int = 0,
     **more: Any,
 ) -> Case:
+    """One filter per channel; it pads lines itself, but for ``stored`` columns on either side."""
     x, w = random(batch, channels, *size), random(channels, 1, *kernel, seed=1)
     b = random(channels, seed=2)
     feeds = Feeds()
-    boxed = blocked(x, pad)
+    top, left, bottom, right = pad
+    kept = (min(left, stored), min(right, stored))
+    boxed = blocked(x, (top, kept[0], bottom, kept[1]))
     if half:
         boxed, x = halved(boxed), rounded(x)
     box = feeds.dense(boxed, batched=True)
@@ -162,7 +166,7 @@ def depthwise(
     views = [box, feeds.dense(weights), feeds.dense(padded(b))]
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
     y = convolve(whole, w, stride, dilation, channels) + b[:, None, None]
-    name = label("depthwise", channels, size, kernel, stride, dilation, pad, batch, more)
-    ints = (*stride, *dilation, last(channels))
+    name = label("depthwise", channels, size, kernel, stride, dilation, pad, batch, stored, more)
+    ints = (*stride, *dilation, last(channels), left - kept[0], right - kept[1])
     call = "depthwise" + "_bf16" * half
     return epilogue(name, call, feeds, list(views), ints, y, half=half, **more)

@@ -68,6 +68,8 @@ def dense_cases() -> list[Case]:
     for chain, halo in itertools.product(EPILOGUES, (NO_HALO, (1, 0, 2, 1))):
         cases.append(conv(24, 33, (5, 9), batch=2, chain=chain, halo=halo))
         cases.append(conv(24, 33, (6, 7), (3, 3), pad=same(3), chain=chain, halo=halo, add=True))
+    # Lines that are joined, with rows of zeros above and below.
+    cases += [conv(24, 33, (5, 9), batch=2, chain=chain, halo=(2, 0, 1, 0)) for chain in EPILOGUES]
     return cases
 
 
@@ -135,6 +137,15 @@ def other_cases() -> list[Case]:
         if w >= s
     ]
     cases += [depthwise(c, (6, 7), (3, 3), dilation=(2, 3), pad=(2, 3, 2, 3)) for c in counts]
+    cases += [  # windows that lie beside the line altogether
+        depthwise(16, (4, w), (3, k), (1, s), pad=(1, left, 1, right))
+        for k, s, w in itertools.product((3, 5, 7), (1, 2), (4, 20))
+        for left, right in ((k, 0), (0, k), (k + 8, k + 9))
+    ]
+    cases += [  # columns of zeros beside the line, some of them stored
+        depthwise(16, (4, w), (3, k), (s, s), pad=(1, k - 1, 1, 2), stored=stored)
+        for k, s, w, stored in itertools.product((3, 5, 7), (1, 2), (5, 17), (0, 1, 9))
+    ]
     cases += [depthwise(16, (12, 13), (k, k), pad=same(k)) for k in range(1, 12)]
     cases += [
         depthwise(33, (7, 7), (3, 3), pad=same(3), chain=chain, batch=2, add=True, clamp=(0, 6))

@@ -65,6 +65,15 @@ INLINE void sums(const vf (&a)[4], float* to) {
   const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
+// The lower eight lanes alone, at half the cost.
+typedef __m256 vh;
+INLINE vh low_half(vf a) { return _mm512_castps512_ps256(a); }
+INLINE vf from_half(vh a) { return _mm512_castps256_ps512(a); }  // the others hold anything
+INLINE vh load_half(const float* p) { return _mm256_loadu_ps(p); }
+INLINE void store(float* p, vh v) { _mm256_storeu_ps(p, v); }
+INLINE vh fma(vh a, vh b, vh c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vh min(vh a, vh b) { return _mm256_min_ps(a, b); }
+INLINE vh max(vh a, vh b) { return _mm256_max_ps(a, b); }
 // Lane i: the sum of a[i].
 INLINE vf sums(vf (&a)[16]) {
   UNROLL for (int i = 0; i < 16; i += 2)
@@ -119,9 +128,37 @@ INLINE T opaque(T x) {
 
 // A step of the sum in float32.
 struct Plain {
-  static INLINE_MEMBER vf add(vf x, vf w, vf c) { return fma(x, w, c); }
+  template <class V>
+  static INLINE_MEMBER V add(V x, V w, V c) { return fma(x, w, c); }
 };
 
+// Sums of a last block of outputs of which eight count: none, or a vector of eight beside the
+// whole ones of each output.
+struct NoEight {
+  enum { COUNT = 0 };
+  INLINE_MEMBER void start(const float*) {}
+  INLINE_MEMBER void resume(const float*) {}
+  INLINE_MEMBER void add(const float*) {}
+  INLINE_MEMBER void at_least(float) {}
+  INLINE_MEMBER void at_most(float) {}
+  INLINE_MEMBER void write(float*) const {}
+  template <class STEP>
+  INLINE_MEMBER void step(vf, const float*) {}
+};
+struct Eight {
+  enum { COUNT = 1 };
+  vh sum;
+  INLINE_MEMBER void start(const float* bias) { sum = low_half(bias ? load(bias) : set1(0.0f)); }
+  INLINE_MEMBER void resume(const float* y) { sum = load_half(y); }
+  INLINE_MEMBER void add(const float* from) { sum = sum + load_half(from); }
+  INLINE_MEMBER void at_least(float lo) { sum = max(low_half(set1(lo)), sum); }
+  INLINE_MEMBER void at_most(float hi) { sum = min(low_half(set1(hi)), sum); }
+  INLINE_MEMBER void write(float* y) const { store(y, sum); }
+  template <class STEP>
+  INLINE_MEMBER void step(vf x, const float* w) {
+    sum = STEP::add(low_half(x), load_half(w), sum);
+  }
+};
 struct Steps {  // in bytes
   int64_t one, three, five;
 };
@@ -138,14 +175,15 @@ INLINE const float* at(const char* base, const Steps& s, int i) {
   }
 }
 
-template <class STEP, int A, int B, int NV>
-INLINE void multiply(vf (&c)[A + B][NV * P], const char* a, const char* b, const Steps& s,
-                     const float* w, int64_t w_panel) {
+template <class STEP, int A, int B, int NV, class EIGHT>
+INLINE void multiply(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char* a,
+                     const char* b, const Steps& s, const float* w, int64_t w_panel) {
   vf row[NV * P];
   load_row<NV>(row, w, w_panel);
   UNROLL for (int i = 0; i < A + B; i++) {
     const vf x = set1(*(i < A ? at(a, s, i) : at(b, s, i - A)));
     UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = STEP::add(x, row[j], c[i][j]);
+    e[i].template step<STEP>(x, w + NV * w_panel);
   }
 }
 
@@ -169,10 +207,11 @@ INLINE void expect(const float* base, int64_t line, int64_t panel) {
     __builtin_prefetch(run_at<A, LANES>(base, line, i) + j * panel, 1, 3);
 }
 
-// The tiles of a run, one after another.
-template <class STEP, int A, int B, int NV>
+// The tiles of a run, one after another: NV whole blocks of outputs, and perhaps half of one.
+template <class STEP, int A, int B, int NV, class EIGHT = NoEight>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
+  constexpr int ALL = NV + EIGHT::COUNT;  // blocks
   const int64_t y_lanes = t->y_size == 4 ? PANEL : PANEL / 2;
   const int64_t add_lanes = t->add_size == 4 ? PANEL : PANEL / 2;
   const bool two = t->lines == 2;
@@ -193,6 +232,8 @@ void tile(const tracea_conv_tile* t) {
   const int64_t x_next = t->x_next * F, y_next = t->y_next, add_next = t->add_next;
   const int64_t full = t->depth, last = t->last, blocks = rows ? t->blocks : 0;
   const char *line = t->prefetch, *const line_end = t->prefetch_end, *origin = (const char*)t->x;
+  const char *far = t->far, *const far_end = t->far_end;
+  const int64_t far_lines = t->far_lines * 64;
   const float* const weights = t->w;
 
   for (int64_t tiles = t->tiles; tiles > 0; tiles--) {
@@ -202,17 +243,20 @@ void tile(const tracea_conv_tile* t) {
       return run_at<A, PANEL>(o.y, o.y_line, i) + j / P * o.y_panel + j % P * W;
     };
     vf c[A + B][NV * P];
+    EIGHT e[A + B];
     if (continues) {
       UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
         c[i][j] = load(y_at(i, j));
+      UNROLL for (int i = 0; i < A + B; i++) e[i].resume(y_at(i, NV * P));
     } else {
       UNROLL for (int j = 0; j < NV * P; j++) {
         const vf start = start_of(bias ? bias + j * W : nullptr);
         UNROLL for (int i = 0; i < A + B; i++) c[i][j] = start;
       }
+      UNROLL for (int i = 0; i < A + B; i++) e[i].start(bias ? bias + NV * PANEL : nullptr);
     }
-    if (!continues) expect<A, B, NV, PANEL>(o.y, o.y_line, o.y_panel);
-    if (o.add) expect<A, B, NV, PANEL>(o.add, o.add_line, o.add_panel);
+    if (!continues) expect<A, B, ALL, PANEL>(o.y, o.y_line, o.y_panel);
+    if (o.add) expect<A, B, ALL, PANEL>(o.add, o.add_line, o.add_panel);
     const char* x = origin;
     const float* w = weights;
     int64_t row = rows, col = cols, block = blocks, depth = block == 1 ? last : full;
@@ -222,19 +266,21 @@ void tile(const tracea_conv_tile* t) {
       const char* soon = block > 1 ? x + ahead : origin + x_next;
       const char* const until = line + lines < line_end ? line + lines : line_end;
       for (; line < until; line += 64)
-        UNROLL for (int j = 0; j < NV; j++) __builtin_prefetch(line + j * w_panel * F, 0, 2);
+        UNROLL for (int j = 0; j < ALL; j++) __builtin_prefetch(line + j * w_panel * F, 0, 2);
+      const char* const far_until = far + far_lines < far_end ? far + far_lines : far_end;
+      for (; far < far_until; far += 64) __builtin_prefetch(far, 0, 2);
       const float* tap = w;
       int64_t k = depth;
       for (; k >= 2; k -= 2) {
         __builtin_prefetch(soon, 0, 3);
         __builtin_prefetch(soon + step, 0, 3);
         soon += 2 * step;
-        multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
+        multiply<STEP, A, B, NV>(c, e, a, b, s, tap, w_panel);
         a += next, b += next;
-        multiply<STEP, A, B, NV>(c, a, b, s, tap + PANEL, w_panel);
+        multiply<STEP, A, B, NV>(c, e, a, b, s, tap + PANEL, w_panel);
         a += next, b += next, tap += 2 * PANEL;
       }
-      if (k) multiply<STEP, A, B, NV>(c, a, b, s, tap, w_panel);
+      if (k) multiply<STEP, A, B, NV>(c, e, a, b, s, tap, w_panel);
       if (--col) {
         x += x_col, w += w_tap;
       } else if (col = cols, --row) {
@@ -247,21 +293,30 @@ void tile(const tracea_conv_tile* t) {
 
     if (!stops) {
       if (o.add) {
-        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-          c[i][j] = c[i][j] + load(run_at<A, PANEL>(o.add, o.add_line, i) +
-                                   j / P * o.add_panel + j % P * W);
+        UNROLL for (int i = 0; i < A + B; i++) {
+          const float* from = run_at<A, PANEL>(o.add, o.add_line, i);
+          UNROLL for (int j = 0; j < NV * P; j++)
+            c[i][j] = c[i][j] + load(from + j / P * o.add_panel + j % P * W);
+          e[i].add(from + NV * o.add_panel);
+        }
       }
       // Read only here: over the sums no register is left for them.
       const float lo = opaque(t)->lo, hi = opaque(t)->hi;
       if (lo > -__builtin_inff())
-        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-          c[i][j] = max(set1(lo), c[i][j]);
+        UNROLL for (int i = 0; i < A + B; i++) {
+          UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = max(set1(lo), c[i][j]);
+          e[i].at_least(lo);
+        }
       if (hi < __builtin_inff())
-        UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-          c[i][j] = min(set1(hi), c[i][j]);
+        UNROLL for (int i = 0; i < A + B; i++) {
+          UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = min(set1(hi), c[i][j]);
+          e[i].at_most(hi);
+        }
     }
-    UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
-      store(y_at(i, j), c[i][j]);
+    UNROLL for (int i = 0; i < A + B; i++) {
+      UNROLL for (int j = 0; j < NV * P; j++) store(y_at(i, j), c[i][j]);
+      e[i].write(y_at(i, NV * P));
+    }
     origin += x_next, run.y += y_next;
     if (run.add) run.add += add_next;
   }
@@ -400,6 +455,23 @@ constexpr tracea_conv_fn TILE[14][2] = {
     },
 };
 
+constexpr tracea_conv_fn EIGHTS[14] = {
+    tile<Plain, 1, 0, 1, Eight>,
+    tile<Plain, 1, 1, 1, Eight>,
+    tile<Plain, 2, 1, 1, Eight>,
+    tile<Plain, 2, 2, 1, Eight>,
+    tile<Plain, 3, 2, 1, Eight>,
+    tile<Plain, 3, 3, 1, Eight>,
+    tile<Plain, 4, 3, 1, Eight>,
+    tile<Plain, 4, 4, 1, Eight>,
+    tile<Plain, 5, 4, 1, Eight>,
+    tile<Plain, 5, 5, 1, Eight>,
+    tile<Plain, 6, 5, 1, Eight>,
+    tile<Plain, 6, 6, 1, Eight>,
+    tile<Plain, 7, 6, 1, Eight>,
+    tile<Plain, 7, 7, 1, Eight>,
+};
+
 constexpr tracea_conv_fn NARROW[TRACEA_NARROW] = {
     narrow_line<1>, narrow_line<2>, narrow_line<3>, narrow_line<4>,
     narrow_line<5>, narrow_line<6>, narrow_line<7>, narrow_line<8>,
@@ -407,6 +479,7 @@ constexpr tracea_conv_fn NARROW[TRACEA_NARROW] = {
 }  // namespace
 
 TRACEA_API void tracea_f32_conv_14x32__avx512(const tracea_conv_tile* t) {
+  if (t->eight && t->nv == 2) return EIGHTS[t->pixels * t->lines - 1](t);
   TILE[t->pixels * t->lines - 1][t->nv - 1](t);
 }
 TRACEA_API void tracea_f32_conv_narrow_14x32__avx512(const tracea_conv_tile* t) { NARROW[t->nv - 1](t); }

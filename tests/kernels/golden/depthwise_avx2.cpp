@@ -77,13 +77,28 @@ INLINE vf load_x(const element* p) { return load(p); }
 constexpr int64_t STEP_SIZE = sizeof(float) / sizeof(element);  // elements of a step of x
 #define UNROLL_ALL _Pragma("GCC unroll 64")  // every column of a piece: sums stay in registers
 
-// Adds one kernel row to N outputs; every input column is loaded once.
+alignas(64) const element NOTHING[PANEL] = {};  // a column beside the line
+
+// Columns of a piece that lie on the line: [first, end).
+struct Columns {
+  int64_t first, end;
+};
+
+// Adds one kernel row to N outputs; every input column is loaded once.  Only the first and the last
+// columns of a kernel can lie beside the line.
 template <int N, int COLS, int STEP>
-INLINE void add_row(vf (&c)[N], const element* x, const float* w) {
+INLINE void add_row(vf (&c)[N], const element* x, const float* w, const Columns& on) {
+  constexpr int COUNT = (N - 1) * STEP + COLS;
   vf tap[COLS];
   UNROLL for (int k = 0; k < COLS; k++) tap[k] = load(w + k * PANEL);
-  UNROLL_ALL for (int i = 0; i < (N - 1) * STEP + COLS; i++) {
-    const vf v = load_x(x + i * PANEL);
+  UNROLL_ALL for (int i = 0; i < COUNT; i++) {
+    const bool beside = (i < COLS - 1 && i < on.first) || (i > COUNT - COLS && i >= on.end);
+    const element* from = x + i * PANEL;
+    if (i < COLS - 1 || i > COUNT - COLS) {
+      from = beside ? NOTHING : from;
+      if (STEP == 1) __asm__("" : "+r"(from));  // else gcc moves the loads: registers are few
+    }
+    const vf v = load_x(from);
     UNROLL for (int k = 0; k < COLS; k++) {
       const int p = i - k;
       if (p >= 0 && p % STEP == 0 && p / STEP < N) c[p / STEP] = fma(v, tap[k], c[p / STEP]);
@@ -94,11 +109,15 @@ INLINE void add_row(vf (&c)[N], const element* x, const float* w) {
 // The same for any number of columns and any strides.
 template <int N>
 INLINE void add_row(vf (&c)[N], const tracea_depthwise_tile* t, const element* x,
-                    const float* w) {
+                    const float* w, const Columns& on) {
   const int64_t col = t->x_col * STEP_SIZE, step = t->x_step * STEP_SIZE;
+  const int64_t first = on.first * PANEL, end = on.end * PANEL;
   for (int64_t k = 0; k < t->cols; k++) {
     const vf tap = load(w + k * PANEL);
-    UNROLL for (int i = 0; i < N; i++) c[i] = fma(load_x(x + k * col + i * step), tap, c[i]);
+    UNROLL for (int i = 0; i < N; i++) {
+      const int64_t at = k * col + i * step;
+      c[i] = fma(load_x(at < first || at >= end ? NOTHING : x + at), tap, c[i]);
+    }
   }
 }
 
@@ -111,11 +130,13 @@ INLINE void piece(const tracea_depthwise_tile* t, int64_t at, int h) {
   vf c[N];
   const vf start = t->bias ? load(t->bias + h) : set1(0.0f);
   UNROLL for (int i = 0; i < N; i++) c[i] = start;
-  const element* x = (const element*)(t->x + at * t->x_step) + h;
+  const int64_t begin = at * t->x_step * STEP_SIZE - t->left * PANEL;  // elements from x
+  const element* x = (const element*)t->x + begin + h;
+  const Columns on = {-begin / PANEL, t->width - begin / PANEL};
   const float* w = t->w + h;
   for (int64_t row = 0; row < t->rows; row++, x += t->x_row * STEP_SIZE, w += t->cols * PANEL) {
-    if constexpr (COLS > 0) add_row<N, COLS, STEP>(c, x, w);
-    else add_row<N>(c, t, x, w);
+    if constexpr (COLS > 0) add_row<N, COLS, STEP>(c, x, w, on);
+    else add_row<N>(c, t, x, w, on);
   }
   if (t->add)
     UNROLL for (int i = 0; i < N; i++) c[i] = c[i] + load(t->add + (at + i) * PANEL + h);
@@ -143,7 +164,9 @@ void lines(const tracea_depthwise_tile* t) {
 }  // namespace
 
 TRACEA_API void tracea_f32_depthwise_7x16__avx2(const tracea_depthwise_tile* t) {
-  const bool dense = t->x_col * STEP_SIZE == PANEL;
+  // Windows that reach the line, their columns side by side.
+  const int64_t behind = (t->pixels - 1) * (t->x_step * STEP_SIZE / PANEL) - t->left - t->width;
+  const bool dense = t->x_col * STEP_SIZE == PANEL && t->left < t->cols && behind < 0;
   if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 3) return lines<3, 1>(t);
   if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 5) return lines<5, 1>(t);
   if (dense && t->x_step * STEP_SIZE == 1 * PANEL && t->cols == 7) return lines<7, 1>(t);
