@@ -220,6 +220,9 @@ def test_errors_by_hand():
     assert errors(np.array([1e-6]), np.array([0.0])).relative == 1e-6
     assert errors(np.array([1j]), np.array([-1j])).cosine == pytest.approx(-1.0)
     assert errors(np.zeros(0), np.zeros(0)).relative == 0.0
+    flushed = errors(np.float32([1e-40, 0.0]), np.float32([1e-40, 1e-41]))
+    assert flushed.relative == 0.0 and flushed.max_abs > 0.0
+    assert errors(np.float32([1e-37]), np.float32([2e-37])).relative == pytest.approx(0.5)
 
 
 # ---- blame -----------------------------------------------------------------------------
