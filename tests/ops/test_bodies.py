@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -299,6 +300,16 @@ CASES = {
         for log in (False, True)
         for axis in (-1, -2, -3)
     },
+    **{
+        f"index of the {kind} along {axis}{'' if keepdims else ', dropped'}": Case(
+            ArgParams(kind, axis, keepdims), ((2, 5, 3, 4),)
+        )
+        for kind in ARGS
+        for axis, keepdims in ((-1, True), (-3, False), (-4, True))
+    },
+    "index of the largest masked, scaled score": Case(
+        ArgParams("max", -1, False, False, SCALE_MASK), ((2, 3, 5, 7), (2, 1, 1, 7))
+    ),
     "softmax of a masked, scaled score": Case(
         SoftmaxParams(-1, False, SCALE_MASK), ((2, 3, 5, 7), (2, 1, 1, 7))
     ),

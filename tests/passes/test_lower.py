@@ -17,6 +17,7 @@ from interpreter import bind, check_lifetimes, check_views, run, written
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -290,6 +291,14 @@ CASES = {
     "log-sum-exp of a sum": Case(ReduceParams("log_sum_exp", (-2,), False, SUM), (X, (12,))),
     "sum with chains around it": Case(
         ReduceParams("sum", (-2,), True, SUM, SUM), (X, (12,), ("b", 1, 12))
+    ),
+    **{
+        f"index of the {kind} along {axis}": Case(ArgParams(kind, axis, kind == "max"), (X,))
+        for kind in ARGS
+        for axis in (-1, -2, -3)
+    },
+    "last index of the largest of a sum, middle axis": Case(
+        ArgParams("max", -2, False, True, SUM), (X, ("s", 1))
     ),
     "softmax": Case(SoftmaxParams(-1), (X,)),
     "log-softmax of a sum, middle axis": Case(SoftmaxParams(-2, True, SUM), (X, ("s", 1))),
