@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import convolutions
@@ -430,6 +431,11 @@ def test_no_view_leaves_its_buffer_whatever_the_sizes(symbols: dict[str, int]) -
 def test_empty_and_odd_sizes(name: str, sizes: tuple[int, int, int]) -> None:
     case, symbols = CASES[name], dict(zip("bst", sizes, strict=True))
     arrays = case.arrays(symbols)
+    if isinstance(case.params, ArgParams) and not arrays[0].shape[case.params.axis]:
+        for compute in (case.params.reference, partial(run, case.program)):
+            with pytest.raises(ValueError, match="zero-size"):
+                compute(arrays)
+        return
     with np.errstate(all="ignore"):
         expected = case.params.reference([wide(a) for a in arrays])
         results = run(case.program, arrays)

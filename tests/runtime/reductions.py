@@ -90,6 +90,8 @@ def arg(
     sizes = "_".join("x".join(map(str, s)) for s in shapes)
     name = f"arg_{sizes}_{axis}{'_least' if least else ''}{'_latest' if latest else ''}"
     program = single(call, [spec(*s) for s in shapes], [spec(*dims, dtype=DType.I64)])
+    if not full[axis]:
+        return Case(name, program, tuple(feeds), error="chooses from 1 .. 2^31 - 1 elements")
     return Case(name, program, tuple(feeds), tuple(params.reference([x])))
 
 
@@ -147,6 +149,7 @@ def reduction_cases() -> tuple[Case, ...]:
         *(arg(a, (4, 600, 90), least=a > 1, latest=True) for a in range(3)),
         arg(1, (2, 21, 90, 70), least=True),
         arg(1, (0, 5, 4)),
+        arg(1, (3, 0, 4)),
         arg(0, (7, 1)),
         arg(1, (3, 50257)),
         arg(1, (700, 900, 5)),
