@@ -8,7 +8,9 @@
 
 namespace tracea {
 
-constexpr int64_t kFound = 512;  // results of a block
+constexpr int64_t kFound = 1024;  // results of a block
+constexpr int64_t kSearched = 7;  // rows of columns at once: more, a power of two apart, would
+                                  // push each other's next lines out of the caches
 
 struct ArgJob {
   Prologue prologue;
@@ -71,8 +73,8 @@ inline void divide_search(ArgJob& job) {
   const bool fills = job.prologue.type != nullptr;
   job.step = along;
   if (job.down) {
-    job.block = least(kept, fills ? kFound / 4 : kFound);
-    if (fills) job.step = least(along, kTile / job.block);
+    job.block = least(kept, fills ? 128 : kFound);
+    job.step = least(along, fills ? kTile / job.block : kSearched);
   } else {
     if (fills) job.step = least(along, kTile);
     const int64_t wanted = most(fills ? kTile / job.step : kGrain / along, 1);
