@@ -139,6 +139,10 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("winograd_int16_in", "const tracea_winograd_in_tile*"),
             Function("winograd_int16_out", "const tracea_winograd_out_tile*"),
         ),
+        "arg": (
+            Function("arg_rows", "const tracea_arg_tile*"),
+            Function("arg_columns", "const tracea_arg_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -187,6 +191,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "conv_int16": ("conv_int16",),
         "round_images": ("conv_int16",),
         "winograd_int16": ("conv_int16", "winograd_int16"),
+        "arg": ("arg",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

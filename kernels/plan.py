@@ -86,6 +86,7 @@ OPCODES = MappingProxyType(
                 "conv_int16",
                 "round_images",
                 "winograd_int16",
+                "arg",
             )
         )
     }

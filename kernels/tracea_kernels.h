@@ -186,6 +186,23 @@ typedef struct {
 } tracea_reduce_tile;
 typedef void (*tracea_reduce_fn)(const tracea_reduce_tile*);
 
+// Where the largest, or `least` the smallest, of the columns of each row (arg_rows) or of the rows of
+// each column (arg_columns) is: the first of equal ones, or the `latest`.  What is searched may take
+// several tiles, from element `begin` on: each hands `best` and `place` on, one entry per result; the
+// first one begins them, the last one writes y instead.  Elements are taken in order if they compare
+// greater (smaller) than what was taken before; the very first always is.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  float* best;
+  int32_t* place;
+  int64_t* y;
+  int64_t y_stride;   // of arg_rows; columns' results lie side by side
+  int32_t begin, least, latest, first, last;
+} tracea_arg_tile;
+typedef void (*tracea_arg_fn)(const tracea_arg_tile*);
+
 // y = exp(x - m) / sum, m and sum over the columns of each row (softmax_rows) or the rows of each
 // column (softmax_columns); with `log` its logarithm.  y may be x.
 typedef struct {
@@ -485,6 +502,7 @@ typedef struct {
   tracea_image_fn image_range, image_round;
   tracea_winograd_in_fn winograd_int16_in;   // x is float32; v integers, its plane counts pairs
   tracea_winograd_out_fn winograd_int16_out;
+  tracea_arg_fn arg_rows, arg_columns;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

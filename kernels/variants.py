@@ -223,6 +223,12 @@ def _reduce(isa: str) -> Variant:
     return Variant("reduce", isa, "reduce.cpp.in", f"{isa_of(isa).width}", functions=functions)
 
 
+def _arg(isa: str, vectors: int) -> Variant:
+    """``vectors`` of columns at once."""
+    tile, params = f"{vectors}x{isa_of(isa).width}", {"vectors": vectors}
+    return Variant("arg", isa, "arg.cpp.in", tile, params, frozenset({"mask", "places"}))
+
+
 def _softmax(isa: str, rows: int) -> Variant:
     functions = frozenset({"exp_neg", "mantissa", "log1", "log"})
     tile = f"{rows}x{isa_of(isa).width}"
@@ -297,6 +303,9 @@ VARIANTS = (
     *_convs_int16("avx512bf16", 14, 2),
     *(variant for isa in _BASES for variant in _blocked(isa)),
     *map(_reduce, _BASES),
+    _arg("scalar", 4),
+    _arg("avx2", 4),
+    _arg("avx512", 8),
     _softmax("scalar", 2),
     _softmax("avx2", 2),
     _softmax("avx512", 4),

@@ -96,6 +96,7 @@ _REDUCE = Phase(
     (
         *map(RulePass, (*channel_norms.RULES, *reductions.RULES)),
         reductions.LiftReduce(),
+        reductions.LiftArg(),
         reductions.LiftSoftmax(),
     ),
 )

@@ -155,13 +155,14 @@ class _Trunk(_Family):
         return None if moves is None else [(p, names, (v,)) for p, names, v in moves]
 
     def ends(self, region: Region) -> bool:
-        """What needs one position only, or vectors, finishes what cores began; so does what
-        brings several together.  Any other move at the end only moves."""
+        """What needs one position only, or vectors, finishes what cores began, so does what
+        leaves one number of all channels, and what brings several together.  Any other move at
+        the end only moves."""
         if not region.fused:
             return any(len(reads) > 1 for _, reads, _ in self.steps_of(region) or ())
         model = self.model(region)
         pooled = self.graph.spec(region.results[0]).rank == 2
-        return pooled or model is None or not model.space.reductions
+        return pooled or model is None or not model.space.reductions or _of_channels(model)
 
 
 def _of_images(model: RegionModel) -> bool:
@@ -169,6 +170,13 @@ def _of_images(model: RegionModel) -> bool:
     first = model.reads[0].dims
     channels = {*model.cols, *model.depth}
     return len(first) > 2 and any(axis in channels for axis, _ in first[1].terms)
+
+
+def _of_channels(model: RegionModel) -> bool:
+    """True if all that is left of a position's channels is one number."""
+    dims, over = model.reads[0].dims, model.space.reductions
+    gone = len(model.space.axes) == len(dims) > 2
+    return gone and over == tuple(name for name, _ in dims[1].terms)
 
 
 def _first_unfit(family: _Family, members: Sequence[Region]) -> Region | None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
@@ -593,6 +594,15 @@ def reduce(call: Call, views: list[Any]) -> None:
     views[-1][...] = y / np.prod([x.shape[a] for a in axes]) if mean else y
 
 
+def arg(call: Call, views: list[Any]) -> None:
+    axis, least, latest = call.ints
+    x = prologue(call, views[:-1])
+    params = ArgParams("min" if least else "max", axis - x.ndim, True, bool(latest))
+    (found,) = params.reference([x])
+    assert found.shape == views[-1].shape
+    views[-1][...] = found
+
+
 def softmax(call: Call, views: list[Any]) -> None:
     axis, log = call.ints
     x = prologue(call, views[:-1])
@@ -653,7 +663,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "winograd": winograd, "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
         "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
-        "reduce": reduce, "softmax": softmax, "channel_norm": channel_norm,
+        "reduce": reduce, "arg": arg, "softmax": softmax, "channel_norm": channel_norm,
         "copy": copy, "recurrent": recurrent,
     }
 )  # fmt: skip

@@ -336,3 +336,12 @@ INLINE vm mask_of(const bool* p) {
                           _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)));
 }
 //% endif
+//% if "places" in needs
+
+// Vectors of indices.
+INLINE vi splat(int32_t n) { return (vi)_mm256_set1_epi32(n); }
+INLINE vi lanes() { return (vi)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+INLINE vi load_places(const int32_t* p, vm m) { return (vi)_mm256_maskload_epi32(p, m); }
+INLINE void store_places(int32_t* p, vi v, vm m) { _mm256_maskstore_epi32(p, m, (__m256i)v); }
+INLINE vm less(vi a, vi b) { return _mm256_cmpgt_epi32((__m256i)b, (__m256i)a); }
+//% endif

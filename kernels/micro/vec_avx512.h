@@ -388,3 +388,14 @@ INLINE vm mask_of(const bool* p) {
   return _mm_test_epi8_mask(_mm_loadu_si128((const __m128i*)p), _mm_set1_epi8(1));
 }
 //% endif
+//% if "places" in needs
+
+// Vectors of indices.
+INLINE vi splat(int32_t n) { return (vi)_mm512_set1_epi32(n); }
+INLINE vi lanes() {
+  return (vi)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+INLINE vi load_places(const int32_t* p, vm m) { return (vi)_mm512_maskz_loadu_epi32(m, p); }
+INLINE void store_places(int32_t* p, vi v, vm m) { _mm512_mask_storeu_epi32(p, m, (__m512i)v); }
+INLINE vm less(vi a, vi b) { return _mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b); }
+//% endif

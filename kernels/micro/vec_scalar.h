@@ -186,3 +186,14 @@ INLINE vf permute(vf a, vi) { return a; }
 INLINE vi load_lanes(const int32_t* p) { return *p; }
 INLINE vm mask_of(const bool* p) { return *p; }
 //% endif
+//% if "places" in needs
+
+// Vectors of indices.
+INLINE vi splat(int32_t n) { return n; }
+INLINE vi lanes() { return 0; }
+INLINE vi load_places(const int32_t* p, vm m) { return m ? *p : 0; }
+INLINE void store_places(int32_t* p, vi v, vm m) {
+  if (m) *p = v;
+}
+INLINE vm less(vi a, vi b) { return a < b; }
+//% endif

@@ -2,6 +2,7 @@
 #pragma once
 #include "runtime/ahead.h"
 #include "runtime/append.h"
+#include "runtime/arg.h"
 #include "runtime/attention.h"
 #include "runtime/block.h"
 #include "runtime/conv.h"
@@ -108,6 +109,7 @@ constexpr KernelDriver kDrivers[] = {
     {"round_images", check_round_images, run_round_images, holds_conv_int16},
     {"winograd_int16", check_winograd_int16, run_winograd,
      [](const tracea_isa_table& t) { return t.conv_int16 && t.winograd_int16_out; }},
+    {"arg", check_arg, run_arg, [](const tracea_isa_table& t) { return t.arg_rows != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -13,6 +13,7 @@ from typing import Any
 from tracea_graph.ir import assumed
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
@@ -36,6 +37,7 @@ from tracea_graph.passes.lowering.gemm import lower_gemm
 from tracea_graph.passes.lowering.matmul import lower_matmul
 from tracea_graph.passes.lowering.recurrent import lower_recurrent
 from tracea_graph.passes.lowering.reduce import (
+    lower_arg,
     lower_channel_norm,
     lower_reduce,
     lower_softmax,
@@ -47,7 +49,14 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["lower"]
 
-_BROADCASTING = (ElementwiseParams, ConcatParams, EmbeddingParams, ReduceParams, SoftmaxParams)
+_BROADCASTING = (
+    ElementwiseParams,
+    ConcatParams,
+    EmbeddingParams,
+    ReduceParams,
+    ArgParams,
+    SoftmaxParams,
+)
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -109,6 +118,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ResizeParams: _lower_alone,
         ChannelNormParams: lower_channel_norm,
         ReduceParams: lower_reduce,
+        ArgParams: lower_arg,
         SoftmaxParams: lower_softmax,
         RecurrentParams: lower_recurrent,
         RegionParams: _lower_region,

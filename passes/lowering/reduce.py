@@ -1,11 +1,12 @@
-"""Lowering of reductions, softmax and normalisations over groups or channels."""
+"""Lowering of reductions, indices, softmax and normalisations over groups or channels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, product
+from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.index_map import dense_strides
@@ -15,7 +16,7 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.passes.lowering.elementwise import chain_call, columns_of
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast, dense
 
-__all__ = ["lower_channel_norm", "lower_reduce", "lower_softmax"]
+__all__ = ["lower_arg", "lower_channel_norm", "lower_reduce", "lower_softmax"]
 
 
 def lower_channel_norm(
@@ -81,13 +82,27 @@ def _reduce_call(
     y: Slot,
 ) -> None:
     gone = {len(full) + a for a in p.axes}
-    dims = tuple(1 if i in gone else d for i, d in enumerate(full))
-    steps = dense_strides(dims)
-    view = View(y.buffer, dims, tuple(0 if i in gone else s for i, s in enumerate(steps)))
+    view = _without(y, full, gone)
     ints = (_REDUCTIONS[kind], int(kind == "mean"), sum(1 << i for i in gone))
     views = [broadcast(slot, full) for slot in data]
     chain = chain and columns_of(chain, views, full)
     w.call("reduce", *views, view, ints=ints, chain=chain)
+
+
+def _without(y: Slot, full: Shape, gone: Collection[int]) -> View:
+    """A dense result over the shape it was reduced from: of those axes one element is left."""
+    dims = tuple(1 if i in gone else d for i, d in enumerate(full))
+    steps = dense_strides(dims)
+    return View(y.buffer, dims, tuple(0 if i in gone else s for i, s in enumerate(steps)))
+
+
+def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+    full = p.full([s.shape for s in operands])
+    place = len(full) + p.axis
+    views = [broadcast(slot, full) for slot in operands]
+    chain = p.prologue and columns_of(p.prologue, views, full)
+    ints = (place, tuple(ARGS).index(p.kind), int(p.select_last))
+    w.call("arg", *views, _without(results[0], full, {place}), ints=ints, chain=chain)
 
 
 def lower_softmax(

@@ -1,8 +1,9 @@
 """Reductions and softmax over any axes, and the elementwise work around them.
 
 Reduce…, GlobalAveragePool, GlobalMaxPool       -> FusedReduce
+ArgMax, ArgMin                                  -> FusedArg
 Softmax, LogSoftmax, exp(x − max)/sum           -> FusedSoftmax
-FusedReduce(elementwise(a, b))                  -> FusedReduce(a, b, prologue); softmax likewise
+FusedReduce(elementwise(a, b))                  -> FusedReduce(a, b, prologue); others likewise
 elementwise(FusedReduce(x), c)                  -> FusedReduce(x, c, epilogue)
 """
 
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType
+from tracea_graph.ops.arg import ARGS, MAX_LENGTH, ArgParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, broadcast
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
@@ -25,7 +27,15 @@ from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
 from tracea_graph.rewrite import Match, Miss, Proposal, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["RULES", "AbsorbAfter", "AbsorbBefore", "LiftReduce", "LiftSoftmax", "axes_of"]
+__all__ = [
+    "RULES",
+    "AbsorbAfter",
+    "AbsorbBefore",
+    "LiftArg",
+    "LiftReduce",
+    "LiftSoftmax",
+    "axes_of",
+]
 
 _KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {op: (kind, "") for kind, (op, _) in REDUCTIONS.items()}
@@ -115,14 +125,49 @@ class LiftSoftmax:
         yield Proposal(self.name, (region,), (new,))
 
 
+class LiftArg:
+    """ArgMax or ArgMin as a region of its own."""
+
+    name = "arg"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        kind = next((kind for kind, op in ARGS.items() if op == region.op), None)
+        if kind is None:
+            return
+        value = region.operands[0]
+        if (reason := _fits(graph, value)) is not None:
+            yield Miss(self.name, region.id, reason)
+            return
+        shape = graph.spec(value).shape or ()
+        axis = attribute(region, "axis", 0)
+        assert isinstance(axis, int)
+        axis = axis - len(shape) if axis >= 0 else axis
+        if not -len(shape) <= axis < 0:
+            yield Miss(self.name, region.id, f"{value!r} has no axis {axis}")
+            return
+        length = shape[axis]
+        if isinstance(length, int) and not 0 < length <= MAX_LENGTH:
+            yield Miss(
+                self.name, region.id, f"kernels do not count {length} elements of {value!r}"
+            )
+            return
+        keepdims, latest = (
+            attribute(region, name, default) == 1
+            for name, default in (("keepdims", 1), ("select_last_index", 0))
+        )
+        params = ArgParams(kind, axis, keepdims, latest)
+        new = fused(self.name, params, (value,), region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+
 class AbsorbBefore:
-    """What a reduction or softmax reads is computed tile by tile inside it."""
+    """What a reduction, index or softmax reads is computed tile by tile inside it."""
 
     name = "reduce-prologue"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
-        if not isinstance(params, ReduceParams | SoftmaxParams):
+        if not isinstance(params, ReduceParams | ArgParams | SoftmaxParams):
             return
         data = params.data_operands if isinstance(params, ReduceParams) else params.operands
         names, extras = region.operands[:data], region.operands[data:]

@@ -99,6 +99,17 @@ class ReduceTile(ctypes.Structure):
     ]  # fmt: skip
 
 
+class ArgTile(ctypes.Structure):
+    """``tracea_arg_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("x", c_void_p), ("x_stride", c_int64),
+        ("best", c_void_p), ("place", c_void_p), ("y", c_void_p), ("y_stride", c_int64),
+        ("begin", c_int32), ("least", c_int32), ("latest", c_int32), ("first", c_int32),
+        ("last", c_int32),
+    ]  # fmt: skip
+
+
 class SoftmaxTile(ctypes.Structure):
     """``tracea_softmax_tile``."""
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -299,6 +300,16 @@ CASES = {
         for log in (False, True)
         for axis in (-1, -2, -3)
     },
+    **{
+        f"index of the {kind} along {axis}{'' if keepdims else ', dropped'}": Case(
+            ArgParams(kind, axis, keepdims), ((2, 5, 3, 4),)
+        )
+        for kind in ARGS
+        for axis, keepdims in ((-1, True), (-3, False), (-4, True))
+    },
+    "index of the largest masked, scaled score": Case(
+        ArgParams("max", -1, False, False, SCALE_MASK), ((2, 3, 5, 7), (2, 1, 1, 7))
+    ),
     "softmax of a masked, scaled score": Case(
         SoftmaxParams(-1, False, SCALE_MASK), ((2, 3, 5, 7), (2, 1, 1, 7))
     ),
@@ -452,7 +463,8 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     specs = case.params.infer([TensorSpec(kinds[a.dtype.name], a.shape) for a in arrays])
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]
-    assert all(s.dtype is DType.F32 for s in specs)
+    whole = [np.asarray(r).dtype.kind == "i" for r in results]
+    assert [s.dtype for s in specs] == [DType.I64 if w else DType.F32 for w in whole]
 
 
 def test_every_word_of_the_vocabulary_has_cases() -> None:

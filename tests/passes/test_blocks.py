@@ -221,3 +221,16 @@ def test_heads_others_read_stay_apart() -> None:
     graph = net.graph(net("Relu", out), net("Neg", parted))
     optimized(graph)
     assert_same(net, graph, FEEDS, 3e-5)
+
+
+def test_the_largest_score_of_a_head_is_a_step() -> None:
+    net = Net(20)
+    x = net.input("x", "batch", "seq", 32)
+    y = net("Gelu", net("MatMul", x, net.weight(32, 64)))
+    scores = net("MatMul", y, net.weight(64, 100))
+    graph = net.graph(net("ArgMax", scores, axis=-1, keepdims=0))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert [type(s.params).__name__ for s in graph.regions()[0].params.steps][-1] == "ArgParams"
+    feeds = {"x": normal(2, 5, 32)}
+    assert_same(net, graph, feeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import convolutions
@@ -17,6 +18,7 @@ from interpreter import bind, check_lifetimes, check_views, run, written
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -291,6 +293,14 @@ CASES = {
     "sum with chains around it": Case(
         ReduceParams("sum", (-2,), True, SUM, SUM), (X, (12,), ("b", 1, 12))
     ),
+    **{
+        f"index of the {kind} along {axis}": Case(ArgParams(kind, axis, kind == "max"), (X,))
+        for kind in ARGS
+        for axis in (-1, -2, -3)
+    },
+    "last index of the largest of a sum, middle axis": Case(
+        ArgParams("max", -2, False, True, SUM), (X, ("s", 1))
+    ),
     "softmax": Case(SoftmaxParams(-1), (X,)),
     "log-softmax of a sum, middle axis": Case(SoftmaxParams(-2, True, SUM), (X, ("s", 1))),
     **{
@@ -421,6 +431,11 @@ def test_no_view_leaves_its_buffer_whatever_the_sizes(symbols: dict[str, int]) -
 def test_empty_and_odd_sizes(name: str, sizes: tuple[int, int, int]) -> None:
     case, symbols = CASES[name], dict(zip("bst", sizes, strict=True))
     arrays = case.arrays(symbols)
+    if isinstance(case.params, ArgParams) and not arrays[0].shape[case.params.axis]:
+        for compute in (case.params.reference, partial(run, case.program)):
+            with pytest.raises(ValueError, match="zero-size"):
+                compute(arrays)
+        return
     with np.errstate(all="ignore"):
         expected = case.params.reference([wide(a) for a in arrays])
         results = run(case.program, arrays)

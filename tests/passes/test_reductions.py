@@ -14,7 +14,7 @@ from tracea_graph.ops.reduction import REDUCTIONS
 from tracea_graph.passes.pointwise import reductions
 from tracea_graph.rewrite import RulePass
 
-LIFT = (reductions.LiftReduce(), reductions.LiftSoftmax())
+LIFT = (reductions.LiftReduce(), reductions.LiftArg(), reductions.LiftSoftmax())
 FEEDS = {"x": np.abs(normal(2, 5, 3, 16)) + 0.1}
 OPERATORS = [op for op, _ in REDUCTIONS.values()] + ["ReduceL2", "ReduceLogSum"]
 
@@ -197,3 +197,50 @@ def test_an_axis_that_is_not_there_is_no_softmax() -> None:
     graph = net.graph(net("Softmax", x, axis=-(2**42) - 2))
     trace = schedule_only(graph, *LIFT)
     assert reasons(trace, "softmax") == {f"'x' has no axis {-(2**42) - 2}"}
+
+
+@pytest.mark.parametrize("attrs", [{}, {"axis": -1}, {"axis": 2, "keepdims": 0}])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("opset", [11, 13])
+def test_an_index_is_a_region(op: str, attrs: dict[str, int], opset: int) -> None:
+    net, x = new(opset)
+    graph = net.graph(net(op, x, **attrs))
+    assert schedule_only(graph, *LIFT).applied() == {"arg": 1}
+    params = only(graph, "FusedArg").params
+    assert params.axis == (attrs.get("axis", 0) - 4) % 4 - 4
+    assert params.keepdims == bool(attrs.get("keepdims", 1)) and not params.select_last
+    assert_same(net, graph, FEEDS)
+
+
+def test_of_equal_elements_the_last_if_asked_for() -> None:
+    net, x = new()
+    graph = net.graph(net("ArgMax", x, axis=1, select_last_index=1))
+    schedule_only(graph, *LIFT)
+    assert only(graph, "FusedArg").params.select_last
+    assert_same(net, graph, {"x": np.round(FEEDS["x"])})
+
+
+def test_a_chain_joins_an_index() -> None:
+    net, x = new()
+    graph = net.graph(net("ArgMax", net("Mul", net("Tanh", x), -2.0), axis=1, keepdims=0))
+    optimized(graph)
+    assert ops(graph) == ["FusedArg"]
+    assert only(graph, "FusedArg").params.prologue is not None
+    assert_same(net, graph, FEEDS)
+
+
+def test_what_no_index_is_made_of() -> None:
+    """Another type, an unknown rank, nothing to choose from."""
+    net = Net(20)
+    net("ArgMax", net.input("i", 4, 4, dtype=DType.I64), axis=1, name="a")
+    trace = schedule_only(net.graph("a"), *LIFT)
+    assert reasons(trace, "arg") == {"'i' is not float32"}
+    net = Net(20)
+    shape = net.input("s", "rank", dtype=DType.I64)
+    net("ArgMax", net("Reshape", net.input("x", "n"), shape, name="r"), name="a")
+    trace = schedule_only(net.graph("a"), *LIFT)
+    assert reasons(trace, "arg") == {"the rank of 'r' is not within 1 .. 6"}
+    net = Net(20)
+    net("ArgMax", net.input("e", 3, 0), axis=1, name="a")
+    trace = schedule_only(net.graph("a"), *LIFT)
+    assert reasons(trace, "arg") == {"kernels do not count 0 elements of 'e'"}

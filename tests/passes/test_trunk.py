@@ -259,3 +259,15 @@ def test_a_window_larger_than_its_input_stays() -> None:
     trace = optimized(graph)
     assert ops(graph) == ["ConvTranspose"]
     assert reasons(trace, "conv-transposed") == {"its windows mostly hang over the input"}
+
+
+@pytest.mark.parametrize(("axis", "joins"), [(1, True), (3, False)])
+def test_the_channel_of_the_largest_number_ends_a_trunk(axis: int, joins: bool) -> None:
+    """What looks along positions does not: it is as well made behind it."""
+    net, x = new()
+    scores = conv(net, net("Relu", conv(net, x, 16)), 21, k=1)
+    big = net("Resize", scores, "", net.const(np.array([1, 1, 2, 2], np.float32)), mode="linear")
+    graph = net.graph(net("ArgMax", big, axis=axis, keepdims=0))
+    optimized(graph)
+    assert ops(graph) == (["FusedRegion"] if joins else ["FusedRegion", "FusedArg"])
+    check(net, graph, FEEDS)

@@ -1,4 +1,4 @@
-"""Programs of reductions and softmax, for the runtime's tests."""
+"""Programs of reductions, indices of extremes and softmax, for the runtime's tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from runtime.support import Case, dense, single, spec, strided
 
+from tracea_graph.ir import DType
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Call, View
 
@@ -69,6 +71,30 @@ def reduction(
     return _case(name, call, feeds, shapes, y, dims)
 
 
+def arg(
+    axis: int,
+    *shapes: Shape,
+    least: bool = False,
+    latest: bool = False,
+    chain: Chain | None = None,
+) -> Case:
+    """Of few different numbers, so that the first and the last of equal ones differ."""
+    feeds, views, full = _inputs(shapes)
+    feeds[0] = np.round(feeds[0])
+    dims = [1 if a == axis else d for a, d in enumerate(full)]
+    own = dense("output", 0, *dims).strides
+    views.append(strided("output", 0, dims, [0 if a == axis else s for a, s in enumerate(own)]))
+    call = Call("arg", tuple(views), (axis, int(least), int(latest)), chain=chain)
+    x = chain.reference(feeds)[0] if chain else feeds[0]
+    params = ArgParams("min" if least else "max", axis - len(full), True, latest)
+    sizes = "_".join("x".join(map(str, s)) for s in shapes)
+    name = f"arg_{sizes}_{axis}{'_least' if least else ''}{'_latest' if latest else ''}"
+    program = single(call, [spec(*s) for s in shapes], [spec(*dims, dtype=DType.I64)])
+    if not full[axis]:
+        return Case(name, program, tuple(feeds), error="chooses from 1 .. 2^31 - 1 elements")
+    return Case(name, program, tuple(feeds), tuple(params.reference([x])))
+
+
 def softmax(axis: int, *shapes: Shape, log: bool = False, chain: Chain | None = None) -> Case:
     feeds, views, full = _inputs(shapes)
     views.append(dense("output", 0, *full))
@@ -119,6 +145,20 @@ def reduction_cases() -> tuple[Case, ...]:
         reduction(3, (1,), (5, 90, 300), (5, 1, 300), chain=SCALED_SUM),
         reduction(0, (1, 2), (5, 90, 300), (1, 90, 1), chain=SCALED_SUM),
         reduction(0, (0,), (800, 700), (800, 700), chain=SCALED_SUM),
+        *(arg(a, s) for s in (*shapes, (2, 1, 3000)) for a in range(len(s))),
+        *(arg(a, (4, 600, 90), least=a > 1, latest=True) for a in range(3)),
+        arg(1, (2, 21, 90, 70), least=True),
+        arg(1, (0, 5, 4)),
+        arg(1, (3, 0, 4)),
+        arg(0, (7, 1)),
+        arg(1, (3, 50257)),
+        arg(1, (700, 900, 5)),
+        # with a chain: along it, across it, against how it was compiled
+        arg(1, (5, 9000), (5, 9000), chain=SCALED_SUM),
+        arg(2, (5, 90, 300), (5, 1, 300), chain=SCALED_SUM),
+        arg(1, (5, 90, 300), (5, 1, 300), latest=True, chain=SCALED_SUM),
+        arg(1, (5, 90, 300), (1, 90, 1), chain=SCALED_SUM),
+        arg(0, (800, 700), (800, 700), chain=SCALED_SUM),
         *(softmax(a, s) for s in ((3, 5, 7, 33), (1, 40, 1, 9)) for a in range(4)),
         softmax(1, (3, 300, 700), log=True),
         softmax(2, (30, 30, 300), log=True),

@@ -7,6 +7,7 @@ ONNX body.
 from __future__ import annotations
 
 from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
@@ -37,6 +38,7 @@ OpParams = (
     | EmbeddingParams
     | ChannelNormParams
     | ReduceParams
+    | ArgParams
     | SoftmaxParams
     | RecurrentParams
     | ConvParams
@@ -57,6 +59,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedEmbedding", EmbeddingParams),
     ("FusedChannelNorm", ChannelNormParams),
     ("FusedReduce", ReduceParams),
+    ("FusedArg", ArgParams),
     ("FusedSoftmax", SoftmaxParams),
     ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -247,6 +248,21 @@ def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
     return model_of(region, IterationSpace(axes), reads, writes, work, parallel)
 
 
+def arg(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Kept axes are parallel; of the axis that is searched nothing but an index is left."""
+    params: ArgParams = region.params
+    full = params.full([graph.spec(v).shape for v in region.operands])
+    place = len(full) + params.axis
+    names = tuple(f"d{i}" for i in range(len(full)))
+    axes = tuple(Axis(n, e, i == place) for i, (n, e) in enumerate(zip(names, full, strict=True)))
+    kept = tuple(n for i, n in enumerate(names) if params.keepdims or i != place)
+    parallel = tuple(n for i, n in enumerate(names) if i != place)
+    reads = [aligned(graph, v, names) for v in region.operands]
+    writes = [aligned(graph, region.results[0], kept)]
+    work = (Work(names, params.flops),)
+    return model_of(region, IterationSpace(axes), reads, writes, work, parallel)
+
+
 def softmax(region: Region, graph: TileGraph) -> RegionModel | None:
     """A result needs everything along its axis: that axis is read whole."""
     params: SoftmaxParams = region.params
@@ -319,6 +335,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedEmbedding": embedding,
         "FusedChannelNorm": channel_norm,
         "FusedReduce": reduce,
+        "FusedArg": arg,
         "FusedSoftmax": softmax,
         "FusedConv": fused_conv,
         "FusedPool": fused_pool,

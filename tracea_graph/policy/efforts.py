@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
@@ -63,6 +64,7 @@ OVERLAPPING = (
     ConcatParams,
     ConvParams,
     ReduceParams,
+    ArgParams,
 )
 """One pass each; norms and look-ups take several passes over a row."""
 
@@ -192,6 +194,10 @@ def _reduce(t: Tables, p: ReduceParams, operands: Sequence[Dims], result: Dims) 
     return Effort(vector=largest * (1 + (p.prologue.flops if p.prologue else 0)))
 
 
+def _arg(t: Tables, p: ArgParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=max(map(prod, operands)) * p.flops)
+
+
 def _softmax(t: Tables, p: SoftmaxParams, operands: Sequence[Dims], result: Dims) -> Effort:
     return Effort(
         vector=prod(result)
@@ -231,6 +237,7 @@ EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = 
         NormParams: _norm,
         RecurrentParams: _recurrent,
         ReduceParams: _reduce,
+        ArgParams: _arg,
         SoftmaxParams: _softmax,
     }
 )

@@ -1,0 +1,95 @@
+"""``FusedArg``: where along an axis the largest or smallest element is, behind a chain.
+
+    s = prologue(a, b, …)          (the operand itself without a prologue)
+    y = the first index of max(s) or min(s) along the axis, or with ``select_last`` the last one
+
+NaN is as ONNX Runtime has it, which goes through the elements in order and takes what compares
+greater (smaller): a NaN in the first place stays, any other is never taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.elementwise import Shape, broadcast
+
+__all__ = ["ARGS", "MAX_LENGTH", "ArgParams"]
+
+ARGS = {"max": "ArgMax", "min": "ArgMin"}
+"""ONNX operator of every kind."""
+MAX_LENGTH = 2**31 - 1
+"""Elements along the axis: kernels count in 32 bits."""
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ArgParams:
+    """Operands are the prologue's, or x; ``axis`` counts from the end; the result is int64."""
+
+    kind: str
+    axis: int
+    keepdims: bool = True
+    select_last: bool = False
+    prologue: Chain | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ARGS:
+            raise ValueError(f"no index of kind {self.kind!r}")
+        if self.axis >= 0:
+            raise ValueError("the axis counts from the end")
+        if self.prologue and self.prologue.result_types != (DType.F32,):
+            raise ValueError("a prologue has one float32 result")
+
+    @property
+    def operands(self) -> int:
+        return len(self.prologue.operands) if self.prologue else 1
+
+    @property
+    def flops(self) -> int:
+        """Per element: compare, keep value and index, beside the prologue's."""
+        return 3 + (self.prologue.flops if self.prologue else 0)
+
+    def full(self, shapes: Sequence[Shape | None]) -> Shape:
+        """The shape that is searched.  Raises ValueError if symbols leave it open."""
+        known = [s for s in shapes if s is not None]
+        shape = broadcast(known) if len(known) == len(shapes) else None
+        if shape is None or len(shape) < -self.axis:
+            raise ValueError("operand shapes do not provably broadcast to what has that axis")
+        return shape
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """One int64 result.  Raises ValueError if symbols leave the shape open."""
+        full = self.full([s.shape for s in specs])
+        place = len(full) + self.axis
+        kept = (1,) if self.keepdims else ()
+        return (TensorSpec(DType.I64, (*full[:place], *kept, *full[place + 1 :])),)
+
+    def reference(self, arrays: Sequence[Array]) -> list[Array]:
+        """Raises ValueError if there is nothing along the axis to choose from."""
+        x = self.prologue.reference(arrays)[0] if self.prologue else arrays[0]
+        x = np.moveaxis(x, self.axis, 0)
+        best = (np.fmax if self.kind == "max" else np.fmin).reduce(x, axis=0)
+        hits = x == best
+        found = len(x) - 1 - hits[::-1].argmax(0) if self.select_last else hits.argmax(0)
+        found = np.where(np.isnan(x[0]), 0, found).astype(np.int64)
+        return [np.expand_dims(found, self.axis) if self.keepdims else found]
+
+    def body(self, opset: int) -> Body:
+        """The operator itself.  Raises ValueError before opset 12 if the last index is wanted."""
+        b = BodyBuilder(self.operands, opset)
+        x = self.prologue.spell(b, b.inputs)[0] if self.prologue else b.inputs[0]
+        attrs = {"axis": self.axis, "keepdims": int(self.keepdims)}
+        if self.select_last:
+            if opset < 12:
+                raise ValueError("the last of equal elements is selected since opset 12")
+            attrs["select_last_index"] = 1
+        return b.done(b(ARGS[self.kind], x, **attrs))
