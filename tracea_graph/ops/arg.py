@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.along_axis import AlongAxis
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.elementwise import Shape, broadcast
 
 __all__ = ["ARGS", "MAX_LENGTH", "ArgParams"]
 
@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class ArgParams:
+class ArgParams(AlongAxis):
     """Operands are the prologue's, or x; ``axis`` counts from the end; the result is int64."""
 
     kind: str
@@ -44,27 +44,12 @@ class ArgParams:
     def __post_init__(self) -> None:
         if self.kind not in ARGS:
             raise ValueError(f"no index of kind {self.kind!r}")
-        if self.axis >= 0:
-            raise ValueError("the axis counts from the end")
-        if self.prologue and self.prologue.result_types != (DType.F32,):
-            raise ValueError("a prologue has one float32 result")
-
-    @property
-    def operands(self) -> int:
-        return len(self.prologue.operands) if self.prologue else 1
+        super().__post_init__()
 
     @property
     def flops(self) -> int:
         """Per element: compare, keep value and index, beside the prologue's."""
         return 3 + (self.prologue.flops if self.prologue else 0)
-
-    def full(self, shapes: Sequence[Shape | None]) -> Shape:
-        """The shape that is searched.  Raises ValueError if symbols leave it open."""
-        known = [s for s in shapes if s is not None]
-        shape = broadcast(known) if len(known) == len(shapes) else None
-        if shape is None or len(shape) < -self.axis:
-            raise ValueError("operand shapes do not provably broadcast to what has that axis")
-        return shape
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """One int64 result.  Raises ValueError if symbols leave the shape open."""

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.along_axis import AlongAxis
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.elementwise import Shape, broadcast
 
 __all__ = ["SoftmaxParams"]
 
@@ -24,30 +24,12 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class SoftmaxParams:
+class SoftmaxParams(AlongAxis):
     """Operands are the prologue's, or x; ``axis`` counts from the end."""
 
     axis: int
     log: bool = False
     prologue: Chain | None = None
-
-    def __post_init__(self) -> None:
-        if self.axis >= 0:
-            raise ValueError("the axis counts from the end")
-        if self.prologue and self.prologue.result_types != (DType.F32,):
-            raise ValueError("a prologue has one float32 result")
-
-    @property
-    def operands(self) -> int:
-        return len(self.prologue.operands) if self.prologue else 1
-
-    def full(self, shapes: Sequence[Shape | None]) -> Shape:
-        """The result's shape.  Raises ValueError if symbols leave it open."""
-        known = [s for s in shapes if s is not None]
-        shape = broadcast(known) if len(known) == len(shapes) else None
-        if shape is None or len(shape) < -self.axis:
-            raise ValueError("operand shapes do not provably broadcast to what has that axis")
-        return shape
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         return (TensorSpec(DType.F32, self.full([s.shape for s in specs])),)

@@ -1,0 +1,37 @@
+"""What is computed along one axis of elementwise work: its operands and the shape they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.elementwise import Shape, broadcast
+
+__all__ = ["AlongAxis"]
+
+
+class AlongAxis:
+    """Parameters with an ``axis`` that counts from the end and, maybe, a ``prologue``."""
+
+    axis: int
+    prologue: Chain | None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for another axis or a prologue that leaves no float32 value."""
+        if self.axis >= 0:
+            raise ValueError("the axis counts from the end")
+        if self.prologue and self.prologue.result_types != (DType.F32,):
+            raise ValueError("a prologue has one float32 result")
+
+    @property
+    def operands(self) -> int:
+        return len(self.prologue.operands) if self.prologue else 1
+
+    def full(self, shapes: Sequence[Shape | None]) -> Shape:
+        """The shape of what is read.  Raises ValueError if symbols leave it open."""
+        known = [s for s in shapes if s is not None]
+        shape = broadcast(known) if len(known) == len(shapes) else None
+        if shape is None or len(shape) < -self.axis:
+            raise ValueError("operand shapes do not provably broadcast to what has that axis")
+        return shape
