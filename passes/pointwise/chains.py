@@ -27,8 +27,8 @@ def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
     return COL
 
 
-def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
-    """Replace operand ``value`` of ``outer`` by ``inner``'s first result.
+def inline(outer: Spelled, results: str | Sequence[str], inner: Spelled) -> Spelled | None:
+    """Replace the operands of ``outer`` that are named in ``results`` by ``inner``'s results.
 
     The inner operands keep their places, so an accumulator stays operand 0.  None if the result
     would have too many operands.
@@ -36,10 +36,11 @@ def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
         outer(v, b), v = inner(a)   ->   (inner; outer)(a, b)
     """
     (after, after_names), (before, before_names) = outer, inner
+    made = (results,) if isinstance(results, str) else results
     names = list(before_names)
     kinds, dtypes = list(before.operands), list(before.operand_types)
     for i, name in enumerate(after_names):
-        if name != value and name not in names:
+        if name not in made and name not in names:
             names.append(name)
             kinds.append(after.operands[i])
             dtypes.append(after.operand_types[i])
@@ -50,17 +51,15 @@ def inline(outer: Spelled, value: str, inner: Spelled) -> Spelled | None:
     def place(ref: int) -> int:
         return ref if ref < old else ref - old + count
 
-    joint = place(before.results[0])
-
     def move(ref: int) -> int:
         if ref >= len(after_names):
             return ref - len(after_names) + count + len(before.steps)
         name = after_names[ref]
-        return joint if name == value else names.index(name)
+        return place(before.results[made.index(name)]) if name in made else names.index(name)
 
     steps = (*_moved(before.steps, place), *_moved(after.steps, move))
-    results = tuple(map(move, after.results))
-    return Chain(tuple(kinds), steps, results, tuple(dtypes), after.stores), tuple(names)
+    chosen = tuple(map(move, after.results))
+    return Chain(tuple(kinds), steps, chosen, tuple(dtypes), after.stores), tuple(names)
 
 
 def _moved(steps: Sequence[Step], place: Callable[[int], int]) -> Iterator[Step]:

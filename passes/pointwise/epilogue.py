@@ -9,7 +9,7 @@ A product that others read as well stays a result of its own, beside the epilogu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import MAX_RESULTS, Chain
@@ -47,23 +47,23 @@ class AbsorbEpilogue:
         result = graph.spec(region.results[0])
         if not same_shape(graph.spec(value), result):
             return Miss(self.name, region.id, f"the product {value!r} is broadcast")
-        keep = not only_read_by(graph, value, region)
-        beside = (*product.results[1:], *((value,) if keep else ()))
-        if len(beside) >= MAX_RESULTS:
+        kept = [i for i, v in enumerate(product.results) if not only_read_by(graph, v, region)]
+        if len(kept) >= MAX_RESULTS:
             return Miss(self.name, region.id, f"the product {value!r} has other readers")
         if (uneven := _uneven(graph, product, spelled, value, result)) is not None:
             return Miss(self.name, region.id, uneven)
         before, extras = product.params.epilogue or IDENTITY, _extras(product)
         count = len(product.operands) - len(extras)
-        joined = inline(spelled, value, (before, (value, *extras)))
+        joined = inline(spelled, product.results, (before, (value, *extras)))
         if joined is None:
             return Miss(self.name, region.id, "the epilogue would have too many operands")
         chain, names = joined
         kinds = tuple(_kind(product, graph.spec(n), result) for n in names)
-        chain = dataclasses.replace(chain, operands=kinds, results=_results(chain, before, keep))
+        chain = dataclasses.replace(chain, operands=kinds, results=_results(chain, before, kept))
         params = dataclasses.replace(product.params, epilogue=chain)
         operands = (*product.operands[:count], *names[1:])
-        new = fused(self.name, params, operands, (*region.results, *beside), (product, region))
+        results = (*region.results, *(product.results[i] for i in kept))
+        new = fused(self.name, params, operands, results, (product, region))
         return Proposal(self.name, (product, region), (new,))
 
 
@@ -72,10 +72,10 @@ def _extras(product: Region) -> tuple[str, ...]:
     return product.operands[len(product.operands) - product.params.extras :]
 
 
-def _results(chain: Chain, before: Chain, keep: bool) -> tuple[int, ...]:
+def _results(chain: Chain, before: Chain, kept: Sequence[int]) -> tuple[int, ...]:
     """The chain's own results, then those of the chain before it that others need."""
     old, new = len(before.operands), len(chain.operands)
-    beside = (*before.results[1:], *(before.results[:1] if keep else ()))
+    beside = (before.results[i] for i in kept)
     return (*chain.results, *(r if r < old else r - old + new for r in beside))
 
 

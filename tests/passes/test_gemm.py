@@ -254,6 +254,16 @@ def test_a_product_with_other_readers_stays_a_result() -> None:
     assert_same(net, graph, FEEDS)
 
 
+def test_what_reads_both_results_of_an_epilogue() -> None:
+    """Scaling is absorbed before what it is multiplied by, which needs the product itself too."""
+    net, x = new()
+    y = linear(net, x)
+    graph = net.graph(net("Mul", y, net("Sigmoid", net("Mul", y, 1.702))))
+    optimized(graph)
+    assert ops(graph) == ["FusedGemm"]
+    assert_same(net, graph, FEEDS)
+
+
 def test_a_third_result_is_the_reason() -> None:
     net, x = new()
     y = linear(net, x)
