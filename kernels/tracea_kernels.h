@@ -40,6 +40,7 @@ typedef struct {
   int32_t* state;              // what the kernel set up for this task; 0 before its first tile
   const float* row_scale;      // of gemm_int16: mr values, and
   const float* column_scale;   // 16 * nv values, of what is added to init
+  int32_t streams;             // 1: c, in whole aligned lines, may go past the caches
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
 typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile

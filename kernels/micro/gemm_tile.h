@@ -68,7 +68,7 @@ void tile(const tracea_gemm_tile* t) {
     row += stride;
   };
   // the lines of the results, long before they are written
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++)
+  if (!t->streams) UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++)
     __builtin_prefetch(t->c + i * t->ldc + j * PANEL, 1, 3);
   Prefetch prefetch = plan_prefetch(t, CHUNK);
   int64_t k = 0;
@@ -78,11 +78,11 @@ void tile(const tracea_gemm_tile* t) {
   }
   for (; k < t->k; k++) next();
 
-  const bool whole = t->last == PANEL;
+  const bool whole = t->last == PANEL, streams = t->streams;
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
     float* to = t->c + i * t->ldc + j * W;
     if (j / P < NV - 1 || whole)
-      store(to, c[i][j]);
+      streams ? stream(to, c[i][j]) : store(to, c[i][j]);
     else
       store(to, c[i][j], edge[j % P]);
   }

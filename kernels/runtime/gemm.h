@@ -79,6 +79,7 @@ inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
   divide_work(job, driver, run.host.processors);
   job.ahead = run.ahead;
   job.caller = pthread_self();
+  job.streams = streams(job);
   const int64_t tasks = ceil_div(job.items, job.per_task) * job.groups * job.chunks;
   const int64_t width = (ceil_div(ceil_div(job.n, TRACEA_PANEL), job.columns) * job.per_group) *
                         TRACEA_PANEL;

@@ -7,6 +7,7 @@
 #pragma once
 #include <pthread.h>
 
+#include "runtime/isa.h"
 #include "runtime/slots.h"
 
 namespace tracea {
@@ -14,6 +15,7 @@ namespace tracea {
 constexpr int kMaxTile = 32 * 64;  // floats of the largest register tile
 constexpr int64_t kPage = 4096;    // bytes
 constexpr int64_t kAheadLines = 9 * 1024;  // of the next product: half of a small L2
+constexpr int64_t kFarFloats = 2 << 20;    // a result that is not in L2 any more when it is read
 
 struct GemmJob {
   const tracea_isa_table* isa;
@@ -30,7 +32,7 @@ struct GemmJob {
   int64_t x_row, x_step;   // strides of x between rows and along k
   int64_t w_row, w_column; // strides of w along k and between columns; panels: 16 and 1
   int64_t w_panel;         // stride between panels; plain: 16 columns
-  int32_t w_exact, packs, prefetch, split;
+  int32_t w_exact, packs, prefetch, split, streams;
   int64_t columns, per_group, groups, chunks, per_task;  // tasks: items / per_task * groups * chunks
   int64_t k_block, k_blocks;
   int64_t packed_floats, sum_row;  // one task's scratch: packed weights; floats between rows of sums
@@ -130,6 +132,14 @@ inline void finish(const GemmJob& job, const Item& item, const GemmTile& at, con
 }
 
 inline bool in_place(const GemmJob& job) { return !job.chain && job.parts == 1; }
+
+// Whether the result goes past the caches: written the usual way, its lines would be read first.
+inline bool streams(const GemmJob& job) {
+  const Box& y = job.results[0];
+  const int64_t row = y.strides[job.outer];
+  return in_place(job) && job.items == 1 && job.m * job.n >= kFarFloats && row % TRACEA_PANEL == 0 &&
+         reinterpret_cast<uintptr_t>(y.data) % kAlign == 0;
+}
 
 // What the kernels are to prefetch during one column: `segments` runs of cache lines.
 struct Wanted {
@@ -242,6 +252,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   tile.b_exact = job.w_exact;
   tile.state = part.state;
   const bool finishes = ends && !in_place(job);
+  tile.streams = job.streams && ends;
   // Finished tiles are held until there are some: what becomes of them then takes one call.
   const int64_t wide = tile.nv * TRACEA_PANEL, room = kMaxTile / wide;
   const int64_t each = rows / blocks, longer = rows % blocks;
@@ -308,6 +319,7 @@ inline void gemm_task(void* usr, size_t index) {
     }
   }
   if (job.end) job.end();
+  if (job.streams) end_streams();
   if (scratch) release_slot(job.slots, slot);
 }
 

@@ -53,6 +53,13 @@ inline int host_level() {
 inline int host_level() { return 0; }
 #endif
 
+// Stores past the caches are seen by others once this returns.
+inline void end_streams() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 // Linux grants the tiles' state once asked for, to every thread of the process; it refuses where
 // a signal stack is too small for it (Documentation/arch/x86/xstate.rst).
 inline bool permitted(int level) {

@@ -45,7 +45,7 @@ class GemmTile(ctypes.Structure):
         ("mr", c_int32), ("nv", c_int32), ("last", c_int32), ("b_exact", c_int32),
         ("prefetch", c_void_p), ("look_up", c_void_p),
         ("prefetch_lines", c_int32), ("look_up_pages", c_int32), ("state", c_void_p),
-        ("row_scale", c_void_p), ("column_scale", c_void_p),
+        ("row_scale", c_void_p), ("column_scale", c_void_p), ("streams", c_int32),
     ]  # fmt: skip
 
 

@@ -89,6 +89,29 @@ def test_result_does_not_depend_on_the_tile(isa: str, plain: bool) -> None:
             np.testing.assert_array_equal(again, whole)
 
 
+def test_results_past_the_caches_are_the_same(isa: str) -> None:
+    mr, nv = gemm_tile(isa)
+    rng = np.random.default_rng(4)
+    a, panels = (
+        guarded(rng.standard_normal((mr, 19), np.float32)),
+        guarded(_pack(rng.standard_normal((19, 16 * nv - 3), np.float32))),
+    )
+    run = kernel(emit("gemm", isa), symbols("gemm", isa)[0])
+    room = np.full(mr * 96 + 16, np.nan, np.float32)
+    first = -room.ctypes.data // 4 % 16
+    found = []
+    for streams in (0, 1):
+        out = room[first:][: mr * 96].reshape(mr, 96)
+        out[:] = np.nan
+        run(GemmTile(
+            k=19, a=address(a), lda=19, a_step=1, b=address(panels), b_panel=19 * 16, b_row=16,
+            c=out.ctypes.data, ldc=96, mr=mr, nv=nv, last=13, streams=streams,
+        ))  # fmt: skip
+        found.append(out.copy())
+    np.testing.assert_array_equal(*found)
+    assert np.isnan(found[1][:, 16 * nv - 3 :]).all() and not np.isnan(found[1][:, :13]).any()
+
+
 def test_sums_go_on_where_they_were_left(isa: str) -> None:
     """Blocks of k, and a left operand that lies transposed."""
     mr, nv = gemm_tile(isa)

@@ -555,6 +555,7 @@ def all_cases() -> tuple[Case, ...]:
         *(gemm(m, 130, 70, layout) for m in (5, 8, 9, 40) for layout in (1, 2)),
         *(gemm(70, 100, 9000, layout) for layout in range(3)),
         gemm(3, 40, 5000, 1),
+        *(gemm(70, n, 12, 0) for n in (29968, 29970)),  # too large for L2; rows of whole lines
         gemm_chain(70, 100, 9000),
         gemm_chain(70, 100, 9000, layout=2),
         gemm_chain(6, 100, 90, layout=2),

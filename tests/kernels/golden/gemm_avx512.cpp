@@ -35,6 +35,7 @@ INLINE vf set1(float x) { return _mm512_set1_ps(x); }
 INLINE vf load(const float* p) { return _mm512_loadu_ps(p); }
 INLINE vf load(const float* p, vm m) { return _mm512_maskz_loadu_ps(m, p); }
 INLINE void store(float* p, vf v) { _mm512_storeu_ps(p, v); }
+INLINE void stream(float* p, vf v) { _mm512_stream_ps(p, v); }  // p is aligned
 INLINE void store(float* p, vf v, vm m) { _mm512_mask_storeu_ps(p, m, v); }
 INLINE vm first(int64_t n) {  // the lanes below n
   return (vm)(n <= 0 ? 0u : n >= W ? 0xffffu : (1u << n) - 1u);
@@ -210,7 +211,7 @@ void tile(const tracea_gemm_tile* t) {
     row += stride;
   };
   // the lines of the results, long before they are written
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++)
+  if (!t->streams) UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++)
     __builtin_prefetch(t->c + i * t->ldc + j * PANEL, 1, 3);
   Prefetch prefetch = plan_prefetch(t, CHUNK);
   int64_t k = 0;
@@ -220,11 +221,11 @@ void tile(const tracea_gemm_tile* t) {
   }
   for (; k < t->k; k++) next();
 
-  const bool whole = t->last == PANEL;
+  const bool whole = t->last == PANEL, streams = t->streams;
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
     float* to = t->c + i * t->ldc + j * W;
     if (j / P < NV - 1 || whole)
-      store(to, c[i][j]);
+      streams ? stream(to, c[i][j]) : store(to, c[i][j]);
     else
       store(to, c[i][j], edge[j % P]);
   }
