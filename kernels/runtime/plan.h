@@ -35,6 +35,9 @@ inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||
          opcode == kWinogradBf16;
 }
+inline bool is_winograd(int32_t opcode) {
+  return opcode == kWinograd || opcode == kWinogradBf16 || opcode == kWinogradInt16;
+}
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
 struct Tensor {

@@ -9,6 +9,8 @@
 #include "runtime/shapes.h"
 #include "runtime/sound.h"
 
+extern "C" int malloc_trim(size_t) __attribute__((weak));  // glibc has it
+
 namespace tracea {
 namespace {
 
@@ -51,6 +53,16 @@ bool decode(const tracea_op_type& type, const int64_t* words, size_t count, Node
             Fault& fault) {
   return Reader(words, static_cast<int64_t>(count), &node->program, &fault).program() &&
          matches(type, node->program, fault);
+}
+
+// Sessions compute the filters of Winograd's transform when they open.  What that took on the way
+// is free by now, but lies between what is kept: only malloc can give it back.
+void trim_after_transforms(const Program& program) {
+  for (int32_t i = 0; i < program.call_count; ++i)
+    if (is_winograd(program.calls[i].opcode)) {
+      if (malloc_trim) malloc_trim(0);
+      return;
+    }
 }
 
 // The node's name, fit for one line; "?" where it is too long.
@@ -100,7 +112,10 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
     decode(type, words, count, node, fault);
   }
   free(words);
-  if (!fault.set && !status) return *out = node, nullptr;
+  if (!fault.set && !status) {
+    trim_after_transforms(node->program);
+    return *out = node, nullptr;
+  }
   destroy(node);
   return status ? status : status_of(api, fault, type.name);
 }
