@@ -116,7 +116,7 @@ def test_programs_are_known_by_their_original_nodes(tmp_path: Path) -> None:
     original = make("tiny-bert", tmp_path)
     api.optimize(original, Options(output=tmp_path / "out.onnx", keep="legal", verify=False))
     sizes = {"batch": 1, "sequence": 64}
-    options = BenchOptions(threads=(1,), shapes=(sizes,), pairs=5, seconds=1e4)
+    options = BenchOptions(threads=(1,), shapes=(sizes,), pairs=5, seconds=300.0)
     taken = profiling.profile(tmp_path / "out.onnx", options)
     programs = [r for r in taken.rows if r.kernel]
     assert len(programs) >= 2
@@ -159,7 +159,7 @@ def test_a_single_call_has_no_line_of_its_own() -> None:
 def test_a_profile_places_every_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a library ONNX Runtime inlines the body: no node is a program, all have times."""
     monkeypatch.setattr(profiling, "roofs_of", lambda doctor, threads: ROOFS)
-    options = BenchOptions(threads=(1,), shapes=({"batch": 64},), pairs=3, seconds=1e4)
+    options = BenchOptions(threads=(1,), shapes=({"batch": 64},), pairs=3, seconds=300.0)
     taken = profiling.profile(result(tmp_path), options)
     assert taken.binding == "batch=64"
     assert taken.in_programs == 0.0
