@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tracea_graph.kernels.cpu import Source, render
 from tracea_graph.kernels.levels import COMMON_FLAGS, ISAS, isa_of
 
 __all__ = ["PROBES", "Probe", "probe_source", "template_names"]
 
-_TEMPLATE = "probe.cpp.in"
+_HERE, _TEMPLATE = Path(__file__).resolve().parent, "probe.cpp.in"
 
 
 @dataclass(frozen=True)
@@ -57,5 +58,6 @@ def probe_source(probe: Probe) -> Source:
 
 def template_names() -> tuple[str, ...]:
     """Every file the programs are made of."""
+    contract = sorted(path.name for path in _HERE.glob("tracea_*.h"))
     parts = (_TEMPLATE, "prelude.h", *(f"vec_{isa.name}.h" for isa in ISAS))
-    return ("tracea_kernels.h", *(f"micro/{name}" for name in parts))
+    return (*contract, *(f"micro/{name}" for name in parts))

@@ -11,7 +11,7 @@ from typing import Any
 from models.ceiling import ceilings
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.measure import Measurements
-from tracea_graph.views.bench import BenchReport, BenchRow
+from tracea_graph.views.bench import BenchReport, BenchRow, error_text
 
 __all__ = ["THREADS", "Score", "markdown", "marks", "replace_table", "scores"]
 
@@ -65,7 +65,7 @@ class Score:
             " / ".join(f"{c:.2f}" if c else "–" for c in self.ceilings),
             *(_both(self.ms[p]) if p in self.ms else "" for p in peers),
             f"{self.programs:.0%}" if self.programs else "",
-            f"{self.error:.0e}" if self.kernels else "0",
+            error_text(self.error, 0) if self.kernels else "0",
             f"{self.kernels} of {self.nodes}",
         )  # fmt: skip
 

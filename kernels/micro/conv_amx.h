@@ -52,22 +52,6 @@ INLINE void multiply_tap(const Run& a, const Run& b, int64_t x, int64_t lanes, c
   }
 }
 
-template <bool TALL, bool WIDE>
-INLINE void begin(const float* upper, const float* lower, int64_t panel, int64_t stride) {
-  _tile_loadd(0, upper, stride);
-  if (WIDE) _tile_loadd(1, upper + panel, stride);
-  if (TALL) _tile_loadd(2, lower, stride);
-  if (TALL && WIDE) _tile_loadd(3, lower + panel, stride);
-}
-
-template <bool TALL, bool WIDE>
-INLINE void end(float* upper, float* lower, int64_t panel) {
-  _tile_stored(0, upper, NEXT);
-  if (WIDE) _tile_stored(1, upper + panel, NEXT);
-  if (TALL) _tile_stored(2, lower, NEXT);
-  if (TALL && WIDE) _tile_stored(3, lower + panel, NEXT);
-}
-
 // Results of one run in one block of channels: what is added to them, their range, their rounding.
 INLINE void finish_run(const tracea_conv_tile* t, const float* sums, int count, const float* add,
                        float* y) {
@@ -122,23 +106,15 @@ void matrix_tiles(const tracea_conv_tile* t) {
   float* y = t->y;
   shape_tiles(t, upper, lower);
   for (int64_t tiles = t->tiles; tiles > 0; tiles--) {
-    if (continues) {
-      begin<TALL, WIDE>(y, y + y_second, t->y_panel, NEXT);
-    } else if (t->bias) {
-      begin<TALL, WIDE>(t->bias, t->bias, PANEL, 0);
-    } else {
-      _tile_zero(0);
-      if (WIDE) _tile_zero(1);
-      if (TALL) _tile_zero(2);
-      if (TALL && WIDE) _tile_zero(3);
-    }
+    if (continues) begin_sums<TALL, WIDE>(y, y_second, t->y_panel, NEXT);
+    else begin_sums<TALL, WIDE>(t->bias, 0, PANEL, 0);
     const Run a = {x, t->x_step * (int64_t)sizeof(float), upper, scratch[0]};
     const Run b = {x + x_second, a.step, lower, scratch[1]};
     sum_taps<TALL, WIDE>(t, a, b, line);
     if (stops || plain) {
-      end<TALL, WIDE>(y, y + y_second, t->y_panel);
+      end_sums<TALL, WIDE>(y, y_second, t->y_panel, NEXT);
     } else {
-      end<TALL, WIDE>(sums[0], sums[2], RUN * PANEL);
+      end_sums<TALL, WIDE>(sums[0], 2 * RUN * PANEL, RUN * PANEL, NEXT);
       for (int j = 0; j < (WIDE ? 2 : 1); j++) {
         const float* from = add ? add + j * t->add_panel : nullptr;
         finish_run(t, sums[j], upper, from, y + j * t->y_panel);

@@ -76,22 +76,6 @@ void multiply_rest(const tracea_gemm_tile* t, int64_t k) {
   Tiles::run<TALL, WIDE>(a, DEPTH, b, DEPTH * PANEL);
 }
 
-template <bool TALL, bool WIDE>
-INLINE void begin(const float* init, int64_t stride) {
-  _tile_loadd(0, init, stride * 4);
-  if (WIDE) _tile_loadd(1, init + PANEL, stride * 4);
-  if (TALL) _tile_loadd(2, init + ROWS * stride, stride * 4);
-  if (TALL && WIDE) _tile_loadd(3, init + ROWS * stride + PANEL, stride * 4);
-}
-
-template <bool TALL, bool WIDE>
-INLINE void end(float* c, int64_t stride) {
-  _tile_stored(0, c, stride * 4);
-  if (WIDE) _tile_stored(1, c + PANEL, stride * 4);
-  if (TALL) _tile_stored(2, c + ROWS * stride, stride * 4);
-  if (TALL && WIDE) _tile_stored(3, c + ROWS * stride + PANEL, stride * 4);
-}
-
 // Split panels have whole turns.
 template <bool TALL, bool WIDE, class STEP>
 void matrix_tile(const tracea_gemm_tile* t) {
@@ -109,14 +93,7 @@ void matrix_tile(const tracea_gemm_tile* t) {
     init = whole;
     if (stride) stride = WIDTH;
   }
-  if (init) {
-    begin<TALL, WIDE>(init, stride);
-  } else {
-    _tile_zero(0);
-    if (WIDE) _tile_zero(1);
-    if (TALL) _tile_zero(2);
-    if (TALL && WIDE) _tile_zero(3);
-  }
+  begin_sums<TALL, WIDE>(init, ROWS * stride, PANEL, stride * 4);
   Prefetch prefetch = plan_prefetch(t, STEP::LANES);
   int64_t k = 0;
   for (; k + STEP::LANES <= t->k; k += STEP::LANES) {
@@ -124,8 +101,8 @@ void matrix_tile(const tracea_gemm_tile* t) {
     STEP::template run<TALL, WIDE>(t->a + k, t->lda, t->b + k * PANEL, t->b_panel);
   }
   if (k < t->k) multiply_rest<TALL, WIDE>(t, k);
-  if (!narrow) return end<TALL, WIDE>(t->c, t->ldc);
-  end<TALL, WIDE>(whole, WIDTH);
+  if (!narrow) return end_sums<TALL, WIDE>(t->c, ROWS * t->ldc, PANEL, t->ldc * 4);
+  end_sums<TALL, WIDE>(whole, ROWS * WIDTH, PANEL, WIDTH * 4);
   for (int i = 0; i < t->mr; i++)
     __builtin_memcpy(t->c + i * t->ldc, whole + i * WIDTH, columns);
 }

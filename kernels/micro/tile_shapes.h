@@ -20,3 +20,28 @@ INLINE void set_shapes(int upper, int lower, int depth) {
   }
   _tile_loadconfig(&s);
 }
+
+// The sums of a block begin as they lie at `upper`, as zero where that is null; the lower ones lie
+// `lower` numbers behind, the second panel's `panel` numbers, rows `stride` bytes apart.
+template <bool TALL, bool WIDE>
+INLINE void begin_sums(const float* upper, int64_t lower, int64_t panel, int64_t stride) {
+  if (upper) {
+    _tile_loadd(0, upper, stride);
+    if (WIDE) _tile_loadd(1, upper + panel, stride);
+    if (TALL) _tile_loadd(2, upper + lower, stride);
+    if (TALL && WIDE) _tile_loadd(3, upper + lower + panel, stride);
+  } else {
+    _tile_zero(0);
+    if (WIDE) _tile_zero(1);
+    if (TALL) _tile_zero(2);
+    if (TALL && WIDE) _tile_zero(3);
+  }
+}
+
+template <bool TALL, bool WIDE>
+INLINE void end_sums(float* upper, int64_t lower, int64_t panel, int64_t stride) {
+  _tile_stored(0, upper, stride);
+  if (WIDE) _tile_stored(1, upper + panel, stride);
+  if (TALL) _tile_stored(2, upper + lower, stride);
+  if (TALL && WIDE) _tile_stored(3, upper + lower + panel, stride);
+}

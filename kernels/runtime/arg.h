@@ -1,8 +1,7 @@
 // The driver of ArgMax and ArgMin: along any axis, with an elementwise chain in front that fills
 // tiles.
 //
-// Each task finds a block of results.  What lies along the axis is never cut between tasks: 50 000
-// numbers take as long as waking a thread.
+// Each task finds a block of results.  What lies along the axis is never cut between tasks.
 #pragma once
 #include "runtime/axes.h"
 
@@ -12,15 +11,9 @@ constexpr int64_t kFound = 1024;  // results of a block
 constexpr int64_t kSearched = 7;  // rows of columns at once: more, a power of two apart, would
                                   // push each other's next lines out of the caches
 
-struct ArgJob {
-  Prologue prologue;
+struct ArgJob : Planes {
   tracea_arg_fn find;
-  bool down;      // along the rows of each column
-  int32_t views;  // operands, and y as the last one
-  const float* x;
   int64_t* y;
-  Axes axes;  // all but rows and columns
-  int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
   int64_t block, step;           // results of a block; elements along the axis of a tile
   int64_t blocks, outer, chunk;  // blocks of one outer index; outer indices; blocks of a task
   int32_t least, latest;
@@ -92,75 +85,29 @@ inline bool check_arg(Signature& call) {
          (call.integer(0) < call.rank(call.views() - 1) || call.fail("an axis it does not have"));
 }
 
-// Whether the views' sizes agree; notes whether there is nothing to write.
-inline bool search_fits(const Call& call, const Box* views, bool* empty) {
-  const int32_t last = call.view_count - 1, rank = call.views[last].rank;
-  for (int32_t axis = 0; axis < rank; ++axis) {
-    const int64_t dim = views[0].dims[axis];
-    for (int32_t v = 1; v < last; ++v)
-      if (views[v].dims[axis] != dim) return false;
-    if (views[last].dims[axis] != (axis == call.ints[0] ? 1 : dim)) return false;
-    *empty = *empty || (dim == 0 && axis != call.ints[0]);
-  }
-  return true;
-}
-
-// Columns and rows, taken out of the folded axes; false where the operands do not lie along them.
-inline bool arg_tile(ArgJob& job, const Call& call, const Box* views, int32_t rank) {
-  const int64_t special = call.ints[0];
-  job.axes = {};
-  job.axes.views = job.views;
-  for (int32_t axis = 0; axis < rank; ++axis)
-    if (views[0].dims[axis] != 1 || axis == special)
-      job.axes.add(views, views[0].dims[axis], axis, axis == special);
-  Axes& axes = job.axes;
-  job.rows = 1;
-  job.down = !axes.special[axes.count - 1];
-  job.cols = axes.take(axes.count - 1, job.col_stride);
-  const int32_t row = axes.last(job.down);
-  if (row >= 0) job.rows = axes.take(row, job.row_stride);
-  const bool plain = job.prologue.type || job.cols == 1 || job.col_stride[0] == 1;
-  return plain && job.prologue.fits(job.cols, job.col_stride, job.rows, job.row_stride);
-}
-
 inline bool run_arg(Run& run, const Call& call, const Box* views) {
   const int32_t last = call.view_count - 1, rank = call.views[last].rank;
-  bool empty = false;
-  if (!search_fits(call, views, &empty))
+  const int64_t special = int64_t{1} << call.ints[0];
+  bool no_result = false, no_element = false;
+  if (!sizes_agree(call, views, special, &no_result, &no_element))
     return run.fault.fail("The views of an ArgMax do not fit together.");
-  if (empty) return true;
+  if (no_result) return true;
   const int64_t along = views[0].dims[call.ints[0]];
   if (along < 1 || along > INT32_MAX)
     return run.fault.fail("An ArgMax chooses from 1 .. 2^31 - 1 elements, here there are %lld.",
                           static_cast<long long>(along));
   ArgJob job = {};
   Scratch dense(run);
-  Box filled[2];
-  job.prologue.begin(run, call, views);
-  job.views = call.view_count;
-  job.x = views[0].f32();
-  if (!arg_tile(job, call, views, rank)) {
-    // The chain was compiled for other strides: it runs on its own.
+  job.begin(run, call, views);
+  if (!job.fold(views, rank, special, true)) {
     if (!job.prologue.type) return run.fault.fail("An ArgMax's operand does not lie densely.");
-    int64_t count = 1;
-    for (int32_t axis = 0; axis < rank; ++axis) count *= views[0].dims[axis];
-    char* data = dense.take(count * 4);
-    if (!data) return false;
-    Box all[kMaxChainViews];
-    memcpy(all, views, static_cast<size_t>(last) * sizeof *all);
-    all[last] = filled[0] = dense_box(views[0], rank, data);
-    if (!apply_chain(run, call.chain, all, rank)) return false;
-    filled[1] = views[last];
-    job.prologue = {};
-    job.views = 2;
-    job.x = filled[0].f32();
-    arg_tile(job, call, filled, rank);
+    if (!fold_apart(job, run, dense, call, views, rank, special, true)) return false;
   }
   job.find = job.down ? run.host.isa->arg_columns : run.host.isa->arg_rows;
   job.y = reinterpret_cast<int64_t*>(views[last].data);
   job.least = static_cast<int32_t>(call.ints[1]);
   job.latest = static_cast<int32_t>(call.ints[2]);
-  if (job.down && job.cols > 1 && job.col_stride[job.views - 1] != 1)
+  if (job.down && !job.writes_densely())
     return run.fault.fail("An ArgMax's result does not lie densely.");
   divide_search(job);
   return run.parallel(ceil_div(job.outer * job.blocks, job.chunk), arg_task, &job);

@@ -1,4 +1,4 @@
-// Axes of kernels that treat some of them apart: reductions and softmax.
+// Axes of kernels that treat some of them apart: reductions, ArgMax and softmax.
 //
 // `special` axes are reduced (or normalised over), the others are kept.  Neighbouring axes of one
 // role that every view crosses at one stride become one.  The innermost axis becomes the columns;
@@ -117,6 +117,61 @@ inline bool check_prologue(Signature& call, int32_t result = ORT_F32) {
   return ok;
 }
 
+// Operands and a result as rows and columns, of which one are special.
+struct Planes {
+  Prologue prologue;
+  bool down;      // what is special lies along the rows of each column
+  int32_t views;  // operands, and y as the last one
+  const float* x;
+  Axes axes;  // all but rows and columns
+  int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
+
+  void begin(Run& run, const Call& call, const Box* boxes) {
+    prologue.begin(run, call, boxes);
+    views = call.view_count;
+    x = boxes[0].f32();
+  }
+
+  // Takes columns and rows out of the folded axes; `special` are axes as bits.  Axes of size 1 are
+  // left out, but for special ones that are to be `kept`.  False where the operands do not lie
+  // along rows and columns.
+  bool fold(const Box* boxes, int32_t rank, int64_t special, bool kept) {
+    axes = {};
+    axes.views = views;
+    for (int32_t axis = 0; axis < rank; ++axis) {
+      const bool role = special >> axis & 1;
+      if (boxes[0].dims[axis] != 1 || (role && kept))
+        axes.add(boxes, boxes[0].dims[axis], axis, role);
+    }
+    cols = rows = 1;
+    down = axes.count > 0 && !axes.special[axes.count - 1];
+    if (axes.count > 0) cols = axes.take(axes.count - 1, col_stride);
+    const int32_t row = axes.last(down);
+    if (row >= 0) rows = axes.take(row, row_stride);
+    const bool plain = prologue.type || cols == 1 || col_stride[0] == 1;
+    return plain && prologue.fits(cols, col_stride, rows, row_stride);
+  }
+
+  // Whether the result's columns lie side by side.
+  bool writes_densely() const { return cols == 1 || col_stride[views - 1] == 1; }
+};
+
+// Whether the views' sizes agree, where the `special` axes of the last one are 1; notes whether
+// there is nothing to write, or nothing to read.
+inline bool sizes_agree(const Call& call, const Box* views, int64_t special, bool* no_result,
+                        bool* no_element) {
+  const int32_t last = call.view_count - 1, rank = call.views[last].rank;
+  for (int32_t axis = 0; axis < rank; ++axis) {
+    const bool role = special >> axis & 1;
+    const int64_t dim = views[0].dims[axis];
+    for (int32_t v = 1; v < last; ++v)
+      if (views[v].dims[axis] != dim) return false;
+    if (views[last].dims[axis] != (role ? 1 : dim)) return false;
+    (role ? *no_element : *no_result) |= dim == 0;
+  }
+  return true;
+}
+
 // A box of these sizes that lies densely at `data`.
 inline Box dense_box(const Box& like, int32_t rank, char* data) {
   Box box;
@@ -125,6 +180,27 @@ inline Box dense_box(const Box& like, int32_t rank, char* data) {
   for (int32_t axis = rank; axis-- > 0; step *= box.dims[axis])
     box.dims[axis] = like.dims[axis], box.strides[axis] = step;
   return box;
+}
+
+// Runs the chain of `planes` on its own, which was compiled for other strides, and folds what it
+// gave in its place.  `dense` holds that.
+inline bool fold_apart(Planes& planes, Run& run, Scratch& dense, const Call& call,
+                       const Box* views, int32_t rank, int64_t special, bool kept) {
+  const int32_t last = call.view_count - 1;
+  int64_t count = 1;
+  for (int32_t axis = 0; axis < rank; ++axis) count *= views[0].dims[axis];
+  char* data = dense.take(count * 4);
+  if (!data) return false;
+  Box all[kMaxChainViews];
+  memcpy(all, views, static_cast<size_t>(last) * sizeof *all);
+  all[last] = dense_box(views[0], rank, data);
+  if (!apply_chain(run, call.chain, all, rank)) return false;
+  const Box both[] = {all[last], views[last]};
+  planes.prologue = {};
+  planes.views = 2;
+  planes.x = both[0].f32();
+  planes.fold(both, rank, special, kept);
+  return true;
 }
 
 }  // namespace tracea

@@ -12,15 +12,9 @@ constexpr int64_t kResults = 512;  // results of a task
 constexpr int64_t kDepth = 64;   // rows of a tile whose columns are reduced
 constexpr int64_t kFewTasks = 32;
 
-struct ReduceJob {
-  Prologue prologue;
+struct ReduceJob : Planes {
   tracea_reduce_fn reduce;
-  bool down;      // rows are reduced, columns kept
-  int32_t views;  // operands, and y as the last one
-  const float* x;
   float *y, *totals, *rests;  // [part][result] where there are parts
-  Axes axes;                  // all but rows and columns
-  int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
   int64_t block, depth, width;  // results of a block; rows and columns of a tile
   int64_t blocks, outer, chunk;    // blocks of one outer index; outer indices; of those a task
   int64_t inner, steps, parts, per_part;  // tiles along what is reduced: `inner` an outer index
@@ -141,20 +135,6 @@ inline bool check_reduce(Signature& call) {
          check_prologue(call);
 }
 
-// Whether the views' sizes agree; notes whether there is nothing to write, or nothing to read.
-inline bool sizes_agree(const Call& call, const Box* views, bool* no_result, bool* no_element) {
-  const int32_t last = call.view_count - 1, rank = call.views[last].rank;
-  for (int32_t axis = 0; axis < rank; ++axis) {
-    const bool reduced = call.ints[2] >> axis & 1;
-    const int64_t dim = views[0].dims[axis];
-    for (int32_t v = 1; v < last; ++v)
-      if (views[v].dims[axis] != dim) return false;
-    if (views[last].dims[axis] != (reduced ? 1 : dim)) return false;
-    (reduced ? *no_element : *no_result) |= dim == 0;
-  }
-  return true;
-}
-
 // What a reduction of nothing gives.
 inline void fill_start(const Call& call, const Box& y) {
   const float inf = __builtin_inff();
@@ -165,59 +145,27 @@ inline void fill_start(const Call& call, const Box& y) {
     y.f32()[i] = call.ints[1] ? __builtin_nanf("") : starts[call.ints[0]];
 }
 
-// Columns and rows, taken out of the folded axes; false where the operands do not lie along them.
-inline bool choose_tile(ReduceJob& job, const Call& call, const Box* views, int32_t rank) {
-  job.axes = {};
-  job.axes.views = job.views;
-  for (int32_t axis = 0; axis < rank; ++axis)
-    if (views[0].dims[axis] != 1)
-      job.axes.add(views, views[0].dims[axis], axis, call.ints[2] >> axis & 1);
-  Axes& axes = job.axes;
-  job.cols = job.rows = 1;
-  job.down = axes.count > 0 && !axes.special[axes.count - 1];
-  if (axes.count > 0) job.cols = axes.take(axes.count - 1, job.col_stride);
-  const int32_t row = axes.last(job.down);
-  if (row >= 0) job.rows = axes.take(row, job.row_stride);
-  const bool plain = job.prologue.type || job.cols == 1 || job.col_stride[0] == 1;
-  return plain && job.prologue.fits(job.cols, job.col_stride, job.rows, job.row_stride);
-}
-
 inline bool run_reduce(Run& run, const Call& call, const Box* views) {
   const int32_t last = call.view_count - 1, rank = call.views[last].rank;
   bool no_result = false, no_element = false;
-  if (!sizes_agree(call, views, &no_result, &no_element))
+  if (!sizes_agree(call, views, call.ints[2], &no_result, &no_element))
     return run.fault.fail("The views of a reduction do not fit together.");
   if (no_result) return true;
   if (no_element) return fill_start(call, views[last]), true;
   ReduceJob job = {};
   Scratch dense(run), partial(run);
-  Box filled[kMaxChainViews];
-  job.prologue.begin(run, call, views);
-  job.views = call.view_count;
-  job.x = views[0].f32();
-  if (!choose_tile(job, call, views, rank)) {
-    // The chain was compiled for other strides: it runs on its own.
+  job.begin(run, call, views);
+  if (!job.fold(views, rank, call.ints[2], false)) {
     if (!job.prologue.type)
       return run.fault.fail("A reduction's operand does not lie densely.");
-    int64_t count = 1;
-    for (int32_t axis = 0; axis < rank; ++axis) count *= views[0].dims[axis];
-    char* data = dense.take(count * 4);
-    if (!data) return false;
-    memcpy(filled, views, static_cast<size_t>(last) * sizeof *filled);
-    filled[last] = dense_box(views[0], rank, data);
-    if (!apply_chain(run, call.chain, filled, rank)) return false;
-    filled[0] = filled[last], filled[1] = views[last];
-    job.prologue = {};
-    job.views = 2;
-    job.x = filled[0].f32();
-    choose_tile(job, call, filled, rank);
+    if (!fold_apart(job, run, dense, call, views, rank, call.ints[2], false)) return false;
   }
   job.reduce = job.down ? run.host.isa->reduce_columns : run.host.isa->reduce_rows;
   job.y = views[last].f32();
   job.kind = static_cast<int32_t>(call.ints[0]);
   const int64_t along = (job.down ? job.rows : job.cols) * job.axes.size(true);
   job.divisor = call.ints[1] ? static_cast<float>(along) : 1.0f;
-  if (job.down && job.cols > 1 && job.col_stride[job.views - 1] != 1)
+  if (job.down && !job.writes_densely())
     return run.fault.fail("A reduction's result does not lie densely.");
   divide_reduction(job);
   if (job.parts > 1) {

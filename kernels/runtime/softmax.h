@@ -5,15 +5,9 @@
 
 namespace tracea {
 
-struct SoftmaxJob {
-  Prologue prologue;
+struct SoftmaxJob : Planes {
   tracea_softmax_fn softmax;
-  bool down;  // over the rows of each column
-  int32_t views;
-  const float* x;
   float* y;
-  Axes axes;  // all but rows and columns
-  int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
   int64_t block, blocks, outer, chunk;  // rows or columns of a block; blocks of an outer index
   int32_t log;
 };
@@ -51,24 +45,6 @@ inline bool check_softmax(Signature& call) {
          (call.integer(0) < call.rank(call.views() - 1) || call.fail("an axis it does not have"));
 }
 
-inline bool softmax_tile(SoftmaxJob& job, const Call& call, const Box* views, int32_t rank) {
-  const int64_t special = call.ints[0];
-  job.axes = {};
-  job.axes.views = job.views;
-  for (int32_t axis = 0; axis < rank; ++axis)
-    if (views[0].dims[axis] != 1 || axis == special)
-      job.axes.add(views, views[0].dims[axis], axis, axis == special);
-  Axes& axes = job.axes;
-  job.rows = 1;
-  job.down = !axes.special[axes.count - 1];
-  job.cols = axes.take(axes.count - 1, job.col_stride);
-  const int32_t row = axes.last(job.down);
-  if (row >= 0) job.rows = axes.take(row, job.row_stride);
-  const bool unit = job.cols == 1 || (job.col_stride[job.views - 1] == 1 &&
-                                      (job.prologue.type || job.col_stride[0] == 1));
-  return unit && job.prologue.fits(job.cols, job.col_stride, job.rows, job.row_stride);
-}
-
 inline bool run_softmax(Run& run, const Call& call, const Box* views) {
   const int32_t last = call.view_count - 1, rank = call.views[last].rank;
   bool empty = false;
@@ -80,11 +56,10 @@ inline bool run_softmax(Run& run, const Call& call, const Box* views) {
     }
   if (empty) return true;
   SoftmaxJob job = {};
-  job.prologue.begin(run, call, views);
-  job.views = call.view_count;
-  job.x = views[0].f32();
+  const int64_t special = int64_t{1} << call.ints[0];
+  job.begin(run, call, views);
   job.y = views[last].f32();
-  if (!softmax_tile(job, call, views, rank)) {
+  if (!job.fold(views, rank, special, true) || !job.writes_densely()) {
     // The chain was compiled for other strides: it runs on its own.
     if (!job.prologue.type || !apply_chain(run, call.chain, views, rank))
       return run.fault.fail("A softmax's views do not lie densely.");
@@ -92,7 +67,7 @@ inline bool run_softmax(Run& run, const Call& call, const Box* views) {
     job.prologue = {};
     job.views = 2;
     job.x = job.y;
-    if (!softmax_tile(job, call, both, rank))
+    if (!job.fold(both, rank, special, true) || !job.writes_densely())
       return run.fault.fail("A softmax's result does not lie densely.");
   }
   job.softmax = job.down ? run.host.isa->softmax_columns : run.host.isa->softmax_rows;

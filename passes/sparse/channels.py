@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracea_graph.passes.sparse.compressed import PRUNED, STORED, Compressed, chosen_for
+from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, pruned_for
 from tracea_graph.passes.sparse.dead_channels import channel_makers, filled, without_channels
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -26,8 +26,7 @@ class NarrowOnRequest:
     name: str = PRUNED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        found = chosen_for(self.chosen, region, STORED[:1])
-        if found is None or len(found.matrices) != 1:
+        if (found := pruned_for(self.chosen, region)) is None:
             return
         (matrix,) = found.matrices
         kept = filled(np.any(matrix, axis=1))

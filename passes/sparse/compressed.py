@@ -23,7 +23,7 @@ from tracea_graph.passes.sparse.zeros import active_places
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PRUNED", "STORED", "Compressed", "FactorOnRequest", "PruneBlocks", "chosen_for"]
+__all__ = ["PRUNED", "STORED", "Compressed", "FactorOnRequest", "PruneBlocks", "pruned_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 PRUNED = "prune"
@@ -50,8 +50,8 @@ class FactorOnRequest:
     name: str = LOW_RANK
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        found = chosen_for(self.chosen, region, STORED)
-        if found is None or len(found.matrices) != 2 or region.rule == self.name:
+        found = chosen_for(self.chosen, region, STORED, 2)
+        if found is None or region.rule == self.name:
             return
         shape = graph.spec(region.results[0]).shape
         if shape is None:
@@ -70,8 +70,7 @@ class PruneBlocks:
     name: str = PRUNED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        found = chosen_for(self.chosen, region, STORED[:1])
-        if found is None or len(found.matrices) != 1:
+        if (found := pruned_for(self.chosen, region)) is None:
             return
         if graph.opset < SCATTER_SINCE:
             reason = f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
@@ -93,10 +92,16 @@ class PruneBlocks:
 
 
 def chosen_for(
-    chosen: Mapping[str, Compressed], region: Region, layouts: Sequence[str]
+    chosen: Mapping[str, Compressed], region: Region, layouts: Sequence[str], count: int
 ) -> Compressed | None:
-    """What was chosen for the matrix of a product in one of some layouts."""
+    """So many matrices, if they were chosen for that of a product in one of some layouts."""
     params = region.params
     if not isinstance(params, GemmParams) or params.layout not in layouts:
         return None
-    return chosen.get(region.operands[1])
+    found = chosen.get(region.operands[1])
+    return found if found is not None and len(found.matrices) == count else None
+
+
+def pruned_for(chosen: Mapping[str, Compressed], region: Region) -> Compressed | None:
+    """The matrix with zeros that was chosen for that of a product in panels, if one was."""
+    return chosen_for(chosen, region, STORED[:1], 1)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.regions import fused, only_read_by
-from tracea_graph.passes.sparse.compressed import PRUNED, STORED, Compressed, chosen_for
+from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, pruned_for
 from tracea_graph.passes.sparse.narrowed import (
     narrowed,
     narrowed_bias,
@@ -64,9 +64,9 @@ class NarrowHeadsOnRequest:
     name: str = PRUNED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        found = chosen_for(self.chosen, region, STORED[:1])
-        behind = heads_behind(graph, region) if found else None
-        if found is None or behind is None or len(found.matrices) != 1:
+        if (found := pruned_for(self.chosen, region)) is None:
+            return
+        if (behind := heads_behind(graph, region)) is None:
             return
         (matrix,) = found.matrices
         p: AttentionParams = behind[1].params

@@ -22,7 +22,8 @@ from tracea_graph.pipeline.bench import BenchOptions, bench, busy_note, entrant,
 from tracea_graph.views.bench import BenchReport, BenchRow, render_bench
 
 PRODUCT = "g (float[n, 64] x) => (float[n, 64] y) { h = MatMul(x, w) y = Relu(h) }"
-QUICK = BenchOptions(threads=(1,), shapes=({"n": 32},), pairs=8, seconds=5.0, peers=())
+TEXT = "g (float[n, 64] x) => (int64[n] i) {{ i = {op}<axis = 1, keepdims = 0>(x) }}"
+QUICK = BenchOptions(threads=(1,), shapes=({"n": 32},), pairs=8, seconds=300.0, peers=())
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_any_number_of_sessions_run_in_turn(product: Path) -> None:
     with PeerWorker() as worker:
         for name in "abc":
             worker.open(name, product)
-        heat = worker.race_all(["a", "b", "c"], feeds, pairs=5)
+        heat = worker.race_all(["a", "b", "c"], feeds, pairs=5, seconds=300.0)
     assert [len(ms) for ms in heat.ms] == [5, 5, 5]
     assert min(map(min, heat.ms)) > 0
 
@@ -61,7 +62,7 @@ def test_openvino_computes_the_same_in_turn_with_onnxruntime(product: Path, peer
         worker.open("ort", product)
         worker.open_peer("peer", peer, product, feeds, ["y"])  # type: ignore[arg-type]
         wanted, found = worker.run("ort", feeds)["y"], worker.run("peer", feeds)["y"]
-        heat = worker.race_all(["ort", "peer"], feeds, pairs=4)
+        heat = worker.race_all(["ort", "peer"], feeds, pairs=4, seconds=300.0)
     assert np.abs(found - wanted).max() < 2e-2 * np.abs(wanted).max()
     assert len(heat.ms[1]) == 4
 
@@ -109,6 +110,24 @@ def test_a_model_races_its_twin_and_makes_no_error(product: Path, tmp_path: Path
     assert other.low <= other.ratio <= other.high
     assert report.gflop["n=32"] == pytest.approx(2 * 32 * 64 * 64 / 1e9, rel=0.05)
     assert report.rounds == 8
+
+
+def test_integers_that_differ_are_told_in_words(tmp_path: Path) -> None:
+    """They have no error: the table says so, a sentence says where, and JSON stays JSON."""
+    wanted, other = (
+        save(tmp_path, f"{op}.onnx", TEXT.format(op=op)) for op in ("ArgMax", "ArgMin")
+    )
+    report = bench([wanted, other], QUICK)
+    said = (
+        "ArgMin.onnx answers otherwise than ONNX Runtime: output 'i' with n=32: 32 of 32 elements"
+    )
+    assert [w for w in report.warnings if w.startswith(said)] == [f"{said} differ"]
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(render_bench(report))
+    assert " differs " in capture.get() and "inf" not in capture.get()
+    first, second = json.loads(report.to_json())["rows"]
+    assert (first["error"], second["error"]) == (0.0, None)
 
 
 def test_a_lone_model_meets_the_result_beside_it(product: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_failing_compiler_is_quoted(private: Environment, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "script",
-    ["sleep 60", 'case "$1" in --version) echo fake 1.0;; *) sleep 60 & wait;; esac'],
+    ["sleep 1000", 'case "$1" in --version) echo fake 1.0;; *) sleep 1000 & wait;; esac'],
 )
 def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_path: Path) -> None:
     start = time.monotonic()
@@ -173,7 +173,7 @@ def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_pa
             environment=with_compiler(private, tmp_path, script),
             seconds=0.5,
         )
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 500, "what it started is waited for"
 
 
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ class FakeMachine:
     """Plays workers: a model without groups a and b is the path ``a,b``; times follow gains.
 
     ``gains`` are shares of the original's 10 ms per thread count, ``noise`` the spread of a run,
-    ``deadly`` models kill the worker; a race of two candidates takes ``pause`` seconds.
+    ``deadly`` models kill the worker; a race of two candidates takes ``pause`` seconds of a clock
+    that nothing else moves.
     """
 
     def __init__(
@@ -40,7 +40,11 @@ class FakeMachine:
         self.rng = np.random.default_rng(0)
         self.raced: list[tuple[str, str, int]] = []
         self.profiled = self.started = self.stopped = 0
+        self.now = 0.0
         self.open_sessions: dict[str, tuple[str, int]] = {}
+
+    def clock(self) -> float:
+        return self.now
 
     def worker(self) -> FakeMachine:
         self.started += 1
@@ -71,7 +75,7 @@ class FakeMachine:
         assert self.open_sessions["a"][1] == self.open_sessions["b"][1], "equal thread counts"
         self.raced.append((self.open_sessions["a"][0], self.open_sessions["b"][0], pairs))
         if self.open_sessions["a"][0] != "original":
-            time.sleep(self.pause)
+            self.now += self.pause
         spread = np.exp(self.rng.standard_normal((2, pairs)) * self.noise)
         return Race(tuple(self.ms(a) * spread[0]), tuple(self.ms(b) * spread[1]))
 
@@ -93,7 +97,7 @@ def groups(names: str) -> list[Group]:
 def run(machine: FakeMachine, **options: Any) -> Any:
     return decide(
         ORIGINAL, groups("".join(machine.gains)), machine.build, FEEDS,
-        worker=machine.worker, **options,
+        worker=machine.worker, clock=machine.clock, **options,
     )  # fmt: skip
 
 
@@ -166,9 +170,8 @@ def test_a_tight_budget_judges_small_groups_together():
 
 def test_the_budget_is_kept_and_what_was_not_timed_is_raced_together():
     machine = FakeMachine(dict.fromkeys("abcd", 0.03), pause=0.5)
-    start = time.monotonic()
     found = run(machine, budget=1.0)
-    assert time.monotonic() - start < 2.5
+    assert machine.now <= 1.0 + 2 * machine.pause, "the last races may overrun, no more"
     assert found.kept == set("abcd") and found.candidate == machine.build(frozenset())
     together = [v.reason for v in found.verdicts if v.group.key != "a"]
     assert all("but with 2 others" in reason for reason in together)
@@ -229,7 +232,9 @@ def test_a_build_that_fails_keeps_its_group_with_the_whole():
             raise BuildError("no compiler")
         return machine.build(dropped)
 
-    found = decide(ORIGINAL, groups("ab"), build, FEEDS, worker=machine.worker)
+    found = decide(
+        ORIGINAL, groups("ab"), build, FEEDS, worker=machine.worker, clock=machine.clock
+    )
     assert found.kept == {"a", "b"} and "no compiler" in found.verdicts[0].reason
 
 
@@ -265,25 +270,29 @@ def test_own_nodes_cancel_what_both_models_have():
     assert own_nodes(both, both).median == 1.0
 
 
-def test_two_real_models_through_a_real_worker(tmp_path):
-    """A product of two wide matrices against the narrow one it could have been."""
+def test_real_models_through_a_real_worker(tmp_path):
+    """Ten times as wide a product takes ten times as long, which no neighbour hides for long.
+
+    The original is 100 times as wide as what stays: without group a the whole is no narrower, with
+    group b it is ten times as wide as without.
+    """
     rng = np.random.default_rng(0)
-    u, v = (rng.standard_normal(s).astype(np.float32) for s in ((64, 1024), (1024, 64)))
-    slow = save(
-        tmp_path, "slow.onnx",
-        "g (float[N,64] x) => (float[N,64] y) { h = MatMul(x, u)  y = MatMul(h, v) }", u=u, v=v,
-    )  # fmt: skip
-    fast = save(
-        tmp_path, "fast.onnx", "g (float[N,64] x) => (float[N,64] y) { y = MatMul(x, w) }", w=u @ v
-    )
+
+    def product(width: int) -> Path:
+        u, v = (rng.standard_normal(s).astype(np.float32) for s in ((64, width), (width, 64)))
+        text = "g (float[N,64] x) => (float[N,64] y) { h = MatMul(x, u)  y = MatMul(h, v) }"
+        return save(tmp_path, f"{width}.onnx", text, u=u, v=v)
+
+    fast, whole, slow = map(product, (96, 960, 9600))
+    models = {frozenset(): whole, frozenset("a"): slow, frozenset("b"): fast}
     feeds = {"N=64": {"x": rng.standard_normal((64, 64)).astype(np.float32)}}
     found = decide(
-        slow, groups("ab"), lambda dropped: Candidate(slow if "a" in dropped else fast, None),
-        feeds, budget=20.0,
-    )  # fmt: skip
-    verdicts = {v.group.key: v for v in found.verdicts}
-    assert verdicts["a"].kept and not verdicts["b"].kept
-    assert found.total[1, "N=64"].median > 1.5  # its bounds are the host's
+        slow, groups("ab"), lambda dropped: Candidate(models[dropped], None), feeds, budget=1e4
+    )
+    assert found.kept == {"a"} and found.candidate == Candidate(fast, None)
+    ratios = {v.group.key: v.ratios[1, "N=64"].median for v in found.verdicts}
+    assert ratios["a"] > 1.5 and ratios["b"] < 0.8
+    assert found.total[1, "N=64"].median > 1.5
 
 
 def test_a_gain_proven_at_one_thread_count_need_only_be_likely_at_the_other():
@@ -300,7 +309,7 @@ class SlowMachine(FakeMachine):
 
     def race(self, a: str, b: str, feeds: Any, *, pairs: int, seconds: float, **_: Any) -> Race:
         pairs = max(1, min(pairs, int(seconds / 0.02)))
-        time.sleep(0.02 * pairs)
+        self.now += 0.02 * pairs
         return super().race(a, b, feeds, pairs=pairs, seconds=seconds)
 
 

@@ -264,7 +264,7 @@ def test_two_runs_at_once(home: Path) -> None:
     cache = cache_with_runtime(home / "cache")
     command = [*COMMAND, home / "good.onnx", *SCALAR, "-q", "--cache", cache]
     runs = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
-    assert [run.wait(120) for run in runs] == [0, 0, 0]
+    assert [run.wait(1200) for run in runs] == [0, 0, 0]
     assert right(home / "good.tracea.onnx", home / "good.onnx")
     api.session(home / "good.tracea.onnx")
     assert {p.suffix for p in home.iterdir() if p.name != "cache"} == {".onnx", ".so", ".json"}

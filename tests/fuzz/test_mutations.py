@@ -24,7 +24,7 @@ pytestmark = pytest.mark.compiler
 FEW, MANY = (50, 150), (150, 350)
 """Small and real files of the default seed; of each slow one, of which the 20 usual ones make
 10,000."""
-LIMIT, MEMORY = 1500.0, 1 << 30
+LIMIT, MEMORY = 6000.0, 1 << 30
 """Seconds for a batch of files, bytes for a process."""
 _OTHERS = ("stderr", ".ses")
 """Files that the test and ONNX Runtime's telemetry write."""

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -39,6 +40,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "_RUN_SECONDS", 120.0)
+        patch.setattr(measuring, "_free_bytes", lambda: 1 << 40)
         measure(HERE, Environment(cache=folder), seconds=600.0)
     return folder
 
@@ -191,6 +193,12 @@ def test_without_a_compiler_figures_are_derived_and_not_kept(tmp_path: Path) -> 
     assert not (tmp_path / "doctor").exists()
 
 
+def test_memory_that_files_occupy_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemFree:  12 kB\nMemAvailable:    3000 kB\nCached: 1 kB\n")
+    assert measuring._free_bytes(tmp_path / "meminfo") == 3000 << 10
+    assert measuring._free_bytes(tmp_path / "none") == 0 < measuring._free_bytes()
+
+
 def test_derived_figures_follow_lanes_and_clock(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("cpu MHz\t: 2000.0\ncpu MHz\t: 3000.0\n")
     cpu = replace(PLAIN, isas=("scalar", "avx2", "avx512"))
@@ -218,7 +226,20 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], CpuProfile]:
     return make
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the broken program is given little time; the others may meet a busy machine."""
+    figures = measuring._figures
+
+    def limited(folder: Path, probe: Probe, *more: Any) -> Any:
+        monkeypatch.setattr(measuring, "_RUN_SECONDS", 1.0 if probe.feature else 120.0)
+        return figures(folder, probe, *more)
+
+    monkeypatch.setattr(measuring, "_figures", limited)
+
+
 @pytest.mark.compiler
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     ("body", "why"),
     [
@@ -246,9 +267,10 @@ def test_no_time_means_derived_figures(tmp_path: Path) -> None:
 
 @pytest.mark.compiler
 def test_what_ran_out_of_time_says_how_to_try_again(
-    broken: Callable[[str], CpuProfile], tmp_path: Path
+    broken: Callable[[str], CpuProfile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu = broken("for (volatile int i = 0;;) i = 1;")
+    cpu, named = broken("for (volatile int i = 0;;) i = 1;"), find_compiler()
+    monkeypatch.setattr(measuring, "find_compiler", lambda environment, seconds: named)
     found = measure(cpu, Environment(cache=tmp_path), seconds=2.0)
     assert found.notes[0].endswith("tracea doctor --refresh tries again")
 

@@ -164,15 +164,15 @@ def compile_unit(source: Source) -> Path:
         *("-Wall", "-Wextra", "-Werror", '-DTRACEA_VISIBILITY="default"', f"-I{HEADERS}"),
     )
     command = [*find_compiler().command, *flags]
-    header = (HEADERS / "tracea_kernels.h").read_text()
-    key = hashlib.sha256("\0".join((*command, header, source.text)).encode()).hexdigest()[:24]
+    contract = (path.read_text() for path in sorted(HEADERS.glob("tracea_*.h")))
+    key = hashlib.sha256("\0".join((*command, *contract, source.text)).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"tracea-kernel-tests-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     library = folder / f"{key}.so"
     if not library.exists():
-        text = folder / f"{key}.cpp"
+        fresh = folder / f"{key}.{os.getpid()}"  # another process may compile the same
+        text = fresh.with_name(f"{fresh.name}.cpp")
         text.write_text(source.text)
-        fresh = folder / f"{key}.{os.getpid()}"
         parsed = _parsed(flags) if takes_intrinsics(source.text) else ()
         done = subprocess.run(
             [*command, *parsed, "-shared", str(text), *LINK, "-o", str(fresh)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,29 +11,34 @@ from models.scale import layers, million_tiles, planned
 from tracea_graph.ir import Node
 from tracea_graph.ttg import TileGraph
 
+ROUNDS = 12
+"""A busy machine only ever adds to processor time: the least of several rounds counts, and as soon
+as that is good there are no more."""
+
+
+def growth(folder: Path, what: str, counts: tuple[int, int], bound: float) -> float:
+    """How many times as long the larger graph takes, measured until it is below ``bound``."""
+    paths = [folder / f"{count}.onnx" for count in counts]
+    for count, path in zip(counts, paths, strict=True):
+        path.write_bytes(layers(count).SerializeToString())
+    least = [math.inf, math.inf]
+    for _ in range(ROUNDS):
+        found = [planned(str(path), schedule=what == "schedule") for path in paths]
+        assert tuple(f["nodes"] for f in found) == counts
+        least = [min(best, f[what]) for best, f in zip(least, found, strict=True)]
+        if least[1] < bound * least[0]:
+            break
+    return least[1] / least[0]
+
 
 def test_import_grows_with_the_graph_and_no_faster(tmp_path: Path) -> None:
     """Ten times the operators take about ten times as long; quadratic would be a hundred."""
-    paths = {count: tmp_path / f"{count}.onnx" for count in (1_000, 10_000)}
-    for count, path in paths.items():
-        path.write_bytes(layers(count).SerializeToString())
-    rounds = [
-        {count: planned(str(path), schedule=False) for count, path in paths.items()}
-        for _ in range(3)
-    ]
-    assert all(found[count]["nodes"] == count for found in rounds for count in paths)
-    least = {count: min(found[count]["import"] for found in rounds) for count in paths}
-    assert least[10_000] < 25 * least[1_000]
+    assert growth(tmp_path, "import", (1_000, 10_000), 25) < 25
 
 
 def test_scheduling_grows_with_the_graph_and_no_faster(tmp_path: Path) -> None:
     """Eight times the operators take about eight times as long; quadratic would be 64."""
-    seconds = []
-    for count in (250, 2000):
-        path = tmp_path / f"{count}.onnx"
-        path.write_bytes(layers(count).SerializeToString())
-        seconds.append(min(planned(str(path))["schedule"] for _ in range(2)))
-    assert seconds[1] < 20 * seconds[0]
+    assert growth(tmp_path, "schedule", (250, 2000), 20) < 20
 
 
 @pytest.mark.slow
@@ -56,5 +62,10 @@ def test_a_chain_of_a_million() -> None:
 
 
 def test_a_million_tiles_are_arrays() -> None:
+    """Objects would take ten times as much of both."""
     found = million_tiles()
-    assert found["tiles"] == 1 << 20 and found["seconds"] < 1.5 and found["mb"] < 200
+    assert found["tiles"] == 1 << 20 and found["mb"] < 200
+    seconds = [found["seconds"]]
+    while min(seconds) > 1.5 and len(seconds) < ROUNDS:
+        seconds.append(million_tiles()["seconds"])
+    assert min(seconds) < 1.5

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from graphs import (
     APART,
@@ -20,7 +18,6 @@ from graphs import (
     schedule_only,
 )
 
-from tracea_graph import load
 from tracea_graph.ir import DType
 from tracea_graph.passes.movement.hoisting import SelectFirst
 from tracea_graph.ttg import TileGraph
@@ -253,18 +250,3 @@ def test_integers_move_too() -> None:
     schedule_only(graph, SelectFirst())
     assert rows_of(graph, "Cast") == {(2, 1, 16)}
     assert_same(net, graph, X)
-
-
-def test_nodes_keep_names_of_their_own(tmp_path: Path) -> None:
-    """A model with two nodes of one name does not load."""
-    net = Net()
-    y = net("Gather", net("Add", flattened(net, "x"), flattened(net, "x")), LAST, axis=1)
-    net.input("x", 2, 5, 16)
-    net.graph(y, net("Gather", net("Add", flattened(net, "x"), 1.0), np.array(1), axis=1))
-    for i, node in enumerate(net.model.graph.node):
-        node.name = f"node {i}"
-    onnx.save(net.model, tmp_path / "named.onnx")
-    graph = load(tmp_path / "named.onnx")
-    assert schedule_only(graph, SelectFirst()).applied()
-    names = [n.name for r in graph.regions() for n in r.nodes if n.name]
-    assert names and len(names) == len(set(names))

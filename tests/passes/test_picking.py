@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from graphs import APART, Net, assert_same, normal, ops, optimized, reasons, schedule_only
 
-from tracea_graph import load
 from tracea_graph.ir import DType
 from tracea_graph.passes.movement.picking import PickRows
 from tracea_graph.ttg import TileGraph
@@ -121,17 +118,3 @@ def test_several_rows_of_each_item_are_no_pick() -> None:
     places = net.input("places", "many", dtype=DType.I64)
     graph = net.graph(net("Gather", net("Flatten", y, axis=2), places, axis=0))
     assert schedule_only(graph, PickRows()).applied() == {}
-
-
-def test_nodes_keep_names_of_their_own(tmp_path: Path) -> None:
-    """A model with two nodes of one name does not load."""
-    net = Net()
-    y = block(net, net.input("x", "batch", "seq", D))
-    net.graph(PICKS["flattened"](net, y))
-    for i, node in enumerate(net.model.graph.node):
-        node.name = f"node {i}"
-    onnx.save(net.model, tmp_path / "named.onnx")
-    graph = load(tmp_path / "named.onnx")
-    assert schedule_only(graph, PickRows()).applied()
-    names = [n.name for r in graph.regions() for n in r.nodes if n.name]
-    assert names and len(names) == len(set(names))

@@ -140,7 +140,7 @@ def test_sizes_the_original_rejects_are_replaced_for_timing(tmp_path: Path) -> N
     good = {"x": np.ones((1, 5, 64), np.float32), "ids": np.full((1, 5), 3)}
     both = {name: np.concatenate([data[name], good[name]]) for name in data}
     np.savez(tmp_path / "d.npz", **both)
-    options = Options(data=tmp_path / "d.npz", threads=(1,), budget=0.5)
+    options = Options(data=tmp_path / "d.npz", threads=(1,), budget=20.0)
     report = api.optimize(tmp_path / "m.onnx", options)
     assert [*report.rejected] == ["data[0]"]
     assert report.warnings[0].startswith("the original rejects inputs with data[0]: ")

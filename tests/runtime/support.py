@@ -131,7 +131,7 @@ def model(program: Program, domain: str, plan: Sequence[int] | None = None) -> o
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def run_worker(job: dict[str, Any], isa: str | None = None, seconds: float = 120) -> Any:
+def run_worker(job: dict[str, Any], isa: str | None = None, seconds: float = 1200) -> Any:
     """Run ``worker.py`` on a job and return its answer; a crash fails the test."""
     env = dict(os.environ)
     env.pop("TRACEA_ISA", None)

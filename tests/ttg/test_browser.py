@@ -61,10 +61,11 @@ def probed(page: Path, folder: Path) -> dict[str, Any]:
     command = [
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
         "--no-first-run", "--disable-background-networking", "--disable-component-update",
+        "--disable-dev-shm-usage",
         f"--user-data-dir={folder / 'profile'}", "--window-size=1600,1000",
         "--dump-dom", f"file://{copy}",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
     said = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert said, "the page's script did not run to its end"
     found: dict[str, Any] = json.loads(html.unescape(said[1]))

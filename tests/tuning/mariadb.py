@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import getpass
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tuning.postgres import free_port
+from tuning.servers import PATIENCE, serving
 
 __all__ = ["mariadb_url", "why_not"]
 
 _TOOLS = ("mariadb-install-db", "mariadbd")
 _PLACES = "/usr/sbin:/usr/bin:/usr/local/bin"
-_PATIENCE = 120.0
 
 
 def why_not() -> str:
@@ -34,32 +31,19 @@ def mariadb_url() -> Iterator[str]:
     install, server = (shutil.which(tool, path=_PLACES) for tool in _TOOLS)
     assert install and server
     with tempfile.TemporaryDirectory(prefix="mariadb-") as name:
-        data, port, user = Path(name, "data"), free_port(), getpass.getuser()
+        data, user = Path(name, "data"), getpass.getuser()
         common = ["--no-defaults", f"--datadir={data}", f"--user={user}"]
         subprocess.run(
             [install, *common, "--auth-root-authentication-method=normal"],
-            check=True, timeout=_PATIENCE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        process = subprocess.Popen(
-            [server, *common, f"--port={port}", "--bind-address=127.0.0.1",
-             f"--socket={name}/socket", f"--log-error={name}/log"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            _wait(port, process)
+
+        def start(port: int) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [server, *common, f"--port={port}", "--bind-address=127.0.0.1",
+                 f"--socket={name}/socket", f"--log-error={name}/log"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+
+        with serving(start) as port:
             yield f"mysql://root@127.0.0.1:{port}/test"
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until the server takes connections."""
-    end = time.monotonic() + _PATIENCE
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("the MariaDB server did not start")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["free_port", "postgres_url", "why_not"]
+from tuning.servers import PATIENCE, PORTS, free_port
+
+__all__ = ["postgres_url", "why_not"]
 
 _DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
@@ -54,22 +55,28 @@ def postgres_url() -> Iterator[str]:
             program = _tool(tool)
             assert program is not None
             subprocess.run(
-                [program, *args], user=user, cwd=folder, check=True, timeout=120,
+                [program, *args], user=user, cwd=folder, check=True, timeout=PATIENCE,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
 
-        port, data = free_port(), str(folder / "data")
+        def start() -> int:
+            """At which port; ``pg_ctl`` fails at once where that is taken."""
+            for left in reversed(range(PORTS)):
+                port = free_port()
+                settings = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -k {folder}"
+                words = ("-o", settings, "-l", str(folder / "log"), "-w", "-t", f"{PATIENCE:.0f}")
+                try:
+                    run("pg_ctl", "-D", data, *words, "start")
+                    break
+                except subprocess.CalledProcessError:
+                    if not left:
+                        raise
+            return port
+
+        data = str(folder / "data")
         run("initdb", "-D", data, "-U", "tuner", "-A", "trust", "--no-sync")
-        settings = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -k {folder}"
-        run("pg_ctl", "-D", data, "-o", settings, "-l", str(folder / "log"), "-w", "start")
+        port = start()
         try:
             yield f"postgresql://tuner@127.0.0.1:{port}/postgres"
         finally:
-            run("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
-
-
-def free_port() -> int:
-    """One that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+            run("pg_ctl", "-D", data, "-m", "immediate", "-w", "-t", "600", "stop")

@@ -1,12 +1,20 @@
-"""A worker on a machine whose races take a known time; writes a line as each one begins."""
+"""A worker on a machine whose races need no time; writes a line as each one begins.
+
+    python shared_worker.py STORAGE CACHE MACHINE [FOLDER COUNT ends|works]
+
+Each of ``COUNT`` workers waits in its first race for all others; one that ``ends`` stays there.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from tracea_graph.check.timing import Race
 from tracea_graph.ops.program import GemmDriver
@@ -14,25 +22,25 @@ from tracea_graph.tuning import Case, Problem, Task, Tuner, TuningCache
 from tracea_graph.tuning.together import help_others
 
 
-class Slow:
-    """One row chunk is 1.3 times as fast; every race takes a while."""
+class Machine:
+    """One row chunk is 1.3 times as fast; ``began`` is called when a race has begun."""
 
-    seconds = 0.15
+    began: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def race(
         self, case: Case, a: GemmDriver, b: GemmDriver, threads: int, pairs: int, seconds: float
     ) -> Race:
         sys.stdout.write(f"race {case.rows} {b}\n")
         sys.stdout.flush()
-        time.sleep(self.seconds)
+        self.began()
         return Race((1.3,) * pairs, (1.0 if b.row_chunk == 64 else 1.31,) * pairs)
 
 
 @contextmanager
-def opened(task: Task, cache: Path, machine: str, kind: type[Slow] = Slow) -> Iterator[Tuner]:
+def opened(task: Task, cache: Path, machine: str) -> Iterator[Tuner]:
     @contextmanager
-    def stand(problems: Sequence[Problem]) -> Iterator[Slow]:
-        yield kind()
+    def stand(problems: Sequence[Problem]) -> Iterator[Machine]:
+        yield Machine()
 
     with TuningCache(cache) as found:
         yield Tuner(
@@ -40,10 +48,19 @@ def opened(task: Task, cache: Path, machine: str, kind: type[Slow] = Slow) -> It
         )
 
 
+def meet(place: Path, count: int, ends: bool) -> None:
+    """Wait until so many workers have come here, and for ever if this one ends here."""
+    (place / str(os.getpid())).touch()
+    while ends or len([*place.iterdir()]) < count:
+        time.sleep(0.02)
+
+
 def main() -> None:
     url, cache, machine = sys.argv[1:4]
-    Slow.seconds = float(sys.argv[4])
-    task = Task((), budget=500.0, storage=url, lost_after=3.0)
+    if len(sys.argv) > 4:
+        place, count, then = sys.argv[4:]
+        Machine.began = staticmethod(partial(meet, Path(place), int(count), then == "ends"))
+    task = Task((), budget=1e4, storage=url, lost_after=3.0)
 
     def make(own: Task) -> AbstractContextManager[Tuner]:
         return opened(own, Path(cache), machine)

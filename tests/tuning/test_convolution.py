@@ -141,7 +141,7 @@ def test_they_run_under_any_cut(tmp_path: Path) -> None:
     environment = Environment(cache=tmp_path / "cache")
     with Stand(PROBLEMS, "scalar", tmp_path, environment=environment, cache=1) as stand:
         for problem in PROBLEMS:
-            race = stand.race(Case(problem, 2), ConvDriver(), ConvDriver(bands=2), 1, 2, 20.0)
+            race = stand.race(Case(problem, 2), ConvDriver(), ConvDriver(bands=2), 1, 2, 300.0)
             assert min(race.a_ms) > 0 and len(race.b_ms) == 2
 
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 from tuning import mariadb
-from tuning.postgres import free_port, postgres_url, why_not
-from tuning.shared_worker import Slow, opened
+from tuning.postgres import postgres_url, why_not
+from tuning.servers import serving
+from tuning.shared_worker import Machine, opened
 
 from tracea_graph.check.timing import Race
 from tracea_graph.errors import UsageError
@@ -40,12 +41,6 @@ LOADS = (Workload(GemmProblem(768, 768), 4, (128,)), Workload(GemmProblem(768, 3
 CASES = [Case(load.problem, 128) for load in LOADS]
 
 
-class Fast(Slow):
-    """As the workers' machine, without the waiting."""
-
-    seconds = 0.0
-
-
 def _place(driver: GemmDriver, drivers: Sequence[GemmDriver]) -> dict[str, Any]:
     return {"params": params_of(driver), "distributions": space_of(drivers)}
 
@@ -60,17 +55,18 @@ def published(url: str, cache: Path, machine: str = "m") -> None:
 
 
 class Worker:
-    """A worker process, and what it said so far."""
+    """A worker process, and what it said so far.
 
-    def __init__(
-        self, url: str, cache: Path, machine: str = "m", seconds: float = Fast.seconds
-    ) -> None:
+    ``more`` are a folder for workers to meet in, how many of them do, and which one stops there.
+    """
+
+    def __init__(self, url: str, cache: Path, machine: str = "m", *more: object) -> None:
         env = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}"}
         self.log = cache.with_suffix(f".{time.monotonic_ns()}.log")
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / "shared_worker.py"), url, str(cache), machine,
-                 str(seconds)],
+                 *map(str, more)],
                 env=env, stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
@@ -97,16 +93,21 @@ def postgres() -> Iterator[str]:
 def test_four_workers_on_postgresql_survive_the_death_of_one(
     postgres: str, tmp_path: Path
 ) -> None:
-    cache = tmp_path / "tuning.sqlite"
+    """All four are in the middle of a trial when one of them dies."""
+    cache, place = tmp_path / "tuning.sqlite", tmp_path / "place"
+    place.mkdir()
     published(postgres, cache)
-    workers = [Worker(postgres, tmp_path / f"{i}.sqlite", seconds=Slow.seconds) for i in range(4)]
+    workers = [
+        Worker(postgres, tmp_path / f"{i}.sqlite", "m", place, 4, "works" if i else "ends")
+        for i in range(4)
+    ]
     victim = workers[0]
-    end = time.monotonic() + 400
-    while len(victim.races) < 2 and time.monotonic() < end:
-        time.sleep(0.01)
+    while len([*place.iterdir()]) < 4:
+        assert all(w.process.poll() is None for w in workers), [w.log.read_text() for w in workers]
+        time.sleep(0.05)
     victim.process.send_signal(signal.SIGKILL)
     for worker in workers[1:]:
-        assert worker.process.wait(timeout=600) == 0, worker.log.read_text()
+        assert worker.process.wait(timeout=1800) == 0, worker.log.read_text()
     assert victim.process.wait() == -signal.SIGKILL
     assert all(len(worker.races) >= 1 for worker in workers), "all took part"
     shared = Shared(postgres)
@@ -146,7 +147,7 @@ def test_a_study_that_its_founder_left_half_set_up_is_completed(
         drivers = candidates(CASES[0], "avx512", (1,), TRIALS)
         for driver in drivers[:begun]:
             assert study._begin(_task(driver), **_place(driver, drivers)) is not None
-        tuned = made.study(Job(CASES[0], True, 1.0), Fast(), math.inf, TRIALS, study)
+        tuned = made.study(Job(CASES[0], True, 1.0), Machine(), math.inf, TRIALS, study)
     assert study.judging
     assert tuned.driver.row_chunk == 64
     done = [t for t in study.trials if t.state.name == "COMPLETE"]
@@ -170,7 +171,7 @@ def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Pa
         key = key_of(made.about(CASES[0]))
         watching = other.publish(key, {})
 
-        class Watched(Fast):
+        class Watched(Machine):
             def race(self, *args: Any) -> Race:
                 for _ in range(2):  # seen twice, a trial counts as lost
                     watching._give_up_lost()
@@ -185,7 +186,7 @@ def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Pa
 def test_another_kind_of_machine_has_studies_of_its_own(sqlite: str, tmp_path: Path) -> None:
     published(sqlite, tmp_path / "a.sqlite", "m")
     other = Worker(sqlite, tmp_path / "b.sqlite", "other")
-    assert other.process.wait(timeout=600) == 0, other.log.read_text()
+    assert other.process.wait(timeout=1800) == 0, other.log.read_text()
     shared = Shared(sqlite)
     for machine, done in (("other", True), ("m", False)):
         with opened(Task((), (1,)), tmp_path / "c.sqlite", machine) as made:
@@ -197,8 +198,8 @@ def test_what_others_found_comes_from_the_storage_once_and_from_the_cache_then(
     sqlite: str, tmp_path: Path
 ) -> None:
     published(sqlite, tmp_path / "a.sqlite")
-    assert Worker(sqlite, tmp_path / "b.sqlite").process.wait(timeout=600) == 0
-    cache, task = tmp_path / "a.sqlite", Task((), (1,), budget=60.0, storage=sqlite)
+    assert Worker(sqlite, tmp_path / "b.sqlite").process.wait(timeout=1800) == 0
+    cache, task = tmp_path / "a.sqlite", Task((), (1,), budget=1e6, storage=sqlite)
     for source in ("measured", "cache"):
         with opened(task, cache, "m") as made:
             found = {t.case: t for t in tune_together(made, LOADS[:1], task)}
@@ -239,17 +240,16 @@ def test_storages_that_cannot_be_used(url: str, said: str) -> None:
 @contextmanager
 def proxy(url: str) -> Iterator[str]:
     """optuna's gRPC proxy of a storage, in a process of its own."""
-    port = free_port()
     code = (
         "import sys, optuna; from optuna.storages import RDBStorage, run_grpc_proxy_server;"
         "run_grpc_proxy_server(RDBStorage(sys.argv[1]), host='127.0.0.1', port=int(sys.argv[2]))"
     )
-    server = subprocess.Popen([sys.executable, "-c", code, url, str(port)])
-    try:
+
+    def start(port: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", code, url, str(port)])
+
+    with serving(start) as port:
         yield f"grpc://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
 
 
 def test_machines_tune_together_through_a_grpc_proxy(sqlite: str, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def tune_through(url: str, folder: Path) -> None:
     found = []
     for name in ("a", "b"):
         task = Task((), (1,), budget=1e6, storage=url)
-        with opened(task, folder / f"{name}.sqlite", "m", Fast) as made:
+        with opened(task, folder / f"{name}.sqlite", "m") as made:
             found += [t for t in tune_together(made, LOADS[:1], task) if t.case == CASES[0]]
     assert [t.driver.row_chunk for t in found] == [64, 64]
     assert [t.why for t in found] == ["", "with others"]

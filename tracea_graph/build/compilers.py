@@ -19,8 +19,8 @@ from tracea_graph.errors import BuildError
 
 __all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command", "stop_running"]
 
-COMPILE_SECONDS = 120.0
-"""Time limit of one compiler run."""
+COMPILE_SECONDS = 600.0
+"""Time limit of one compiler run: one that others keep from working is none that hangs."""
 _PROBE_SECONDS = 60.0
 _STDERR_TAIL = 2000
 _OLD_GLIBC = "x86_64-linux-gnu.2.17"

@@ -85,15 +85,23 @@ class Racer(Protocol):
 
 
 class Bench(AbstractContextManager["Bench"]):
-    """A worker, the inputs and thread counts to race with, and the clock of the budget."""
+    """A worker, the inputs and thread counts to race with, and the clock of the budget.
+
+    ``now()`` is that clock, in seconds.
+    """
 
     def __init__(
-        self, factory: Callable[[], Racer], feeds: Feeds, threads: tuple[int, ...], budget: float
+        self,
+        factory: Callable[[], Racer],
+        feeds: Feeds,
+        threads: tuple[int, ...],
+        budget: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.budget, self.feeds = budget, feeds
+        self.budget, self.feeds, self.now = budget, feeds, clock
         self.keys = tuple((count, label) for count in threads for label in feeds)
         self._factory, self._threads = factory, threads
-        self._end, self._reserve = time.monotonic() + budget, 0.0
+        self._end, self._reserve = clock() + budget, 0.0
         self._worker: Racer | None = None
         self._open: dict[str, tuple[Candidate, int]] = {}
         self._round_seconds: dict[Key, float] = {}
@@ -110,10 +118,6 @@ class Bench(AbstractContextManager["Bench"]):
     def left(self) -> float:
         """Seconds of budget that remain, 0 when it is spent."""
         return max(self._end - self.now(), 0.0)
-
-    def now(self) -> float:
-        """The clock of deadlines, in seconds."""
-        return time.monotonic()
 
     def deadline(self, share: float) -> float:
         """When a stage that may use a share of the budget must end.

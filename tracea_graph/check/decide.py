@@ -23,6 +23,7 @@ single unit, the whole budget goes to racing it against the original.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,19 +105,21 @@ def decide(
     budget: float = 60.0,
     worker: Callable[[], Racer] = Worker,
     apart: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Decision:
     """Measure groups and keep what pays, within ``budget`` seconds of measuring.
 
     Without ``apart`` they are judged together: one race, all or nothing.
 
     ``feeds`` are one input set per binding to time.  ``worker`` makes the process everything runs
-    in; one that dies is replaced and its candidate loses.  BuildError of the full model is raised.
+    in; one that dies is replaced and its candidate loses.  ``clock`` tells the seconds of the
+    budget.  BuildError of the full model is raised.
     """
     notes = (_BUSY,) * (busy_cores() and busy_cores(0.4))
     if not groups or not feeds:
         return Decision(frozenset(), (), {}, None, notes)
     full = build(frozenset())
-    with Bench(worker, feeds, tuple(dict.fromkeys(threads)), budget) as bench:
+    with Bench(worker, feeds, tuple(dict.fromkeys(threads)), budget, clock) as bench:
         return _Decider(Candidate(original, None), full, build, bench, notes, apart).decide(groups)
 
 

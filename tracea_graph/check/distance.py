@@ -20,7 +20,7 @@ from tracea_graph.ttg.graph import TileGraph
 
 __all__ = [
     "NO_CHOICES", "Choice", "Elementwise", "Errors",
-    "choices", "errors", "floors", "is_float", "relative_distance", "undecided",
+    "choices", "errors", "floors", "is_float", "otherwise", "relative_distance", "undecided",
 ]  # fmt: skip
 
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
@@ -80,6 +80,15 @@ def relative_distance(found: Array, wanted: Array) -> float:
     if is_float(wanted):
         return errors(found, wanted).relative
     return 0.0 if np.array_equal(found, wanted) else math.inf
+
+
+def otherwise(found: Array, wanted: Array) -> str:
+    """Why two outputs that are an infinite distance apart are, as a clause."""
+    if found.shape != wanted.shape:
+        return f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
+    if is_float(wanted):
+        return "NaN or infinities lie elsewhere"
+    return f"{int(np.sum(found != wanted))} of {found.size} elements differ"
 
 
 def floors(

@@ -28,6 +28,7 @@ from tracea_graph.check.distance import (
     Elementwise,
     errors,
     is_float,
+    otherwise,
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
@@ -218,7 +219,7 @@ def _judge(
             passed = nearer.relative <= _allowed(limits[name], floor)
             if elementwise is not None:
                 passed = any(elementwise.accepts(found, y) for y in (wanted, on[name]))
-            note = "" if np.isfinite(nearer.relative) else "NaN or infinities lie elsewhere"
+            note = "" if np.isfinite(nearer.relative) else otherwise(found, wanted)
             yield OutputError(
                 name, label, nearer.max_abs, nearer.relative, nearer.cosine, floor, passed, note
             )
@@ -241,15 +242,13 @@ def _discrete(
     """An integer, boolean or string output: equal to either reference, or too close to tell."""
     if any(np.array_equal(found, y) for y in wanted):
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True)
-    count = int(np.sum(found != wanted[0])) if found.shape == wanted[0].shape else found.size
-    choice = choices.get(name)
+    said, choice = otherwise(found, wanted[0]), choices.get(name)
     if choice is not None and undecided(
         found, wanted[0], scores[choice.scores], choice.axis, tolerance
     ):
-        note = f"{count} of {found.size} indices differ where the scores are within tolerance"
+        note = f"{said}, but there the scores are within tolerance"
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True, note)
-    note = f"{count} of {found.size} elements differ"
-    return OutputError(name, label, np.inf, np.inf, 0.0, floor, False, note)
+    return OutputError(name, label, np.inf, np.inf, 0.0, floor, False, said)
 
 
 def _allowed(tolerance: float, floor: float) -> float:

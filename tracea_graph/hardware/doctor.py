@@ -31,7 +31,7 @@ _ASK_RUNTIME = """
 import json, onnxruntime
 print(json.dumps([onnxruntime.__version__, onnxruntime.get_available_providers()]))
 """
-_ASK_SECONDS = 30.0
+_ASK_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ reads, GHz, µs.
 from __future__ import annotations
 
 import importlib.util
-import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -292,10 +292,13 @@ def _memory_arguments(cpu: CpuProfile) -> tuple[str, ...]:
     return ("memory", *map(str, sizes), str(cpu.threads))
 
 
-def _free_bytes() -> int:
-    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+def _free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """What may be used: files that the system keeps in memory give way.  0 if it does not tell."""
+    try:
+        found = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    except OSError:
         return 0
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(found[1]) << 10 if found else 0
 
 
 def _first_line(compiler: Compiler) -> str:

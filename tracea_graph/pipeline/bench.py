@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.check.distance import relative_distance
+from tracea_graph.check.distance import otherwise, relative_distance
 from tracea_graph.check.peers import Heat, Peer, PeerWorker, peers_named
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, Rejected
@@ -182,6 +183,8 @@ class _Heat:
                 list(names), self.feed, pairs=self.options.pairs, seconds=self.options.seconds
             )
         self.rounds, self.others = len(heat.ms[0]), heat.others
+        for (title, _), found in zip(names.values(), outputs, strict=True):
+            self._compare(title, found, outputs[0])
         return [
             self._row(title, one, heat, index, _error(outputs[index], outputs[0]))
             for index, (title, one) in enumerate(names.values())
@@ -224,6 +227,16 @@ class _Heat:
         if precision != peer.precision:
             self.notes.append(f"{peer.name} runs in {precision} on this machine")
         opened[peer.name] = (f"OpenVINO {peer.precision}", None)
+
+    def _compare(
+        self, title: str, found: Mapping[str, Array], wanted: Mapping[str, Array]
+    ) -> None:
+        """Note the first output that is not even near the baseline's."""
+        for (name, y), x in zip(wanted.items(), found.values(), strict=True):
+            if math.isinf(relative_distance(x, y)):
+                why = f"output {name!r} with {self.label}: {otherwise(x, y)}"
+                self.notes.append(f"{title} answers otherwise than {BASELINE}: {why}")
+                return
 
     def _row(
         self, title: str, one: Entrant | None, heat: Heat, index: int, error: float

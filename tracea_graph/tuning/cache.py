@@ -26,7 +26,8 @@ __all__ = ["Entry", "TuningCache"]
 _APPLICATION = 0x74726163
 """``trac``: marks the file as ours (SQLite's ``application_id``)."""
 _VERSION = 2
-_WAIT_SECONDS = 10.0
+_WAIT_SECONDS = 60.0
+"""For others to have written: one of them may be stopped in the middle for a while."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS result (
     key TEXT PRIMARY KEY,

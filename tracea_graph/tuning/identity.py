@@ -26,7 +26,7 @@ from tracea_graph.version import VERSION
 __all__ = ["about_case", "difference", "key_of", "machine_facts"]
 
 _RUNTIME = (
-    "tracea_kernels.h",
+    "tracea_*.h",
     "runtime/core.h",
     "runtime/run.h",
     "runtime/slots.h",

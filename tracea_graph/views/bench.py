@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from tracea_graph.views.text import plain, three_digits
 
-__all__ = ["BenchReport", "BenchRow", "made_with", "render_bench"]
+__all__ = ["BenchReport", "BenchRow", "error_text", "made_with", "render_bench"]
 
 _NAMED = ("tracea", "onnxruntime", "openvino")
 """Packages whose versions stand beside results; a record holds all of them."""
@@ -27,7 +28,8 @@ class BenchRow:
 
     ``ratio`` is the median over rounds of the baseline's time by this one's (above 1: faster),
     ``low`` and ``high`` its 99 % bounds.  ``error`` is the largest difference from the baseline's
-    outputs as a share of ``max|y|``.  ``kernels`` of ``nodes`` nodes run as generated kernels;
+    outputs as a share of ``max|y|``, infinite where they are not even near: other integers, other
+    dims, NaN elsewhere.  ``kernels`` of ``nodes`` nodes run as generated kernels;
     both are 0 in other runtimes.
     """
 
@@ -63,8 +65,11 @@ class BenchReport:
     """Why sizes are not the usual ones."""
 
     def to_json(self) -> str:
-        """Indented JSON with sorted keys."""
-        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
+        """Indented JSON with sorted keys; null for errors and bounds that are infinite."""
+        record = dataclasses.asdict(self)
+        for row in record["rows"]:
+            row |= {k: None for k in ("error", "high") if math.isinf(row[k])}
+        return json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def render_bench(report: BenchReport) -> RenderableType:
@@ -109,9 +114,14 @@ def _cells(row: BenchRow, baseline: bool) -> tuple[str | Text, ...]:
     times = (f"{three_digits(row.median)} ms", f"{three_digits(row.least)} ms")
     if baseline:
         return (Text(plain(row.entrant)), *times, "1", "", "", _kernels(row))
-    bounds = f"{row.low:.2f}–{row.high:.2f}"
-    rated = (f"{row.ratio:.2f}×", bounds, f"{row.error:.1e}")
+    bounds = "" if math.isinf(row.high) else f"{row.low:.2f}–{row.high:.2f}"
+    rated = (f"{row.ratio:.2f}×", bounds, error_text(row.error))
     return (Text(plain(row.entrant)), *times, *rated, _kernels(row))
+
+
+def error_text(error: float, digits: int = 1) -> str:
+    """An error in a table: ``1.2e-06``, or that there is none to tell."""
+    return "differs" if math.isinf(error) else f"{error:.{digits}e}"
 
 
 def _kernels(row: BenchRow) -> str:

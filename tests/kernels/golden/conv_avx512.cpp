@@ -33,6 +33,7 @@ INLINE vf set1(float x) { return _mm512_set1_ps(x); }
 INLINE vf load(const float* p) { return _mm512_loadu_ps(p); }
 INLINE vf load(const float* p, vm m) { return _mm512_maskz_loadu_ps(m, p); }
 INLINE void store(float* p, vf v) { _mm512_storeu_ps(p, v); }
+INLINE void stream(float* p, vf v) { _mm512_stream_ps(p, v); }  // p is aligned
 INLINE void store(float* p, vf v, vm m) { _mm512_mask_storeu_ps(p, m, v); }
 INLINE vm first(int64_t n) {  // the lanes below n
   return (vm)(n <= 0 ? 0u : n >= W ? 0xffffu : (1u << n) - 1u);

@@ -26,6 +26,7 @@ INLINE vf set1(float x) { return x; }
 INLINE vf load(const float* p) { return *p; }
 INLINE vf load(const float* p, vm m) { return m ? *p : 0.0f; }
 INLINE void store(float* p, vf v) { *p = v; }
+INLINE void stream(float* p, vf v) { *p = v; }
 INLINE void store(float* p, vf v, vm m) {
   if (m) *p = v;
 }

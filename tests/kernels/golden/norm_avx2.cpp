@@ -37,6 +37,7 @@ INLINE vf set1(float x) { return _mm256_set1_ps(x); }
 INLINE vf load(const float* p) { return _mm256_loadu_ps(p); }
 INLINE vf load(const float* p, vm m) { return _mm256_maskload_ps(p, m); }
 INLINE void store(float* p, vf v) { _mm256_storeu_ps(p, v); }
+INLINE void stream(float* p, vf v) { _mm256_stream_ps(p, v); }  // p is aligned
 INLINE void store(float* p, vf v, vm m) { _mm256_maskstore_ps(p, m, v); }
 INLINE vm first(int64_t n) {  // the lanes below n
   const int32_t count = n < 0 ? 0 : n > W ? W : (int32_t)n;

@@ -1,0 +1,122 @@
+// What the runtime hands to kernels of products, and of what rounds their operands.
+// tracea_kernels.h has the conventions.
+#pragma once
+#include <stdint.h>
+
+#define TRACEA_SPLIT 32  // lanes of a turn of split panels: upper halves of 32 steps, lower ones
+#define TRACEA_PANEL 16  // columns of one packed weight panel: [ceil(N/16)][K][16]
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// C[mr x n] = init + A[mr x k] * B[k x n] with n = 16 * (nv - 1) + last.
+typedef struct {
+  int64_t k;
+  const float* a;      // element (i, k) of A lies at a + i * lda + k * a_step
+  int64_t lda, a_step;
+  const float* b;      // vector j of row r lies at b + j * b_panel + r * b_row
+  int64_t b_panel;     // packed: k * 16; plain [K,N]: 16
+  int64_t b_row;       // packed: 16;     plain [K,N]: its row stride
+  const float* init;   // null for zero; a bias (init_stride 0); or earlier sums, which may be C
+  int64_t init_stride;
+  float* c;
+  int64_t ldc;
+  int32_t mr;          // 1 .. the level's gemm_mr, in pairs pairs_mr
+  int32_t nv;          // 1 .. the level's gemm_nv, in pairs pairs_nv
+  int32_t last;        // columns of the last panel, 1 .. 16; only those are stored
+  int32_t b_exact;     // 1: B may not be read past column `last` (plain weights)
+  const char* prefetch;        // the first cache line wanted next
+  const char* look_up;         // the first page of 4096 bytes wanted after those lines
+  int32_t prefetch_lines, look_up_pages;  // how many of both to ask for, spread over the k loop
+  int32_t* state;              // what the kernel set up for this task; 0 before its first tile
+  const float* row_scale;      // of gemm_int16: mr values, and
+  const float* column_scale;   // 16 * nv values, of what is added to init
+  int32_t streams;             // 1: c, in whole aligned lines, may go past the caches
+} tracea_gemm_tile;
+typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
+typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile
+
+// C[m x n] = bias + A[m x k] * B[n x k] transposed, for few rows of A: both are read along k, B
+// once and in the order of memory.
+typedef struct {
+  int64_t m, n, k;
+  const float* a;
+  int64_t lda;
+  const float* b;
+  int64_t ldb;
+  const float* bias;   // n values, or null for zero
+  float* c;
+  int64_t ldc;
+} tracea_gemm_dot_tile;
+typedef void (*tracea_gemm_dot_fn)(const tracea_gemm_dot_tile*);
+
+// Panels from a matrix of any strides: to[p * panel + r * 16 + j] = from[r * row + c * column] with
+// column c = 16 * p + j, zero for c from `columns` on.
+typedef struct {
+  int64_t k, columns;
+  const float* from;
+  int64_t row, column;
+  float* to;
+  int64_t panel;
+} tracea_gemm_pack_tile;
+typedef void (*tracea_gemm_pack_fn)(const tracea_gemm_pack_tile*);
+
+// C[rows x last] = init + A[rows x k] * B, one panel of B of which only some blocks of k are stored.
+typedef struct {
+  const float* a;       // element (i, k) of A lies at a + i + k * a_step; rows up to 16 are readable
+  int64_t a_step;       // (of A with one row: that one)
+  int64_t block;        // steps of k in a block: 1, or a multiple of 4
+  const float* b;       // the stored blocks one after another: [count][block][16]
+  const int32_t* place; // where they belong: block `place - first` of k
+  int64_t first, count;
+  const float* init;    // null for zero; a bias (init_stride 0); or sums of each row
+  int64_t init_stride;
+  float* c;
+  int64_t ldc;
+  int32_t rows, last;   // 1 .. 16 each; only those are stored
+} tracea_blocks_tile;
+typedef void (*tracea_blocks_fn)(const tracea_blocks_tile*);
+typedef int32_t (*tracea_finite_fn)(const float* x, int64_t count);  // 1 if every number is finite
+
+// C[rows x last] = bias + A[rows x k] * B, one panel of B of which only some numbers are stored.
+typedef struct {
+  int64_t k;
+  const float* a;       // element (i, k) of A lies at a + i * lda + k * a_step
+  int64_t lda, a_step;
+  const uint32_t* mask; // which of 16 columns step k stores: lower half of word k / 2 for even k
+  const void* b;        // the stored numbers, step after step
+  const void* end;      // behind what may be read
+  const float* bias;    // 16 values, or null for zero
+  float* c;
+  int64_t ldc;
+  int32_t rows, last;   // any number; 1 .. 16
+} tracea_masked_tile;
+// Returns where the panel's numbers end, or null if that is behind `end`.
+typedef const void* (*tracea_masked_fn)(const tracea_masked_tile*);
+
+// y = x in bf16, rows of an even number of elements: a zero follows an odd one's last.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  uint16_t* y;
+  int64_t y_stride;
+} tracea_round_tile;
+typedef void (*tracea_round_fn)(const tracea_round_tile*);
+
+// y * scale = x, y the nearest 16-bit integers to it and scale one number a row, NaN for a row with
+// anything that is not finite; rows of an even number of elements, as above.
+typedef struct {
+  int64_t rows, cols;
+  const float* x;
+  int64_t x_stride;
+  int16_t* y;
+  int64_t y_stride;
+  float* scale;
+} tracea_round_int16_tile;
+typedef void (*tracea_round_int16_fn)(const tracea_round_int16_tile*);
+
+#ifdef __cplusplus
+}
+#endif
