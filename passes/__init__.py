@@ -8,7 +8,7 @@ from types import MappingProxyType
 from tracea_graph.config import Window
 from tracea_graph.ops.gemm import BLOCKS
 from tracea_graph.passes import recurrent, trunk
-from tracea_graph.passes.attention import attention, rotary
+from tracea_graph.passes.attention import attention, flattened, rotary
 from tracea_graph.passes.attention import nodes as attention_nodes
 from tracea_graph.passes.attention.window import WindowAttention
 from tracea_graph.passes.bands import BANDED
@@ -24,7 +24,7 @@ from tracea_graph.passes.convolution import (
 )
 from tracea_graph.passes.convolution.bf16 import ConvInBf16
 from tracea_graph.passes.convolution.int16 import ConvInInt16
-from tracea_graph.passes.movement import embedding, hoisting, movement, picking, sharing
+from tracea_graph.passes.movement import embedding, hoisting, movement, picking, sharing, taking
 from tracea_graph.passes.pointwise import (
     channel_norms,
     channels_last,
@@ -72,6 +72,9 @@ UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
 
 _SPELL = Phase("spell", (spelling.SpellOut(),))
 """What is several operators in one is written out, for the rules to see."""
+
+_HEADS = Phase("heads", (flattened.TellHeads(),))
+"""Before anything is recognised: with heads of their own, matrices broadcast."""
 
 _SELECT = Phase("select", (hoisting.SelectFirst(), picking.PickRows()))
 """Before anything is recognised: what is computed for nobody is nothing to be fast at."""
@@ -164,6 +167,7 @@ def _lift(plain_weights: bool) -> Phase:
             gemm.LiftGemm(plain_weights),
             matmul.LiftMatMul(),
             embedding.LiftEmbedding(),
+            taking.LiftTake(),
             gemm.AbsorbBias(),
             gemm.AbsorbFlattening(),
             conv.LiftConv(plain_weights),
@@ -220,6 +224,7 @@ def phases(
     channels = (Phase("compress-channels", rules), heads)
     exact = (
         _SPELL,
+        _HEADS,
         _SELECT,
         _RECOGNISE,
         _TURN,

@@ -23,6 +23,7 @@
 #include "runtime/round.h"
 #include "runtime/rows.h"
 #include "runtime/softmax.h"
+#include "runtime/take.h"
 #include "runtime/winograd.h"
 
 namespace tracea {
@@ -110,6 +111,7 @@ constexpr KernelDriver kDrivers[] = {
     {"winograd_int16", check_winograd_int16, run_winograd,
      [](const tracea_isa_table& t) { return t.conv_int16 && t.winograd_int16_out; }},
     {"arg", check_arg, run_arg, [](const tracea_isa_table& t) { return t.arg_rows != nullptr; }},
+    {"take", check_take, run_take, [](const tracea_isa_table&) { return true; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

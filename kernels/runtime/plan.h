@@ -28,8 +28,8 @@ enum Opcode : int32_t {  // as in plan.py
   kAppend,
   kGemmBf16x2, kRoundBf16x2,
   kConvInt16, kRoundImages, kWinogradInt16,
-  kArg,
-  kLastOpcode = kArg,
+  kArg, kTake,
+  kLastOpcode = kTake,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

@@ -170,7 +170,8 @@ class Masks:
                 sums.append(step)
                 continue
             if step.selects and step.fill != -inf and not self._vanish(self.steps[:i], step.fill):
-                raise Unfit("a mask takes the place of scores that another mask has changed")
+                sums = [self._choosing(step, sums, causal)]
+                continue
             if step.causal != "none" and not step.kept and causal == "none":
                 causal, fill = step.causal, step.fill
                 continue
@@ -210,6 +211,14 @@ class Masks:
         for i, value in enumerate(rest):
             total = self._make(op, (total, value), f"{self.name}_mask{i}", dtype)
         return total
+
+    def _choosing(self, drop: _Drop, sums: Sequence[str], causal: str) -> str:
+        """All masks so far where a key is kept, one absorbing number where it is dropped."""
+        if causal != "none" or drop.causal != "none" or not drop.fill <= ABSORBING:
+            raise Unfit("a mask takes the place of scores that another mask has changed")
+        keep = self._joined("And", drop.kept, DType.BOOL)
+        operands = (keep, self._joined("Add", sums, DType.F32), self.constant(drop.fill))
+        return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
 
     def _as_sum(self, drop: _Drop) -> str:
         """Raises Unfit for causality mixed with other conditions: only as one is it exact."""

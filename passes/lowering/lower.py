@@ -31,6 +31,7 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.take import TakeParams
 from tracea_graph.passes.lowering.attention import lower_append, lower_attention
 from tracea_graph.passes.lowering.elementwise import lower_concat, lower_elementwise
 from tracea_graph.passes.lowering.gemm import lower_gemm
@@ -43,7 +44,7 @@ from tracea_graph.passes.lowering.reduce import (
     lower_softmax,
 )
 from tracea_graph.passes.lowering.region import alone, lower_region
-from tracea_graph.passes.lowering.rows import lower_embedding, lower_norm
+from tracea_graph.passes.lowering.rows import lower_embedding, lower_norm, lower_take
 from tracea_graph.passes.lowering.writer import Slot, Writer, localise
 from tracea_graph.ttg import Region, TileGraph
 
@@ -56,6 +57,7 @@ _BROADCASTING = (
     ReduceParams,
     ArgParams,
     SoftmaxParams,
+    TakeParams,
 )
 
 
@@ -120,6 +122,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ReduceParams: lower_reduce,
         ArgParams: lower_arg,
         SoftmaxParams: lower_softmax,
+        TakeParams: lower_take,
         RecurrentParams: lower_recurrent,
         RegionParams: _lower_region,
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import combine, product
-from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.matmul import MatMulParams, permuted
+from tracea_graph.ops.index_map import IndexMap, Layout, Move, dense_strides
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.program import View
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast
@@ -22,20 +22,29 @@ def lower_matmul(
 ) -> None:
     a, b, *extras = operands
     _, _, full = p.shapes([s.spec for s in operands])
-    left = _seen(a, p.a_perm, full[:-2], column=False)
-    right = _seen(b, p.b_perm, full[:-2], column=True)
+    left = _seen(a, _as_read(p, 0, a), full[:-2], column=False)
+    right = _seen(b, _as_read(p, 1, b), full[:-2], column=True)
     views = [broadcast(slot, full) for slot in extras]
     into = [View(slot.buffer, full, dense_strides(full)) for slot in results]
     flat = _flat(left, right, [*views, *into])
     w.call("gemm", *flat[:2], None, *flat[2:], ints=(_KN, 1), chain=p.epilogue, drivers=DRIVERS)
 
 
-def _seen(slot: Slot, perm: Sequence[int], outer: Shape, column: bool) -> View:
+def _as_read(p: MatMulParams, which: int, slot: Slot) -> Layout:
+    """Heads apart, then the axes in order."""
+    perm, at = (p.a_perm, p.b_perm)[which], Layout.dense(slot.shape)
+    if p.heads[which]:
+        split = (*[0] * (len(perm) - 2), p.heads[which], -1)
+        at = IndexMap((Move("reshape", split),)).layout(at)
+    return IndexMap((Move("transpose", perm),)).layout(at) if perm else at
+
+
+def _seen(slot: Slot, at: Layout, outer: Shape, column: bool) -> View:
     """An operand as matrices, one for each of the result's; stride 0 where one serves many.
 
     A vector is a row, or a column on the right.
     """
-    dims, strides = permuted(slot.shape, perm), permuted(dense_strides(slot.shape), perm)
+    dims, strides = at.dims, at.strides
     if len(dims) == 1:
         dims, strides = ((*dims, 1), (*strides, 0)) if column else ((1, *dims), (0, *strides))
     own, steps = dims[:-2], strides[:-2]

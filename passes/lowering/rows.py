@@ -10,10 +10,11 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.program import View
+from tracea_graph.ops.take import TakeParams
 from tracea_graph.passes.lowering.writer import Slot, Writer, broadcast, dense, matrix, over_rows
 from tracea_graph.passes.pointwise.chains import IDENTITY
 
-__all__ = ["lower_embedding", "lower_norm", "norm_call", "stored", "sum_of"]
+__all__ = ["lower_embedding", "lower_norm", "lower_take", "norm_call", "stored", "sum_of"]
 
 
 def norm_call(w: Writer, norm: Norm, x: View, affine: Sequence[Slot], y: Slot) -> None:
@@ -73,3 +74,12 @@ def lower_embedding(
     w.call("embedding", *(t.view for t in tables), *ids, target, ints=(p.tables, kind.onnx))
     if p.norm is not None:
         norm_call(w, p.norm, total, operands[2 * p.tables :], results[0])
+
+
+def lower_take(
+    w: Writer, p: TakeParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    x, places = operands
+    kind = places.spec.dtype or DType.I64
+    index = broadcast(places, results[0].shape)
+    w.call("take", x.view, index, results[0].view, ints=(kind.onnx,))

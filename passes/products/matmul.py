@@ -2,6 +2,7 @@
 
 MatMul(a, b), Gemm(a, b, c)                   -> FusedMatMul
 FusedMatMul(Transpose(a), b)                  -> the same, reading a as it lies
+FusedMatMul(Transpose(Reshape(a)), b)         -> the same, heads that lie side by side told apart
 FusedMatMul(a · number, b)                    -> the number moves into the epilogue
 """
 
@@ -11,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tracea_graph.ir import combine
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.pointwise.chains import IDENTITY, inline
@@ -31,6 +33,7 @@ class _Operand:
     value: str
     perm: tuple[int, ...]
     factor: float = 1.0
+    heads: int = 0
     covered: list[Region] = field(default_factory=list)
 
 
@@ -75,7 +78,7 @@ class LiftMatMul:
             joined = inline((chain or IDENTITY, ("y", *extras)), "y", (scaled, ("acc",)))
             assert joined is not None  # no more operands than before
             chain = joined[0]
-        params = MatMulParams(left.perm, right.perm, chain)
+        params = MatMulParams(left.perm, right.perm, chain, (left.heads, right.heads))
         operands = (left.value, right.value, *extras)
         specs = [graph.spec(v) for v in operands]
         try:
@@ -90,15 +93,21 @@ class LiftMatMul:
 
 
 def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Operand:
-    """Go back through transpositions and factors that only this operand needs."""
-    found = _Operand(value, perm)
+    """Go back through views, and through factors that only this operand needs.
+
+    A view that others read too stays for them: reading past it costs nothing.
+    """
+    found, alone = _Operand(value, perm), True
     while (region := graph.producer(found.value)) is not None and not region.fused:
-        if graph.only_use(found.value) is None or graph.is_output(found.value):
-            break
-        step = _untranspose(graph, region, found) or _unscale(graph, region, found)
+        alone = alone and graph.only_use(found.value) is not None
+        step = None
+        if not found.heads:
+            step = _untranspose(graph, region, found) or _unsplit(graph, region, found)
+            if step is None and alone:
+                step = _unscale(graph, region, found)
         if step is None:
             break
-        found = dataclasses.replace(step, covered=[region, *found.covered])
+        found = dataclasses.replace(step, covered=[region] * alone + found.covered)
     return found
 
 
@@ -115,6 +124,20 @@ def _untranspose(graph: TileGraph, region: Region, found: _Operand) -> _Operand 
         return None
     whole = perm if perm != tuple(range(rank)) else ()
     return dataclasses.replace(found, value=region.operands[0], perm=whole)
+
+
+def _unsplit(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+    """Before a Reshape that tells apart heads which lie side by side."""
+    if region.op != "Reshape" or not found.perm:
+        return None
+    before, after = (graph.spec(v).shape for v in (region.operands[0], found.value))
+    if before is None or after is None or len(after) != len(before) + 1 or not before:
+        return None
+    heads, size = after[-2:]
+    known = isinstance(heads, int) and isinstance(size, int) and 0 not in after
+    if not known or before[-1] != combine("mul", heads, size) or before[:-1] != after[:-2]:
+        return None
+    return dataclasses.replace(found, value=region.operands[0], heads=int(str(heads)))
 
 
 def _unscale(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:

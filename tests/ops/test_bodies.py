@@ -228,6 +228,9 @@ CASES = {
     "matmul, two results": Case(
         MatMulParams(epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))), ((5, 7), (7, 4))
     ),
+    "matmul, heads side by side": Case(
+        MatMulParams((0, 2, 1, 3), (0, 2, 3, 1), heads=(3, 3)), ((2, 5, 21), (2, 4, 21))
+    ),
     "matmul, vectors": Case(MatMulParams(), ((7,), (7,))),
     "matmul, a vector on the left": Case(MatMulParams(), ((7,), (2, 7, 4))),
     "matmul, a vector on the right": Case(MatMulParams(), ((2, 5, 7), (7,))),
@@ -530,6 +533,7 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(4, 4, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: MatMulParams((0, 2)), "no permutation"),
+        (lambda: MatMulParams(heads=(0, 2)), "must be moved"),
         (lambda: MatMulParams(epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: NormParams(LAYER, TWO), "one result"),
         (lambda: NormParams(LAYER, Chain(("row",), (), (0,))), "a full operand"),

@@ -183,6 +183,14 @@ CASES = {
         MatMulParams((0, 2, 1, 3), (0, 2, 3, 1), MASKED),
         (("b", "s", 3, 7), ("b", "t", 3, 7), ("b", 1, 1, "t"), ("b", 1, "s", "t")),
     ),
+    "matmul, heads side by side": Case(
+        MatMulParams((0, 2, 1, 3), (0, 2, 3, 1), heads=(3, 3)),
+        (("b", "s", 21), ("b", "t", 21)),
+    ),
+    "matmul, heads of one side": Case(
+        MatMulParams((0, 2, 1, 3), (), SUM, (3, 0)),
+        (("b", "s", 21), (1, 3, 7, "t"), ("s", "t")),
+    ),
     "matmul, one matrix for all": Case(MatMulParams(), ((*BS, 7), (7, "t"))),
     "matmul, one matrix, its result scaled by rows": Case(
         MatMulParams(epilogue=MASKED), ((*BS, 7), (7, 4), (1, 4), (*BS, 4))

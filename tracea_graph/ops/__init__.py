@@ -24,6 +24,7 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.take import TakeParams
 
 __all__ = ["VOCABULARY", "OpParams"]
 
@@ -40,6 +41,7 @@ OpParams = (
     | ReduceParams
     | ArgParams
     | SoftmaxParams
+    | TakeParams
     | RecurrentParams
     | ConvParams
     | PoolParams
@@ -61,6 +63,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedReduce", ReduceParams),
     ("FusedArg", ArgParams),
     ("FusedSoftmax", SoftmaxParams),
+    ("FusedTake", TakeParams),
     ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),
     ("FusedPool", PoolParams),

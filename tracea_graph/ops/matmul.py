@@ -44,21 +44,30 @@ def matrix_kind(shape: Shape, result: Shape) -> str:
 class MatMulParams:
     """Operands: a, b, the epilogue's beyond its first.  Results are the epilogue's.
 
-    ``a_perm``, ``b_perm`` order the axes of the stored tensors; empty is as they lie.  Kinds of
-    the epilogue's operands say how they lie over the last two axes.  Raises ValueError for a
-    permutation that is none, or an epilogue that does not start from the product.
+    ``a_perm``, ``b_perm`` order the axes of the stored tensors; empty is as they lie.  With
+    ``heads``, the last axis of a, of b, is that many heads side by side, an axis of their own
+    before they are ordered; 0 is none.  Kinds of the epilogue's operands say how they lie over
+    the last two axes.  Raises ValueError for a permutation that is none, or an epilogue that does
+    not start from the product.
     """
 
     a_perm: tuple[int, ...] = ()
     b_perm: tuple[int, ...] = ()
     epilogue: Chain | None = None
+    heads: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
-        for perm in (self.a_perm, self.b_perm):
+        for perm in self._perms:
             if sorted(perm) != list(range(len(perm))) or len(perm) == 1:
                 raise ValueError(f"{perm} is no permutation of axes")
+        if any(h < 0 or (h and not p) for h, p in zip(self.heads, self._perms, strict=True)):
+            raise ValueError("heads that lie side by side are an axis that must be moved")
         if self.epilogue and self.epilogue.operands[:1] != (FULL,):
             raise ValueError("an epilogue starts from the full accumulator")
+
+    @property
+    def _perms(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.a_perm, self.b_perm
 
     @property
     def extras(self) -> int:
@@ -69,6 +78,16 @@ class MatMulParams:
     def operands(self) -> int:
         return 2 + self.extras
 
+    def seen(self, which: int, shape: Shape) -> Shape:
+        """The shape of a or b (0 or 1) as it is read.  Raises ValueError for uneven heads."""
+        heads = self.heads[which]
+        if heads:
+            width = shape[-1]
+            if not isinstance(width, int) or width % heads:
+                raise ValueError(f"no {heads} heads lie in {width} columns")
+            shape = (*shape[:-1], heads, width // heads)
+        return permuted(shape, self._perms[which])
+
     def shapes(self, specs: Sequence[TensorSpec]) -> tuple[Shape, Shape, Shape]:
         """a and b as the product sees them, with rank 2 at least, and the product's ``[…, M, N]``.
 
@@ -77,7 +96,7 @@ class MatMulParams:
         a, b = specs[0].shape, specs[1].shape
         if not a or not b:
             raise ValueError("the rank of an operand is unknown or zero")
-        a, b = permuted(a, self.a_perm), permuted(b, self.b_perm)
+        a, b = self.seen(0, a), self.seen(1, b)
         a, b = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
         outer = broadcast([a[:-2], b[:-2]])
         if a[-1] != b[-2] or outer is None:
@@ -95,17 +114,21 @@ class MatMulParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """NumPy, in the operands' precision."""
         a, b, *extras = arrays
-        acc = (a.transpose(self.a_perm) if self.a_perm else a) @ (
-            b.transpose(self.b_perm) if self.b_perm else b
-        )
+        acc = self._matrices(0, a) @ self._matrices(1, b)
         return self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
+
+    def _matrices(self, which: int, x: Floats) -> Floats:
+        perm, heads = self._perms[which], self.heads[which]
+        x = x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads) if heads else x
+        return x.transpose(perm) if perm else x
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        left, right, *extras = b.inputs
-        if self.a_perm:
-            left = b("Transpose", left, perm=self.a_perm)
-        if self.b_perm:
-            right = b("Transpose", right, perm=self.b_perm)
-        acc = b("MatMul", left, right)
+        _, _, *extras = b.inputs
+        seen = []
+        for value, perm, heads in zip(b.inputs, self._perms, self.heads, strict=False):
+            if heads:  # as many axes are copied as come before the last one
+                value = b("Reshape", value, b.ints(*[0] * (len(perm) - 2), heads, -1))
+            seen.append(b("Transpose", value, perm=perm) if perm else value)
+        acc = b("MatMul", *seen)
         return b.done(*(self.epilogue.spell(b, (acc, *extras)) if self.epilogue else (acc,)))

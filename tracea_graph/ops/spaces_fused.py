@@ -73,8 +73,8 @@ def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
     sums = (*batch, "m", "n")
     axes = (*space.axes, Axis("m", full[-2]), Axis("n", full[-1]), Axis("k", a[-1], True))
     reads = [
-        _turned(graph, region.operands[0], (*batch, "m", "k"), a, params.a_perm),
-        _turned(graph, region.operands[1], (*batch, "k", "n"), b, params.b_perm),
+        _turned(graph, region.operands[0], (*batch, "m", "k"), a, params, 0),
+        _turned(graph, region.operands[1], (*batch, "k", "n"), b, params, 1),
         *(aligned(graph, v, sums) for v in region.operands[2:]),
     ]
     writes = [aligned(graph, v, sums) for v in region.results]
@@ -84,12 +84,19 @@ def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def _turned(
-    graph: TileGraph, value: str, names: tuple[str, ...], seen: Shape, perm: tuple[int, ...]
+    graph: TileGraph, value: str, names: tuple[str, ...], seen: Shape, p: MatMulParams, which: int
 ) -> AccessMap | None:
-    """The map of an operand whose axes are read in another order."""
+    """The map of an operand whose axes are read in another order, heads apart."""
+    perm = (p.a_perm, p.b_perm)[which]
     own = names[len(names) - len(seen) :]
     dims = [Dim() if e == 1 else along(n) for n, e in zip(own, seen, strict=True)]
     stored = [dims[perm.index(i)] for i in range(len(perm))] if perm else dims
+    if p.heads[which]:
+        *rest, head, column = stored
+        size = seen[perm.index(len(perm) - 1)]
+        assert isinstance(size, int)  # as the parameters have found
+        terms = tuple((name, step * size) for name, step in head.terms)
+        stored = [*rest, Dim(terms + column.terms)]
     return access(graph, value, stored)
 
 
@@ -263,6 +270,19 @@ def arg(region: Region, graph: TileGraph) -> RegionModel | None:
     return model_of(region, IterationSpace(axes), reads, writes, work, parallel)
 
 
+def take(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Each result is one element of its row, which an index decides: that axis is read whole."""
+    x, index = region.operands
+    shape, places = graph.spec(x).shape, graph.spec(index).shape
+    if shape is None or places is None:
+        return None
+    names, space = axes_named("d", (*shape[:-1], places[-1]))
+    row = (*map(along, names[:-1]), whole(shape[-1]))
+    reads = [access(graph, x, row), aligned(graph, index, names)]
+    writes = [aligned(graph, region.results[0], names)]
+    return model_of(region, space, reads, writes, (Work(names, 1),), names[:-1])
+
+
 def softmax(region: Region, graph: TileGraph) -> RegionModel | None:
     """A result needs everything along its axis: that axis is read whole."""
     params: SoftmaxParams = region.params
@@ -337,6 +357,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedReduce": reduce,
         "FusedArg": arg,
         "FusedSoftmax": softmax,
+        "FusedTake": take,
         "FusedConv": fused_conv,
         "FusedPool": fused_pool,
         "FusedResize": resize,

@@ -30,6 +30,7 @@ from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.take import TakeParams
 from tracea_graph.policy.tables import Tables
 from tracea_graph.policy.weights import Dims, instructions
 
@@ -75,6 +76,8 @@ STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
 (``python -m models.steps`` measures both)."""
 _PAIRED = ("pairs", "int16")
 """Layouts of products that multiply two numbers at once."""
+_TAKEN = 16.0
+"""Instructions per vector of elements that are taken one by one."""
 _QUERY_BLOCK = 40
 """Keys a block of queries sees beyond the window of one."""
 
@@ -114,7 +117,9 @@ def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> E
 
 
 def _matmul(t: Tables, p: MatMulParams, operands: Sequence[Dims], result: Dims) -> Effort:
-    k = operands[0][p.a_perm[-1] if p.a_perm else -1]
+    a, heads = operands[0], p.heads[0]
+    a = (*a[:-1], heads, a[-1] / heads) if heads else a
+    k = a[p.a_perm[-1] if p.a_perm else -1]
     beside = 1 + (p.epilogue.flops if p.epilogue else 0)
     return Effort(2.0 * prod(result) * k / t.shares["FusedMatMul"], prod(result) * beside)
 
@@ -198,6 +203,10 @@ def _arg(t: Tables, p: ArgParams, operands: Sequence[Dims], result: Dims) -> Eff
     return Effort(vector=max(map(prod, operands)) * p.flops)
 
 
+def _take(t: Tables, p: TakeParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=_TAKEN * prod(result))
+
+
 def _softmax(t: Tables, p: SoftmaxParams, operands: Sequence[Dims], result: Dims) -> Effort:
     return Effort(
         vector=prod(result)
@@ -239,6 +248,7 @@ EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = 
         ReduceParams: _reduce,
         ArgParams: _arg,
         SoftmaxParams: _softmax,
+        TakeParams: _take,
     }
 )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, StillReadError
+from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Preview, Price, Proposal
@@ -46,6 +47,20 @@ def _wanted(name: str, limits: Limits) -> bool:
     return name not in limits.skip and (not limits.only or name in limits.only)
 
 
+def _constant(graph: TileGraph) -> frozenset[str]:
+    """Values no input decides: ONNX Runtime computes them when a session opens, kernels would
+    with every run."""
+    known = set(graph.weights)
+    for region in graph.in_order(graph.regions()):
+        foldable = not region.fused and not region.captures and region.op not in _RECOMPUTED
+        if foldable and known.issuperset(region.reads):
+            known |= set(region.writes)
+    return frozenset(known)
+
+
+_RECOMPUTED = RANDOM_OPS | {"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
+"""What ONNX Runtime does not fold."""
+
 _Opened = tuple[int, Pass]
 """A pass and the index of its phase."""
 _Asked = tuple[str, int, str]
@@ -73,6 +88,7 @@ class _Run:
         self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
         self.times: dict[Region, float] = {}
         self.error = 0.0  # predicted, of all that was applied
+        self.constant = _constant(graph)
 
     def open(self, index: int) -> None:
         """Ask a phase's passes everywhere, and dispose of what comes until nothing does."""
@@ -106,6 +122,8 @@ class _Run:
         return applied
 
     def ask(self, region: Region, passes: Iterable[_Opened]) -> None:
+        if region.writes and self.constant.issuperset(region.writes):
+            return
         for phase, p in passes:
             key = region.id, phase, p.name
             self.missed.pop(key, None)

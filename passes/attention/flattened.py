@@ -1,0 +1,231 @@
+"""Products of batched matrices whose heads are one axis with the items.
+
+Reshape(op(Reshape(x, [B·H,S,D]), Tile(w, [B,1,1])), [B,H,S,T])   ->   op(x, w)
+
+``torch.bmm`` takes matrices one after another, so heads are flattened before it and told apart
+behind it; what all items share is repeated before it, what all heads share too.  With heads of
+their own, operands broadcast and are not made at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
+from tracea_graph.passes.attention.walk import Unfit
+from tracea_graph.passes.extents import tail_agrees, where_equal
+from tracea_graph.passes.movement.selection import BY_ELEMENT
+from tracea_graph.passes.regions import attribute, with_feeders
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.region import region_of
+
+__all__ = ["TellHeads"]
+
+_SWAP = (0, 2, 1)
+_MAX_DEPTH = 24
+
+
+class TellHeads:
+    """What lies between flattening heads and telling them apart keeps them apart."""
+
+    name = "heads-apart"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.fused or region.op != "Reshape" or len(region.operands) < 2:
+            return
+        flat, apart = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
+        if flat is None or apart is None or (len(flat), len(apart)) != (3, 4):
+            return
+        root = graph.producer(region.operands[0])
+        if root is None or not isinstance(apart[1], int) or not tail_agrees(flat, apart, 2):
+            return
+        if _model(graph, root) is None or not where_equal(flat[0], combine("mul", *apart[:2])):
+            return
+        new = _Apart(graph, region.results[0], (apart[0], apart[1]))
+        try:
+            made = new.value(region.operands[0])
+        except Unfit as why:
+            yield Miss(self.name, region.id, str(why))
+            return
+        if not new.products or len(new.specs[made].shape or ()) != 4:
+            return
+        yield self._proposal(graph, region, new, made)
+
+    def _proposal(
+        self, graph: TileGraph, region: Region, new: _Apart, made: str
+    ) -> Proposal | Miss:
+        covered = with_feeders(graph, [*new.covered.values(), region], tuple(new.kept))
+        inside = {r.id for r in covered}
+        for old in new.covered.values():
+            value = old.results[0]
+            if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
+                return Miss(self.name, region.id, f"{value!r} has other readers")
+        *rest, last = new.nodes
+        result = region.results[0]
+        nodes = (*rest, Node(last.op, last.inputs, (result,), last.attrs, "", last.name))
+        del new.specs[made]
+        regions = (region_of(n, i) for i, n in enumerate(nodes))
+        named = tuple(
+            Region(f"{self.name}:{r.results[0]}", r.op, r.operands, r.results, r.nodes)
+            for r in regions
+        )
+        return Proposal(self.name, tuple(covered), named, new.specs, new.weights, step=True)
+
+
+def _model(graph: TileGraph, region: Region) -> str | None:
+    """How an operator treats the axis of matrices: None if it might not keep them apart."""
+    if region.fused or region.captures or len(region.results) != 1:
+        return None
+    rank = graph.spec(region.results[0]).rank
+    if rank != 3:
+        return None
+    if region.op in BY_ELEMENT:
+        return "elements"
+    if region.op == "MatMul":
+        ranks = [graph.spec(v).rank for v in region.operands]
+        return "product" if None not in ranks and min(r or 0 for r in ranks) >= 2 else None
+    if region.op == "Transpose":
+        return "swap" if attribute(region, "perm", ()) == _SWAP else None
+    if region.op == "Softmax":
+        axis = attribute(region, "axis", -1 if graph.opset >= 13 else 1)
+        return "rows" if axis in (-1, 2) else None
+    if region.op == "GatherElements":
+        return "take" if attribute(region, "axis", 0) in (-1, 2) else None
+    return None
+
+
+@dataclass
+class _Apart:
+    """Values ``[B·H,…]`` as ``[B,H,…]``, and the nodes that make them; names begin with ``stem``."""
+
+    graph: TileGraph
+    stem: str
+    lead: tuple[Extent, int]
+    nodes: list[Node] = field(default_factory=list)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    covered: dict[str, Region] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    made: dict[str, str] = field(default_factory=dict)
+    products: int = 0
+
+    def value(self, value: str, depth: int = 0) -> str:
+        """The value apart, or one that broadcasts to it.  Raises Unfit if it is neither."""
+        if value not in self.made:
+            self.made[value] = self._found(value, depth)
+        return self.made[value]
+
+    def _found(self, value: str, depth: int) -> str:
+        shape = self.graph.spec(value).shape
+        if shape is None or len(shape) > 3:
+            raise Unfit(f"{value!r} is no batch of matrices")
+        if len(shape) < 3 or shape[0] == 1:
+            self.kept.add(value)
+            return value
+        if not where_equal(shape[0], combine("mul", *self.lead)):
+            raise Unfit(f"{value!r} does not provably have {self.lead[1]} matrices of each item")
+        region = self.graph.producer(value)
+        if region is not None and (source := self._source(region, shape)):
+            self.kept.add(source)
+            return source
+        model = _model(self.graph, region) if region else None
+        if region is None or model is None or depth > _MAX_DEPTH:
+            self.kept.add(value)
+            return self._split(value)
+        return self._computed(region, model, depth)
+
+    def _source(self, region: Region, shape: tuple[Extent, ...]) -> str:
+        """What a Reshape flattened, or a Tile or Expand repeated; else empty."""
+        if region.fused or region.op not in ("Reshape", "Tile", "Expand"):
+            return ""
+        source = region.operands[0]
+        before = self.graph.spec(source).shape or ()
+        if not tail_agrees(before, shape, 2):
+            return ""
+        if region.op == "Reshape":
+            lead = before[:-2]
+            fits = len(lead) == 2 and all(map(where_equal, lead, self.lead))
+        elif region.op == "Tile":
+            fits = before[:-2] == (self.lead[1],)
+        else:
+            fits = before[:-2] in ((), (1,))
+        return source if fits else ""
+
+    def _computed(self, region: Region, model: str, depth: int) -> str:
+        self.covered[region.id] = region
+        operands = [self.value(v, depth + 1) for v in region.operands]
+        attrs: dict[str, Attr] = dict(region.node.attrs)
+        shapes = [self._shape(v) for v in operands]
+        lead = max((s[:-2] for s in shapes), key=len)
+        if len(lead) == 1:  # the same for all items
+            lead = max(((s[0],) for s in shapes if len(s) == 3), key=lambda d: d != (1,))
+        if model == "swap":
+            attrs["perm"] = (*range(len(lead)), len(lead) + 1, len(lead))
+        elif model in ("rows", "take"):
+            attrs["axis"] = -1
+        self.products += model in ("product", "take")
+        if model == "take":
+            if len(lead) < 2:
+                raise Unfit(f"{region.operands[0]!r} is the same for all items")
+            operands[1] = self._repeated(operands[1], operands[0])
+        shape = self.graph.spec(region.results[0]).shape or ()
+        return self._node(region.op, operands, (*lead, *shape[1:]), region, **attrs)
+
+    # ---- writing -----------------------------------------------------------------------
+
+    def _spec(self, value: str) -> TensorSpec:
+        return self.specs.get(value) or self.graph.spec(value)
+
+    def _shape(self, value: str) -> tuple[Extent, ...]:
+        return self._spec(value).shape or ()
+
+    def _node(
+        self, op: str, operands: list[str], shape: tuple[Extent, ...], of: Region | str,
+        dtype: DType | None = None, **attrs: Attr,
+    ) -> str:  # fmt: skip
+        """A node that stands for a region, or makes another form of a value."""
+        value, name = (of, "") if isinstance(of, str) else (of.results[0], of.node.name)
+        result = f"{self.stem}_apart{len(self.nodes)}"
+        known = dtype or self._spec(value).dtype
+        self.nodes.append(Node(op, tuple(operands), (result,), attrs, "", name))
+        self.specs[result] = TensorSpec(known, shape)
+        return result
+
+    def _ints(self, *numbers: int) -> str:
+        name = "ints_" + "_".join(str(i).replace("-", "m") for i in numbers)
+        array = np.array(numbers, np.int64)
+        self.weights[name] = Weight(name, DType.I64, array.shape, lambda: array)
+        self.specs[name] = self.weights[name].spec
+        return name
+
+    def _unsqueezed(self, value: str, shape: tuple[Extent, ...]) -> str:
+        if self.graph.opset < 13:
+            return self._node("Unsqueeze", [value], (1, *shape), value, axes=(0,))
+        return self._node("Unsqueeze", [value, self._ints(0)], (1, *shape), value)
+
+    def _split(self, value: str) -> str:
+        """``[B·H,S,T]`` with its heads apart: no byte of it moves."""
+        shape = self.graph.spec(value).shape or ()
+        lifted = self._unsqueezed(value, shape)
+        target = self._ints(-1, self.lead[1], 0, 0)
+        return self._node("Reshape", [lifted, target], (*self.lead, *shape[1:]), value)
+
+    def _repeated(self, index: str, x: str) -> str:
+        """Indices for every matrix, as GatherElements wants them."""
+        shape = self._shape(index)
+        if len(shape) == 4:
+            return index
+        while len(shape) < 4:
+            index = self._unsqueezed(index, shape)
+            shape = (1, *shape)
+        sizes = self._node("Shape", [x], (4,), x, DType.I64)
+        lead = self._node(
+            "Gather", [sizes, self._ints(0, 1, 2)], (3,), x, DType.I64, axis=0
+        )
+        whole = self._node("Concat", [lead, self._ints(1)], (4,), x, DType.I64, axis=0)
+        repeated = (*self._shape(x)[:3], shape[3])
+        return self._node("Expand", [index, whole], repeated, index)
