@@ -159,12 +159,12 @@ _MOVEMENT = (
 """Data movement, after everything that recognises more than movement."""
 
 
-def _lift(plain_weights: bool) -> Phase:
+def _lift(plain_weights: bool, precision: str) -> Phase:
     """Products and look-ups become regions that others can join."""
     return Phase(
         "lift",
         (
-            gemm.LiftGemm(plain_weights),
+            gemm.LiftGemm(plain_weights, twice=precision == "bf16"),  # half the size
             matmul.LiftMatMul(),
             embedding.LiftEmbedding(),
             taking.LiftTake(),
@@ -229,7 +229,7 @@ def phases(
         _RECOGNISE,
         _TURN,
         *(looked_up if compressed else ()),
-        _lift(plain_weights),
+        _lift(plain_weights, precision),
         _REDUCE,
         _FUSE,
         _FINISH,

@@ -33,6 +33,7 @@ from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Program, View
 from tracea_graph.ops.resize import WAYS, ResizeParams
+from tracea_graph.ops.take import TakeParams
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
 
@@ -282,6 +283,13 @@ def embedding(call: Call, views: list[Any]) -> None:
     assert all(v.dtype == (np.int32 if kind == 6 else np.int64) for v in views[tables:-1])
     pairs = zip(views[:tables], views[tables:-1], strict=True)
     views[-1][...] = sum(table[ids] for table, ids in pairs)
+
+
+def take(call: Call, views: list[Any]) -> None:
+    x, index, y = views
+    (kind,) = call.ints
+    assert index.dtype == (np.int32 if kind == 6 else np.int64) and call.chain is None
+    (y[...],) = TakeParams(y.ndim).reference([x, index])
 
 
 def attention(call: Call, views: list[Any]) -> None:
@@ -664,6 +672,6 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
         "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
         "reduce": reduce, "arg": arg, "softmax": softmax, "channel_norm": channel_norm,
-        "copy": copy, "recurrent": recurrent,
+        "copy": copy, "recurrent": recurrent, "take": take,
     }
 )  # fmt: skip

@@ -9,7 +9,7 @@ their own, operands broadcast and are not made at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,7 +100,7 @@ def _model(graph: TileGraph, region: Region) -> str | None:
 
 @dataclass
 class _Apart:
-    """Values ``[B·H,…]`` as ``[B,H,…]``, and the nodes that make them; names begin with ``stem``."""
+    """Values ``[B·H,…]`` as ``[B,H,…]``, and the nodes that make them, named by ``stem``."""
 
     graph: TileGraph
     stem: str
@@ -173,7 +173,7 @@ class _Apart:
                 raise Unfit(f"{region.operands[0]!r} is the same for all items")
             operands[1] = self._repeated(operands[1], operands[0])
         shape = self.graph.spec(region.results[0]).shape or ()
-        return self._node(region.op, operands, (*lead, *shape[1:]), region, **attrs)
+        return self._node(region.op, operands, (*lead, *shape[1:]), region, attrs=attrs)
 
     # ---- writing -----------------------------------------------------------------------
 
@@ -185,13 +185,14 @@ class _Apart:
 
     def _node(
         self, op: str, operands: list[str], shape: tuple[Extent, ...], of: Region | str,
-        dtype: DType | None = None, **attrs: Attr,
+        dtype: DType | None = None,
+        attrs: Mapping[str, Attr] | None = None,
     ) -> str:  # fmt: skip
         """A node that stands for a region, or makes another form of a value."""
         value, name = (of, "") if isinstance(of, str) else (of.results[0], of.node.name)
         result = f"{self.stem}_apart{len(self.nodes)}"
         known = dtype or self._spec(value).dtype
-        self.nodes.append(Node(op, tuple(operands), (result,), attrs, "", name))
+        self.nodes.append(Node(op, tuple(operands), (result,), dict(attrs or {}), "", name))
         self.specs[result] = TensorSpec(known, shape)
         return result
 
@@ -204,7 +205,7 @@ class _Apart:
 
     def _unsqueezed(self, value: str, shape: tuple[Extent, ...]) -> str:
         if self.graph.opset < 13:
-            return self._node("Unsqueeze", [value], (1, *shape), value, axes=(0,))
+            return self._node("Unsqueeze", [value], (1, *shape), value, attrs={"axes": (0,)})
         return self._node("Unsqueeze", [value, self._ints(0)], (1, *shape), value)
 
     def _split(self, value: str) -> str:
@@ -223,9 +224,7 @@ class _Apart:
             index = self._unsqueezed(index, shape)
             shape = (1, *shape)
         sizes = self._node("Shape", [x], (4,), x, DType.I64)
-        lead = self._node(
-            "Gather", [sizes, self._ints(0, 1, 2)], (3,), x, DType.I64, axis=0
-        )
-        whole = self._node("Concat", [lead, self._ints(1)], (4,), x, DType.I64, axis=0)
+        lead = self._node("Gather", [sizes, self._ints(0, 1, 2)], (3,), x, DType.I64, {"axis": 0})
+        whole = self._node("Concat", [lead, self._ints(1)], (4,), x, DType.I64, {"axis": 0})
         repeated = (*self._shape(x)[:3], shape[3])
         return self._node("Expand", [index, whole], repeated, index)

@@ -49,9 +49,11 @@ def merge_columns(weights: Sequence[Weight], name: str) -> Weight:
 
 @dataclass(frozen=True)
 class LiftGemm:
-    """A product with a constant matrix; ``plain`` keeps all matrices as the original has them."""
+    """A product with a constant matrix; ``plain`` keeps all matrices as the original has them,
+    ``twice`` packs those, too, from which constants are computed."""
 
     plain: bool = False
+    twice: bool = False
     name: str = "gemm"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -64,7 +66,7 @@ class LiftGemm:
         gemm = region.op == "Gemm"
         transposed = gemm and attribute(region, "transB", 0) == 1
         scale = float(attribute(region, "alpha", 1.0)) if gemm else 1.0  # type: ignore[arg-type]
-        stored = storage_for(graph, region.operands[1], transposed, scale, self.plain)
+        stored = storage_for(graph, region.operands[1], transposed, scale, self.plain, self.twice)
         if stored.layout != "panels" and graph.spec(stored.value).rank != 2:
             yield Miss(self.name, region.id, f"{stored.value!r} is needed as it is, no matrix")
             return

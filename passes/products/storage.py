@@ -20,6 +20,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Storage", "is_shared", "making", "storage_for", "stored_smaller"]
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm")
+_MAX_DEPTH = 16
 _SMALL = 1 << 16
 """Bytes below which a second copy is no matter."""
 
@@ -36,16 +37,17 @@ class Storage:
 
 
 def storage_for(
-    graph: TileGraph, value: str, transposed: bool, scale: float, plain: bool
+    graph: TileGraph, value: str, transposed: bool, scale: float, plain: bool, twice: bool = False
 ) -> Storage:
     """Where a product's matrix ``[K, N]`` (``[N, K]`` if ``transposed``) is to be read from.
 
-    Leading axes of one do not count.  A matrix that has to stay plain is not scaled.
+    Leading axes of one do not count.  A matrix that has to stay plain is not scaled.  ``twice``
+    also packs one from which constants are computed that are not stored.
     """
     weight = graph.weights[value]
     root, turned = _root(graph, value)
     turned ^= transposed
-    if plain or (weight.nbytes > _SMALL and _needed_elsewhere(graph, root)):
+    if plain or (weight.nbytes > _SMALL and _needed_elsewhere(graph, root, twice)):
         return Storage(root, "nk" if turned else "kn")
     name = f"{root}{'_t' if turned else ''}{f'_{scale!r}' if scale != 1.0 else ''}_panels"
     n, k = weight.shape[-2:] if transposed else weight.shape[:-3:-1]
@@ -91,18 +93,23 @@ def _root(graph: TileGraph, value: str) -> tuple[str, bool]:
     return value, turned
 
 
-def _needed_elsewhere(graph: TileGraph, root: str) -> bool:
+def _needed_elsewhere(graph: TileGraph, root: str, twice: bool) -> bool:
     """True if anything but products reads the matrix, directly or transposed."""
     if graph.is_output(root):
         return True
-    return any(not _is_product(graph, use.region) for use in graph.uses(root))
+    readers = list[Region]()
+    for region in (use.region for use in graph.uses(root)):
+        turned = region.op == "Transpose"
+        readers += [u.region for u in graph.uses(region.results[0])] if turned else [region]
+    return any(r.op not in _PRODUCTS or (not twice and _is_constant(graph, r)) for r in readers)
 
 
-def _is_product(graph: TileGraph, region: Region) -> bool:
-    if region.op == "Transpose":
-        readers = graph.uses(region.results[0])
-        return all(use.region.op in _PRODUCTS for use in readers)
-    return region.op in _PRODUCTS
+def _is_constant(graph: TileGraph, region: Region, depth: int = 0) -> bool:
+    """True for what is computed once, when a session opens, from matrices as they are."""
+    if region.fused or depth > _MAX_DEPTH:
+        return False
+    made = [graph.producer(v) for v in region.reads if graph.weight(v) is None]
+    return all(r is not None and _is_constant(graph, r, depth + 1) for r in made)
 
 
 def _panels(load: Callable[[], Array], transposed: bool, scale: float) -> Callable[[], Array]:

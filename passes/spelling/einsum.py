@@ -48,14 +48,19 @@ class _Sum:
         """The same elements along other axes; a size that is no number is copied or follows."""
         if list(before) == list(after):
             return value
+        target = self.target(before, after)
+        if target is None:
+            raise Unfit("the sizes of its axes are not known")
+        return self.script("Reshape", value, self.script.indices(*target), spec=self.spec(after))
+
+    def target(self, before: Groups, after: Groups) -> list[int] | None:
+        """Of the Reshape between them; None if more than one size would have to follow."""
         target = []
         for i, labels in enumerate(after):
             size = self.size(labels)
             copied = labels and list(before[i : i + 1]) == [labels]
             target.append(0 if copied else size if isinstance(size, int) else -1)
-        if target.count(-1) > 1:
-            raise Unfit("the sizes of its axes are not known")
-        return self.script("Reshape", value, self.script.indices(*target), spec=self.spec(after))
+        return target if target.count(-1) <= 1 else None
 
     def laid(self, value: str, labels: str, groups: Groups) -> str:
         """An operand along these axes; a constant is stored like that."""
@@ -136,9 +141,13 @@ def _product(both: _Sum, x: str, left: str, w: str, right: str, result: str) -> 
     columns = "".join(i for i in result if i in right and i not in left)
     # without a batch, rows may stay several axes
     lines = [rows] if batch or not rows else list(rows)
-    a = both.laid(x, left, [*batch, *lines, summed])
+    outer: list[str] = []
+    grouped = [*batch, *lines, columns]
+    if batch and len(rows) > 1 and both.target(grouped, list("".join(grouped))) is None:
+        outer, lines = list(rows[:-1]), [rows[-1]]  # w is broadcast along the others
+    a = both.laid(x, left, [*outer, *batch, *lines, summed])
     b = both.laid(w, right, [*batch, summed, columns])
-    made = [*batch, *lines, columns]
+    made = [*outer, *batch, *lines, columns]
     y = both.script("MatMul", a, b, spec=both.spec(made))
     apart = "".join(made)
     both.turned(both.grouped(y, made, list(apart)), apart, result)

@@ -156,6 +156,27 @@ def test_equal_sizes_are_read_from_the_first_source(tmp_path: Path) -> None:
     assert {r.operands[1] for r in loaded.graph.regions() if r.op == "Expand"} == {"s"}
 
 
+@pytest.mark.parametrize(("index", "read_from"), [(0, "x"), (-2, "e")])
+def test_sizes_of_activations_are_read_from_the_input(
+    index: int, read_from: str, tmp_path: Path
+) -> None:
+    """But for an axis counted from the end, which might be another one of the input."""
+    nodes = [
+        node("Exp", "x", "e"),
+        node("Shape", "e", "s"),
+        node("Gather", "s i", "g"),
+        node("Range", "zero g one", "r"),
+        node("Cast", "r", "f", to=F32),
+        node("ReduceMax", "f", "m", keepdims=0),
+        node("Mul", "e m", "a"),
+    ]
+    scalars = {"i": index, "zero": 0, "one": 1}
+    proto = build(nodes, *(tensor(n, v, np.int64) for n, v in scalars.items()))
+    assert "Shape" in same(proto, tmp_path)
+    (shape,) = [r for r in read(proto, tmp_path).graph.regions() if r.op == "Shape"]
+    assert shape.operands == (read_from,)
+
+
 def test_identity_at_an_output_renames_its_producer(tmp_path: Path) -> None:
     nodes = [node("Exp", "x", "e"), node("Identity", "e", "y"), node("Neg", "e", "z")]
     proto = model(nodes, [X], [Y, value("z", None)])

@@ -44,6 +44,7 @@ from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.take import TakeParams
 
 OPSETS = (11, 13, 17, 18, 21)
 
@@ -281,6 +282,11 @@ CASES = {
     "embedding, int32 ids": Case(EmbeddingParams(1), ((9, 20), ids(2, 5, dtype=np.int32))),
     "embedding, ids from the end": Case(EmbeddingParams(1), ((9, 20), ids(2, 5, low=-9))),
     "embedding, one id": Case(EmbeddingParams(1), ((9, 20), ids(1))),
+    "take": Case(TakeParams(4), ((2, 3, 5, 9), ids(1, 1, 5, 6, low=-9))),
+    "take, int32 indices for each item": Case(
+        TakeParams(3), ((2, 5, 9), ids(2, 1, 6, dtype=np.int32))
+    ),
+    "take from a line": Case(TakeParams(1), ((9,), ids(4))),
     "embedding sum, norm": Case(
         EmbeddingParams(3, LAYER),
         ((9, 20), ids(2, 5), (9, 20), ids(1, 5), (9, 20), ids(2, 1), (20,), (20,)),
@@ -532,6 +538,7 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(4, 4, parts=(0, 4)), "1 column or more"),
         (lambda: GemmParams(4, 4, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
+        (lambda: TakeParams(0), "no axis"),
         (lambda: MatMulParams((0, 2)), "no permutation"),
         (lambda: MatMulParams(heads=(0, 2)), "must be moved"),
         (lambda: MatMulParams(epilogue=Chain(("row",), (), (0,))), "full accumulator"),

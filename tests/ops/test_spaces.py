@@ -27,6 +27,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.spaces import space_of
+from tracea_graph.ops.take import TakeParams
 from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand
 
 Array = npt.NDArray[Any]
@@ -179,6 +180,8 @@ CASES = (
                                 layouts=("rows", "heads", "heads", "rows"))),
     Case("FusedAppend", ((2, 3, 13), (2, 2, 6, 3), np.array([5, 2]), np.zeros(9)), tight=False,
          params=AppendParams(2, 3, 5, 13)),
+    Case("FusedTake", ((2, 3, 5), np.array([[[1, 0, 4, 4], [2, 2, 3, 0], [0, 1, 2, 3]]])),
+         tight=False, params=TakeParams(3)),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),
     Case("FusedEmbedding", ((5, 4), IDS, (4,), (4,)), tight=False, params=EmbeddingParams(

@@ -54,6 +54,18 @@ def test_sizes_that_are_no_numbers() -> None:
     assert_same(net, graph, feeds, 1e-5)
 
 
+def test_rows_of_two_axes_beside_a_batch_of_no_known_size() -> None:
+    """Distances of positions: a matrix for each query, which all items and heads share."""
+    net = Net()
+    x, table = net.input("x", "n", 4, "seq", 8), net.input("table", "seq", "keys", 8)
+    scores = net("Einsum", x, table, equation="bhld,lrd->bhlr")
+    graph = net.graph(net("Softmax", scores, axis=-1))
+    optimized(graph)
+    assert "Einsum" not in ops(graph)
+    feeds = {"x": normal(2, 4, 5, 8), "table": normal(5, 7, 8)}
+    assert_same(net, graph, feeds, 1e-5)
+
+
 @pytest.mark.parametrize(
     ("equation", "shapes", "reason"),
     [

@@ -34,6 +34,7 @@ from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.take import TakeParams
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
@@ -278,6 +279,8 @@ CASES = {
         ),
         (X, ("s", 12)),
     ),
+    "take": Case(TakeParams(4), (("b", 3, "s", 9), (1, 1, "s", "t")), (F32, I64)),
+    "take, int32, of each row": Case(TakeParams(3), ((*BS, 9), (*BS, "t")), (F32, I32)),
     "embedding": Case(EmbeddingParams(1), ((9, 20), BS), IDS),
     "embedding, int32": Case(EmbeddingParams(1), ((9, 20), BS), (F32, I32)),
     "embedding sum": Case(

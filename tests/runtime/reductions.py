@@ -13,6 +13,7 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Call, View
+from tracea_graph.ops.take import TakeParams
 
 __all__ = ["REDUCED_CHAINS", "reduction_cases"]
 
@@ -95,6 +96,32 @@ def arg(
     return Case(name, program, tuple(feeds), tuple(params.reference([x])))
 
 
+def take(
+    *shape: int, elements: int, same: Sequence[int] = (), wide: bool = True, bad: int = 0
+) -> Case:
+    """The result has this shape; indices are the same along some axes; one may be outside."""
+    x = _random(*shape[:-1], elements)
+    draw = np.random.default_rng([9, *shape])
+    dims = [1 if axis in same else dim for axis, dim in enumerate(shape)]
+    index = draw.integers(-elements, elements, dims).astype(np.int64 if wide else np.int32)
+    if bad and index.size:
+        index.flat[-1] = bad
+    dtype = DType.I64 if wide else DType.I32
+    steps = [0 if axis in same else s for axis, s in enumerate(dense("input", 1, *dims).strides)]
+    views = (
+        dense("input", 0, *shape[:-1], elements),
+        strided("input", 1, shape, steps),
+        dense("output", 0, *shape),
+    )
+    call = Call("take", views, (dtype.onnx,))
+    program = single(call, [spec(*x.shape), spec(*dims, dtype=dtype)], [spec(*shape)])
+    name = f"take_{'x'.join(map(str, shape))}_of_{elements}_{''.join(map(str, same))}"
+    name += f"{'' if wide else '_narrow'}{'_outside' if bad else ''}"
+    if bad:
+        return Case(name, program, (x, index), error=f"outside the {elements} elements")
+    return Case(name, program, (x, index), tuple(TakeParams(len(shape)).reference([x, index])))
+
+
 def softmax(axis: int, *shapes: Shape, log: bool = False, chain: Chain | None = None) -> Case:
     feeds, views, full = _inputs(shapes)
     views.append(dense("output", 0, *full))
@@ -159,6 +186,16 @@ def reduction_cases() -> tuple[Case, ...]:
         arg(1, (5, 90, 300), (5, 1, 300), latest=True, chain=SCALED_SUM),
         arg(1, (5, 90, 300), (1, 90, 1), chain=SCALED_SUM),
         arg(0, (800, 700), (800, 700), chain=SCALED_SUM),
+        take(2, 3, 5, 7, elements=9),
+        take(2, 3, 40, 37, elements=64, same=(0, 1)),
+        take(3, 70, 1500, elements=5, same=(0,), wide=False),
+        take(3, 70, 9, elements=5, same=(1,)),
+        take(700, 90, elements=300, same=(0,)),
+        take(4000, elements=1),
+        take(2, 0, 5, elements=4),
+        take(2, 5, 0, elements=4),
+        take(2, 3, 40, 37, elements=64, same=(0, 1), bad=64),
+        take(3, 2, elements=6, wide=False, bad=-7),
         *(softmax(a, s) for s in ((3, 5, 7, 33), (1, 40, 1, 9)) for a in range(4)),
         softmax(1, (3, 300, 700), log=True),
         softmax(2, (30, 30, 300), log=True),

@@ -19,7 +19,7 @@ from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.duplicates import share_duplicates
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
-from tracea_graph.onnx_io.sizes import settle_reshapes, share_sizes
+from tracea_graph.onnx_io.sizes import root_sizes, settle_reshapes, share_sizes
 from tracea_graph.onnx_io.tensors import constant, literal
 from tracea_graph.onnx_io.values import slice_parameters
 
@@ -180,6 +180,7 @@ STEPS: tuple[Step, ...] = (
     drop_dead,
     fold_constants,  # before identities: a folded size may show that a Reshape does nothing
     share_duplicates,
+    root_sizes,
     share_sizes,
     settle_reshapes,
     remove_identities,

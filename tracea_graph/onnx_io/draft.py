@@ -133,6 +133,16 @@ class Draft:
         self._rewired(producer)
         self._redirect(old, new)
 
+    def readers(self, call: Call) -> list[Call]:
+        """The nodes that read the node's first output."""
+        found = {int(r.name): r for r in call.handle.outputs[0].outputs}
+        return [self._calls.get(i) or self._call(i, handle) for i, handle in found.items()]
+
+    def read(self, call: Call, operand: int, value: str) -> None:
+        """Let an operand of a node be another value."""
+        call.handle.inputs[operand] = self.tensors[value]
+        self._rewired(call.handle)
+
     def feed(self, call: Call, operand: int, numbers: Sequence[int]) -> None:
         """Let an operand of a node be an int64 vector, a new weight."""
         name = "sizes_" + "_".join(map(str, numbers)).replace("-", "m")
@@ -142,8 +152,7 @@ class Draft:
             self.tensors[name] = gs.Variable(name)
             self.weights[name] = constant(name, np.array(numbers, np.int64))
             self.facts.weight(self.weights[name])
-        call.handle.inputs[operand] = self.tensors[name]
-        self._rewired(call.handle)
+        self.read(call, operand, name)
 
     def _holds(self, name: str, numbers: Sequence[int]) -> bool:
         return name in self.weights and self.facts.numbers(name) == list(numbers)

@@ -3,19 +3,39 @@
     Reshape(x, Concat(Gather(Shape(x), 0), …, 12, 32))   ->   Reshape(x, [0, 0, 12, 32])
     Gather(Shape(y), 1), equal to Gather(Shape(input), 1)  ->   the latter
 
-Both trust what a model declares: inputs whose dimensions share a name are fed the same size.
+All trust what a model declares: inputs whose dimensions share a name are fed the same size.
 Afterwards only data flow connects activations, so that fusion is not blocked by a ``Shape``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.facts import INTEGERS, Shape, attribute, elements
+from tracea_graph.onnx_io.values import slice_parameters
 
-__all__ = ["settle_reshapes", "share_sizes"]
+__all__ = ["root_sizes", "settle_reshapes", "share_sizes"]
+
+
+def root_sizes(draft: Draft) -> int:
+    """Sizes of activations that an input has along the same axes are read from the input."""
+    captured = draft.captured()
+    inputs = [v.name for v in draft.skeleton.graph.input if v.name not in draft.weights]
+    rooted = 0
+    for call in draft.calls():
+        if call.op != "Shape" or call.proto.input[0] in (*inputs, *draft.weights):
+            continue
+        made, shape = call.proto.output[0], draft.facts.shape(call.proto.input[0])
+        if shape is None or made in captured or made in draft.kept:
+            continue
+        axes = _axes_read(call, len(shape), draft)
+        root = next((v for v in inputs if axes and _has(axes, shape, draft.facts.shape(v))), None)
+        if root is not None:
+            draft.read(call, 0, root)
+            rooted += 1
+    return rooted
 
 
 def share_sizes(draft: Draft) -> int:
@@ -47,6 +67,33 @@ def settle_reshapes(draft: Draft) -> int:
             draft.feed(call, 1, target)
             settled += 1
     return settled
+
+
+def _axes_read(call: Call, rank: int, draft: Draft) -> list[int]:
+    """The axes whose sizes are read of a Shape, counted from the front; none if not all known."""
+    start, end = attribute(call.proto, "start", 0), attribute(call.proto, "end", rank)
+    if start or end != rank:
+        return list(range(start, end)) if 0 <= start < end <= rank else []
+    axes: list[int] = []
+    for reader in draft.readers(call):
+        numbers: list[int] = []
+        if reader.op == "Gather" and not attribute(reader.proto, "axis", 0):
+            numbers = draft.facts.numbers(reader.proto.input[1]) or []
+        elif reader.op == "Slice" and (parts := slice_parameters(reader.proto, draft.facts)):
+            first, last, _, step = parts[0]
+            if isinstance(first, int) and isinstance(last, int) and step == 1 and last <= rank:
+                numbers = list(range(first, last)) if first >= 0 else []
+        if not numbers or min(numbers) < 0:
+            return []
+        axes += numbers
+    return axes
+
+
+def _has(axes: Sequence[int], shape: Shape, root: Shape | None) -> bool:
+    """True if both shapes have the same sizes there."""
+    if root is None or max(axes) >= min(len(root), len(shape)):
+        return False
+    return all(root[a] is not None and root[a] == shape[a] for a in axes)
 
 
 def _content(call: Call, draft: Draft) -> Hashable | None:

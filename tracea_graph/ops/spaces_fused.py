@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from tracea_graph.ir import combine
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
@@ -95,7 +96,7 @@ def _turned(
         *rest, head, column = stored
         size = seen[perm.index(len(perm) - 1)]
         assert isinstance(size, int)  # as the parameters have found
-        terms = tuple((name, step * size) for name, step in head.terms)
+        terms = tuple((name, combine("mul", step, size)) for name, step in head.terms)
         stored = [*rest, Dim(terms + column.terms)]
     return access(graph, value, stored)
 
