@@ -3,18 +3,18 @@
     q, k, v -> heads -> MatMul -> scale -> cap -> masks -> Softmax -> MatMul -> merge
                                                                     -> FusedAttention
 
-Where q, k and v come from is ``attention_operands``' business, the masks are
+Where no heads are told apart, every matrix is an item with one head.  Where q, k and v come from is ``attention_operands``' business, the masks are
 ``attention_masks``', how the heads are merged ``attention_tail``'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import inf
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.passes.attention.masks import Masking, Masks
-from tracea_graph.passes.attention.operands import Operand, heads_behind
+from tracea_graph.passes.attention.operands import Operand, heads_behind, matrices_behind
 from tracea_graph.passes.attention.scores import scores_behind
 from tracea_graph.passes.attention.tail import Tail, behind_guard, product_with_values, tails
 from tracea_graph.passes.attention.walk import Unfit, Walk, check_interior
@@ -45,21 +45,37 @@ class RecogniseAttention:
             yield Miss(self.name, region.id, str(why))
 
     def _build(self, graph: TileGraph, softmax: Region) -> Proposal:
-        walk = Walk(graph, [softmax])
         rank = graph.spec(softmax.operands[0]).rank
         if attribute(softmax, "axis", -1 if graph.opset >= 13 else 1) not in (-1, (rank or 0) - 1):
             raise Unfit("the Softmax is not over the last axis")
+        try:
+            return self._attention(Walk(graph, [softmax]), softmax, heads_behind)
+        except Unfit as why:
+            if rank != 3:
+                raise
+            try:
+                return self._attention(Walk(graph, [softmax]), softmax, matrices_behind)
+            except Unfit:
+                raise why from None
+
+    def _attention(self, walk: Walk, softmax: Region, operand: Callable[..., Operand]) -> Proposal:
+        """``operand`` says how q and k lie, and v then lies so too."""
+        graph, apart = walk.graph, operand is heads_behind
         scores = scores_behind(walk, softmax.operands[0])
-        q = heads_behind(graph, scores.product.operands[0], keys=False)
-        k = heads_behind(graph, scores.product.operands[1], keys=True)
+        q = operand(graph, scores.product.operands[0], keys=False)
+        k = operand(graph, scores.product.operands[1], keys=True)
         weights, guarded = behind_guard(walk, softmax.results[0])
-        v, result = product_with_values(walk, weights)
+        v, result = product_with_values(walk, weights, apart)
         masks = Masks(graph, (q.batch, q.heads, q.length, k.length), result)
         for term in reversed(scores.terms):
-            masks.take(term)
+            if term.flat and apart:
+                raise Unfit(
+                    f"the mask {graph.spec(term.value)} lies over matrices, not over heads"
+                )
+            masks.take(masks.over_heads(term) if term.flat else term)
         masking = masks.done()
         scale = walk.scale * q.scale * k.scale
-        ends = tails(graph, result)
+        ends = tails(graph, result) if apart else [Tail("rows", result, ())]
         for tail in ends:
             params = attention_params(
                 graph, (q, k, v), masking, tail.layout, scale, scores.softcap,

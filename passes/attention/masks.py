@@ -12,7 +12,7 @@ layers share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -40,11 +40,12 @@ Shape = tuple[Extent, ...]
 @dataclass(frozen=True)
 class Term:
     """One masking step: ``value`` is added, or where it is true (``inverted``: is not) the score
-    stays and becomes ``fill`` elsewhere."""
+    stays and becomes ``fill`` elsewhere.  ``flat``: it lies over matrices ``[B·H,S,T]``."""
 
     value: str
     fill: float | None = None
     inverted: bool = False
+    flat: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,20 @@ class Masks:
                 self.take(Term(side))
         else:
             self.steps.append(_unexpanded(self.graph, term.value))
+
+    def over_heads(self, term: Term) -> Term:
+        """A term over matrices ``[N,S,T]``, each an item with one head."""
+        spec = self.graph.spec(term.value)
+        shape = spec.shape or ()
+        if len(shape) != 3 or spec.dtype is None:
+            raise Unfit(f"the mask {spec} lies over no matrices")
+        axes = () if self.graph.opset < 13 else (self.numbers(1),)
+        attrs = {} if axes else {"axes": (1,)}
+        name = f"{self.name}_over_heads{len(self.specs)}"
+        node = Node("Unsqueeze", (term.value, *axes), (name,), attrs)
+        self.regions.append(Region(f"mask:{name}", node.op, node.inputs, (name,), (node,)))
+        self.specs[name] = TensorSpec(spec.dtype, (shape[0], 1, *shape[1:]))
+        return replace(term, value=name, flat=False)
 
     def order(self, causal: str) -> None:
         """Keys are seen in this order, others score −∞."""

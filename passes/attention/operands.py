@@ -20,7 +20,7 @@ from tracea_graph.passes.extents import constant_ints, tail_agrees, tuple_axes, 
 from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.ttg import TileGraph
 
-__all__ = ["Operand", "columns_behind", "heads_behind", "rows_of"]
+__all__ = ["Operand", "columns_behind", "heads_behind", "matrices_behind", "rows_of"]
 
 _SPLIT = (0, 2, 1, 3)
 _SPLIT_KEYS = (0, 2, 3, 1)
@@ -69,6 +69,23 @@ def heads_behind(graph: TileGraph, value: str, keys: bool) -> Operand:
     if operand is None:
         operand = _as_it_is(graph, value, turned)
     return replace(operand, shared=shared, scale=operand.scale * scale * more)
+
+
+def matrices_behind(graph: TileGraph, value: str, keys: bool) -> Operand:
+    """The matrices ``[N,S,D]`` of a MatMul's operand, each an item with one head; ``keys``: they
+    are ``[N,D,T]``.  Raises Unfit if keys do not lie by rows."""
+    value, scale = unscale(graph, value)
+    if keys:
+        region = operand_producer(graph, value, "Transpose")
+        if region is None or attribute(region, "perm", ()) != _SWAP_MATRICES:
+            raise Unfit("the keys of a matrix do not lie by rows")
+        value, more = unscale(graph, region.operands[0])
+        scale *= more
+    shape = graph.spec(value).shape
+    if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+        raise Unfit(f"{value!r} is no batch of matrices of a known width")
+    width = shape[2]
+    return Operand(value, "rows", shape[0], shape[1], 1, width, 0, width, scale=scale)
 
 
 def rows_of(graph: TileGraph, value: str, heads: int) -> Operand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent
 from tracea_graph.passes.attention.masks import Term
@@ -36,12 +36,10 @@ def scores_behind(walk: Walk, value: str) -> Scores:
         assert region is not None
         if region.op == "Add":
             value, mask = _sides(graph, region)
-            terms.append(Term(mask))
-            _check_matrices(graph, value, mask)
+            terms.append(Term(mask, flat=_over_matrices(graph, value, mask)))
         elif region.op == "Where":
             value, term = _choice(graph, region)
-            terms.append(term)
-            _check_matrices(graph, value, term.value)
+            terms.append(replace(term, flat=_over_matrices(graph, value, term.value)))
         elif region.op == "Reshape":
             value = _before_reshape(walk, region)
         else:
@@ -130,11 +128,10 @@ def _before_reshape(walk: Walk, region: Region) -> str:
     raise Unfit("the scores are reshaped to something else than matrices")
 
 
-def _check_matrices(graph: TileGraph, scores: str, mask: str) -> None:
-    """Over ``[B·H,S,T]`` a mask must not have a leading axis of its own."""
+def _over_matrices(graph: TileGraph, scores: str, mask: str) -> bool:
+    """True for ``[B·H,S,T]`` with a mask that has such a leading axis of its own."""
     shape: tuple[Extent, ...] | None = graph.spec(scores).shape
     own = graph.spec(mask).shape
     if shape is None or own is None or len(shape) == 4:
-        return
-    if len(own) > 2 and own[0] != 1:
-        raise Unfit(f"the mask {graph.spec(mask)} lies over matrices, not over heads")
+        return False
+    return len(own) > 2 and own[0] != 1

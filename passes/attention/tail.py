@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracea_graph.ir import product
-from tracea_graph.passes.attention.operands import Operand, heads_behind
+from tracea_graph.passes.attention.operands import Operand, heads_behind, matrices_behind
 from tracea_graph.passes.attention.walk import Unfit, Walk, reader, readers
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.regions import attribute
@@ -45,9 +45,18 @@ def behind_guard(walk: Walk, weights: str) -> tuple[str, bool]:
     return guard.results[0], True
 
 
-def product_with_values(walk: Walk, weights: str) -> tuple[Operand, str]:
-    """The operand v and the result ``[…,S,D]`` of the only product that reads the weights."""
+def product_with_values(walk: Walk, weights: str, apart: bool = True) -> tuple[Operand, str]:
+    """The operand v and the result ``[…,S,D]`` of the only product that reads the weights.
+
+    Unless heads are told ``apart``, both are matrices.
+    """
     graph = walk.graph
+    if not apart:
+        product = reader(graph, weights, "MatMul")
+        if product is None or product.operands[0] != weights:
+            raise Unfit("the Softmax does not feed one product with v")
+        walk.covered.append(product)
+        return matrices_behind(graph, product.operands[1], keys=False), product.results[0]
     again = reader(graph, weights, "Reshape")
     if again is not None and _keeps_matrices(walk, again):
         walk.covered.append(again)

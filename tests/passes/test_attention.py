@@ -293,7 +293,7 @@ def scaled_after(net: Net, scores: str) -> str:
 
 def replaced_after(net: Net, scores: str) -> str:
     kept = net.input("n", "batch", 1, 1, "keys", dtype=DType.BOOL)
-    return net("Where", kept, additive(net, scores), LOWEST)
+    return net("Where", kept, additive(net, scores), -1e4)
 
 
 def tall(net: Net, scores: str) -> str:

@@ -155,3 +155,30 @@ def test_other_picks_stay() -> None:
     graph = loaded(net, net("GatherElements", x, net.ids("ids", 2, 3, 4), axis=1))
     trace = schedule_only(graph, LiftTake())
     assert reasons(trace, "take") == {"it does not pick along the last axis"}
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+@pytest.mark.parametrize("mask", [("n", "seq", "keys"), (1, "seq", "keys"), ("seq", "keys")])
+def test_matrices_without_heads_are_items_with_one(
+    mask: tuple[str | int, ...], opset: int
+) -> None:
+    net = Net(opset)
+    q, k = net.input("q", "n", "seq", D), net.input("k", "n", "keys", D)
+    v = net.input("v", "n", "keys", H)
+    scores = net("MatMul", net("Mul", q, 0.5), net("Transpose", k, perm=[0, 2, 1]))
+    scores = net("Add", scores, net.input("m", *mask))
+    graph = net.graph(net("MatMul", net("Softmax", scores, axis=2), v))
+    optimized(graph)
+    assert set(ops(graph)) <= {"FusedAttention", "Unsqueeze"}
+    sizes = {"n": 3, "seq": 5, "keys": 7}
+    shape = [sizes[d] if isinstance(d, str) else d for d in mask]
+    given = {"q": normal(3, 5, D), "k": normal(3, 7, D), "v": normal(3, 7, H), "m": normal(*shape)}
+    assert_same(net, graph, given)
+
+
+def test_matrices_whose_keys_lie_by_columns_stay() -> None:
+    net = Net()
+    q, k = net.input("q", "n", "seq", D), net.input("k", "n", D, "keys")
+    shares = net("Softmax", net("MatMul", q, k), axis=-1)
+    graph = net.graph(net("MatMul", shares, net.input("v", "n", "keys", H)))
+    assert reasons(optimized(graph), "attention") == {"an operand is not split into heads"}
