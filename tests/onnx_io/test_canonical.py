@@ -177,6 +177,23 @@ def test_sizes_of_activations_are_read_from_the_input(
     assert shape.operands == (read_from,)
 
 
+def test_sizes_read_from_the_input_are_not_taken_for_those_of_others(tmp_path: Path) -> None:
+    nodes = [
+        node("Concat", "x x", "e", axis=1),
+        node("Shape", "e", "s"),
+        node("Gather", "s i", "g"),
+        node("Range", "i g one", "r"),
+        node("Cast", "r", "f", to=F32),
+        node("ReduceMax", "f", "m", keepdims=0),
+        node("Neg", "e", "n"),
+        node("Shape", "n", "whole"),
+        node("Expand", "m whole", "o"),
+        node("Add", "o e", "a"),
+    ]
+    scalars = {"i": 0, "one": 1}
+    same(build(nodes, *(tensor(n, v, np.int64) for n, v in scalars.items())), tmp_path)
+
+
 def test_identity_at_an_output_renames_its_producer(tmp_path: Path) -> None:
     nodes = [node("Exp", "x", "e"), node("Identity", "e", "y"), node("Neg", "e", "z")]
     proto = model(nodes, [X], [Y, value("z", None)])

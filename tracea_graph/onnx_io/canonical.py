@@ -180,9 +180,9 @@ STEPS: tuple[Step, ...] = (
     drop_dead,
     fold_constants,  # before identities: a folded size may show that a Reshape does nothing
     share_duplicates,
-    root_sizes,
     share_sizes,
     settle_reshapes,
     remove_identities,
+    root_sizes,  # last: what a Shape lists is another value then
     drop_dead,
 )
