@@ -3,8 +3,9 @@
     q, k, v -> heads -> MatMul -> scale -> cap -> masks -> Softmax -> MatMul -> merge
                                                                     -> FusedAttention
 
-Where no heads are told apart, every matrix is an item with one head.  Where q, k and v come from is ``attention_operands``' business, the masks are
-``attention_masks``', how the heads are merged ``attention_tail``'s.
+Where no heads are told apart, every matrix is an item with one head.  Where q, k and v come from
+is ``attention_operands``' business, the masks are ``attention_masks``', how the heads are merged
+``attention_tail``'s.
 """
 
 from __future__ import annotations

@@ -64,6 +64,17 @@ CASES: dict[str, tuple[list[NodeProto], list[Any], str]] = {
         [node("Shape", "x", "q"), node("Gather", "q i", "n"), node("Range", "o n i", "y")],
         [tensor("i", 1, np.int64), tensor("o", 0, np.int64)], "i64[s]",
     ),
+    "range over a size that might be thought negative": (
+        [node("Slice", "x i2 far i2", "c"), node("Shape", "c", "q"), node("Gather", "q i", "n"),
+         node("Range", "o n i", "y")],
+        [tensor("i", 1, np.int64), tensor("o", 0, np.int64), ints("i2", 1), ints("far", 1 << 62)],
+        "i64[(s-1)]",
+    ),
+    "cut to such a size": (
+        [node("Slice", "x one far one", "c"), node("Shape", "c", "q"),
+         node("Slice", "q one two", "n"), node("Slice", "c z n one", "y")],
+        [ints("one", 1), ints("two", 2), ints("z", 0), ints("far", 1 << 62)], "f32[b,(s-1),12]",
+    ),
     "expand by where": (
         [node("Shape", "x", "q"), node("Equal", "k m", "e"), node("Where", "e q k", "t"),
          node("Expand", "one t", "y")],

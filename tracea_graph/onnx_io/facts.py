@@ -1,4 +1,5 @@
-"""What is known of a model's values: types, symbolic shapes, contents of small integers."""
+"""What is known of a model's values: types, symbolic shapes, contents of small integers, and
+the sizes any value is known to have."""
 
 from __future__ import annotations
 
@@ -42,12 +43,14 @@ def elements(value: Value) -> list[Any]:
 
 @dataclass
 class Facts:
-    """Specs of all tensors, types of sequences and optionals, contents of small integers."""
+    """Specs of all tensors, types of sequences and optionals, contents of small integers, and
+    all extents a value is known to have."""
 
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     types: dict[str, TypeProto] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     constants: dict[str, Weight] = field(default_factory=dict)
+    sizes: set[Extent] = field(default_factory=set)
     _exprs: dict[str, Extent] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _count: int = 0
@@ -90,7 +93,7 @@ class Facts:
         """Facts for the body of a node: those so far, and more that end with it."""
         return Facts(
             dict(self.specs), dict(self.types), dict(self.values), self.constants,
-            dict(self._exprs), self._taken,
+            set(self.sizes), dict(self._exprs), self._taken,
         )  # fmt: skip
 
     def declare(self, infos: Sequence[ValueInfoProto]) -> None:
@@ -134,7 +137,12 @@ class Facts:
                 dims = [None] * len(partial)
             dims = [d if p is None else p for d, p in zip(dims, partial, strict=True)]
         shape = None if dims is None else tuple(self.fresh() if d is None else d for d in dims)
+        self.sizes |= set(shape or ())
         self.specs[name] = TensorSpec(DType.from_onnx(tensor.elem_type), shape)
+
+    def not_negative(self, extent: Extent) -> bool:
+        """True for what provably is at least 0, as the size of any value is."""
+        return symbolic.at_least(extent, 0) or extent in self.sizes
 
     def type_of(self, name: str) -> TypeProto:
         """The type of a value as ONNX writes it; expressions become parameter names."""

@@ -124,11 +124,11 @@ def _slice(node: NodeProto, facts: Facts) -> Partial:
         return [None] * len(data)
     out: list[Extent | None] = list(data)
     for start, end, axis, step in parts:
-        out[axis] = _slice_extent(data[axis], start, end, step)
+        out[axis] = _slice_extent(facts, data[axis], start, end, step)
     return out
 
 
-def _slice_extent(size: Extent, start: Any, end: Any, step: int) -> Extent | None:
+def _slice_extent(facts: Facts, size: Extent, start: Any, end: Any, step: int) -> Extent | None:
     if start is None or end is None or step == 0:
         return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -137,7 +137,7 @@ def _slice_extent(size: Extent, start: Any, end: Any, step: int) -> Extent | Non
         whole = start == -1 and isinstance(end, int) and end < -_FAR
         return sym.ceil_div(size, -step) if whole else None
     if step > 1:
-        length = _slice_extent(size, start, end, 1)
+        length = _slice_extent(facts, size, start, end, 1)
         return None if length is None else sym.ceil_div(length, step)
     first = sym.add(size, start) if isinstance(start, int) and start < 0 else start
     if isinstance(end, int) and end >= _FAR:
@@ -146,7 +146,7 @@ def _slice_extent(size: Extent, start: Any, end: Any, step: int) -> Extent | Non
         last = end = sym.add(size, end)
     else:
         last = sym.minimum(end, size)
-    if not (sym.at_least(first, 0) and sym.at_least(end, 0)):
+    if not (facts.not_negative(first) and facts.not_negative(end)):
         return None
     length = sym.sub(last, first)
     if sym.at_least(length, 0) or first == 0 or sym.at_least(sym.sub(end, first), 0):
@@ -161,6 +161,8 @@ def _range(node: NodeProto, facts: Facts) -> Partial:
         return [None]
     start, stop, step = numbers
     way = sym.sub(stop, start) if step > 0 else sym.sub(start, stop)
+    if abs(step) == 1 and facts.not_negative(way):
+        return [way]
     return [sym.maximum(sym.ceil_div(way, abs(step)), 0)]
 
 
