@@ -16,7 +16,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.spaces_onnx import COSTS
 from tracea_graph.pipeline.stages import Stages
 from tracea_graph.policy.efforts import SHAPE_ONLY
-from tracea_graph.rewrite import Decision
+from tracea_graph.rewrite import Decision, constant_values
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.views.explain import Explanation, Story
 from tracea_graph.views.report import fed_too, located, rule_rows
@@ -97,6 +97,8 @@ def _why_left(graph: TileGraph, region: Region) -> str:
     result, types = region.results[0], {v: graph.spec(v).dtype for v in region.results}
     if region.op in SHAPE_ONLY:
         return f"it computes nothing: {result!r} is a shape, a constant or another view"
+    if constant_values(graph).issuperset(region.writes):
+        return f"{result!r} is computed once, when a session opens"
     types |= {v: graph.spec(v).dtype for v in region.reads[:1]}
     for value, dtype in types.items():
         if dtype is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.rewrite.pattern import Match, Miss, OpBuilder, Rule, constant_number, match
 from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Price, Proposal, RulePass
-from tracea_graph.rewrite.scheduler import schedule
+from tracea_graph.rewrite.scheduler import constant_values, schedule
 from tracea_graph.rewrite.trace import Decision, Trace
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "RulePass",
     "Trace",
     "constant_number",
+    "constant_values",
     "match",
     "schedule",
 ]

@@ -20,7 +20,7 @@ from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Preview, Pr
 from tracea_graph.rewrite.trace import Trace
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["schedule"]
+__all__ = ["constant_values", "schedule"]
 
 NO_LIMITS = Limits()
 
@@ -47,7 +47,7 @@ def _wanted(name: str, limits: Limits) -> bool:
     return name not in limits.skip and (not limits.only or name in limits.only)
 
 
-def _constant(graph: TileGraph) -> frozenset[str]:
+def constant_values(graph: TileGraph) -> frozenset[str]:
     """Values no input decides: ONNX Runtime computes them when a session opens, kernels would
     with every run."""
     known = set(graph.weights)
@@ -88,7 +88,7 @@ class _Run:
         self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
         self.times: dict[Region, float] = {}
         self.error = 0.0  # predicted, of all that was applied
-        self.constant = _constant(graph)
+        self.constant = constant_values(graph)
 
     def open(self, index: int) -> None:
         """Ask a phase's passes everywhere, and dispose of what comes until nothing does."""
