@@ -141,14 +141,16 @@ typedef void (*tracea_attention_ranges_fn)(const tracea_attention_tile*, tracea_
 typedef int64_t (*tracea_attention_scratch_fn)(int64_t keys, int64_t head, int64_t head_v);
 
 // One step of a recurrent cell for `rows` rows of a batch and `hidden` units, `blocks` panels of 16
-// a gate (ops/recurrent.py has the formulas): p is the input's part of the sums, r the state's
-// matrix in panels.  The states h and c before may be null, for zeros; c may be c_next, h never y.
+// for each gate alone and then those that hold what is left of all (ops/recurrent.py has the
+// formulas; of gru_before `blocks` is that of the first two gates): p is the input's part of the
+// sums, r the state's matrix in panels.  The states h and c before may be null, for zeros; c may be
+// c_next, h never y.
 typedef struct {
   int64_t rows, hidden, blocks;
-  const float* p;      // [rows][gates * blocks * 16]
+  const float* p;      // [rows][panels * 16]
   int64_t p_row;
-  const float* r;      // [gates * blocks][hidden][16]
-  const float* rest;   // of the gru: blocks * 16 values
+  const float* r;      // [panels][hidden][16]
+  const float* rest;   // of the gru: hidden values, up to a multiple of 16
   const float* h;
   int64_t h_row;
   const float* c;
@@ -157,7 +159,7 @@ typedef struct {
   int64_t c_next_row;
   float* y;
   int64_t y_row;
-  float* spare;        // of gru_before: [rows][2 * blocks * 16]
+  float* spare;        // of gru_before: [rows][2][hidden, up to a multiple of 16]
   int64_t spare_row;
 } tracea_recurrent_tile;
 typedef void (*tracea_recurrent_fn)(const tracea_recurrent_tile*);

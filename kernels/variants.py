@@ -244,7 +244,8 @@ def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> Variant
     }  # fmt: skip
     functions = frozenset({"sigmoid", "tanh"})
     tile = f"{lstm}x{vectors * isa_of(isa).width}"
-    params = {"vectors": vectors, "cells": cells}
+    ends = {name: name.title().replace("_", "") for name in cells}
+    params = {"vectors": vectors, "cells": cells, "ends": ends}
     return Variant("recurrent", isa, "recurrent.cpp.in", tile, params, functions)
 
 

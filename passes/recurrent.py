@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.gemm import PANEL
-from tracea_graph.ops.recurrent import GATES, RecurrentParams, pack_gates, pad_gates
+from tracea_graph.ops.recurrent import GATES, Gates, RecurrentParams, pack_gates, pad_gates
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -99,39 +99,39 @@ def _bytes(value: object) -> bytes:
 def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams) -> list[Weight]:
     """W and R in panels, the bias, and the gru's rest; named after what they are made of."""
     gates, directions, padded = params.gates, params.directions, params.padded
+    layout, units = params.layout, [Gates(1, params.hidden)]
     w, r = (graph.weights[v] for v in operands[1:3])
     bias = graph.weights[operands[3]] if operands[3] else None
 
-    def halves() -> tuple[Floats, Floats]:
+    def halves() -> list[Floats]:
         none = np.zeros((directions, 2 * gates * params.hidden), np.float32)
         both = none if bias is None else np.asarray(bias.load(), np.float32)
-        ahead, back = np.split(both, 2, axis=1)
-        return pad_gates(ahead, gates), pad_gates(back, gates)
+        return np.split(both.copy(), 2, axis=1)
 
     def summed() -> Array:
         ahead, back = halves()
         if params.late:  # the last gate's part is reset with the product
-            back[:, 2 * padded :] = 0
-        return ahead + back
+            back[:, 2 * params.hidden :] = 0
+        return pad_gates(ahead + back, layout)
 
     def late() -> Array:
-        return halves()[1][:, 2 * padded :]
+        return pad_gates(halves()[1][:, 2 * params.hidden :], units)
 
     def panels(weight: Weight) -> Weight:
-        shape = (directions, gates * padded // PANEL, weight.shape[2], PANEL)
+        shape = (directions, params.columns // PANEL, weight.shape[2], PANEL)
         name = f"{weight.name}_gates"
         return Weight(
             name,
             DType.F32,
             shape,
-            lambda: pack_gates(np.asarray(weight.load(), np.float32), gates),
+            lambda: pack_gates(np.asarray(weight.load(), np.float32), layout),
         )
 
     of = operands[3] or operands[2]
     made = [
         panels(w),
         panels(r),
-        Weight(f"{of}_sum", DType.F32, (directions, gates * padded), summed),
+        Weight(f"{of}_sum", DType.F32, (directions, params.columns), summed),
     ]
     if params.late:
         made.append(Weight(f"{of}_rest", DType.F32, (directions, padded), late))

@@ -619,28 +619,53 @@ def softmax(call: Call, views: list[Any]) -> None:
     views[-1][...] = d - np.log(total) if log else np.exp(d) / total
 
 
+def gates_of(lanes: Any, gates: int, hidden: int) -> tuple[list[Any], Any]:
+    """Each gate's lanes, and what lies behind all of theirs: whole panels of a gate, then what is
+    left of its units among those of the others, unless it fills a panel for each."""
+    left = hidden % 16
+    if -(-gates * left // 16) == gates:
+        left = 0
+    own = -(-(hidden - left) // 16) * 16
+    shared, end = gates * own, gates * own + -(-gates * left // 16) * 16
+    found = []
+    for g in range(gates):
+        behind = lanes[..., shared + g * left : shared + (g + 1) * left]
+        found.append(np.concatenate((lanes[..., g * own : (g + 1) * own], behind), axis=-1))
+    return [gate[..., :hidden] for gate in found], lanes[..., end:]
+
+
 def recurrent(call: Call, views: list[Any]) -> None:
-    """Step by step, each gate a slice of whole panels."""
+    """Step by step, each gate some lanes of the panels."""
     p, panels, rest, h0, c0, last, cell, y = views
     gru, reverse = call.ints  # 2: reset before the product
     directions, steps, batch, columns = p.shape
-    hidden, gates = y.shape[3], 3 if gru else 4
-    width = columns // gates
+    hidden = y.shape[3]
     assert panels.shape == (directions, columns // 16, hidden, 16)
-    assert y.shape == (steps, directions, batch, hidden) and hidden <= width < hidden + 16
+    assert y.shape == (steps, directions, batch, hidden)
+
+    def apart(lanes: Any) -> list[Any]:
+        if gru != 2:
+            found, behind = gates_of(lanes, 3 if gru else 4, hidden)
+        else:
+            both, behind = gates_of(lanes, 2, hidden)
+            third, behind = gates_of(behind, 1, hidden)
+            found = [*both, *third]
+        assert behind.shape[-1] == 0
+        return found
+
     for d in range(directions):
         h = np.zeros((batch, hidden)) if h0 is None else h0[d]
         c = np.zeros((batch, hidden)) if c0 is None else c0[d]
         matrix = np.concatenate(list(panels[d]), axis=1)
         for i in range(steps):
             t = steps - 1 - i if reverse >> d & 1 else i
-            ahead = [a[:, :hidden] for a in np.split(p[d, t], gates, axis=1)]
-            back = [a[:, :hidden] for a in np.split(h @ matrix, gates, axis=1)]
+            ahead, back = apart(p[d, t]), apart(h @ matrix)
             first, second = (1 / (1 + np.exp(-ahead[g] - back[g])) for g in range(2))
             if gru:
-                last_gate = matrix[:, 2 * width : 2 * width + hidden]
                 reset = (
-                    second * (back[2] + rest[d, :hidden]) if gru == 1 else (second * h) @ last_gate
+                    second * (back[2] + rest[d, :hidden])
+                    if gru == 1
+                    else (second * h) @ apart(matrix)[2]
                 )
                 n = np.tanh(ahead[2] + reset)
                 h = n + first * (h - n)

@@ -16,6 +16,19 @@ struct RecurrentJob {
   float* spare;                           // for every row of every direction; or null
 };
 
+// Panels that each of some gates has for itself: of what is left of its units, where sharing saves
+// none (ops/recurrent.py, Gates).
+inline int64_t own_panels(int64_t gates, int64_t hidden) {
+  const int64_t left = hidden % TRACEA_PANEL;
+  return hidden / TRACEA_PANEL + (ceil_div(gates * left, TRACEA_PANEL) == gates);
+}
+
+// All panels of some gates.
+inline int64_t gate_panels(int64_t gates, int64_t hidden) {
+  const int64_t own = own_panels(gates, hidden);
+  return gates * own + ceil_div(gates * most(0, hidden - own * TRACEA_PANEL), TRACEA_PANEL);
+}
+
 // Row `row` of direction `d` of a state, or null.
 inline float* state_of(const Box* box, int64_t d, int64_t row) {
   return box ? box->f32() + d * box->strides[0] + row * box->strides[1] : nullptr;
@@ -82,18 +95,20 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   RecurrentJob job = {};
   job.p = &views[0], job.r = &views[1], job.rest = given(2), job.h0 = given(3);
   job.c0 = given(4), job.h = given(5), job.c = given(6), job.y = &views[7];
-  const bool gru = call.ints[0] != kLstm;
+  const bool gru = call.ints[0] != kLstm, before = call.ints[0] == kGruBefore;
   const int64_t *p = job.p->dims, *r = job.r->dims, gates = gru ? 3 : 4;
-  const int64_t directions = r[0], hidden = r[2], blocks = r[1] / gates;
+  const int64_t directions = r[0], hidden = r[2], together = before ? 2 : gates;
+  const int64_t padded = ceil_div(hidden, TRACEA_PANEL) * TRACEA_PANEL;
   job.steps = p[1], job.batch = p[2];
   const bool fits =
-      hidden > 0 && r[1] == gates * blocks && blocks == ceil_div(hidden, TRACEA_PANEL) &&
+      hidden > 0 && hidden < INT32_MAX &&
+      r[1] == gate_panels(together, hidden) + gate_panels(gates - together, hidden) &&
       r[3] == TRACEA_PANEL && job.r->strides[3] == 1 && job.r->strides[2] == TRACEA_PANEL &&
       job.r->strides[1] == hidden * TRACEA_PANEL &&
       job.p->is(directions, job.steps, job.batch, r[1] * TRACEA_PANEL) && job.p->strides[3] == 1 &&
       job.y->is(job.steps, directions, job.batch, hidden) &&
       (hidden == 1 || job.y->strides[3] == 1) &&
-      (!job.rest || (job.rest->is(directions, blocks * TRACEA_PANEL) && job.rest->strides[1] == 1));
+      (!job.rest || (job.rest->is(directions, padded) && job.rest->strides[1] == 1));
   const Box* states[] = {job.h0, job.c0, job.h, job.c};
   bool ok = fits;
   for (const Box* state : states) ok = ok && is_state(state, directions, job.batch, hidden);
@@ -102,7 +117,7 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   const tracea_isa_table& isa = *run.host.isa;
   job.step = !gru ? isa.lstm : call.ints[0] == kGru ? isa.gru : isa.gru_before;
   job.reverse = call.ints[1];
-  job.tile.hidden = hidden, job.tile.blocks = blocks;
+  job.tile.hidden = hidden, job.tile.blocks = own_panels(together, hidden);
   job.tile.p_row = job.p->strides[2], job.tile.y_row = job.y->strides[2];
   job.tile.c_next_row = job.c ? job.c->strides[1] : 0;
   const double work = static_cast<double>(job.steps) * static_cast<double>(hidden * hidden * gates) *
@@ -114,8 +129,8 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   job.per_task = ceil_div(job.batch, wanted);
   job.tasks = ceil_div(job.batch, job.per_task);
   Scratch scratch(run);
-  if (call.ints[0] == kGruBefore) {
-    job.tile.spare_row = 2 * blocks * TRACEA_PANEL;
+  if (before) {
+    job.tile.spare_row = 2 * padded;
     const int64_t bytes = directions * job.batch * job.tile.spare_row * 4;
     if (!(job.spare = reinterpret_cast<float*>(scratch.take(bytes)))) return false;
   }

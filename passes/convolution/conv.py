@@ -19,9 +19,10 @@ from tracea_graph.passes.convolution.filters import (
     layout_for,
     pack_weight,
     pad_bias,
+    taken,
     transformed,
 )  # fmt: skip
-from tracea_graph.passes.convolution.windows import read_window
+from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline
 from tracea_graph.passes.pointwise.elementary import read_chain
 from tracea_graph.passes.products.storage import making
@@ -73,9 +74,15 @@ class LiftConv:
         channels = weight.shape[1] * groups
         if shape[1] not in (channels,):
             return "the number of input channels is not known"
+        weights: dict[str, Weight] = {}
+        made = making(graph, w)
+        live, taps = live_taps(window, shape[2:])
+        if live != window and not made:
+            window, weight = live, taken(weight, taps)
+            weights[weight.name] = weight
         layout = layout_for(graph, w, weight.shape, groups, window, shape[2:], self.plain)
         params = ConvParams(channels, weight.shape[0], window, groups, layout, bool(bias))
-        weights: dict[str, Weight] = {}
+        w = weight.name
         if params.padded_bias and bias:
             if (stored := graph.weight(bias)) is None:
                 params = dataclasses.replace(params, layout="plain")
@@ -83,8 +90,9 @@ class LiftConv:
                 padded = pad_bias(stored)
                 bias, weights[padded.name] = padded.name, padded
         if params.layout != "plain":
-            packed = pack_weight(weight, params.layout, making(graph, w), graph.opset)
-            w, weights[packed.name] = packed.name, packed
+            packed = pack_weight(weight, params.layout, made, graph.opset)
+            weights = {n: v for n, v in weights.items() if n != w} | {packed.name: packed}
+            w = packed.name
         operands = (x, w, *([bias] if bias else []))
         new = fused(self.name, params, operands, region.results, [region])
         return Proposal(self.name, (region,), (new,), weights=weights, step=True)

@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 __all__ = [
     "Affine", "after_filters", "before_filters", "bias_size", "layout_for",
-    "pack_weight", "pad_bias", "transformed",
+    "pack_weight", "pad_bias", "taken", "transformed",
 ]  # fmt: skip
 
 _STEM = 8
@@ -55,6 +55,19 @@ def layout_for(
     if i == 1 and o == groups:
         return "depthwise"
     return "blocked" if i % BLOCK == 0 and o // groups % BLOCK == 0 else "plain"
+
+
+def taken(weight: Weight, taps: Sequence[slice]) -> Weight:
+    """Some taps of each filter."""
+    kernel = tuple(len(range(*t.indices(k))) for t, k in zip(taps, weight.shape[2:], strict=True))
+    where = "_".join(f"{t.start}_{t.stop}" for t in taps)
+    index: tuple[Any, ...] = (..., *taps)
+    return Weight(
+        f"{weight.name}_taps_{where}",
+        weight.dtype,
+        (*weight.shape[:2], *kernel),
+        lambda: np.ascontiguousarray(weight.load()[index]),
+    )
 
 
 def pack_weight(weight: Weight, layout: str, made: Sequence[Node], opset: int) -> Weight:

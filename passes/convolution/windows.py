@@ -9,7 +9,7 @@ from tracea_graph.ops.windows import Window
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region
 
-__all__ = ["read_window"]
+__all__ = ["live_taps", "read_window"]
 
 
 def read_window(region: Region, kernel: Sequence[int], spatial: Sequence[Extent]) -> Window | str:
@@ -46,6 +46,33 @@ def _same(window: Window, spatial: Sequence[Extent], auto: str) -> Window | str:
         before.append(small if auto == "SAME_UPPER" else total - small)
         after.append(total - before[-1])
     return Window(window.kernel, window.strides, window.dilations, (*before, *after))
+
+
+def live_taps(window: Window, spatial: Sequence[Extent]) -> tuple[Window, tuple[slice, ...]]:
+    """The window without outer taps that read nothing but padding, and those that are left.
+
+    A 3x3 kernel over images of one pixel, or one whose dilation is as large as the image, has one.
+    """
+    taps, kernel, before, after = [], [], [], []
+    axes = zip(spatial, window.kernel, window.strides, window.dilations, window.pairs, strict=True)
+    for size, count, stride, dilation, pads in axes:
+        first, last = 0, count - 1
+        if isinstance(size, int):
+            places = range((size + sum(pads) - dilation * last - 1) // stride + 1)
+            alive = [
+                tap for tap in range(count)
+                if any(0 <= o * stride + tap * dilation - pads[0] < size for o in places)
+            ]  # fmt: skip
+            if alive:  # padding stays at zero or above
+                first = min(alive[0], pads[0] // dilation)
+                last = max(alive[-1], last - pads[1] // dilation)
+        taps.append(slice(first, last + 1))
+        kernel.append(last + 1 - first)
+        before.append(pads[0] - first * dilation)
+        after.append(pads[1] - (count - 1 - last) * dilation)
+    dilations = [1 if k == 1 else d for k, d in zip(kernel, window.dilations, strict=True)]
+    left = Window(tuple(kernel), window.strides, tuple(dilations), (*before, *after))
+    return left, tuple(taps)
 
 
 def _ints(region: Region, name: str, default: tuple[int, ...]) -> tuple[int, ...]:

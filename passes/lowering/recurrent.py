@@ -20,7 +20,7 @@ def lower_recurrent(
 ) -> None:
     x, weight, back, bias, rest, initial = p.split(operands)
     steps, batch, _ = x.shape
-    rows, columns = product((steps, batch)), p.gates * p.padded
+    rows, columns = product((steps, batch)), p.columns
     ahead = w.temp(TensorSpec(DType.F32, (p.directions, steps, batch, columns)))
     for d in range(p.directions):
         w.call(

@@ -29,6 +29,18 @@ def outcome(folder, original, candidate, feeds=FEEDS, *, weights=None, other=Non
     return verify(a, b, None, feeds, **options)
 
 
+def test_what_is_just_too_much_is_told_from_what_is_allowed(tmp_path):
+    found = outcome(
+        tmp_path,
+        "g (float[N,8] x) => (float[N,8] y) { y = Abs(x) }",
+        "g (float[N,8] x) => (float[N,8] y) { a = Abs(x)  y = Mul(a, w) }",
+        other={"w": np.float32(1 - 1.0004e-2)},
+        tolerance=1e-2,
+    )
+    assert found.status == "failed"
+    assert "off by 1.000" in found.sentence and "1.0e-02 is allowed" in found.sentence
+
+
 def test_an_equal_model_passes_with_figures(tmp_path):
     found = outcome(tmp_path, MATMUL, MATMUL, weights={"w": W})
     (entry,) = found.outputs

@@ -410,7 +410,7 @@ CASES = {
     ),
     "lstm": Case(
         RecurrentParams("lstm", 6, 5, initial=True, results=("y", "h", "c")),
-        ((7, 2, 6), (1, 4, 6, 16), (1, 4, 5, 16), (1, 64), (1, 2, 5), (1, 2, 5)),
+        ((7, 2, 6), (1, 2, 6, 16), (1, 2, 5, 16), (1, 32), (1, 2, 5), (1, 2, 5)),
     ),
     "lstm, reverse": Case(
         RecurrentParams("lstm", 6, 16, (True,), results=("y", "c")),
@@ -418,11 +418,22 @@ CASES = {
     ),
     "gru, both directions": Case(
         RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h")),
-        ((7, 2, 6), (2, 6, 6, 16), (2, 6, 20, 16), (2, 96), (2, 32), (2, 2, 20)),
+        ((7, 2, 6), (2, 4, 6, 16), (2, 4, 20, 16), (2, 64), (2, 32), (2, 2, 20)),
     ),
     "gru, reset before": Case(
         RecurrentParams("gru", 6, 20, (False, True), True, ("y", "h"), True),
-        ((7, 2, 6), (2, 6, 6, 16), (2, 6, 20, 16), (2, 96), (2, 2, 20)),
+        ((7, 2, 6), (2, 5, 6, 16), (2, 5, 20, 16), (2, 80), (2, 2, 20)),
+    ),
+    "lstm, units of all gates in shared panels": Case(
+        RecurrentParams("lstm", 6, 20, (False, True)),
+        ((7, 2, 6), (2, 5, 6, 16), (2, 5, 20, 16), (2, 80)),
+    ),
+    "lstm, no unit in shared panels": Case(
+        RecurrentParams("lstm", 6, 30), ((7, 2, 6), (1, 8, 6, 16), (1, 8, 30, 16), (1, 128))
+    ),
+    "gru, reset before, last gates apart": Case(
+        RecurrentParams("gru", 6, 11, before=True),
+        ((7, 2, 6), (1, 3, 6, 16), (1, 3, 11, 16), (1, 48)),
     ),
     "gru, last state only": Case(
         RecurrentParams("gru", 6, 16, results=("h",)),

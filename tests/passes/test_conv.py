@@ -39,6 +39,49 @@ def batch_norm(net: Net, x: str, channels: int, **attrs: Any) -> str:
 
 
 @pytest.mark.parametrize(
+    ("size", "attrs", "kernel", "pads"),
+    [
+        ((1, 1), {}, (1, 1), (0, 0, 0, 0)),
+        ((1, 1), {"strides": [2, 2]}, (1, 1), (0, 0, 0, 0)),
+        ((1, 5), {}, (1, 3), (0, 1, 0, 1)),
+        ((9, 7), {"dilations": [9, 3], "pads": [9, 3, 9, 3]}, (1, 3), (0, 3, 0, 3)),
+        ((9, 7), {"dilations": [12, 8], "pads": [12, 8, 12, 8]}, (1, 1), (0, 0, 0, 0)),
+        ((2, 2), {"strides": [2, 2]}, (2, 2), (0, 0, 1, 1)),
+        ((2, 2), {}, (3, 3), (1, 1, 1, 1)),
+        ((3, 3), {"dilations": [4, 4], "pads": [5, 1, 8, 9]}, (2, 1), (5, 1, 4, 1)),
+        ((4, 1), {"pads": [0, 3, 0, 0]}, (3, 1), (0, 1, 0, 0)),
+        ((5, 6), {"pads": [0, 0, 0, 0], "strides": [3, 3]}, (3, 3), (0, 0, 0, 0)),
+    ],
+)
+@pytest.mark.parametrize("layout", ["blocked", "stem", "depthwise", "plain"])
+def test_taps_that_only_read_padding_go(
+    size: tuple[int, int], attrs: dict[str, Any], kernel: Any, pads: Any, layout: str
+) -> None:
+    channels = 3 if layout == "stem" else 16
+    net = Net()
+    x = net.input("x", "n", channels, *size)
+    group = {"depthwise": 16, "plain": 4}.get(layout, 1)
+    operands = (x, net.weight(16, channels // group, 3, 3), net.weight(16))
+    graph = net.graph(net("Conv", *operands, **({"pads": [1] * 4, "group": group} | attrs)))
+    schedule_only(graph, *LIFT)
+    window = only(graph, "FusedConv").params.window
+    assert (window.kernel, window.pads) == (kernel, pads)
+    assert_same(net, graph, {"x": normal(2, channels, *size)})
+
+
+def test_taps_are_taken_of_each_convolution_that_has_the_filters() -> None:
+    net = Net()
+    x, y = net.input("x", "n", 16, 1, 1), net.input("y", "n", 16, 6, 6)
+    w = net.weight(16, 16, 3, 3)
+    outs = [net("Conv", value, w, pads=[1] * 4) for value in (x, y)]
+    graph = net.graph(*outs)
+    schedule_only(graph, *LIFT)
+    kernels = {r.params.window.kernel for r in graph.regions() if r.op == "FusedConv"}
+    assert kernels == {(1, 1), (3, 3)}
+    assert_same(net, graph, {"x": normal(2, 16, 1, 1), "y": normal(2, 16, 6, 6)})
+
+
+@pytest.mark.parametrize(
     ("layout", "channels", "filters", "attrs"),
     [
         ("blocked", 16, 20, {}),

@@ -26,7 +26,7 @@ def _random(*shape: int, seed: int) -> npt.NDArray[np.float32]:
 
 def recurrent(p: RecurrentParams, steps: int, batch: int) -> Case:
     """A lowered cell whose steps and batch are symbols."""
-    panels, padded = p.gates * p.padded // 16, p.gates * p.padded
+    panels, padded = p.columns // 16, p.columns
     shapes: list[tuple[Any, ...]] = [
         ("t", "b", p.inputs), (p.directions, panels, p.inputs, 16),
         (p.directions, panels, p.hidden, 16), (p.directions, padded),
@@ -58,7 +58,12 @@ def recurrent_cases() -> tuple[Case, ...]:
         recurrent(RecurrentParams("lstm", 16, 16, initial=True, results=LSTM), 0, 2),
         recurrent(RecurrentParams("lstm", 16, 64, BOTH), 60, 40),
         recurrent(RecurrentParams("lstm", 9, 20, initial=True), 4, 8),
+        recurrent(RecurrentParams("lstm", 12, 100, results=LSTM), 7, 1),
+        recurrent(RecurrentParams("lstm", 12, 28, BOTH, True, LSTM), 5, 9),
+        recurrent(RecurrentParams("lstm", 12, 47), 5, 2),
         recurrent(RecurrentParams("gru", 7, 5, results=GRU), 3, 1),
+        recurrent(RecurrentParams("gru", 12, 100, results=GRU), 7, 1),
+        recurrent(RecurrentParams("gru", 12, 42, BOTH, True, GRU), 5, 9),
         recurrent(RecurrentParams("gru", 40, 33, BOTH, True, GRU), 9, 8),
         recurrent(RecurrentParams("gru", 16, 128, (True,), True, ("h",)), 20, 1),
         recurrent(RecurrentParams("gru", 9, 50, BOTH, True), 6, 3),
@@ -66,6 +71,8 @@ def recurrent_cases() -> tuple[Case, ...]:
         recurrent(RecurrentParams("gru", 16, 16, results=GRU), 0, 2),
         recurrent(RecurrentParams("gru", 16, 16, results=GRU), 4, 0),
         recurrent(RecurrentParams("gru", 7, 5, results=GRU, before=True), 3, 1),
+        recurrent(RecurrentParams("gru", 12, 100, results=GRU, before=True), 7, 1),
+        recurrent(RecurrentParams("gru", 12, 24, BOTH, True, GRU, before=True), 5, 9),
         recurrent(RecurrentParams("gru", 40, 33, BOTH, True, GRU, before=True), 9, 11),
         recurrent(RecurrentParams("gru", 16, 130, (True,), True, ("h",), before=True), 20, 2),
         recurrent(RecurrentParams("gru", 16, 64, BOTH, before=True), 60, 40),

@@ -280,6 +280,14 @@ def _verdict(
         return Verification("passed", sentence, outputs, known.rejected, tolerance)
     worst = max(failed, key=lambda o: o.relative)
     allowed = _allowed(limits[worst.output], worst.floor)
-    what = worst.note or f"it is off by {worst.relative:.1e} of max|y|, {allowed:.1e} is allowed"
+    off = _told_from(allowed, worst.relative)
+    what = worst.note or f"it is off by {off} of max|y|, {allowed:.1e} is allowed"
     sentence = f"output {worst.output!r} with {worst.feed}: {what}"
     return Verification("failed", sentence, outputs, known.rejected, tolerance)
+
+
+def _told_from(limit: float, value: float) -> str:
+    """A value in as many digits as it takes to see that it is not the limit."""
+    texts = (f"{value:.{digits}e}" for digits in range(1, 6))
+    known = (f"{limit:.{digits}e}" for digits in range(1, 6))
+    return next((t for t, k in zip(texts, known, strict=True) if t != k), f"{value!r}")

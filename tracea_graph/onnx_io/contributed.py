@@ -1,7 +1,9 @@
-"""Sizes of what ONNX Runtime's own operators (domain com.microsoft) give.
+"""Sizes of what ONNX Runtime's own operators (domain com.microsoft) and ONNX's classic ones of
+machine learning (domain ai.onnx.ml) give.
 
-onnx knows none of them, and a model that ONNX Runtime saved after its optimizations declares no
-inner sizes.  Source: ONNX Runtime's documentation of its contributed operators.
+onnx knows none of them, and a model that ONNX Runtime saved after its optimizations, or that was
+made from a pipeline of scikit-learn, declares no inner sizes.  Sources: the documentation of
+ONNX Runtime's contributed operators and of ai.onnx.ml.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from types import MappingProxyType
 
 from onnx import NodeProto
 
-from tracea_graph.ir import Extent
+from tracea_graph.ir import DType, Extent
 from tracea_graph.onnx_io.facts import Facts, Partial, Shape, attribute
 from tracea_graph.onnx_io.shape_rules import Rule, broadcast_of, product_of
 from tracea_graph.onnx_io.windows import WINDOWS
 
-__all__ = ["CONTRIBUTED", "Contributed"]
+__all__ = ["BEYOND", "Contributed"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,23 @@ def _embedding(node: NodeProto, facts: Facts) -> Partial:
     return [*ids, table[1]] if ids is not None and table is not None else None
 
 
-CONTRIBUTED: Mapping[str, Contributed] = MappingProxyType(
+def _scaled(node: NodeProto, facts: Facts) -> Partial:
+    """Always float32: only of float32 the result has the operand's type."""
+    x = node.input[0]
+    return facts.shape(x) if facts.dtype(x) is DType.F32 else None
+
+
+def _targets(name: str) -> Rule:
+    """A row of numbers for each row, as many as an attribute says."""
+
+    def sizes(node: NodeProto, facts: Facts) -> Partial:
+        x = _scaled(node, facts)
+        return [x[0], attribute(node, name, 1)] if x is not None and len(x) == 2 else None
+
+    return sizes
+
+
+_CONTRIBUTED: Mapping[str, Contributed] = MappingProxyType(
     {
         "Attention": Contributed(_attention),
         "BiasAdd": Contributed(_same),
@@ -109,3 +127,17 @@ CONTRIBUTED: Mapping[str, Contributed] = MappingProxyType(
         "QLinearSigmoid": Contributed(_same),
     }
 )
+_CLASSIC: Mapping[str, Contributed] = MappingProxyType(
+    {
+        "Binarizer": Contributed(_same),
+        "Imputer": Contributed(_same),
+        "LinearRegressor": Contributed(_targets("targets")),
+        "Normalizer": Contributed(_scaled),
+        "Scaler": Contributed(_scaled),
+        "TreeEnsembleRegressor": Contributed(_targets("n_targets")),
+    }
+)
+BEYOND: Mapping[str, Mapping[str, Contributed]] = MappingProxyType(
+    {"com.microsoft": _CONTRIBUTED, "ai.onnx.ml": _CLASSIC}
+)
+"""By domain and operator."""

@@ -10,8 +10,10 @@ With p = x · W + bias over all steps at once, and for each step in the directio
 
 which is what ONNX's LSTM, and its GRU with and without ``linear_before_reset``, do by default.
 
-W and R are stored as panels ``[directions, gates · ⌈H/16⌉, K, 16]``: each gate begins a panel, so
-that one pass over k gives all gates of 16 units.  Lanes past H are zeros.
+W and R are stored as panels ``[directions, panels, K, 16]``.  Each gate has panels of its own, so
+that one pass over k gives all gates of 16 units.  What is left of the units behind those, gate
+after gate, shares the panels that follow where that saves one: an LSTM of 100 units has four times
+6 panels and then one with 4 units of each gate.  Lanes past the units are zeros.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tracea_graph.ir import Attr, DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.gemm import PANEL
 
-__all__ = ["GATES", "RecurrentParams", "pack_gates", "pad_gates"]
+__all__ = ["GATES", "Gates", "RecurrentParams", "pack_gates", "pad_gates", "take_gates"]
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -35,26 +37,74 @@ GATES = {"lstm": 4, "gru": 3}
 _RESULTS = ("y", "h", "c")
 
 
-def pad_gates(rows: Floats, gates: int) -> Floats:
-    """``[directions, gates · H, …]`` with each gate's rows padded to whole panels, by zeros."""
-    directions, length, *rest = rows.shape
-    units = length // gates
-    padded = np.zeros((directions, gates, -(-units // PANEL) * PANEL, *rest), rows.dtype)
-    padded[:, :, :units] = rows.reshape(directions, gates, units, *rest)
-    return padded.reshape(directions, -1, *rest)
+@dataclass(frozen=True)
+class Gates:
+    """How some gates of ``hidden`` units lie in panels."""
+
+    gates: int
+    hidden: int
+
+    @property
+    def own(self) -> int:
+        """Panels that each gate has for itself."""
+        whole, rest = divmod(self.hidden, PANEL)
+        return whole + (-(-self.gates * rest // PANEL) == self.gates)
+
+    @property
+    def shared(self) -> int:
+        """Units of each gate that lie in panels shared by all."""
+        return max(0, self.hidden - self.own * PANEL)
+
+    @property
+    def columns(self) -> int:
+        """Lanes of all panels."""
+        return (self.gates * self.own + -(-self.gates * self.shared // PANEL)) * PANEL
+
+    def pad(self, rows: Floats) -> Floats:
+        """``[directions, gates, H, …]`` as ``[directions, columns, …]``."""
+        directions, _, _, *more = rows.shape
+        padded = np.zeros((directions, self.columns, *more), rows.dtype)
+        split, wide = min(self.hidden, self.own * PANEL), self.gates * self.own * PANEL
+        own = padded[:, :wide].reshape(directions, self.gates, self.own * PANEL, *more)
+        own[:, :, :split] = rows[:, :, :split]
+        shared = rows[:, :, split:].reshape(directions, -1, *more)
+        padded[:, wide : wide + shared.shape[1]] = shared
+        return padded
 
 
-def pack_gates(matrix: Floats, gates: int) -> Floats:
-    """ONNX's ``[directions, gates · H, K]`` as panels ``[directions, gates · ⌈H/16⌉, K, 16]``."""
-    padded = pad_gates(matrix, gates)
+def pad_gates(rows: Floats, layout: Sequence[Gates]) -> Floats:
+    """``[directions, gates · H, …]`` as the lanes of the panels, with zeros between."""
+    directions, _, *more = rows.shape
+    apart = rows.reshape(directions, -1, layout[0].hidden, *more)
+    ends = np.cumsum([part.gates for part in layout])
+    parts = zip(layout, np.split(apart, ends[:-1], axis=1), strict=True)
+    return np.concatenate([part.pad(gates) for part, gates in parts], axis=1)
+
+
+def pack_gates(matrix: Floats, layout: Sequence[Gates]) -> Floats:
+    """ONNX's ``[directions, gates · H, K]`` as panels ``[directions, panels, K, 16]``."""
+    padded = pad_gates(matrix, layout)
     directions, rows, k = padded.shape
     panels = padded.reshape(directions, rows // PANEL, PANEL, k)
     return np.ascontiguousarray(panels.transpose(0, 1, 3, 2))
 
 
+def take_gates(lanes: Floats, layout: Sequence[Gates]) -> list[Floats]:
+    """Each gate's ``[…, H]`` from ``[…, columns]``."""
+    found, at = [], 0
+    for part in layout:
+        wide = at + part.gates * part.own * PANEL
+        for g in range(part.gates):
+            first, behind = at + g * part.own * PANEL, wide + g * part.shared
+            own = lanes[..., first : first + min(part.hidden, part.own * PANEL)]
+            found.append(np.concatenate((own, lanes[..., behind : behind + part.shared]), -1))
+        at += part.columns
+    return found
+
+
 @dataclass(frozen=True)
 class RecurrentParams:
-    """Operands: x ``[T, B, I]``, W, R, bias ``[directions, padded gates]``, the gru's rest
+    """Operands: x ``[T, B, I]``, W, R, bias ``[directions, columns]``, the gru's rest
     ``[directions, padded H]`` unless it resets ``before`` its product; with ``initial`` h and the
     lstm's c, ``[directions, B, H]``.
 
@@ -88,6 +138,18 @@ class RecurrentParams:
     @property
     def directions(self) -> int:
         return len(self.reverse)
+
+    @property
+    def layout(self) -> tuple[Gates, ...]:
+        """A gru that resets its state before the product computes its last gate after that."""
+        if self.before:
+            return Gates(2, self.hidden), Gates(1, self.hidden)
+        return (Gates(self.gates, self.hidden),)
+
+    @property
+    def columns(self) -> int:
+        """Lanes of the panels of all gates."""
+        return sum(part.columns for part in self.layout)
 
     @property
     def padded(self) -> int:
@@ -131,10 +193,10 @@ class RecurrentParams:
         y = np.zeros((steps, self.directions, batch, self.hidden), x.dtype)
         last = [np.zeros_like(zeros) for _ in states]
         for d, turned in enumerate(self.reverse):
-            ahead = [self._units(a) for a in np.split(x @ _matrix(w[d]) + bias[d], self.gates, -1)]
-            back = [a[:, : self.hidden] for a in np.split(_matrix(r[d]), self.gates, -1)]
+            ahead = take_gates(x @ _matrix(w[d]) + bias[d], self.layout)
+            back = take_gates(_matrix(r[d]), self.layout)
             own = [s[d] for s in states]
-            late = None if rest is None else self._units(rest[d])
+            late = None if rest is None else rest[d][: self.hidden]
             for t in reversed(range(steps)) if turned else range(steps):
                 own = self._step([a[t] for a in ahead], back, own, late)
                 y[t, d] = own[0]
@@ -142,9 +204,6 @@ class RecurrentParams:
                 state[d] = value
         found = {"y": y, "h": last[0], "c": last[-1]}
         return [found[name] for name in self.results]
-
-    def _units(self, a: Floats) -> Floats:
-        return a[..., : self.hidden]
 
     def _step(
         self, p: Sequence[Floats], back: Sequence[Floats], own: Sequence[Floats], rest: Any
@@ -163,11 +222,15 @@ class RecurrentParams:
         """ONNX's own operator, with its matrices unpacked."""
         b = BodyBuilder(self.operands, opset)
         x, w, r, bias, rest, initial = self.split(b.inputs)
-        zeros = np.zeros((self.directions, self.gates * self.hidden), np.float32)
+        rows = self.gates * self.hidden
+        zeros = np.zeros((self.directions, rows), np.float32)
         late = b("Constant", value=zeros[:, : 2 * self.hidden] if self.late else zeros)
         if rest is not None:
-            late = b("Concat", late, self._spell_units(b, rest, 1), axis=1)
-        both = b("Concat", self._spell_units(b, bias, self.gates), late, axis=1)
+            if self.padded != self.hidden:
+                rest = b.slice_last(rest, 0, self.hidden)
+            late = b("Concat", late, rest, axis=1)
+        ahead = b("Reshape", self._spell_gates(b, bias), b.ints(self.directions, rows))
+        both = b("Concat", ahead, late, axis=1)
         direction = "bidirectional" if len(self.reverse) > 1 else "reverse"
         attributes: dict[str, Attr] = {
             "hidden_size": self.hidden,
@@ -183,22 +246,36 @@ class RecurrentParams:
         )  # fmt: skip
         return b.done(*filter(None, names))
 
-    def _spell_units(self, b: BodyBuilder, value: str, gates: int) -> str:
-        """``[directions, gates · padded]`` without what pads it."""
-        if self.padded == self.hidden:
-            return value
-        apart = b("Reshape", value, b.ints(self.directions, gates, self.padded))
-        return b("Reshape", b.slice_last(apart, 0, self.hidden), b.ints(self.directions, -1))
-
     def _spell_matrix(self, b: BodyBuilder, panels: str) -> str:
         """``[directions, gates · H, K]`` from panels."""
         turned = b("Transpose", panels, perm=(0, 1, 3, 2))
-        sizes = b.ints(self.directions, self.gates, self.padded, -1)
-        apart = b("Reshape", turned, sizes)
-        if self.padded != self.hidden:
-            apart = b.slice_last(apart, 0, self.hidden, 2)
+        lanes = b("Reshape", turned, b.ints(self.directions, self.columns, -1))
         rows = self.gates * self.hidden
-        return b("Reshape", apart, b.ints(self.directions, rows, -1))
+        return b("Reshape", self._spell_gates(b, lanes), b.ints(self.directions, rows, -1))
+
+    def _spell_gates(self, b: BodyBuilder, lanes: str) -> str:
+        """``[directions, gates, H, K]`` from ``[directions, columns, K]``; of a bias K is 1."""
+        parts, at = [], 0
+        for part in self.layout:
+            of = b.slice_last(lanes, at, at + part.columns, 1) if len(self.layout) > 1 else lanes
+            parts.append(self._spell_part(b, of, part))
+            at += part.columns
+        return b("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+
+    def _spell_part(self, b: BodyBuilder, lanes: str, part: Gates) -> str:
+        """The same of some gates."""
+        wide, shared = part.gates * part.own * PANEL, part.shared
+        pieces = []
+        if part.own:
+            own = b.slice_last(lanes, 0, wide, 1) if shared else lanes
+            own = b("Reshape", own, b.ints(self.directions, part.gates, part.own * PANEL, -1))
+            if part.own * PANEL > self.hidden:
+                own = b.slice_last(own, 0, self.hidden, 2)
+            pieces.append(own)
+        if shared:
+            rest = b.slice_last(lanes, wide, wide + part.gates * shared, 1)
+            pieces.append(b("Reshape", rest, b.ints(self.directions, part.gates, shared, -1)))
+        return b("Concat", *pieces, axis=2) if len(pieces) > 1 else pieces[0]
 
 
 def _matrix(panels: Floats) -> Floats:
