@@ -87,6 +87,7 @@ OPCODES = MappingProxyType(
                 "round_images",
                 "winograd_int16",
                 "arg",
+                "conv_or_winograd",
             )
         )
     }

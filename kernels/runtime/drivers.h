@@ -110,6 +110,8 @@ constexpr KernelDriver kDrivers[] = {
     {"winograd_int16", check_winograd_int16, run_winograd,
      [](const tracea_isa_table& t) { return t.conv_int16 && t.winograd_int16_out; }},
     {"arg", check_arg, run_arg, [](const tracea_isa_table& t) { return t.arg_rows != nullptr; }},
+    {"conv_or_winograd", check_conv_or_winograd, run_conv_or_winograd,
+     [](const tracea_isa_table& t) { return t.conv && t.winograd_out; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

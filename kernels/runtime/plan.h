@@ -29,7 +29,8 @@ enum Opcode : int32_t {  // as in plan.py
   kGemmBf16x2, kRoundBf16x2,
   kConvInt16, kRoundImages, kWinogradInt16,
   kArg,
-  kLastOpcode = kArg,
+  kConvOrWinograd,
+  kLastOpcode = kConvOrWinograd,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||
