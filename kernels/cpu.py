@@ -192,6 +192,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "round_images": ("conv_int16",),
         "winograd_int16": ("conv_int16", "winograd_int16"),
         "arg": ("arg",),
+        "conv_or_winograd": ("conv", "winograd"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -88,6 +88,7 @@ OPCODES = MappingProxyType(
                 "winograd_int16",
                 "arg",
                 "take",
+                "conv_or_winograd",
             )
         )
     }

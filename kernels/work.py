@@ -229,6 +229,10 @@ def _winograd(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...
     return 1, _inside(views[-1], ints), blocks * 16, depth * 16 * 9
 
 
+def _either(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    return _winograd(views[1:], ints)
+
+
 def _conv_plain(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     groups, (out, *taps), (batch, _, *space) = ints[0], views[1].dims, views[-1].dims
     return groups, batch * prod(space), out // groups, prod(taps)
@@ -255,7 +259,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
         "conv_bf16": _conv, "conv_stem_bf16": _conv, "depthwise_bf16": _conv,
         "winograd_bf16": _winograd, "conv_int16": _conv, "winograd_int16": _winograd,
-        "recurrent": _recurrent,
+        "recurrent": _recurrent, "conv_or_winograd": _either,
         "gemm_masked": _stored, "gemm_masked_bf16": _stored,
     }
 )  # fmt: skip
@@ -266,6 +270,8 @@ def _work(kernel: str, views: Sequence[Touched], ints: tuple[int, ...]) -> CallW
     result = views[-1]
     if kernel == "embedding":
         views = [_picked(view, result) for view in views]
+    if kernel == "conv_or_winograd":
+        views = [replace(views[0], bytes=0.0), *views[1:]]
     size = "×".join(str(d) for d in result.dims if d > 1)
     products = 0.0
     if kernel in _PROBLEMS:

@@ -6,7 +6,7 @@ Shapes are symbolic: ``n`` images, ``h`` rows, ``w`` columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class Filters:
 
     shape: tuple[int, ...]
     layout: str
+    seed: int | None = None  # None: the operand's place
 
     @property
     def stored(self) -> Shape:
@@ -103,7 +104,7 @@ def _type(operand: Any) -> DType:
 def _array(operand: Any, seed: int, sizes: Mapping[str, int]) -> np.ndarray:
     if isinstance(operand, Filters):
         scale = np.float32(np.prod(operand.shape[1:]) ** -0.5)
-        plain = normal(*operand.shape, seed=seed) * scale
+        plain = normal(*operand.shape, seed=seed if operand.seed is None else operand.seed) * scale
         if operand.layout in IN_INT16:
             return pack_int16_filters(plain, operand.layout)[0]
         return pack_filters(plain, operand.layout)
@@ -134,6 +135,13 @@ def conv(
     stored = Filters(params.shape, layout)
     scales = (Scales(stored),) if params.in_int16 else ()
     return Case(params, (data, stored, *offsets, *extra, *scales))
+
+
+def either(case: Case) -> Case:
+    """The convolution with its filters as they are, too."""
+    assert isinstance(case.params, ConvParams)
+    params = replace(case.params, either=True)
+    return Case(params, (*case.operands, Filters(params.shape, "blocked", seed=1)))
 
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
@@ -199,6 +207,10 @@ ALONE = {
     ),
     "Winograd, 2 x 2": conv(20, 33, window(3, pads=1), "winograd2"),
     "Winograd, 4 x 4": conv(20, 33, window(3, pads=1), "winograd4", epilogue=RELU),
+    "Winograd, 2 x 2, or directly": either(conv(20, 33, window(3, pads=1), "winograd2")),
+    "Winograd, 4 x 4, or directly": either(
+        conv(16, 20, window(3, pads=1), "winograd4", 1, ("n", 20, "h", "w"), epilogue=ADD_RELU)
+    ),
     "plain": conv(6, 10, window(3, pads=1), "plain", 2),
     "plain, no bias": conv(6, 10, window(3, pads=1), "plain", 2, bias=False),
     "plain over one axis": conv(6, 4, window((3,), 2, pads=1), "plain"),

@@ -429,11 +429,21 @@ def in_float(w: Array) -> Array:
     return whole.reshape(*w.shape[:-3], 16, 16)
 
 
+def assert_zeros_around(x: Array, pads: Sequence[int]) -> None:
+    """What a kernel need not read holds zeros."""
+    top, left, bottom, right = pads
+    height, width = x.shape[2:]
+    lines = (x[:, :, :top], x[:, :, height - bottom :])
+    for edge in (*lines, x[..., :left], x[..., width - right :]):
+        assert not edge.any()
+
+
 def conv(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
     *steps, groups, last_out, last_in = call.ints[:7]
     o, (i, kh, kw) = rest[-1].shape[1], w.shape[1:4]
     inside = blocked(x, last_in)
+    assert_zeros_around(inside, call.ints[7:11])
     if call.kernel == "conv_int16":
         add, images, scale, *rest = rest
         rest = [add, *rest]
@@ -486,6 +496,13 @@ def winograd(call: Call, views: list[Any]) -> None:
         w = w * (scale / 4).reshape(*w.shape[:2], 1, 1, 16, 1)
     plain = unpack_filters(in_float(w), f"winograd{m}", (o, i, 3, 3))
     finish_conv(call, _biased(convolve(inside, plain, (1, 1, 1, 1), 1), bias), rest, last_out)
+
+
+def conv_or_winograd(call: Call, views: list[Any]) -> None:
+    """Either gives the same but for rounding."""
+    direct, x, _, *rest = views
+    ints = (1, 1, 1, 1, 1, *call.ints[1:3], 1, 1, 1, 1, *call.ints[3:])
+    conv(dataclasses.replace(call, kernel="conv", ints=ints), [x, direct, *rest])
 
 
 def conv_plain(call: Call, views: list[Any]) -> None:
@@ -693,7 +710,8 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
         "pool": pool, "pool_all": pool_all, "resize": resize, "deal": deal,
         "block": block, "unblock": unblock, "halo": halo,
-        "winograd": winograd, "conv_bf16": conv, "conv_stem_bf16": conv_stem,
+        "winograd": winograd, "conv_or_winograd": conv_or_winograd,
+        "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
         "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
         "reduce": reduce, "arg": arg, "softmax": softmax, "channel_norm": channel_norm,

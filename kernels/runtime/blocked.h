@@ -51,6 +51,11 @@ inline int64_t reach(int64_t count, int64_t stride, int64_t taps, int64_t dilati
   return (count - 1) * stride + (taps - 1) * dilation + 1;
 }
 
+// Taps [first, end) of a kernel along one axis.
+struct Taps {
+  int64_t first, end;
+};
+
 struct Halo {
   int64_t top, left, bottom, right;
 };

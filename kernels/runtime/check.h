@@ -53,6 +53,12 @@ class Signature {
     return i < call_.view_count && call_.views[i].kind != kNone ? call_.views[i].rank - above : -1;
   }
   int32_t views() const { return call_.view_count; }
+  bool behind(int32_t count, bool (*check)(Signature& call)) {  // of the views from `count` on
+    Call inner = call_;
+    inner.views += count, inner.view_count -= count;
+    Signature signature(inner, fault_, kernel_);
+    return check(signature);
+  }
   bool takes_ints(int32_t count) {
     return call_.int_count == count || fail("the wrong number of parameters");
   }

@@ -35,6 +35,8 @@ struct ConvJob {
   tracea_conv_tile tap;  // strides and counts every tile shares
   Finish finish;
   const Box* x;
+  const float* first;                // of x that a tap meets
+  bool scattered;                    // taps are left out, and so some of the filters
   int64_t x_strides[4];
   const float* bias;
   int64_t images, blocks;              // blocks of output channels
@@ -149,8 +151,8 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
     const bool more = !last || index + 1 < job.columns;
     tile.prefetch_lines = static_cast<int32_t>(ceil_div(lines, steps * (end - begin)));
     const int64_t* s = job.x_strides;
-    const float* x = job.x->f32() + n * s[0] + c.group * job.x_group + block * s[1];
-    const int64_t wanted = more && begin == 0 ? lines : 0;
+    const float* x = job.first + n * s[0] + c.group * job.x_group + block * s[1];
+    const int64_t wanted = more && begin == 0 && !job.scattered ? lines : 0;
     tile.prefetch_end = next + wanted * kAlign;
     int64_t asked = 0;
     ConvPlace at(job, begin);
@@ -180,9 +182,12 @@ inline void conv_task(void* usr, size_t index) {
   if (job.end) job.end();
 }
 
+constexpr int32_t kConvInts = 15;
+
 inline bool check_conv_of(Signature& call, const ConvTypes& types) {
-  bool ok = check_finish(call, 11, types);
+  bool ok = check_finish(call, kConvInts, types);
   for (int32_t i = 0; i < 5; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
+  for (int32_t i = 7; i < 11; ++i) ok = ok && call.parameter(i, 0, kMaxStep);
   return ok && call.parameter(5, 1, kLanes) && call.parameter(6, 1, kLanes);
 }
 inline bool check_conv(Signature& call) { return check_conv_of(call, {5, 6}); }
@@ -255,6 +260,37 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
     job.bands = most(job.bands, least(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 
+// The taps of one axis between which all lie that meet a number: of `count` outputs whose inputs,
+// `size` with `before` and `behind` zeros around them, they read.  At least one.
+inline Taps taps_of(int64_t taps, int64_t dilation, int64_t stride, int64_t count, int64_t size,
+                    int64_t before, int64_t behind) {
+  const auto meets = [&](int64_t tap) {
+    const int64_t at = tap * dilation, last = at + (count - 1) * stride;
+    const int64_t skipped = at < before ? ceil_div(before - at, stride) * stride : 0;
+    return at + skipped < size - behind && at + skipped <= last;
+  };
+  int64_t first = 0, end = taps;
+  while (end > 1 && !meets(end - 1)) --end;
+  while (first < end - 1 && !meets(first)) ++first;
+  return {first, end};
+}
+
+// Leaves out taps that meet nothing but zeros around the input: most of a kernel that is wider than
+// a map.
+inline void leave_out(ConvJob& job, const Call& call, const float** x) {
+  tracea_conv_tile& tap = job.tap;
+  const int64_t *steps = call.ints, *pads = call.ints + 7;
+  const Taps rows = taps_of(tap.rows, steps[2], steps[0], job.height, job.x->dims[2], pads[0],
+                            pads[2]);
+  const Taps cols = taps_of(tap.cols, steps[3], steps[1], job.width, job.x->dims[3], pads[1],
+                            pads[3]);
+  const int64_t tall = rows.end - rows.first, wide = cols.end - cols.first;
+  job.scattered = tall < tap.rows || wide < tap.cols;
+  *x += rows.first * tap.x_row + cols.first * tap.x_col;
+  tap.w += rows.first * tap.w_row + cols.first * tap.depth * kLanes;
+  tap.rows = tall, tap.cols = wide;
+}
+
 inline bool run_conv(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &w = views[1];
   const int64_t stride_h = call.ints[0], stride_w = call.ints[1];
@@ -314,6 +350,8 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
     job.width *= job.height, job.height = 1;
     job.finish.canvas.width = job.width, job.finish.canvas.height = 1;
   }
+  job.first = x.f32();
+  leave_out(job, call, &job.first);
   job.ahead = run.ahead;
   divide_conv(run, job, stride_h, choose_cut(call, job.images));
   return run.parallel(job.images * job.bands * job.chunks, conv_task, &job);

@@ -21,10 +21,7 @@ struct StemJob {
   int64_t tasks_per_image;
 };
 
-// Taps [first, end) of `taps` that lie inside [0, size) when the first one is at `at`.
-struct Taps {
-  int64_t first, end;
-};
+// Those of `taps` that lie inside [0, size) when the first one is at `at`.
 inline Taps inside(int64_t at, int64_t taps, int64_t dilation, int64_t size) {
   const int64_t first = at < 0 ? ceil_div(-at, dilation) : 0;
   const int64_t end = at >= size ? 0 : ceil_div(size - at, dilation);

@@ -64,9 +64,9 @@ class Pool {
 enum Operator : int64_t { kNumber, kSymbol, kAdd, kSub, kMul, kFloorDiv, kCeilDiv, kMax, kMin };
 
 struct Expr {
-  enum Form : int32_t { kIsNumber, kIsSymbol, kIsCode } form;
+  enum Form : int32_t { kIsNumber, kIsSymbol, kIsCode, kIsShared } form;
   int32_t words;
-  int64_t value;        // the number, or the symbol's index
+  int64_t value;        // the number, or the symbol's index; of a shared one among all values
   const int64_t* code;  // kIsCode only
 };
 
@@ -91,10 +91,31 @@ inline bool apply(int64_t op, int64_t a, int64_t b, int64_t* out) {
   }
 }
 
+// One step of what expressions have in common: a number, or an operation on two values before it.
+struct Step {
+  int64_t op, a, b;
+};
+constexpr int64_t kNoValue = INT64_MIN;  // of a step that overflows or divides by zero
+
+// Computes the steps once for a run, behind the symbols that they and expressions read.
+inline void compute(const Step* steps, int32_t count, int64_t first, int64_t* values) {
+  for (int32_t i = 0; i < count; ++i) {
+    const Step& step = steps[i];
+    int64_t* out = &values[first + i];
+    if (step.op == kNumber) {
+      *out = step.a;
+    } else {
+      const int64_t a = values[step.a], b = values[step.b];
+      if (a == kNoValue || b == kNoValue || !apply(step.op, a, b, out)) *out = kNoValue;
+    }
+  }
+}
+
 // The value of an expression whose code was checked; false on overflow or division by zero.
 inline bool evaluate(const Expr& expr, const int64_t* symbols, int64_t* out) {
   if (expr.form == Expr::kIsNumber) return *out = expr.value, true;
   if (expr.form == Expr::kIsSymbol) return *out = symbols[expr.value], true;
+  if (expr.form == Expr::kIsShared) return (*out = symbols[expr.value]) != kNoValue;
   int64_t stack[kMaxExpression / 2];
   int depth = 0;
   for (int i = 0; i < expr.words; ++i) {

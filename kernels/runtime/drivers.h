@@ -112,6 +112,8 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.conv_int16 && t.winograd_int16_out; }},
     {"arg", check_arg, run_arg, [](const tracea_isa_table& t) { return t.arg_rows != nullptr; }},
     {"take", check_take, run_take, [](const tracea_isa_table&) { return true; }},
+    {"conv_or_winograd", check_conv_or_winograd, run_conv_or_winograd,
+     [](const tracea_isa_table& t) { return t.conv && t.winograd_out; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

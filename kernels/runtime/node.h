@@ -15,7 +15,7 @@ struct Node {
 // Everything one call keeps on its stack besides the shapes.
 struct Frame {
   int64_t* dims;  // [inputs][kMaxRank]
-  int64_t* symbols;
+  int64_t* symbols;  // and the steps behind them
   Memory* buffers;  // inputs, outputs, temps
 };
 
@@ -70,6 +70,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame) {
   }
   for (int32_t s = 0; s < program.symbol_count; ++s)
     frame.symbols[s] = frame.dims[program.symbols[s].input * kMaxRank + program.symbols[s].axis];
+  compute(program.steps, program.step_count, program.all_symbols(), frame.symbols);
   for (int32_t i = 0; i < program.input_count; ++i)
     for (int32_t axis = 0; axis < program.inputs[i].rank; ++axis) {
       int64_t wanted;
@@ -124,12 +125,12 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
 inline bool run_program(Run& run, const Program& program) {
   const size_t buffers =
       static_cast<size_t>(program.input_count + program.output_count + program.temp_count);
-  // At most 37 KiB: the counts were checked when the plan was decoded.
+  // At most 45 KiB: the counts were checked when the plan was decoded.
   Frame frame = {
       static_cast<int64_t*>(__builtin_alloca(static_cast<size_t>(program.input_count) * kMaxRank *
                                              sizeof(int64_t))),
       static_cast<int64_t*>(
-          __builtin_alloca(static_cast<size_t>(program.all_symbols() + 1) * sizeof(int64_t))),
+          __builtin_alloca(static_cast<size_t>(program.all_values() + 1) * sizeof(int64_t))),
       static_cast<Memory*>(__builtin_alloca(buffers * sizeof(Memory)))};
   Scratch arena(run);
   if (!bind_inputs(run, program, frame) || !bind_outputs(run, program, frame) ||

@@ -11,7 +11,7 @@ constexpr int64_t kMagic = 0x616563617274;
 constexpr int64_t kVersion = 3;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 256, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 256, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
-constexpr int kMaxLoops = 64;
+constexpr int kMaxLoops = 64, kMaxSteps = 1024;
 
 enum Opcode : int32_t {  // as in plan.py
   kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention,
@@ -29,14 +29,16 @@ enum Opcode : int32_t {  // as in plan.py
   kGemmBf16x2, kRoundBf16x2,
   kConvInt16, kRoundImages, kWinogradInt16,
   kArg, kTake,
-  kLastOpcode = kTake,
+  kConvOrWinograd,
+  kLastOpcode = kConvOrWinograd,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||
          opcode == kWinogradBf16;
 }
 inline bool is_winograd(int32_t opcode) {
-  return opcode == kWinograd || opcode == kWinogradBf16 || opcode == kWinogradInt16;
+  return opcode == kWinograd || opcode == kWinogradBf16 || opcode == kWinogradInt16 ||
+         opcode == kConvOrWinograd;
 }
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
@@ -93,10 +95,13 @@ struct Program {
   const Loop* loops;  // in order, with no call in common
   const Temp* temps;
   const Call* calls;
+  const Step* steps;  // of sizes, which calls have in common
+  int32_t step_count;
   Pool pool;
 
   // Those the inputs bind, then two of each loop: the first row of a turn, and its end.
   int32_t all_symbols() const { return symbol_count + 2 * loop_count; }
+  int32_t all_values() const { return all_symbols() + step_count; }
 };
 
 // Reads words in order; after the first fault every read gives the smallest legal value.
@@ -141,8 +146,13 @@ class Reader {
   const ConvCut* cuts(int32_t count);
   void loops(Loop* out);
 
+  void share(Expr* out);
+  int32_t step(int64_t op, int64_t a, int64_t b);
+
   const int64_t *at_, *end_;
   int32_t symbols_ = 0;  // that expressions may use
+  Step* steps_ = nullptr;  // of expressions that are shared from here on
+  int16_t places_[2 * kMaxSteps] = {};  // by hash: 1 + the step, or 0
   Program* program_;
   Fault* fault_;
 };
@@ -177,8 +187,49 @@ inline void Reader::expression(Expr* out) {
     int64_t* code = array<int64_t>(words);
     if (code) memcpy(code, at_, static_cast<size_t>(words) * sizeof *code);
     out->code = code;
+    if (code && steps_) share(out);
   }
   at_ += words;
+}
+
+// The value of a step, which is there once however often expressions have it; -1 if there are too
+// many.
+inline int32_t Reader::step(int64_t op, int64_t a, int64_t b) {
+  const uint64_t mixed = (static_cast<uint64_t>(op) * 31 + static_cast<uint64_t>(a)) * 1000003 +
+                         static_cast<uint64_t>(b);
+  uint64_t slot = (mixed * 0x9e3779b97f4a7c15u >> 40) % (2 * kMaxSteps);
+  for (; places_[slot]; slot = (slot + 1) % (2 * kMaxSteps)) {
+    const Step& known = steps_[places_[slot] - 1];
+    if (known.op == op && known.a == a && known.b == b)
+      return program_->all_symbols() + places_[slot] - 1;
+  }
+  if (program_->step_count == kMaxSteps) return -1;
+  steps_[program_->step_count] = {op, a, b};
+  places_[slot] = static_cast<int16_t>(++program_->step_count);
+  return program_->all_values() - 1;
+}
+
+// Sizes of images of any size are long expressions, most of them alike: what does not depend on the
+// turn of a loop is computed once for a run.
+inline void Reader::share(Expr* out) {
+  int64_t stack[kMaxExpression / 2];
+  int depth = 0;
+  for (int32_t i = 0; i < out->words; ++i) {
+    const int64_t op = out->code[i];
+    int64_t value;
+    if (op == kNumber) {
+      value = step(kNumber, out->code[++i], 0);
+    } else if (op == kSymbol) {
+      value = out->code[++i];
+      if (value >= program_->symbol_count) return;
+    } else {
+      depth -= 2;
+      value = step(op, stack[depth], stack[depth + 1]);
+    }
+    if (value < 0) return;
+    stack[depth++] = value;
+  }
+  out->form = Expr::kIsShared, out->value = stack[0];
 }
 
 inline const Expr* Reader::expressions(int32_t count) {
@@ -324,6 +375,9 @@ inline bool Reader::program() {
     symbols[i].axis = small(0, p.inputs[symbols[i].input].rank - 1, "symbol's axis");
   }
   loops(turning);
+  steps_ = array<Step>(kMaxSteps);
+  if (!steps_) return false;
+  p.steps = steps_;
   for (int32_t i = 0; i < p.temp_count; ++i) {
     temps[i].type = type();
     expression(&temps[i].count);

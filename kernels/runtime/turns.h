@@ -63,7 +63,7 @@ inline void turn_task(void* usr, size_t index) {
   if (__atomic_load_n(&turns.failed, __ATOMIC_RELAXED)) return;
   const Program& program = *turns.program;
   const Loop& loop = program.loops[turns.loop];
-  const size_t symbols = static_cast<size_t>(program.all_symbols()) * sizeof(int64_t);
+  const size_t symbols = static_cast<size_t>(program.all_values()) * sizeof(int64_t);
   const size_t buffers = static_cast<size_t>(program.input_count + program.output_count +
                                              program.temp_count) * sizeof(Memory);
   int64_t* now = static_cast<int64_t*>(__builtin_alloca(symbols));

@@ -198,7 +198,8 @@ class AbsorbConvEpilogue:
         kept = tuple(k for k in kinds if k is not None)
         chain = dataclasses.replace(chain, operands=(FULL, *kept))
         params = dataclasses.replace(conv.params, epilogue=chain)
-        operands = (x, w, *([bias] if bias else []), *names[1:])
+        behind = conv.operands[2 + conv.params.bias + conv.params.extras :]
+        operands = (x, w, *([bias] if bias else []), *names[1:], *behind)
         new = fused(self.name, params, operands, region.results, (conv, region))
         return Proposal(self.name, (conv, region), (new,))
 
@@ -210,7 +211,9 @@ _FEW = 4
 class TransformFilters:
     """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
 
-    The error of the first is below, of the second about ten times that of direct summation.
+    The error of the first is below, of the second about ten times that of direct summation.  Where
+    images may have any size the filters stay there as they are, too: on maps of a few pixels
+    reading the transformed ones, several times as many, takes longer than summing directly.
     Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
     """
 
@@ -223,12 +226,15 @@ class TransformFilters:
         weight = graph.weight(region.operands[1])
         if not params.transformable or params.filters <= _FEW or weight is None:
             return
+        spatial = (graph.spec(region.results[0]).shape or ())[2:]
+        either = not all(isinstance(d, int) for d in spatial)
+        direct = region.operands[1:2] if either else ()
         for layout in WINOGRAD:
             if layout in IN_PAIRS or layout in IN_INT16:
                 continue
             filters = transformed(weight, params, layout, graph.opset)
-            operands = (region.operands[0], filters.name, *region.operands[2:])
-            other = dataclasses.replace(params, layout=layout)
+            operands = (region.operands[0], filters.name, *region.operands[2:], *direct)
+            other = dataclasses.replace(params, layout=layout, either=either)
             new = fused(self.name, other, operands, region.results, [region])
             weights = {filters.name: filters}
             yield Proposal(self.name, (region,), (new,), weights=weights)

@@ -53,6 +53,7 @@ def _blocked(
     window = _two(p.window)
     last, source = (last_block(p.filters),), v.shape(w)
     home, inner = v.home(result), v.interior(result)
+    direct = [v.slot(operands[-1]).view] if p.either else []
     views = [v.over(e, result, inner, lanes=True) for i, e in enumerate(extras) if i != finish.add]
     add, chain = _added(v, p, extras, finish.add, result), finish.chain
     rounds = home.dtype is DType.BF16
@@ -66,9 +67,9 @@ def _blocked(
         block, each = _read(v, p, scaled.source if scaled else x)
         kernel, read = "conv", block.view(stored_halo(p))
         scales = [each.view, v.slot(operands[-1]).view] if each else []
-        ints = (*steps, p.groups, *last, last_block(p.channels), *home.halo)
+        ints = (*steps, p.groups, *last, last_block(p.channels), *stored_halo(p), *home.halo)
     if p.layout in WINOGRAD:
-        kernel = "winograd"
+        kernel = "conv_or_winograd" if p.either else "winograd"
         ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
     if p.layout == "depthwise":
         _, left, _, right = halo_of(window)
@@ -79,8 +80,8 @@ def _blocked(
     if scaled is not None:
         weight = scale_filters(v, p, w, x, scaled.scale)
     v.w.call(
-        kernel, read, weight, v.slot(bias).view if bias is not None else None, add, *scales,
-        *views, home.whole, ints=ints, floats=(finish.low, finish.high), chain=chain,
+        kernel, *direct, read, weight, v.slot(bias).view if bias is not None else None, add,
+        *scales, *views, home.whole, ints=ints, floats=(finish.low, finish.high), chain=chain,
     )  # fmt: skip
     v.blocks[result] = home
 

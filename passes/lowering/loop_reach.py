@@ -10,8 +10,8 @@ from tracea_graph.ir import combine, product
 from tracea_graph.ops.program import Call, View
 
 __all__ = [
-    "CUTS", "HALOED", "SAME", "NotCut", "Reach", "as_rows", "made_together", "read", "results",
-    "written",
+    "CUTS", "HALOED", "SAME", "NotCut", "Reach", "as_rows", "in_turns", "made_together", "read",
+    "results", "written",
 ]  # fmt: skip
 
 
@@ -104,6 +104,13 @@ def read(call: Call) -> Iterator[tuple[View, Reach | None]]:
 def made_together(call: Call) -> int:
     """Rows a call makes together: cut elsewhere, it would compute them otherwise."""
     return call.ints[0] if call.kernel.startswith("winograd") else 1
+
+
+def in_turns(call: Call) -> Call:
+    """The call as a loop has it: what lies around the rows of a turn need not be zeros."""
+    if call.kernel not in ("conv", "conv_bf16"):
+        return call
+    return replace(call, ints=(*call.ints[:7], 0, 0, 0, 0, *call.ints[11:]))
 
 
 def as_rows(call: Call) -> Call:

@@ -25,6 +25,7 @@ from tracea_graph.passes.lowering.loop_reach import (
     NotCut,
     Reach,
     as_rows,
+    in_turns,
     made_together,
     read,
     results,
@@ -59,7 +60,7 @@ def loop_over(w: Writer, first: int, last: int, rows: int) -> None:
     Calls among them that need nothing of the others move in front.  Raises NotCut, having changed
     nothing, if some call cannot be cut or a row would be missing.
     """
-    before, inside = _sorted(w.calls[first : last + 1])
+    before, inside = _sorted([in_turns(call) for call in w.calls[first : last + 1]])
     others = [*w.calls[:first], *before, *w.calls[last + 1 :]]
     band = _Band.of(inside, others, rows, len(w.loops))
     opening, calls = band.calls()

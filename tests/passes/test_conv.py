@@ -299,6 +299,20 @@ def test_transformed_filters_are_not_stored() -> None:
     assert made[-1].outputs == last.inputs[1:2] and made[0].inputs == ("w0_blocked",)
 
 
+def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
+    net = Net()
+    x = net.input("x", "n", 16, "h", "w")
+    graph = net.graph(net("Relu", convolve(net, x, 32, 16)))
+    schedule_only(graph, *LIFT)
+    schedule_only(graph, conv.TransformFilters())
+    schedule_only(graph, *FUSE)
+    (region,) = graph.regions()
+    assert region.params.either and region.params.epilogue
+    assert region.operands[-1] == "w0_blocked" and region.operands[1].startswith("w0_winograd")
+    feeds = {"x": normal(2, 16, 3, 5)}
+    assert_same(net, graph, feeds, 3e-5)
+
+
 HALF = np.array([0.5], np.float32)
 
 

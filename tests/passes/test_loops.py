@@ -122,7 +122,7 @@ def test_what_cannot_be_cut_is_said() -> None:
         program(graph, RowBand(3, 3, 4))
     net = Net()
     x = net("Relu", conv(net, net.input("x", "n", 16, "h", "w"), 16, 16, 1))
-    unknown = net.graph(net("Relu", conv(net, x, 16, 16)))
+    unknown = net.graph(net("Relu", conv(net, x, 16, 16, 1)))
     with pytest.raises(NotCut, match="sizes of an image are not known"):
         program(unknown, RowBand(0, 1, 4))
     net = Net()

@@ -32,6 +32,10 @@ def _dense(**more: Any) -> list[Case]:
         for k, s, d in itertools.product((1, 2, 3), (1, 2, 3), (1, 2, 3))
     ]
     cases += [
+        conv(24, 40, size, (3, 3), (1, 1), (d, d), pad=same(3, d), **more)
+        for size, d in itertools.product(((1, 1), (2, 5), (8, 1)), (1, 6))
+    ]
+    cases += [
         conv(64, 64, (5, 5), (3, 3), pad=same(3), groups=4, batch=3, **more),
         conv(700, 40, (7, 7), (3, 3), pad=same(3), add=True, halo=(0, 0, 1, 2), **more),
         conv(34, 40, (9, 15), batch=2, add=True, clamp=(0, 1), **more),

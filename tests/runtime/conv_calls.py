@@ -44,11 +44,12 @@ def conv(
     m: int = 0,
     half: bool = False,
     each: bool = False,
+    either: bool = False,
     drivers: tuple[ConvDriver, ...] = (),
     **more: Any,
 ) -> Case:
     """A dense convolution; by Winograd's algorithm for ``m`` of 2 or 4; ``half``: in bf16;
-    ``each`` image with filters of its own."""
+    ``each`` image with filters of its own; ``either``: directly where images are small."""
     x, w = random(batch, channels, *size), random(outputs, channels // groups, *kernel, seed=1)
     own = [random(*w.shape, seed=3 + i) for i in range(batch)] if each else [w]
     b = random(outputs, seed=2)
@@ -59,6 +60,8 @@ def conv(
         boxed, weights, x, w = halved(boxed), in_pairs(weights), rounded(x), rounded(w)
     box = feeds.dense(boxed, batched=True)
     views = [box, feeds.dense(weights), feeds.dense(padded(b)) if bias else None]
+    if either:
+        views.insert(0, feeds.dense(by_block(w)))
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
     if m and half:
         y = transformed(whole, random(outputs, channels, 3, 3, seed=1))
@@ -72,9 +75,11 @@ def conv(
         )
     y = y + (b[:, None, None] if bias else 0)
     ends = (last(outputs), last(channels))
-    ints = (m, *ends) if m else (*stride, *dilation, groups, *ends)
+    ints = (m, *ends) if m else (*stride, *dilation, groups, *ends, *pad)
     kind = f"winograd{m}" if m else "conv_each" if each else "conv"
     call = ("winograd" if m else "conv") + "_bf16" * half
+    if either:
+        kind, call = f"either{m}", "conv_or_winograd"
     name = label(kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, more)
     case = epilogue(name, call, feeds, views, ints, y, half=half, **more)
     return driven(case, drivers) if drivers else case

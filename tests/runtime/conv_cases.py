@@ -126,6 +126,29 @@ def winograd_cases() -> list[Case]:
              chain=SCALED, halo=(1, 1, 1, 1)) for m in (2, 4)
     ]  # fmt: skip
     cases += [conv(32, 32, (60, 60), (3, 3), pad=same(3), m=m, chain=SILU) for m in (2, 4)]
+    sizes = ((1, 1), (1, 2), (3, 3), (2, 7), (6, 6), (9, 17), (16, 16), (20, 31), (60, 60))
+    cases += [
+        conv(c, 40, size, (3, 3), pad=same(3), m=m, either=True, batch=batch, **more)
+        for (c, m), size in itertools.product(((24, 2), (24, 4), (60, 4)), sizes)
+        for batch, more in ((1, {}), (2, {"add": True, "chain": SILU, "halo": (1, 0, 2, 1)}))
+    ]
+    return cases
+
+
+def left_out_cases() -> list[Case]:
+    """Kernels wider than what they see: taps that meet nothing but zeros."""
+    wide = ((1, 1), (1, 5), (2, 2), (5, 1), (3, 8), (12, 13))
+    cases = [
+        conv(24, 40, size, (3, 3), (s, s), (d, d), pad=same(3, d))
+        for size, s, d in itertools.product(wide, (1, 2), (1, 2, 6))
+    ]
+    cases += [conv(16, 24, size, (7, 5), pad=(3, 2, 3, 2), batch=2) for size in wide]
+    cases += [  # what is wanted lies behind, before, or nowhere
+        conv(16, 24, (2, 2), (3, 3), pad=pad)
+        for pad in ((0, 0, 9, 5), (9, 5, 0, 0), (1, 0, 7, 2), (4, 4, 0, 0))
+    ]
+    cases.append(conv(16, 24, (1, 1), (1, 1), (2, 2), pad=(1, 1, 1, 1)))
+    cases.append(conv(16, 24, (1, 1), (3, 3), (3, 3), pad=(2, 2, 3, 3)))
     return cases
 
 
@@ -237,5 +260,6 @@ def plain_cases() -> list[Case]:
 @cache
 def all_conv_cases() -> tuple[Case, ...]:
     cases = [*dense_cases(), *narrow_cases(), *cut_cases(), *winograd_cases()]
+    cases += left_out_cases()
     cases += [*other_cases(), *plain_cases()]
     return tuple({case.name: case for case in cases}.values())

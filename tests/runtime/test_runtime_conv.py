@@ -29,7 +29,17 @@ from tracea_graph.hardware import profile_cpu
 from tracea_graph.ops.program import Program, View
 
 CASES = {case.name: case for case in all_conv_cases()}
-CALLS = ("conv", "depthwise", "winograd", "pool", "resize", "deal", "block", "conv_plain")
+CALLS = (
+    "conv",
+    "depthwise",
+    "winograd",
+    "conv_or_winograd",
+    "pool",
+    "resize",
+    "deal",
+    "block",
+    "conv_plain",
+)
 ROUGH = 5e-5
 """Tolerance of Winograd's F(4 x 4, 3 x 3), as a share of max|y|."""
 
@@ -50,7 +60,7 @@ def test_case(name: str, isa: str, answers: Answers) -> None:
     assert isinstance(answer, tuple), answer
     (got,) = answer
     assert got.shape == wanted.shape
-    tolerance = ROUGH if name.startswith("winograd4") else TOLERANCE.kernel_f32
+    tolerance = ROUGH if name.startswith(("winograd4", "either4")) else TOLERANCE.kernel_f32
     asked = ~np.isnan(wanted)  # NaN stands for anything
     limit = tolerance * max(np.abs(wanted[asked]).max(initial=0), 1e-3)
     assert np.abs(got[asked] - wanted[asked]).max(initial=0) <= limit
@@ -80,6 +90,8 @@ def test_no_image_is_no_work(library: Library, tmp_path: Path) -> None:
 
 CONV = conv(40, 33, (6, 7), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), halo=(1, 1, 1, 1), add=True)
 
+EITHER = conv(24, 40, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=4, either=True, add=True)
+
 
 def changed(case: Case, view: int, ints: dict[int, int] | None = None, **view_change: Any) -> Case:
     """The case with one view of its call, or some parameters, replaced."""
@@ -101,13 +113,16 @@ DO_NOT_FIT = (
     (changed(CONV, 0, dims=("n", 2, 8, 9, 16)), "do not fit"),  # blocks of x and w
     (changed(CONV, 0, strides=(3456, 1152, 144, 8, 1)), "do not fit"),
     (changed(CONV, 3, dims=("n", 3, 6, 6, 16)), "do not fit"),  # the residual
-    (changed(CONV, 0, ints={7: 8, 9: 8}), "do not fit"),  # a halo larger than the result
+    (changed(CONV, 0, ints={11: 8, 13: 8}), "do not fit"),  # a halo larger than the result
     (changed(CONV, 0, ints={0: 0}), "a parameter out of range"),
     (changed(CONV, 0, ints={0: 2}), "do not fit"),  # the stride
     (changed(CONV, 0, ints={4: 2}), "do not fit"),  # groups that do not divide the blocks
     (changed(CONV, 0, ints={6: 17}), "a parameter out of range"),
     (changed(CONV, 2, dims=(47,)), "do not fit"),  # the bias
     (changed(conv(16, 16, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=2), 0, ints={0: 3}), "winograd"),
+    (changed(EITHER, 0, dims=(3, 2, 3, 2, 16, 16)), "do not fit"),
+    (changed(EITHER, 1, dims=("n", 2, 7, 8, 16)), "do not fit"),
+    (changed(EITHER, 3, dims=(40,)), "do not fit"),
     (changed(depthwise(16, (6, 6), (3, 3)), 0, ints={2: 3}), "do not fit"),
     (changed(pool(0, 16, (6, 6), (3, 3)), 0, ints={0: 3}), "a parameter out of range"),
     (changed(resize("asymmetric", 16, (6, 6), (3, 9)), 0, ints={0: 5}), "out of range"),
@@ -131,6 +146,7 @@ def test_calls_that_do_not_fit_are_refused(library: Library, tmp_path: Path) -> 
 MUTATED = (
     CONV,
     conv(24, 33, (7, 7), (3, 3), pad=(1, 1, 1, 1), m=2, chain=CHAINS[2]),
+    EITHER,
     depthwise(33, (7, 7), (3, 3), pad=(1, 1, 1, 1), chain=CHAINS[3], halo=(1, 1, 1, 1)),
     stem(3, 24, (9, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1)),
     pool(1, 24, (7, 9), (3, 3), (2, 2), pad=(1, 1, 1, 1), halo=(1, 1, 1, 1)),

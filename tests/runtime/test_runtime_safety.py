@@ -99,6 +99,39 @@ def test_wrong_shapes_are_refused(
     assert words in text
 
 
+def _sums(offsets: list[Expr]) -> Case:
+    """x + x over and over, each call reading x at an offset; the last one counts."""
+    whole = dense("input", 0, "m", 4)
+    calls = tuple(
+        Call(
+            "elementwise", (replace(whole, offset=o), whole, dense("output", 0, "m", 4)), chain=ADD
+        )
+        for o in offsets
+    )
+    program = single(calls[0], [spec("m", 4)], [spec("m", 4)], m=(0, 0))
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    return Case("sums", replace(program, calls=calls), (x,), (2 * x,))
+
+
+def test_more_sizes_than_are_shared_are_computed_all_the_same(
+    library: Library, tmp_path: Path
+) -> None:
+    none = Expr("sub", (Expr("mul", ("m", 2)), Expr("add", ("m", "m"))))
+    offsets = [Expr("mul", (none, k)) for k in range(2, 1200)]
+    case = _sums([*offsets, none])
+    (got,) = answer(case, library, tmp_path)
+    assert np.array_equal(got, case.expected[0])
+
+
+@pytest.mark.parametrize("calls", [1, 1200])
+def test_a_size_without_a_value_is_an_error(calls: int, library: Library, tmp_path: Path) -> None:
+    """Divided by zero, whether it is computed once for all calls or where it is read."""
+    none = Expr("sub", (Expr("mul", ("m", 2)), Expr("add", ("m", "m"))))
+    offsets = [Expr("mul", (none, k)) for k in range(2, 1 + calls)]
+    last = Expr("mul", (Expr("floordiv", (Expr("add", ("m", 7)), none)), 0))
+    assert "reaches outside its buffer" in answer(_sums([*offsets, last]), library, tmp_path)
+
+
 def test_an_unknown_chain_is_named(library: Library, tmp_path: Path) -> None:
     chain = replace(GELU_RESIDUAL, results=(5,))
     views = (*(dense("input", i, 4, 4) for i in range(5)), dense("output", 0, 4, 4))

@@ -42,10 +42,11 @@ Floats = npt.NDArray[np.floating[Any]]
 @dataclass(frozen=True)
 class ConvParams:
     """Operands: x, W in its layout, bias, the epilogue's beyond its first (where present); of
-    layouts in integers the scales of filters at last.
+    layouts in integers the scales of filters at last, and with ``either`` the blocked filters.
 
     The bias of a layout in blocks is padded with zeros to whole blocks.  ``in_bf16``: x, and what
     the sum is added to first (:attr:`added`), are rounded to bf16 as they are read.
+    ``either``: filters are there transformed and as they are, and the size of an image decides.
     """
 
     channels: int
@@ -56,6 +57,7 @@ class ConvParams:
     bias: bool = False
     epilogue: Chain | None = None
     in_bf16: bool = False
+    either: bool = False
 
     def __post_init__(self) -> None:
         if min(self.channels, self.filters, self.groups) < 1 or self.layout not in LAYOUTS:
@@ -66,6 +68,8 @@ class ConvParams:
             raise ValueError("only one and two axes are stored in blocks")
         if self.layout in WINOGRAD and not self.transformable:
             raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
+        if self.either and self.layout not in ("winograd2", "winograd4"):
+            raise ValueError("only transformed filters in float32 are there as they are, too")
         if self.in_bf16 != (self.layout in IN_PAIRS) and self.layout != "depthwise":
             raise ValueError("in bf16 filters are stored in pairs, or depthwise")
         if self.layout in IN_PAIRS and self.channels % 2:
@@ -84,7 +88,7 @@ class ConvParams:
 
     @property
     def operands(self) -> int:
-        return 2 + self.bias + self.extras + self.in_int16
+        return 2 + self.bias + self.extras + self.in_int16 + self.either
 
     @property
     def in_int16(self) -> bool:
@@ -144,7 +148,9 @@ class ConvParams:
         if self.in_int16:
             whole, each = round_images(x)
             x = whole * each.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
-        plain = unpack_filters(w, self.layout, self.shape, arrays[-1] if self.in_int16 else None)
+        stored, layout = (arrays[-1], "blocked") if self.either else (w, self.layout)
+        scale = arrays[-1] if self.in_int16 else None
+        plain = unpack_filters(stored, layout, self.shape, scale)
         inputs = np.split(x, self.groups, 1)
         filters = np.split(plain, self.groups, 0)
         axes = tuple(range(2, x.ndim))
@@ -164,7 +170,8 @@ class ConvParams:
         b = BodyBuilder(self.operands, opset)
         x, w, bias, extras = self.split(b.inputs)
         scale = b.inputs[-1] if self.in_int16 else None
-        plain = spell_filters(b, w, self.layout, self.shape, scale)
+        stored, layout = (b.inputs[-1], "blocked") if self.either else (w, self.layout)
+        plain = spell_filters(b, stored, layout, self.shape, scale)
         if bias is not None and self.padded_bias:
             bias = b.slice_last(bias, 0, self.filters, 0)
         acc = b(

@@ -117,7 +117,7 @@ class CostModel:
             return self._seen_us(graph, region) + 2.0 * written
         if region.op in _PARTS:
             return written + 2.0 * written
-        whole = {v for v in region.reads if v not in tables}
+        whole = {v for v in region.reads if v not in tables and v not in _spare(region)}
         constant = {v for v in whole if graph.weight(v) is not None}
         most = self._bytes(graph.spec(region.results[0]))
         rows = sum(min(most, self._bytes(graph.spec(v))) for v in tables)
@@ -217,6 +217,12 @@ class CostModel:
         if extent not in self._sizes:
             self._sizes[extent] = float(assumed(extent, self.bindings))
         return self._sizes[extent]
+
+
+def _spare(region: Region) -> tuple[str, ...]:
+    """What is read in place of another operand, never beside it."""
+    either = isinstance(region.params, ConvParams) and region.params.either
+    return region.operands[-1:] if either else ()
 
 
 def reordered(region: Region) -> tuple[str, ...]:
