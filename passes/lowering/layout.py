@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.filters import BLOCK, blocks
-from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionStep
