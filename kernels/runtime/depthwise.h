@@ -5,7 +5,8 @@
 
 namespace tracea {
 
-constexpr int64_t kDepthwiseTask = 64 * 1024;  // multiply-adds of vectors of 16
+constexpr int64_t kDepthwiseTask = 64 * 1024;   // multiply-adds of vectors of 16
+constexpr int64_t kDepthwiseUnits = 16 * 1024;  // the same, of blocks that one task takes
 
 struct DepthwiseJob {
   tracea_depthwise_fn depthwise;
@@ -112,7 +113,7 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   const int64_t line = y.width * rows * cols;
   job.rows = least(y.height, most(1, kDepthwiseTask / line));
   job.tasks = ceil_div(y.height, job.rows);
-  job.units = most(1, kDepthwiseTask / (job.rows * line));
+  job.units = most(1, kDepthwiseUnits / (job.rows * line));
   return run.parallel(ceil_div(images * job.blocks * job.tasks, job.units), depthwise_task, &job);
 }
 

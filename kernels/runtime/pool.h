@@ -5,7 +5,8 @@
 
 namespace tracea {
 
-constexpr int64_t kPoolTask = 64 * 1024;  // vectors of 16 joined by one task
+constexpr int64_t kPoolTask = 64 * 1024;   // vectors of 16 joined by one task
+constexpr int64_t kPoolUnits = 16 * 1024;  // the same, of whole blocks that one task takes
 
 struct PoolJob {
   tracea_pool_fn pool;
@@ -142,7 +143,7 @@ inline bool run_pool_all(Run& run, const Call& call, const Box* views) {
       y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[0] ||
       (y.dims[1] > 1 && y.strides[1] != 1))
     return misfit(run, "pool_all");
-  job.units = most(1, kPoolTask / (x.dims[2] * x.dims[3]));
+  job.units = most(1, kPoolUnits / (x.dims[2] * x.dims[3]));
   return run.parallel(ceil_div(y.dims[0] * job.blocks, job.units), pool_all_task, &job);
 }
 
