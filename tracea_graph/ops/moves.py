@@ -170,10 +170,8 @@ class MoveParams:
             none = b.ints(0, 0)
             return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
         if self.kind in BORDERS:
-            top, left, bottom, right = self.ints
-            return b.done(
-                b("Pad", x, b.ints(0, 0, top, left, 0, 0, bottom, right), mode=self.kind)
-            )
+            pads = b.ints(0, 0, *self.ints[:2], 0, 0, *self.ints[2:])
+            return b.done(b("Pad", x, pads, mode=self.kind))
         if self.kind == "spread":
             return b.done(self._spell_spread(b))
         if self.kind == "shuffle":
