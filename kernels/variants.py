@@ -284,7 +284,7 @@ VARIANTS = (
     _conv("avx512", 14, 2),
     _depthwise("scalar", 4, 1),
     _depthwise("avx2", 7, 4, 1),
-    _depthwise("avx512", 14, 7, 4, 1),
+    _depthwise("avx512", 14, 7, 5, 3, 1),
     _conv_bf16("scalar", 2, 1),
     _conv_bf16("avx2", 6, 1),
     _conv_bf16("avx512", 14, 2),

@@ -15,6 +15,7 @@ from graphs import normal
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.filters import (
@@ -267,6 +268,8 @@ ALONE = {
     ),
     "pad and cut": Case(MoveParams("pad", (), 1, (1, -2, -1, 3)), (X16,)),
     "transpose": Case(MoveParams("transpose", (0, 2, 3, 1)), (X16,)),
+    "reflect": Case(MoveParams("reflect", (2, 1, 0, 3)), (X16,)),
+    "edge": Case(MoveParams("edge", (1, 0, 2, 7)), (("n", 3, "h", "w"),)),
 }  # fmt: skip
 
 
@@ -287,6 +290,9 @@ STEM = ConvParams(3, 16, window(3, 2, pads=1), 1, "stem", True, RELU)
 SAME16 = ConvParams(16, 16, window(3, pads=1), 1, "blocked", False, RELU)
 SAME20 = ConvParams(16, 20, window(3, pads=1), 1, "blocked", False)
 DEEP = ConvParams(16, 16, window(5, pads=2), 16, "depthwise", False, SILU)
+VALID16 = ConvParams(16, 16, window(3), 1, "blocked", False)
+NORM, BARE = Norm("layer", 1e-5, True, True), Norm("layer", 1e-5, False, False)
+RMS, SHIFTED = Norm("rms", 1e-5, True, False), Norm("layer", 1e-5, False, True)
 ADDED = ConvParams(16, 16, window(1), 1, "blocked", False, ADD_RELU)
 IMAGE: Shape = ("n", 3, "h", "w")
 W_STEM, W16, W_DEEP = filters(16, 3, 3, "stem"), filters(16, 16, 3, "blocked"), filters(
@@ -472,6 +478,67 @@ REGIONS = {
             (MoveParams("concat", (1,), 2), (5, 3)),
             (ConvParams(32, 16, window(3, pads=1), 1, "blocked", False, RELU), (6, 2)),
         ], 7,
+    ),
+    "reflected around a value that is read without it, too": region(
+        (X16, W16),
+        [
+            (SAME16, (0, 1)),
+            (ElementwiseParams(EXP), (2,)),
+            (MoveParams("reflect", (2, 1, 3, 4)), (3,)),
+            (VALID16, (4, 1)),
+            (MoveParams("reflect", (0, 2, 0, 0)), (5,)),
+            (PoolParams("max", window(2)), (6,)),
+            (ElementwiseParams(SUM), (3, 2)),
+        ], 7, 8,
+    ),
+    "borders beside one of zeros and beside each other": region(
+        (X16, W16),
+        [
+            (SAME16, (0, 1)),
+            (MoveParams("edge", (1, 1, 1, 1)), (2,)),
+            (SAME16, (2, 1)),
+            (MoveParams("reflect", (1, 1, 1, 1)), (4,)),
+            (MoveParams("edge", (3, 0, 0, 3)), (4,)),
+            (SAME16, (6, 1)),
+            (MoveParams("concat", (1,), 2), (3, 5)),
+            (MoveParams("reflect", (1, 2, 1, 2)), (0,)),
+        ], 7, 8, 9,
+    ),
+    "an instance norm, its border, a residual": region(
+        (X16, filters(20, 16, 3, "blocked"), (20,), (20,), filters(20, 20, 3, "blocked")),
+        [
+            (SAME20, (0, 1)),
+            (ChannelNormParams(NORM, 20, 4), (5, 2, 3)),
+            (ElementwiseParams(RELU), (6,)),
+            (MoveParams("reflect", (1, 1, 1, 1)), (7,)),
+            (ConvParams(20, 20, window(3), 1, "blocked"), (8, 4)),
+            (ChannelNormParams(BARE, 20, 4), (9,)),
+            (ElementwiseParams(SUM), (10, 7)),
+        ], 11,
+    ),
+    "group norms within a block and over several": region(
+        (X16, filters(20, 16, 3, "blocked"), filters(64, 20, 1, "blocked"), (64,), (64,),
+         (20,), filters(16, 64, 1, "blocked"), (16,)),
+        [
+            (SAME20, (0, 1)),
+            (ChannelNormParams(RMS, 5, 4), (8, 5)),
+            (ConvParams(20, 64, window(1), 1, "blocked"), (9, 2)),
+            (ChannelNormParams(NORM, 2, 4), (10, 3, 4)),
+            (ElementwiseParams(SUM), (11, 10)),
+            (ConvParams(64, 16, window(1), 1, "blocked"), (12, 6)),
+            (ChannelNormParams(SHIFTED, 1, 4), (13, 7)),
+        ], 14, 9,
+    ),
+    "norms that no chain reads, and groups that fit no block": region(
+        (X16, filters(24, 16, 3, "blocked"), (24,), (24,), filters(16, 24, 3, "blocked")),
+        [
+            (ConvParams(16, 24, window(3, pads=1), 1, "blocked"), (0, 1)),
+            (ChannelNormParams(NORM, 3, 4), (5, 2, 3)),
+            (ConvParams(24, 16, window(3, pads=1), 1, "blocked"), (6, 4)),
+            (ChannelNormParams(NORM, 2, 4), (5, 2, 3)),
+            (ConvParams(24, 16, window(3, pads=1), 1, "blocked"), (8, 4)),
+            (ElementwiseParams(SUM), (7, 9)),
+        ], 10,
     ),
     "plain in the middle": region(
         (X16, W16, (16, 4, 3, 3)),

@@ -3,6 +3,7 @@
 // leaves the memory idle, can ask for the next's.
 #pragma once
 #include "runtime/gemm.h"
+#include "runtime/places.h"
 
 namespace tracea {
 
@@ -16,7 +17,7 @@ inline Ahead panels_of(Run& run, const Call& call, int32_t index, const int64_t*
   Box box;
   if (weights.kind != kInput || !(pairs || call.ints[0] == kPanels) ||
       weights.rank != (pairs ? 4 : 3) ||
-      !place(run, weights, symbols, buffers, index, 1, &box))
+      !find_view(run, call, index, 1, symbols, buffers, &box))
     return {};
   const int64_t lines = box.dims[1], panel = box.strides[0] / (pairs ? 2 : 1);
   if (box.dims[0] < 1 || lines < 1 || panel != lines * TRACEA_PANEL) return {};

@@ -307,7 +307,9 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   const bool whole = in_integers(call), pairs = whole || call.views[0].type == ORT_BF16;
   const int64_t lanes = lanes_of(call.views[0].type);
   const int32_t rank = pairs ? 7 : 6;
-  const bool each = w.dims[0] % job.blocks == 0 && w.dims[0] / job.blocks == job.images;
+  // For one image the filters of each are those of all.
+  const bool each = job.images > 1 && w.dims[0] % job.blocks == 0 &&
+                    w.dims[0] / job.blocks == job.images;
   if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || empty(w, rank) ||
       !dense_from(w, 0, rank) || (!w.is(job.blocks) && !each) || w.dims[4] != lanes ||
       w.dims[5] != kLanes || (pairs && w.dims[6] != 2) || job.blocks % job.groups ||

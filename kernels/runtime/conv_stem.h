@@ -1,14 +1,17 @@
 // Convolutions that read a plain value, [N, C, H, W] of any strides, and write a blocked one.
 //
-// The register tile takes kernel columns for its innermost taps.  Nothing is copied: kernel rows
-// outside the image are left out, and so are kernel columns, for the outputs at the left and right
-// edge, one by one.
+// The register tile takes kernel columns for its innermost taps.  Nothing of large images is copied:
+// kernel rows outside the image are left out, and so are kernel columns, for the outputs at the left
+// and right edge, one by one.  Small images are copied into a border of zeros, where all outputs are
+// alike: short lines lie in one tile by twos.
 #pragma once
 #include "runtime/blocked.h"
 
 namespace tracea {
 
-constexpr int64_t kStemRows = 4;  // output rows per task
+constexpr int64_t kStemRows = 4;         // output rows per task, or more where that is little
+constexpr int64_t kStemTask = 1000000;   // multiply-adds worth a task of their own
+constexpr int64_t kStemCopy = 8 * 1024;  // floats of images that are copied
 
 struct StemJob {
   tracea_conv_fn conv;
@@ -16,9 +19,11 @@ struct StemJob {
   Finish finish;
   const Box* x;
   const float* bias;
+  bool eight;  // the last block of outputs has 8 channels at most
+  bool pairs;  // two lines are one tile
   int64_t blocks, nv, widest, kernel_h, kernel_w;
   int64_t stride_h, stride_w, dilation_h, dilation_w, top, left;
-  int64_t tasks_per_image;
+  int64_t rows, tasks_per_image;  // output rows per task
 };
 
 // Those of `taps` that lie inside [0, size) when the first one is at `at`.
@@ -55,11 +60,17 @@ inline void stem_run(const StemJob& job, tracea_conv_tile& tile, int64_t n, int6
     job.finish.line(n, block + b, row, col, tiles * pixels, sums + b * tile.y_panel);
 }
 
-inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) {
-  const int64_t width = job.finish.canvas.width, size = job.x->dims[3];
+inline tracea_conv_tile stem_tile(const StemJob& job, int64_t block) {
   tracea_conv_tile tile = job.tap;
   tile.nv = static_cast<int32_t>(least(job.nv, job.blocks - block));
+  tile.eight = job.eight && block + tile.nv == job.blocks;
   tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
+  return tile;
+}
+
+inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) {
+  const int64_t width = job.finish.canvas.width, size = job.x->dims[3];
+  tracea_conv_tile tile = stem_tile(job, block);
   const Taps rows =
       inside(row * job.stride_h - job.top, job.kernel_h, job.dilation_h, job.x->dims[2]);
   const Taps all = {0, job.kernel_w};
@@ -85,13 +96,73 @@ inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) 
   for (int64_t b = block; b < block + tile.nv; ++b) job.finish.line(n, b, row, 0, width);
 }
 
+// Whole lines from `first` on, two in a tile, one tile below the other; the first line left over.
+inline int64_t stem_pairs(const StemJob& job, int64_t n, int64_t block, int64_t first,
+                          int64_t last) {
+  const Canvas& y = job.finish.canvas;
+  const int64_t* s = job.x->strides;
+  tracea_conv_tile tile = stem_tile(job, block);
+  tile.lines = 2, tile.tiles = (last - first) / 2;
+  tile.pixels = static_cast<int32_t>(y.width);
+  tile.rows = job.kernel_h;
+  tile.depth = tile.last = job.kernel_w;
+  tile.x = job.x->f32() + n * s[0] + first * job.stride_h * s[2];
+  tile.x_line = job.stride_h * s[2], tile.x_next = 2 * tile.x_line;
+  tile.w = job.tap.w + block * tile.w_panel;
+  tile.y = y.row(n, block, first);
+  tile.add = job.finish.add_at(n, block, first, 0);
+  tile.y_next = 2 * tile.y_line, tile.add_next = 2 * tile.add_line;
+  job.conv(&tile);
+  const int64_t end = first + 2 * tile.tiles;
+  for (int64_t b = block; b < block + tile.nv; ++b)
+    for (int64_t row = first; row < end; ++row) job.finish.line(n, b, row, 0, y.width);
+  return end;
+}
+
 inline void stem_task(void* usr, size_t index) {
   const StemJob& job = *static_cast<const StemJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), n = task / job.tasks_per_image;
-  const int64_t first = task % job.tasks_per_image * kStemRows;
-  const int64_t last = least(job.finish.canvas.height, first + kStemRows);
-  for (int64_t block = 0; block < job.blocks; block += job.nv)
-    for (int64_t row = first; row < last; ++row) stem_row(job, n, block, row);
+  const int64_t first = task % job.tasks_per_image * job.rows;
+  const int64_t last = least(job.finish.canvas.height, first + job.rows);
+  for (int64_t block = 0; block < job.blocks; block += job.nv) {
+    int64_t row = job.pairs && last - first > 1 ? stem_pairs(job, n, block, first, last) : first;
+    for (; row < last; ++row) stem_row(job, n, block, row);
+  }
+}
+
+// The images within zeros, as far as windows reach; false where they are too large for `room`.
+inline bool stem_copy(StemJob& job, Box* copy, float* room) {
+  const Canvas& y = job.finish.canvas;
+  const Box& x = *job.x;
+  const int64_t *dims = x.dims, *s = x.strides;
+  const int64_t height = most(job.top + dims[2],
+                              reach(y.height, job.stride_h, job.kernel_h, job.dilation_h));
+  const int64_t width = most(job.left + dims[3],
+                             reach(y.width, job.stride_w, job.kernel_w, job.dilation_w));
+  const int64_t planes = dims[0] * dims[1];
+  if (planes > kStemCopy || height > kStemCopy || width > kStemCopy ||
+      planes * height > kStemCopy || planes * height * width > kStemCopy)
+    return false;
+  memset(room, 0, static_cast<size_t>(planes * height * width) * sizeof(float));
+  for (int64_t plane = 0; plane < planes; ++plane)
+    for (int64_t row = 0; row < dims[2]; ++row) {
+      const float* from = x.f32() + plane / dims[1] * s[0] + plane % dims[1] * s[1] + row * s[2];
+      float* to = room + (plane * height + job.top + row) * width + job.left;
+      for (int64_t col = 0; col < dims[3]; ++col) to[col] = from[col * s[3]];
+    }
+  *copy = {reinterpret_cast<char*>(room),
+           {dims[0], dims[1], height, width},
+           {dims[1] * height * width, height * width, width, 1}};
+  job.x = copy, job.top = job.left = 0;
+  return true;
+}
+
+// Whether some window leaves the image.
+inline bool stem_leaves(const StemJob& job) {
+  const Canvas& y = job.finish.canvas;
+  return job.top || job.left ||
+         reach(y.height, job.stride_h, job.kernel_h, job.dilation_h) > job.x->dims[2] ||
+         reach(y.width, job.stride_w, job.kernel_w, job.dilation_w) > job.x->dims[3];
 }
 
 inline bool check_conv_stem_of(Signature& call, bool rounds) {
@@ -101,6 +172,20 @@ inline bool check_conv_stem_of(Signature& call, bool rounds) {
 }
 inline bool check_conv_stem(Signature& call) { return check_conv_stem_of(call, false); }
 inline bool check_conv_stem_bf16(Signature& call) { return check_conv_stem_of(call, true); }
+
+// What all tiles share.
+inline void lay_stem(StemJob& job, const Box& w) {
+  tracea_conv_tile& tap = job.tap;
+  const Box& x = *job.x;
+  tap.blocks = x.dims[1], tap.cols = 1, tap.lines = 1;
+  tap.x_block = x.strides[1], tap.x_row = job.dilation_h * x.strides[2];
+  tap.x_depth = job.dilation_w * x.strides[3], tap.x_step = job.stride_w * x.strides[3];
+  tap.w = w.f32();
+  tap.w_row = job.kernel_w * kLanes, tap.w_block = job.kernel_h * tap.w_row;
+  tap.w_panel = x.dims[1] * tap.w_block;
+  lay_finish(job.finish, tap);
+  tap.lo = job.finish.lo, tap.hi = job.finish.hi;
+}
 
 inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &w = views[1];
@@ -122,16 +207,15 @@ inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   job.stride_h = call.ints[0], job.stride_w = call.ints[1];
   job.dilation_h = call.ints[2], job.dilation_w = call.ints[3];
   job.top = call.ints[4], job.left = call.ints[5];
-  tracea_conv_tile& tap = job.tap;
-  tap.blocks = x.dims[1], tap.cols = 1, tap.lines = 1;
-  tap.x_block = x.strides[1], tap.x_row = job.dilation_h * x.strides[2];
-  tap.x_depth = job.dilation_w * x.strides[3], tap.x_step = job.stride_w * x.strides[3];
-  tap.w = w.f32();
-  tap.w_row = job.kernel_w * kLanes, tap.w_block = job.kernel_h * tap.w_row;
-  tap.w_panel = x.dims[1] * tap.w_block;
-  lay_finish(job.finish, tap);
-  tap.lo = job.finish.lo, tap.hi = job.finish.hi;
-  job.tasks_per_image = ceil_div(y.height, kStemRows);
+  alignas(64) float room[kStemCopy];
+  Box copy;
+  const bool whole = !stem_leaves(job) || stem_copy(job, &copy, room);
+  job.eight = job.conv == isa.conv && call.ints[8] <= kLanes / 2;
+  job.pairs = whole && y.width <= job.widest / 2 && !job.finish.apart();
+  lay_stem(job, w);
+  const int64_t line = y.width * job.blocks * job.tap.w_panel;
+  job.rows = most(kStemRows, ceil_div(kStemTask, line));
+  job.tasks_per_image = ceil_div(y.height, job.rows);
   return run.parallel(images * job.tasks_per_image, stem_task, &job);
 }
 

@@ -1,10 +1,12 @@
-// Depthwise convolutions over blocked values: some lines of one block of channels per task.
+// Depthwise convolutions over blocked values: some lines of one block of channels per task, or all
+// lines of several.
 #pragma once
 #include "runtime/blocked.h"
 
 namespace tracea {
 
-constexpr int64_t kDepthwiseTask = 64 * 1024;  // multiply-adds of vectors of 16
+constexpr int64_t kDepthwiseTask = 64 * 1024;   // multiply-adds of vectors of 16
+constexpr int64_t kDepthwiseUnits = 16 * 1024;  // the same, of blocks that one task takes
 
 struct DepthwiseJob {
   tracea_depthwise_fn depthwise;
@@ -14,7 +16,8 @@ struct DepthwiseJob {
   int64_t x_strides[4];
   const float *w, *bias;
   int64_t w_block, x_step_row, stride_w;
-  int64_t blocks, rows, tasks;  // rows per task; tasks per block
+  int64_t blocks, rows, tasks;  // rows per unit; units per block
+  int64_t units;                // per task
 };
 
 // A line whose sums lie apart until a chain rounds them, in pieces of about one length.
@@ -34,10 +37,7 @@ inline void depthwise_pieces(const DepthwiseJob& job, tracea_depthwise_tile tile
   }
 }
 
-inline void depthwise_task(void* usr, size_t index) {
-  const DepthwiseJob& job = *static_cast<const DepthwiseJob*>(usr);
-  const int64_t at = static_cast<int64_t>(index), block = at / job.tasks % job.blocks;
-  const int64_t n = at / job.tasks / job.blocks, first = at % job.tasks * job.rows;
+inline void depthwise_lines(const DepthwiseJob& job, int64_t n, int64_t block, int64_t first) {
   const Canvas& y = job.finish.canvas;
   const int64_t last = least(y.height, first + job.rows);
   tracea_depthwise_tile tile = job.tap;
@@ -53,8 +53,17 @@ inline void depthwise_task(void* usr, size_t index) {
     tile.y = y.row(n, block, row);
     tile.add = job.finish.add_at(n, block, row, 0);
     job.depthwise(&tile);
-    job.finish.line(n, block, row, 0, y.width);
+    if (job.finish.needed) job.finish.line(n, block, row, 0, y.width);
   }
+}
+
+inline void depthwise_task(void* usr, size_t index) {
+  const DepthwiseJob& job = *static_cast<const DepthwiseJob*>(usr);
+  const int64_t units = job.finish.canvas.box->dims[0] * job.blocks * job.tasks;
+  const int64_t begin = static_cast<int64_t>(index) * job.units;
+  for (int64_t at = begin; at < least(units, begin + job.units); ++at)
+    depthwise_lines(job, at / job.tasks / job.blocks, at / job.tasks % job.blocks,
+                    at % job.tasks * job.rows);
 }
 
 inline bool check_depthwise_of(Signature& call, const ConvTypes& types) {
@@ -101,9 +110,11 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   const Layout layout = layout_of(job.finish);
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;
-  job.rows = least(y.height, most(1, kDepthwiseTask / (y.width * rows * cols)));
+  const int64_t line = y.width * rows * cols;
+  job.rows = least(y.height, most(1, kDepthwiseTask / line));
   job.tasks = ceil_div(y.height, job.rows);
-  return run.parallel(images * job.blocks * job.tasks, depthwise_task, &job);
+  job.units = most(1, kDepthwiseUnits / (job.rows * line));
+  return run.parallel(ceil_div(images * job.blocks * job.tasks, job.units), depthwise_task, &job);
 }
 
 }  // namespace tracea

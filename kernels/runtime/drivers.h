@@ -130,7 +130,7 @@ inline bool run_call(Run& run, const Program& program, int32_t index, const int6
     return run.fault.fail("This library holds no kernel for %s.", driver.name);
   Box views[kMaxViews];
   for (int32_t i = 0; i < call.view_count; ++i)
-    if (!place(run, call.views[i], symbols, buffers, index, i, &views[i])) return false;
+    if (!find_view(run, call, index, i, symbols, buffers, &views[i])) return false;
   run.ahead = ahead_of(run, program, index, symbols, buffers);
   return driver.run(run, call, views) && !run.status;
 }

@@ -10,6 +10,7 @@ struct Node {
   Program program;
   char label[kMaxLabel];  // the node's own name, when calls are timed
   Crew crew;              // written while it runs, whatever else is constant
+  Places* places;         // as well, once
 };
 
 // Everything one call keeps on its stack besides the shapes.
@@ -51,9 +52,37 @@ inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t ra
                         rank);
 }
 
+// Where the inputs lie that are constant: nobody need ask for them in every run.
+inline void find_constants(const Host& host, const OrtKernelInfo* info, const Program& program,
+                           Memory* known) {
+  for (int32_t i = 0; i < program.input_count; ++i) {
+    const Tensor& tensor = program.inputs[i];
+    Run run(host, nullptr);
+    int constant = 0;
+    const OrtValue* value = nullptr;
+    void* data = nullptr;
+    int64_t dims[kMaxRank], count = 1;
+    if (!run.good(ort::KernelInfoGetConstantInput_tensor(host.api, info, static_cast<size_t>(i),
+                                                         &constant, &value)) ||
+        !constant || !value || !read_dims(run, value, i, tensor.rank, dims) ||
+        !run.good(ort::GetTensorMutableData(host.api, const_cast<OrtValue*>(value), &data)))
+      constant = 0;
+    for (int32_t axis = 0; constant && axis < tensor.rank; count *= dims[axis++])
+      constant = tensor.dims[axis].form == Expr::kIsNumber && tensor.dims[axis].value == dims[axis];
+    for (int32_t s = 0; s < program.symbol_count; ++s)
+      constant = constant && program.symbols[s].input != i;
+    if (run.status) ort::ReleaseStatus(host.api, run.status);
+    if (constant) known[i] = {static_cast<char*>(data), count};
+  }
+}
+
 inline bool bind_inputs(Run& run, const Program& program, Frame& frame) {
   const OrtApi* api = run.host.api;
   for (int32_t i = 0; i < program.input_count; ++i) {
+    if (run.host.constants[i].data) {
+      frame.buffers[i] = run.host.constants[i];
+      continue;
+    }
     const OrtValue* value = nullptr;
     void* data = nullptr;
     if (!run.good(ort::KernelContext_GetInput(api, run.context, static_cast<size_t>(i), &value)))
@@ -72,7 +101,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame) {
     frame.symbols[s] = frame.dims[program.symbols[s].input * kMaxRank + program.symbols[s].axis];
   compute(program.steps, program.step_count, program.all_symbols(), frame.symbols);
   for (int32_t i = 0; i < program.input_count; ++i)
-    for (int32_t axis = 0; axis < program.inputs[i].rank; ++axis) {
+    for (int32_t axis = 0; !run.host.constants[i].data && axis < program.inputs[i].rank; ++axis) {
       int64_t wanted;
       const int64_t actual = frame.dims[i * kMaxRank + axis];
       if (!evaluate(program.inputs[i].dims[axis], frame.symbols, &wanted))
@@ -105,11 +134,13 @@ inline bool bind_outputs(Run& run, const Program& program, Frame& frame) {
   return true;
 }
 
-inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& arena) {
-  if (program.temp_count == 0) return true;
-  int64_t sizes[kMaxTemps], offsets[kMaxTemps];
+// Lays out the temps in `small`, where they fit it, or in the arena.
+inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& arena,
+                       char* small) {
+  int64_t sizes[kMaxTemps], found[kMaxTemps], bytes = 0;
   Memory* temps = frame.buffers + program.input_count + program.output_count;
-  for (int32_t i = 0; i < program.temp_count; ++i) {
+  run.places = places_for(run.host.places, program, frame.symbols);
+  for (int32_t i = 0; !run.places && i < program.temp_count; ++i) {
     int64_t *count = &temps[i].count, *size = &sizes[i];
     if (!evaluate(program.temps[i].count, frame.symbols, count) || *count < 0 ||
         __builtin_mul_overflow(*count, element_size(program.temps[i].type), size) ||
@@ -117,9 +148,18 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
       return run.fault.fail("The size of temp %d cannot be computed.", i);
     *size = program.temps[i].loop < 0 ? ceil_div(*size, kAlign) * kAlign : 0;
   }
-  char* memory = arena.take(lay_out(program, sizes, offsets));
-  for (int32_t i = 0; memory && i < program.temp_count; ++i) temps[i].data = memory + offsets[i];
-  return memory != nullptr;
+  bytes = run.places ? run.places->bytes : lay_out(program, sizes, found);
+  const int64_t* offsets = run.places ? run.places->offsets : found;
+  char* memory = program.temp_count == 0 || (bytes >= 0 && bytes <= kSmallArena) ? small
+                                                                                 : arena.take(bytes);
+  for (int32_t i = 0; memory && i < program.temp_count; ++i) {
+    temps[i].data = memory + offsets[i];
+    if (run.places) temps[i].count = run.places->counts[i];
+  }
+  if (!memory || run.places) return memory != nullptr;
+  if (Places* made = find_places(run, program, frame.symbols, frame.buffers, found, bytes))
+    keep(run.host.places, made);
+  return true;
 }
 
 inline bool run_program(Run& run, const Program& program) {
@@ -133,8 +173,9 @@ inline bool run_program(Run& run, const Program& program) {
           __builtin_alloca(static_cast<size_t>(program.all_values() + 1) * sizeof(int64_t))),
       static_cast<Memory*>(__builtin_alloca(buffers * sizeof(Memory)))};
   Scratch arena(run);
+  alignas(kAlign) char small[kSmallArena];
   if (!bind_inputs(run, program, frame) || !bind_outputs(run, program, frame) ||
-      !bind_temps(run, program, frame, arena))
+      !bind_temps(run, program, frame, arena, small))
     return false;
   if (run.host.trace != kNoTrace)
     return run_traced(run, program, frame.symbols, frame.buffers);

@@ -83,6 +83,8 @@ ORT_SLOT(101, ReleaseCustomOpDomain, void, OrtCustomOpDomain*)
 ORT_SLOT(163, KernelInfoGetAttributeArray_int64, S, const OrtKernelInfo*, const char* name,
          int64_t* out, size_t* count)
 ORT_SLOT(244, KernelInfo_GetNodeName, S, const OrtKernelInfo*, char* out, size_t* size)
+ORT_SLOT(249, KernelInfoGetConstantInput_tensor, S, const OrtKernelInfo*, size_t, int* constant,
+         const OrtValue**)  // borrowed; lies where it lies for as long as the session lives
 ORT_SLOT(90, KernelContext_GetInput, S, const OrtKernelContext*, size_t, const OrtValue**)
 ORT_SLOT(91, KernelContext_GetOutput, S, OrtKernelContext*, size_t, const int64_t* dims,
          size_t rank, OrtValue**)

@@ -5,7 +5,8 @@
 
 namespace tracea {
 
-constexpr int64_t kPoolTask = 64 * 1024;  // vectors of 16 joined by one task
+constexpr int64_t kPoolTask = 64 * 1024;   // vectors of 16 joined by one task
+constexpr int64_t kPoolUnits = 16 * 1024;  // the same, of whole blocks that one task takes
 
 struct PoolJob {
   tracea_pool_fn pool;
@@ -104,13 +105,10 @@ struct PoolAllJob {
   tracea_pool_fn pool;
   const Box *x, *y;
   bool average;
-  int64_t blocks;
+  int64_t blocks, units;  // of an item; per task
 };
 
-inline void pool_all_task(void* usr, size_t index) {
-  const PoolAllJob& job = *static_cast<const PoolAllJob*>(usr);
-  const int64_t n = static_cast<int64_t>(index) / job.blocks;
-  const int64_t block = static_cast<int64_t>(index) % job.blocks;
+inline void pool_all_block(const PoolAllJob& job, int64_t n, int64_t block) {
   const int64_t *s = job.x->strides, height = job.x->dims[2], width = job.x->dims[3];
   float joined[kLanes], *y = job.y->f32() + n * job.y->strides[0] + block * kLanes;
   tracea_pool_tile tile = {};
@@ -125,6 +123,13 @@ inline void pool_all_task(void* usr, size_t index) {
   memcpy(y, joined, static_cast<size_t>(channels) * sizeof(float));
 }
 
+inline void pool_all_task(void* usr, size_t index) {
+  const PoolAllJob& job = *static_cast<const PoolAllJob*>(usr);
+  const int64_t begin = static_cast<int64_t>(index) * job.units;
+  const int64_t end = least(job.y->dims[0] * job.blocks, begin + job.units);
+  for (int64_t at = begin; at < end; ++at) pool_all_block(job, at / job.blocks, at % job.blocks);
+}
+
 inline bool check_pool_all(Signature& call) {
   return call.no_chain() && call.counts(2, 0, 2) && call.reads(0, 5) && call.writes(1, 2) &&
          call.parameter(0, 1, kLanes) && call.parameter(1, 0, 1);
@@ -132,13 +137,14 @@ inline bool check_pool_all(Signature& call) {
 
 inline bool run_pool_all(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
-  PoolAllJob job = {run.host.isa->pool, &x, &y, call.ints[1] == 1, x.dims[1]};
+  PoolAllJob job = {run.host.isa->pool, &x, &y, call.ints[1] == 1, x.dims[1], 0};
   if (empty(y, 2)) return true;
   if (!blocked(x) || empty(x, 5) || x.dims[0] != y.dims[0] ||
       y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[0] ||
       (y.dims[1] > 1 && y.strides[1] != 1))
     return misfit(run, "pool_all");
-  return run.parallel(y.dims[0] * job.blocks, pool_all_task, &job);
+  job.units = most(1, kPoolUnits / (x.dims[2] * x.dims[3]));
+  return run.parallel(ceil_div(y.dims[0] * job.blocks, job.units), pool_all_task, &job);
 }
 
 }  // namespace tracea

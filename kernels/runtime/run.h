@@ -14,6 +14,13 @@ constexpr int64_t kAlign = 64;
 constexpr int64_t kHugePage = 2 * 1024 * 1024;
 constexpr int64_t kWorthHugePages = 2 * kHugePage;  // less is found in the processor's own table
 
+struct Places;  // runtime/places.h
+
+struct Memory {
+  char* data;
+  int64_t count;  // elements
+};
+
 // What a run needs besides its program; fixed when the node is created.
 struct Host {
   const OrtApi* api;
@@ -24,9 +31,12 @@ struct Host {
   int trace;               // where calls' times go, or kNoTrace
   const char* label;       // the node's name there
   Crew* crew;              // the threads that have run its tasks
+  Places** places;         // what its first run found
+  const Memory* constants;  // its inputs that never change, where `data` is not null
 };
 
 constexpr int kNoTrace = -1;
+constexpr int64_t kSmallArena = 16 * 1024;  // bytes of temps that need no allocator
 
 // Packed weights that a later call reads: panels of `lines` cache lines, one after another.
 struct Ahead {
@@ -41,6 +51,7 @@ struct Run {
   Ahead ahead = {};  // of the next product
   OrtStatus* status = nullptr;  // the runtime's own first error
   OrtAllocator* allocator = nullptr;
+  const Places* places = nullptr;  // where everything lies, if that is known
   bool alone = false;  // one of several threads: its tasks are its own
 
   Run(const Host& h, OrtKernelContext* c) : host(h), context(c) {}
@@ -111,11 +122,6 @@ class Scratch {
  private:
   Run& run_;
   void* memory_ = nullptr;
-};
-
-struct Memory {
-  char* data;
-  int64_t count;  // elements
 };
 
 // An evaluated view.  `data` is null when the view is absent.

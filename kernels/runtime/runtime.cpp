@@ -83,6 +83,7 @@ void destroy(void* kernel) {
   if (!node) return;
   if (node->host.memory)
     ort::ReleaseMemoryInfo(node->host.api, const_cast<OrtMemoryInfo*>(node->host.memory));
+  release(node->places);
   node->program.pool.release();
   free(node);
 }
@@ -107,9 +108,14 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
     const int32_t processors = static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
     node->type = type.name;
     node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
-                  node->label, &node->crew};
+                  node->label, &node->crew, &node->places, nullptr};
     if (state.trace != kNoTrace) status = name_node(api, info, node->label);
-    decode(type, words, count, node, fault);
+    if (decode(type, words, count, node, fault)) {
+      Memory* known = node->program.pool.array<Memory>(node->program.input_count);
+      if (known) find_constants(node->host, info, node->program, known);
+      else fault.fail("There is no memory for %d inputs.", node->program.input_count);
+      node->host.constants = known;
+    }
   }
   free(words);
   if (!fault.set && !status) {

@@ -1,13 +1,18 @@
-"""Padding by computed sizes, as nets write it whose branches meet at odd sizes.
+"""Padding by computed sizes, as nets write it whose branches meet at odd sizes, and with what is
+inside, as nets do that make images.
 
 Pad(x, arithmetic over Shape(x), Shape(y))    ->    a move inside a program
+Pad(x, numbers, reflect or edge)              ->    a move inside a program
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from tracea_graph.ops.moves import MoveParams
+import numpy as np
+
+from tracea_graph.ir import Extent
+from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.sizes import substitute
 from tracea_graph.passes.convolution.sizes import Sizes
 from tracea_graph.passes.regions import attribute, fused, is_f32
@@ -21,7 +26,8 @@ _OPSET = 11
 
 
 class LiftPad:
-    """Zeros around rows and columns, as many as the sizes of known values tell."""
+    """Zeros around rows and columns, as many as the sizes of known values tell; or what is
+    reflected there or repeated, as many as numbers tell."""
 
     name = "pad"
 
@@ -33,9 +39,12 @@ class LiftPad:
 
     def _read(self, graph: TileGraph, region: Region) -> Proposal | str:
         x, pads, *rest = region.operands
-        if attribute(region, "mode", "constant") not in ("constant", b"constant"):
-            return "the padding repeats or mirrors"
-        if (rest and rest[0] and constant_number(graph, rest[0]) != 0.0) or any(rest[1:]):
+        mode = attribute(region, "mode", "constant")
+        mode = mode.decode() if isinstance(mode, bytes) else str(mode)
+        if mode not in ("constant", *BORDERS):
+            return "the padding wraps around"
+        zero = not rest or not rest[0] or mode in BORDERS or constant_number(graph, rest[0]) == 0.0
+        if not zero or any(rest[1:]):
             return "the padding is not zero, or names its axes"
         if graph.spec(x).rank != 4 or not is_f32(graph, x):
             return "it is not over float32 images"
@@ -46,6 +55,8 @@ class LiftPad:
         amounts = [found[i] for i in range(8)]
         if amounts[:2] + amounts[4:6] != [0, 0, 0, 0]:
             return "batch or channels are padded"
+        if mode in BORDERS:
+            return self._border(graph, region, mode, [amounts[i] for i in (2, 3, 6, 7)])
         values = [x]
 
         def number(symbol: str) -> str:
@@ -55,7 +66,19 @@ class LiftPad:
             return f"{values.index(value)}.{axis}"
 
         named = tuple(substitute(amounts[i], number) for i in (2, 3, 6, 7))
-        params = MoveParams("pad", (), len(values), named)
+        return self._step(graph, region, MoveParams("pad", (), len(values), named), values)
+
+    def _border(
+        self, graph: TileGraph, region: Region, mode: str, amounts: Sequence[Extent]
+    ) -> Proposal | str:
+        numbers = tuple(int(a) for a in amounts if isinstance(a, (int, np.integer)))
+        if len(numbers) < len(amounts) or min(numbers) < 0:
+            return "how much is padded is computed, or below zero"
+        return self._step(graph, region, MoveParams(mode, numbers), region.operands[:1])
+
+    def _step(
+        self, graph: TileGraph, region: Region, params: MoveParams, values: Sequence[str]
+    ) -> Proposal:
         spec = params.infer([graph.spec(v) for v in values])[0]
         known = graph.spec(region.results[0])
         specs = (

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.filters import BLOCK, blocks
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.lowering.blocked import Halo
 
-__all__ = ["MOST_DEALT", "Layout", "halo_of", "stored_halo"]
+__all__ = ["MOST_DEALT", "Layout", "halo_of", "norm_in_blocks", "stored_halo"]
 
 MOST_DEALT = 9
 """Parts that one ``deal`` takes channels from."""
@@ -43,9 +44,18 @@ def stored_halo(params: ConvParams) -> Halo:
     return (top, 0, bottom, 0) if params.layout == "depthwise" else (top, left, bottom, right)
 
 
+def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
+    """True if statistics of lanes can be put together to those of a norm's groups."""
+    if not params.groups or params.rank not in (3, 4):
+        return False
+    each = channels // params.groups
+    return BLOCK % each == 0 or each % BLOCK == 0
+
+
 @dataclass
 class Layout:
-    """By value: blocked or not; the value whose buffer it shares, and its first channel there."""
+    """By value: blocked or not; the value whose buffer it shares, and its first channel there, or
+    as whose border it lies ``around``."""
 
     specs: Sequence[TensorSpec]
     steps: Sequence[RegionStep]
@@ -53,6 +63,7 @@ class Layout:
     blocked: set[int] = field(default_factory=set)
     within: dict[int, tuple[int, int]] = field(default_factory=dict)
     halos: dict[int, Halo] = field(default_factory=dict)
+    around: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def plan(cls, specs: Sequence[TensorSpec], steps: Sequence[RegionStep], inputs: int) -> Layout:
@@ -65,6 +76,7 @@ class Layout:
             value += step.results
         for step in steps:
             layout._want(step)
+        layout._surround()
         return layout
 
     def root(self, value: int) -> tuple[int, int]:
@@ -99,6 +111,9 @@ class Layout:
                 self.blocked.add(value)
         elif isinstance(params, ResizeParams):
             self.blocked.add(value)
+        elif isinstance(params, ChannelNormParams):
+            if step.operands[0] in self.blocked and norm_in_blocks(params, self.channels(value)):
+                self.blocked.add(value)
         elif isinstance(params, ElementwiseParams):
             if self._blocked_chain(step, value):
                 self.blocked.add(value)
@@ -135,7 +150,7 @@ class Layout:
         """Moves keep blocks: in place where channels fall on their borders, else dealt anew."""
         shape = self.specs[value].shape or ()
         kind, inside = params.kind, operands[0] in self.blocked
-        if kind in ("repeat", "pad") and inside and len(shape) == 4:
+        if kind in ("repeat", "pad", *BORDERS) and inside and len(shape) == 4:
             self.blocked.add(value)
         elif kind == "spread" and all(v in self.blocked for v in operands):
             if len(operands) > 1 or self.channels(value) % BLOCK == 0:
@@ -184,6 +199,21 @@ class Layout:
         wanted = zip(self.halos.get(root, _NONE), stored_halo(params), strict=True)
         top, left, bottom, right = (max(pair) for pair in wanted)
         self.halos[root] = (top, left, bottom, right)
+
+    def _surround(self) -> None:
+        """A border that repeats what is inside is written around it, where nobody wants zeros
+        there, or another border."""
+        value = self.inputs
+        for step in self.steps:
+            source = step.operands[0] if step.operands else value
+            apart = value in self.blocked and all(
+                self.alone(v) and self.halo(v) == _NONE for v in (source, value)
+            )
+            if apart and isinstance(step.params, MoveParams) and step.params.kind in BORDERS:
+                top, left, bottom, right = step.params.ints
+                self.halos[source] = (top, left, bottom, right)
+                self.around[value] = source
+            value += step.results
 
     def room(self, value: int) -> int:
         """Blocks of a value's buffer."""

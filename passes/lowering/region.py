@@ -7,26 +7,29 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.chain import SCALAR, Chain, Step
+from tracea_graph.ops.chain import FULL, SCALAR, Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.sizes import resolve
-from tracea_graph.passes.lowering.blocked import Blocked
+from tracea_graph.passes.lowering.blocked import Blocked, per_channel
+from tracea_graph.passes.lowering.borders import lower_border
 from tracea_graph.passes.lowering.conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.passes.lowering.layout import Layout
 from tracea_graph.passes.lowering.loops import loop_over
+from tracea_graph.passes.lowering.norms import lower_norm_in_blocks
 from tracea_graph.passes.lowering.rounding import Rounding
 from tracea_graph.passes.lowering.scaling import Scaled, scaled_values
 from tracea_graph.passes.lowering.values import Deal, Values
 from tracea_graph.passes.lowering.writer import Slot, Writer
-from tracea_graph.passes.pointwise.chains import IDENTITY
+from tracea_graph.passes.pointwise.chains import IDENTITY, inline
 
 __all__ = ["Lower", "alone", "lower_region"]
 
@@ -79,6 +82,8 @@ def _lower_step(
         lower_resize(v, params, step.operands, value)
     elif isinstance(params, ElementwiseParams) and value in v.layout.blocked:
         _lower_chain(v, params, step.operands, value)
+    elif isinstance(params, ChannelNormParams) and value in v.layout.blocked:
+        lower_norm_in_blocks(v, params, step.operands, value)
     elif isinstance(params, MoveParams):
         _lower_move(v, params, step.operands, value)
     else:
@@ -87,12 +92,24 @@ def _lower_step(
 
 
 def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], result: int) -> None:
-    """A chain over the interior of a blocked value."""
+    """A chain over the interior of a blocked value; norms it reads are a part of it."""
     home, inner = v.home(result), v.interior(result)
-    views = [v.over(i, result, inner) for i in operands]
     kinds = tuple(v.layout.lies_over(i, result) for i in operands)
-    chain = replace(p.chain, operands=kinds, stores=(home.dtype,))
-    v.w.call("elementwise", *views, inner, chain=chain)
+    chain, rows = replace(p.chain, operands=kinds), dict[str, tuple[Slot, bool]]()
+    names = tuple(map(str, operands))
+    for value in dict.fromkeys(operands):
+        shifted = v.shifted.get(value)
+        if shifted is None or value in v.blocks or v.layout.lies_over(value, result) != FULL:
+            continue
+        own = {f"{value}.{i}": row for i, row in enumerate(shifted.rows)}
+        joined = inline((chain, names), str(value), (shifted.chain, (str(shifted.source), *own)))
+        if joined is not None:
+            (chain, names), rows = joined, {**rows, **own}
+    views = [
+        per_channel(*rows[n], home.channels, inner) if n in rows else v.over(int(n), result, inner)
+        for n in names
+    ]
+    v.w.call("elementwise", *views, inner, chain=replace(chain, stores=(home.dtype,)))
     _finish(v, home, result)
 
 
@@ -114,6 +131,8 @@ def _lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) 
         _spread(v, p.ints, operands, result)
     elif p.kind == "pad":
         _pad(v, p, operands, result)
+    elif p.kind in BORDERS:
+        lower_border(v, p, operands[0], result)
     elif p.kind == "shuffle":
         _shuffle(v, p.ints[0], operands[0], result)
     elif p.kind == "channels":
@@ -158,7 +177,7 @@ def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None
             big.buffer, dims, (bn, bb, _times(bh, tall), _times(bw, wide), bw, bl),
             _sum(big.offset, _times(bh, row)),
         )  # fmt: skip
-        _copy(v, View(small.buffer, dims, (sn, sb, sh, sw, 0, sl), small.offset), target)
+        v.w.call("copy", View(small.buffer, dims, (sn, sb, sh, sw, 0, sl), small.offset), target)
     _finish(v, home, result)
 
 

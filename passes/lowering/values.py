@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.program import Buffer, View
@@ -26,7 +27,7 @@ from tracea_graph.passes.lowering.rounding import Rounding
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer
 from tracea_graph.passes.pointwise.chains import IDENTITY
 
-__all__ = ["Deal", "Values", "four"]
+__all__ = ["Deal", "Shifted", "Values", "four"]
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,23 @@ class Deal:
     first: int = 0
 
 
+@dataclass(frozen=True)
+class Shifted:
+    """``chain`` of a blocked value and numbers for its channels; of each row, whether images have
+    their own."""
+
+    source: int
+    chain: Chain
+    rows: tuple[tuple[Slot, bool], ...]
+
+
 @dataclass
 class Values:
     """The values of a region while its calls are written, each in one form or two.
 
     ``plain`` holds strided views ``[N, C, …]`` that may be no dense slot (a transposed view);
-    ``targets`` the region's results, where they have to be at the end; ``dealt`` blocked values
-    that nobody has asked for yet.
+    ``targets`` the region's results, where they have to be at the end; ``dealt`` and ``shifted``
+    blocked values that nobody has asked for yet.
     """
 
     w: Writer
@@ -61,6 +72,7 @@ class Values:
     whole: dict[int, Blocked] = field(default_factory=dict)
     scales: dict[int, Slot] = field(default_factory=dict)
     dealt: dict[int, Deal] = field(default_factory=dict)
+    shifted: dict[int, Shifted] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
         return self.specs[value].shape or ()
@@ -71,7 +83,7 @@ class Values:
         """The value as a dense tensor."""
         if value not in self.dense:
             slot = self.targets.get(value) or self.w.temp(self.specs[value])
-            if value in self.views or value in self.dealt:
+            if value in self.views or value in self.dealt or value in self.shifted:
                 self.block(value)
             self._unblock(value, slot.view)
             self.dense[value] = slot
@@ -100,6 +112,8 @@ class Values:
             home = self.home(value)
             if value in self.dealt:
                 self._deal(self.dealt.pop(value), home)
+            elif value in self.shifted:
+                self._shift(value, home)
             else:
                 self.block_into(value, home)
             self.blocks[value] = home
@@ -107,13 +121,23 @@ class Values:
 
     def is_blocked(self, value: int) -> bool:
         """True if the value lies in blocks, or will as soon as it is asked for."""
-        return value in self.blocks or value in self.dealt
+        return value in self.blocks or value in self.dealt or value in self.shifted
 
     def _deal(self, deal: Deal, home: Blocked) -> None:
         channels = [self.layout.channels(part) for part in deal.parts]
         ints = (deal.groups, deal.first, home.channels, *home.halo, *channels)
         views = [self.block(part).view() for part in deal.parts]
         self.w.call("deal", *views, home.whole, ints=ints)
+
+    def _shift(self, value: int, home: Blocked) -> None:
+        """A chain reads a shifted value as it is; anyone else needs it made."""
+        shifted, inner = self.shifted[value], home.view()
+        chain = dataclasses.replace(shifted.chain, stores=(home.dtype,))
+        source = self.block(shifted.source).view()
+        views = (per_channel(*row, home.channels, inner) for row in shifted.rows)
+        self.w.call("elementwise", source, *views, inner, chain=chain)
+        if any(home.halo):
+            self.w.call("halo", home.whole, ints=home.halo)
 
     def block_in_bf16(self, value: int) -> Blocked:
         """The value in blocks, in bf16: rounded once where it does not lie so."""

@@ -87,9 +87,28 @@ def test_values_are_stored_as_their_readers_round_them() -> None:
     ]  # fmt: skip
 
 
+def test_a_border_is_written_around_what_is_there() -> None:
+    """Four sides and one below, of nothing that is inside; all of it where zeros are wanted, where
+    it is a part of something else, and of an input."""
+    names = kernels(REGIONS["reflected around a value that is read without it, too"])
+    assert names.count("copy") == 5
+    others = kernels(REGIONS["borders beside one of zeros and beside each other"])
+    assert others.count("copy") == 3 * (1 + 4) + (1 + 2)
+
+
+def test_what_follows_a_norm_in_blocks_writes_it() -> None:
+    """Two statistics, a factor, and one chain for the norm and what is behind it."""
+    names = kernels(REGIONS["an instance norm, its border, a residual"])
+    assert names.count("reduce") == 4 and names.count("elementwise") == 2 + 2
+    assert names.count("unblock") == 1 and "channel_norm" not in names
+    fits_none = kernels(REGIONS["norms that no chain reads, and groups that fit no block"])
+    assert fits_none.count("channel_norm") == 1
+
+
 def test_parts_of_a_concatenation_are_written_where_they_belong() -> None:
     names = kernels(REGIONS["concat, split, repeat"])
-    assert names.count("elementwise") == 3  # one slice that is a part already, two rows repeated
+    assert names.count("elementwise") == 1  # one slice that is a part already
+    assert names.count("copy") == 2  # two rows repeated
     assert names.count("block") == names.count("unblock") == 1
 
 

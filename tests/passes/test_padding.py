@@ -52,10 +52,26 @@ def test_constant_padding() -> None:
     assert_same(net, graph, {"x": normal(2, 3, 8, 6)})
 
 
+@pytest.mark.parametrize("mode", ["reflect", "edge"])
+def test_padding_with_what_is_inside(mode: str) -> None:
+    net = Net()
+    x = net.input("x", "n", 3, "h", "w")
+    graph = net.graph(net("Pad", x, net.ints(0, 0, 1, 4, 0, 0, 3, 0), mode=mode))
+    schedule_only(graph, padding.LiftPad())
+    move = only(graph, "FusedMove").params
+    assert (move.kind, move.ints) == (mode, (1, 4, 3, 0))
+    assert_same(net, graph, {"x": normal(2, 3, 8, 6)})
+
+
 @pytest.mark.parametrize(
     ("pads", "attrs", "reason"),
     [
-        ((0, 0, 1, 1, 0, 0, 1, 1), {"mode": "edge"}, "the padding repeats or mirrors"),
+        ((0, 0, 1, 1, 0, 0, 1, 1), {"mode": "wrap"}, "the padding wraps around"),
+        (
+            (0, 0, 1, -1, 0, 0, 1, 1),
+            {"mode": "edge"},
+            "how much is padded is computed, or below zero",
+        ),
         ((0, 1, 1, 1, 0, 0, 1, 1), {}, "batch or channels are padded"),
         (None, {}, "how much is padded is not known"),
     ],

@@ -184,6 +184,13 @@ def other_cases() -> list[Case]:
         stem(7, 16, (5, 3), (5, 5), dilation=(2, 3), pad=(4, 6, 4, 6), add=True, chain=SCALED),
         stem(3, 40, (2, 2), (11, 11), (4, 4), pad=(5, 5, 5, 5), chain=GATED),
         stem(2, 16, (1, 50), (1, 8), (1, 4), pad=(0, 4, 0, 4)),
+        # small images within zeros: lines by twos and one left over, half a block, none to copy
+        stem(1, 24, (49, 10), (10, 4), (2, 2), pad=(5, 1, 5, 1), batch=2, clamp=(0, 6)),
+        stem(1, 40, (9, 7), (3, 3), pad=(1, 1, 1, 1), add=True, halo=(1, 2, 3, 4)),
+        stem(2, 8, (6, 5), (2, 3), chain=SCALED),
+        stem(3, 24, (7, 6), (3, 3), (1, 2), (2, 1), pad=(2, 0, 2, 3), nhwc=True),
+        stem(3, 33, (70, 70), (3, 3), pad=(1, 1, 1, 1)),
+        stem(1, 17, (1, 3), (1, 3), pad=(0, 1, 0, 1)),
     ]
     cases += [
         pool(kind, c, (h, w), (k, k), (s, s), pad=pad, halo=(1, 1, 1, 1))

@@ -8,6 +8,8 @@
                 or so many operands of equal shape, each of them a group
     shuffle     channels of so many groups of equal size, one of each group in turn
     pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
+    reflect     what lies as far on the other side of the edge, around the last two axes
+    edge        what lies at the edge, around the last two axes
 
 They are steps of a ``FusedRegion`` only: a layout there often makes them free.
 """
@@ -26,18 +28,20 @@ from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.sizes import resolve, spell_size
 
-__all__ = ["MoveParams"]
+__all__ = ["BORDERS", "MoveParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
-KINDS = ("concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad")
+BORDERS = ("reflect", "edge")
+"""Pads that repeat what is inside, as Pad's modes are called."""
+KINDS = ("concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", *BORDERS)
 
 
 @dataclass(frozen=True)
 class MoveParams:
     """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
-    spread the sides; shuffle (groups, channels).  ``sizes`` of pad are top, left, bottom, right in
-    terms of the operands (:mod:`tracea_graph.ops.sizes`), all but the first of which give their
-    sizes only.
+    spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right.
+    ``sizes`` of pad are these in terms of the operands (:mod:`tracea_graph.ops.sizes`), all but
+    the first of which give their sizes only.
     """
 
     kind: str
@@ -51,6 +55,8 @@ class MoveParams:
             many = self.operands == prod(self.ints)
         if self.kind not in KINDS or (self.operands != 1 and not many):
             raise ValueError(f"no move: {self}")
+        if self.kind in BORDERS and (len(self.ints) != 4 or min(self.ints) < 0):
+            raise ValueError(f"no border: {self}")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Raises ValueError where the parts of a concatenation do not fit.
@@ -80,6 +86,10 @@ class MoveParams:
             top, left, bottom, right = (resolve(s, shapes) for s in self.sizes)
             n, c, h, w = first
             return (n, c, _sum(h, top, bottom), _sum(w, left, right))
+        if self.kind in BORDERS:
+            n, c, h, w = first
+            top, left, bottom, right = self.ints
+            return (n, c, _sum(h, top + bottom), _sum(w, left + right))
         if self.kind == "channels":
             return (first[0], self.ints[1] - self.ints[0], *first[2:])
         (axis,) = self.ints
@@ -109,6 +119,10 @@ class MoveParams:
             return [x[:, self.ints[0] : self.ints[1]]]
         if self.kind == "pad":
             return [self._padded(arrays)]
+        if self.kind in BORDERS:
+            top, left, bottom, right = self.ints
+            around = ((0, 0), (0, 0), (top, bottom), (left, right))
+            return [np.pad(x, around, self.kind)]  # type: ignore[call-overload]
         if self.kind == "spread":
             n, _, *space = x.shape
             result = tuple(evaluate(d, {}) for d in self._spread([a.shape for a in arrays]))
@@ -155,6 +169,9 @@ class MoveParams:
             top, left, bottom, right = (spell_size(b, s) for s in self.sizes)
             none = b.ints(0, 0)
             return b.done(b("Pad", x, b("Concat", none, top, left, none, bottom, right, axis=0)))
+        if self.kind in BORDERS:
+            pads = b.ints(0, 0, *self.ints[:2], 0, 0, *self.ints[2:])
+            return b.done(b("Pad", x, pads, mode=self.kind))
         if self.kind == "spread":
             return b.done(self._spell_spread(b))
         if self.kind == "shuffle":
