@@ -38,6 +38,7 @@ struct OrtValue {
 };
 struct OrtKernelInfo {
   std::vector<int64_t> plan;
+  const std::vector<OrtValue>* inputs = nullptr;
 };
 struct OrtOpAttr {
   const std::vector<int64_t>* words;
@@ -128,6 +129,13 @@ OrtStatus* get_plan(const OrtKernelInfo* info, const char* name, int64_t* out, s
   return *count = info->plan.size(), nullptr;
 }
 
+// Every other input is a constant, for kernels to ask for once.
+OrtStatus* get_constant(const OrtKernelInfo* info, size_t index, int* constant,
+                        const OrtValue** out) {
+  *constant = index % 2 && index < info->inputs->size();
+  return *out = *constant ? &(*info->inputs)[index] : nullptr, nullptr;
+}
+
 OrtStatus* read_attribute(const OrtOpAttr* attribute, int, void* data, size_t bytes, size_t* out) {
   *out = attribute->words->size() * 8;
   if (bytes < *out) return fail("too small");
@@ -160,6 +168,7 @@ void fill_table() {
   });
   set(101, [](OrtCustomOpDomain* domain) { delete domain; });
   set(163, get_plan);
+  set(249, get_constant);
   set(90, [](const OrtKernelContext* context, size_t i, const OrtValue** out) -> S {
     return *out = i < context->inputs->size() ? &(*context->inputs)[i] : nullptr, nullptr;
   });
@@ -236,7 +245,7 @@ Job read_job(std::istream& file) {
   file.read(type.data(), static_cast<std::streamsize>(type.size()));
   std::vector<int64_t> plan(static_cast<size_t>(number(file)));
   for (auto& word : plan) word = number(file);
-  Job job{type, {plan}, std::vector<OrtValue>(static_cast<size_t>(number(file)))};
+  Job job{type, {plan, nullptr}, std::vector<OrtValue>(static_cast<size_t>(number(file)))};
   for (auto& input : job.inputs) {
     input.shape.type = static_cast<int>(number(file));
     input.shape.dims.resize(static_cast<size_t>(number(file)));
@@ -295,7 +304,8 @@ void answer(const OrtCustomOp* op, const OrtApi* api, const Job& job, int togeth
             std::ostream& file) {
   infer(op, job);
   void* kernel = nullptr;
-  if (OrtStatus* status = op->CreateKernelV2(op, api, &job.info, &kernel))
+  const OrtKernelInfo info{job.info.plan, &job.inputs};
+  if (OrtStatus* status = op->CreateKernelV2(op, api, &info, &kernel))
     return write_error(file, status);
   std::vector<OrtValue> first(op->GetOutputTypeCount(op));
   if (OrtStatus* status = run(op, kernel, job, first)) {
