@@ -50,7 +50,7 @@ def merge_columns(weights: Sequence[Weight], name: str) -> Weight:
 @dataclass(frozen=True)
 class LiftGemm:
     """A product with a constant matrix; ``plain`` keeps all matrices as the original has them,
-    ``twice`` packs those, too, from which constants are computed."""
+    ``twice`` packs those, too, that others need as they are."""
 
     plain: bool = False
     twice: bool = False

@@ -2,7 +2,7 @@
 
 Panels are what the kernels like best.  A matrix that somebody else needs unpacked (an embedding
 table that is the output head too) stays as it is, and the product reads it in place: no byte of
-it is written twice.
+it is written twice, unless the product's own is to be in bf16, of half the size and twice as fast.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def storage_for(
     """Where a product's matrix ``[K, N]`` (``[N, K]`` if ``transposed``) is to be read from.
 
     Leading axes of one do not count.  A matrix that has to stay plain is not scaled.  ``twice``
-    also packs one from which constants are computed that are not stored.
+    also packs one that others need as it is.
     """
     weight = graph.weights[value]
     root, turned = _root(graph, value)
     turned ^= transposed
-    if plain or (weight.nbytes > _SMALL and _needed_elsewhere(graph, root, twice)):
+    kept = not twice and weight.nbytes > _SMALL and _needed_elsewhere(graph, root)
+    if plain or kept:
         return Storage(root, "nk" if turned else "kn")
     name = f"{root}{'_t' if turned else ''}{f'_{scale!r}' if scale != 1.0 else ''}_panels"
     n, k = weight.shape[-2:] if transposed else weight.shape[:-3:-1]
@@ -93,7 +94,7 @@ def _root(graph: TileGraph, value: str) -> tuple[str, bool]:
     return value, turned
 
 
-def _needed_elsewhere(graph: TileGraph, root: str, twice: bool) -> bool:
+def _needed_elsewhere(graph: TileGraph, root: str) -> bool:
     """True if anything but products reads the matrix, directly or transposed."""
     if graph.is_output(root):
         return True
@@ -101,7 +102,7 @@ def _needed_elsewhere(graph: TileGraph, root: str, twice: bool) -> bool:
     for region in (use.region for use in graph.uses(root)):
         turned = region.op == "Transpose"
         readers += [u.region for u in graph.uses(region.results[0])] if turned else [region]
-    return any(r.op not in _PRODUCTS or (not twice and _is_constant(graph, r)) for r in readers)
+    return any(r.op not in _PRODUCTS or _is_constant(graph, r) for r in readers)
 
 
 def _is_constant(graph: TileGraph, region: Region, depth: int = 0) -> bool:

@@ -76,6 +76,17 @@ def test_one_matrix_read_twice_is_packed_once() -> None:
     assert_same(net, graph, FEEDS)
 
 
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_matrix_others_need_is_packed_beside_where_that_is_smaller(twice: bool) -> None:
+    net = Net()
+    table = net.weight(1024, 24)
+    x = net("Gather", table, net.ids("i", "batch", "seq"), axis=0)
+    graph = net.graph(x, net("Gemm", net.input("z", 3, 24), table, transB=1))
+    schedule_only(graph, gemm.LiftGemm(twice=twice))
+    assert only(graph, "FusedGemm").params.layout == ("panels" if twice else "nk")
+    assert_same(net, graph, {"i": np.array([[3, 5, 1]]), "z": normal(3, 24)})
+
+
 def test_a_matrix_others_need_is_read_in_place() -> None:
     net = Net()
     table, i = net.weight(1024, 24), net.ids("i", "batch", "seq")

@@ -138,7 +138,7 @@ def _copies(large: list[Weight], readers: Mapping[str, list[Node]]) -> Iterator[
         names = _names(readers[weight.name])
         ops = {n.op for n in readers[weight.name]}
         if ops & set(_LOOKUP) and ops & {*_PRODUCTS, "Transpose"}:
-            words = "shared by a look-up and a product: stored once, as it is"
+            words = "shared by a look-up and a product"
             yield Finding(weight.name, words, weight.nbytes, weight.nbytes, names)
         for turned, view in ((False, matrix), (True, matrix.T)):
             probe = np.ascontiguousarray(view[:4, :4]).tobytes()
