@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracea_graph.ir import DType, TensorSpec
+import numpy as np
+
+from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ttg import Region, TileGraph
 
@@ -12,6 +14,7 @@ __all__ = [
     "attribute",
     "collapses",
     "fused",
+    "int_constant",
     "is_f32",
     "only_read_by",
     "operand_producer",
@@ -42,6 +45,13 @@ def fused(
         params,
         rule,
     )
+
+
+def int_constant(numbers: Sequence[int]) -> Weight:
+    """A 1-D int64 constant, named by what it holds."""
+    array = np.array(numbers, np.int64)
+    name = "ints_" + "_".join(str(n).replace("-", "m") for n in numbers)
+    return Weight(name, DType.I64, array.shape, lambda: array)
 
 
 def attribute(region: Region, name: str, default: object) -> object:

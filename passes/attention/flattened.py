@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
 from tracea_graph.passes.attention.walk import Unfit
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.movement.selection import BY_ELEMENT
-from tracea_graph.passes.regions import attribute, with_feeders
+from tracea_graph.passes.regions import attribute, int_constant, with_feeders
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
@@ -197,11 +195,9 @@ class _Apart:
         return result
 
     def _ints(self, *numbers: int) -> str:
-        name = "ints_" + "_".join(str(i).replace("-", "m") for i in numbers)
-        array = np.array(numbers, np.int64)
-        self.weights[name] = Weight(name, DType.I64, array.shape, lambda: array)
-        self.specs[name] = self.weights[name].spec
-        return name
+        constant = int_constant(numbers)
+        self.weights[constant.name], self.specs[constant.name] = constant, constant.spec
+        return constant.name
 
     def _unsqueezed(self, value: str, shape: tuple[Extent, ...]) -> str:
         if self.graph.opset < 13:

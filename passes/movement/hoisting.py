@@ -27,7 +27,7 @@ from tracea_graph.passes.movement.selection import (
     spelled,
 )
 from tracea_graph.passes.movement.views import read_move
-from tracea_graph.passes.regions import attribute, only_read_by
+from tracea_graph.passes.regions import attribute, int_constant, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -199,11 +199,10 @@ class _Site:
     # ---- writing -----------------------------------------------------------------------
 
     def ints(self, numbers: Sequence[int]) -> str:
-        """A 1-D int64 constant, named by what it holds."""
-        array = np.array(numbers, np.int64)
-        name = "ints_" + "_".join(str(n).replace("-", "m") for n in numbers)
-        self.weights[name] = Weight(name, DType.I64, array.shape, lambda: array)
-        return name
+        """The name of a 1-D int64 constant."""
+        constant = int_constant(numbers)
+        self.weights[constant.name] = constant
+        return constant.name
 
     def append(
         self, op: str, inputs: Sequence[str], result: str,

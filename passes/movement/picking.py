@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from tracea_graph.ir import DType, Node, TensorSpec, Weight, combine
+from tracea_graph.ir import Node, TensorSpec, Weight, combine
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.movement.selection import BY_ROW, NORMS, operand_axes
-from tracea_graph.passes.regions import attribute, only_read_by
+from tracea_graph.passes.regions import attribute, int_constant, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -125,17 +123,13 @@ class _Written:
         attrs: dict[str, int] = {}
         if self.pick.op == "Gather":
             flat = f"{name}_flat"
-            self._write("Reshape", (value, self._target(columns)), flat)
+            target = int_constant((-1, int(str(columns))))
+            self.weights[target.name] = target
+            self._write("Reshape", (value, target.name), flat)
             self.specs[flat] = TensorSpec(spec.dtype, (combine("mul", batch, rows), columns))
             value, attrs = flat, {"axis": 0}
         self._write(self.pick.op, (value, index), name, **attrs)
         self.specs[name] = TensorSpec(spec.dtype, (count, columns))
-        return name
-
-    def _target(self, columns: object) -> str:
-        name = f"ints_m1_{columns}"
-        array = np.array([-1, columns], np.int64)
-        self.weights[name] = Weight(name, DType.I64, array.shape, lambda: array)
         return name
 
     def _write(self, op: str, inputs: tuple[str, ...], result: str, **attrs: int) -> None:
