@@ -156,7 +156,7 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
     temps[i].data = memory + offsets[i];
     if (run.places) temps[i].count = run.places->counts[i];
   }
-  if (!memory || run.places) return memory != nullptr;
+  if (!memory || keeps(run.host.places)) return memory != nullptr;
   if (Places* made = find_places(run, program, frame.symbols, frame.buffers, found, bytes))
     keep(run.host.places, made);
   return true;

@@ -67,6 +67,8 @@ inline void keep(Places** kept, Places* made) {
     release(made);
 }
 
+inline bool keeps(Places* const* kept) { return __atomic_load_n(kept, __ATOMIC_RELAXED); }
+
 // What a node keeps, if it is for these symbols.
 inline const Places* places_for(Places* const* kept, const Program& program,
                                 const int64_t* symbols) {
