@@ -1,8 +1,9 @@
 """Every class of convolution by every layout that takes it, as whole programs of symbolic sizes.
 
 Kernels 1 to 11, strides and dilations 1 to 3, one group, four, or one per channel, channels that
-fill blocks and that do not, sizes 1 to 17 and primes, uneven padding; float32, bf16 and integers.
-A sample runs by default, all of them with ``-m slow``.
+fill blocks and that do not, sizes 1 to 17 and primes, uneven padding, what follows the sum; over
+two axes, and over one and three; float32, bf16 and integers.  By default a table in which any two
+of these properties meet, all of them with ``-m slow``.
 """
 
 from __future__ import annotations
@@ -10,79 +11,118 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from convolutions import Bias, Filters, Scales
+from convolutions import ADD_RELU, CLIP_MUL, PRELU, SILU, Bias, Filters, Scales, either
 from convolutions import Case as Operation
-from graphs import normal
+from pairwise import pairwise
 from runtime.answers import Answers, assert_threads_agree
-from runtime.support import Case
+from runtime.support import Case, operator_case
 
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK, IN_INT16, IN_PAIRS
+from tracea_graph.ops.filters import BLOCK, IN_INT16, IN_PAIRS, LAYOUTS
 from tracea_graph.ops.windows import Window
-from tracea_graph.passes.lowering.lower import lower
-from tracea_graph.ttg import Region, TileGraph
 
-CALLS = (
-    "conv", "conv_stem", "depthwise", "winograd", "conv_plain", "block", "unblock", "elementwise",
-    "halo", "gemm", "copy",
-)  # fmt: skip
-LOW_CALLS = (
-    *CALLS, "conv_bf16", "depthwise_bf16", "winograd_bf16", "conv_int16", "winograd_int16",
-    "round_images",
-)  # fmt: skip
-CLASSES = tuple(
-    itertools.product(range(1, 12), (1, 2, 3), (1, 2, 3), ("one", "four", "each"),
-                      (1, 3, 7, 16, 24, 33))
-)  # fmt: skip
+COUNTS = (1, 3, 7, 16, 24, 33)
 SIZES = (*range(1, 18), 19, 23, 29, 31, 37)
-SAMPLE = 90
+FLAT = (*range(1, 8), 11)
+"""Sizes over three axes."""
+FINISHES = {
+    "none": (None, ()),
+    "silu": (SILU, ()),
+    "residual": (ADD_RELU, ("full",)),
+    "prelu": (PRELU, ("row",)),
+    "clamped": (CLIP_MUL, ("full", "row", "scalar")),
+}
+FACTORS = {
+    "kernel": range(1, 12),
+    "stride": (1, 2, 3),
+    "dilation": (1, 2, 3),
+    "grouping": ("one", "four", "each"),
+    "count": COUNTS,
+    "filters": COUNTS,
+    "finish": tuple(FINISHES),
+}
 ROUGH = {"winograd4": 5e-5, "winograd2_pairs": 2.0**-7, "winograd2_int16": 2.0**-9}
 """Of max|y|, where it is not the tolerance of all kernels: Winograd's F(4 x 4), and F(2 x 2) whose
 transformed numbers are rounded to bf16 or to integers."""
 
 
+class Class(NamedTuple):
+    """``count`` and ``filters`` are of one group of one or four."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    grouping: str
+    count: int
+    filters: int
+    finish: str
+    rank: int = 2
+
+    @property
+    def channels(self) -> int:
+        return 4 * self.count if self.grouping == "four" else self.count
+
+    @property
+    def groups(self) -> int:
+        return {"one": 1, "four": 4, "each": self.count}[self.grouping]
+
+
+def few() -> list[Class]:
+    """Any two properties meet; all that Winograd's transform can do; some of other ranks."""
+    table = [Class(**row) for row in pairwise(FACTORS)]
+    finishes = itertools.cycle(FINISHES)
+    square = [Class(3, 1, 1, "one", c, o, next(finishes)) for c, o in zip(COUNTS, reversed(COUNTS), strict=True)]
+    others = [one._replace(rank=1) for one in table[::4]]
+    return [*table, *square, *others, *(one._replace(rank=3) for one in table[::9])]
+
+
+def every(kernel: int) -> Iterator[Class]:
+    """All classes of a kernel; filters and what follows in turn."""
+    filters, finishes = itertools.cycle(COUNTS), itertools.cycle(FINISHES)
+    steps = itertools.product((1, 2, 3), (1, 2, 3), ("one", "four", "each"), COUNTS)
+    for i, step in enumerate(steps):
+        if i % len(COUNTS) == 0:
+            next(filters)  # not the same beside each count again
+        one = Class(kernel, *step, next(filters), next(finishes))
+        yield from (
+            one._replace(rank=rank) for rank in (2, *(1,) * (i % 3 == 0), *(3,) * (i % 9 == 0))
+        )
+
+
+class Sizes:
+    """Every size in turn, in another order each time."""
+
+    def __init__(self, sizes: Sequence[int], chance: random.Random) -> None:
+        self._sizes, self._chance, self._left = sizes, chance, list[int]()
+
+    def __call__(self) -> int:
+        if not self._left:
+            self._left = self._chance.sample(self._sizes, len(self._sizes))
+        return self._left.pop()
+
+
 def layouts(p: ConvParams) -> Iterator[str]:
     """All that can hold these filters."""
     yield "plain"
+    if p.window.rank > 2:
+        return
     if p.groups == 1:
-        yield "stem" if p.channels < BLOCK // 2 else "blocked"
+        yield "blocked"
+        if p.channels < BLOCK // 2:
+            yield "stem"
         if p.transformable:
             yield from ("winograd2", "winograd4")
     elif p.groups == p.channels == p.filters:
         yield "depthwise"
     elif p.channels // p.groups % BLOCK == 0 and p.filters // p.groups % BLOCK == 0:
         yield "blocked"
-
-
-def operations(chosen: tuple[object, ...], chance: random.Random) -> Iterator[Operation]:
-    """One class in all its layouts."""
-    kernel, stride, dilation, grouping, count = chosen
-    assert isinstance(kernel, int) and isinstance(stride, int) and isinstance(dilation, int)
-    assert isinstance(count, int)
-    groups = {"one": 1, "four": 4, "each": count}[str(grouping)]
-    channels = 4 * count if grouping == "four" else count
-    filters = channels if grouping == "each" else groups * chance.choice((1, 3, 16, 24, 33))
-    sides = [chance.choice((kernel, kernel, 1, kernel + 1)) for _ in range(2)]
-    reach = max((side - 1) * dilation for side in sides)
-    pads = tuple(chance.randint(0, reach) for _ in range(4))
-    if sides == [3, 3] and stride == dilation == 1:
-        pads = (1, 1, 1, 1)
-    window = Window((sides[0], sides[1]), (stride,) * 2, (dilation,) * 2, pads)
-    plain = ConvParams(channels, filters, window, groups, bias=chance.random() < 0.7)
-    for layout in layouts(plain):
-        for stored, low in precisions(layout, channels):
-            if stored != layout and grouping == "four":
-                continue
-            params = ConvParams(channels, filters, window, groups, stored, plain.bias, in_bf16=low)
-            held = Filters(params.shape, stored)
-            bias = (Bias(filters) if layout != "plain" else (filters,),) if plain.bias else ()
-            scales = (Scales(held),) if params.in_int16 else ()
-            yield Operation(params, (("n", channels, "h", "w"), held, *bias, *scales))
 
 
 def precisions(layout: str, channels: int) -> Iterator[tuple[str, bool]]:
@@ -95,31 +135,78 @@ def precisions(layout: str, channels: int) -> Iterator[tuple[str, bool]]:
             yield stored, stored in IN_PAIRS
 
 
-def case(operation: Operation, chance: random.Random) -> Case | None:
-    """The operation on an image of random size; None where no window fits into it."""
-    params = operation.params
-    assert isinstance(params, ConvParams)
-    sizes = {"n": chance.choice((1, 1, 2)), "h": chance.choice(SIZES), "w": chance.choice(SIZES)}
-    arrays = operation.arrays(sizes)
-    arrays[0] = normal(*arrays[0].shape, seed=7)
-    if min(params.window.sizes(arrays[0].shape[2:])) < 1:  # type: ignore[type-var]
-        return None
-    names = [f"o{i}" for i in range(len(arrays))]
-    region = Region("region", "FusedConv", tuple(names), ("y",), (), params)
-    specs = dict(zip(names, operation.specs, strict=True))
-    program = lower(TileGraph([region], names, ("y",), {}, specs), region)
-    (wanted,) = params.reference([np.asarray(a, np.float64) for a in arrays])
-    w = params.window
-    words = (params.layout, "bf16" if params.in_bf16 else "f32", params.channels, params.filters,
-             params.groups, *w.kernel, w.strides[0], w.dilations[0], *w.pads, *sizes.values(),
-             params.bias)  # fmt: skip
-    return Case("_".join(map(str, words)), program, tuple(arrays), (wanted,))
+class Maker:
+    """Programs of a list of classes, each in all its layouts, over images of all sizes."""
 
+    def __init__(self, classes: Sequence[Class]) -> None:
+        self._chance = random.Random(1)
+        self._sides = [Sizes(SIZES, self._chance) for _ in range(2)]
+        self._flat = Sizes(FLAT, self._chance)
+        self.made = [case for one in classes for case in self._cases(one)]
 
-def cases(classes: Sequence[tuple[object, ...]]) -> list[Case]:
-    chance = random.Random(1)
-    made = (case(o, chance) for one in classes for o in operations(one, chance))
-    return [c for c in made if c is not None]
+    def _cases(self, one: Class) -> Iterator[Case]:
+        sizes, window = self._window(one)
+        yield from self._stored(one, sizes, window)
+        if one[:4] == (3, 1, 1, "one") and one.rank == 2:
+            yield from self._stored(one, sizes, Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)))
+
+    def _window(self, one: Class) -> tuple[list[int], Window]:
+        """An image, and a window that fits into it once at least."""
+        chance, rank = self._chance, one.rank
+        large = chance.randrange(rank)
+        sides = [chance.choice((one.kernel, one.kernel, 1, one.kernel + 1)) for _ in range(rank)]
+        sides[large] = one.kernel
+        if rank == 3:  # a cube of them takes the reference long
+            sides = [s if i == large else min(s, 3) for i, s in enumerate(sides)]
+        strides = [chance.choice((one.stride, one.stride, 1, 2)) for _ in range(rank)]
+        dilations = [chance.choice((one.dilation, one.dilation, 1, 2)) for _ in range(rank)]
+        strides[large], dilations[large] = one.stride, one.dilation
+        sizes = [self._flat() if rank == 3 else self._sides[i]() for i in range(rank)]
+        pads = []
+        for size, side, dilation in zip(sizes, sides, dilations, strict=True):
+            reach = (side - 1) * dilation
+            missing = max(0, reach + 1 - size)
+            before = chance.randint(max(0, missing - reach), reach)
+            pads.append((before, chance.randint(max(0, missing - before), reach)))
+        return sizes, Window(tuple(sides), tuple(strides), tuple(dilations),
+                             (*(p[0] for p in pads), *(p[1] for p in pads)))  # fmt: skip
+
+    def _stored(self, one: Class, sizes: list[int], window: Window) -> Iterator[Case]:
+        channels, groups = one.channels, one.groups
+        chain, kinds = FINISHES[one.finish]
+        twice = one.grouping == "each" and self._chance.random() < 0.2  # two filters a channel
+        filters = channels * (1 + twice) if one.grouping == "each" else groups * one.filters
+        bias = self._chance.random() < 0.7
+        plain = ConvParams(channels, filters, window, groups, bias=bias, epilogue=chain)
+        x = ("n", channels, *("d", "h", "w")[-one.rank :])
+        extras = {"full": plain.infer([TensorSpec(None, x)])[0].shape,
+                  "row": (filters, *(1,) * one.rank), "scalar": (1,)}  # fmt: skip
+        images = {"n": self._chance.choice((1, 1, 2)), **dict(zip(x[2:], sizes, strict=True))}
+        for layout in layouts(plain):
+            for stored, low in precisions(layout, channels):
+                params = ConvParams(
+                    channels, filters, window, groups, stored, bias, chain, in_bf16=low
+                )
+                held = Filters(params.shape, stored)
+                offsets = (Bias(filters) if layout != "plain" else (filters,),) if bias else ()
+                scales = (Scales(held),) if params.in_int16 else ()
+                more = tuple(extras[kind] for kind in kinds)
+                whole = Operation(params, (x, held, *offsets, *more, *scales))
+                yield self._case(whole, images)
+                if stored in ("winograd2", "winograd4"):
+                    yield self._case(either(whole), images)
+
+    def _case(self, operation: Operation, images: dict[str, int]) -> Case:
+        params = operation.params
+        assert isinstance(params, ConvParams)
+        w, kind = params.window, "bf16" if params.in_bf16 else "f32"
+        words = (params.layout, kind, params.channels, params.filters, params.groups, *w.kernel,
+                 "s", *w.strides, "d", *w.dilations, "p", *w.pads, "of", *images.values(),
+                 len(operation.operands), self._chance.randrange(10**9))  # fmt: skip
+        return operator_case(
+            "_".join(map(str, words)), "FusedConv", params, operation.specs,
+            operation.arrays(images),
+        )  # fmt: skip
 
 
 def check(answers: Answers) -> None:
@@ -142,19 +229,32 @@ def check(answers: Answers) -> None:
     assert not wrong, "\n".join(wrong[:20])
 
 
-def both(
-    classes: Sequence[tuple[object, ...]], folders: pytest.TempPathFactory
-) -> Iterator[Answers]:
+def both(classes: Sequence[Class], folders: pytest.TempPathFactory) -> Iterator[Answers]:
     """The cases in float32, and those in bf16 and integers with the levels these have."""
-    made = cases(classes)
+    made = Maker(classes).made
     low = [c for c in made if "_bf16_" in c.name or "int16" in c.name]
-    yield Answers([c for c in made if c not in low], CALLS, (), profile_cpu().isas, folders)
-    yield Answers(low, LOW_CALLS, (), profile_cpu().levels("bf16"), folders)
+    kinds = (([c for c in made if c not in low], profile_cpu().isas),
+             (low, profile_cpu().levels("bf16")))  # fmt: skip
+    for cases, levels in kinds:
+        calls = {call.kernel for case in cases for call in case.program.calls}
+        yield Answers(cases, calls, (), levels, folders)
 
 
-def test_a_sample_of_all_classes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    for answers in both(random.Random(2).sample(CLASSES, SAMPLE), tmp_path_factory):
-        assert len(answers.cases) > SAMPLE // 4
+def test_the_table_holds_what_it_says() -> None:
+    """Any two values meet, every layout and every size is there, and no window lies outside."""
+    classes = few()
+    for a, b in itertools.combinations(FACTORS, 2):
+        met = {(getattr(one, a), getattr(one, b)) for one in classes if one.rank == 2}
+        assert met >= set(itertools.product(FACTORS[a], FACTORS[b])), (a, b)
+    cases = Maker(classes).made
+    assert {c.name.split("_f32_")[0].split("_bf16_")[0] for c in cases} == {*LAYOUTS} - {"panels"}
+    assert all(min(case.expected[0].shape) > 0 for case in cases)
+    flat = [case.feeds[0].shape for case in cases if case.feeds[0].ndim == 4]
+    assert all({shape[axis] for shape in flat} == set(SIZES) for axis in (2, 3))
+
+
+def test_any_two_properties(tmp_path_factory: pytest.TempPathFactory) -> None:
+    for answers in both(few(), tmp_path_factory):
         check(answers)
         assert_threads_agree(answers)
 
@@ -162,7 +262,6 @@ def test_a_sample_of_all_classes(tmp_path_factory: pytest.TempPathFactory) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", range(1, 12))
 def test_all_classes(kernel: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    classes = [one for one in CLASSES if one[0] == kernel]
-    for answers in both(classes, tmp_path_factory):
+    for answers in both(list(every(kernel)), tmp_path_factory):
         check(answers)
         assert_threads_agree(answers)
