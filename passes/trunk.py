@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.passes.lowering.writer import localise
+from tracea_graph.passes.lowering.writer import clipped, localise
 from tracea_graph.passes.movement.moves import read_moves
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
@@ -186,7 +186,7 @@ def _first_unfit(family: _Family, members: Sequence[Region]) -> Region | None:
     )
     graph = family.graph
     # as the program will know them: sizes are symbols of its own
-    local, _ = localise([graph.spec(v) for v in outside], True)
+    local, _ = localise(clipped([graph.spec(v) for v in outside]))
     specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))
     for region in members:
         for params, reads, results in family.steps_of(region) or ():

@@ -6,11 +6,12 @@ one function that writes its calls between the slots it is given, so that words 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from tracea_graph.ir import assumed
+from tracea_graph.ir import Expr, Extent, TensorSpec, assumed, symbols_of
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ArgParams
@@ -28,7 +29,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import Program
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
-from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
@@ -45,7 +46,7 @@ from tracea_graph.passes.lowering.reduce import (
 )
 from tracea_graph.passes.lowering.region import alone, lower_region
 from tracea_graph.passes.lowering.rows import lower_embedding, lower_norm, lower_take
-from tracea_graph.passes.lowering.writer import Slot, Writer, localise
+from tracea_graph.passes.lowering.writer import Slot, Writer, clipped, localise
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["lower"]
@@ -59,6 +60,8 @@ _BROADCASTING = (
     SoftmaxParams,
     TakeParams,
 )
+_SLIDING = (ConvParams, PoolParams)
+"""Words whose results have sizes of their own, with operands that share them."""
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -70,12 +73,47 @@ def lower(graph: TileGraph, region: Region) -> Program:
         raise TypeError(f"{region.op} is not a fused region")
     params: OpParams = region.params
     specs = [graph.spec(v) for v in region.operands]
-    local, where = localise(specs, _broadcasts(params))
+    wide = clipped(specs) if _broadcasts(params) else specs
+    local, where = _as_made(params, wide, *localise(wide))
     writer = Writer(local, params.infer(local), where)
     _lower(writer, params, writer.operands(), writer.results())
     shapes = [spec.shape or () for spec in specs]
     sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
     return writer.done(sizes)
+
+
+def _as_made(
+    params: OpParams,
+    specs: Sequence[TensorSpec],
+    local: Sequence[TensorSpec],
+    where: Mapping[str, tuple[int, int]],
+) -> tuple[tuple[TensorSpec, ...], Mapping[str, tuple[int, int]]]:
+    """Operands over local symbols; one the graph knows to be as large as what a window makes is so
+    here, too: what is added to a strided convolution, say, instead of a size of its own."""
+    steps = params.steps if isinstance(params, RegionParams) else ()
+    steps = steps or (RegionStep(params, tuple(range(len(specs)))),)
+    wide, near, symbols = list(specs), list(local), dict(where)
+    for step in steps:
+        known = step.params.infer([wide[i] for i in step.operands])[: step.results]
+        found = step.params.infer([near[i] for i in step.operands])[: step.results]
+        wide, near = [*wide, *known], [*near, *found]
+        if not isinstance(step.params, _SLIDING):
+            continue
+        for size, made in zip(_sizes(known), _sizes(found), strict=True):
+            pairs = zip(_sizes(wide), _sizes(near), strict=True)
+            same = {n for w, n in pairs if w == size and n in symbols and isinstance(made, Expr)}
+            same -= set(symbols_of(made))
+            symbols = {symbol: place for symbol, place in symbols.items() if symbol not in same}
+            near = [_resized(spec, same, made) for spec in near]
+    return tuple(near[: len(specs)]), symbols
+
+
+def _sizes(specs: Sequence[TensorSpec]) -> list[Extent]:
+    return [dim for spec in specs for dim in spec.shape or ()]
+
+
+def _resized(spec: TensorSpec, old: Collection[Extent], new: Extent) -> TensorSpec:
+    return replace(spec, shape=spec.shape and tuple(new if d in old else d for d in spec.shape))
 
 
 def _broadcasts(params: OpParams) -> bool:

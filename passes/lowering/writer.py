@@ -12,7 +12,7 @@ from tracea_graph.ops.program import Buffer, Call, Loop, Program, Temp, View
 from tracea_graph.ttg.arena import Life, placement, span
 
 __all__ = [
-    "Shape", "Slot", "Writer", "broadcast", "dense", "localise", "matrix", "over_rows",
+    "Shape", "Slot", "Writer", "broadcast", "clipped", "dense", "localise", "matrix", "over_rows",
     "stretched", "touches",
 ]  # fmt: skip
 
@@ -116,23 +116,29 @@ def touches(call: Call, buffer: Buffer) -> bool:
     return any(v is not None and v.buffer == buffer for v in call.views)
 
 
+def clipped(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Specs of operands that broadcast: min(n, …) is n there, see :func:`is_clipped`."""
+    symbols = sorted({d for s in specs for d in s.shape or () if isinstance(d, str)})
+
+    def whole(dim: Extent) -> Extent:
+        return next((d for d in symbols if is_clipped(dim, d)), dim)
+
+    return tuple(replace(s, shape=tuple(whole(d) for d in s.shape or ())) for s in specs)
+
+
 def localise(
-    specs: Sequence[TensorSpec], broadcasts: bool
+    specs: Sequence[TensorSpec],
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
     """Specs over local symbols ``s0``, ``s1`` …, and where each symbol is bound.
 
-    A dimension the graph knows only as an expression is a symbol like any other.  Where operands
-    broadcast, min(n, …) is n: see :func:`is_clipped`.
+    A dimension the graph knows only as an expression is a symbol like any other.
     """
     names: dict[Extent, str] = {}
     where: dict[str, tuple[int, int]] = {}
-    symbols = sorted({d for s in specs for d in s.shape or () if isinstance(d, str)})
-    known = symbols if broadcasts else []
     local = []
     for i, spec in enumerate(specs):
         dims: list[Extent] = []
         for axis, dim in enumerate(spec.shape or ()):
-            dim = next((d for d in known if is_clipped(dim, d)), dim)
             if not isinstance(dim, int):
                 name = names.setdefault(dim, f"s{len(names)}")
                 where.setdefault(name, (i, axis))

@@ -10,7 +10,7 @@ from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Ref, Step
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import IDENTITY, MAX_RANK, ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.passes.lowering.writer import localise
+from tracea_graph.passes.lowering.writer import clipped, localise
 from tracea_graph.passes.movement.rearranging import read_rearrangement
 from tracea_graph.passes.movement.views import read_move, through
 from tracea_graph.passes.pointwise.elementary import read_chain
@@ -167,7 +167,7 @@ def fits(
     specs = [graph.spec(n) for n in names]
     try:
         found = params.infer(specs)
-        params.infer(localise(specs, True)[0])
+        params.infer(localise(clipped(specs))[0])
         rank = len(params.common([s.shape or () for s in specs]))
     except ValueError:
         return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +24,11 @@ from runtime.support import Case, operator_case
 
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.ir import TensorSpec
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, IN_INT16, IN_PAIRS, LAYOUTS
 from tracea_graph.ops.windows import Window
+from tracea_graph.passes.convolution.conv import channel_kind
 
 COUNTS = (1, 3, 7, 16, 24, 33)
 SIZES = (*range(1, 18), 19, 23, 29, 31, 37)
@@ -78,7 +80,10 @@ def few() -> list[Class]:
     """Any two properties meet; all that Winograd's transform can do; some of other ranks."""
     table = [Class(**row) for row in pairwise(FACTORS)]
     finishes = itertools.cycle(FINISHES)
-    square = [Class(3, 1, 1, "one", c, o, next(finishes)) for c, o in zip(COUNTS, reversed(COUNTS), strict=True)]
+    square = [
+        Class(3, 1, 1, "one", c, o, next(finishes))
+        for c, o in zip(COUNTS, reversed(COUNTS), strict=True)
+    ]
     others = [one._replace(rank=1) for one in table[::4]]
     return [*table, *square, *others, *(one._replace(rank=3) for one in table[::9])]
 
@@ -177,10 +182,14 @@ class Maker:
         twice = one.grouping == "each" and self._chance.random() < 0.2  # two filters a channel
         filters = channels * (1 + twice) if one.grouping == "each" else groups * one.filters
         bias = self._chance.random() < 0.7
-        plain = ConvParams(channels, filters, window, groups, bias=bias, epilogue=chain)
         x = ("n", channels, *("d", "h", "w")[-one.rank :])
-        extras = {"full": plain.infer([TensorSpec(None, x)])[0].shape,
-                  "row": (filters, *(1,) * one.rank), "scalar": (1,)}  # fmt: skip
+        result = ConvParams(channels, filters, window, groups).infer([TensorSpec(DType.F32, x)])[0]
+        each = (("n",) if self._chance.random() < 0.3 else ()) + (filters, *(1,) * one.rank)
+        extras = [{"full": result.shape, "row": each, "scalar": (1,)}[kind] for kind in kinds]
+        if chain:
+            lie = (channel_kind(TensorSpec(DType.F32, shape), result) for shape in extras)
+            chain = replace(chain, operands=("full", *lie))  # one channel's number is a scalar
+        plain = ConvParams(channels, filters, window, groups, bias=bias, epilogue=chain)
         images = {"n": self._chance.choice((1, 1, 2)), **dict(zip(x[2:], sizes, strict=True))}
         for layout in layouts(plain):
             for stored, low in precisions(layout, channels):
@@ -190,8 +199,7 @@ class Maker:
                 held = Filters(params.shape, stored)
                 offsets = (Bias(filters) if layout != "plain" else (filters,),) if bias else ()
                 scales = (Scales(held),) if params.in_int16 else ()
-                more = tuple(extras[kind] for kind in kinds)
-                whole = Operation(params, (x, held, *offsets, *more, *scales))
+                whole = Operation(params, (x, held, *offsets, *extras, *scales))
                 yield self._case(whole, images)
                 if stored in ("winograd2", "winograd4"):
                     yield self._case(either(whole), images)
