@@ -163,6 +163,8 @@ SCALE = Chain(("full", "full"), (Step("mul", (0, 1)),), (2,))
 EXP = Chain(("full",), (Step("exp", (0,)),), (1,))
 
 X16: Shape = ("n", 16, "h", "w")
+HALVED = window(3, 2, pads=1)
+HALF = HALVED.sizes(("h", "w"))
 
 MORE = [Expr("sub", (f"1.{axis}", f"0.{axis}")) for axis in (2, 3)]
 HALVES = [Expr("floordiv", (Expr("max", (d, 0)), 2)) for d in MORE]
@@ -229,6 +231,8 @@ ALONE = {
                            epilogue=SILU_ADD),
     "residual, silu": conv(16, 20, window(1), "blocked", 1, ("n", 20, "h", "w"),
                            epilogue=ADD_SILU),
+    "residual, strided": conv(16, 20, HALVED, "blocked", 1, ("n", 20, *HALF), epilogue=ADD_RELU),
+    "residual, strided, plain": conv(6, 4, HALVED, "plain", 2, ("n", 4, *HALF), epilogue=ADD_RELU),
     "residual used twice": conv(16, 20, window(1), "blocked", 1, ("n", 20, "h", "w"),
                                 epilogue=ADD_SELF),
     "prelu": conv(16, 20, window(1), "blocked", 1, (20, 1, 1), epilogue=PRELU),
@@ -305,6 +309,14 @@ REGIONS = {
     "residual block": region(
         (IMAGE, W_STEM, Bias(16), W16, W1),
         [(STEM, (0, 1, 2)), (SAME16, (5, 3)), (ADDED, (6, 4, 5))], 7,
+    ),
+    "what a strided convolution is added to comes from outside": region(
+        (X16, W1, ("n", 16, *HALF)),
+        [
+            (ConvParams(16, 16, Window((1, 1), (2, 2), (1, 1), (0,) * 4), 1, "blocked"), (0, 1)),
+            (ElementwiseParams(SUM), (3, 2)),
+            (PoolParams("max", window(3, pads=1)), (4,)),
+        ], 5,
     ),
     "a value in the middle leaves too": region(
         (IMAGE, W_STEM, Bias(16), W16, W1),
