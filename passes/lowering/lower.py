@@ -87,7 +87,7 @@ def _as_made(
     specs: Sequence[TensorSpec],
     local: Sequence[TensorSpec],
     where: Mapping[str, tuple[int, int]],
-) -> tuple[tuple[TensorSpec, ...], Mapping[str, tuple[int, int]]]:
+) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
     """Operands over local symbols; one the graph knows to be as large as what a window makes is so
     here, too: what is added to a strided convolution, say, instead of a size of its own."""
     steps = params.steps if isinstance(params, RegionParams) else ()
