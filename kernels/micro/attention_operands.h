@@ -66,7 +66,7 @@ void pack_values(const tracea_attention_tile* t, float* to) {
 
 // Of both numbers of a lane.
 INLINE vf size_of(vf x) { return abs(lower(x)) + abs(upper(x)); }
-INLINE vf both(vf x) { return lower(x) + upper(x); }
+INLINE vf value_of(vf x, int64_t key) { return key % 2 ? upper(x) : lower(x); }
 //% else
 void pack_values(const tracea_attention_tile* t, float* to) {
   const int64_t width = padded(t->head_v);
@@ -76,11 +76,12 @@ void pack_values(const tracea_attention_tile* t, float* to) {
 }
 
 INLINE vf size_of(vf x) { return abs(x); }
-INLINE vf both(vf x) { return x; }
+INLINE vf value_of(vf x, int64_t) { return x; }
 //% endif
 
 // Rows of values, and of weights along them: ${"pairs of keys" if dtype == "bf16" else "keys"}.
 INLINE int64_t value_rows(int64_t keys) { return ${"(keys + 1) / 2" if dtype == "bf16" else "keys"}; }
+INLINE int64_t value_row(int64_t key) { return ${"key / 2" if dtype == "bf16" else "key"}; }
 
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {

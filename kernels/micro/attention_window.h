@@ -8,6 +8,12 @@ INLINE int64_t place_of(const tracea_attention_tile* t, int64_t i) {
   return t->seen - 1 + i * t->seen_step;
 }
 
+// Does a row at this place see a key?
+INLINE bool is_near(const tracea_attention_tile* t, int64_t place, int64_t key) {
+  return t->before < 0 || place < t->everywhere || key < t->everywhere ||
+         (key >= place - t->before && key <= place + t->after);
+}
+
 // Keys that rows [q, q + rows) see beside those everybody sees, in whole panels.
 Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
   const int64_t first = place_of(t, q), last = place_of(t, q + rows - 1);
@@ -26,14 +32,10 @@ Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64
   if (inside) return mask;
   for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
     const int64_t place = place_of(t, q + i);
-    const bool all = place < t->everywhere;
     const float* from = mask.data + i * mask.row;
     float* to = s.mask + i * KB;
     for (int64_t j = 0; j < keys; j++) {
-      const int64_t key = k + j;
-      const bool seen = all || key < t->everywhere ||
-                        (key >= place - t->before && key <= place + t->after);
-      to[j] = !seen ? -INF : mask.kind == NONE ? INF : from[j];
+      to[j] = !is_near(t, place, k + j) ? -INF : mask.kind == NONE ? INF : from[j];
     }
   }
   return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};

@@ -14,16 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from convolutions import ADD_RELU, CLIP_MUL, PRELU, SILU, Bias, Filters, Scales, either
 from convolutions import Case as Operation
 from pairwise import pairwise
-from runtime.answers import Answers, assert_threads_agree
+from runtime.answers import assert_threads_agree
+from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, operator_case
 
 from tracea_graph.config import TOLERANCE
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, IN_INT16, IN_PAIRS, LAYOUTS
@@ -217,35 +216,20 @@ class Maker:
         )  # fmt: skip
 
 
-def check(answers: Answers) -> None:
-    """All cases at all levels; names every one that is off."""
-    wrong = []
-    for level in answers.levels:
-        found = answers(level)
-        for name, one in answers.cases.items():
-            got, (wanted,) = found[name], one.expected
-            if not isinstance(got, tuple) or got[0].shape != wanted.shape:
-                wrong.append(f"{level} {name}: {got if isinstance(got, str) else 'its shape'}")
-                continue
-            layout = name.split("_bf16_")[0].split("_f32_")[0]
-            limit = ROUGH.get(layout, TOLERANCE.kernel_f32)
-            error = np.abs(got[0] - wanted).max(initial=0) / max(
-                np.abs(wanted).max(initial=0), 1e-3
-            )
-            if not error <= limit:
-                wrong.append(f"{level} {name}: {error:.1e}")
-    assert not wrong, "\n".join(wrong[:20])
+def check(classes: Sequence[Class], folders: pytest.TempPathFactory) -> None:
+    """All cases at all levels, and one thread gives the bits of two."""
+    for answers in by_precision(Maker(classes).made, in_few_bits, folders):
+        wrong = named_errors(answers, lambda n: ROUGH.get(layout_of(n), TOLERANCE.kernel_f32))
+        assert not wrong, "\n".join(wrong[:20])
+        assert_threads_agree(answers)
 
 
-def both(classes: Sequence[Class], folders: pytest.TempPathFactory) -> Iterator[Answers]:
-    """The cases in float32, and those in bf16 and integers with the levels these have."""
-    made = Maker(classes).made
-    low = [c for c in made if "_bf16_" in c.name or "int16" in c.name]
-    kinds = (([c for c in made if c not in low], profile_cpu().isas),
-             (low, profile_cpu().levels("bf16")))  # fmt: skip
-    for cases, levels in kinds:
-        calls = {call.kernel for case in cases for call in case.program.calls}
-        yield Answers(cases, calls, (), levels, folders)
+def in_few_bits(case: Case) -> bool:
+    return "_bf16_" in case.name or "int16" in case.name
+
+
+def layout_of(name: str) -> str:
+    return name.split("_bf16_")[0].split("_f32_")[0]
 
 
 def test_the_table_holds_what_it_says() -> None:
@@ -255,21 +239,17 @@ def test_the_table_holds_what_it_says() -> None:
         met = {(getattr(one, a), getattr(one, b)) for one in classes if one.rank == 2}
         assert met >= set(itertools.product(FACTORS[a], FACTORS[b])), (a, b)
     cases = Maker(classes).made
-    assert {c.name.split("_f32_")[0].split("_bf16_")[0] for c in cases} == {*LAYOUTS} - {"panels"}
+    assert {layout_of(case.name) for case in cases} == {*LAYOUTS} - {"panels"}
     assert all(min(case.expected[0].shape) > 0 for case in cases)
     flat = [case.feeds[0].shape for case in cases if case.feeds[0].ndim == 4]
     assert all({shape[axis] for shape in flat} == set(SIZES) for axis in (2, 3))
 
 
 def test_any_two_properties(tmp_path_factory: pytest.TempPathFactory) -> None:
-    for answers in both(few(), tmp_path_factory):
-        check(answers)
-        assert_threads_agree(answers)
+    check(few(), tmp_path_factory)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", range(1, 12))
 def test_all_classes(kernel: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for answers in both(list(every(kernel)), tmp_path_factory):
-        check(answers)
-        assert_threads_agree(answers)
+    check(list(every(kernel)), tmp_path_factory)

@@ -257,9 +257,10 @@ void pack_values(const tracea_attention_tile* t, float* to) {
 }
 
 INLINE vf size_of(vf x) { return abs(x); }
-INLINE vf both(vf x) { return x; }
+INLINE vf value_of(vf x, int64_t) { return x; }
 // Rows of values, and of weights along them: keys.
 INLINE int64_t value_rows(int64_t keys) { return keys; }
+INLINE int64_t value_row(int64_t key) { return key; }
 
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
@@ -439,6 +440,12 @@ INLINE int64_t place_of(const tracea_attention_tile* t, int64_t i) {
   return t->seen - 1 + i * t->seen_step;
 }
 
+// Does a row at this place see a key?
+INLINE bool is_near(const tracea_attention_tile* t, int64_t place, int64_t key) {
+  return t->before < 0 || place < t->everywhere || key < t->everywhere ||
+         (key >= place - t->before && key <= place + t->after);
+}
+
 // Keys that rows [q, q + rows) see beside those everybody sees, in whole panels.
 Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
   const int64_t first = place_of(t, q), last = place_of(t, q + rows - 1);
@@ -457,14 +464,10 @@ Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64
   if (inside) return mask;
   for (int64_t i = rows; i-- > 0;) {  // the first row last: others may be read from it
     const int64_t place = place_of(t, q + i);
-    const bool all = place < t->everywhere;
     const float* from = mask.data + i * mask.row;
     float* to = s.mask + i * KB;
     for (int64_t j = 0; j < keys; j++) {
-      const int64_t key = k + j;
-      const bool seen = all || key < t->everywhere ||
-                        (key >= place - t->before && key <= place + t->after);
-      to[j] = !seen ? -INF : mask.kind == NONE ? INF : from[j];
+      to[j] = !is_near(t, place, k + j) ? -INF : mask.kind == NONE ? INF : from[j];
     }
   }
   return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
@@ -752,8 +755,20 @@ void raise(const vf* top, int64_t rows, Running& run) {
     store(run.decay + i, v_exp_fast(load(before + i) - load(run.top + i)));
 }
 
-// y = sums / total.  A row whose every key was dropped has total 0: zeros, or the average of all
-// values.
+// The average of the values of all keys a row has in its window.
+vf average(const Head& h, int64_t row, int64_t d, vm m) {
+  const int64_t place = place_of(h.t, row);
+  vf sum = set1(0.0f), count = set1(0.0f);
+  for (int64_t k = 0; k < h.t->keys; k++) {
+    if (!is_near(h.t, place, k)) continue;
+    sum = sum + value_of(load(h.values + value_row(k) * h.width + d, m), k);
+    count = count + set1(1.0f);
+  }
+  return sum / max(count, set1(1.0f));
+}
+
+// y = sums / total.  A row whose every key was dropped has total 0: zeros, or the average of what
+// it could have seen.
 void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Running& run) {
   const tracea_attention_tile* t = h.t;
   const int64_t width = padded(t->head_v);
@@ -762,12 +777,7 @@ void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Runn
     for (int64_t d = 0; d < t->head_v; d += W) {
       const vm m = first(t->head_v - d);
       vf y = load(s.sums + i * width + d) * factor;
-      if (run.total[i] == 0.0f) {
-        y = set1(0.0f);
-        for (int64_t k = 0; k < value_rows(t->keys) && !t->zero_rows; k++)
-          y = y + both(load(h.values + k * h.width + d, m));
-        y = y / set1((float)(t->keys ? t->keys : 1));
-      }
+      if (run.total[i] == 0.0f) y = t->zero_rows ? set1(0.0f) : average(h, q + i, d, m);
       const int64_t at = (q + i) * t->y_stride + d;
       store((float*)h.y + at, y, m);
     }

@@ -1,0 +1,48 @@
+"""What tests of many shapes share: levels of a list of cases, and which of them are off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+from runtime.answers import Answers
+from runtime.support import Case
+
+from tracea_graph.hardware import profile_cpu
+
+__all__ = ["by_precision", "named_errors"]
+
+
+def by_precision(
+    cases: Sequence[Case], is_low: Callable[[Case], bool], folders: pytest.TempPathFactory
+) -> Iterator[Answers]:
+    """The cases in float32, and those in bf16 and integers with the levels these have."""
+    low = [case for case in cases if is_low(case)]
+    high = [case for case in cases if not is_low(case)]
+    levels = profile_cpu().isas, profile_cpu().levels("bf16")
+    for some, of_them in zip((high, low), levels, strict=True):
+        calls = {call.kernel for case in some for call in case.program.calls}
+        yield Answers(some, calls, (), of_them, folders)
+
+
+def named_errors(answers: Answers, limit: Callable[[str], float]) -> list[str]:
+    """Every result at every level that is off by more than its limit, of ``max|y|``."""
+    wrong = []
+    for level in answers.levels:
+        found = answers(level)
+        for name, case in answers.cases.items():
+            got = found[name]
+            if isinstance(got, str):
+                wrong.append(f"{level} {name}: {got}")
+                continue
+            for y, wanted in zip(got, case.expected, strict=True):
+                if y.shape != wanted.shape:
+                    wrong.append(f"{level} {name}: {y.shape} instead of {wanted.shape}")
+                    continue
+                asked = ~np.isnan(wanted)  # a row that sees nothing
+                largest = max(np.abs(wanted[asked]).max(initial=0), 1e-3)
+                error = np.abs(y - wanted)[asked].max(initial=0) / largest
+                if not error <= limit(name):
+                    wrong.append(f"{level} {name}: {error:.1e}")
+    return wrong

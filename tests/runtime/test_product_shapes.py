@@ -1,0 +1,133 @@
+"""Products of every shape as whole programs of symbolic sizes: from one row to many, of few
+numbers and of several blocks of k, columns that fill panels and that do not; what follows the sum;
+float32, bf16 and integers; and products of two activations, in batches, either of them transposed.
+Tables in which any two of these properties meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from convolutions import ADD_RELU, SILU
+from pairwise import pairwise
+from runtime.answers import assert_threads_agree
+from runtime.cases import GELU_RESIDUAL
+from runtime.shapes import by_precision, named_errors
+from runtime.support import Case, normal, operator_case, spec
+
+from tracea_graph.config import TOLERANCE
+from tracea_graph.ir import DType
+from tracea_graph.ops.gemm import GemmParams, pack_int16, pack_pairs, pack_panels
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.norm import Norm
+
+ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 130, 257)
+CALM = 1e-2
+"""Of norms: one number divided by its own size shows every bit that is rounded."""
+FINISHES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "silu": {"epilogue": SILU},
+    "residual": {"epilogue": ADD_RELU},
+    "all": {"epilogue": GELU_RESIDUAL},
+    "norm": {"norm": Norm("layer", CALM)},
+    "rms of a sum": {"epilogue": ADD_RELU, "norm": Norm("rms", CALM, beta=False)},
+    "the sum too": {"epilogue": ADD_RELU, "norm": Norm("layer", CALM), "keep_sum": True},
+    "parts": {"parts": True},
+}
+BY_WEIGHT = {
+    "layout": ("panels", "kn", "nk", "pairs", "mixed", "int16"),
+    "m": ROWS,
+    "n": (1, 15, 16, 17, 48, 49, 97, 400),
+    "k": (1, 2, 3, 16, 33, 64, 300, 514, 5000),
+    "finish": tuple(FINISHES),
+    "bias": (False, True),
+    "batch": ((), (1,), (3,), (2, 2)),
+}
+BY_ACTIVATION = {
+    "m": ROWS,
+    "n": (1, 15, 16, 17, 48, 49, 97, 400),
+    "k": (1, 2, 3, 16, 33, 64, 300, 1030),
+    "outer": (((), ()), (("b",), ("b",)), (("b",), ()), (("b", 3), ("b", 3)), (("b", 3), ("b", 1)),
+              ((1, 3), ("b", 1))),
+    "turned": ("", "a", "b", "ab"),
+    "finish": ("none", "silu", "residual"),
+}  # fmt: skip
+
+
+def by_weight(row: dict[str, Any]) -> Case:
+    """One product with a matrix that is stored."""
+    layout, m, n, k, batch = (row[name] for name in ("layout", "m", "n", "k", "batch"))
+    k += layout == "mixed" and k % 2
+    more = dict(FINISHES[row["finish"]])
+    if more.pop("parts", False):
+        more["parts"] = (n - n // 3, n // 3) if n > 2 else (n,)
+    params = GemmParams(k, n, layout, row["bias"], **more)
+    weight = normal(k, n, seed=1) * np.float32(k**-0.5)
+    scales = [pack_int16(weight)[1]] if layout == "int16" else []
+    stored = {
+        "panels": pack_panels, "kn": np.asarray, "nk": lambda w: np.ascontiguousarray(w.T),
+        "pairs": pack_pairs, "mixed": pack_pairs, "int16": lambda w: pack_int16(w)[0],
+    }[layout](weight)  # fmt: skip
+    rows = ("b", *batch[1:], "m") if batch else ("m",)
+    sizes = {"m": m, "b": batch[0] if batch else 1}
+    kinds = params.epilogue.operands[1:] if params.epilogue else ()
+    shapes = {"full": (*rows, n), "row": (n,), "col": (*rows, 1), "scalar": (1,)}
+    affine = [(n,)] * (params.norm.operands if params.norm else 0)
+    extras = [*([(n,)] if row["bias"] else []), *(shapes[kind] for kind in kinds), *affine]
+    specs = [spec(*rows, k), spec(*stored.shape, dtype=TYPES.get(layout, DType.F32))]
+    specs += [spec(*shape) for shape in extras] + [spec(len(s)) for s in scales]
+    feeds = [normal(*(sizes.get(d, d) for d in (*rows, k)), seed=0), stored]  # type: ignore[misc, call-overload]
+    for i, shape in enumerate(extras):
+        feeds.append(normal(*(sizes.get(d, d) for d in shape), seed=2 + i))  # type: ignore[misc, call-overload]
+    feeds += scales
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
+    if layout == "int16":
+        wide[0] = feeds[0]  # rounded in float32, as the kernel does
+    return operator_case(name_of(row), "FusedGemm", params, specs, feeds, wide)
+
+
+TYPES = {"pairs": DType.BF16, "mixed": DType.BF16, "int16": DType.I16}
+
+
+def by_activation(row: dict[str, Any]) -> Case:
+    """One product of two tensors, neither of which is packed ahead of time."""
+    m, n, k, turned = (row[name] for name in ("m", "n", "k", "turned"))
+    sizes = {"b": 2, "m": m, "n": n, "k": k}
+    shapes, perms = [], []
+    for which, outer, last in zip("ab", row["outer"], (("m", "k"), ("k", "n")), strict=True):
+        turn = which in turned
+        shapes.append((*outer, *(last[::-1] if turn else last)))
+        rank = len(outer)
+        perms.append((*range(rank), rank + 1, rank) if turn else ())
+    epilogue = FINISHES[row["finish"]].get("epilogue")
+    params = MatMulParams(*perms, epilogue)
+    if row["finish"] == "residual":
+        (result,) = MatMulParams(*perms).infer([spec(*s) for s in shapes])
+        shapes.append(result.shape or ())
+    feeds = [normal(*(sizes.get(d, d) for d in s), seed=i) for i, s in enumerate(shapes)]  # type: ignore[misc, call-overload]
+    feeds[1] *= np.float32(k**-0.5)
+    specs = [spec(*shape) for shape in shapes]
+    return operator_case(f"matmul_{name_of(row)}", "FusedMatMul", params, specs, feeds)
+
+
+def name_of(row: dict[str, Any]) -> str:
+    return "_".join(str(v).replace(" ", "").replace("'", "") for v in row.values())
+
+
+def cases() -> Iterator[Case]:
+    yield from map(by_weight, pairwise(BY_WEIGHT))
+    yield from map(by_activation, pairwise(BY_ACTIVATION))
+
+
+def in_few_bits(case: Case) -> bool:
+    return case.name.startswith(tuple(TYPES))
+
+
+def test_equals_reference(tmp_path_factory: pytest.TempPathFactory) -> None:
+    for answers in by_precision(list(cases()), in_few_bits, tmp_path_factory):
+        wrong = named_errors(answers, lambda name: TOLERANCE.kernel_f32)
+        assert not wrong, "\n".join(wrong[:20])
+        assert_threads_agree(answers)
