@@ -61,6 +61,16 @@ def test_convolutions_keep_their_accumulators_in_registers(level: str, fewer: in
     assert not spills(loop)
 
 
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_convolutions_in_bf16_take_one_instruction_a_pair(fewer: int) -> None:
+    pixels, nv = conv_tile("avx512bf16")
+    pixels -= fewer
+    name = f"tile<.*Pairs, {(pixels + 1) // 2}, {pixels // 2}, {nv}, .*NoEight>"
+    loop = inner_loop("conv_bf16", "avx512bf16", name, STEPS * pixels * nv, "vdpbf16ps")
+    assert count("vdpbf16ps", loop) == STEPS * pixels * nv
+    assert not spills(loop)
+
+
 @pytest.mark.parametrize(
     ("kernel", "level", "product"),
     [("conv", "avx512", "vfmadd"), ("conv_bf16", "avx512bf16", "vdpbf16ps")],
@@ -85,20 +95,39 @@ def test_convolutions_of_integers_keep_their_sums_in_registers(level: str, produ
     assert not spills(loop)
 
 
-@pytest.mark.parametrize(("level", "width"), [("avx2", 7), ("avx512", 14)])
+@pytest.mark.parametrize(
+    ("kernel", "level", "width"),
+    [
+        ("depthwise", "avx2", 7), ("depthwise", "avx512", 14), ("depthwise_bf16", "avx2", 4),
+        ("depthwise_bf16", "avx512", 14), ("depthwise_bf16", "avx512bf16", 14),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(("cols", "step"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (7, 2)])
 def test_depthwise_keeps_its_sums_in_registers(
-    level: str, width: int, cols: int, step: int
+    kernel: str, level: str, width: int, cols: int, step: int
 ) -> None:
-    loop = inner_loop("depthwise", level, f"line<{width}, {cols}, {step}>", width * cols)
+    loop = inner_loop(kernel, level, f"line<{width}, {cols}, {step}>", width * cols)
     assert count("vfmadd", loop) == width * cols
     assert not spills(loop)
 
 
-@pytest.mark.parametrize(("rows", "panels"), [(6, 4), (6, 2), (4, 4)])
-def test_scores_keep_their_accumulators_in_registers(rows: int, panels: int) -> None:
-    loop = inner_loop("attention", "avx512", f"score<{rows}, {panels}>", rows * panels)
-    assert count("vfmadd", loop) == rows * panels
+ATTENTION = [
+    ("attention", "avx2", "vfmadd", (6, 1)), ("attention", "avx2", "vfmadd", (4, 1)),
+    *(("attention", "avx512", "vfmadd", tile) for tile in ((6, 4), (6, 2), (4, 4))),
+    *(("attention_bf16", "avx512bf16", "vdpbf16ps", tile) for tile in ((6, 4), (6, 2), (4, 4))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "level", "product", "tile"), ATTENTION)
+@pytest.mark.parametrize("part", ["score", "accumulate"])
+def test_attention_keeps_its_sums_in_registers(
+    kernel: str, level: str, product: str, tile: tuple[int, int], part: str
+) -> None:
+    """Scores, and sums of values."""
+    rows, panels = tile
+    sums = rows * panels * 16 // isa_of(level).width
+    loop = inner_loop(kernel, level, f"{part}<{rows}, {panels}>", sums, product)
+    assert count(product, loop) == sums
     assert not spills(loop)
 
 

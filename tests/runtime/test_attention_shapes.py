@@ -23,7 +23,7 @@ from tracea_graph.ops.attention import AttentionParams
 
 LOWEST = float(np.finfo(np.float32).min)
 ROUNDED = 2.0**-7
-"""Of max|y| in bf16: weights of the softmax are rounded, to 2^-9 of each, and values outweigh y."""
+"""Of max|y| in bf16: weights of the softmax are rounded, to 2^-9, and values outweigh y."""
 MASKS: dict[str, tuple[str, tuple[Extent, ...]]] = {
     "none": ("none", ()),
     "added to keys": ("add", ("b", 1, 1, "t")),
