@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from graphs import Net
 
 from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.rewrite import Limits, Miss, Phase, Proposal, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -330,3 +332,49 @@ def test_what_no_input_decides_is_left_to_be_folded() -> None:
         "Add", "Exp", "Pair", "Pair", "RandomNormal", "Relu",
     ]  # fmt: skip
     assert table not in rule.asked and trace.applied() == {rule.name: 2}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """``Relu`` becomes a product with a constant of this name and number."""
+
+    constant: str
+    number: float
+    name: str = "scaled"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
+        if region.op == "Relu":
+            array = np.array([self.number], np.float32)
+            node = Node("Mul", (region.operands[0], self.constant), region.results)
+            new = Region(f"scaled:{region.id}", "Mul", node.inputs, node.outputs, (node,))
+            weight = Weight(self.constant, DType.F32, (1,), lambda: array)
+            yield Proposal(self.name, (region,), (new,), weights={self.constant: weight})
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "verdict"),
+    [
+        ("two", 2.0, "applied"),  # equal to the model's own
+        ("fresh", 3.0, "applied"),
+        ("two", 3.0, "rejected"),
+        ("x", 3.0, "rejected"),
+        ("middle", 3.0, "rejected"),
+    ],
+)
+def test_a_constant_never_takes_a_name_that_means_something_else(
+    name: str, number: float, verdict: str
+) -> None:
+    """``Relu(middle) + two`` with ``middle = Tanh(x)``."""
+    two = np.array([2.0], np.float32)
+    nodes = [
+        Node("Tanh", ("x",), ("middle",)), Node("Relu", ("middle",), ("a",)),
+        Node("Add", ("a", "two"), ("y",)),
+    ]  # fmt: skip
+    specs = {v: TensorSpec(DType.F32, (4,)) for v in ("x", "middle", "a", "y")}
+    weights = {"two": Weight("two", DType.F32, (1,), lambda: two)}
+    graph = TileGraph.of_nodes(nodes, ("x",), ("y",), weights, specs)
+    trace = run(graph, Scaled(name, number), limits=Limits(min_gain_us=-np.inf, check=True))
+    assert [d.verdict for d in trace.decisions] == [verdict]
+    if verdict == "rejected":
+        assert trace.decisions[0].reason == f"the model has another value called {name!r}"
+        assert graph.weights["two"].array() == 2

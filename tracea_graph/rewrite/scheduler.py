@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, StillReadError
-from tracea_graph.ir import RANDOM_OPS
+from tracea_graph.ir import RANDOM_OPS, Weight
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Preview, Price, Proposal
@@ -89,6 +89,7 @@ class _Run:
         self.times: dict[Region, float] = {}
         self.error = 0.0  # predicted, of all that was applied
         self.constant = constant_values(graph)
+        self.own = dict(graph.weights)
 
     def open(self, index: int) -> None:
         """Ask a phase's passes everywhere, and dispose of what comes until nothing does."""
@@ -182,6 +183,8 @@ class _Run:
             if known is None:
                 return "superseded", "another rule took part of it first"
             return "superseded", f"{self.took[known.id]} took {known.results[0]!r} first"
+        if taken := next(filter(self.is_taken, proposal.weights.values()), None):
+            return "rejected", f"the model has another value called {taken.name!r}"
         written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
         for kept in (limits.frozen, limits.barred.get(proposal.rule, {})):
             if found := next((v for v in written if v in kept), None):
@@ -194,6 +197,17 @@ class _Run:
                 f"above the {limits.max_error:.2g} allowed"
             )
         return None
+
+    def is_taken(self, weight: Weight) -> bool:
+        """True if the name of a new constant already means something else in the model.
+
+        Rules name constants by what they hold, so those that are already there are equal.
+        """
+        name = weight.name
+        if self.graph.producer(name) is not None or name in self.graph.inputs:
+            return True
+        own = self.own.get(name)
+        return own is not None and own is not weight and own.digest != weight.digest
 
     def neighbourhood(self, regions: Iterable[Region]) -> list[Region]:
         near: dict[str, Region] = {}
