@@ -18,8 +18,10 @@ from tracea_graph.ir import TensorSpec
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.passes.lowering.writer import localise
+from tracea_graph.passes.movement.merging import fits, read_operation
 from tracea_graph.passes.movement.moves import read_moves
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.movement.views import FREE
+from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Joining, Region, RegionModel, TileGraph, program_from
 
@@ -131,14 +133,28 @@ class _Family:
 
     def steps_of(self, region: Region) -> Steps | None:
         """The steps a region would be: every word is one; None if it cannot be one."""
+        if not region.fused:
+            return self._reshape(region)
         values = (*region.reads, *region.writes)
         known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
-        fits = region.fused and not isinstance(region.params, RegionParams)
+        fits = not isinstance(region.params, RegionParams)
         return ((region.params, region.operands, region.results),) if fits and known else None
 
+    def _reshape(self, region: Region) -> Steps | None:
+        """Between two steps another shape is another view of what lies there."""
+        values = region.operands[:1] + region.results
+        if region.op not in FREE or not is_f32(self.graph, *values):
+            return None
+        seen = read_operation(self.graph, region, values[1])
+        known = seen is not None and fits(
+            self.graph, seen.params, seen.names, [self.graph.spec(values[1])]
+        )
+        return ((seen.params, seen.names, values[1:]),) if seen and known else None
+
     def ends(self, region: Region) -> bool:
-        """True if what follows the last core in vain is better a step than a node."""
-        return True
+        """True if what follows the last core in vain is better a step than a node; a Reshape
+        alone costs nothing there."""
+        return region.fused
 
 
 class _Trunk(_Family):

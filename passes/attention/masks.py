@@ -65,12 +65,13 @@ class Masking:
 @dataclass(frozen=True)
 class _Drop:
     """Scores become ``fill`` unless every condition holds and the key is seen in this order;
-    ``selects``: whatever was there before, else by adding ``fill``."""
+    ``selects``: whatever was there before, else by adding ``fill``, as the value ``whole`` does."""
 
     kept: tuple[str, ...]
     causal: str
     fill: float
     selects: bool
+    whole: str = ""
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Masks:
                 raise Unfit("a boolean mask does not fill with a very low constant")
             self.steps.append(self._drop(term.value, term.fill, True, term.inverted))
         elif (drop := self._sum_as_drop(term.value)) is not None:
-            self.steps.append(drop)
+            self.steps.append(replace(drop, whole=_unexpanded(self.graph, term.value)))
         elif (sides := self._causal_side(term.value)) is not None:
             for side in sides:
                 self.take(Term(side))
@@ -236,8 +237,11 @@ class Masks:
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
 
     def _as_sum(self, drop: _Drop) -> str:
-        """Raises Unfit for causality mixed with other conditions: only as one is it exact."""
+        """Causality mixed with other conditions is exact as one only: the mask as it was, which
+        layers share.  Raises Unfit where it is none that is added."""
         if drop.causal != "none":
+            if drop.whole:
+                return drop.whole
             raise Unfit("causality and another condition are masked as one beside a second mask")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self.constant(0.0), self.constant(drop.fill))

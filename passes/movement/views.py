@@ -14,7 +14,10 @@ from tracea_graph.ops.space_parts import constant_ints, reshape_groups
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["read_move", "through"]
+__all__ = ["FREE", "read_move", "through"]
+
+FREE = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
+"""Operators that ONNX Runtime runs without touching an element."""
 
 Shape = tuple[Extent, ...]
 
