@@ -134,22 +134,25 @@ class _Family:
     def steps_of(self, region: Region) -> Steps | None:
         """The steps a region would be: every word is one; None if it cannot be one."""
         if not region.fused:
-            return self._reshape(region)
+            return self._moves(region)
         values = (*region.reads, *region.writes)
         known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
         fits = not isinstance(region.params, RegionParams)
         return ((region.params, region.operands, region.results),) if fits and known else None
 
-    def _reshape(self, region: Region) -> Steps | None:
-        """Between two steps another shape is another view of what lies there."""
-        values = region.operands[:1] + region.results
-        if region.op not in FREE or not is_f32(self.graph, *values):
+    def _moves(self, region: Region) -> Steps | None:
+        """Between two steps another shape is another view of what lies there; and parts of it."""
+        graph = self.graph
+        values = [v for v in region.results if v and (graph.is_output(v) or graph.uses(v))]
+        if region.op not in (*FREE, "Split") or not is_f32(graph, region.operands[0], *values):
             return None
-        seen = read_operation(self.graph, region, values[1])
-        known = seen is not None and fits(
-            self.graph, seen.params, seen.names, [self.graph.spec(values[1])]
-        )
-        return ((seen.params, seen.names, values[1:]),) if seen and known else None
+        steps = []
+        for value in values:
+            seen = read_operation(graph, region, value)
+            if seen is None or not fits(graph, seen.params, seen.names, [graph.spec(value)]):
+                return None
+            steps.append((seen.params, seen.names, (value,)))
+        return steps
 
     def ends(self, region: Region) -> bool:
         """True if what follows the last core in vain is better a step than a node; a Reshape

@@ -65,7 +65,8 @@ class Masking:
 @dataclass(frozen=True)
 class _Drop:
     """Scores become ``fill`` unless every condition holds and the key is seen in this order;
-    ``selects``: whatever was there before, else by adding ``fill``, as the value ``whole`` does."""
+    ``selects``: whatever was there before, else by adding ``fill``, as the mask ``whole`` does.
+    """
 
     kept: tuple[str, ...]
     causal: str
