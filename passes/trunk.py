@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops import OpParams
+from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.passes.lowering.writer import localise
-from tracea_graph.passes.movement.merging import fits, read_operation
+from tracea_graph.passes.movement.merging import Operation, read_operation
 from tracea_graph.passes.movement.moves import read_moves
 from tracea_graph.passes.movement.views import FREE
 from tracea_graph.passes.regions import fused, is_f32
@@ -149,7 +150,7 @@ class _Family:
         steps = []
         for value in values:
             seen = read_operation(graph, region, value)
-            if seen is None or not fits(graph, seen.params, seen.names, [graph.spec(value)]):
+            if seen is None or not _gives(graph, seen, value):
                 return None
             steps.append((seen.params, seen.names, (value,)))
         return steps
@@ -158,6 +159,16 @@ class _Family:
         """True if what follows the last core in vain is better a step than a node; a Reshape
         alone costs nothing there."""
         return region.fused
+
+
+def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
+    """True if an operation has the value's shape: whether a program knows that, it says itself."""
+    shape = graph.spec(value).shape
+    try:
+        (found,) = seen.params.infer([graph.spec(n) for n in seen.names])
+    except ValueError:
+        return False
+    return found.shape == shape and len(shape or ()) <= MAX_RANK
 
 
 class _Trunk(_Family):
