@@ -119,6 +119,13 @@ class Masks:
         self.specs[name] = TensorSpec(spec.dtype, (shape[0], 1, *shape[1:]))
         return replace(term, value=name, flat=False)
 
+    def scale_by_head(self, queries: str, factor: str, name: str) -> None:
+        """Queries ``[B,H,S,D]`` times ``[H,1,1]``: then the scores are."""
+        spec = self.graph.spec(queries)
+        node = Node("Mul", (queries, factor), (name,))
+        self.regions.append(Region(f"mask:{name}", node.op, node.inputs, (name,), (node,)))
+        self.specs[name] = spec
+
     def order(self, causal: str) -> None:
         """Keys are seen in this order, others score −∞."""
         self.steps.append(_Drop((), causal, -inf, False))

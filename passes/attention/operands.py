@@ -21,7 +21,7 @@ from tracea_graph.passes.extents import constant_ints, tail_agrees, tuple_axes, 
 from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Operand", "columns_behind", "heads_behind", "matrices_behind", "rows_of"]
+__all__ = ["Operand", "as_it_is", "columns_behind", "heads_behind", "matrices_behind", "rows_of"]
 
 _SPLIT = (0, 2, 1, 3)
 _SPLIT_KEYS = (0, 2, 3, 1)
@@ -68,7 +68,7 @@ def heads_behind(graph: TileGraph, value: str, keys: bool) -> Operand:
         value, more = unscale(graph, value)
     operand = _split(graph, value, turned) or _selected(graph, value, turned)
     if operand is None:
-        operand = _as_it_is(graph, value, turned)
+        operand = as_it_is(graph, value, turned)
     return replace(operand, shared=shared, scale=operand.scale * scale * more)
 
 
@@ -216,8 +216,8 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
 # ---- heads -------------------------------------------------------------------------------
 
 
-def _as_it_is(graph: TileGraph, value: str, turned: bool) -> Operand:
-    """``[B,H,S,D]``, or turned ``[B,H,D,T]``."""
+def as_it_is(graph: TileGraph, value: str, turned: bool = False) -> Operand:
+    """``[B,H,S,D]``, or turned ``[B,H,D,T]``.  Raises Unfit for anything else."""
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 4:
         raise Unfit("an operand is not split into heads")
