@@ -18,6 +18,7 @@ from tracea_graph.ir import TensorSpec
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.lowering.writer import localise
 from tracea_graph.passes.movement.merging import Operation, read_operation
 from tracea_graph.passes.movement.moves import read_moves
@@ -168,7 +169,9 @@ def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
         (found,) = seen.params.infer([graph.spec(n) for n in seen.names])
     except ValueError:
         return False
-    return found.shape == shape and len(shape or ()) <= MAX_RANK
+    if shape is None or found.shape is None or len(shape) > MAX_RANK:
+        return False
+    return len(shape) == len(found.shape) and all(map(where_equal, shape, found.shape))
 
 
 class _Trunk(_Family):
