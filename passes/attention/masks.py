@@ -40,12 +40,14 @@ Shape = tuple[Extent, ...]
 @dataclass(frozen=True)
 class Term:
     """One masking step: ``value`` is added, or where it is true (``inverted``: is not) the score
-    stays and becomes ``fill`` elsewhere.  ``flat``: it lies over matrices ``[B·H,S,T]``."""
+    stays and becomes ``fill`` elsewhere.  ``flat``: it lies over matrices ``[B·H,S,T]``;
+    ``factor``: it is added before the scores are scaled by that."""
 
     value: str
     fill: float | None = None
     inverted: bool = False
     flat: bool = False
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,11 @@ class Masks:
             if not term.fill <= NEGLIGIBLE:
                 raise Unfit("a boolean mask does not fill with a very low constant")
             self.steps.append(self._drop(term.value, term.fill, True, term.inverted))
+        elif term.factor != 1.0:
+            operands = (_unexpanded(self.graph, term.value), self.constant(term.factor))
+            self.steps.append(
+                self._make("Mul", operands, f"{self.name}_scaled{len(self.steps)}", DType.F32)
+            )
         elif (drop := self._sum_as_drop(term.value)) is not None:
             self.steps.append(replace(drop, whole=_unexpanded(self.graph, term.value)))
         elif (sides := self._causal_side(term.value)) is not None:
@@ -257,7 +264,7 @@ class Masks:
 
     def constant(self, number: float) -> str:
         """A float32 scalar."""
-        name = f"mask_fill_{number:g}"
+        name = f"mask_fill_{number:.9g}"
         self.weights[name] = Weight(name, DType.F32, (), lambda: np.asarray(number, np.float32))
         self.specs[name] = self.weights[name].spec
         return name

@@ -40,6 +40,10 @@ def scores_behind(walk: Walk, value: str) -> Scores:
         if region.op == "Add":
             value, mask = _sides(graph, region)
             terms.append(Term(mask, flat=_over_matrices(graph, value, mask)))
+        elif region.op == "Sub":
+            value, mask = region.operands
+            flat = _over_matrices(graph, value, mask)
+            terms.append(Term(mask, flat=flat, factor=-1.0))
         elif region.op == "Where":
             value, term = _choice(graph, region)
             terms.append(replace(term, flat=_over_matrices(graph, value, term.value)))
@@ -69,6 +73,16 @@ def _scaled(walk: Walk, value: str, terms: tuple[Term, ...]) -> Scores:
         value, more = _unscaled(walk, value)
         if softcap and more != 1.0:
             raise Unfit("the scores are scaled twice around their cap")
+        walk.scale *= more
+        region = walk.graph.producer(value)
+    while region is not None and region.op == "Add" and not softcap:
+        value, added = _sides(walk.graph, region)
+        if _distance(walk.graph, value) is None:
+            break
+        flat = _over_matrices(walk.graph, value, added)
+        terms = (*terms, Term(added, flat=flat, factor=walk.scale))
+        walk.covered.append(region)
+        value, more = _unscaled(walk, value)
         walk.scale *= more
         region = walk.graph.producer(value)
     factor = ""
@@ -116,7 +130,8 @@ def _distance(graph: TileGraph, value: str, depth: int = 0) -> int | None:
         return depth
     by_head = _by_head(graph, region)
     ways = {"Add": region.operands, "Where": region.operands[1:], "Tanh": region.operands,
-            "Reshape": region.operands[:1], "Mul": by_head[:1] if by_head else ()}  # fmt: skip
+            "Reshape": region.operands[:1], "Sub": region.operands[:1],
+            "Mul": by_head[:1] if by_head else ()}  # fmt: skip
     near = ways.get(region.op, ())
     found = [d for v in near if (d := _distance(graph, v, depth + 1)) is not None]
     return min(found, default=None)
