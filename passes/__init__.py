@@ -40,7 +40,7 @@ from tracea_graph.passes.precision import (
     GemmInBf16x2,
     GemmInInt16,
 )
-from tracea_graph.passes.products import gemm, matmul, projections
+from tracea_graph.passes.products import gemm, matmul, projections, rows
 from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.sparse.channels import NarrowOnRequest
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
@@ -90,6 +90,9 @@ _RECOGNISE = Phase(
     ),
 )
 """Spellings first: fusing half of one would hide it."""
+
+_ROWS = Phase("rows", (rows.TellRows(),))
+"""When products are regions, which take rows however many axes these have."""
 
 _TURN = Phase("turn", (channels_first.SinkTransposes(), channels_first.MeetTransposes()))
 """After what is recognised by its spelling, before convolutions take what follows them."""
@@ -230,6 +233,7 @@ def phases(
         _TURN,
         *(looked_up if compressed else ()),
         _lift(plain_weights, precision),
+        _ROWS,
         _REDUCE,
         _FUSE,
         _FINISH,

@@ -16,10 +16,14 @@ from dataclasses import dataclass
 
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops import OpParams
+from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.lowering.writer import clipped, localise
+from tracea_graph.passes.movement.merging import Operation, read_operation
 from tracea_graph.passes.movement.moves import read_moves
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.movement.views import FREE
+from tracea_graph.passes.regions import fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Joining, Region, RegionModel, TileGraph, program_from
 
@@ -131,14 +135,43 @@ class _Family:
 
     def steps_of(self, region: Region) -> Steps | None:
         """The steps a region would be: every word is one; None if it cannot be one."""
+        if not region.fused:
+            return self._moves(region)
         values = (*region.reads, *region.writes)
         known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
-        fits = region.fused and not isinstance(region.params, RegionParams)
+        fits = not isinstance(region.params, RegionParams)
         return ((region.params, region.operands, region.results),) if fits and known else None
 
+    def _moves(self, region: Region) -> Steps | None:
+        """Between two steps another shape is another view of what lies there; and parts of it."""
+        graph = self.graph
+        values = [v for v in region.results if v and (graph.is_output(v) or graph.uses(v))]
+        if region.op not in (*FREE, "Split") or not is_f32(graph, region.operands[0], *values):
+            return None
+        steps = []
+        for value in values:
+            seen = read_operation(graph, region, value)
+            if seen is None or not _gives(graph, seen, value):
+                return None
+            steps.append((seen.params, seen.names, (value,)))
+        return steps
+
     def ends(self, region: Region) -> bool:
-        """True if what follows the last core in vain is better a step than a node."""
-        return True
+        """True if what follows the last core in vain is better a step than a node; a Reshape
+        alone costs nothing there."""
+        return region.fused
+
+
+def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
+    """True if an operation has the value's shape: whether a program knows that, it says itself."""
+    shape = graph.spec(value).shape
+    try:
+        (found,) = seen.params.infer([graph.spec(n) for n in seen.names])
+    except ValueError:
+        return False
+    if shape is None or found.shape is None or len(shape) > MAX_RANK:
+        return False
+    return len(shape) == len(found.shape) and all(map(where_equal, shape, found.shape))
 
 
 class _Trunk(_Family):

@@ -118,7 +118,8 @@ def written(call: Call) -> Sequence[View | None]:
         return call.views[3:]
     if call.kernel in ("round_int16", "round_images"):
         return call.views[1:]
-    return call.views[-len(call.chain.results) if call.chain else -1 :]
+    side_by_side = call.ints[-1] if call.kernel.startswith("gemm") else 1
+    return call.views[-len(call.chain.results) if call.chain else -side_by_side :]
 
 
 def buffers(call: Call) -> set[Buffer]:

@@ -11,11 +11,12 @@ is ``attention_operands``' business, the masks are ``attention_masks``', how the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from math import inf
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.passes.attention.masks import Masking, Masks
-from tracea_graph.passes.attention.operands import Operand, heads_behind, matrices_behind
+from tracea_graph.passes.attention.operands import Operand, as_it_is, heads_behind, matrices_behind
 from tracea_graph.passes.attention.scores import scores_behind
 from tracea_graph.passes.attention.tail import Tail, behind_guard, product_with_values, tails
 from tracea_graph.passes.attention.walk import Unfit, Walk, check_interior
@@ -65,9 +66,15 @@ class RecogniseAttention:
         scores = scores_behind(walk, softmax.operands[0])
         q = operand(graph, scores.product.operands[0], keys=False)
         k = operand(graph, scores.product.operands[1], keys=True)
+        scaled = f"{softmax.results[0]}_queries" if scores.factor else ""
+        if scaled:
+            q = as_it_is(graph, scores.product.operands[0])
         weights, guarded = behind_guard(walk, softmax.results[0])
         v, result = product_with_values(walk, weights, apart)
         masks = Masks(graph, (q.batch, q.heads, q.length, k.length), result)
+        if scaled:
+            masks.scale_by_head(q.value, scores.factor, scaled)
+            q = replace(q, value=scaled)
         for term in reversed(scores.terms):
             if term.flat and apart:
                 raise Unfit(
@@ -80,7 +87,7 @@ class RecogniseAttention:
         for tail in ends:
             params = attention_params(
                 graph, (q, k, v), masking, tail.layout, scale, scores.softcap,
-                guarded and masking.lowest == -inf,
+                guarded and masking.lowest == -inf, (scaled,),
             )  # fmt: skip
             try:
                 return attention_proposal(self.name, walk, params, (q, k, v), masks, masking, tail)

@@ -9,7 +9,7 @@ their own, operands broadcast and are not made at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
@@ -43,25 +43,29 @@ class TellHeads:
             return
         if _model(graph, root) is None or not where_equal(flat[0], combine("mul", *apart[:2])):
             return
-        new = _Apart(graph, region.results[0], (apart[0], apart[1]))
-        try:
-            made = new.value(region.operands[0])
-        except Unfit as why:
-            yield Miss(self.name, region.id, str(why))
+        shared = set[str]()
+        while True:
+            new = _Apart(graph, region.results[0], (apart[0], apart[1]), shared=frozenset(shared))
+            try:
+                made = new.value(region.operands[0])
+            except Unfit as why:
+                yield Miss(self.name, region.id, str(why))
+                return
+            if new.products and len(new.specs[made].shape or ()) == 4:
+                covered = with_feeders(graph, [*new.covered.values(), region], tuple(new.kept))
+                others = _read_outside(graph, new.covered.values(), covered)
+                if not others:
+                    yield self._proposal(region, new, made, covered)
+                    return
+                shared.add(others)
+                continue
+            if shared:
+                yield Miss(self.name, region.id, f"{min(shared)!r} has other readers")
             return
-        if not new.products or len(new.specs[made].shape or ()) != 4:
-            return
-        yield self._proposal(graph, region, new, made)
 
     def _proposal(
-        self, graph: TileGraph, region: Region, new: _Apart, made: str
-    ) -> Proposal | Miss:
-        covered = with_feeders(graph, [*new.covered.values(), region], tuple(new.kept))
-        inside = {r.id for r in covered}
-        for old in new.covered.values():
-            value = old.results[0]
-            if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
-                return Miss(self.name, region.id, f"{value!r} has other readers")
+        self, region: Region, new: _Apart, made: str, covered: Sequence[Region]
+    ) -> Proposal:
         *rest, last = new.nodes
         result = region.results[0]
         nodes = (*rest, Node(last.op, last.inputs, (result,), last.attrs, "", last.name))
@@ -72,6 +76,16 @@ class TellHeads:
             for r in regions
         )
         return Proposal(self.name, tuple(covered), named, new.specs, new.weights, step=True)
+
+
+def _read_outside(graph: TileGraph, replaced: Iterable[Region], covered: Sequence[Region]) -> str:
+    """A value that others need too, of those that would be gone; empty if there is none."""
+    inside = {r.id for r in covered}
+    for old in replaced:
+        value = old.results[0]
+        if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
+            return value
+    return ""
 
 
 def _model(graph: TileGraph, region: Region) -> str | None:
@@ -110,6 +124,8 @@ class _Apart:
     kept: set[str] = field(default_factory=set)
     made: dict[str, str] = field(default_factory=dict)
     products: int = 0
+    shared: frozenset[str] = frozenset()
+    """Values that others need as they are: they are split, and stay."""
 
     def value(self, value: str, depth: int = 0) -> str:
         """The value apart, or one that broadcasts to it.  Raises Unfit if it is neither."""
@@ -131,7 +147,7 @@ class _Apart:
             self.kept.add(source)
             return source
         model = _model(self.graph, region) if region else None
-        if region is None or model is None or depth > _MAX_DEPTH:
+        if region is None or model is None or depth > _MAX_DEPTH or value in self.shared:
             self.kept.add(value)
             return self._split(value)
         return self._computed(region, model, depth)

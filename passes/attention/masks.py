@@ -40,12 +40,14 @@ Shape = tuple[Extent, ...]
 @dataclass(frozen=True)
 class Term:
     """One masking step: ``value`` is added, or where it is true (``inverted``: is not) the score
-    stays and becomes ``fill`` elsewhere.  ``flat``: it lies over matrices ``[B·H,S,T]``."""
+    stays and becomes ``fill`` elsewhere.  ``flat``: it lies over matrices ``[B·H,S,T]``;
+    ``factor``: it is added before the scores are scaled by that."""
 
     value: str
     fill: float | None = None
     inverted: bool = False
     flat: bool = False
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,14 @@ class Masking:
 @dataclass(frozen=True)
 class _Drop:
     """Scores become ``fill`` unless every condition holds and the key is seen in this order;
-    ``selects``: whatever was there before, else by adding ``fill``."""
+    ``selects``: whatever was there before, else by adding ``fill``, as the mask ``whole`` does.
+    """
 
     kept: tuple[str, ...]
     causal: str
     fill: float
     selects: bool
+    whole: str = ""
 
 
 @dataclass
@@ -95,8 +99,13 @@ class Masks:
             if not term.fill <= NEGLIGIBLE:
                 raise Unfit("a boolean mask does not fill with a very low constant")
             self.steps.append(self._drop(term.value, term.fill, True, term.inverted))
+        elif term.factor != 1.0:
+            operands = (_unexpanded(self.graph, term.value), self.constant(term.factor))
+            self.steps.append(
+                self._make("Mul", operands, f"{self.name}_scaled{len(self.steps)}", DType.F32)
+            )
         elif (drop := self._sum_as_drop(term.value)) is not None:
-            self.steps.append(drop)
+            self.steps.append(replace(drop, whole=_unexpanded(self.graph, term.value)))
         elif (sides := self._causal_side(term.value)) is not None:
             for side in sides:
                 self.take(Term(side))
@@ -116,6 +125,13 @@ class Masks:
         self.regions.append(Region(f"mask:{name}", node.op, node.inputs, (name,), (node,)))
         self.specs[name] = TensorSpec(spec.dtype, (shape[0], 1, *shape[1:]))
         return replace(term, value=name, flat=False)
+
+    def scale_by_head(self, queries: str, factor: str, name: str) -> None:
+        """Queries ``[B,H,S,D]`` times ``[H,1,1]``: then the scores are."""
+        spec = self.graph.spec(queries)
+        node = Node("Mul", (queries, factor), (name,))
+        self.regions.append(Region(f"mask:{name}", node.op, node.inputs, (name,), (node,)))
+        self.specs[name] = spec
 
     def order(self, causal: str) -> None:
         """Keys are seen in this order, others score −∞."""
@@ -236,8 +252,11 @@ class Masks:
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
 
     def _as_sum(self, drop: _Drop) -> str:
-        """Raises Unfit for causality mixed with other conditions: only as one is it exact."""
+        """Causality mixed with other conditions is exact as one only: the mask as it was, which
+        layers share.  Raises Unfit where it is none that is added."""
         if drop.causal != "none":
+            if drop.whole:
+                return drop.whole
             raise Unfit("causality and another condition are masked as one beside a second mask")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self.constant(0.0), self.constant(drop.fill))
@@ -245,7 +264,7 @@ class Masks:
 
     def constant(self, number: float) -> str:
         """A float32 scalar."""
-        name = f"mask_fill_{number:g}"
+        name = f"mask_fill_{number:.9g}"
         self.weights[name] = Weight(name, DType.F32, (), lambda: np.asarray(number, np.float32))
         self.specs[name] = self.weights[name].spec
         return name

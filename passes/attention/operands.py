@@ -3,6 +3,7 @@
     x [B,S,H·D] -> Reshape -> Transpose          rows of x
     x [B,S,W] -> Split or Slice -> the same      columns of x
     x [B,S,3·H·D] -> Reshape [B,S,3,H,D] -> Transpose -> Gather i      columns of x
+    x [B,S,3·H·D] -> Reshape [B,S,3,H,D] -> Gather i -> Transpose      columns of x
     x [B,G,T,D] -> Unsqueeze -> Expand -> Reshape [B,H,T,D]            heads of x, shared
     x [B,H,S,D] -> Reshape [B·H,S,D]             heads of x
     anything else of rank 4                      heads as they are
@@ -18,9 +19,9 @@ from tracea_graph.ir import Extent
 from tracea_graph.passes.attention.walk import Unfit, dims, number, unscale
 from tracea_graph.passes.extents import constant_ints, tail_agrees, tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, operand_producer
-from tracea_graph.ttg import TileGraph
+from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Operand", "columns_behind", "heads_behind", "matrices_behind", "rows_of"]
+__all__ = ["Operand", "as_it_is", "columns_behind", "heads_behind", "matrices_behind", "rows_of"]
 
 _SPLIT = (0, 2, 1, 3)
 _SPLIT_KEYS = (0, 2, 3, 1)
@@ -67,7 +68,7 @@ def heads_behind(graph: TileGraph, value: str, keys: bool) -> Operand:
         value, more = unscale(graph, value)
     operand = _split(graph, value, turned) or _selected(graph, value, turned)
     if operand is None:
-        operand = _as_it_is(graph, value, turned)
+        operand = as_it_is(graph, value, turned)
     return replace(operand, shared=shared, scale=operand.scale * scale * more)
 
 
@@ -133,6 +134,11 @@ def _split(graph: TileGraph, value: str, turned: bool) -> Operand | None:
             raise Unfit(f"the Reshape from {dims(before)} to {dims(shape)} is no head split")
         rows = rows_of(graph, reshape.operands[0], heads)
         return replace(rows, scale=rows.scale * scale)
+    chosen = _choice(graph, source)
+    stacked = operand_producer(graph, chosen[0], "Reshape") if chosen and chosen[1] == 2 else None
+    rows_there = _stacked(graph, stacked, chosen[2]) if chosen and stacked else None
+    if rows_there is not None:
+        return replace(rows_there, scale=scale)
     return Operand(source, "split", shape[0], shape[1], heads, size, scale=scale)
 
 
@@ -166,20 +172,24 @@ def _selected(graph: TileGraph, value: str, turned: bool) -> Operand | None:
     reshape = operand_producer(graph, turn.operands[0], "Reshape") if turn else None
     if chosen is None or turn is None or reshape is None:
         return None
-    perm = attribute(turn, "perm", ())
-    before, stacked = (graph.spec(v).shape for v in (reshape.operands[0], turn.operands[0]))
-    if chosen[1] not in _THREE or before is None or stacked is None:
+    if chosen[1] not in _THREE or attribute(turn, "perm", ()) != _THREE[chosen[1]]:
         return None
-    if len(before) != 3 or len(stacked) != 5:
+    return _stacked(graph, reshape, chosen[2])
+
+
+def _stacked(graph: TileGraph, reshape: Region, index: int) -> Operand | None:
+    """The columns of one of several stacked by a Reshape ``[B,S,n·H·D]`` -> ``[B,S,n,H,D]``."""
+    before, stacked = (graph.spec(v).shape for v in (reshape.operands[0], reshape.results[0]))
+    if before is None or stacked is None or len(before) != 3 or len(stacked) != 5:
         return None
     sizes = [d for d in stacked[2:] if isinstance(d, int)]
-    if len(sizes) < 3 or perm != _THREE[chosen[1]] or not tail_agrees(before[:2], stacked[:2], 2):
+    if len(sizes) < 3 or not tail_agrees(before[:2], stacked[:2], 2):
         return None
     count, heads, size = sizes
     width = count * heads * size
     if before[2] != width:
         return None
-    offset = chosen[2] * heads * size
+    offset = index * heads * size
     return Operand(reshape.operands[0], "rows", *before[:2], heads, size, offset, width)
 
 
@@ -206,8 +216,8 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
 # ---- heads -------------------------------------------------------------------------------
 
 
-def _as_it_is(graph: TileGraph, value: str, turned: bool) -> Operand:
-    """``[B,H,S,D]``, or turned ``[B,H,D,T]``."""
+def as_it_is(graph: TileGraph, value: str, turned: bool = False) -> Operand:
+    """``[B,H,S,D]``, or turned ``[B,H,D,T]``.  Raises Unfit for anything else."""
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 4:
         raise Unfit("an operand is not split into heads")

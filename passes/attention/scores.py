@@ -8,6 +8,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.passes.attention.masks import Term
 from tracea_graph.passes.attention.walk import Unfit, Walk, unscale
 from tracea_graph.passes.extents import tail_agrees
+from tracea_graph.passes.regions import is_f32, operand_producer
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -18,11 +19,13 @@ _MAX_DEPTH = 12
 
 @dataclass(frozen=True)
 class Scores:
-    """The product of q and k, the masking terms, outermost first, and the cap."""
+    """The product of q and k, the masking terms, outermost first, the cap, and a factor for each
+    head, where there is one."""
 
     product: Region
     terms: tuple[Term, ...]
     softcap: float = 0.0
+    factor: str = ""
 
 
 def scores_behind(walk: Walk, value: str) -> Scores:
@@ -37,6 +40,10 @@ def scores_behind(walk: Walk, value: str) -> Scores:
         if region.op == "Add":
             value, mask = _sides(graph, region)
             terms.append(Term(mask, flat=_over_matrices(graph, value, mask)))
+        elif region.op == "Sub":
+            value, mask = region.operands
+            flat = _over_matrices(graph, value, mask)
+            terms.append(Term(mask, flat=flat, factor=-1.0))
         elif region.op == "Where":
             value, term = _choice(graph, region)
             terms.append(replace(term, flat=_over_matrices(graph, value, term.value)))
@@ -68,12 +75,38 @@ def _scaled(walk: Walk, value: str, terms: tuple[Term, ...]) -> Scores:
             raise Unfit("the scores are scaled twice around their cap")
         walk.scale *= more
         region = walk.graph.producer(value)
+    while region is not None and region.op == "Add" and not softcap:
+        value, added = _sides(walk.graph, region)
+        if _distance(walk.graph, value) is None:
+            break
+        flat = _over_matrices(walk.graph, value, added)
+        terms = (*terms, Term(added, flat=flat, factor=walk.scale))
+        walk.covered.append(region)
+        value, more = _unscaled(walk, value)
+        walk.scale *= more
+        region = walk.graph.producer(value)
+    factor = ""
+    if region is not None and not softcap and (sides := _by_head(walk.graph, region)) is not None:
+        walk.covered.append(region)
+        value, factor = sides
+        region = walk.graph.producer(value)
     if region is None or region.op != "MatMul":
         masked = region is not None and region.op in ("Add", "Where")
         raise Unfit("the scores are masked before they are scaled" if masked else
                     "no product feeds the Softmax")  # fmt: skip
     walk.covered.append(region)
-    return Scores(region, terms, softcap)
+    return Scores(region, terms, softcap, factor)
+
+
+def _by_head(graph: TileGraph, region: Region) -> tuple[str, str] | None:
+    """The product and a factor ``[H,1,1]`` of a multiplication: each head has its own scale."""
+    for value, factor in (region.operands, region.operands[::-1]) if region.op == "Mul" else ():
+        shape, own = graph.spec(value).shape or (), graph.spec(factor).shape or ()
+        each = len(shape) == 4 and own in ((*shape[1:2], 1, 1), (1, *shape[1:2], 1, 1))
+        product = operand_producer(graph, value, "MatMul")
+        if each and product is not None and is_f32(graph, factor):
+            return value, factor
+    return None
 
 
 def _unscaled(walk: Walk, value: str) -> tuple[str, float]:
@@ -95,9 +128,12 @@ def _distance(graph: TileGraph, value: str, depth: int = 0) -> int | None:
         return None
     if region.op == "MatMul":
         return depth
+    by_head = _by_head(graph, region)
     ways = {"Add": region.operands, "Where": region.operands[1:], "Tanh": region.operands,
-            "Reshape": region.operands[:1]}.get(region.op, ())  # fmt: skip
-    found = [d for v in ways if (d := _distance(graph, v, depth + 1)) is not None]
+            "Reshape": region.operands[:1], "Sub": region.operands[:1],
+            "Mul": by_head[:1] if by_head else ()}  # fmt: skip
+    near = ways.get(region.op, ())
+    found = [d for v in near if (d := _distance(graph, v, depth + 1)) is not None]
     return min(found, default=None)
 
 

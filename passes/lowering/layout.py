@@ -123,7 +123,8 @@ class Layout:
     def _blocked_chain(self, step: RegionStep, value: int) -> bool:
         """True if an operand of the only result's shape is blocked and the others can be."""
         types = {self.specs[v].dtype for v in (*step.operands, value)}
-        if step.results > 1 or types != {DType.F32}:
+        moves = isinstance(step.params, ElementwiseParams) and step.params.moves
+        if step.results > 1 or types != {DType.F32} or moves:
             return False
         shape = self.specs[value].shape or ()
         whole = [v for v in step.operands if v in self.blocked and self.specs[v].shape == shape]

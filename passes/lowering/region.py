@@ -74,7 +74,9 @@ def _lower_step(
     v: Values, step: RegionStep, value: int, lower: Lower, scaled: Mapping[int, Scaled]
 ) -> None:
     params = step.params
-    if isinstance(params, ConvParams):
+    if value in v.rounding.views:
+        v.see_as(step.operands[0], value)
+    elif isinstance(params, ConvParams):
         lower_conv(v, params, step.operands, value, scaled.get(step.operands[0]))
     elif isinstance(params, PoolParams) and len(v.shape(step.operands[0])) < 5:
         lower_pool(v, params, step.operands, value)

@@ -26,10 +26,14 @@ __all__ = ["Rounding"]
 
 @dataclass(frozen=True)
 class Rounding:
-    """Values that exist ``only`` in bf16, and those that exist in bf16 ``too``."""
+    """Values that exist ``only`` in bf16, and those that exist in bf16 ``too``.
+
+    ``views`` are results that nobody writes: their operand, under another shape.
+    """
 
     only: frozenset[int]
     too: frozenset[int]
+    views: frozenset[int]
 
     @classmethod
     def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: Layout) -> Rounding:
@@ -39,8 +43,13 @@ class Rounding:
         """
         wanted, exact, able = set[int](), set(p.results), set[int]()
         blocked = {v for v in layout.blocked if layout.alone(v)}
+        views = dict[int, int]()
         value = p.inputs
         for step in p.steps:
+            if _reshapes(step) and value not in {*p.results, *layout.blocked}:
+                views[value] = step.operands[0]
+                value += 1
+                continue
             rounds = _rounds(step)
             # of what else a resize names only the size is asked for
             read = step.operands[:1] if isinstance(step.params, ResizeParams) else step.operands
@@ -51,9 +60,17 @@ class Rounding:
             if whole and _can_round(step) and specs[value].dtype is DType.F32:
                 able.add(value)
             value += step.results
-        return cls(
-            frozenset(wanted & able - exact), frozenset(wanted & able & exact - layout.blocked)
-        )
+        for value, source in reversed(views.items()):  # asked of a view, asked of what it shows
+            if value in wanted:
+                (exact if source in layout.blocked else wanted).add(source)
+            if value in exact:
+                exact.add(source)
+        only = frozenset(wanted & able - exact)
+        return cls(only, frozenset(wanted & able & exact - layout.blocked), frozenset(views))
+
+
+def _reshapes(step: RegionStep) -> bool:
+    return isinstance(step.params, ElementwiseParams) and step.params.reshapes_only
 
 
 def _rounds(step: RegionStep) -> Collection[int | None]:

@@ -89,6 +89,12 @@ class Values:
             self.dense[value] = slot
         return self.dense[value]
 
+    def see_as(self, value: int, result: int) -> None:
+        """The result is the value where it lies, under the result's shape."""
+        source = self.slot(value)
+        spec = TensorSpec(source.spec.dtype, self.specs[result].shape)
+        self.dense[result] = dataclasses.replace(source, spec=spec)
+
     def view(self, value: int) -> View:
         """The value ``[N, C, …]`` with whatever strides it has."""
         return self.views[value] if value in self.views else self.slot(value).view

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tracea_graph.ir import DType, Extent, TensorSpec, evaluate, product
+from tracea_graph.ir import DType, Extent, TensorSpec, combine, evaluate, product
 from tracea_graph.ops.elementwise import is_clipped
-from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.index_map import dense_strides, factors
 from tracea_graph.ops.program import Buffer, Call, Loop, Program, Temp, View
 from tracea_graph.ttg.arena import Life, placement, span
 
@@ -131,21 +131,41 @@ def localise(
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
     """Specs over local symbols ``s0``, ``s1`` …, and where each symbol is bound.
 
-    A dimension the graph knows only as an expression is a symbol like any other.
+    A dimension the graph knows only as an expression is a symbol like any other, or a multiple of
+    one: windows of an image are so many times as many as images.
     """
     names: dict[Extent, str] = {}
     where: dict[str, tuple[int, int]] = {}
-    local = []
-    for i, spec in enumerate(specs):
-        dims: list[Extent] = []
-        for axis, dim in enumerate(spec.shape or ()):
-            if not isinstance(dim, int):
-                name = names.setdefault(dim, f"s{len(names)}")
-                where.setdefault(name, (i, axis))
-                dim = name
-            dims.append(dim)
-        local.append(TensorSpec(spec.dtype, tuple(dims)))
+    shapes = [spec.shape or () for spec in specs]
+    parts = _multiples({dim for shape in shapes for dim in shape if not isinstance(dim, int)})
+    for i, shape in enumerate(shapes):
+        for axis, dim in enumerate(shape):
+            if not isinstance(dim, int) and dim not in parts and dim not in names:
+                names[dim] = f"s{len(names)}"
+                where[names[dim]] = (i, axis)
+    sizes: dict[Extent, Extent] = {**names}
+    sizes |= {dim: combine("mul", names[base], times) for dim, (base, times) in parts.items()}
+    local = [
+        TensorSpec(spec.dtype, tuple(sizes.get(dim, dim) for dim in shape))
+        for spec, shape in zip(specs, shapes, strict=True)
+    ]
     return tuple(local), where
+
+
+def _multiples(extents: Collection[Extent]) -> dict[Extent, tuple[Extent, int]]:
+    """Of the extents those that are a whole multiple of another one: of which, how many times."""
+    alike: dict[tuple[tuple[str, int], ...], list[tuple[int, Extent]]] = {}
+    for extent in sorted(extents, key=str):
+        number, symbols = factors([extent])
+        key = tuple(sorted((str(s), n) for s, n in symbols.items()))
+        alike.setdefault(key, []).append((number, extent))
+    found: dict[Extent, tuple[Extent, int]] = {}
+    for group in alike.values():
+        least, base = min(group, key=lambda pair: pair[0])
+        for number, extent in group:
+            if extent != base and least > 0 and number % least == 0:
+                found[extent] = base, number // least
+    return found
 
 
 # ---- views -----------------------------------------------------------------------------

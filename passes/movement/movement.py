@@ -18,14 +18,13 @@ from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.index_map import HUGE, IndexMap
 from tracea_graph.passes.movement.merging import Operation, fits, merge, read_operation, sliced
+from tracea_graph.passes.movement.views import FREE
 from tracea_graph.passes.regions import attribute, fused, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["AbsorbPart", "AbsorbReshape", "AbsorbView", "LiftConcat", "LiftMove", "PushConcat"]
 
-_FREE = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
-"""Operators that ONNX Runtime runs without touching an element."""
 _CHEAP = 4
 """Vector instructions up to which computing something twice is no matter."""
 _CHEAP_REPEATED = 8
@@ -99,7 +98,7 @@ class AbsorbView:
                 yield Miss(self.name, region.id, _PRODUCT_READS_IT)
                 continue
             alone = len(first.results) == 1 and only_read_by(graph, value, region)
-            if region.op in _FREE and (first.op in _FREE or not alone):
+            if region.op in FREE and (first.op in FREE or not alone):
                 continue
             if (reason := _obstacle(graph, outer, value, inner, alone)) is not None:
                 yield Miss(self.name, region.id, reason)
@@ -122,7 +121,7 @@ class AbsorbReshape:
     name = "absorb-reshape"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.op not in _FREE or region.fused or not region.operands:
+        if region.op not in FREE or region.fused or not region.operands:
             return
         value = region.operands[0]
         first, shape = graph.producer(value), graph.spec(region.results[0]).shape
@@ -133,7 +132,7 @@ class AbsorbReshape:
         if isinstance(first.params, ConcatParams):
             params: ElementwiseParams | ConcatParams = first.params
             names: Sequence[str] = first.operands
-        elif first.op not in _FREE and (inner := read_operation(graph, first, value)) is not None:
+        elif first.op not in FREE and (inner := read_operation(graph, first, value)) is not None:
             params, names = inner.params, inner.names
         else:
             return
@@ -164,7 +163,7 @@ class LiftMove:
     name = "movement"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.fused or region.op in _FREE or len(region.results) != 1:
+        if region.fused or region.op in FREE or len(region.results) != 1:
             return
         op = read_operation(graph, region, region.results[0])
         if op is None or not op.params.moves_only:
@@ -293,7 +292,7 @@ class PushConcat:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         outer = read_operation(graph, region, region.results[0]) if region.results else None
-        if outer is None or len(region.results) != 1 or region.op in _FREE:
+        if outer is None or len(region.results) != 1 or region.op in FREE:
             return
         if outer.params.target or outer.params.moves_only:
             return

@@ -1,6 +1,7 @@
 """Reading data movement as an index map: what a view of a stored value is, in moves.
 
-Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Slice, Split, Expand, Gather of one constant index
+Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Slice, Split, Expand, Gather and GatherND of one
+constant index
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from tracea_graph.ops.space_parts import constant_ints, reshape_groups
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["read_move", "through"]
+__all__ = ["FREE", "read_move", "through"]
+
+FREE = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
+"""Operators that ONNX Runtime runs without touching an element."""
 
 Shape = tuple[Extent, ...]
 
@@ -123,6 +127,18 @@ def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) ->
     return [Move("select", (axis, index)), *kept]
 
 
+def _gather_nd(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
+    """One constant place along the first axes."""
+    weight = graph.weight(region.operands[1])
+    if weight is None or not weight.shape or weight.count != weight.shape[-1]:
+        return None
+    if attribute(region, "batch_dims", 0):
+        return None
+    picked = [Move("select", (0, int(i))) for i in weight.array().reshape(-1)]
+    kept = tuple(range(len(weight.shape) - 1))
+    return [*picked, *([Move("unsqueeze", kept)] if kept else [])]
+
+
 Reader = Callable[[TileGraph, Region, str, Shape, Shape], Moves]
 _READERS: Mapping[str, Reader] = MappingProxyType(
     {
@@ -135,6 +151,7 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "Split": _split,
         "Expand": _expand,
         "Gather": _gather,
+        "GatherND": _gather_nd,
     }
 )
 

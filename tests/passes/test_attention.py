@@ -288,7 +288,7 @@ def test_heads_nobody_merges_stay_heads() -> None:
 
 
 def scaled_after(net: Net, scores: str) -> str:
-    return net("Mul", additive(net, scores), 0.5)
+    return net("Mul", net("Where", boolean(net), scores, LOWEST), 0.5)
 
 
 def replaced_after(net: Net, scores: str) -> str:

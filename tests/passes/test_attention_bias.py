@@ -76,3 +76,26 @@ def test_a_bias_of_scores_is_the_mask(name: str) -> None:
     assert only(graph, "FusedAttention").params.mask == "add"
     sizes = {"q": (2, H, 5, D), "k": (2, H, 7, D), "v": (2, H, 7, D), "bias": (1, H, 5, 7)}
     assert_same(net, graph, {n: normal(*sizes[n], seed=i) for i, n in enumerate(net.inputs)})
+
+
+@pytest.mark.parametrize("sign", ["Add", "Sub"])
+@pytest.mark.parametrize("factors", [(0.5, 1.0), (1.0, 0.25), (0.3, 0.7)])
+def test_what_is_added_before_scaling_is_scaled_too(
+    sign: str, factors: tuple[float, float]
+) -> None:
+    """Transformer-XL, Conformer: two sums of scores, scaled together; masked by a difference."""
+    net = Net()
+    q, k, v, r = (net.input(x, "batch", 2, "seq", 8) for x in "qkvr")
+    scores, places = (
+        net("MatMul", q, net("Transpose", x, perm=[0, 1, 3, 2])) for x in (k, r)
+    )  # fmt: skip
+    scores = net("Add", net("Mul", scores, factors[0]), net("Relu", places))
+    scores = net("Mul", scores, factors[1])
+    scores = net(sign, scores, net("Mul", net.input("m", "batch", 1, 1, "seq"), 1e30))
+    graph = net.graph(net("MatMul", net("Softmax", scores, axis=-1), v))
+    trace = schedule_only(graph, RecogniseAttention())
+    assert trace.applied() == {"attention": 1}, trace.misses()
+    feeds = {x: normal(2, 2, 5, 8, seed=i) for i, x in enumerate("qkvr")}
+    masked = np.zeros((2, 1, 1, 5), np.float32)
+    masked[0, ..., 3:] = 1 if sign == "Sub" else -1
+    assert_same(net, graph, {**feeds, "m": masked})

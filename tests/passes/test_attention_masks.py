@@ -274,8 +274,25 @@ def test_two_masks_become_one(mask: Masking, kind: str) -> None:
     assert_same(net, graph, given)
 
 
+def slopes(net: Net, scores: str) -> str:
+    """ALiBi beside order and padding in one condition."""
+    return together(net, net("Add", scores, net.input("b", "batch", H, 1, "seq")))
+
+
+def test_order_and_padding_in_one_condition_beside_a_sum() -> None:
+    net, graph = recognised(slopes)
+    params = only(graph, "FusedAttention").params
+    assert params.causal == "none" and params.mask == "add"
+    given = feeds(net)
+    given["m"][0, ..., :2] = False  # the first queries have no key left
+    given["m"][1, ..., 2:] = False
+    assert_same(net, graph, given)
+
+
 def mixed(net: Net, scores: str) -> str:
-    return net("Add", together(net, scores), net.input("b", "batch", 1, 1, "seq"))
+    keep = net("And", net("LessOrEqual", columns(net), rows(net)), padding(net))
+    scores = net("Where", keep, scores, LOWEST)
+    return net("Add", scores, net.input("b", "batch", 1, 1, "seq"))
 
 
 def test_masks_that_cannot_be_told_apart_are_a_reason() -> None:

@@ -346,3 +346,26 @@ def test_contributed_operators_not_modelled_say_why(
 ) -> None:
     graph = contributed(op, inputs, num_heads=H)
     assert reasons(schedule_only(graph, LiftAttention()), "attention-op") == {reason}
+
+
+@pytest.mark.parametrize("shape", [(H, 1, 1), (1, H, 1, 1)])
+def test_a_factor_for_each_head_goes_into_the_queries(shape: tuple[int, ...]) -> None:
+    """Cosine attention: heads learn how sharp they are."""
+    net = Net()
+    q, k, v = (net.input(x, "batch", H, "seq", D) for x in "qkv")
+    scores = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = net("Add", net("Mul", net.weight(*shape), scores), net.input("b", 1, H, "seq", "seq"))
+    graph = recognised(net, net("MatMul", net("Softmax", scores, axis=-1), v))
+    assert ops(graph) == ["Mul", "FusedAttention"]
+    given = {x: normal(B, H, S, D, seed=i) for i, x in enumerate("qkv")}
+    assert_same(net, graph, {**given, "b": normal(1, H, S, S)})
+
+
+def test_a_factor_for_each_key_is_none_for_each_head() -> None:
+    net = Net()
+    q, k, v = (net.input(x, "batch", H, S, D) for x in "qkv")
+    scores = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = net("Mul", scores, net.weight(H, 1, S))
+    graph = net.graph(net("MatMul", net("Softmax", scores, axis=-1), v))
+    trace = schedule_only(graph, RecogniseAttention())
+    assert reasons(trace, "attention") == {"no product feeds the Softmax"}

@@ -234,3 +234,74 @@ def test_the_largest_score_of_a_head_is_a_step() -> None:
     assert [type(s.params).__name__ for s in graph.regions()[0].params.steps][-1] == "ArgParams"
     feeds = {"x": normal(2, 5, 32)}
     assert_same(net, graph, feeds)
+
+
+def with_normed_heads(net: Net, x: str) -> str:
+    """Queries and keys are normalised head by head: their heads are told apart for it."""
+
+    def heads(order: list[int], normed: bool) -> str:
+        parted = net("Reshape", net("MatMul", x, net.weight(WIDTH, WIDTH)),
+                     net.ints(0, 0, HEADS, WIDTH // HEADS))  # fmt: skip
+        if normed:
+            width = WIDTH // HEADS
+            parted = net("LayerNormalization", parted, net.weight(width), net.weight(width))
+        return net("Transpose", parted, perm=order)
+
+    q, k = heads([0, 2, 1, 3], True), heads([0, 2, 3, 1], True)
+    shares = net("Softmax", net("Mul", net("MatMul", q, k), 0.35), axis=-1)
+    y = net("Transpose", net("MatMul", shares, heads([0, 2, 1, 3], False)), perm=[0, 2, 1, 3])
+    return net("MatMul", net("Reshape", y, net.ints(0, 0, WIDTH)), net.weight(WIDTH, WIDTH))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_another_shape_between_steps_is_another_view(precision: str) -> None:
+    net = Net()
+    x = net.input("x", "batch", "sequence", WIDTH)
+    graph = net.graph(net("Relu", net("Add", with_normed_heads(net, x), x)))
+    limits = Limits(min_gain_us=float("-inf"))
+    schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    program = program_of(graph)
+    kernels = {call.kernel for call in program.calls}
+    assert not kernels & {"copy", "elementwise"}
+    assert_same(net, graph, FEEDS, 3e-5 if precision == "fp32" else 3e-2)
+    assert relative_error(results(graph, program), net.run(FEEDS)[0]) < 3e-2
+
+
+def test_another_shape_that_others_read_is_written() -> None:
+    """It leaves the program: those outside cannot see through a view."""
+    net = Net()
+    x = net.input("x", "batch", "sequence", WIDTH)
+    parted = net("Reshape", net("Relu", net("MatMul", x, net.weight(WIDTH, WIDTH))),
+                 net.ints(0, 0, HEADS, WIDTH // HEADS))  # fmt: skip
+    normed = net("LayerNormalization", parted, net.weight(WIDTH // HEADS))
+    flat = net("Reshape", normed, net.ints(0, 0, WIDTH))
+    graph = net.graph(net("Relu", net("MatMul", flat, net.weight(WIDTH, WIDTH))), parted)
+    optimized(graph)
+    assert_same(net, graph, FEEDS, 3e-5)
+    regions = [r for r in graph.regions() if r.op == "FusedRegion"]
+    assert len(regions) == 1 and parted in regions[0].results
+    values = {n: w.array() for n, w in graph.weights.items()} | FEEDS
+    program = lower(graph, regions[0])
+    check_lifetimes(program)
+    made = run(program, [values[v] for v in regions[0].operands])
+    expected = dict(zip(graph.outputs, net.run(FEEDS), strict=True))
+    for value, got in zip(regions[0].results, made, strict=True):
+        assert relative_error(got, expected[value]) < 1e-5
+
+
+def test_rows_that_are_turned_around_between_images_and_blocks_are_turned() -> None:
+    """A map over a blocked value is no chain over its blocks."""
+    net = Net()
+    x = net.input("image", "batch", WIDTH, 4, 4)
+    y = net("Conv", x, net.weight(WIDTH, WIDTH, 3, 3), pads=[1, 1, 1, 1])
+    turned = net("Slice", y, net.ints(-1), net.ints(-9), net.ints(3), net.ints(-1))
+    graph = net.graph(net("Relu", net("MatMul", turned, net.weight(4, 4))))
+    optimized(graph)
+    feeds = {"image": normal(2, WIDTH, 4, 4)}
+    assert_same(net, graph, feeds, 3e-5)
+    for region in graph.regions():
+        program = lower(graph, region)
+        values = {n: w.array() for n, w in graph.weights.items()} | feeds
+        if set(region.operands) <= set(values):
+            assert relative_error(run(program, [values[v] for v in region.operands])[0],
+                                  net.run(feeds)[0]) < 1e-5  # fmt: skip

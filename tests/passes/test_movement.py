@@ -100,6 +100,23 @@ def test_one_index_of_an_axis() -> None:
     assert ops(graph) == ["FusedElementwise"] * 2
 
 
+@pytest.mark.parametrize("index", [[-1], [[1]], [[1, -2]], [[[0]]]])
+def test_one_place_of_the_first_axes(index: list[object]) -> None:
+    net, x = new()
+    rows = net("Transpose", heads(net, x), perm=[1, 2, 0, 3])
+    picked = net("GatherND", rows, net.const(index, np.int64))
+    graph, _ = check(net, net("Mul", picked, 2.0))
+    assert ops(graph) == ["FusedElementwise"]
+
+
+def test_several_places_are_no_view() -> None:
+    net, x = new()
+    picked = net("GatherND", x, net.const([[0], [1]], np.int64))
+    inner = net("GatherND", x, net.const([[0], [1]], np.int64), batch_dims=1)
+    graph, _ = check(net, net("Relu", picked), net("Relu", inner))
+    assert ops(graph).count("GatherND") == 2
+
+
 def test_a_reshape_of_the_result_changes_only_its_shape() -> None:
     net, x = new()
     moved = net("Transpose", net("Relu", heads(net, x)), perm=[0, 2, 1, 3])

@@ -89,6 +89,18 @@ class ElementwiseParams:
         return self.chain == IDENTITY
 
     @property
+    def moves(self) -> bool:
+        """True if operands are seen, or results stored, otherwise than they lie."""
+        return bool(self.maps or self.target)
+
+    @property
+    def reshapes_only(self) -> bool:
+        """True if the result is its operand, byte for byte, under another shape."""
+        return self.moves_only and all(
+            move.op in ("reshape", "squeeze", "unsqueeze") for move in self.views[0].moves
+        )
+
+    @property
     def views(self) -> tuple[IndexMap, ...]:
         """The map of every operand."""
         return self.maps or (IndexMap(),) * self.operands

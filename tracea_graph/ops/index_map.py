@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracea_graph.ir import Expr, Extent, combine, product
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["HUGE", "IndexMap", "Layout", "Move", "dense_strides", "resolve_target"]
+__all__ = ["HUGE", "IndexMap", "Layout", "Move", "dense_strides", "factors", "resolve_target"]
 
 HUGE = 2**31 - 1
 """Beyond every index: a slice that ends here ends with its axis."""
@@ -273,11 +273,11 @@ def resolve_target(shape: Shape, target: Ints) -> Shape:
         dims.append(shape[i] if t == 0 else t)
     if -1 in target:
         hole = target.index(-1)
-        dims[hole] = _quotient(_factors(shape), _factors([d for d in dims if d != -1]))
+        dims[hole] = _quotient(factors(shape), factors([d for d in dims if d != -1]))
     return tuple(dims)
 
 
-def _factors(extents: Sequence[Extent]) -> Factors:
+def factors(extents: Sequence[Extent]) -> Factors:
     """A product as a number times symbols (other arithmetic counts as a symbol)."""
     number, symbols = 1, Counter[Extent]()
     stack = list(extents)
@@ -308,7 +308,7 @@ def _reshape(at: Layout, target: Ints) -> Layout:
     new = [i for i, d in enumerate(dims) if d != 1]
     while old and new:
         a, b = [old.pop(0)], [new.pop(0)]
-        while (p := _factors([at.dims[i] for i in a])) != (q := _factors([dims[i] for i in b])):
+        while (p := factors([at.dims[i] for i in a])) != (q := factors([dims[i] for i in b])):
             if _divides(p, q) and old:
                 a.append(old.pop(0))
             elif _divides(q, p) and new:
@@ -332,7 +332,7 @@ def _divides(p: Factors, q: Factors) -> bool:
 
 def _follows(at: Layout, i: int, j: int) -> bool:
     """True if one step of axis i is a walk through all of axis j."""
-    return _factors([at.strides[i]]) == _factors([at.dims[j], at.strides[j]])
+    return factors([at.strides[i]]) == factors([at.dims[j], at.strides[j]])
 
 
 def _numpy_reshape(x: Array, target: Ints) -> Array:
