@@ -21,6 +21,7 @@ from tracea_graph.passes.convolution import (
     resize,
     shuffle,
     transposed,
+    volumes,
 )
 from tracea_graph.passes.convolution.bf16 import ConvInBf16
 from tracea_graph.passes.convolution.int16 import ConvInInt16
@@ -94,7 +95,14 @@ _RECOGNISE = Phase(
 _ROWS = Phase("rows", (rows.TellRows(),))
 """When products are regions, which take rows however many axes these have."""
 
-_TURN = Phase("turn", (channels_first.SinkTransposes(), channels_first.MeetTransposes()))
+_TURN = Phase(
+    "turn",
+    (
+        channels_first.SinkTransposes(),
+        channels_first.MeetTransposes(),
+        volumes.VolumesAsImages(),
+    ),
+)
 """After what is recognised by its spelling, before convolutions take what follows them."""
 
 _REDUCE = Phase(

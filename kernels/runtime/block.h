@@ -36,7 +36,8 @@ inline bool run_turn(Run& run, BlockJob& job) {
   const int64_t* dims = job.plain->dims;
   job.rows = least(dims[2], most(1, kGrain / kLanes / dims[3]));
   job.tasks = ceil_div(dims[2], job.rows);
-  return run.parallel(dims[0] * job.blocks->dims[1] * job.tasks, block_task, &job);
+  const int64_t together = kGrain / kLanes / (job.rows * dims[3]);
+  return run.parallel_by(together, dims[0] * job.blocks->dims[1] * job.tasks, block_task, &job);
 }
 
 // Whether a plain value has the sizes of a blocked one with `last` channels in its last block.

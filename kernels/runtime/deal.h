@@ -88,7 +88,8 @@ inline bool run_deal(Run& run, const Call& call, const Box* views) {
   if (empty(y, 5) || job.y.height == 0 || job.y.width == 0) return true;
   job.rows = least(job.y.height, most(1, kGrain / kLanes / job.y.width));
   job.tasks = ceil_div(job.y.height, job.rows);
-  return run.parallel(y.dims[0] * y.dims[1] * job.tasks, deal_task, &job);
+  const int64_t together = kGrain / kLanes / (job.rows * job.y.width);
+  return run.parallel_by(together, y.dims[0] * y.dims[1] * job.tasks, deal_task, &job);
 }
 
 }  // namespace tracea

@@ -97,9 +97,10 @@ inline bool run_round_images(Run& run, const Call& call, const Box* views) {
   Scratch scratch(run);
   job.found = reinterpret_cast<float*>(scratch.take((2 * tasks + x.dims[0]) * 4));
   job.times = job.found + 2 * tasks;
-  if (!job.found || !run.parallel(tasks, image_range_task, &job)) return false;
+  const int64_t together = kImageTask / (job.lines * x.dims[3] * kLanes);
+  if (!job.found || !run.parallel_by(together, tasks, image_range_task, &job)) return false;
   find_scales(job, of_image);
-  return !rounds || run.parallel(tasks, image_round_task, &job);
+  return !rounds || run.parallel_by(together, tasks, image_round_task, &job);
 }
 
 }  // namespace tracea

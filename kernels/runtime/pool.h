@@ -96,7 +96,8 @@ inline bool run_pool(Run& run, const Call& call, const Box* views) {
   const int64_t taps = least(job.kernel[0], x.dims[2]) * least(job.kernel[1], x.dims[3]);
   job.rows = least(job.y.height, most(1, kPoolTask / (job.y.width * taps)));
   job.tasks = ceil_div(job.y.height, job.rows);
-  return run.parallel(y.dims[0] * job.blocks * job.tasks, pool_task, &job);
+  const int64_t together = kPoolUnits / (job.rows * job.y.width * taps);
+  return run.parallel_by(together, y.dims[0] * job.blocks * job.tasks, pool_task, &job);
 }
 
 // ---- over the whole image ----------------------------------------------------------------------

@@ -44,6 +44,20 @@ struct Ahead {
   int64_t panels, lines;
 };
 
+// Tasks of which some neighbours are one.
+struct Neighbours {
+  void (*task)(void*, size_t);
+  void* job;
+  int64_t tasks, together;
+};
+
+inline void neighbours_task(void* usr, size_t index) {
+  const Neighbours& all = *static_cast<const Neighbours*>(usr);
+  const int64_t begin = static_cast<int64_t>(index) * all.together;
+  const int64_t end = least(all.tasks, begin + all.together);
+  for (int64_t i = begin; i < end; ++i) all.task(all.job, static_cast<size_t>(i));
+}
+
 struct Run {
   const Host& host;
   OrtKernelContext* context;
@@ -74,6 +88,14 @@ struct Run {
     Watched watched = {task, job, pthread_self(), host.crew};
     return good(ort::KernelContext_ParallelFor(host.api, context, watched_task,
                                                static_cast<size_t>(tasks), size_t{0}, &watched));
+  }
+
+  // The same, where a thread takes so many neighbouring tasks at once: waking one up and waiting
+  // for it takes some microseconds.
+  bool parallel_by(int64_t together, int64_t tasks, void (*task)(void*, size_t), void* job) {
+    if (together <= 1) return parallel(tasks, task, job);
+    Neighbours all = {task, job, tasks, together};
+    return parallel(ceil_div(tasks, together), neighbours_task, &all);
   }
 };
 

@@ -235,6 +235,16 @@ inline bool winograd_shapes(Run& run, const Call& call, const Box* views, Winogr
          misfit(run, "winograd");
 }
 
+// Bands of which every thread takes as many, where they are worth a task of their own.
+inline int64_t even_bands(const Run& run, const WinogradJob& job, int64_t images) {
+  const int64_t threads = least(threads_of(*run.host.crew), run.host.processors);
+  const int64_t tasks = images * job.bands;
+  const double work = static_cast<double>(images * job.rows * job.across * job.planes) *
+                      static_cast<double>(job.inputs * job.outputs * kLanes * kLanes);
+  if (tasks % threads == 0 || work < kConvTask * static_cast<double>(threads)) return job.bands;
+  return least(job.rows, ceil_div(ceil_div(tasks, threads) * threads, images));
+}
+
 inline bool run_winograd(Run& run, const Call& call, const Box* views) {
   WinogradJob job = {};
   if (!open_finish(run, call, views, &job.finish)) return misfit(run, "winograd");
@@ -266,8 +276,10 @@ inline bool run_winograd(Run& run, const Call& call, const Box* views) {
   job.band_rows = shared ? job.rows : least(job.rows, most(1, kBandBuffers / row_bytes));
   if (cut.bands) job.band_rows = ceil_div(job.rows, least(cut.bands, job.rows));
   job.bands = ceil_div(job.rows, job.band_rows);
-  job.band_rows = ceil_div(job.rows, job.bands);
-  const int64_t tiles = job.band_rows * job.across, images = y.box->dims[0];
+  const int64_t images = y.box->dims[0];
+  if (!shared && !cut.bands) job.bands = even_bands(run, job, images);
+  job.band_rows = ceil_div(job.rows, job.bands), job.bands = ceil_div(job.rows, job.band_rows);
+  const int64_t tiles = job.band_rows * job.across;
   job.in_plane = tiles * job.inputs * job.lanes + kPlaneGap;
   job.out_plane = tiles * job.outputs * kLanes + kPlaneGap;
   const int64_t tasks = images * job.bands;

@@ -16,9 +16,11 @@ from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import IN_INT16, IN_PAIRS, WINOGRAD
 from tracea_graph.passes.convolution.filters import (
+    groups_at_once,
     layout_for,
     pack_weight,
     pad_bias,
+    side_by_side,
     taken,
     transformed,
 )  # fmt: skip
@@ -81,6 +83,12 @@ class LiftConv:
             window, weight = live, taken(weight, taps)
             weights[weight.name] = weight
         layout = layout_for(graph, w, weight.shape, groups, window, shape[2:], self.plain)
+        together = groups_at_once(weight.shape, groups)
+        if layout == "plain" and together > 1 and not made:
+            wide, fewer = side_by_side(weight, groups, together), groups // together
+            joined = layout_for(graph, w, wide.shape, fewer, window, shape[2:], self.plain)
+            if joined != "plain":
+                weight, groups, layout, weights = wide, fewer, joined, {wide.name: wide}
         params = ConvParams(channels, weight.shape[0], window, groups, layout, bool(bias))
         w = weight.name
         if params.padded_bias and bias:

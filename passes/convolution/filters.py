@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,14 @@ from tracea_graph.ttg import TileGraph
 Floats = npt.NDArray[np.floating[Any]]
 
 __all__ = [
-    "Affine", "after_filters", "before_filters", "bias_size", "layout_for",
-    "pack_weight", "pad_bias", "taken", "transformed",
+    "Affine", "after_filters", "before_filters", "bias_size", "groups_at_once", "layout_for",
+    "pack_weight", "pad_bias", "side_by_side", "taken", "transformed",
 ]  # fmt: skip
 
 _STEM = 8
 """Input channels below which a block of 16 would be mostly padding."""
+_MOST_GROUPS = 4
+"""Of groups taken together: so many times as many products take less than one by one."""
 
 
 def layout_for(
@@ -55,6 +58,33 @@ def layout_for(
     if i == 1 and o == groups:
         return "depthwise"
     return "blocked" if i % BLOCK == 0 and o // groups % BLOCK == 0 else "plain"
+
+
+def groups_at_once(shape: tuple[int, ...], groups: int) -> int:
+    """How many neighbouring groups of filters ``[O, I, kernel…]`` fill whole blocks; 1 if that
+    takes more than :data:`_MOST_GROUPS`."""
+    o, i = shape[0] // groups, shape[1]
+    if groups == 1 or i == 1:
+        return 1
+    count = lcm(BLOCK // gcd(BLOCK, i), BLOCK // gcd(BLOCK, o))
+    return count if count <= _MOST_GROUPS and groups % count == 0 else 1
+
+
+def side_by_side(weight: Weight, groups: int, count: int) -> Weight:
+    """Filters of as many groups as one: ``[O, count·I, kernel…]``, zeros where a filter and an
+    input belong to different groups."""
+    o, i, *kernel = weight.shape
+
+    def load() -> Array:
+        stored = np.asarray(weight.load(), np.float32)
+        split = stored.reshape(groups // count, count, o // groups, i, *kernel)
+        joined = np.zeros((groups // count, count, o // groups, count, i, *kernel), np.float32)
+        for group in range(count):
+            joined[:, group, :, group] = split[:, group]
+        return joined.reshape(o, count * i, *kernel)
+
+    name = f"{weight.name}_by_{count}"
+    return Weight(name, weight.dtype, (o, count * i, *kernel), load)
 
 
 def taken(weight: Weight, taps: Sequence[slice]) -> Weight:

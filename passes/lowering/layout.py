@@ -162,6 +162,8 @@ class Layout:
                 self.within[value] = (operands[0], params.ints[0])
         elif kind == "shuffle" and inside:
             self.blocked.add(value)
+        elif kind == "frames" and inside and self.channels(operands[0]) % BLOCK == 0:
+            self.blocked.add(value)
         elif kind == "concat" and params.ints == (1,) and len(shape) in (3, 4):
             if all(self.channels(v) % BLOCK == 0 for v in operands[:-1]):
                 if any(v in self.blocked for v in operands):

@@ -21,6 +21,7 @@ from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.sizes import resolve
 from tracea_graph.passes.lowering.blocked import Blocked, per_channel
 from tracea_graph.passes.lowering.borders import lower_border
+from tracea_graph.passes.lowering.frames import ZERO, lower_frames
 from tracea_graph.passes.lowering.conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.passes.lowering.layout import Layout
 from tracea_graph.passes.lowering.loops import loop_over
@@ -133,6 +134,8 @@ def _lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) 
         _spread(v, p.ints, operands, result)
     elif p.kind == "pad":
         _pad(v, p, operands, result)
+    elif p.kind == "frames":
+        lower_frames(v, p.ints, operands[0], result)
     elif p.kind in BORDERS:
         lower_border(v, p, operands[0], result)
     elif p.kind == "shuffle":
@@ -233,10 +236,6 @@ def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -
     strides = dense_strides(slot.shape)
     dims = (slot.shape[0], count, *slot.shape[2:])
     return View(slot.buffer, dims, strides, _times(strides[1], first))
-
-
-ZERO = Chain((SCALAR,), (Step("less", (0, 0)), Step("number", (1,))), (2,))
-"""Nothing is less than itself."""
 
 
 def _pad(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None:

@@ -10,6 +10,7 @@
     pad         zeros around the last two axes, as many as sizes of operands tell; below zero cuts
     reflect     what lies as far on the other side of the edge, around the last two axes
     edge        what lies at the edge, around the last two axes
+    frames      images that a window along the first axis meets, their channels side by side
 
 They are steps of a ``FusedRegion`` only: a layout there often makes them free.
 """
@@ -27,19 +28,21 @@ import numpy.typing as npt
 from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.sizes import resolve, spell_size
+from tracea_graph.ops.windows import slid
 
 __all__ = ["BORDERS", "MoveParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 BORDERS = ("reflect", "edge")
 """Pads that repeat what is inside, as Pad's modes are called."""
-KINDS = ("concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", *BORDERS)
+KINDS = ("concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", "frames", *BORDERS)
 
 
 @dataclass(frozen=True)
 class MoveParams:
     """``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
-    spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right.
+    spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right;
+    frames taps, stride, dilation, zeros before, behind.
     ``sizes`` of pad are these in terms of the operands (:mod:`tracea_graph.ops.sizes`), all but
     the first of which give their sizes only.
     """
@@ -55,6 +58,8 @@ class MoveParams:
             many = self.operands == prod(self.ints)
         if self.kind not in KINDS or (self.operands != 1 and not many):
             raise ValueError(f"no move: {self}")
+        if self.kind == "frames" and (len(self.ints) != 5 or min(self.ints[:3]) < 1):
+            raise ValueError(f"no window: {self}")
         if self.kind in BORDERS and (len(self.ints) != 4 or min(self.ints) < 0):
             raise ValueError(f"no border: {self}")
 
@@ -92,6 +97,10 @@ class MoveParams:
             return (n, c, _sum(h, top + bottom), _sum(w, left + right))
         if self.kind == "channels":
             return (first[0], self.ints[1] - self.ints[0], *first[2:])
+        if self.kind == "frames":
+            taps, stride, dilation, *pads = self.ints
+            count = slid(first[0], sum(pads) - dilation * (taps - 1) - 1, stride)
+            return (count, combine("mul", first[1], taps), *first[2:])
         (axis,) = self.ints
         if len({len(s) for s in shapes}) > 1:
             raise ValueError("the parts of a concatenation do not fit")
@@ -123,6 +132,11 @@ class MoveParams:
             top, left, bottom, right = self.ints
             around = ((0, 0), (0, 0), (top, bottom), (left, right))
             return [np.pad(x, around, self.kind)]  # type: ignore[call-overload]
+        if self.kind == "frames":
+            _, stride, _, *pads = self.ints
+            padded = np.pad(x, (tuple(pads), *((0, 0),) * (x.ndim - 1)))
+            parts = (padded[a : len(padded) + b : stride] for a, b in self._frame_ranges())
+            return [np.concatenate(list(parts), 1)]
         if self.kind == "spread":
             n, _, *space = x.shape
             result = tuple(evaluate(d, {}) for d in self._spread([a.shape for a in arrays]))
@@ -149,6 +163,21 @@ class MoveParams:
         more = ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0)))
         return np.pad(cut, ((0, 0), (0, 0), *more))
 
+    def _frame_ranges(self) -> list[tuple[int, int]]:
+        """Of each tap the first image it meets, and how many lie behind its last window."""
+        taps, _, dilation, *_ = self.ints
+        return [(dilation * t, dilation * (t + 1 - taps)) for t in range(taps)]
+
+    def _spell_frames(self, b: BodyBuilder) -> str:
+        _, stride, _, before, after = self.ints
+        none = (0,) * 3
+        padded = b.pad(b.inputs[0], (before, *none), (after, *none))
+        parts = []
+        for first, behind in self._frame_ranges():
+            ends = b.ints(behind or np.iinfo(np.int64).max)
+            parts.append(b("Slice", padded, b.ints(first), ends, b.ints(0), b.ints(stride)))
+        return b("Concat", *parts, axis=1)
+
     def _spell_spread(self, b: BodyBuilder) -> str:
         x = b("Concat", *b.inputs, axis=1) if self.operands > 1 else b.inputs[0]
         if len(self.ints) == 2:
@@ -174,6 +203,8 @@ class MoveParams:
             return b.done(b("Pad", x, pads, mode=self.kind))
         if self.kind == "spread":
             return b.done(self._spell_spread(b))
+        if self.kind == "frames":
+            return b.done(self._spell_frames(b))
         if self.kind == "shuffle":
             groups, channels = self.ints
             split = b("Reshape", x, b.ints(0, groups, channels // groups, -1))
