@@ -63,11 +63,17 @@ typedef void (*tracea_conv_end_fn)(void);  // after a task's last tile
 // clamp(bias + add).
 #define TRACEA_NARROW 8
 
-// One output line of 16 channels, each convolved with its own rows x cols weights [rows,cols,16].
+// Output lines of 16 channels, each convolved with its own rows x cols weights [rows,cols,16].
 // The first output's window begins `left` columns before x (behind it if negative); columns that
 // are not in [0, width) count as zero.
+//
+// With `pairs`, windows meet the line, their columns lie side by side, and less than a window is
+// beside the line: a kernel may then round the weights to bf16.  What it makes of them it keeps in
+// `pairs` for as long as *made stays 1, and makes anew where that is 0.
+#define TRACEA_DEPTHWISE_PAIRS 32
 typedef struct {
   int64_t rows, cols, pixels, left, width;
+  int64_t lines, x_line, y_line, add_line;  // strides between lines, in floats
   const float* x;
   int64_t x_row, x_col, x_step;  // strides between kernel rows and columns, and between outputs
   const float* w;
@@ -76,6 +82,8 @@ typedef struct {
   float* y;                      // outputs are 16 elements apart
   float lo, hi;
   int32_t y_size, add_size;      // bytes of an element: 4; of depthwise_bf16 also 2
+  float* pairs;                  // of depthwise_bf16: 16 * TRACEA_DEPTHWISE_PAIRS, or null
+  int32_t* made;
 } tracea_depthwise_tile;
 typedef void (*tracea_depthwise_fn)(const tracea_depthwise_tile*);
 

@@ -158,7 +158,7 @@ def _conv(isa: str, pixels: int, nv: int) -> Variant:
 
 def _depthwise(isa: str, *widths: int) -> Variant:
     """Lines in pieces of one of ``widths`` outputs: largest first, ending in 1."""
-    params = {"dtype": "f32", "widths": widths}
+    params = {"dtype": "f32", "widths": widths, "pairs": False}
     return Variant("depthwise", isa, "depthwise.cpp.in", f"{widths[0]}x16", params)
 
 
@@ -178,10 +178,12 @@ def _conv_bf16(isa: str, pixels: int, nv: int, matrix: bool = False) -> Variant:
 
 
 def _depthwise_bf16(isa: str, *widths: int) -> Variant:
-    """The same with inputs in bf16; sums and weights stay in float32."""
+    """The same with inputs in bf16; sums stay in float32, and weights where no instruction
+    multiplies pairs of bf16."""
     same = _depthwise(isa, *widths)
-    params = {**same.params, "dtype": "bf16"}
-    functions = frozenset({"halves"})
+    pairs = isa == "avx512bf16"
+    params = {**same.params, "dtype": "bf16", "pairs": pairs}
+    functions = frozenset({"halves", "pairs"} if pairs else {"halves"})
     return replace(same, op="depthwise_bf16", params=params, functions=functions, dtype="bf16")
 
 

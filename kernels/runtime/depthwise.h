@@ -7,6 +7,7 @@ namespace tracea {
 
 constexpr int64_t kDepthwiseTask = 64 * 1024;   // multiply-adds of vectors of 16
 constexpr int64_t kDepthwiseUnits = 16 * 1024;  // the same, of blocks that one task takes
+constexpr int64_t kDepthwiseOutputs = 448;      // of lines that the kernel takes at once
 
 struct DepthwiseJob {
   tracea_depthwise_fn depthwise;
@@ -18,42 +19,52 @@ struct DepthwiseJob {
   int64_t w_block, x_step_row, stride_w;
   int64_t blocks, rows, tasks;  // rows per unit; units per block
   int64_t units;                // per task
+  bool pairs;                   // the kernel may multiply pairs of columns
 };
 
-// A line whose sums lie apart until a chain rounds them, in pieces of about one length.
-inline void depthwise_pieces(const DepthwiseJob& job, tracea_depthwise_tile tile, int64_t n,
-                             int64_t block, int64_t row) {
+// Lines whose sums lie apart until a chain rounds them: several short ones, or pieces of about one
+// length of a long one.
+inline void depthwise_apart(const DepthwiseJob& job, tracea_depthwise_tile tile, int64_t n,
+                            int64_t block, int64_t row) {
   alignas(64) float sums[kLinePiece * kLanes];
   const int64_t width = job.finish.canvas.width, pieces = ceil_div(width, kLinePiece);
   const int64_t left = tile.left;
+  tile.y = sums, tile.y_size = sizeof(float);
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t first = width * i / pieces, end = width * (i + 1) / pieces;
-    tile.pixels = end - first;
+    tile.pixels = end - first, tile.y_line = tile.pixels * kLanes;
     tile.left = left - first * job.stride_w;
-    tile.y = sums, tile.y_size = sizeof(float);
     tile.add = job.finish.add_at(n, block, row, first);
     job.depthwise(&tile);
-    job.finish.line(n, block, row, first, end - first, sums);
+    for (int64_t line = 0; line < tile.lines; ++line)
+      job.finish.line(n, block, row + line, first, tile.pixels, sums + line * tile.y_line);
   }
 }
 
 inline void depthwise_lines(const DepthwiseJob& job, int64_t n, int64_t block, int64_t first) {
   const Canvas& y = job.finish.canvas;
   const int64_t last = least(y.height, first + job.rows);
+  const bool apart = job.finish.apart();
+  const int64_t most_lines = most(1, (apart ? kLinePiece : kDepthwiseOutputs) / y.width);
+  alignas(64) float pairs[TRACEA_DEPTHWISE_PAIRS * kLanes];
+  int32_t made = 0;
   tracea_depthwise_tile tile = job.tap;
+  if (job.pairs) tile.pairs = pairs, tile.made = &made;
   tile.w = job.w + block * job.w_block;
   tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
   const float* x = job.x->f32() + n * job.x_strides[0] + block * job.x_strides[1];
-  for (int64_t row = first; row < last; ++row) {
+  for (int64_t row = first; row < last; row += tile.lines) {
+    tile.lines = least(most_lines, last - row);
     tile.x = x + row * job.x_step_row;
-    if (job.finish.apart()) {
-      depthwise_pieces(job, tile, n, block, row);
+    if (apart) {
+      depthwise_apart(job, tile, n, block, row);
       continue;
     }
     tile.y = y.row(n, block, row);
     tile.add = job.finish.add_at(n, block, row, 0);
     job.depthwise(&tile);
-    if (job.finish.needed) job.finish.line(n, block, row, 0, y.width);
+    for (int64_t i = row; job.finish.needed && i < row + tile.lines; ++i)
+      job.finish.line(n, block, i, 0, y.width);
   }
 }
 
@@ -107,6 +118,11 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   tap.left = left, tap.width = x.dims[3];
   tap.x_row = dilation_h * steps[2], tap.x_col = dilation_w * lanes;
   tap.x_step = stride_w * lanes;
+  tap.x_line = job.x_step_row, tap.y_line = y.strides[2];
+  if (job.finish.add) tap.add_line = job.finish.add_strides[2];
+  // Columns side by side, and a part of every window on the line.
+  job.pairs = lanes != kLanes && dilation_w == 1 && left < cols &&
+              (y.width - 1) * stride_w - left < x.dims[3];
   const Layout layout = layout_of(job.finish);
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;

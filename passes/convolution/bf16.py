@@ -1,8 +1,8 @@
 """Convolutions in bf16, where the caller asked for it: what they read is rounded, sums are not.
 
 Dense ones take filters in bf16, pairs of channels at a time; 3x3 ones also by Winograd's transform
-of 2 x 2 results (4 x 4 would lose too much).  Depthwise ones do their arithmetic in float32 and
-gain by what they read being half as long.
+of 2 x 2 results (4 x 4 would lose too much).  Filters of depthwise ones are stored in float32;
+kernels that multiply pairs of columns round them.
 """
 
 from __future__ import annotations

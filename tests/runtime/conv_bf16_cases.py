@@ -79,6 +79,10 @@ def _other(**more: Any) -> list[Case]:
                   **more)
         for chain in EPILOGUES
     ]  # fmt: skip
+    cases += [
+        depthwise(18, (9, 31), (k, k), (s, s), pad=same(k), **{kind: True}, **more)
+        for k, s, kind in itertools.product((3, 5, 7), (1, 2), ("finer", "spoilt"))
+    ]
     if more["stores"] is DType.BF16:
         cases += [
             stem(3, o, (10, 31), (k, k), (s, s), pad=same(k), halo=(1, 1, 1, 1), **more)

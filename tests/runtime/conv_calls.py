@@ -155,10 +155,18 @@ def depthwise(
     batch: int = 1,
     half: bool = False,
     stored: int = 0,
+    finer: bool = False,
+    spoilt: bool = False,
     **more: Any,
 ) -> Case:
-    """One filter per channel; it pads lines itself, but for ``stored`` columns on either side."""
+    """One filter per channel; it pads lines itself, but for ``stored`` columns on either side.
+
+    In bf16 its filters are numbers in bf16 too, or ``finer`` ones, which kernels may round.  One
+    pixel of ``spoilt`` images is no number.
+    """
     x, w = random(batch, channels, *size), random(channels, 1, *kernel, seed=1)
+    if spoilt:
+        x[:, :, size[0] // 2, size[1] // 2] = np.nan
     b = random(channels, seed=2)
     feeds = Feeds()
     top, left, bottom, right = pad
@@ -166,12 +174,15 @@ def depthwise(
     boxed = blocked(x, (top, kept[0], bottom, kept[1]))
     if half:
         boxed, x = halved(boxed), rounded(x)
+        w = w if finer else rounded(w)
     box = feeds.dense(boxed, batched=True)
     weights = blocked(w.transpose(1, 0, 2, 3))[0]
     views = [box, feeds.dense(weights), feeds.dense(padded(b))]
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
     y = convolve(whole, w, stride, dilation, channels) + b[:, None, None]
-    name = label("depthwise", channels, size, kernel, stride, dilation, pad, batch, stored, more)
+    kind = "finer" * finer + "spoilt" * spoilt
+    words = (channels, size, kernel, stride, dilation, pad, batch, stored, kind, more)
+    name = label("depthwise", *words)
     ints = (*stride, *dilation, last(channels), left - kept[0], right - kept[1])
     call = "depthwise" + "_bf16" * half
     return epilogue(name, call, feeds, list(views), ints, y, half=half, **more)

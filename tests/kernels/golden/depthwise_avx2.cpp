@@ -1,7 +1,7 @@
 // tracea_f32_depthwise_7x16__avx2
 // f32 depthwise for avx2, from depthwise.cpp.in
 // Generated, do not edit.
-// One output line of a depthwise convolution: every lane is a channel.
+// Output lines of a depthwise convolution: every lane is a channel.
 //
 // A line is cut into pieces of one width; the last one overlaps its neighbour.
 #include "tracea_kernels.h"
@@ -80,6 +80,7 @@ constexpr int64_t STEP_SIZE = sizeof(float) / sizeof(element);  // elements of a
 
 alignas(64) const element NOTHING[PANEL] = {};  // a column beside the line
 
+INLINE vf once(vf a) { return a; }
 // Columns of a piece that lie on the line: [first, end).
 struct Columns {
   int64_t first, end;
@@ -91,7 +92,7 @@ template <int N, int COLS, int STEP>
 INLINE void add_row(vf (&c)[N], const element* x, const float* w, const Columns& on) {
   constexpr int COUNT = (N - 1) * STEP + COLS;
   vf tap[COLS];
-  UNROLL for (int k = 0; k < COLS; k++) tap[k] = load(w + k * PANEL);
+  UNROLL for (int k = 0; k < COLS; k++) tap[k] = once(load(w + k * PANEL));
   UNROLL_ALL for (int i = 0; i < COUNT; i++) {
     const bool beside = (i < COLS - 1 && i < on.first) || (i > COUNT - COLS && i >= on.end);
     const element* from = x + i * PANEL;
@@ -99,7 +100,7 @@ INLINE void add_row(vf (&c)[N], const element* x, const float* w, const Columns&
       from = beside ? NOTHING : from;
       if (STEP == 1) __asm__("" : "+r"(from));  // else gcc moves the loads: registers are few
     }
-    const vf v = load_x(from);
+    const vf v = once(load_x(from));
     UNROLL for (int k = 0; k < COLS; k++) {
       const int p = i - k;
       if (p >= 0 && p % STEP == 0 && p / STEP < N) c[p / STEP] = fma(v, tap[k], c[p / STEP]);
@@ -122,45 +123,59 @@ INLINE void add_row(vf (&c)[N], const tracea_depthwise_tile* t, const element* x
   }
 }
 
-// Outputs [at, at + N) of lanes [h, h + W); COLS is 0 for any kernel.
-template <int N, int COLS, int STEP>
-INLINE void piece(const tracea_depthwise_tile* t, int64_t at, int h) {
+// Adds, clamps and writes N outputs of a line from `at` on.
+template <int N>
+INLINE void finish(const tracea_depthwise_tile* t, vf (&c)[N], int64_t line, int64_t at, int h) {
+  float* const y = t->y + line * t->y_line;
+  const float* const add = t->add ? t->add + line * t->add_line : nullptr;
+  if (add) UNROLL for (int i = 0; i < N; i++) c[i] = c[i] + load(add + (at + i) * PANEL + h);
+  const vf lo = set1(t->lo), hi = set1(t->hi);
+  if (t->lo > -__builtin_inff()) UNROLL for (int i = 0; i < N; i++) c[i] = max(lo, c[i]);
+  if (t->hi < __builtin_inff()) UNROLL for (int i = 0; i < N; i++) c[i] = min(hi, c[i]);
+  UNROLL for (int i = 0; i < N; i++) store(y + (at + i) * PANEL + h, c[i]);
+}
+
+template <int N>
+INLINE void expect(const tracea_depthwise_tile* t, int64_t line, int64_t at, int h) {
+  const char* y = (const char*)(t->y + line * t->y_line);
   if (t->pixels >= LONG_LINE)
     UNROLL for (int i = 0; i < N; i++)
-      __builtin_prefetch((const char*)t->y + ((at + i) * PANEL + h) * t->y_size, 1, 3);
+      __builtin_prefetch(y + ((at + i) * PANEL + h) * t->y_size, 1, 3);
+}
+
+// Outputs [at, at + N) of a line, lanes [h, h + W); COLS is 0 for any kernel.
+template <int N, int COLS, int STEP>
+INLINE void piece(const tracea_depthwise_tile* t, int64_t line, int64_t at, int h) {
+  expect<N>(t, line, at, h);
   vf c[N];
   const vf start = t->bias ? load(t->bias + h) : set1(0.0f);
   UNROLL for (int i = 0; i < N; i++) c[i] = start;
   const int64_t begin = at * t->x_step * STEP_SIZE - t->left * PANEL;  // elements from x
-  const element* x = (const element*)t->x + begin + h;
+  const element* x = (const element*)t->x + line * t->x_line * STEP_SIZE + begin + h;
   const Columns on = {-begin / PANEL, t->width - begin / PANEL};
   const float* w = t->w + h;
   for (int64_t row = 0; row < t->rows; row++, x += t->x_row * STEP_SIZE, w += t->cols * PANEL) {
     if constexpr (COLS > 0) add_row<N, COLS, STEP>(c, x, w, on);
     else add_row<N>(c, t, x, w, on);
   }
-  if (t->add)
-    UNROLL for (int i = 0; i < N; i++) c[i] = c[i] + load(t->add + (at + i) * PANEL + h);
-  const vf lo = set1(t->lo), hi = set1(t->hi);
-  if (t->lo > -__builtin_inff()) UNROLL for (int i = 0; i < N; i++) c[i] = max(lo, c[i]);
-  if (t->hi < __builtin_inff()) UNROLL for (int i = 0; i < N; i++) c[i] = min(hi, c[i]);
-  UNROLL for (int i = 0; i < N; i++) store(t->y + (at + i) * PANEL + h, c[i]);
+  finish<N>(t, c, line, at, h);
 }
 
+// Pieces of N outputs, those of all lines one below the other.
 template <int N, int COLS, int STEP>
-void line(const tracea_depthwise_tile* t) {
+void pieces(const tracea_depthwise_tile* t) {
   for (int h = 0; h < PANEL; h += W) {
-    int64_t at = 0;
-    for (; at + N <= t->pixels; at += N) piece<N, COLS, STEP>(t, at, h);
-    if (at < t->pixels) piece<N, COLS, STEP>(t, t->pixels - N, h);
+    for (int64_t at = 0; at < t->pixels; at += N)
+      for (int64_t line = 0; line < t->lines; line++)
+        piece<N, COLS, STEP>(t, line, at + N <= t->pixels ? at : t->pixels - N, h);
   }
 }
 
 template <int COLS, int STEP>
 void lines(const tracea_depthwise_tile* t) {
-  if (t->pixels >= 7) return line<7, COLS, STEP>(t);
-  if (t->pixels >= 4) return line<4, COLS, STEP>(t);
-  return line<1, COLS, STEP>(t);
+  if (t->pixels >= 7) return pieces<7, COLS, STEP>(t);
+  if (t->pixels >= 4) return pieces<4, COLS, STEP>(t);
+  return pieces<1, COLS, STEP>(t);
 }
 }  // namespace
 
