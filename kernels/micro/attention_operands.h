@@ -5,9 +5,9 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values [keys][padded v],
-// scores [QB][KB], output sums [QB][padded v], a mask block [QB][KB].
+// scores [QB][KB], weights [QB][WEIGHTS], output sums [QB][padded v], a mask block [QB][KB].
 struct Scratch {
-  float *keys, *values, *scores, *sums, *mask;
+  float *keys, *values, *scores, *weights, *sums, *mask;
 };
 
 INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) {
@@ -15,7 +15,8 @@ INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) 
   s.keys = (float*)memory;
   s.values = s.keys + padded(keys) * head;
   s.scores = s.values + keys * padded(head_v);
-  s.sums = s.scores + QB * KB;
+  s.weights = s.scores + QB * KB;
+  s.sums = s.weights + QB * WEIGHTS;
   s.mask = s.sums + QB * padded(head_v);
   return s;
 }
@@ -34,9 +35,25 @@ struct Head {
   float size;
 };
 
+// Asks for rows [first, end) of `bytes` bytes each, `step` bytes apart: short runs of memory, which
+// hardware does not prefetch.
+template <int WRITES = 0>
+INLINE void ask_for(const void* from, int64_t first, int64_t end, int64_t step, int64_t bytes) {
+  for (int64_t i = first; i < end; i++)
+    for (int64_t at = 0; at < bytes; at += 64)
+      __builtin_prefetch((const char*)from + i * step + at, WRITES, 3);
+}
+
+enum { AHEAD = 2 * PANEL };  // rows of keys and values asked for before they are packed
+
 void pack_keys(const tracea_attention_tile* t, float* to) {
+  const auto ask = [&](int64_t first) {
+    ask_for(t->k, first, least(first + PANEL, t->keys), t->k_stride * 4, t->head * 4);
+  };
+  for (int64_t k = 0; k < AHEAD && t->k_col == 1; k += PANEL) ask(k);
   for (int64_t k = 0; k < t->keys; k += PANEL) {
     const int rows = (int)least(PANEL, t->keys - k);
+    if (t->k_col == 1) ask(k + AHEAD);
     if (t->k_col != 1) {
       for (int64_t d = 0; d < t->head; d++)
         for (int j = 0; j < PANEL; j += W)
@@ -55,13 +72,16 @@ void pack_keys(const tracea_attention_tile* t, float* to) {
 void pack_values(const tracea_attention_tile* t, float* to) {
   const int64_t width = padded(t->head_v), stride = 2 * t->v_stride;
   const uint16_t* v = (const uint16_t*)t->v;
-  for (int64_t k = 0; k < t->keys; k += 2)
+  ask_for(v, 0, least(AHEAD, t->keys), t->v_stride * 4, t->head_v * 2);
+  for (int64_t k = 0; k < t->keys; k += 2) {
+    ask_for(v, k + AHEAD, least(k + AHEAD + 2, t->keys), t->v_stride * 4, t->head_v * 2);
     for (int64_t d = 0; d < width; d += W) {
       const bool last = k + 1 == t->keys;
       const uint16_t* from = v + k * stride + d;
       const vf both = join_bf16(from, last ? from : from + stride, t->head_v - d);
       store(to + k / 2 * width + d, last ? from_bits(bits(both) & (int32_t)0xffff) : both);
     }
+  }
 }
 
 // Of both numbers of a lane.
@@ -85,10 +105,14 @@ INLINE int64_t value_row(int64_t key) { return ${"key / 2" if dtype == "bf16" el
 
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
+  if (stride == cols) cols *= rows, rows = 1;
   vf total[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < cols; j += W)
-      total[j / W % 4] = total[j / W % 4] + size_of(load(x + i * stride + j, first(cols - j)));
+  for (int64_t i = 0; i < rows; i++, x += stride) {
+    int64_t j = 0;
+    for (; j + 4 * W <= cols; j += 4 * W)
+      UNROLL for (int v = 0; v < 4; v++) total[v] = total[v] + size_of(load(x + j + v * W));
+    for (; j < cols; j += W) total[0] = total[0] + size_of(load(x + j, first(cols - j)));
+  }
   return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
 
@@ -108,7 +132,7 @@ Head prepare(const tracea_attention_tile* t, const Scratch& s) {
   pack_values(t, s.values);
   //% endif
   if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
-    h.skips = total_size(h.values, value_rows(t->keys), t->head_v, h.width) < INF;
+    h.skips = total_size(h.values, value_rows(t->keys), padded(t->head_v), h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }
   return h;

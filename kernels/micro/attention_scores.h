@@ -41,6 +41,8 @@ INLINE Masking part_of(const Masking& m, int64_t row, int64_t col) {
   return {mask, m.fill, seen, m.step, m.cols - col};
 }
 
+INLINE bool sees_all(const Masking& m, int64_t cols) { return least(m.seen, m.cols) >= cols; }
+
 // scores[MR x 16 NV] = scale * q k^T, masked.  top[i] collects each row's maximum, lane by lane.
 struct ScoreBlock {
   int64_t head;
@@ -91,18 +93,25 @@ INLINE void put_scores(const ScoreBlock& s, const vf (&c)[MR][NV * P], Each each
   }
 }
 
-// Whole tiles of which every key is seen are masked in registers.
+// c = q k^T of one tile.
 template <int MR, int NV>
-void score(const ScoreBlock& s) {
-  vf c[MR][NV * P], b[NV * P];
+INLINE void multiply(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
+  vf b[NV * P];
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
   for (int64_t d = 0; d < s.head; d++) {
     load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
     ${step}<MR, NV>(c, s.q + d, s.q_stride, b);
   }
+}
+
+// Whole tiles of which every key is seen are masked in registers.
+template <int MR, int NV>
+void score(const ScoreBlock& s) {
+  vf c[MR][NV * P];
+  multiply<MR, NV>(s, c);
   const vf scale = set1(s.scale);
   const Mask mask = s.m.mask;
-  const bool all = least(s.m.seen, s.m.cols) >= NV * PANEL;
+  const bool all = sees_all(s.m, NV * PANEL);
   if (all && mask.kind == ADD)
     return put_scores<MR, NV>(s, c, [&](vf v, int i, int j) __attribute__((always_inline)) {
       return fma(v, scale, load(mask.data + i * mask.row + j * W));

@@ -114,3 +114,29 @@ def test_nan_stays_in_its_row(level: str) -> None:
     q[4, 3] = np.nan
     got = attend(level, q, k, v)
     assert np.isnan(got[4]).all() and np.isfinite(np.delete(got, 4, 0)).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("odd", [0, 5])
+def test_rows_whose_first_keys_say_little(level: str, odd: int) -> None:
+    """Their first panel scores far less than the rest (or is masked): they are summed once more
+    with running maxima, and no other row is."""
+    q, k, v = inputs(31, 300, 16, 24)
+    q[odd::7] *= 32
+    k[:16] /= 128
+    mask = np.zeros((31, 300), np.float32)
+    mask[odd::9, :16] = -np.inf
+    mask[odd::9, :32] = np.finfo(np.float32).min
+    got, exact = attend(level, q, k, v, mask), reference(q, k, v, mask)
+    assert np.abs(got - exact).max() <= WEIGHTS * np.abs(v).max()
+    for start, end in ((0, 2), (2, 26), (26, 31)):
+        part = attend(level, q[start:end], k, v, mask[start:end])
+        np.testing.assert_array_equal(part, got[start:end])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_infinite_scores_stay_in_their_row(level: str) -> None:
+    q, k, v = inputs(9, 40, 16, 16)
+    q[4] = 3e38
+    got = attend(level, q, k, v)
+    assert np.isnan(got[4]).all() and np.isfinite(np.delete(got, 4, 0)).all()

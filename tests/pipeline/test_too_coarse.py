@@ -19,6 +19,9 @@ from tracea_graph.pipeline.judging import Judge
 COUNTS = {"bf16-conv": 20, "bf16": 8, "int16": 8}
 
 
+EIGHT = tuple(f"bf16 {i + 1}" for i in range(8))
+
+
 class Shop:
     """A model with 20 convolutions and 8 products in bf16, which integers could take."""
 
@@ -35,7 +38,7 @@ class Strict(Judge):
     too: str = ""
     asked: int = 0
 
-    def _wrong(self, dropped: frozenset[str]) -> bool:
+    def _wrong(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
         self.asked += 1
         ends = {key.split()[0]: int(key.split()[1]) for key in dropped if " " in key}
         whole = not self.too or ends.get(self.too) == COUNTS[self.too]
@@ -132,6 +135,32 @@ def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPa
     assert one.warnings == ["without bf16 in 3 of 8 places: with all of it, it was wrong"]
     assert one.decision is not None
     assert {v.group.key: v.kept for v in one.decision.verdicts} == {"slow": False, "fast": True}
+
+
+def test_a_part_stays_rounded_only_where_the_error_leaves_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without i of 8 products the error is 1.2 - 0.1 i of what is allowed: i = 2 would do, but
+    another level may err more, and then all of the search is in vain."""
+
+    def check(judge: Judge, built: Any, isas: object, labels: object) -> Verification:
+        (key,) = built
+        error = 1.2e-2 - 1e-3 * int(key.split()[1])
+        passed = error <= 1e-2
+        output = OutputError("y", "seed 0", error, error, 1.0, 0.0, passed)
+        return Verification("passed" if passed else "failed", "", (output,), {}, 1e-2)
+
+    monkeypatch.setattr(Judge, "check", check)
+    monkeypatch.setattr(Judge, "build", lambda judge, dropped: dropped)
+    monkeypatch.setattr(Shop, "lowered", lambda _, rule: EIGHT if rule == "bf16" else ())
+    nothing = cast(Any, None)
+    for options, kept in (
+        (Options(precision="bf16"), 4),
+        (Options(precision="bf16", atol=1.0), 2),
+    ):
+        one = Judge(nothing, cast(Any, Shop()), nothing, options, ("avx512",))
+        one.verification = Verification("failed", "it was wrong", (), {}, 1e-2)
+        assert one._too_coarse() == {f"bf16 {kept}"}
 
 
 def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(

@@ -79,6 +79,12 @@ class Verification:
     loads: bool = True
 
     @property
+    def spent(self) -> float:
+        """The largest error of what passed, as a share of the error allowed there."""
+        passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))
+        return max((o.relative / _allowed(self.tolerance, o.floor) for o in passed), default=0.0)
+
+    @property
     def worst(self) -> float:
         """The largest ``relative`` of all outputs; 0 if there are none."""
         return max((o.relative for o in self.outputs), default=0.0)

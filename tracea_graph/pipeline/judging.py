@@ -34,10 +34,10 @@ _PATIENCE = 60.0
 """Seconds to look for the rewrites to blame; after that all that could be to blame are dropped."""
 _FRONT = 16
 """Shares of a net in which the end of what stays exact is searched for."""
+_SPENT = 0.8  # of what is allowed where less could stay exact: other levels err otherwise
 _TELLING = 4
 """Feeds a search for what is to blame looks at."""
-_METRIC_TOLERANCE = 1.0
-"""Where the user's own metric judges: nothing may be off by more than all of max|y|."""
+_METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric judges
 
 
 @dataclass
@@ -235,7 +235,7 @@ class Judge:
             low, high = 0, len(places)  # wrong without so many, right without so many
             while high - low > max(1, len(places) // _FRONT) and self._patient():
                 middle = (low + high) // 2
-                wrong = self._wrong(dropped | {places[middle - 1]})
+                wrong = self._wrong(dropped | {places[middle - 1]}, _SPENT)
                 low, high = (middle, high) if wrong else (low, middle)
             where = f" in {high} of {len(places)} places" if high < len(places) else ""
             rules, why = ", ".join((*others, last)), self.verification.sentence
@@ -274,11 +274,11 @@ class Judge:
             self.warnings.append(note)
         return patient
 
-    def _wrong(self, dropped: frozenset[str]) -> bool:
-        """True if the result without some rewrites is out of tolerance, as far as the feeds tell
-        that were; the others are looked at when nothing is to blame any more."""
+    def _wrong(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
+        """True if the result without some rewrites takes more than ``spent`` of the tolerance, as
+        far as the feeds tell that did; the others are looked at when nothing is to blame."""
         found = self.check(self.build(dropped), (self._failing,), self._telling())
-        return found.status == "failed"
+        return found.status == "failed" or (found.spent > spent and not self._elementwise())
 
     def _telling(self) -> frozenset[str] | None:
         """The feeds that were furthest out of tolerance; None for all, where nothing ran."""

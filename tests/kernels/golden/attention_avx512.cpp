@@ -72,7 +72,7 @@ INLINE vf power_of_sixteenths(vf shifted) {
 }
 constexpr float SIXTEENTHS = 23.0831207f;    // of an octave: 16 / ln 2
 constexpr float NO_POWER = -88.0296898f;     // -127 * 16 of them, whose power is 0
-// e^x for x <= 0: 6e-7 of the result, 0 from -88.03 on.  x = (i / 16) ln 2 + r; half of the steps
+// e^x for x < 88: 6e-7 of the result, 0 from -88.03 on.  x = (i / 16) ln 2 + r; half of the steps
 // are no multiplications.
 INLINE vf v_exp_fast(vf x) {
   const vf magic = set1(12582912.0f), sixteenths = set1(SIXTEENTHS);
@@ -80,6 +80,14 @@ INLINE vf v_exp_fast(vf x) {
   const vf shifted = fma(x, sixteenths, magic);  // its low bits are i
   const vf r = fma(x, sixteenths, magic - shifted), power = power_of_sixteenths(shifted);
   return fma(power * r, fma(r, set1(9.38384503e-4f), set1(0.0433242321f)), power);
+}
+
+// e^x for -88.03 <= x < 88 with fewer steps: 1.2e-4 of the result, 0 at the lower end.
+INLINE vf v_exp_rough(vf x) {
+  const vf magic = set1(12582912.0f), sixteenths = set1(SIXTEENTHS);
+  const vf shifted = fma(x, sixteenths, magic);  // its low bits are i
+  const vf r = fma(x, sixteenths, magic - shifted);
+  return power_of_sixteenths(shifted) * fma(r, set1(0.0433216988f), set1(1.000117f));
 }
 // The sums of four vectors, each in an order of its own.
 INLINE void sums(const vf (&a)[4], float* to) {
@@ -194,6 +202,8 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
 }
 enum { QB = 24, KB = 256, QB_PADDED = 32 };
 static_assert(QB == TRACEA_QUERIES, "ranges are by query block");
+// Floats from one row of weights to the next.
+enum { WEIGHTS = KB };
 constexpr float INF = __builtin_inff(), LOWEST = -3.40282347e38f;
 constexpr float NOTHING = 110.0f;  // e^-110 is 0 beside 1
 
@@ -204,9 +214,9 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values [keys][padded v],
-// scores [QB][KB], output sums [QB][padded v], a mask block [QB][KB].
+// scores [QB][KB], weights [QB][WEIGHTS], output sums [QB][padded v], a mask block [QB][KB].
 struct Scratch {
-  float *keys, *values, *scores, *sums, *mask;
+  float *keys, *values, *scores, *weights, *sums, *mask;
 };
 
 INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) {
@@ -214,7 +224,8 @@ INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) 
   s.keys = (float*)memory;
   s.values = s.keys + padded(keys) * head;
   s.scores = s.values + keys * padded(head_v);
-  s.sums = s.scores + QB * KB;
+  s.weights = s.scores + QB * KB;
+  s.sums = s.weights + QB * WEIGHTS;
   s.mask = s.sums + QB * padded(head_v);
   return s;
 }
@@ -233,9 +244,25 @@ struct Head {
   float size;
 };
 
+// Asks for rows [first, end) of `bytes` bytes each, `step` bytes apart: short runs of memory, which
+// hardware does not prefetch.
+template <int WRITES = 0>
+INLINE void ask_for(const void* from, int64_t first, int64_t end, int64_t step, int64_t bytes) {
+  for (int64_t i = first; i < end; i++)
+    for (int64_t at = 0; at < bytes; at += 64)
+      __builtin_prefetch((const char*)from + i * step + at, WRITES, 3);
+}
+
+enum { AHEAD = 2 * PANEL };  // rows of keys and values asked for before they are packed
+
 void pack_keys(const tracea_attention_tile* t, float* to) {
+  const auto ask = [&](int64_t first) {
+    ask_for(t->k, first, least(first + PANEL, t->keys), t->k_stride * 4, t->head * 4);
+  };
+  for (int64_t k = 0; k < AHEAD && t->k_col == 1; k += PANEL) ask(k);
   for (int64_t k = 0; k < t->keys; k += PANEL) {
     const int rows = (int)least(PANEL, t->keys - k);
+    if (t->k_col == 1) ask(k + AHEAD);
     if (t->k_col != 1) {
       for (int64_t d = 0; d < t->head; d++)
         for (int j = 0; j < PANEL; j += W)
@@ -264,10 +291,14 @@ INLINE int64_t value_row(int64_t key) { return key; }
 
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
+  if (stride == cols) cols *= rows, rows = 1;
   vf total[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < cols; j += W)
-      total[j / W % 4] = total[j / W % 4] + size_of(load(x + i * stride + j, first(cols - j)));
+  for (int64_t i = 0; i < rows; i++, x += stride) {
+    int64_t j = 0;
+    for (; j + 4 * W <= cols; j += 4 * W)
+      UNROLL for (int v = 0; v < 4; v++) total[v] = total[v] + size_of(load(x + j + v * W));
+    for (; j < cols; j += W) total[0] = total[0] + size_of(load(x + j, first(cols - j)));
+  }
   return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
 
@@ -283,7 +314,7 @@ Head prepare(const tracea_attention_tile* t, const Scratch& s) {
   if (in_place) h.values = t->v, h.width = t->v_stride;
   else pack_values(t, s.values);
   if (!direct && (t->causal || t->mask_kind || t->before >= 0)) {
-    h.skips = total_size(h.values, value_rows(t->keys), t->head_v, h.width) < INF;
+    h.skips = total_size(h.values, value_rows(t->keys), padded(t->head_v), h.width) < INF;
     if (t->mask_kind == 1) h.size = total_size(s.keys, padded(t->keys) / PANEL, t->head * PANEL, t->head * PANEL);
   }
   return h;
@@ -330,6 +361,8 @@ INLINE Masking part_of(const Masking& m, int64_t row, int64_t col) {
   const int64_t seen = m.seen == INT64_MAX ? m.seen : m.seen + row * m.step - col;
   return {mask, m.fill, seen, m.step, m.cols - col};
 }
+
+INLINE bool sees_all(const Masking& m, int64_t cols) { return least(m.seen, m.cols) >= cols; }
 
 // scores[MR x 16 NV] = scale * q k^T, masked.  top[i] collects each row's maximum, lane by lane.
 struct ScoreBlock {
@@ -381,18 +414,25 @@ INLINE void put_scores(const ScoreBlock& s, const vf (&c)[MR][NV * P], Each each
   }
 }
 
-// Whole tiles of which every key is seen are masked in registers.
+// c = q k^T of one tile.
 template <int MR, int NV>
-void score(const ScoreBlock& s) {
-  vf c[MR][NV * P], b[NV * P];
+INLINE void multiply(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
+  vf b[NV * P];
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
   for (int64_t d = 0; d < s.head; d++) {
     load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
     step<MR, NV>(c, s.q + d, s.q_stride, b);
   }
+}
+
+// Whole tiles of which every key is seen are masked in registers.
+template <int MR, int NV>
+void score(const ScoreBlock& s) {
+  vf c[MR][NV * P];
+  multiply<MR, NV>(s, c);
   const vf scale = set1(s.scale);
   const Mask mask = s.m.mask;
-  const bool all = least(s.m.seen, s.m.cols) >= NV * PANEL;
+  const bool all = sees_all(s.m, NV * PANEL);
   if (all && mask.kind == ADD)
     return put_scores<MR, NV>(s, c, [&](vf v, int i, int j) __attribute__((always_inline)) {
       return fma(v, scale, load(mask.data + i * mask.row + j * W));
@@ -428,6 +468,76 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
       }
       store(scores + i * KB + j, sums(a) * set1(t->scale));
     }
+  }
+}
+// Softmax in one sweep: scores become weights e^(score - base) while they are still in registers,
+// where a row's base is its largest score among the first panel of keys.  Softmax is the same for
+// any base; that weights grow too large for this one shows in their sum.
+constexpr float SCARCE = -1e29f;            // of a base: the first panel is masked
+constexpr float HIGHEST = 41.5888308f;      // 60 ln 2: differences beyond it are cut
+constexpr float ABUNDANT = 5.76460752e17f;  // 2^59: of a sum: differences may have been cut
+
+// A tile of weights, one a lane.
+struct WeightBlock {
+  ScoreBlock scores;  // `scores` and `top` are not used
+  float* weights;     // a row every WEIGHTS
+  bool first;         // the tile begins with the first panel: bases come of it
+  float* base;        // of each row
+  vf* total;          // of each row's weights so far, lane by lane
+};
+
+INLINE vf weight_of(vf x) { return v_exp_fast(x); }
+// Stores N vectors of weights side by side.
+template <int N>
+INLINE void store_weights(float* row, const vf (&e)[N]) {
+  UNROLL for (int j = 0; j < N; j++) store(row + j * W, e[j]);
+}
+
+// Makes scores of products; partly masked tiles take the way of all scores through memory.
+template <int MR, int NV>
+INLINE void mask_tile(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
+  const vf scale = set1(s.scale);
+  const Mask mask = s.m.mask;
+  const bool all = sees_all(s.m, NV * PANEL);
+  if (all && mask.kind == ADD) {
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      c[i][j] = fma(c[i][j], scale, load(mask.data + i * mask.row + j * W));
+    return;
+  }
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    c[i][j] = c[i][j] * scale;
+  if (all && mask.kind == NONE) return;
+  float scores[MR * KB];
+  vf unused[MR];
+  UNROLL for (int i = 0; i < MR; i++) {
+    unused[i] = set1(-INF);
+    UNROLL for (int j = 0; j < NV * P; j++) store(scores + i * KB + j * W, c[i][j]);
+  }
+  mask_scores(s.m, 0.0f, MR, NV * PANEL, scores, unused);
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    c[i][j] = load(scores + i * KB + j * W);
+}
+
+template <int MR, int NV>
+void weigh_at_once(const WeightBlock& s) {
+  vf c[MR][NV * P];
+  multiply<MR, NV>(s.scores, c);
+  mask_tile<MR, NV>(s.scores, c);
+  if (s.first)
+    UNROLL for (int i = 0; i < MR; i++) {
+      vf high = c[i][0];
+      UNROLL for (int j = 1; j < P; j++) high = max(c[i][j], high);
+      s.base[i] = reduce_max(high);
+    }
+  UNROLL for (int i = 0; i < MR; i++) {
+    const vf base = set1(s.base[i]);
+    vf total = s.total[i];
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      c[i][j] = weight_of(min(set1(HIGHEST), c[i][j] - base));
+      total = total + c[i][j];
+    }
+    store_weights(s.weights + i * WEIGHTS, c[i]);
+    s.total[i] = total;
   }
 }
 // Windows: a query sees the keys near its own place, and those everybody sees.
@@ -585,6 +695,7 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
 struct SumBlock {
   int64_t rows;          // of values
   float* weights;        // to be made of scores first by the block that begins with column 0
+  int64_t weights_row;
   const float* values;
   int64_t values_width;
   float* sums;
@@ -612,7 +723,7 @@ template <int MR, int NV>
 INLINE void add_row(const SumBlock& s, int64_t k, vf (&c)[MR][NV * P]) {
   vf b[NV * P];
   load_row<NV>(b, s.values + k * s.values_width, PANEL);
-  step<MR, NV>(c, s.weights + k, KB, b);
+  step<MR, NV>(c, s.weights + k, s.weights_row, b);
 }
 
 template <int MR, int NV>
@@ -675,6 +786,28 @@ constexpr void (*SCORE[][3])(const ScoreBlock&) = {
         score<1, 4>,
         score<1, 2>,
         score<1, 1>,
+    },
+};
+constexpr void (*WEIGH_AT_ONCE[][3])(const WeightBlock&) = {
+    {
+        weigh_at_once<6, 4>,
+        weigh_at_once<6, 2>,
+        weigh_at_once<6, 1>,
+    },
+    {
+        weigh_at_once<4, 4>,
+        weigh_at_once<4, 2>,
+        weigh_at_once<4, 1>,
+    },
+    {
+        weigh_at_once<2, 4>,
+        weigh_at_once<2, 2>,
+        weigh_at_once<2, 1>,
+    },
+    {
+        weigh_at_once<1, 4>,
+        weigh_at_once<1, 2>,
+        weigh_at_once<1, 1>,
     },
 };
 constexpr void (*ACCUMULATE[][3])(const SumBlock&) = {
@@ -767,12 +900,14 @@ vf average(const Head& h, int64_t row, int64_t d, vm m) {
   return sum / max(count, set1(1.0f));
 }
 
-// y = sums / total.  A row whose every key was dropped has total 0: zeros, or the average of what
-// it could have seen.
-void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Running& run) {
+// y = sums / total for the rows that are `due`.  A row whose every key was dropped has total 0: zeros,
+// or the average of what it could have seen.
+void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Running& run,
+            const bool* due) {
   const tracea_attention_tile* t = h.t;
   const int64_t width = padded(t->head_v);
   for (int64_t i = 0; i < rows; i++) {
+    if (!due[i]) continue;
     const vf factor = set1(1.0f / run.total[i]);
     for (int64_t d = 0; d < t->head_v; d += W) {
       const vm m = first(t->head_v - d);
@@ -809,31 +944,50 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
   raise(top, rows, run);
   cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
     (j == 0 ? WEIGH : ACCUMULATE)[m][n](
-        {value_rows(keys), s.scores + i * KB, h.values + value_rows(k) * h.width + j * PANEL,
+        {value_rows(keys), s.scores + i * KB, KB, h.values + value_rows(k) * h.width + j * PANEL,
          h.width, s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i,
          padded(keys), run.top + i, run.total + i});
   });
 }
 
-void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
-  const Span span = h.skips ? window_span(h.t, q, rows) : Span{0, h.t->keys};
-  Running run;
-  for (int i = 0; i < QB_PADDED; i++) {
-    run.top[i] = LOWEST;
-    run.total[i] = 0.0f;
-  }
-  // Blocks begin at multiples of KB whatever is left out, so that sums do not depend on it.
+// The same for scores that become weights at once; `run.top` holds the rows' bases.
+void key_block_at_once(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k,
+                       int64_t keys, bool fresh, vf* total, Running& run) {
+  const tracea_attention_tile* t = h.t;
+  const float* from = h.q + q * t->q_stride;
+  const int64_t width = padded(t->head_v), seen = t->seen + q * t->seen_step - k;
+  const Masking masking = {block_mask(h, s, q, rows, k, keys), t->fill,
+                           t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
+  cover(rows, padded(keys) / PANEL, [&](int64_t i, int m, int64_t j, int n) {
+    const int64_t col = j * PANEL;
+    WEIGH_AT_ONCE[m][n]({{t->head, from + i * t->q_stride, t->q_stride, h.keys + (k + col) * t->head,
+                          t->scale, part_of(masking, i, col), nullptr, nullptr},
+                         s.weights + i * WEIGHTS + col * WEIGHTS / KB, k + col == 0, run.top + i,
+                         total + i});
+  });
+  cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
+    ACCUMULATE[m][n]({value_rows(keys), s.weights + i * WEIGHTS, WEIGHTS,
+                      h.values + value_rows(k) * h.width + j * PANEL, h.width,
+                      s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i,
+                      padded(keys), nullptr, nullptr});
+  });
+}
+
+// Calls body(k, keys, fresh) for the blocks of keys that matter to these rows.  Blocks begin at
+// multiples of KB whatever is left out, so that sums do not depend on it.
+template <typename Body>
+INLINE bool key_blocks(const Head& h, const Range& r, Span span, int64_t rows, const Running& run,
+                       Body body) {
   bool fresh = true;
   const auto keys_between = [&](int64_t from, int64_t to) {
     for (int64_t k = from; k < to;) {
       const int64_t end = least(k / KB * KB + KB, to);
-      key_block(h, s, q, rows, k, end - k, fresh, run);
+      body(k, end - k, fresh);
       fresh = false;
       k = end;
     }
   };
   keys_between(0, least(h.t->before < 0 ? 0 : padded(h.t->everywhere), span.low));
-  const Range r = range_of(h, q, rows, span);
   keys_between(r.low, r.high);
   bool lost = false;  // a row for which the others matter
   for (int64_t i = 0; i < rows; i++) lost |= !(run.top[i] > r.bound + NOTHING);
@@ -841,9 +995,51 @@ void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
     keys_between(span.low, r.low);
     keys_between(r.high, span.high);
   }
-  if (fresh)
+  return fresh;
+}
+
+// Rows for which weights at once do are no longer `due` afterwards; says whether any are left.
+// Which do depends on the row alone.
+bool query_block_at_once(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Range& r,
+                         Span span, bool* due) {
+  if (!h.keys || h.t->softcap != 0.0f || h.t->before >= 0 || r.low > 0) return true;
+  Running run;
+  vf total[QB];
+  bool done[QB], left = false;
+  for (int64_t i = 0; i < QB; i++) total[i] = set1(0.0f), run.top[i] = -INF, run.decay[i] = 1.0f;
+  key_blocks(h, r, span, rows, run, [&](int64_t k, int64_t keys, bool fresh) {
+    key_block_at_once(h, s, q, rows, k, keys, fresh, total, run);
+  });
+  for (int64_t i = 0; i < rows; i++) {
+    run.total[i] = reduce_add(total[i]);
+    done[i] = run.top[i] > SCARCE && run.total[i] < ABUNDANT;
+    due[i] = !done[i];
+    left |= due[i];
+  }
+  finish(h, s, q, rows, run, done);
+  return left;
+}
+
+void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
+  const Span span = h.skips ? window_span(h.t, q, rows) : Span{0, h.t->keys};
+  const Range r = range_of(h, q, rows, span);
+  bool due[QB];
+  for (bool& row : due) row = true;
+  const int64_t next = least(q + rows + QB, h.t->queries);
+  ask_for(h.q, q + rows, next, h.t->q_stride * 4, h.t->head * 4);
+  ask_for<1>(h.y, q, q + rows, h.t->y_stride * h.t->y_size, h.t->head_v * h.t->y_size);
+  if (!query_block_at_once(h, s, q, rows, r, span, due)) return;
+  Running run;
+  for (int i = 0; i < QB_PADDED; i++) {
+    run.top[i] = LOWEST;
+    run.total[i] = 0.0f;
+  }
+  const bool none = key_blocks(h, r, span, rows, run, [&](int64_t k, int64_t keys, bool fresh) {
+    key_block(h, s, q, rows, k, keys, fresh, run);
+  });
+  if (none)
     for (int64_t i = 0; i < rows * padded(h.t->head_v); i++) s.sums[i] = 0.0f;
-  finish(h, s, q, rows, run);
+  finish(h, s, q, rows, run, due);
 }
 
 }  // namespace
@@ -861,7 +1057,7 @@ TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile*
 }
 
 TRACEA_API int64_t tracea_f32_attention_scratch_24x256__avx512(int64_t keys, int64_t head, int64_t head_v) {
-  const int64_t blocks = 2 * QB * KB + QB * padded(head_v);
+  const int64_t blocks = 2 * QB * KB + QB * WEIGHTS + QB * padded(head_v);
   return (padded(keys) * head + keys * padded(head_v) + blocks) * (int64_t)sizeof(float);
 }
 
