@@ -135,7 +135,7 @@ def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Vari
 def _attention_bf16(
     isa: str, rows: tuple[int, ...], panels: tuple[int, ...], matrix: bool = False
 ) -> Variant:
-    """The same with both products in bf16, on ``matrix`` tiles of 16 x 16 if the level has them."""
+    """The same with both products in bf16, perhaps on ``matrix`` tiles of 16 x 16."""
     same = _attention(isa, rows, panels)
     functions = same.functions - {"sums"} | {"halves", "pairs"}
     return replace(
