@@ -125,21 +125,24 @@ def _copy(isa: str) -> Variant:
 def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
     """Register tiles of ``rows`` by ``panels``, each largest first and ending in 1."""
     params: dict[str, object] = {
-        "dtype": "f32", "query_block": 24, "key_block": 256, "rows": rows, "panels": panels
+        "dtype": "f32", "query_block": 24, "key_block": 256, "rows": rows, "panels": panels,
+        "matrix": False,
     }  # fmt: skip
     functions = frozenset({"exp_neg", "exp_fast", "sums", "tanh", "transpose"})
     return Variant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 
-def _attention_bf16(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> Variant:
-    """The same with both products in bf16."""
+def _attention_bf16(
+    isa: str, rows: tuple[int, ...], panels: tuple[int, ...], matrix: bool = False
+) -> Variant:
+    """The same with both products in bf16, perhaps on ``matrix`` tiles of 16 x 16."""
     same = _attention(isa, rows, panels)
     functions = same.functions - {"sums"} | {"halves", "pairs"}
     return replace(
         same,
         op="attention_bf16",
         dtype="bf16",
-        params={**same.params, "dtype": "bf16"},
+        params={**same.params, "dtype": "bf16", "matrix": matrix},
         functions=functions,
     )
 
@@ -281,6 +284,7 @@ VARIANTS = (
     _attention_bf16("avx2", (6, 4, 2, 1), (1,)),
     _attention_bf16("avx512", (6, 4, 2, 1), (4, 2, 1)),
     _attention_bf16("avx512bf16", (6, 4, 2, 1), (4, 2, 1)),
+    _attention_bf16("amxbf16", (), (), matrix=True),
     _conv("scalar", 2, 1),
     _conv("avx2", 6, 1),
     _conv("avx512", 14, 2),

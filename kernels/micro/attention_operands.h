@@ -4,8 +4,19 @@ INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values [keys][padded v],
-// scores [QB][KB], weights [QB][WEIGHTS], output sums [QB][padded v], a mask block [QB][KB].
+// Rows of values, and of weights along them: ${"pairs of keys" if dtype == "bf16" else "keys"}.
+INLINE int64_t value_rows(int64_t keys) { return ${"(keys + 1) / 2" if dtype == "bf16" else "keys"}; }
+INLINE int64_t value_row(int64_t key) { return ${"key / 2" if dtype == "bf16" else "key"}; }
+//% if matrix
+// Matrix tiles take 16 of them at once: behind the last there are zeros.
+INLINE int64_t stored_rows(int64_t keys) { return value_rows(keys) + 15; }
+//% else
+INLINE int64_t stored_rows(int64_t keys) { return value_rows(keys); }
+//% endif
+
+// Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values
+// [stored rows][padded v], scores [QB][KB], weights [QB][WEIGHTS], output sums [QB][padded v], a
+// mask block [QB][KB].
 struct Scratch {
   float *keys, *values, *scores, *weights, *sums, *mask;
 };
@@ -14,7 +25,7 @@ INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) 
   Scratch s;
   s.keys = (float*)memory;
   s.values = s.keys + padded(keys) * head;
-  s.scores = s.values + keys * padded(head_v);
+  s.scores = s.values + stored_rows(keys) * padded(head_v);
   s.weights = s.scores + QB * KB;
   s.sums = s.weights + QB * WEIGHTS;
   s.mask = s.sums + QB * padded(head_v);
@@ -82,6 +93,8 @@ void pack_values(const tracea_attention_tile* t, float* to) {
       store(to + k / 2 * width + d, last ? from_bits(bits(both) & (int32_t)0xffff) : both);
     }
   }
+  for (int64_t at = value_rows(t->keys) * width; at < stored_rows(t->keys) * width; at += W)
+    store(to + at, set1(0.0f));
 }
 
 // Of both numbers of a lane.
@@ -98,10 +111,6 @@ void pack_values(const tracea_attention_tile* t, float* to) {
 INLINE vf size_of(vf x) { return abs(x); }
 INLINE vf value_of(vf x, int64_t) { return x; }
 //% endif
-
-// Rows of values, and of weights along them: ${"pairs of keys" if dtype == "bf16" else "keys"}.
-INLINE int64_t value_rows(int64_t keys) { return ${"(keys + 1) / 2" if dtype == "bf16" else "keys"}; }
-INLINE int64_t value_row(int64_t key) { return ${"key / 2" if dtype == "bf16" else "key"}; }
 
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {

@@ -24,7 +24,9 @@ from tracea_graph.build.cache import ObjectCache
 from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.build.intrinsics import precompiled, takes_intrinsics
 from tracea_graph.config import TOLERANCE, Environment
+from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import Source
+from tracea_graph.kernels.levels import TILES
 
 Array = npt.NDArray[Any]
 
@@ -33,6 +35,17 @@ LINK = ("-nodefaultlibs", "-lc", "-Wl,-z,defs")
 """Nothing but the C library: a unit that needs libstdc++ or libm does not link."""
 CANARY = np.float32(-7.25e11)
 PANEL = 16
+
+
+def levels(precision: str) -> tuple[str, ...]:
+    """This machine's levels for a precision, lowest first, allowed to run in this process.
+
+    Linux grants a process matrix tiles once it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, tile data).
+    """
+    found = profile_cpu().levels(precision)
+    if found[-1] == TILES:
+        assert ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+    return found
 
 
 class GemmTile(ctypes.Structure):

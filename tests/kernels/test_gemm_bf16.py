@@ -9,18 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel
-from tracea_graph.hardware import profile_cpu
+from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel, levels
 from tracea_graph.kernels.cpu import emit, symbols
 from tracea_graph.kernels.variants import gemm_tile, pairs_tile
 from tracea_graph.ops.gemm import pack_pairs
 
-LEVELS = profile_cpu().levels("bf16")
-
-
-if LEVELS[-1] == "amxbf16":
-    # Linux grants a process matrix tiles once it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, tile data).
-    assert ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+LEVELS = levels("bf16")
 
 
 class RoundTile(ctypes.Structure):

@@ -6,15 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel
+from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel, levels
 from tests.kernels.test_gemm_bf16 import RoundTile
-from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
 from tracea_graph.kernels.variants import pairs_tile
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.gemm import SPLIT, pack_split, unpack_split
 
-LEVELS = profile_cpu().levels("bf16x2")
+LEVELS = levels("bf16x2")
 
 
 def halves(level: str, x: Array) -> Array:
