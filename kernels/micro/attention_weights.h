@@ -14,13 +14,6 @@ struct WeightBlock {
   vf* total;          // of each row's weights so far, lane by lane
 };
 
-//% if dtype == "bf16" and isa == "avx512bf16"
-// e^x: 1.2e-4 of the result, far below what rounding to bf16 takes.
-INLINE vf weight_of(vf x) { return v_exp_rough(max(set1(NO_POWER), x)); }
-//% else
-INLINE vf weight_of(vf x) { return v_exp_fast(x); }
-//% endif
-
 // Stores N vectors of weights side by side.
 template <int N>
 INLINE void store_weights(float* row, const vf (&e)[N]) {
@@ -75,7 +68,7 @@ void weigh_at_once(const WeightBlock& s) {
     const vf base = set1(s.base[i]);
     vf total = s.total[i];
     UNROLL for (int j = 0; j < NV * P; j++) {
-      c[i][j] = weight_of(min(set1(HIGHEST), c[i][j] - base));
+      c[i][j] = v_exp_fast(min(set1(HIGHEST), c[i][j] - base));
       total = total + c[i][j];
     }
     store_weights(s.weights + i * WEIGHTS, c[i]);

@@ -61,14 +61,6 @@ INLINE vf v_exp_fast(vf x) {
   const vf r = fma(x, sixteenths, magic - shifted), power = power_of_sixteenths(shifted);
   return fma(power * r, fma(r, set1(9.38384503e-4f), set1(0.0433242321f)), power);
 }
-
-// e^x for -88.03 <= x < 88 with fewer steps: 1.2e-4 of the result, 0 at the lower end.
-INLINE vf v_exp_rough(vf x) {
-  const vf magic = set1(12582912.0f), sixteenths = set1(SIXTEENTHS);
-  const vf shifted = fma(x, sixteenths, magic);  // its low bits are i
-  const vf r = fma(x, sixteenths, magic - shifted);
-  return power_of_sixteenths(shifted) * fma(r, set1(0.0433216988f), set1(1.000117f));
-}
 //% endif
 //% if "silu" in needs
 

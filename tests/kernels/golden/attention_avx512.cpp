@@ -81,14 +81,6 @@ INLINE vf v_exp_fast(vf x) {
   const vf r = fma(x, sixteenths, magic - shifted), power = power_of_sixteenths(shifted);
   return fma(power * r, fma(r, set1(9.38384503e-4f), set1(0.0433242321f)), power);
 }
-
-// e^x for -88.03 <= x < 88 with fewer steps: 1.2e-4 of the result, 0 at the lower end.
-INLINE vf v_exp_rough(vf x) {
-  const vf magic = set1(12582912.0f), sixteenths = set1(SIXTEENTHS);
-  const vf shifted = fma(x, sixteenths, magic);  // its low bits are i
-  const vf r = fma(x, sixteenths, magic - shifted);
-  return power_of_sixteenths(shifted) * fma(r, set1(0.0433216988f), set1(1.000117f));
-}
 // The sums of four vectors, each in an order of its own.
 INLINE void sums(const vf (&a)[4], float* to) {
   const vf ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
@@ -486,7 +478,6 @@ struct WeightBlock {
   vf* total;          // of each row's weights so far, lane by lane
 };
 
-INLINE vf weight_of(vf x) { return v_exp_fast(x); }
 // Stores N vectors of weights side by side.
 template <int N>
 INLINE void store_weights(float* row, const vf (&e)[N]) {
@@ -533,7 +524,7 @@ void weigh_at_once(const WeightBlock& s) {
     const vf base = set1(s.base[i]);
     vf total = s.total[i];
     UNROLL for (int j = 0; j < NV * P; j++) {
-      c[i][j] = weight_of(min(set1(HIGHEST), c[i][j] - base));
+      c[i][j] = v_exp_fast(min(set1(HIGHEST), c[i][j] - base));
       total = total + c[i][j];
     }
     store_weights(s.weights + i * WEIGHTS, c[i]);
