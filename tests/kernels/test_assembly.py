@@ -90,8 +90,22 @@ def test_convolutions_of_integers_keep_their_sums_in_registers(level: str, produ
 def test_depthwise_keeps_its_sums_in_registers(
     level: str, width: int, cols: int, step: int
 ) -> None:
-    loop = inner_loop("depthwise", level, f"line<{width}, {cols}, {step}>", width * cols)
+    loop = inner_loop("depthwise", level, f":pieces<{width}, {cols}, {step}>", width * cols)
     assert count("vfmadd", loop) == width * cols
+    assert not spills(loop)
+    if level == "avx512":  # what is loaded serves all multiply-adds that want it
+        assert not [line for line in loop if line.startswith("vfmadd") and "(" in line]
+
+
+@pytest.mark.parametrize(("cols", "step"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (7, 2)])
+def test_pairs_of_columns_are_made_once(cols: int, step: int) -> None:
+    """One permutation for each pair that some output wants."""
+    taps = [*range(0, cols - 2, 2), cols - 2]
+    pairs = {step * output + tap for output in range(14) for tap in taps}
+    name, wanted = f":pieces_in_pairs<14, {cols}, {step}>", 14 * len(taps)
+    loop = inner_loop("depthwise_bf16", "avx512bf16", name, wanted, "vdpbf16ps")
+    assert count("vdpbf16ps", loop) == wanted
+    assert count("vpermw", loop) == len(pairs)
     assert not spills(loop)
 
 
