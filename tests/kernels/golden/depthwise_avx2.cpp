@@ -80,7 +80,14 @@ constexpr int64_t STEP_SIZE = sizeof(float) / sizeof(element);  // elements of a
 
 alignas(64) const element NOTHING[PANEL] = {};  // a column beside the line
 
-INLINE vf once(vf a) { return a; }
+// Hides that a value was loaded: gcc would load it again for every use, and a core does no more loads
+// of 64 bytes than multiply-adds.  With 16 registers it is the order of the loads that has to stay.
+template <int STEP>
+INLINE vf once(vf a) {
+  if (STEP > 1) __asm__ volatile("" : "+x"(a));
+  return a;
+}
+
 // Columns of a piece that lie on the line: [first, end).
 struct Columns {
   int64_t first, end;
@@ -92,7 +99,7 @@ template <int N, int COLS, int STEP>
 INLINE void add_row(vf (&c)[N], const element* x, const float* w, const Columns& on) {
   constexpr int COUNT = (N - 1) * STEP + COLS;
   vf tap[COLS];
-  UNROLL for (int k = 0; k < COLS; k++) tap[k] = once(load(w + k * PANEL));
+  UNROLL for (int k = 0; k < COLS; k++) tap[k] = load(w + k * PANEL);
   UNROLL_ALL for (int i = 0; i < COUNT; i++) {
     const bool beside = (i < COLS - 1 && i < on.first) || (i > COUNT - COLS && i >= on.end);
     const element* from = x + i * PANEL;
@@ -100,7 +107,7 @@ INLINE void add_row(vf (&c)[N], const element* x, const float* w, const Columns&
       from = beside ? NOTHING : from;
       if (STEP == 1) __asm__("" : "+r"(from));  // else gcc moves the loads: registers are few
     }
-    const vf v = once(load_x(from));
+    const vf v = once<STEP>(load_x(from));
     UNROLL for (int k = 0; k < COLS; k++) {
       const int p = i - k;
       if (p >= 0 && p % STEP == 0 && p / STEP < N) c[p / STEP] = fma(v, tap[k], c[p / STEP]);
