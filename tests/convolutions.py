@@ -267,6 +267,9 @@ ALONE = {
     "spread along a line": Case(MoveParams("spread", (3,)), (("n", 12, "w"),)),
     "spread of parts": Case(MoveParams("spread", (2, 2), 4), (("n", 3, "h", "w"),) * 4),
     "shuffle": Case(MoveParams("shuffle", (4, 20)), (("n", 20, "h", "w"),)),
+    "frames": Case(MoveParams("frames", (3, 1, 1, 1, 1)), ((5, 20, "h", "w"),)),
+    "frames, two on": Case(MoveParams("frames", (2, 2, 1, 0, 1)), ((5, 3, "h", "w"),)),
+    "frames far apart": Case(MoveParams("frames", (3, 1, 2, 3, 4)), ((3, 7, 4, 6),)),
     "pad to another's size": Case(
         MoveParams("pad", (), 2, TO_SIZE), (("n", 5, "h", "w"), ("n", 7, 11, 9))
     ),
@@ -461,6 +464,22 @@ REGIONS = {
             (MoveParams("shuffle", (2, 20)), (4,)),
             (ConvParams(20, 16, window(1), 1, "blocked"), (5, 2)),
         ], 6,
+    ),
+    "frames of blocks": region(
+        ((5, 16, "h", "w"), W16, filters(16, 48, 3, "blocked")),
+        [
+            (SAME16, (0, 1)),
+            (MoveParams("frames", (3, 2, 1, 1, 1)), (3,)),
+            (ConvParams(48, 16, window(3, pads=1), 1, "blocked"), (4, 2)),
+        ], 5,
+    ),
+    "frames of parts of blocks": region(
+        ((5, 16, "h", "w"), filters(20, 16, 3, "blocked"), filters(16, 40, 1, "blocked")),
+        [
+            (ConvParams(16, 20, window(3, pads=1), 1, "blocked"), (0, 1)),
+            (MoveParams("frames", (2, 1, 1, 1, 0)), (3,)),
+            (ConvParams(40, 16, window(1), 1, "blocked"), (4, 2)),
+        ], 5,
     ),
     "shuffled into a larger whole": region(
         (X16, W16),

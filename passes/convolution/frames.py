@@ -107,7 +107,7 @@ def _sizes(turned: Turned, value: str) -> tuple[int, ...]:
 
 def _conv(t: Turned, region: Region) -> bool:
     x, w, *rest = region.operands
-    weight, (_, channels, *spatial) = t.graph.weight(w), _sizes(t, x)
+    weight, spatial = t.graph.weight(w), _sizes(t, x)[2:]
     if weight is None or any(t.graph.weight(b) is None for b in rest if b):
         return False
     window = read_window(region, weight.shape[2:], spatial)
@@ -150,9 +150,7 @@ def _axis(window: Window, axis: int) -> Window:
 def _flat(window: Window) -> Window:
     """The window without its first axis."""
     befores, afters = window.pads[1 : window.rank], window.pads[window.rank + 1 :]
-    return Window(
-        window.kernel[1:], window.strides[1:], window.dilations[1:], (*befores, *afters)
-    )
+    return Window(window.kernel[1:], window.strides[1:], window.dilations[1:], (*befores, *afters))
 
 
 _USUAL: Mapping[str, tuple[object, ...]] = MappingProxyType(

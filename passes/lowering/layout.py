@@ -160,9 +160,9 @@ class Layout:
             self.blocked.add(value)
             if params.ints[0] % BLOCK == 0:
                 self.within[value] = (operands[0], params.ints[0])
-        elif kind == "shuffle" and inside:
-            self.blocked.add(value)
-        elif kind == "frames" and inside and self.channels(operands[0]) % BLOCK == 0:
+        elif (kind == "shuffle" and inside) or (
+            kind == "frames" and inside and self.channels(operands[0]) % BLOCK == 0
+        ):
             self.blocked.add(value)
         elif kind == "concat" and params.ints == (1,) and len(shape) in (3, 4):
             if all(self.channels(v) % BLOCK == 0 for v in operands[:-1]):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.chain import FULL, SCALAR, Chain, Step
+from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -21,8 +21,8 @@ from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.sizes import resolve
 from tracea_graph.passes.lowering.blocked import Blocked, per_channel
 from tracea_graph.passes.lowering.borders import lower_border
-from tracea_graph.passes.lowering.frames import ZERO, lower_frames
 from tracea_graph.passes.lowering.conv import lower_conv, lower_pool, lower_resize
+from tracea_graph.passes.lowering.frames import ZERO, lower_frames
 from tracea_graph.passes.lowering.layout import Layout
 from tracea_graph.passes.lowering.loops import loop_over
 from tracea_graph.passes.lowering.norms import lower_norm_in_blocks

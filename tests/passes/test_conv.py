@@ -60,7 +60,7 @@ def test_taps_that_only_read_padding_go(
     channels = 3 if layout == "stem" else 16
     net = Net()
     x = net.input("x", "n", channels, *size)
-    group = {"depthwise": 16, "plain": 4}.get(layout, 1)
+    group = {"depthwise": 16, "plain": 8}.get(layout, 1)
     operands = (x, net.weight(16, channels // group, 3, 3), net.weight(16))
     graph = net.graph(net("Conv", *operands, **({"pads": [1] * 4, "group": group} | attrs)))
     schedule_only(graph, *LIFT)
@@ -88,7 +88,12 @@ def test_taps_are_taken_of_each_convolution_that_has_the_filters() -> None:
         ("blocked", 16, 20, {"strides": [2, 1], "dilations": [1, 2], "pads": [0, 1, 2, 0]}),
         ("depthwise", 16, 16, {"group": 16}),
         ("blocked", 64, 32, {"group": 2}),
-        ("plain", 16, 32, {"group": 4}),
+        ("blocked", 16, 32, {"group": 4}),
+        ("blocked", 16, 16, {"group": 2}),
+        ("blocked", 48, 48, {"group": 2}),
+        ("blocked", 64, 32, {"group": 8, "strides": [2, 1]}),
+        ("plain", 48, 48, {"group": 6 * 4}),
+        ("plain", 24, 24, {"group": 3}),
         ("plain", 16, 32, {"group": 16}),
         ("stem", 3, 20, {}),
         ("blocked", 16, 20, {"auto_pad": "SAME_UPPER", "pads": [], "strides": [2, 2]}),

@@ -35,7 +35,9 @@ __all__ = ["BORDERS", "MoveParams"]
 Floats = npt.NDArray[np.floating[Any]]
 BORDERS = ("reflect", "edge")
 """Pads that repeat what is inside, as Pad's modes are called."""
-KINDS = ("concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", "frames", *BORDERS)
+KINDS = (
+    "concat", "channels", "repeat", "transpose", "spread", "shuffle", "pad", "frames", *BORDERS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
