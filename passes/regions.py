@@ -47,10 +47,11 @@ def fused(
     )
 
 
-def int_constant(numbers: Sequence[int]) -> Weight:
-    """A 1-D int64 constant, named by what it holds."""
+def int_constant(numbers: int | Sequence[int]) -> Weight:
+    """An int64 constant, a scalar or along one axis, named by what it holds."""
     array = np.array(numbers, np.int64)
-    name = "ints_" + "_".join(str(n).replace("-", "m") for n in numbers)
+    digits = "_".join(str(n).replace("-", "m") for n in array.ravel())
+    name = f"ints_{digits}" if array.ndim else f"int_{digits}"
     return Weight(name, DType.I64, array.shape, lambda: array)
 
 

@@ -23,7 +23,7 @@ from tracea_graph.passes.attention.bounds import interval
 from tracea_graph.passes.attention.walk import Unfit, dims
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.movement.index_maps import Band, conjunction, dropped_number, drops
-from tracea_graph.passes.regions import operand_producer
+from tracea_graph.passes.regions import int_constant, operand_producer
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["ABSORBING", "NEGLIGIBLE", "Masking", "Masks", "Term"]
@@ -284,17 +284,17 @@ class Masks:
 
     def numbers(self, *numbers: int) -> str:
         """int64 along one axis."""
-        return self._integers(f"places_{numbers}", numbers)
+        return self._integers(numbers)
 
     def number(self, number: int) -> str:
         """An int64 scalar."""
-        return self._integers(f"places_{number}", number)
+        return self._integers(number)
 
-    def _integers(self, name: str, numbers: int | tuple[int, ...]) -> str:
-        array = np.asarray(numbers, np.int64)
-        self.weights[name] = Weight(name, DType.I64, array.shape, lambda: array)
-        self.specs[name] = self.weights[name].spec
-        return name
+    def _integers(self, numbers: int | tuple[int, ...]) -> str:
+        constant = int_constant(numbers)
+        self.weights[constant.name] = constant
+        self.specs[constant.name] = constant.spec
+        return constant.name
 
     def spec(self, value: str) -> TensorSpec:
         return self.specs.get(value) or self.graph.spec(value)

@@ -14,6 +14,7 @@ import numpy as np
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
 from tracea_graph.passes.attention.walk import Unfit
 from tracea_graph.passes.extents import scalar_extent, where_equal
+from tracea_graph.passes.regions import int_constant
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Places"]
@@ -188,11 +189,10 @@ class Places:
         return self._numbers((number,))
 
     def _numbers(self, numbers: int | tuple[int, ...]) -> str:
-        array = np.asarray(numbers, np.int64)
-        name = f"places_{numbers}"
-        self.weights[name] = Weight(name, DType.I64, array.shape, lambda: array)
-        self.specs[name] = self.weights[name].spec
-        return name
+        constant = int_constant(numbers)
+        self.weights[constant.name] = constant
+        self.specs[constant.name] = constant.spec
+        return constant.name
 
     def _write(
         self, role: str, op: str, *operands: str, shape: tuple[Extent, ...] | None,

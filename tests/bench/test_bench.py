@@ -211,3 +211,24 @@ def test_malformed_values_are_usage_errors(words: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         run("a.onnx", *words)
     assert caught.value.code == 2
+
+
+def test_models_of_other_inputs_do_not_race(product: Path, tmp_path: Path) -> None:
+    other = save(
+        tmp_path, "other.onnx", "g (float[n] a, float[n] b) => (float[n] y) {y = Add(a, b)}"
+    )
+    with pytest.raises(
+        UsageError, match=r"other.onnx takes a, b, and .*product.onnx x: they cannot"
+    ):
+        bench([product, other], QUICK)
+
+
+@pytest.mark.parametrize(
+    ("gflop", "said"), [(2.5, "2.5 GFLOP"), (0.000088, "0.088 MFLOP"), (0.0, "0 GFLOP")]
+)
+def test_little_work_is_said_in_smaller_units(gflop: float, said: str) -> None:
+    row = BenchRow("m.onnx", 1, "n=1", 1.0, 0.9, 1.0, 1.0, 1.0, 0.0)
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(render_bench(BenchReport("m.onnx", (row,), {"n=1": gflop}, 30)))
+    assert f"n=1; {said}\n" in capture.get()

@@ -224,7 +224,8 @@ def from_file(
         with np.load(path, allow_pickle=False) as data:
             arrays = {name: data[name] for name in data.files}
     except (OSError, ValueError, BadZipFile, AttributeError) as error:
-        raise UsageError(f"cannot read input data from {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read input data from {path}: {why}") from error
     names = fed(graph, inputs)
     missing = [v for v in names if v not in arrays]
     surplus = [v for v in arrays if v not in graph.inputs]

@@ -85,12 +85,14 @@ def bench(
     """Race ``models`` against the first of them, which peers run too.
 
     A single model is raced against the result beside it, if there is one.  Raises UsageError for
-    impossible options or a library of another model, Rejected if the baseline does not run.
+    impossible options, models of other inputs or a library of another model, Rejected if the
+    baseline does not run.
     """
     paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
     progress(f"reading {models[0].name}")
     model = load(models[0], inline=True)
     entrants = [entrant(path) for path in paths]
+    _check_inputs(model, paths[1:])
     notes = [_no_library(e) for e in entrants if e.library is None and calls_of(load(e.path))]
     peers = peers_named(options.peers)
     inputs, others = inputs_to_run(model, options.inputs), 0.0
@@ -134,6 +136,17 @@ def entrant(path: Path) -> Entrant:
     if need.sha256 and hashlib.sha256(library.read_bytes()).hexdigest() != need.sha256:
         raise UsageError(f"{library} is not the library {path.name} was written with")
     return Entrant(path.name, path, library, len(calls), nodes)
+
+
+def _check_inputs(model: Model, others: Sequence[Path]) -> None:
+    """Raise UsageError unless all models take inputs of the same names."""
+    for path in others:
+        taken = load(path).inputs
+        if set(taken) != set(model.inputs):
+            raise UsageError(
+                f"{path} takes {', '.join(taken) or 'nothing'}, and {model.path} "
+                f"{', '.join(model.inputs) or 'nothing'}: they cannot race on the same inputs"
+            )
 
 
 def result_beside(path: Path) -> tuple[Path, ...]:

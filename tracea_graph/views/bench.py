@@ -60,9 +60,9 @@ class BenchReport:
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    """Why sizes are not the usual ones."""
     softmax: Mapping[str, float] = field(default_factory=dict)
     """Numbers that softmax makes in one run, by binding."""
-    """Why sizes are not the usual ones."""
 
     def to_json(self) -> str:
         """Indented JSON with sorted keys; null for errors and bounds that are infinite."""
@@ -101,13 +101,17 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
     for warning in report.warnings:
         yield Text(f"warning: {plain(warning)}")
     if len(bindings) == 1:
-        yield Text(f"{plain(bindings[0])}; {report.gflop.get(bindings[0], 0.0):.3g} GFLOP")
+        yield Text(f"{plain(bindings[0])}; {_work(report.gflop.get(bindings[0], 0.0))}")
     yield from (Text(plain(note)) for note in report.notes)
     yield Text(
         f"{report.rounds} interleaved rounds; errors are shares of max|y|, kernels the nodes that "
         "run as generated ones"
     )
     yield Text(made_with(report.versions, report.machine))
+
+
+def _work(gflop: float) -> str:
+    return f"{gflop:.3g} GFLOP" if gflop >= 0.1 or not gflop else f"{gflop * 1e3:.3g} MFLOP"
 
 
 def _cells(row: BenchRow, baseline: bool) -> tuple[str | Text, ...]:
