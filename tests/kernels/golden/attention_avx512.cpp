@@ -205,8 +205,13 @@ INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values [keys][padded v],
-// scores [QB][KB], weights [QB][WEIGHTS], output sums [QB][padded v], a mask block [QB][KB].
+// Rows of values, and of weights along them: keys.
+INLINE int64_t value_rows(int64_t keys) { return keys; }
+INLINE int64_t value_row(int64_t key) { return key; }
+INLINE int64_t stored_rows(int64_t keys) { return value_rows(keys); }
+// Scratch, every part a multiple of 64 bytes: keys [panels][head][16], values
+// [stored rows][padded v], scores [QB][KB], weights [QB][WEIGHTS], output sums [QB][padded v], a
+// mask block [QB][KB].
 struct Scratch {
   float *keys, *values, *scores, *weights, *sums, *mask;
 };
@@ -215,7 +220,7 @@ INLINE Scratch layout(void* memory, int64_t keys, int64_t head, int64_t head_v) 
   Scratch s;
   s.keys = (float*)memory;
   s.values = s.keys + padded(keys) * head;
-  s.scores = s.values + keys * padded(head_v);
+  s.scores = s.values + stored_rows(keys) * padded(head_v);
   s.weights = s.scores + QB * KB;
   s.sums = s.weights + QB * WEIGHTS;
   s.mask = s.sums + QB * padded(head_v);
@@ -277,10 +282,6 @@ void pack_values(const tracea_attention_tile* t, float* to) {
 
 INLINE vf size_of(vf x) { return abs(x); }
 INLINE vf value_of(vf x, int64_t) { return x; }
-// Rows of values, and of weights along them: keys.
-INLINE int64_t value_rows(int64_t keys) { return keys; }
-INLINE int64_t value_row(int64_t key) { return key; }
-
 // The sum of |x| over rows: NaN or infinite if any element is.
 float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
   if (stride == cols) cols *= rows, rows = 1;
@@ -462,75 +463,6 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
     }
   }
 }
-// Softmax in one sweep: scores become weights e^(score - base) while they are still in registers,
-// where a row's base is its largest score among the first panel of keys.  Softmax is the same for
-// any base; that weights grow too large for this one shows in their sum.
-constexpr float SCARCE = -1e29f;            // of a base: the first panel is masked
-constexpr float HIGHEST = 41.5888308f;      // 60 ln 2: differences beyond it are cut
-constexpr float ABUNDANT = 5.76460752e17f;  // 2^59: of a sum: differences may have been cut
-
-// A tile of weights, one a lane.
-struct WeightBlock {
-  ScoreBlock scores;  // `scores` and `top` are not used
-  float* weights;     // a row every WEIGHTS
-  bool first;         // the tile begins with the first panel: bases come of it
-  float* base;        // of each row
-  vf* total;          // of each row's weights so far, lane by lane
-};
-
-// Stores N vectors of weights side by side.
-template <int N>
-INLINE void store_weights(float* row, const vf (&e)[N]) {
-  UNROLL for (int j = 0; j < N; j++) store(row + j * W, e[j]);
-}
-
-// Makes scores of products; partly masked tiles take the way of all scores through memory.
-template <int MR, int NV>
-INLINE void mask_tile(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
-  const vf scale = set1(s.scale);
-  const Mask mask = s.m.mask;
-  const bool all = sees_all(s.m, NV * PANEL);
-  if (all && mask.kind == ADD) {
-    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
-      c[i][j] = fma(c[i][j], scale, load(mask.data + i * mask.row + j * W));
-    return;
-  }
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
-    c[i][j] = c[i][j] * scale;
-  if (all && mask.kind == NONE) return;
-  float scores[MR * KB];
-  vf unused[MR];
-  UNROLL for (int i = 0; i < MR; i++) {
-    unused[i] = set1(-INF);
-    UNROLL for (int j = 0; j < NV * P; j++) store(scores + i * KB + j * W, c[i][j]);
-  }
-  mask_scores(s.m, 0.0f, MR, NV * PANEL, scores, unused);
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
-    c[i][j] = load(scores + i * KB + j * W);
-}
-
-template <int MR, int NV>
-void weigh_at_once(const WeightBlock& s) {
-  vf c[MR][NV * P];
-  multiply<MR, NV>(s.scores, c);
-  mask_tile<MR, NV>(s.scores, c);
-  if (s.first)
-    UNROLL for (int i = 0; i < MR; i++) {
-      vf high = c[i][0];
-      UNROLL for (int j = 1; j < P; j++) high = max(c[i][j], high);
-      s.base[i] = reduce_max(high);
-    }
-  UNROLL for (int i = 0; i < MR; i++) {
-    const vf base = set1(s.base[i]);
-    vf total = s.total[i];
-    UNROLL for (int j = 0; j < NV * P; j++) {
-      c[i][j] = v_exp_fast(min(set1(HIGHEST), c[i][j] - base));
-      total = total + c[i][j];
-    }
-    store_weights(s.weights + i * WEIGHTS, c[i]);
-    s.total[i] = total;
-  }
-}
 // Windows: a query sees the keys near its own place, and those everybody sees.
 struct Span {
   int64_t low, high;
@@ -681,6 +613,75 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   if (t->mask_kind == 1 && (r.low > span.low || r.high < high) && !(r.bound > ABSORBING + CALM))
     r.bound = ABSORBING + CALM;
   return r;
+}
+// Softmax in one sweep: scores become weights e^(score - base) while they are still in registers,
+// where a row's base is its largest score among the first panel of keys.  Softmax is the same for
+// any base; that weights grow too large for this one shows in their sum.
+constexpr float SCARCE = -1e29f;            // of a base: the first panel is masked
+constexpr float HIGHEST = 41.5888308f;      // 60 ln 2: differences beyond it are cut
+constexpr float ABUNDANT = 5.76460752e17f;  // 2^59: of a sum: differences may have been cut
+
+// A tile of weights, one a lane.
+struct WeightBlock {
+  ScoreBlock scores;  // `scores` and `top` are not used
+  float* weights;     // a row every WEIGHTS
+  bool first;         // the tile begins with the first panel: bases come of it
+  float* base;        // of each row
+  vf* total;          // of each row's weights so far, lane by lane
+};
+
+// Stores N vectors of weights side by side.
+template <int N>
+INLINE void store_weights(float* row, const vf (&e)[N]) {
+  UNROLL for (int j = 0; j < N; j++) store(row + j * W, e[j]);
+}
+
+// Makes scores of products; partly masked tiles take the way of all scores through memory.
+template <int MR, int NV>
+INLINE void mask_tile(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
+  const vf scale = set1(s.scale);
+  const Mask mask = s.m.mask;
+  const bool all = sees_all(s.m, NV * PANEL);
+  if (all && mask.kind == ADD) {
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      c[i][j] = fma(c[i][j], scale, load(mask.data + i * mask.row + j * W));
+    return;
+  }
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    c[i][j] = c[i][j] * scale;
+  if (all && mask.kind == NONE) return;
+  float scores[MR * KB];
+  vf unused[MR];
+  UNROLL for (int i = 0; i < MR; i++) {
+    unused[i] = set1(-INF);
+    UNROLL for (int j = 0; j < NV * P; j++) store(scores + i * KB + j * W, c[i][j]);
+  }
+  mask_scores(s.m, 0.0f, MR, NV * PANEL, scores, unused);
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    c[i][j] = load(scores + i * KB + j * W);
+}
+
+template <int MR, int NV>
+void weigh_at_once(const WeightBlock& s) {
+  vf c[MR][NV * P];
+  multiply<MR, NV>(s.scores, c);
+  mask_tile<MR, NV>(s.scores, c);
+  if (s.first)
+    UNROLL for (int i = 0; i < MR; i++) {
+      vf high = c[i][0];
+      UNROLL for (int j = 1; j < P; j++) high = max(c[i][j], high);
+      s.base[i] = reduce_max(high);
+    }
+  UNROLL for (int i = 0; i < MR; i++) {
+    const vf base = set1(s.base[i]);
+    vf total = s.total[i];
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      c[i][j] = v_exp_fast(min(set1(HIGHEST), c[i][j] - base));
+      total = total + c[i][j];
+    }
+    store_weights(s.weights + i * WEIGHTS, c[i]);
+    s.total[i] = total;
+  }
 }
 // sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
 struct SumBlock {
@@ -963,7 +964,6 @@ void key_block_at_once(const Head& h, const Scratch& s, int64_t q, int64_t rows,
                       padded(keys), nullptr, nullptr});
   });
 }
-
 // Calls body(k, keys, fresh) for the blocks of keys that matter to these rows.  Blocks begin at
 // multiples of KB whatever is left out, so that sums do not depend on it.
 template <typename Body>
@@ -1010,7 +1010,6 @@ bool query_block_at_once(const Head& h, const Scratch& s, int64_t q, int64_t row
   finish(h, s, q, rows, run, done);
   return left;
 }
-
 void query_block(const Head& h, const Scratch& s, int64_t q, int64_t rows) {
   const Span span = h.skips ? window_span(h.t, q, rows) : Span{0, h.t->keys};
   const Range r = range_of(h, q, rows, span);
@@ -1049,7 +1048,7 @@ TRACEA_API void tracea_f32_attention_24x256__avx512(const tracea_attention_tile*
 
 TRACEA_API int64_t tracea_f32_attention_scratch_24x256__avx512(int64_t keys, int64_t head, int64_t head_v) {
   const int64_t blocks = 2 * QB * KB + QB * WEIGHTS + QB * padded(head_v);
-  return (padded(keys) * head + keys * padded(head_v) + blocks) * (int64_t)sizeof(float);
+  return (padded(keys) * head + stored_rows(keys) * padded(head_v) + blocks) * (int64_t)sizeof(float);
 }
 
 TRACEA_API void tracea_f32_attention_ranges_24x256__avx512(const tracea_attention_tile* t, tracea_attention_range* ranges) {
