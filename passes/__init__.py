@@ -23,7 +23,7 @@ from tracea_graph.passes.convolution import (
     transposed,
     volumes,
 )
-from tracea_graph.passes.convolution.bf16 import ConvInBf16
+from tracea_graph.passes.convolution.bf16 import ConvInBf16, RoundDepthwise
 from tracea_graph.passes.convolution.int16 import ConvInInt16
 from tracea_graph.passes.movement import embedding, hoisting, movement, picking, sharing, taking
 from tracea_graph.passes.pointwise import (
@@ -211,7 +211,8 @@ def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
     """Before they are steps of a program, which stores values as its steps read them."""
     rounds = Phase("conv-precision", (ConvInBf16(),))
     integers = Phase("conv-int16", (ConvInInt16(),))
-    return {"bf16": (rounds, integers), "int16": (integers,)}.get(precision, ())
+    further = Phase("depthwise-precision", (RoundDepthwise(),))
+    return {"bf16": (rounds, further, integers), "int16": (integers,)}.get(precision, ())
 
 
 def phases(

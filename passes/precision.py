@@ -45,6 +45,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "FALLBACK",
+    "FURTHER",
     "INT16_ERROR",
     "LOWERING",
     "PRODUCT_ERROR",
@@ -70,15 +71,21 @@ INT16_ERROR = PRODUCT_ERROR / 8
 """The same in 16-bit integers (``ops/int16.py``)."""
 BF16X2_ERROR = PRODUCT_ERROR / 256
 """The same of sums of two numbers in bf16."""
-LOWERING = ("bf16", "bf16-attention", "bf16-conv", "int16", "int16-conv", "bf16x2")
+LOWERING = (
+    "bf16", "bf16-attention", "bf16-conv", "bf16-depthwise", "int16", "int16-conv", "bf16x2"
+)  # fmt: skip
 """Rules that change numbers only."""
 FALLBACK = MappingProxyType({"int16": "bf16", "int16-conv": "bf16-conv"})
 """Rules that take what is left without another."""
+FURTHER = MappingProxyType({"bf16-depthwise": "bf16-conv"})
+"""Rules that go on where another was applied."""
 RELIEFS = (
-    ("bf16",), ("bf16-attention",), ("bf16-conv",),
-    ("bf16", "bf16-attention"), ("bf16", "bf16-conv"), ("bf16", "bf16-attention", "bf16-conv"),
-    ("bf16", "bf16-attention", "bf16-conv", "int16"),
-    ("bf16", "bf16-attention", "bf16-conv", "int16", "int16-conv", "bf16x2"),
+    ("bf16-depthwise",), ("bf16",), ("bf16-attention",), ("bf16-conv",),
+    ("bf16-depthwise", "bf16-conv"), ("bf16", "bf16-attention"),
+    ("bf16", "bf16-depthwise", "bf16-conv"),
+    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv"),
+    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16"),
+    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16", "int16-conv", "bf16x2"),
 )  # fmt: skip
 """What to do without where all of it is too coarse: what costs least time first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)

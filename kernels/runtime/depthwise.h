@@ -77,16 +77,17 @@ inline void depthwise_task(void* usr, size_t index) {
                     at % job.tasks * job.rows);
 }
 
-inline bool check_depthwise_of(Signature& call, const ConvTypes& types) {
-  bool ok = check_finish(call, 11, types);
+// In bf16 there is one more integer: whether filters may be rounded.
+inline bool check_depthwise_of(Signature& call, const ConvTypes& types, bool narrow) {
+  bool ok = check_finish(call, narrow ? 12 : 11, types);
   for (int32_t i = 0; i < 4; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
   return ok && call.parameter(4, 1, kLanes) && call.parameter(5, 0, kMaxStep) &&
-         call.parameter(6, 0, kMaxStep);
+         call.parameter(6, 0, kMaxStep) && (!narrow || call.parameter(7, 0, 1));
 }
 
-inline bool check_depthwise(Signature& call) { return check_depthwise_of(call, {5, 4}); }
+inline bool check_depthwise(Signature& call) { return check_depthwise_of(call, {5, 4}, false); }
 inline bool check_depthwise_bf16(Signature& call) {
-  return check_depthwise_of(call, {5, 4, ORT_BF16, ORT_F32, true});
+  return check_depthwise_of(call, {5, 4, ORT_BF16, ORT_F32, true}, true);
 }
 
 inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
@@ -121,7 +122,7 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   tap.x_line = job.x_step_row, tap.y_line = y.strides[2];
   if (job.finish.add) tap.add_line = job.finish.add_strides[2];
   // Columns side by side, and a part of every window on the line.
-  job.pairs = lanes != kLanes && dilation_w == 1 && left < cols &&
+  job.pairs = lanes != kLanes && call.ints[7] && dilation_w == 1 && left < cols &&
               (y.width - 1) * stride_w - left < x.dims[3];
   const Layout layout = layout_of(job.finish);
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;

@@ -1,8 +1,9 @@
 """Convolutions in bf16, where the caller asked for it: what they read is rounded, sums are not.
 
 Dense ones take filters in bf16, pairs of channels at a time; 3x3 ones also by Winograd's transform
-of 2 x 2 results (4 x 4 would lose too much).  Filters of depthwise ones are stored in float32;
-kernels that multiply pairs of columns round them.
+of 2 x 2 results (4 x 4 would lose too much).  Depthwise ones gain by
+what they read being half as long, and where filters may be rounded too by products of two columns
+at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["ConvInBf16"]
+__all__ = ["ConvInBf16", "RoundDepthwise"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,23 @@ class ConvInBf16:
                 new = fused(self.name, lower, operands, region.results, [region])
                 made = {pairs.name: pairs}
                 yield Proposal(self.name, (region,), (new,), weights=made, error=PRODUCT_ERROR)
+
+
+@dataclass(frozen=True)
+class RoundDepthwise:
+    """A depthwise convolution that reads bf16 may round its filters as well."""
+
+    name: str = "bf16-depthwise"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        params = region.params
+        if not isinstance(params, ConvParams) or params.layout != "depthwise":
+            return
+        if params.in_bf16 and not params.rounded_filters:
+            lower = dataclasses.replace(params, rounded_filters=True)
+            new = fused(self.name, lower, region.operands, region.results, [region])
+            # a quarter of its cycles at most: less than plans count
+            yield Proposal(self.name, (region,), (new,), error=PRODUCT_ERROR, step=True)
 
 
 def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str | None:

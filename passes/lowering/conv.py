@@ -73,7 +73,8 @@ def _blocked(
         ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
     if p.layout == "depthwise":
         _, left, _, right = halo_of(window)
-        kernel, ints = "depthwise", (*steps, *last, left, right, *home.halo)
+        rounded = (int(p.rounded_filters),) if p.in_bf16 else ()
+        kernel, ints = "depthwise", (*steps, *last, left, right, *rounded, *home.halo)
     if p.in_bf16 or p.in_int16:
         kernel = f"{kernel}_{'bf16' if p.in_bf16 else 'int16'}"
     weight = View(v.slot(w).buffer, source, dense_strides(source))

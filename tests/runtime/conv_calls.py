@@ -185,4 +185,5 @@ def depthwise(
     name = label("depthwise", *words)
     ints = (*stride, *dilation, last(channels), left - kept[0], right - kept[1])
     call = "depthwise" + "_bf16" * half
+    ints += (1,) * half  # filters may be rounded
     return epilogue(name, call, feeds, list(views), ints, y, half=half, **more)

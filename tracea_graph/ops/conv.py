@@ -46,7 +46,9 @@ class ConvParams:
 
     The bias of a layout in blocks is padded with zeros to whole blocks.  ``in_bf16``: x, and what
     the sum is added to first (:attr:`added`), are rounded to bf16 as they are read.
-    ``either``: filters are there transformed and as they are, and the size of an image decides.
+    ``rounded_filters``: filters of a depthwise one in bf16 may be rounded too, which lets kernels
+    multiply two columns at once.  ``either``: filters are there transformed and as they are, and
+    the size of an image decides.
     """
 
     channels: int
@@ -57,6 +59,7 @@ class ConvParams:
     bias: bool = False
     epilogue: Chain | None = None
     in_bf16: bool = False
+    rounded_filters: bool = False
     either: bool = False
 
     def __post_init__(self) -> None:
@@ -72,6 +75,8 @@ class ConvParams:
             raise ValueError("only transformed filters in float32 are there as they are, too")
         if self.in_bf16 != (self.layout in IN_PAIRS) and self.layout != "depthwise":
             raise ValueError("in bf16 filters are stored in pairs, or depthwise")
+        if self.rounded_filters and not (self.in_bf16 and self.layout == "depthwise"):
+            raise ValueError("filters that may be rounded are depthwise ones in bf16")
         if self.layout in IN_PAIRS and self.channels % 2:
             raise ValueError("channels are taken in pairs")
         if self.epilogue and (

@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataFile, DataPool, Model, write
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED, LENGTHS
-from tracea_graph.passes.precision import FALLBACK
+from tracea_graph.passes.precision import FALLBACK, FURTHER
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
@@ -158,7 +158,7 @@ class Workshop:
         """Keys under which one rule that lowers precision can be dropped: in the first region it
         was applied to, or would be without another, in the first two … everywhere."""
         graph = self.planner.plan(apart=True).graph
-        rules = {rule, FALLBACK.get(rule, rule)}
+        rules = {rule, FALLBACK.get(rule, rule), *(r for r, of in FURTHER.items() if of == rule)}
         keys, values = [], frozenset[str]()
         for region in graph.in_order(r for r in graph.regions() if r.rule in rules):
             values |= {v for n in region.nodes for v in n.outputs if v}
@@ -277,7 +277,9 @@ def _with_heirs(rule: str) -> tuple[str, ...]:
     """A rule and those that would take its place: without them all, what is left is plain."""
     if rule == BANDED:
         return LENGTHS
-    return (rule, *(heir for heir, of in FALLBACK.items() if of == rule))
+    first = FURTHER.get(rule, rule)
+    heirs = (heir for heir, of in FALLBACK.items() if of == first)
+    return tuple(dict.fromkeys((rule, first, *heirs)))
 
 
 def _metadata(library: Library | None) -> dict[str, str]:

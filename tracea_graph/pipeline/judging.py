@@ -32,11 +32,9 @@ __all__ = ["Judge"]
 
 _PATIENCE = 60.0
 """Seconds to look for the rewrites to blame; after that all that could be to blame are dropped."""
-_FRONT = 16
-"""Shares of a net in which the end of what stays exact is searched for."""
-_SPENT = 0.8  # of what is allowed where less could stay exact: other levels err otherwise
-_TELLING = 4
-"""Feeds a search for what is to blame looks at."""
+_FRONT = 32  # shares of a net in which the end of what stays exact is searched for
+_SPENT = 0.8  # of what is allowed, where all of it was too much for another level or feed
+_TELLING = 4  # feeds a search for what is to blame looks at
 _METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric judges
 
 
@@ -225,6 +223,8 @@ class Judge:
         through everything behind: the last rule is dropped from the front, as far as needed."""
         if self.options.precision == "fp32" or self.verification is None:
             return frozenset()
+        spent = _SPENT if self.guilty else 1.0
+        self._patience_ends = monotonic() + _PATIENCE
         keys = {rule: self.workshop.lowered(rule) for rule in LOWERING}
         present = (tuple(rule for rule in rules if keys[rule]) for rules in RELIEFS)
         for *others, last in dict.fromkeys(filter(None, present)):
@@ -235,7 +235,7 @@ class Judge:
             low, high = 0, len(places)  # wrong without so many, right without so many
             while high - low > max(1, len(places) // _FRONT) and self._patient():
                 middle = (low + high) // 2
-                wrong = self._wrong(dropped | {places[middle - 1]}, _SPENT)
+                wrong = self._wrong(dropped | {places[middle - 1]}, spent)
                 low, high = (middle, high) if wrong else (low, middle)
             where = f" in {high} of {len(places)} places" if high < len(places) else ""
             rules, why = ", ".join((*others, last)), self.verification.sentence
