@@ -33,7 +33,7 @@ __all__ = ["Judge"]
 _PATIENCE = 60.0
 """Seconds to look for the rewrites to blame; after that all that could be to blame are dropped."""
 _FRONT = 32  # shares of a net in which the end of what stays exact is searched for
-_SPENT = 0.8  # of what is allowed, where all of it was too much for another level or feed
+_SPENT = 0.9  # of what is allowed, where all of it was too much for another level or feed
 _TELLING = 4  # feeds a search for what is to blame looks at
 _METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric judges
 
