@@ -27,6 +27,26 @@ inline ConvCut choose_cut(const Call& call, int64_t images) {
 constexpr int64_t kWholeRun = 256;
 inline int64_t whole_blocks(int64_t taps) { return most(1, kWholeRun / kLanes / most(taps, 1)); }
 
+// One axis of what is read: `size` lines or columns, the first and last of which hold zeros.
+struct Axis {
+  int64_t size, before, behind, stride, dilation;
+};
+
+// The taps between which all lie that meet a number for outputs [from, from + count).  At least one.
+inline Taps taps_of(const Axis& a, int64_t taps, int64_t from, int64_t count) {
+  const int64_t begin = from * a.stride, reach = (count - 1) * a.stride, end = a.size - a.behind;
+  if (begin >= a.before && begin + reach + (taps - 1) * a.dilation < end) return {0, taps};
+  const auto meets = [&](int64_t tap) {
+    const int64_t at = begin + tap * a.dilation;
+    const int64_t skipped = at < a.before ? ceil_div(a.before - at, a.stride) * a.stride : 0;
+    return at + skipped < end && skipped <= reach;
+  };
+  int64_t first = 0, last = taps;
+  while (last > 1 && !meets(last - 1)) --last;
+  while (first < last - 1 && !meets(first)) ++first;
+  return {first, last};
+}
+
 struct ConvJob {
   tracea_conv_fn conv;
   tracea_conv_end_fn end;            // null where kernels set nothing up
@@ -36,6 +56,7 @@ struct ConvJob {
   Finish finish;
   const Box* x;
   const float* first;                // of x that a tap meets
+  Axis down, along;                  // of x from there on
   bool scattered;                    // taps are left out, and so some of the filters
   int64_t x_strides[4];
   const float* bias;
@@ -98,6 +119,30 @@ struct ConvPlace {
   }
 };
 
+// The taps of a tile; where it lies at the edge of a map some meet nothing but zeros.
+struct ConvTaps {
+  Taps rows, cols;
+
+  ConvTaps(const ConvJob& job, const tracea_conv_tile& tile, int64_t row, int64_t col)
+      : rows(taps_of(job.down, job.tap.rows, row, tile.lines)),
+        cols(taps_of(job.along, job.tap.cols, col, tile.pixels)) {}
+  bool equals(const ConvTaps& o) const {
+    return rows.first == o.rows.first && rows.end == o.rows.end && cols.first == o.cols.first &&
+           cols.end == o.cols.end;
+  }
+};
+
+// How many of `count` tiles that are alike from `at` on have the taps of the first.
+inline int64_t same_taps(const ConvJob& job, const tracea_conv_tile& tile, const ConvPlace& at,
+                         const ConvTaps& taps, int64_t count) {
+  const bool below = job.across == 1;
+  int64_t n = 1;
+  while (n < count && taps.equals({job, tile, at.row + (below ? n * tile.lines : 0),
+                                   at.col + (below ? 0 : n * tile.pixels)}))
+    ++n;
+  return n;
+}
+
 // A run of tiles that are alike.  A chain follows few of them, while they are in L1.
 inline void conv_run(const ConvJob& job, tracea_conv_tile& tile, const float* x, int64_t n,
                      const ConvColumn& c, const ConvPlace& at) {
@@ -145,7 +190,7 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
     tile.last = last ? job.tap.last : job.tap.depth;
     tile.part = (block ? TRACEA_CONV_CONTINUES : 0) | (last ? 0 : TRACEA_CONV_STOPS);
     tile.w = weights + c.first * tile.w_panel + block * tile.w_block;
-    const int64_t steps = count * tile.rows * tile.cols, lines = count * tile.w_block / kLanes;
+    const int64_t steps = count * job.tap.rows * job.tap.cols, lines = count * tile.w_block / kLanes;
     const char* next = reinterpret_cast<const char*>(
         last ? weights + (c.first + c.count) * tile.w_panel : tile.w + count * tile.w_block);
     const bool more = !last || index + 1 < job.columns;
@@ -156,13 +201,19 @@ inline void conv_column(const ConvJob& job, int64_t n, int64_t index, int64_t be
     tile.prefetch_end = next + wanted * kAlign;
     int64_t asked = 0;
     ConvPlace at(job, begin);
+    const float* const w = tile.w;
     for (int64_t t = begin; t < end; t += tile.tiles) {
       tile.pixels = static_cast<int32_t>(job.narrow + (at.i < job.wider));
       tile.lines = static_cast<int32_t>(least(job.lines, job.height - at.row));
-      tile.tiles = at.alike(job, job.finish.chain ? least(end - t, kChainTiles) : end - t);
+      const ConvTaps on(job, tile, at.row, at.col);
+      const int64_t alike = at.alike(job, job.finish.chain ? least(end - t, kChainTiles) : end - t);
+      tile.tiles = same_taps(job, tile, at, on, alike);
+      tile.rows = on.rows.end - on.rows.first, tile.cols = on.cols.end - on.cols.first;
+      tile.w = w + on.rows.first * tile.w_row + on.cols.first * tile.depth * kLanes;
+      const int64_t steps = count * tile.rows * tile.cols;
       tile.prefetch = next + least(asked, wanted) * kAlign;
       asked += tile.tiles * tile.prefetch_lines * steps;
-      conv_run(job, tile, x, n, c, at);
+      conv_run(job, tile, x + on.rows.first * tile.x_row + on.cols.first * tile.x_col, n, c, at);
       tile.far += least(tile.tiles * tile.far_lines * steps * kAlign, tile.far_end - tile.far);
       at.next(job, tile.pixels, tile.tiles);
     }
@@ -260,35 +311,22 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
     job.bands = most(job.bands, least(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 
-// The taps of one axis between which all lie that meet a number: of `count` outputs whose inputs,
-// `size` with `before` and `behind` zeros around them, they read.  At least one.
-inline Taps taps_of(int64_t taps, int64_t dilation, int64_t stride, int64_t count, int64_t size,
-                    int64_t before, int64_t behind) {
-  const auto meets = [&](int64_t tap) {
-    const int64_t at = tap * dilation, last = at + (count - 1) * stride;
-    const int64_t skipped = at < before ? ceil_div(before - at, stride) * stride : 0;
-    return at + skipped < size - behind && at + skipped <= last;
-  };
-  int64_t first = 0, end = taps;
-  while (end > 1 && !meets(end - 1)) --end;
-  while (first < end - 1 && !meets(first)) ++first;
-  return {first, end};
-}
-
 // Leaves out taps that meet nothing but zeros around the input: most of a kernel that is wider than
 // a map.
 inline void leave_out(ConvJob& job, const Call& call, const float** x) {
   tracea_conv_tile& tap = job.tap;
   const int64_t *steps = call.ints, *pads = call.ints + 7;
-  const Taps rows = taps_of(tap.rows, steps[2], steps[0], job.height, job.x->dims[2], pads[0],
-                            pads[2]);
-  const Taps cols = taps_of(tap.cols, steps[3], steps[1], job.width, job.x->dims[3], pads[1],
-                            pads[3]);
+  job.down = {job.x->dims[2], pads[0], pads[2], steps[0], steps[2]};
+  job.along = {job.x->dims[3], pads[1], pads[3], steps[1], steps[3]};
+  const Taps rows = taps_of(job.down, tap.rows, 0, job.height);
+  const Taps cols = taps_of(job.along, tap.cols, 0, job.width);
   const int64_t tall = rows.end - rows.first, wide = cols.end - cols.first;
   job.scattered = tall < tap.rows || wide < tap.cols;
   *x += rows.first * tap.x_row + cols.first * tap.x_col;
   tap.w += rows.first * tap.w_row + cols.first * tap.depth * kLanes;
   tap.rows = tall, tap.cols = wide;
+  job.down.before -= rows.first * steps[2], job.down.size -= rows.first * steps[2];
+  job.along.before -= cols.first * steps[3], job.along.size -= cols.first * steps[3];
 }
 
 inline bool run_conv(Run& run, const Call& call, const Box* views) {
