@@ -55,7 +55,7 @@ __all__ = [
     "GemmInBf16",
     "GemmInBf16x2",
     "GemmInInt16",
-    "read_in_bf16",
+    "rounded_as_read",
     "stored_as",
 ]
 
@@ -105,14 +105,14 @@ class AttentionInBf16:
         if why := _unfit(graph, region, params):
             yield Miss(self.name, region.id, why)
             return
-        yield read_in_bf16(self.name, region)
+        yield rounded_as_read(self.name, region, in_bf16=True)
 
 
-def read_in_bf16(rule: str, region: Region) -> Proposal:
-    """The same operands, which the kernel reads in bf16."""
-    lower = dataclasses.replace(region.params, in_bf16=True)
+def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: bool) -> Proposal:
+    """The same operands, of which the kernel rounds more as it reads: ``changes`` says what."""
+    lower = dataclasses.replace(region.params, **changes)
     new = fused(rule, lower, region.operands, region.results, [region])
-    return Proposal(rule, (region,), (new,), error=PRODUCT_ERROR)
+    return Proposal(rule, (region,), (new,), error=PRODUCT_ERROR, step=step)
 
 
 def stored_as(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ __all__ = [
     "only_read_by",
     "operand_producer",
     "product_behind",
+    "read_outside",
     "same_shape",
     "with_feeders",
 ]
@@ -98,6 +99,15 @@ def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
     """True if nothing but ``region`` needs the value."""
     uses = graph.uses(value)
     return not graph.is_output(value) and all(u.region.id == region.id for u in uses)
+
+
+def read_outside(graph: TileGraph, values: Iterable[str], covered: Sequence[Region]) -> str:
+    """The first value that others than ``covered`` need too; empty if there is none."""
+    inside = {r.id for r in covered}
+    for value in values:
+        if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
+            return value
+    return ""
 
 
 def with_feeders(

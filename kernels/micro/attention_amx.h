@@ -87,7 +87,7 @@ void weigh_rows(int64_t rows, int64_t keys, float scale, float* scores, Running&
 // Those that anything else is done to are scaled at once.
 float finish_scores(const Masking& m, float scale, float softcap, int64_t rows, int64_t cols,
                     float* scores, vf* top) {
-  const bool bare = m.mask.kind == NONE && softcap == 0.0f && least(m.seen, m.cols) >= cols;
+  const bool bare = m.mask.kind == NONE && softcap == 0.0f && sees_all(m, cols);
   const vf factor = set1(scale);
   for (int64_t i = 0; i < rows; i++) {
     float* row = scores + i * KB;

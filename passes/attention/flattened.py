@@ -9,14 +9,14 @@ their own, operands broadcast and are not made at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
 from tracea_graph.passes.attention.walk import Unfit
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.movement.selection import BY_ELEMENT
-from tracea_graph.passes.regions import attribute, int_constant, with_feeders
+from tracea_graph.passes.regions import attribute, int_constant, read_outside, with_feeders
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
@@ -53,7 +53,8 @@ class TellHeads:
                 return
             if new.products and len(new.specs[made].shape or ()) == 4:
                 covered = with_feeders(graph, [*new.covered.values(), region], tuple(new.kept))
-                others = _read_outside(graph, new.covered.values(), covered)
+                gone = (old.results[0] for old in new.covered.values())
+                others = read_outside(graph, gone, covered)
                 if not others:
                     yield self._proposal(region, new, made, covered)
                     return
@@ -76,16 +77,6 @@ class TellHeads:
             for r in regions
         )
         return Proposal(self.name, tuple(covered), named, new.specs, new.weights, step=True)
-
-
-def _read_outside(graph: TileGraph, replaced: Iterable[Region], covered: Sequence[Region]) -> str:
-    """A value that others need too, of those that would be gone; empty if there is none."""
-    inside = {r.id for r in covered}
-    for old in replaced:
-        value = old.results[0]
-        if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
-            return value
-    return ""
 
 
 def _model(graph: TileGraph, region: Region) -> str | None:

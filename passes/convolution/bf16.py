@@ -18,7 +18,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, IN_PAIRS, pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import BF16_SINCE
-from tracea_graph.passes.precision import PRODUCT_ERROR, read_in_bf16
+from tracea_graph.passes.precision import PRODUCT_ERROR, rounded_as_read
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -37,7 +37,7 @@ class ConvInBf16:
         if not isinstance(params, ConvParams) or params.in_bf16:
             return
         if params.layout == "depthwise":
-            yield read_in_bf16(self.name, region)
+            yield rounded_as_read(self.name, region, in_bf16=True)
             return
         if params.layout != "blocked":
             return
@@ -66,10 +66,8 @@ class RoundDepthwise:
         if not isinstance(params, ConvParams) or params.layout != "depthwise":
             return
         if params.in_bf16 and not params.rounded_filters:
-            lower = dataclasses.replace(params, rounded_filters=True)
-            new = fused(self.name, lower, region.operands, region.results, [region])
             # a quarter of its cycles at most: less than plans count
-            yield Proposal(self.name, (region,), (new,), error=PRODUCT_ERROR, step=True)
+            yield rounded_as_read(self.name, region, step=True, rounded_filters=True)
 
 
 def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str | None:

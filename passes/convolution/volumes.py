@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.convolution.frames import Turned, turned_region
+from tracea_graph.passes.regions import read_outside
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -43,10 +44,8 @@ class VolumesAsImages:
             new = turned_region(graph, member)
             assert new is not None
             turned.take(new)
-        ids = {r.id for r in members}
         for value in (v for r in members for v in r.writes):
-            read = any(u.region.id not in ids for u in graph.uses(value))
-            if read or graph.is_output(value):
+            if read_outside(graph, (value,), members):
                 turned.leave(value)
         yield Proposal(
             self.name, tuple(members), tuple(turned.regions), turned.specs, turned.weights,

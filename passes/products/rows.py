@@ -19,7 +19,7 @@ from tracea_graph.passes.attention.walk import Unfit
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.movement.selection import BY_ELEMENT
 from tracea_graph.passes.movement.views import FREE
-from tracea_graph.passes.regions import with_feeders
+from tracea_graph.passes.regions import read_outside, with_feeders
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -50,11 +50,9 @@ class TellRows:
             yield Miss(self.name, region.id, str(why))
             return
         covered = with_feeders(graph, [*new.covered, region], tuple(new.kept))
-        inside = {r.id for r in covered}
-        for value in (v for r in new.covered for v in r.writes):
-            if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
-                yield Miss(self.name, region.id, f"{value!r} has other readers")
-                return
+        if others := read_outside(graph, (v for r in new.covered for v in r.writes), covered):
+            yield Miss(self.name, region.id, f"{others!r} has other readers")
+            return
         yield Proposal(self.name, tuple(covered), tuple(new.regions), new.specs, step=True)
 
 
