@@ -216,17 +216,28 @@ def _attention(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ..
 
 
 def _conv(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
-    """Outputs × channels × taps; a depthwise one has one product per channel."""
-    filters, pixels = views[1].dims, _inside(views[-1], ints)
-    if len(filters) == 4:
-        return filters[0] * 16, pixels, 1, prod(filters[1:3])
-    return 1, pixels, filters[0] * 16, prod(filters[1:]) // 16
+    """Pixels × channels × channels read at all taps, those of last blocks as many as there are."""
+    groups, *last = ints[4:7]
+    _, depth, *taps = views[1].dims[:4]
+    missing = 16 - last[1] if groups == 1 else 0
+    return 1, *_made(views[-1], ints, last[0]), (depth * 16 - missing) * prod(taps)
+
+
+def _stem(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    return 1, *_made(views[-1], ints, ints[8]), prod(views[1].dims[1:4])
+
+
+def _depthwise(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    """One product per channel."""
+    pixels, channels = _made(views[-1], ints, ints[4])
+    return channels, pixels, 1, prod(views[1].dims[1:3])
 
 
 def _winograd(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     """As the direct convolution it stands for."""
-    _, blocks, depth, *_ = views[1].dims
-    return 1, _inside(views[-1], ints), blocks * 16, depth * 16 * 9
+    last_out, last_in = ints[1:3]
+    depth = (views[1].dims[2] - 1) * 16 + last_in
+    return 1, *_made(views[-1], ints, last_out), depth * 9
 
 
 def _either(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
@@ -244,11 +255,12 @@ def _recurrent(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ..
     return directions * steps, batch, panels * width, hidden
 
 
-def _inside(y: Touched, ints: tuple[int, ...]) -> int:
-    """Pixels of a blocked value without its halo, which the last four ints say."""
-    batch, _, height, width, _ = y.dims
+def _made(y: Touched, ints: tuple[int, ...], last: int) -> tuple[int, int]:
+    """Pixels of a blocked value without its halo, which the last four ints say, and channels."""
+    batch, blocks, height, width, _ = y.dims
     top, left, bottom, right = ints[-4:]
-    return batch * (height - top - bottom) * (width - left - right)
+    pixels = batch * (height - top - bottom) * (width - left - right)
+    return pixels, (blocks - 1) * 16 + last
 
 
 _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
@@ -256,8 +268,9 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "gemm": _gemm, "gemm_bf16": _gemm, "gemm_int16": _gemm, "gemm_bf16x2": _gemm,
         "attention": _attention,
         "attention_bf16": _attention, "conv": _conv,
-        "conv_stem": _conv, "depthwise": _conv, "winograd": _winograd, "conv_plain": _conv_plain,
-        "conv_bf16": _conv, "conv_stem_bf16": _conv, "depthwise_bf16": _conv,
+        "conv_stem": _stem, "depthwise": _depthwise, "winograd": _winograd,
+        "conv_plain": _conv_plain,
+        "conv_bf16": _conv, "conv_stem_bf16": _stem, "depthwise_bf16": _depthwise,
         "winograd_bf16": _winograd, "conv_int16": _conv, "winograd_int16": _winograd,
         "recurrent": _recurrent, "conv_or_winograd": _either,
         "gemm_masked": _stored, "gemm_masked_bf16": _stored,

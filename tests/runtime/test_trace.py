@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from runtime.conv_calls import conv, depthwise, stem
 from runtime.support import Case, model, run_worker
 
 from tracea_graph.build import Library
@@ -72,6 +73,23 @@ def test_work_of_a_product(cases: dict[str, Case]) -> None:
     assert product.products == 2 * 21 * 48 * 16 and product.size == "21×48×16"
     assert norm.products == 0 and norm.results == 21 * 48
     assert 4 * (21 * 16 + 16 * 48 + 21 * 48) <= product.bytes <= 4 * (21 * 64 + 16 * 48 + 49 * 48)
+
+
+@pytest.mark.parametrize(
+    ("case", "size"),
+    [
+        (conv(33, 40, (9, 15), batch=2), "270×40×33"),
+        (conv(33, 40, (9, 15), (3, 3), pad=(1, 1, 1, 1), halo=(1, 1, 1, 1)), "135×40×297"),
+        (conv(64, 64, (5, 5), (3, 3), pad=(1, 1, 1, 1), groups=4), "25×64×144"),
+        (conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), m=2), "64×33×216"),
+        (stem(3, 24, (9, 9), (3, 3)), "49×24×27"),
+        (depthwise(24, (9, 9), (3, 3)), "24·49×1×9"),
+    ],
+)
+def test_work_of_convolutions_counts_channels_not_whole_blocks(case: Case, size: str) -> None:
+    sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
+    found = calls_of_plan(encode(case.program), sizes)
+    assert size in [c.size for c in found if c.products]
 
 
 def test_a_foreign_plan_is_refused() -> None:
