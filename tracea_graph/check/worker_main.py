@@ -27,10 +27,12 @@ import onnxruntime as ort
 if TYPE_CHECKING:
     from tracea_graph.check.worker_arrays import read_arrays, write_arrays
     from tracea_graph.check.worker_edits import edited, extended, random_values
+    from tracea_graph.check.worker_threads import affinities
 else:
     sys.path.append(str(Path(__file__).parent))
     from worker_arrays import read_arrays, write_arrays
     from worker_edits import edited, extended, random_values
+    from worker_threads import affinities
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Request = Mapping[str, Any]
@@ -85,6 +87,8 @@ def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
     made.graph_optimization_level = LEVELS[request["level"]]
     made.log_severity_level = 4
     made.add_session_config_entry("session.force_spinning_stop", "1")
+    if pinned := affinities(request["threads"]):
+        made.add_session_config_entry("session.intra_op_thread_affinities", pinned)
     if request["library"]:
         made.register_custom_ops_library(request["library"])
     if profile_prefix:
