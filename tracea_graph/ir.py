@@ -127,16 +127,29 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1, "ceildiv": 1}
 
 
 def combine(op: str, a: Extent, b: Extent) -> Extent:
-    """Build ``a op b``, folding numbers and neutral elements."""
+    """Build ``a op b``, folding numbers, neutral elements and multiples; numbers come last."""
     if isinstance(a, int) and isinstance(b, int):
         return EXPR_OPS[op](a, b)
     if b == _NEUTRAL.get(op):
         return a
-    if op in ("add", "mul") and a == _NEUTRAL[op]:
-        return b
-    if op == "mul" and (a == 0 or b == 0):
-        return 0
+    if op in ("add", "mul"):
+        (x, m), (y, n) = _multiple(a), _multiple(b)
+        if op == "add" and x == y:
+            return combine("mul", x, m + n)
+        if op == "mul" and m * n != 1:
+            return Expr(op, (combine(op, x, y), m * n)) if m * n else 0
+        if a == _NEUTRAL[op]:
+            return b
     return Expr(op, (a, b))
+
+
+def _multiple(extent: Extent) -> tuple[Extent, int]:
+    """An extent as so many times another; a number is that many times 1."""
+    if isinstance(extent, int):
+        return 1, extent
+    if isinstance(extent, Expr) and extent.op == "mul" and isinstance(extent.args[1], int):
+        return extent.args[0], extent.args[1]
+    return extent, 1
 
 
 def product(extents: tuple[Extent, ...]) -> Extent:

@@ -402,3 +402,20 @@ def test_a_reshape_whose_sizes_contradict_each_other_is_left_alone() -> None:
     graph = loaded(net, net("Clip", turned, net.const(0.0), net.const(1.0)))
     optimized(graph)
     assert "Reshape" in [n.op for r in graph.regions() for n in r.nodes]
+
+
+def test_flattened_maps_of_several_scales_lie_side_by_side() -> None:
+    """As a detector puts the maps of its levels together: their sizes are multiples of one."""
+    net = Net()
+    x = net.input("x", "batch", 3, "height", "width")
+    flat = [
+        net("Reshape", net("Tile", x, net.ints(1, 1, n, n)), net.ints(0, 3, -1)) for n in (4, 2, 1)
+    ]
+    both = net("Concat", net("Relu", flat[0]), flat[1], net("Neg", flat[2]), axis=-1)
+    graph = loaded(net, both)
+    assert str(graph.spec(both)) == "f32[batch,3,((height*width)*21)]"
+    optimized(graph)
+    params = only(graph, "FusedConcat").params
+    assert isinstance(params, ConcatParams) and len(params.parts) == 3
+    assert not {"Reshape", "Neg", "Relu"} & {*ops(graph)}
+    assert_same(net, graph, {"x": normal(2, 3, 2, 5)})

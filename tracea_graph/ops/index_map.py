@@ -278,15 +278,15 @@ def resolve_target(shape: Shape, target: Ints) -> Shape:
 
 
 def factors(extents: Sequence[Extent]) -> Factors:
-    """A product as a number times symbols (other arithmetic counts as a symbol)."""
+    """A product as a number times symbols in order (other arithmetic counts as a symbol)."""
     number, symbols = 1, Counter[Extent]()
-    stack = list(extents)
+    stack = list(reversed(extents))
     while stack:
         extent = stack.pop()
         if isinstance(extent, int):
             number *= extent
         elif isinstance(extent, Expr) and extent.op == "mul":
-            stack += extent.args
+            stack += reversed(extent.args)
         else:
             symbols[extent] += 1
     return number, symbols
