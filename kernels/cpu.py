@@ -143,6 +143,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("arg_rows", "const tracea_arg_tile*"),
             Function("arg_columns", "const tracea_arg_tile*"),
         ),
+        "top_k": (Function("top_k", "const tracea_top_k_tile*"),),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -192,6 +193,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "round_images": ("conv_int16",),
         "winograd_int16": ("conv_int16", "winograd_int16"),
         "arg": ("arg",),
+        "top_k": ("top_k",),
         "conv_or_winograd": ("conv", "winograd"),
     }
 )

@@ -89,6 +89,7 @@ OPCODES = MappingProxyType(
                 "arg",
                 "take",
                 "conv_or_winograd",
+                "top_k",
             )
         )
     }

@@ -74,6 +74,7 @@ typedef struct {
   tracea_winograd_in_fn winograd_int16_in;   // x is float32; v integers, its plane counts pairs
   tracea_winograd_out_fn winograd_int16_out;
   tracea_arg_fn arg_rows, arg_columns;
+  tracea_top_k_fn top_k;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

@@ -76,6 +76,18 @@ typedef struct {
 } tracea_arg_tile;
 typedef void (*tracea_arg_fn)(const tracea_arg_tile*);
 
+// The `k` largest, or with `least` smallest, of the columns of each row, best first, and where they
+// are; of equal ones the first comes first.  1 <= k <= cols.
+typedef struct {
+  int64_t rows, cols, k;
+  const float* x;
+  int64_t x_stride;
+  float* y;
+  int64_t* place;     // rows of y and place lie behind each other
+  int32_t least;
+} tracea_top_k_tile;
+typedef void (*tracea_top_k_fn)(const tracea_top_k_tile*);
+
 // y = exp(x - m) / sum, m and sum over the columns of each row (softmax_rows) or the rows of each
 // column (softmax_columns); with `log` its logarithm.  y may be x.
 typedef struct {

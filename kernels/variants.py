@@ -234,6 +234,11 @@ def _arg(isa: str, vectors: int) -> Variant:
     return Variant("arg", isa, "arg.cpp.in", tile, params, frozenset({"mask", "places"}))
 
 
+def _top_k(isa: str) -> Variant:
+    functions = frozenset({"mask", "any"})
+    return Variant("top_k", isa, "top_k.cpp.in", f"{isa_of(isa).width}", functions=functions)
+
+
 def _softmax(isa: str, rows: int) -> Variant:
     functions = frozenset({"exp_neg", "mantissa", "log1", "log"})
     tile = f"{rows}x{isa_of(isa).width}"
@@ -313,6 +318,7 @@ VARIANTS = (
     _arg("scalar", 4),
     _arg("avx2", 4),
     _arg("avx512", 8),
+    *map(_top_k, _BASES),
     _softmax("scalar", 2),
     _softmax("avx2", 2),
     _softmax("avx512", 4),

@@ -111,6 +111,7 @@ _REDUCE = Phase(
         *map(RulePass, (*channel_norms.RULES, *reductions.RULES)),
         reductions.LiftReduce(),
         reductions.LiftArg(),
+        reductions.LiftTopK(),
         reductions.LiftSoftmax(),
     ),
 )

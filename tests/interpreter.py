@@ -34,6 +34,7 @@ from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Program, View
 from tracea_graph.ops.resize import WAYS, ResizeParams
 from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["bind", "check_lifetimes", "check_views", "run", "written"]
 
@@ -116,7 +117,7 @@ def written(call: Call) -> Sequence[View | None]:
         return call.views[5:]
     if call.kernel == "norm":
         return call.views[3:]
-    if call.kernel in ("round_int16", "round_images"):
+    if call.kernel in ("round_int16", "round_images", "top_k"):
         return call.views[1:]
     side_by_side = call.ints[-1] if call.kernel.startswith("gemm") else 1
     return call.views[-len(call.chain.results) if call.chain else -side_by_side :]
@@ -629,6 +630,12 @@ def arg(call: Call, views: list[Any]) -> None:
     views[-1][...] = found
 
 
+def top_k(call: Call, views: list[Any]) -> None:
+    x, values, places = views
+    params = TopKParams(values.shape[-1], not call.ints[0])
+    values[...], places[...] = params.reference([x])
+
+
 def softmax(call: Call, views: list[Any]) -> None:
     axis, log = call.ints
     x = prologue(call, views[:-1])
@@ -715,7 +722,8 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
         "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
-        "reduce": reduce, "arg": arg, "softmax": softmax, "channel_norm": channel_norm,
+        "reduce": reduce, "arg": arg, "top_k": top_k, "softmax": softmax,
+        "channel_norm": channel_norm,
         "copy": copy, "recurrent": recurrent, "take": take,
     }
 )  # fmt: skip

@@ -24,6 +24,7 @@
 #include "runtime/rows.h"
 #include "runtime/softmax.h"
 #include "runtime/take.h"
+#include "runtime/top_k.h"
 #include "runtime/winograd.h"
 
 namespace tracea {
@@ -114,6 +115,7 @@ constexpr KernelDriver kDrivers[] = {
     {"take", check_take, run_take, [](const tracea_isa_table&) { return true; }},
     {"conv_or_winograd", check_conv_or_winograd, run_conv_or_winograd,
      [](const tracea_isa_table& t) { return t.conv && t.winograd_out; }},
+    {"top_k", check_top_k, run_top_k, [](const tracea_isa_table& t) { return t.top_k != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -30,7 +30,8 @@ enum Opcode : int32_t {  // as in plan.py
   kConvInt16, kRoundImages, kWinogradInt16,
   kArg, kTake,
   kConvOrWinograd,
-  kLastOpcode = kConvOrWinograd,
+  kTopK,
+  kLastOpcode = kTopK,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

@@ -75,7 +75,7 @@ def written(call: Call) -> range:
     count = 1
     if call.kernel == "norm":
         count = len(call.views) - 3
-    elif call.kernel in ("round_int16", "round_images"):
+    elif call.kernel in ("round_int16", "round_images", "top_k"):
         count = 2
     elif call.kernel in (
         "gemm",

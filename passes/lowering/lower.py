@@ -33,6 +33,7 @@ from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.lowering.attention import lower_append, lower_attention
 from tracea_graph.passes.lowering.elementwise import lower_concat, lower_elementwise
 from tracea_graph.passes.lowering.gemm import lower_gemm
@@ -43,6 +44,7 @@ from tracea_graph.passes.lowering.reduce import (
     lower_channel_norm,
     lower_reduce,
     lower_softmax,
+    lower_top_k,
 )
 from tracea_graph.passes.lowering.region import alone, lower_region
 from tracea_graph.passes.lowering.rows import lower_embedding, lower_norm, lower_take
@@ -159,6 +161,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ChannelNormParams: lower_channel_norm,
         ReduceParams: lower_reduce,
         ArgParams: lower_arg,
+        TopKParams: lower_top_k,
         SoftmaxParams: lower_softmax,
         TakeParams: lower_take,
         RecurrentParams: lower_recurrent,

@@ -13,10 +13,11 @@ from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.program import View
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.lowering.elementwise import chain_call, columns_of
-from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast, dense
+from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast, dense, matrix
 
-__all__ = ["lower_arg", "lower_channel_norm", "lower_reduce", "lower_softmax"]
+__all__ = ["lower_arg", "lower_channel_norm", "lower_reduce", "lower_softmax", "lower_top_k"]
 
 
 def lower_channel_norm(
@@ -103,6 +104,13 @@ def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Slot], results: Sequen
     chain = p.prologue and columns_of(p.prologue, views, full)
     ints = (place, tuple(ARGS).index(p.kind), int(p.select_last))
     w.call("arg", *views, _without(results[0], full, {place}), ints=ints, chain=chain)
+
+
+def lower_top_k(
+    w: Writer, p: TopKParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    views = [matrix(slot) for slot in (*operands, *results)]
+    w.call("top_k", *views, ints=(int(not p.largest),))
 
 
 def lower_softmax(

@@ -2,6 +2,7 @@
 
 Reduce…, GlobalAveragePool, GlobalMaxPool       -> FusedReduce
 ArgMax, ArgMin                                  -> FusedArg
+TopK                                            -> FusedTopK
 Softmax, LogSoftmax, exp(x − max)/sum           -> FusedSoftmax
 FusedReduce(elementwise(a, b))                  -> FusedReduce(a, b, prologue); others likewise
 elementwise(FusedReduce(x), c)                  -> FusedReduce(x, c, epilogue)
@@ -21,6 +22,7 @@ from tracea_graph.ops.elementwise import MAX_RANK, broadcast
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.space_parts import constant_ints
+from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise.chains import IDENTITY, inline, kind_of
 from tracea_graph.passes.pointwise.elementary import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
@@ -34,6 +36,7 @@ __all__ = [
     "LiftArg",
     "LiftReduce",
     "LiftSoftmax",
+    "LiftTopK",
     "axes_of",
 ]
 
@@ -158,6 +161,45 @@ class LiftArg:
         params = ArgParams(kind, axis, keepdims, latest)
         new = fused(self.name, params, (value,), region.results, [region])
         yield Proposal(self.name, (region,), (new,))
+
+
+class LiftTopK:
+    """TopK along the last axis as a region of its own."""
+
+    name = "top-k"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "TopK" or region.fused:
+            return
+        found = self._params(graph, region)
+        if isinstance(found, str):
+            yield Miss(self.name, region.id, found)
+            return
+        new = fused(self.name, found, region.operands[:1], region.results, [region])
+        yield Proposal(self.name, (region,), (new,))
+
+    def _params(self, graph: TileGraph, region: Region) -> TopKParams | str:
+        value = region.operands[0]
+        if (reason := _fits(graph, value)) is not None:
+            return reason
+        shape = graph.spec(value).shape or ()
+        if attribute(region, "axis", -1) not in (-1, len(shape) - 1):
+            return "it is not along the last axis"
+        if attribute(region, "sorted", 1) != 1:
+            return "the order of what it chooses is left open"
+        given = attribute(region, "k", None)
+        k = (
+            given
+            if isinstance(given, int)
+            else next(iter(constant_ints(region, graph, "k", 1) or ()), None)
+        )
+        if k is None:
+            return f"how many it chooses, {region.operands[-1]!r}, is not constant"
+        if len(region.results) != 2:
+            return "one of its results is missing"
+        if k < 1 or (isinstance(shape[-1], int) and k > shape[-1]):
+            return f"kernels do not choose {k} of {shape[-1]} elements"
+        return TopKParams(k, attribute(region, "largest", 1) == 1)
 
 
 class AbsorbBefore:

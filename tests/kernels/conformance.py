@@ -123,6 +123,15 @@ class ArgTile(ctypes.Structure):
     ]  # fmt: skip
 
 
+class TopKTile(ctypes.Structure):
+    """``tracea_top_k_tile``."""
+
+    _fields_ = [
+        ("rows", c_int64), ("cols", c_int64), ("k", c_int64), ("x", c_void_p),
+        ("x_stride", c_int64), ("y", c_void_p), ("place", c_void_p), ("least", c_int32),
+    ]  # fmt: skip
+
+
 class SoftmaxTile(ctypes.Structure):
     """``tracea_softmax_tile``."""
 

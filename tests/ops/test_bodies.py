@@ -45,6 +45,7 @@ from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.top_k import TopKParams
 
 OPSETS = (11, 13, 17, 18, 21)
 
@@ -315,6 +316,12 @@ CASES = {
         )
         for kind in ARGS
         for axis, keepdims in ((-1, True), (-3, False), (-4, True))
+    },
+    **{
+        f"the {k} {'largest' if largest else 'smallest'}": Case(
+            TopKParams(k, largest), ((2, 3, 7),)
+        )
+        for k, largest in ((1, True), (4, False), (7, True))
     },
     "index of the largest masked, scaled score": Case(
         ArgParams("max", -1, False, False, SCALE_MASK), ((2, 3, 5, 7), (2, 1, 1, 7))

@@ -35,6 +35,7 @@ from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
@@ -312,6 +313,8 @@ CASES = {
     "last index of the largest of a sum, middle axis": Case(
         ArgParams("max", -2, False, True, SUM), (X, ("s", 1))
     ),
+    "the three largest": Case(TopKParams(3), (X,)),
+    "the smallest": Case(TopKParams(1, largest=False), (X,)),
     "softmax": Case(SoftmaxParams(-1), (X,)),
     "log-softmax of a sum, middle axis": Case(SoftmaxParams(-2, True, SUM), (X, ("s", 1))),
     **{

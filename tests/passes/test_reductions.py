@@ -11,10 +11,13 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.reduction import REDUCTIONS
+from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise import reductions
 from tracea_graph.rewrite import RulePass
 
-LIFT = (reductions.LiftReduce(), reductions.LiftArg(), reductions.LiftSoftmax())
+LIFT = (
+    reductions.LiftReduce(), reductions.LiftArg(), reductions.LiftTopK(), reductions.LiftSoftmax()
+)  # fmt: skip
 FEEDS = {"x": np.abs(normal(2, 5, 3, 16)) + 0.1}
 OPERATORS = [op for op, _ in REDUCTIONS.values()] + ["ReduceL2", "ReduceLogSum"]
 
@@ -210,6 +213,53 @@ def test_an_index_is_a_region(op: str, attrs: dict[str, int], opset: int) -> Non
     assert params.axis == (attrs.get("axis", 0) - 4) % 4 - 4
     assert params.keepdims == bool(attrs.get("keepdims", 1)) and not params.select_last
     assert_same(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("opset", [1, 10, 11, 20])
+@pytest.mark.parametrize("axis", [-1, 3])
+def test_the_best_of_a_row_are_a_region(opset: int, axis: int) -> None:
+    net, x = new(opset)
+    k, attrs = ((), {"k": 4}) if opset < 10 else ((net.ints(4),), {})
+    graph = net.graph(*net.many("TopK", 2, x, *k, axis=axis, **attrs))
+    assert schedule_only(graph, *LIFT).applied() == {"top-k": 1}
+    assert only(graph, "FusedTopK").params == TopKParams(4)
+    assert_same(net, graph, {"x": np.round(FEEDS["x"])})
+
+
+def test_the_smallest_and_their_places_alone() -> None:
+    net, x = new()
+    graph = net.graph(net.many("TopK", 2, x, net.ints(16), largest=0)[1])
+    optimized(graph)
+    assert only(graph, "FusedTopK").params == TopKParams(16, largest=False)
+    assert_same(net, graph, {"x": np.round(FEEDS["x"])})
+
+
+def test_the_best_of_a_product_are_part_of_its_program() -> None:
+    net = Net()
+    x = net.input("x", "batch", "seq", 32)
+    graph = net.graph(*net.many("TopK", 2, net("MatMul", x, net.weight(32, 100)), net.ints(5)))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, {"x": normal(2, 7, 32)})
+
+
+def test_what_no_best_are_chosen_of() -> None:
+    net, x = new()
+    ends = {
+        "axis": net.many("TopK", 2, x, net.ints(2), axis=1),
+        "order": net.many("TopK", 2, x, net.ints(2), sorted=0),
+        "many": net.many("TopK", 2, x, net.input("k", 1, dtype=DType.I64)),
+        "type": net.many("TopK", 2, net.input("i", 4, dtype=DType.I64), net.ints(2)),
+        "none": net.many("TopK", 2, x, net.ints(0)),
+    }
+    trace = schedule_only(net.graph(*(v for pair in ends.values() for v in pair)), *LIFT)
+    assert reasons(trace, "top-k") == {
+        "it is not along the last axis",
+        "the order of what it chooses is left open",
+        "how many it chooses, 'k', is not constant",
+        "'i' is not float32",
+        "kernels do not choose 0 of 16 elements",
+    }
 
 
 def test_of_equal_elements_the_last_if_asked_for() -> None:

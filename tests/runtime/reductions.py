@@ -14,6 +14,7 @@ from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Call, View
 from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["REDUCED_CHAINS", "reduction_cases"]
 
@@ -94,6 +95,21 @@ def arg(
     if not full[axis]:
         return Case(name, program, tuple(feeds), error="chooses from 1 .. 2^31 - 1 elements")
     return Case(name, program, tuple(feeds), tuple(params.reference([x])))
+
+
+def top_k(k: int, rows: int, cols: int, least: bool = False) -> Case:
+    """Of few different numbers."""
+    x = np.round(_random(rows, cols) * 4)
+    views = (
+        dense("input", 0, rows, cols), dense("output", 0, rows, k), dense("output", 1, rows, k)
+    )  # fmt: skip
+    call = Call("top_k", views, (int(least),))
+    results = [spec(rows, k), spec(rows, k, dtype=DType.I64)]
+    program = single(call, [spec(rows, cols)], results)
+    name = f"top_{k}_of_{rows}x{cols}{'_least' if least else ''}"
+    if rows and not 0 < k <= cols:
+        return Case(name, program, (x,), error=f"chooses {k} of {cols} elements")
+    return Case(name, program, (x,), tuple(TopKParams(k, not least).reference([x])))
 
 
 def take(
@@ -186,6 +202,10 @@ def reduction_cases() -> tuple[Case, ...]:
         arg(1, (5, 90, 300), (5, 1, 300), latest=True, chain=SCALED_SUM),
         arg(1, (5, 90, 300), (1, 90, 1), chain=SCALED_SUM),
         arg(0, (800, 700), (800, 700), chain=SCALED_SUM),
+        *(top_k(k, 300, 70, least) for k in (1, 5, 70) for least in (False, True)),
+        top_k(50, 1, 50257),
+        top_k(5, 0, 7),
+        top_k(8, 3, 7),
         take(2, 3, 5, 7, elements=9),
         take(2, 3, 40, 37, elements=64, same=(0, 1)),
         take(3, 70, 1500, elements=5, same=(0,), wide=False),

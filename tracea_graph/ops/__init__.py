@@ -25,6 +25,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["VOCABULARY", "OpParams"]
 
@@ -40,6 +41,7 @@ OpParams = (
     | ChannelNormParams
     | ReduceParams
     | ArgParams
+    | TopKParams
     | SoftmaxParams
     | TakeParams
     | RecurrentParams
@@ -62,6 +64,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedChannelNorm", ChannelNormParams),
     ("FusedReduce", ReduceParams),
     ("FusedArg", ArgParams),
+    ("FusedTopK", TopKParams),
     ("FusedSoftmax", SoftmaxParams),
     ("FusedTake", TakeParams),
     ("FusedRecurrent", RecurrentParams),

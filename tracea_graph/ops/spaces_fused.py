@@ -20,6 +20,7 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ops.spaces_maps import concat, elementwise
 from tracea_graph.ops.spaces_windows import fused_conv, fused_pool, resize
+from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
@@ -271,6 +272,22 @@ def arg(region: Region, graph: TileGraph) -> RegionModel | None:
     return model_of(region, IterationSpace(axes), reads, writes, work, parallel)
 
 
+def top_k(region: Region, graph: TileGraph) -> RegionModel | None:
+    """Every result of a row may be any of its elements: that axis is read whole."""
+    params: TopKParams = region.params
+    shape, chosen = graph.spec(region.operands[0]).shape, graph.spec(region.results[0]).shape
+    if shape is None or chosen is None:
+        return None
+    names, space = axes_named("d", chosen)
+    data = (*names[:-1], "t")
+    axes = (*space.axes, Axis("t", shape[-1], True))
+    reads = [aligned(graph, region.operands[0], data)]
+    writes = [aligned(graph, y, names) for y in region.results]
+    return model_of(
+        region, IterationSpace(axes), reads, writes, (Work(data, params.flops),), names[:-1]
+    )
+
+
 def take(region: Region, graph: TileGraph) -> RegionModel | None:
     """Each result is one element of its row, which an index decides: that axis is read whole."""
     x, index = region.operands
@@ -357,6 +374,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedChannelNorm": channel_norm,
         "FusedReduce": reduce,
         "FusedArg": arg,
+        "FusedTopK": top_k,
         "FusedSoftmax": softmax,
         "FusedTake": take,
         "FusedConv": fused_conv,

@@ -31,6 +31,7 @@ from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.policy.tables import Tables
 from tracea_graph.policy.weights import Dims, instructions
 
@@ -78,6 +79,8 @@ _PAIRED = ("pairs", "int16")
 """Layouts of products that multiply two numbers at once."""
 _TAKEN = 16.0
 """Instructions per vector of elements that are taken one by one."""
+_CHOSEN = 250.0
+"""The same for each of the k elements chosen of a row: it enters a heap several times."""
 _QUERY_BLOCK = 40
 """Keys a block of queries sees beyond the window of one."""
 
@@ -203,6 +206,10 @@ def _arg(t: Tables, p: ArgParams, operands: Sequence[Dims], result: Dims) -> Eff
     return Effort(vector=max(map(prod, operands)) * p.flops)
 
 
+def _top_k(t: Tables, p: TopKParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(operands[0]) * p.flops + _CHOSEN * prod(result))
+
+
 def _take(t: Tables, p: TakeParams, operands: Sequence[Dims], result: Dims) -> Effort:
     return Effort(vector=_TAKEN * prod(result))
 
@@ -247,6 +254,7 @@ EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = 
         RecurrentParams: _recurrent,
         ReduceParams: _reduce,
         ArgParams: _arg,
+        TopKParams: _top_k,
         SoftmaxParams: _softmax,
         TakeParams: _take,
     }

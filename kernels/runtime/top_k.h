@@ -1,0 +1,51 @@
+// The driver of TopK: the largest or smallest elements of each row, and where they are.
+#pragma once
+#include "runtime/check.h"
+#include "runtime/run.h"
+
+namespace tracea {
+
+struct TopKJob {
+  tracea_top_k_fn choose;
+  tracea_top_k_tile whole;
+  int64_t chunk;  // rows of a task
+};
+
+inline void top_k_task(void* usr, size_t index) {
+  const TopKJob& job = *static_cast<const TopKJob*>(usr);
+  const int64_t first = static_cast<int64_t>(index) * job.chunk;
+  tracea_top_k_tile tile = job.whole;
+  tile.rows = least(job.chunk, tile.rows - first);
+  tile.x += first * tile.x_stride;
+  tile.y += first * tile.k, tile.place += first * tile.k;
+  job.choose(&tile);
+}
+
+// ints: 1 for the smallest.
+inline bool check_top_k(Signature& call) {
+  return call.no_chain() && call.counts(1, 0, 3) && call.parameter(0, 0, 1) && call.reads(0, 2) &&
+         call.writes(1, 2) && call.writes(2, 2, ORT_I64);
+}
+
+inline bool run_top_k(Run& run, const Call& call, const Box* views) {
+  const Box &x = views[0], &y = views[1], &place = views[2];
+  const int64_t rows = x.dims[0], cols = x.dims[1], k = y.dims[1];
+  const auto dense = [&](const Box& box) {
+    return box.is(rows, k) && (k <= 1 || box.strides[1] == 1) &&
+           (rows <= 1 || box.strides[0] == k);
+  };
+  if (!dense(y) || !dense(place) || (cols > 1 && x.strides[1] != 1))
+    return run.fault.fail("The views of a TopK do not fit together.");
+  if (rows == 0) return true;
+  if (k < 1 || k > cols)
+    return run.fault.fail("A TopK chooses %lld of %lld elements.", static_cast<long long>(k),
+                          static_cast<long long>(cols));
+  TopKJob job = {};
+  job.choose = run.host.isa->top_k;
+  job.whole = {rows,    cols, k, x.f32(), x.strides[0], y.f32(),
+               reinterpret_cast<int64_t*>(place.data), static_cast<int32_t>(call.ints[0])};
+  job.chunk = most(kGrain / cols, 1);
+  return run.parallel(ceil_div(rows, job.chunk), top_k_task, &job);
+}
+
+}  // namespace tracea

@@ -1,0 +1,74 @@
+"""``FusedTopK``: the k largest or smallest elements along the last axis, and where they are.
+
+    y, i = the first k of x in descending (ascending) order, and their indices
+
+Of equal elements that of the lower index comes first, as in ONNX Runtime.  Where NaN goes is left
+open, as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.body import Body, BodyBuilder
+
+__all__ = ["TopKParams"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TopKParams:
+    """One operand x ``[…,N]``; results float32 ``[…,k]`` and int64 ``[…,k]``.
+
+    Raises ValueError for a k below 1.
+    """
+
+    k: int
+    largest: bool = True
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError("at least one element is chosen")
+
+    @property
+    def operands(self) -> int:
+        return 1
+
+    @property
+    def flops(self) -> int:
+        """Per element of x: nearly all of them are compared and passed over."""
+        return 1
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Raises ValueError if x has no axis, or fewer elements along it than are chosen."""
+        (x,) = specs
+        if not x.shape:
+            raise ValueError("the operand has no last axis")
+        if isinstance(x.shape[-1], int) and x.shape[-1] < self.k:
+            raise ValueError("fewer elements are there than are chosen")
+        shape = (*x.shape[:-1], self.k)
+        return TensorSpec(DType.F32, shape), TensorSpec(DType.I64, shape)
+
+    def reference(self, arrays: Sequence[Array]) -> list[Array]:
+        (x,) = arrays
+        order = np.argsort(-x if self.largest else x, axis=-1, kind="stable")
+        places = order[..., : self.k].astype(np.int64)
+        return [np.take_along_axis(x, places, axis=-1), places]
+
+    def body(self, opset: int) -> Body:
+        """The operator itself.  Raises ValueError for the smallest before opset 11."""
+        b = BodyBuilder(1, opset)
+        if opset < 11 and not self.largest:
+            raise ValueError("the smallest elements are chosen since opset 11")
+        k = (b.ints(self.k),) if opset >= 10 else ()
+        attrs = {"axis": -1} if opset >= 10 else {"axis": -1, "k": self.k}
+        if opset >= 11:
+            attrs["largest"] = int(self.largest)
+        return b.done(*b.node("TopK", (b.inputs[0], *k), ("values", "places"), attrs))
