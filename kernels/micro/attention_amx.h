@@ -61,28 +61,6 @@ void multiply_blocks(const TileProduct& p) {
   }
 }
 
-// Scores, `scale` times what lies there, become weights in bf16, behind what is read next; the keys
-// of the last instruction that are none have weight 0.
-void weigh_rows(int64_t rows, int64_t keys, float scale, float* scores, Running& run, bool fresh) {
-  const vf factor = set1(scale);
-  const int64_t whole = (keys + STEP - 1) / STEP * STEP;
-  for (int64_t i = 0; i < rows; i++) {
-    float* row = scores + i * KB;
-    const vf top = set1(-run.top[i]);
-    vf total[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
-    for (int64_t k = 0; k < whole; k += STEP) {
-      const vf low = v_exp_fast(fma(load(row + k), factor, top));
-      const vf high = k + W < padded(keys) ? v_exp_fast(fma(load(row + k + W), factor, top)) : set1(0.0f);
-      store_bf16((uint16_t*)row + k, low);
-      store_bf16((uint16_t*)row + k + W, high);
-      total[k / STEP % 2] = total[k / STEP % 2] + low;
-      total[2 + k / STEP % 2] = total[2 + k / STEP % 2] + high;
-    }
-    run.total[i] = run.total[i] * (fresh ? 0.0f : run.decay[i]) +
-                   reduce_add((total[0] + total[1]) + (total[2] + total[3]));
-  }
-}
-
 // Finds the highest scores, `scale` times the products; returns what is left to multiply them by.
 // Those that anything else is done to are scaled at once.
 float finish_scores(const Masking& m, float scale, float softcap, int64_t rows, int64_t cols,
@@ -105,10 +83,8 @@ float finish_scores(const Masking& m, float scale, float softcap, int64_t rows, 
 void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
                bool fresh, Running& run) {
   const tracea_attention_tile* t = h.t;
-  const int64_t width = padded(t->head_v), seen = t->seen + q * t->seen_step - k;
-  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
-  const Masking masking = {mask, t->fill, t->causal ? seen : INT64_MAX,
-                           t->causal ? t->seen_step : 0, keys};
+  const int64_t width = padded(t->head_v);
+  const Masking masking = block_masking(h, s, q, rows, k, keys);
   const int depth = depth_of(t->head);
   multiply_blocks({rows, padded(keys) / PANEL, depth, t->head / depth, h.q + q * t->q_stride,
                    t->q_stride, h.keys + k * t->head, PANEL, t->head * PANEL, s.scores, KB, true});

@@ -79,20 +79,6 @@ void mask_scores(const Masking& m, float softcap, int64_t rows, int64_t cols, fl
   }
 }
 
-// Puts down a tile whose elements become `each(element, row, vector)`.
-template <int MR, int NV, typename Each>
-INLINE void put_scores(const ScoreBlock& s, const vf (&c)[MR][NV * P], Each each) {
-  UNROLL for (int i = 0; i < MR; i++) {
-    vf high = s.top[i];
-    UNROLL for (int j = 0; j < NV * P; j++) {
-      const vf v = each(c[i][j], i, j);
-      store(s.scores + i * KB + j * W, v);
-      high = max(v, high);
-    }
-    s.top[i] = high;
-  }
-}
-
 // c = q k^T of one tile.
 template <int MR, int NV>
 INLINE void multiply(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
@@ -104,25 +90,40 @@ INLINE void multiply(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
   }
 }
 
-// Whole tiles of which every key is seen are masked in registers.
+// Makes scores of products: in registers where every key of the tile is seen, else (false) where
+// the block's scores lie.
+template <int MR, int NV>
+INLINE bool mask_tile(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
+  const vf scale = set1(s.scale);
+  const Mask mask = s.m.mask;
+  const bool all = sees_all(s.m, NV * PANEL);
+  if (all && mask.kind == ADD) {
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      c[i][j] = fma(c[i][j], scale, load(mask.data + i * mask.row + j * W));
+    return true;
+  }
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    c[i][j] = c[i][j] * scale;
+  if (all && mask.kind == NONE) return true;
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    store(s.scores + i * KB + j * W, c[i][j]);
+  mask_scores(s.m, 0.0f, MR, NV * PANEL, s.scores, s.top);
+  return false;
+}
+
 template <int MR, int NV>
 void score(const ScoreBlock& s) {
   vf c[MR][NV * P];
   multiply<MR, NV>(s, c);
-  const vf scale = set1(s.scale);
-  const Mask mask = s.m.mask;
-  const bool all = sees_all(s.m, NV * PANEL);
-  if (all && mask.kind == ADD)
-    return put_scores<MR, NV>(s, c, [&](vf v, int i, int j) __attribute__((always_inline)) {
-      return fma(v, scale, load(mask.data + i * mask.row + j * W));
-    });
-  if (all && mask.kind == NONE)
-    return put_scores<MR, NV>(s, c, [&](vf v, int, int) __attribute__((always_inline)) {
-      return v * scale;
-    });
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
-    store(s.scores + i * KB + j * W, c[i][j] * scale);
-  mask_scores(s.m, 0.0f, MR, NV * PANEL, s.scores, s.top);
+  if (!mask_tile<MR, NV>(s, c)) return;
+  UNROLL for (int i = 0; i < MR; i++) {
+    vf high = s.top[i];
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      store(s.scores + i * KB + j * W, c[i][j]);
+      high = max(c[i][j], high);
+    }
+    s.top[i] = high;
+  }
 }
 
 //% if dtype == "f32"

@@ -40,3 +40,12 @@ Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64
   }
   return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
 }
+
+// What becomes of the block's scores.
+Masking block_masking(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k,
+                      int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const int64_t seen = t->seen + q * t->seen_step - k;
+  return {mask, t->fill, t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
+}

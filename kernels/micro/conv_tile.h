@@ -4,13 +4,6 @@
 // output lies at a multiple of the step, up to six times; three index registers reach them all.
 INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
 
-// Hides a value's origin, so that gcc keeps it in a register instead of one pointer per output.
-template <class T>
-INLINE T opaque(T x) {
-  __asm__("" : "+r"(x));
-  return x;
-}
-
 // A step of the sum in float32.
 struct Plain {
   template <class V>
@@ -47,7 +40,7 @@ struct Eight {
   INLINE_MEMBER void write(float* y) const { store(y, sum); }
   template <class STEP>
   INLINE_MEMBER void step(vf x, const float* w) {
-    sum = STEP::add(low_half(x), load_half(w), sum);
+    sum = settled(STEP::add(low_half(x), load_half(w), sum));
   }
   //% if dtype == "bf16"
   INLINE_MEMBER void add_rounded(const float* from) {
@@ -82,7 +75,10 @@ INLINE void multiply(${sums} (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char*
   load_row<NV>(row, w, w_panel);
   UNROLL for (int i = 0; i < A + B; i++) {
     const vf x = set1(*(i < A ? at(a, s, i) : at(b, s, i - A)));
-    UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = STEP::add(x, row[j], c[i][j]);
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      c[i][j] = STEP::add(x, row[j], c[i][j]);
+      if (EIGHT::COUNT) c[i][j] = settled(c[i][j]);
+    }
     e[i].template step<STEP>(x, w + NV * w_panel);
   }
 }

@@ -1,6 +1,5 @@
 // The register tile of a product whose operands are read step by step of k.
-// Steps of k between two looks at the prefetch queue; with four, gcc runs out of registers.
-enum { CHUNK = 2 };
+// A look at the prefetch queue comes every CHUNK steps: with more, gcc runs out of registers.
 
 // Lines STEP bytes apart, requested at an even pace over the k loop.
 template <int STEP, int LOCALITY>
@@ -35,6 +34,7 @@ INLINE void advance(Prefetch& p) {
 
 // A step of k in float32.
 struct Plain {
+  enum { CHUNK = 2 };
   template <int MR, int NV>
   static INLINE_MEMBER void run(vf (&c)[MR][NV * P], const float* a, int64_t lda,
                                 const vf (&b)[NV * P]) {
@@ -70,14 +70,16 @@ void tile(const tracea_gemm_tile* t) {
   // the lines of the results, long before they are written
   if (!t->streams) UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++)
     __builtin_prefetch(t->c + i * t->ldc + j * PANEL, 1, 3);
-  Prefetch prefetch = plan_prefetch(t, CHUNK);
+  Prefetch prefetch = plan_prefetch(t, STEP::CHUNK);
   int64_t k = 0;
-  for (; k + CHUNK <= t->k; k += CHUNK) {
+  for (; k + STEP::CHUNK <= t->k; k += STEP::CHUNK) {
     advance(prefetch);
-    UNROLL for (int s = 0; s < CHUNK; s++) next();
+    UNROLL for (int s = 0; s < STEP::CHUNK; s++) next();
   }
   for (; k < t->k; k++) next();
 
+  const tracea_gemm_tile* end = opaque(t);  // edges made anew: the sums take all registers
+  if (!EXACT) UNROLL for (int j = 0; j < P; j++) edge[j] = first(end->last - j * W);
   const bool whole = t->last == PANEL, streams = t->streams;
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
     float* to = t->c + i * t->ldc + j * W;

@@ -212,7 +212,9 @@ INLINE vf minus_turns(vf x, vf n) {
 
 // A lane holds two bf16, the first in its lower half; each half as a float.
 INLINE vf lower(vf a) { return from_bits(bits(a) << 16); }
-INLINE vf upper(vf a) { return from_bits(bits(a) & (int32_t)0xffff0000); }
+INLINE vf upper(vf a) {
+  return (vf)_mm256_blend_epi16(_mm256_setzero_si256(), (__m256i)a, 0xaa);
+}
 INLINE vf dot_pairs(vf a, vf b, vf c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
 //% endif
 //% if "int16" in needs

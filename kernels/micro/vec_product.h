@@ -1,6 +1,22 @@
 // The inner product every matrix kernel is built from.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
+// Hides a value's origin, so that gcc keeps it in a register instead of what it is made of.
+template <class T>
+INLINE T opaque(T x) {
+  __asm__("" : "+r"(x));
+  return x;
+}
+
+// A sum stays in the register it is in; left alone, gcc moves some, and has none for others.
+template <class T>
+INLINE T settled(T x) {
+  //% if isa != "scalar"
+  __asm__("" : "+v"(x));
+  //% endif
+  return x;
+}
+
 // One step of k: C[MR x 16 NV] += a column of A times a row of B.  Each output is summed in the
 // order of k whatever the tile, so results do not depend on it.
 template <int MR, int NV>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import cache
 
 from tests.kernels.conformance import compile_unit
 from tracea_graph.kernels.cpu import emit
@@ -18,11 +19,7 @@ def inner_loop(
 
     ``function`` is matched against demangled names.
     """
-    library = compile_unit(emit(kernel, isa))
-    text = subprocess.run(
-        ["objdump", "-d", "-C", "--no-show-raw-insn", str(library)],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+    text = disassembled(kernel, isa)
     start = re.search(rf"^\w+ <.*{function}.*>:$", text, re.MULTILINE)
     assert start is not None
     body = text[start.end() :].lstrip("\n").split("\n\n")[0]
@@ -35,6 +32,14 @@ def inner_loop(
         if begin < i:
             loops.append([code for _, code in rows[begin : i + 1]])
     return min((loop for loop in loops if count(instruction, loop) >= multiply_adds), key=len)
+
+
+@cache
+def disassembled(kernel: str, isa: str) -> str:
+    """All of a kernel's unit, names demangled."""
+    library = compile_unit(emit(kernel, isa))
+    command = ["objdump", "-d", "-C", "--no-show-raw-insn", str(library)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def count(pattern: str, code: list[str]) -> int:

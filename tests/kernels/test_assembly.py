@@ -16,6 +16,8 @@ from tracea_graph.kernels.variants import conv_tile, gemm_tile
 
 pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 STEPS = 2  # of k in one turn of the loops
+Hot = tuple[str, str, str, str, int]
+"""A loop: kernel, level, function, instruction, and how many of it at least."""
 
 
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
@@ -147,12 +149,13 @@ def test_attention_keeps_its_sums_in_registers(
     assert not spills(loop)
 
 
-@pytest.mark.parametrize(("rows", "panels"), [(4, 2), (2, 4), (6, 1)])
-def test_exponentials_run_beside_the_sums_they_weigh(rows: int, panels: int) -> None:
-    """One loop makes a panel of weights of each row and adds sixteen keys' values."""
-    loop = inner_loop("attention", "avx512", f"weigh<{rows}, {panels}>", 16 * rows * panels)
-    assert count("vpermd", loop) == rows
-    assert count("vfmadd", loop) == rows * (16 * panels + 4)
+@pytest.mark.parametrize(
+    ("kernel", "level"), [("attention", "avx512"), ("attention_bf16", "avx512bf16")]
+)
+def test_scores_become_weights_in_registers(kernel: str, level: str) -> None:
+    """Two vectors of exponentials a turn, one table of roots each."""
+    loop = inner_loop(kernel, level, r"::key_block\(", 2, "vpermd")
+    assert count("vpermd", loop) == 2
     assert not spills(loop)
 
 
@@ -163,6 +166,97 @@ def test_weights_are_asked_for_between_multiplications(level: str) -> None:
     vectors = nv * 16 // isa_of(level).width
     loop = inner_loop("gemm", level, f"tile<{mr}, {nv}, false, ", STEPS * mr * vectors)
     assert count("prefetcht1 ", loop) == count("prefetcht0 ", loop) == 1
+
+
+def heights(
+    kernel: str, level: str, name: str, product: str, tile: tuple[int, int], steps: int = 1
+) -> list[Hot]:
+    """All register tiles up to this one: a turn of the loop takes `steps` products of each sum."""
+    rows, panels = tile
+    vectors = 16 // isa_of(level).width
+    return [
+        (kernel, level, name.format(m, n), product, steps * m * n * vectors)
+        for m in range(1, rows + 1) for n in range(1, panels + 1)
+    ]  # fmt: skip
+
+
+def outputs(kernel: str, level: str, step: str, product: str) -> list[Hot]:
+    """The same of convolutions, whose outputs are in two runs."""
+    pixels, panels = conv_tile(level)
+    vectors = 16 // isa_of(level).width
+    return [
+        (kernel, level, f"tile<.*{step}, {(p + 1) // 2}, {p // 2}, {n}, .*NoEight>", product,
+         STEPS * p * n * vectors)
+        for p in range(1, pixels + 1) for n in range(1, panels + 1)
+    ]  # fmt: skip
+
+
+def eights(kernel: str, level: str, step: str, product: str) -> list[Hot]:
+    pixels, panels = conv_tile(level)
+    name = "tile<.*{}, {}, {}, {}, [^,]*::Eight>"
+    return [
+        (kernel, level, name.format(step, (p + 1) // 2, p // 2, panels - 1), product,
+         STEPS * p * panels)
+        for p in range(1, pixels + 1)
+    ]  # fmt: skip
+
+
+SPILLED = {  # rows and panels: float32 sums beside those of integers, where neither fits alone
+    "avx2": [], "avx512": ["<7, 2>"], "avx512bf16": ["<4, 3>", "<6, 2>", "<7, 2>"],
+}  # fmt: skip
+SPARSE_ROWS = {"avx2": (6, 4, 2, 1), "avx512": (16, 8, 4, 2, 1), "avx512bf16": (16, 8, 4, 2, 1)}
+PLAIN_ROWS = {"avx2": (4, 3), "avx512": (8, 3)}
+CELLS = [("Lstm", 4, 6, 1), ("Gru", 3, 8, 1), ("Gru", 3, 4, 2), ("GruGates", 2, 8, 1)]
+
+HOT: list[Hot] = [
+    *(hot for level in ("avx2", "avx512")
+      for hot in heights("gemm", level, "tile<{}, {}, false, ", "vfmadd", gemm_tile(level), 2)),
+    *(("gemm", level, f"dot_rows<{rows}>", "vfmadd", rows * 4)
+      for level, rows in (("avx2", 2), ("avx512", 4), ("avx512", 2))),
+    *(hot for level in ("avx2", "avx512", "avx512bf16", "amxbf16")
+      for hot in heights("gemm_bf16", level, "tile<{}, {}, false, .*Mixed", "vfmadd",
+                         gemm_tile(level), 2)),
+    *heights("gemm_bf16", "avx512bf16", "tile<{}, {}, false, .*Pairs", "vdpbf16ps",
+             gemm_tile("avx512bf16"), 2),
+    *heights("gemm_bf16x2", "avx512bf16", "tile_split<{}, {}>", "vdpbf16ps",
+             gemm_tile("avx512bf16"), 3),
+    *(hot for level, product in (("avx2", "vpmaddwd"), ("avx512", "vpmaddwd"),
+                                 ("avx512bf16", "vpdpwssd"))
+      for hot in (*heights("gemm_int16", level, "tile_int16<{}, {}>", product, gemm_tile(level)),
+                  *outputs("conv_int16", level, "Whole", product))
+      if not any(name in hot[2] for name in SPILLED[level])),
+    *outputs("conv", "avx2", "Plain", "vfmadd"),
+    *outputs("conv", "avx512", "Plain", "vfmadd"),
+    *outputs("conv_bf16", "avx512bf16", "Plain", "vfmadd"),
+    *outputs("conv_bf16", "avx512bf16", "Pairs", "vdpbf16ps"),
+    *eights("conv", "avx512", "Plain", "vfmadd"),
+    *eights("conv_bf16", "avx512bf16", "Pairs", "vdpbf16ps"),
+    *(("conv", "avx512", f"narrow_line<{filters}>", "vfmadd", filters * (22 // filters))
+      for filters in range(2, 9)),
+    *(("conv", "avx2", f"narrow_line<{filters}>", "vfmadd", 2 * filters * max(1, 10 // filters))
+      for filters in (1, 2, 3, 6, 7, 8)),
+    *(("conv_plain", level, f"::rows<{m}>", "vfmadd", m * vectors)
+      for level, (rows, vectors) in PLAIN_ROWS.items() for m in range(1, rows + 1)),
+    *(("gemm_blocks", "avx2", f"blocks<{m}, 2>", "vfmadd", 4 * m) for m in SPARSE_ROWS["avx2"]),
+    *(("gemm_blocks", "avx512", f"blocks<{m}, 4>", "vfmadd", 4 * m)
+      for m in SPARSE_ROWS["avx512"]),
+    *(("gemm_blocks_bf16", "avx512bf16", f"blocks<{m}, 2>", "vdpbf16ps", 2 * m)
+      for m in SPARSE_ROWS["avx512bf16"]),
+    *(("gemm_masked", level, f"::masked<{m}>", "vfmadd", m * rows * 16 // isa_of(level).width)
+      for level, rows in (("avx2", 2), ("avx512", 4)) for m in range(1, rows + 1)),
+    *(("recurrent", "avx512", f"own_units<.*{cell}, {m}, {n}>", "vfmadd", m * gates * n)
+      for cell, gates, m, n in CELLS),
+    *(("recurrent", "avx2", f"own_units<.*{cell}, 2, 1>", "vfmadd", 2 * gates)
+      for cell, gates in (("Lstm", 4), ("Gru", 3), ("GruGates", 2))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "level", "name", "product", "sums"), HOT)
+def test_hot_loops_keep_their_sums_in_registers(
+    kernel: str, level: str, name: str, product: str, sums: int
+) -> None:
+    """Every height and width of every product; kernels/README.md names what is left out."""
+    assert not spills(inner_loop(kernel, level, name, sums, product))
 
 
 COLUMN = """#include <stdio.h>

@@ -91,6 +91,7 @@ INLINE void sums(const vf (&a)[4], float* to) {
   const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
+// Blocks of sixteen vectors of sixteen lanes: turned, and summed lane by lane.
 INLINE vf pairs(vf a, vf b, int high) {
   const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
   return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
@@ -176,6 +177,20 @@ INLINE vf v_tanh(vf x) {
 }
 // The inner product every matrix kernel is built from.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
+
+// Hides a value's origin, so that gcc keeps it in a register instead of what it is made of.
+template <class T>
+INLINE T opaque(T x) {
+  __asm__("" : "+r"(x));
+  return x;
+}
+
+// A sum stays in the register it is in; left alone, gcc moves some, and has none for others.
+template <class T>
+INLINE T settled(T x) {
+  __asm__("" : "+v"(x));
+  return x;
+}
 
 // One step of k: C[MR x 16 NV] += a column of A times a row of B.  Each output is summed in the
 // order of k whatever the tile, so results do not depend on it.
@@ -393,20 +408,6 @@ void mask_scores(const Masking& m, float softcap, int64_t rows, int64_t cols, fl
   }
 }
 
-// Puts down a tile whose elements become `each(element, row, vector)`.
-template <int MR, int NV, typename Each>
-INLINE void put_scores(const ScoreBlock& s, const vf (&c)[MR][NV * P], Each each) {
-  UNROLL for (int i = 0; i < MR; i++) {
-    vf high = s.top[i];
-    UNROLL for (int j = 0; j < NV * P; j++) {
-      const vf v = each(c[i][j], i, j);
-      store(s.scores + i * KB + j * W, v);
-      high = max(v, high);
-    }
-    s.top[i] = high;
-  }
-}
-
 // c = q k^T of one tile.
 template <int MR, int NV>
 INLINE void multiply(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
@@ -418,25 +419,40 @@ INLINE void multiply(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
   }
 }
 
-// Whole tiles of which every key is seen are masked in registers.
+// Makes scores of products: in registers where every key of the tile is seen, else (false) where
+// the block's scores lie.
+template <int MR, int NV>
+INLINE bool mask_tile(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
+  const vf scale = set1(s.scale);
+  const Mask mask = s.m.mask;
+  const bool all = sees_all(s.m, NV * PANEL);
+  if (all && mask.kind == ADD) {
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      c[i][j] = fma(c[i][j], scale, load(mask.data + i * mask.row + j * W));
+    return true;
+  }
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    c[i][j] = c[i][j] * scale;
+  if (all && mask.kind == NONE) return true;
+  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+    store(s.scores + i * KB + j * W, c[i][j]);
+  mask_scores(s.m, 0.0f, MR, NV * PANEL, s.scores, s.top);
+  return false;
+}
+
 template <int MR, int NV>
 void score(const ScoreBlock& s) {
   vf c[MR][NV * P];
   multiply<MR, NV>(s, c);
-  const vf scale = set1(s.scale);
-  const Mask mask = s.m.mask;
-  const bool all = sees_all(s.m, NV * PANEL);
-  if (all && mask.kind == ADD)
-    return put_scores<MR, NV>(s, c, [&](vf v, int i, int j) __attribute__((always_inline)) {
-      return fma(v, scale, load(mask.data + i * mask.row + j * W));
-    });
-  if (all && mask.kind == NONE)
-    return put_scores<MR, NV>(s, c, [&](vf v, int, int) __attribute__((always_inline)) {
-      return v * scale;
-    });
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
-    store(s.scores + i * KB + j * W, c[i][j] * scale);
-  mask_scores(s.m, 0.0f, MR, NV * PANEL, s.scores, s.top);
+  if (!mask_tile<MR, NV>(s, c)) return;
+  UNROLL for (int i = 0; i < MR; i++) {
+    vf high = s.top[i];
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      store(s.scores + i * KB + j * W, c[i][j]);
+      high = max(c[i][j], high);
+    }
+    s.top[i] = high;
+  }
 }
 
 // scores[rows x keys] = scale * q k^T with keys read in place, W at a time.
@@ -504,6 +520,15 @@ Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64
     }
   }
   return {mask.kind == NONE ? DROP : mask.kind, s.mask, KB};
+}
+
+// What becomes of the block's scores.
+Masking block_masking(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k,
+                      int64_t keys) {
+  const tracea_attention_tile* t = h.t;
+  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
+  const int64_t seen = t->seen + q * t->seen_step - k;
+  return {mask, t->fill, t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
 }
 // Which keys a block of queries has to look at.
 constexpr float ABSORBING = -1e30f;  // a mask that swallows any score below CALM
@@ -614,6 +639,12 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
     r.bound = ABSORBING + CALM;
   return r;
 }
+// Stores N vectors of weights side by side.
+template <int N>
+INLINE void store_weights(float* row, const vf (&e)[N]) {
+  UNROLL for (int j = 0; j < N; j++) store(row + j * W, e[j]);
+}
+
 // Softmax in one sweep: scores become weights e^(score - base) while they are still in registers,
 // where a row's base is its largest score among the first panel of keys.  Softmax is the same for
 // any base; that weights grow too large for this one shows in their sum.
@@ -623,49 +654,20 @@ constexpr float ABUNDANT = 5.76460752e17f;  // 2^59: of a sum: differences may h
 
 // A tile of weights, one a lane.
 struct WeightBlock {
-  ScoreBlock scores;  // `scores` and `top` are not used
+  ScoreBlock scores;  // its `top` is not used
   float* weights;     // a row every WEIGHTS
   bool first;         // the tile begins with the first panel: bases come of it
   float* base;        // of each row
   vf* total;          // of each row's weights so far, lane by lane
 };
 
-// Stores N vectors of weights side by side.
-template <int N>
-INLINE void store_weights(float* row, const vf (&e)[N]) {
-  UNROLL for (int j = 0; j < N; j++) store(row + j * W, e[j]);
-}
-
-// Makes scores of products; partly masked tiles take the way of all scores through memory.
-template <int MR, int NV>
-INLINE void mask_tile(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
-  const vf scale = set1(s.scale);
-  const Mask mask = s.m.mask;
-  const bool all = sees_all(s.m, NV * PANEL);
-  if (all && mask.kind == ADD) {
-    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
-      c[i][j] = fma(c[i][j], scale, load(mask.data + i * mask.row + j * W));
-    return;
-  }
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
-    c[i][j] = c[i][j] * scale;
-  if (all && mask.kind == NONE) return;
-  float scores[MR * KB];
-  vf unused[MR];
-  UNROLL for (int i = 0; i < MR; i++) {
-    unused[i] = set1(-INF);
-    UNROLL for (int j = 0; j < NV * P; j++) store(scores + i * KB + j * W, c[i][j]);
-  }
-  mask_scores(s.m, 0.0f, MR, NV * PANEL, scores, unused);
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
-    c[i][j] = load(scores + i * KB + j * W);
-}
-
 template <int MR, int NV>
 void weigh_at_once(const WeightBlock& s) {
   vf c[MR][NV * P];
   multiply<MR, NV>(s.scores, c);
-  mask_tile<MR, NV>(s.scores, c);
+  if (!mask_tile<MR, NV>(s.scores, c))
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      c[i][j] = load(s.scores.scores + i * KB + j * W);
   if (s.first)
     UNROLL for (int i = 0; i < MR; i++) {
       vf high = c[i][0];
@@ -686,16 +688,13 @@ void weigh_at_once(const WeightBlock& s) {
 // sums[MR x 16 NV] = sums * decay + weights[MR x keys] values[keys x 16 NV]; decay null: sums = 0.
 struct SumBlock {
   int64_t rows;          // of values
-  float* weights;        // to be made of scores first by the block that begins with column 0
+  const float* weights;
   int64_t weights_row;
   const float* values;
   int64_t values_width;
   float* sums;
   int64_t width;
   const float* decay;
-  int64_t keys;          // whole panels of scores
-  const float* top;
-  float* total;          // of each row's weights
 };
 
 template <int MR, int NV>
@@ -724,36 +723,6 @@ void accumulate(const SumBlock& s) {
   begin_sums<MR, NV>(s, c);
   for (int64_t k = 0; k < s.rows; k++) add_row<MR, NV>(s, k, c);
   end_sums<MR, NV>(s, c);
-}
-
-// The same where weights are scores yet: they become e^(score - top) one panel ahead of the
-// products, whose multiplications leave the processor's other units to exponentials.
-template <int MR, int NV>
-void weigh(const SumBlock& s) {
-  // Rows of values, and vectors of weights, of one panel of keys.
-  enum { STEPS = PANEL, EACH = MR * P };
-  vf c[MR][NV * P], total[MR];
-  UNROLL for (int i = 0; i < MR; i++) total[i] = set1(0.0f);
-  begin_sums<MR, NV>(s, c);
-  const auto weight = [&](int i, int64_t k) __attribute__((always_inline)) {
-    float* row = s.weights + i * KB;
-    const vf e = v_exp_fast(load(row + k) - set1(s.top[i]));
-    store(row + k, e);
-    total[i] = total[i] + e;
-  };
-  UNROLL for (int e = 0; e < EACH; e++) weight(e / P, e % P * W);
-  int64_t k = 0;
-  for (int64_t next = PANEL; next < s.keys; next += PANEL) {
-    UNROLL for (int step = 0; step < STEPS; step++) {
-      UNROLL for (int e = step * EACH / STEPS; e < (step + 1) * EACH / STEPS; e++)
-        weight(e / P, next + e % P * W);
-      add_row<MR, NV>(s, k++, c);
-    }
-  }
-  for (; k < s.rows; k++) add_row<MR, NV>(s, k, c);
-  end_sums<MR, NV>(s, c);
-  UNROLL for (int i = 0; i < MR; i++)
-    s.total[i] = s.total[i] * (s.decay ? s.decay[i] : 0.0f) + reduce_add(total[i]);
 }
 
 // Register tiles, largest first; any block is covered by some of each.
@@ -824,29 +793,6 @@ constexpr void (*ACCUMULATE[][3])(const SumBlock&) = {
         accumulate<1, 1>,
     },
 };
-constexpr void (*WEIGH[][3])(const SumBlock&) = {
-    {
-        weigh<6, 4>,
-        weigh<6, 2>,
-        weigh<6, 1>,
-    },
-    {
-        weigh<4, 4>,
-        weigh<4, 2>,
-        weigh<4, 1>,
-    },
-    {
-        weigh<2, 4>,
-        weigh<2, 2>,
-        weigh<2, 1>,
-    },
-    {
-        weigh<1, 4>,
-        weigh<1, 2>,
-        weigh<1, 1>,
-    },
-};
-
 // Calls body(i, row tile, j, panel tile) for register tiles that cover rows x panels.
 template <typename Body>
 INLINE void cover(int64_t rows, int64_t panels, Body body) {
@@ -878,6 +824,25 @@ void raise(const vf* top, int64_t rows, Running& run) {
   }
   for (int64_t i = 0; i < rows; i += W)
     store(run.decay + i, v_exp_fast(load(before + i) - load(run.top + i)));
+}
+
+// Scores [rows x keys], `scale` times what lies there, become weights.
+void weigh_rows(int64_t rows, int64_t keys, float scale, float* scores, Running& run, bool fresh) {
+  const vf factor = set1(scale);
+  for (int64_t i = 0; i < rows; i++) {
+    float* row = scores + i * KB;
+    const vf top = set1(-run.top[i]);
+    const auto weight = [&](int64_t k) __attribute__((always_inline)) {
+      return v_exp_fast(fma(load(row + k), factor, top));
+    };
+    vf total = set1(0.0f);
+    for (int64_t k = 0; k < padded(keys); k += 2 * W) {
+      const vf e[2] = {weight(k), k + W < padded(keys) ? weight(k + W) : set1(0.0f)};
+      store_weights(row + k * WEIGHTS / KB, e);
+      total = total + e[0] + e[1];
+    }
+    run.total[i] = run.total[i] * (fresh ? 0.0f : run.decay[i]) + reduce_add(total);
+  }
 }
 
 // The average of the values of all keys a row has in its window.
@@ -916,10 +881,8 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
                bool fresh, Running& run) {
   const tracea_attention_tile* t = h.t;
   const float* from = h.q + q * t->q_stride;
-  const int64_t width = padded(t->head_v), seen = t->seen + q * t->seen_step - k;
-  const Mask mask = window_mask(h, s, q, rows, k, keys, block_mask(h, s, q, rows, k, keys));
-  const Masking masking = {mask, t->fill,
-                           t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
+  const int64_t width = padded(t->head_v);
+  const Masking masking = block_masking(h, s, q, rows, k, keys);
   const bool later = !h.keys || t->softcap != 0.0f;
   const Masking bare = {{NONE, s.mask, 0}, 0.0f, INT64_MAX, 0, keys};
   vf top[QB], unused[QB];
@@ -934,11 +897,11 @@ void key_block(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t
     });
   if (later) mask_scores(masking, t->softcap, rows, padded(keys), s.scores, top);
   raise(top, rows, run);
+  weigh_rows(rows, keys, 1.0f, s.scores, run, fresh);
   cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
-    (j == 0 ? WEIGH : ACCUMULATE)[m][n](
-        {value_rows(keys), s.scores + i * KB, KB, h.values + value_rows(k) * h.width + j * PANEL,
-         h.width, s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i,
-         padded(keys), run.top + i, run.total + i});
+    ACCUMULATE[m][n]({value_rows(keys), s.scores + i * KB, KB,
+                      h.values + value_rows(k) * h.width + j * PANEL, h.width,
+                      s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i});
   });
 }
 
@@ -947,21 +910,21 @@ void key_block_at_once(const Head& h, const Scratch& s, int64_t q, int64_t rows,
                        int64_t keys, bool fresh, vf* total, Running& run) {
   const tracea_attention_tile* t = h.t;
   const float* from = h.q + q * t->q_stride;
-  const int64_t width = padded(t->head_v), seen = t->seen + q * t->seen_step - k;
-  const Masking masking = {block_mask(h, s, q, rows, k, keys), t->fill,
-                           t->causal ? seen : INT64_MAX, t->causal ? t->seen_step : 0, keys};
+  const int64_t width = padded(t->head_v);
+  const Masking masking = block_masking(h, s, q, rows, k, keys);
+  vf unused[QB];
+  for (vf& top : unused) top = set1(-INF);
   cover(rows, padded(keys) / PANEL, [&](int64_t i, int m, int64_t j, int n) {
     const int64_t col = j * PANEL;
     WEIGH_AT_ONCE[m][n]({{t->head, from + i * t->q_stride, t->q_stride, h.keys + (k + col) * t->head,
-                          t->scale, part_of(masking, i, col), nullptr, nullptr},
+                          t->scale, part_of(masking, i, col), s.scores + i * KB + col, unused},
                          s.weights + i * WEIGHTS + col * WEIGHTS / KB, k + col == 0, run.top + i,
                          total + i});
   });
   cover(rows, width / PANEL, [&](int64_t i, int m, int64_t j, int n) {
     ACCUMULATE[m][n]({value_rows(keys), s.weights + i * WEIGHTS, WEIGHTS,
                       h.values + value_rows(k) * h.width + j * PANEL, h.width,
-                      s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i,
-                      padded(keys), nullptr, nullptr});
+                      s.sums + i * width + j * PANEL, width, fresh ? nullptr : run.decay + i});
   });
 }
 // Calls body(k, keys, fresh) for the blocks of keys that matter to these rows.  Blocks begin at

@@ -75,6 +75,7 @@ INLINE void store(float* p, vh v) { _mm256_storeu_ps(p, v); }
 INLINE vh fma(vh a, vh b, vh c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vh min(vh a, vh b) { return _mm256_min_ps(a, b); }
 INLINE vh max(vh a, vh b) { return _mm256_max_ps(a, b); }
+// Blocks of sixteen vectors of sixteen lanes: turned, and summed lane by lane.
 // Lane i: the sum of a[i].
 INLINE vf sums(vf (&a)[16]) {
   UNROLL for (int i = 0; i < 16; i += 2)
@@ -99,6 +100,20 @@ INLINE vf poly(vf x, float c, Rest... rest) {
 // The inner product every matrix kernel is built from.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
+// Hides a value's origin, so that gcc keeps it in a register instead of what it is made of.
+template <class T>
+INLINE T opaque(T x) {
+  __asm__("" : "+r"(x));
+  return x;
+}
+
+// A sum stays in the register it is in; left alone, gcc moves some, and has none for others.
+template <class T>
+INLINE T settled(T x) {
+  __asm__("" : "+v"(x));
+  return x;
+}
+
 // One step of k: C[MR x 16 NV] += a column of A times a row of B.  Each output is summed in the
 // order of k whatever the tile, so results do not depend on it.
 template <int MR, int NV>
@@ -119,13 +134,6 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
 // The outputs of a tile form two runs, A and B: two lines, or two halves of one.  Within a run an
 // output lies at a multiple of the step, up to six times; three index registers reach them all.
 INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
-
-// Hides a value's origin, so that gcc keeps it in a register instead of one pointer per output.
-template <class T>
-INLINE T opaque(T x) {
-  __asm__("" : "+r"(x));
-  return x;
-}
 
 // A step of the sum in float32.
 struct Plain {
@@ -157,7 +165,7 @@ struct Eight {
   INLINE_MEMBER void write(float* y) const { store(y, sum); }
   template <class STEP>
   INLINE_MEMBER void step(vf x, const float* w) {
-    sum = STEP::add(low_half(x), load_half(w), sum);
+    sum = settled(STEP::add(low_half(x), load_half(w), sum));
   }
 };
 struct Steps {  // in bytes
@@ -183,7 +191,10 @@ INLINE void multiply(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char* a,
   load_row<NV>(row, w, w_panel);
   UNROLL for (int i = 0; i < A + B; i++) {
     const vf x = set1(*(i < A ? at(a, s, i) : at(b, s, i - A)));
-    UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = STEP::add(x, row[j], c[i][j]);
+    UNROLL for (int j = 0; j < NV * P; j++) {
+      c[i][j] = STEP::add(x, row[j], c[i][j]);
+      if (EIGHT::COUNT) c[i][j] = settled(c[i][j]);
+    }
     e[i].template step<STEP>(x, w + NV * w_panel);
   }
 }

@@ -68,6 +68,7 @@ INLINE void sums(const vf (&a)[4], float* to) {
   const __m256 half = _mm512_castps512_ps256(each) + _mm512_extractf32x8_ps(each, 1);
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
+// Blocks of sixteen vectors of sixteen lanes: turned, and summed lane by lane.
 INLINE vf pairs(vf a, vf b, int high) {
   const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
   return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
@@ -126,6 +127,20 @@ INLINE vf poly(vf x, float c, Rest... rest) {
 // The inner product every matrix kernel is built from.
 enum { PANEL = TRACEA_PANEL, P = PANEL / W };
 
+// Hides a value's origin, so that gcc keeps it in a register instead of what it is made of.
+template <class T>
+INLINE T opaque(T x) {
+  __asm__("" : "+r"(x));
+  return x;
+}
+
+// A sum stays in the register it is in; left alone, gcc moves some, and has none for others.
+template <class T>
+INLINE T settled(T x) {
+  __asm__("" : "+v"(x));
+  return x;
+}
+
 // One step of k: C[MR x 16 NV] += a column of A times a row of B.  Each output is summed in the
 // order of k whatever the tile, so results do not depend on it.
 template <int MR, int NV>
@@ -142,8 +157,7 @@ INLINE void load_row(vf (&v)[NV * P], const float* b, int64_t panel) {
   UNROLL for (int j = 0; j < NV * P; j++) v[j] = load(b + j / P * panel + j % P * W);
 }
 // The register tile of a product whose operands are read step by step of k.
-// Steps of k between two looks at the prefetch queue; with four, gcc runs out of registers.
-enum { CHUNK = 2 };
+// A look at the prefetch queue comes every CHUNK steps: with more, gcc runs out of registers.
 
 // Lines STEP bytes apart, requested at an even pace over the k loop.
 template <int STEP, int LOCALITY>
@@ -178,6 +192,7 @@ INLINE void advance(Prefetch& p) {
 
 // A step of k in float32.
 struct Plain {
+  enum { CHUNK = 2 };
   template <int MR, int NV>
   static INLINE_MEMBER void run(vf (&c)[MR][NV * P], const float* a, int64_t lda,
                                 const vf (&b)[NV * P]) {
@@ -213,14 +228,16 @@ void tile(const tracea_gemm_tile* t) {
   // the lines of the results, long before they are written
   if (!t->streams) UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++)
     __builtin_prefetch(t->c + i * t->ldc + j * PANEL, 1, 3);
-  Prefetch prefetch = plan_prefetch(t, CHUNK);
+  Prefetch prefetch = plan_prefetch(t, STEP::CHUNK);
   int64_t k = 0;
-  for (; k + CHUNK <= t->k; k += CHUNK) {
+  for (; k + STEP::CHUNK <= t->k; k += STEP::CHUNK) {
     advance(prefetch);
-    UNROLL for (int s = 0; s < CHUNK; s++) next();
+    UNROLL for (int s = 0; s < STEP::CHUNK; s++) next();
   }
   for (; k < t->k; k++) next();
 
+  const tracea_gemm_tile* end = opaque(t);  // edges made anew: the sums take all registers
+  if (!EXACT) UNROLL for (int j = 0; j < P; j++) edge[j] = first(end->last - j * W);
   const bool whole = t->last == PANEL, streams = t->streams;
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) {
     float* to = t->c + i * t->ldc + j * W;
