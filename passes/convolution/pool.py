@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from tracea_graph.ir import Extent
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.ops.windows import Window
@@ -16,17 +17,19 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["AbsorbFlatten", "LiftPool"]
 
-_GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max", "ReduceMean": "average"}
+_GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max"}
+_REDUCED = {"ReduceMean": "average", "ReduceMax": "max"}
 _WINDOWED = ("MaxPool", "AveragePool")
 
 
 class LiftPool:
-    """MaxPool, AveragePool, their global forms, and the mean over all spatial axes."""
+    """MaxPool, AveragePool, their global forms, and the mean over all spatial axes; the maximum
+    too where a convolution made what it is of."""
 
     name = "pool"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        if region.fused or region.op not in (*_GLOBAL, *_WINDOWED):
+        if region.fused or region.op not in (*_GLOBAL, *_REDUCED, *_WINDOWED):
             return
         found = self._read(graph, region)
         if isinstance(found, PoolParams):
@@ -39,7 +42,7 @@ class LiftPool:
         """The parameters, a reason why there are none, or "" where it is no pooling at all."""
         shape = graph.spec(region.operands[0]).shape
         if shape is None or len(shape) not in (3, 4) or not isinstance(shape[1], int):
-            plain = region.op == "ReduceMean"
+            plain = region.op in _REDUCED
             return (
                 ""
                 if plain
@@ -47,16 +50,28 @@ class LiftPool:
             )
         if not is_f32(graph, region.operands[0]):
             return "its input is not float32"
-        if region.op == "ReduceMean":
+        if region.op in _REDUCED:
             axes = constant_ints(region, graph, "axes", 1) or ()
             if {a % len(shape) for a in axes} != set(range(2, len(shape))):
                 return ""
-            return PoolParams("average", flat=attribute(region, "keepdims", 1) == 0)
+            if region.op == "ReduceMax" and not _made_by_conv(graph, region.operands[0]):
+                return ""
+            return PoolParams(_REDUCED[region.op], flat=attribute(region, "keepdims", 1) == 0)
         if region.op in _GLOBAL:
             return PoolParams(_GLOBAL[region.op])
         if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
             return "its indices are read too"
         return _windowed(region, shape[2:])
+
+
+def _made_by_conv(graph: TileGraph, value: str) -> bool:
+    """True for a convolution's result, also behind operators of one operand."""
+    region = graph.producer(value)
+    while region is not None and not isinstance(region.params, ConvParams):
+        same = graph.spec(region.operands[0]).shape == graph.spec(value).shape
+        alone = all(graph.weight(v) is not None for v in region.operands[1:] if v)
+        region = graph.producer(region.operands[0]) if same and alone else None
+    return region is not None
 
 
 def _windowed(region: Region, spatial: Sequence[Extent]) -> PoolParams | str:

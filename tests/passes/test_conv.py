@@ -359,6 +359,18 @@ def test_pools(op: str, attrs: dict[str, Any]) -> None:
     assert_same(net, graph, FEEDS)
 
 
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_maximum_of_all_a_convolution_made_is_a_pool(behind: bool) -> None:
+    """Else it may be that of a softmax that is spelled out."""
+    net, x = new()
+    channels = net.inputs[x].type.tensor_type.shape.dim[1].dim_value
+    y = net("Relu", net("Conv", x, net.weight(8, channels, 1, 1)) if behind else x)
+    graph = net.graph(net("ReduceMax", y, axes=[2, 3], keepdims=0))
+    schedule_only(graph, conv.LiftConv(), pool.LiftPool())
+    assert ("FusedPool" in ops(graph)) == behind
+    assert_same(net, graph, FEEDS)
+
+
 def test_a_window_larger_than_everything_is_everything() -> None:
     net, x = new()
     attrs = {"kernel_shape": [64, 64], "strides": [64, 64], "ceil_mode": 1}
