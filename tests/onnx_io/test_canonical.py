@@ -55,6 +55,9 @@ NOTHING: dict[str, ModelProto] = {
     "slice": build(
         [node("Slice", "x b e c", "a")], ints("b", 0, 0), ints("e", 1 << 62, 4), ints("c", 0, 1)
     ),
+    "slice counted from the end": build(
+        [node("Slice", "x b e c", "a")], ints("b", -4), ints("e", 1 << 62), ints("c", 1)
+    ),
     "slice 9": build([node("Slice", "x", "a", starts=[0], ends=[9], axes=[1])], opset=9),
     "concat": build([node("Concat", "x", "a", axis=0)]),
     "pad": build([node("Pad", "x p", "a")], ints("p", 0, 0, 0, 0)),

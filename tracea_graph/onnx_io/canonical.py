@@ -148,7 +148,7 @@ def _same_order(call: Call, draft: Draft) -> bool:
 
 def _whole_slice(call: Call, draft: Draft) -> bool:
     parts = slice_parameters(call.proto, draft.facts)
-    forward = parts is not None and all(start == 0 and step == 1 for start, _, _, step in parts)
+    forward = parts is not None and all(step == 1 for *_, step in parts)
     return forward and _same_shape(call, draft)
 
 

@@ -139,6 +139,9 @@ def _slice_extent(facts: Facts, size: Extent, start: Any, end: Any, step: int) -
     if step > 1:
         length = _slice_extent(facts, size, start, end, 1)
         return None if length is None else sym.ceil_div(length, step)
+    if not isinstance(start, int) and sym.at_least(back := sym.sub(0, start), 1):
+        to_the_end = isinstance(end, int) and end >= _FAR
+        return sym.minimum(back, size) if to_the_end else None
     first = sym.add(size, start) if isinstance(start, int) and start < 0 else start
     if isinstance(end, int) and end >= _FAR:
         last = end = size
