@@ -41,7 +41,8 @@ def padded(s: Script) -> Script:
     width = math.prod(d for d in inner if isinstance(d, int))
     lead = product(shape[:first])
     image = (lead, 1, shape[first], combine("mul", shape[first + 1], width))
-    rows, columns = amounts[first], tuple(n * width for n in amounts[first + 1])
+    rows, (left, right) = amounts[first], amounts[first + 1]
+    columns = (left * width, right * width)
     wider = (*image[:2], _grown(image[2], rows), _grown(image[3], columns))
     result = tuple(_grown(d, pair) for d, pair in zip(shape, amounts, strict=True))
     y = _reshaped(s, s.operands[0], shape, image)
