@@ -7,6 +7,7 @@ Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft    -> arithmetic
 MultiHeadAttention with a bias or a mask of keys, Attention of com.microsoft -> see contributed
 DequantizeLinear with a scale per channel               -> Cast, Sub, Mul
 Einsum of one or two operands                           -> see einsum
+Pad of other axes than an image's                       -> see padded
 FusedConv, FusedGemm, FusedMatMul of com.microsoft      -> what they were fused of
 
 Sources: the ONNX specification; ONNX Runtime's list of contributed operators.
@@ -24,6 +25,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.passes.spelling.contributed import attention, multi_head
 from tracea_graph.passes.spelling.einsum import einsum
+from tracea_graph.passes.spelling.padded import padded
 from tracea_graph.passes.spelling.script import Script, Unfit
 from tracea_graph.passes.spelling.unfusing import fused_conv, fused_gemm, fused_matmul
 from tracea_graph.rewrite import Miss, Proposal
@@ -207,5 +209,6 @@ _SPELLINGS: Mapping[str, Callable[[Script], Script]] = MappingProxyType(
         "com.microsoft::MultiHeadAttention": multi_head,
         "DequantizeLinear": _dequantise,
         "Einsum": einsum,
+        "Pad": padded,
     }
 )

@@ -55,6 +55,9 @@ NOTHING: dict[str, ModelProto] = {
     "slice": build(
         [node("Slice", "x b e c", "a")], ints("b", 0, 0), ints("e", 1 << 62, 4), ints("c", 0, 1)
     ),
+    "slice counted from the end": build(
+        [node("Slice", "x b e c", "a")], ints("b", -4), ints("e", 1 << 62), ints("c", 1)
+    ),
     "slice 9": build([node("Slice", "x", "a", starts=[0], ends=[9], axes=[1])], opset=9),
     "concat": build([node("Concat", "x", "a", axis=0)]),
     "pad": build([node("Pad", "x p", "a")], ints("p", 0, 0, 0, 0)),
@@ -255,3 +258,64 @@ def test_zero_sized_tensors(tmp_path: Path) -> None:
     nodes = [node("Concat", "x e", "a", axis=0)]
     proto = build(nodes, tensor("e", np.zeros((0, 4))))
     assert same(proto, tmp_path) == ["Concat", "Relu"]
+
+
+def branch(nodes: list[NodeProto], result: str) -> Any:
+    return helper.make_graph(nodes, "branch", [], [helper.make_empty_tensor_value_info(result)])
+
+
+def choice(keep: bool, kept: str, made: list[NodeProto]) -> list[NodeProto]:
+    """``kept``, or what other nodes make, by the rank of x, which is 2."""
+    branches = {
+        "then_branch": branch([node("Identity", kept, "same")], "same"),
+        "else_branch": branch(made, made[-1].output[0]),
+    }
+    if not keep:
+        branches = dict(zip(branches, reversed(branches.values()), strict=True))
+    return [
+        node("Shape", "x", "sizes"), node("Shape", "sizes", "rank"),
+        node("GreaterOrEqual", "rank two", "flag"),
+        helper.make_node("If", ["flag"], ["chosen"], **branches),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_condition_that_is_known_chooses_its_branch(keep: bool, tmp_path: Path) -> None:
+    made = [
+        helper.make_node("Constant", [], ["one"], value=tensor("one", [1], np.int64)),
+        node("Concat", "one rank", "both", axis=0),
+    ]
+    nodes = [*choice(keep, "repeats", made), node("Tile", "x chosen", "a")]
+    assert same(build(nodes, ints("two", 2), ints("repeats", 1, 3)), tmp_path) == ["Tile", "Relu"]
+
+
+def test_the_branch_that_hands_on_an_activation(tmp_path: Path) -> None:
+    other = [node("Sin", "e", "other")]
+    nodes = [node("Exp", "x", "e"), *choice(True, "e", other), node("Neg", "chosen", "a")]
+    assert same(build(nodes, ints("two", 2)), tmp_path) == ["Exp", "Neg", "Relu"]
+
+
+def test_a_condition_that_is_not_known_stays(tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", "x", "sizes"), node("Slice", "sizes zero one", "rows"),
+        node("GreaterOrEqual", "rows two", "flag"), node("Shape", "sizes", "rank"),
+        helper.make_node(
+            "If", ["flag"], ["chosen"],
+            then_branch=branch([node("Identity", "repeats", "same")], "same"),
+            else_branch=branch([node("Concat", "one rank", "both", axis=0)], "both"),
+        ),
+        node("Tile", "x chosen", "a"),
+    ]  # fmt: skip
+    given = [ints("zero", 0), ints("one", 1), ints("two", 5), ints("repeats", 1, 3)]
+    assert "If" in same(build(nodes, *given), tmp_path)
+
+
+@pytest.mark.parametrize(("start", "count"), [(0.5, 4), (0.0, 4), (-0.25, 5), (9.0, 0)])
+def test_a_range_of_fractions_is_a_constant(start: float, count: int, tmp_path: Path) -> None:
+    nodes = [
+        node("Range", "start end step", "line"), node("ReduceSum", "line", "sum", keepdims=0),
+        node("Add", "x sum", "a"),
+    ]  # fmt: skip
+    given = [tensor(n, v) for n, v in (("start", start), ("end", 4.0), ("step", 1.0))]
+    assert same(build(nodes, *given), tmp_path) == ["Add", "Relu"]
+    assert np.arange(start, 4.0, 1.0).size == count

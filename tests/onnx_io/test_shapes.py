@@ -56,6 +56,16 @@ CASES: dict[str, tuple[list[NodeProto], list[Any], str]] = {
         [node("Slice", "x m far one", "y")],
         [ints("m", -1), ints("far", 1 << 62), ints("one", 1)], "f32[b,1,12]",
     ),
+    "as many of the last as there are": (
+        [node("Shape", "x", "q"), node("Slice", "q one two", "n"), node("Neg", "n", "m"),
+         node("Slice", "x m far one", "y")],
+        [ints("one", 1), ints("two", 2), ints("far", 1 << 62)], "f32[b,s,12]",
+    ),
+    "as many of the last as others are": (
+        [node("Shape", "p", "q"), node("Slice", "q one two", "n"), node("Neg", "n", "m"),
+         node("Slice", "x m far one", "y")],
+        [ints("one", 1), ints("two", 2), ints("far", 1 << 62)], "f32[b,min(s,t),12]",
+    ),
     "all but first": (
         [node("Slice", "x one far one", "y")], [ints("one", 1), ints("far", 1 << 62)],
         "f32[b,(s-1),12]",

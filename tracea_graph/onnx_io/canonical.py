@@ -85,6 +85,33 @@ def remove_identities(draft: Draft) -> int:
     return removed
 
 
+def take_branches(draft: Draft) -> int:
+    """A condition that is known chooses its branch: one that hands on a value goes."""
+    captured = draft.captured()
+    taken = 0
+    for call in draft.calls():
+        chosen = _handed_on(call, draft) if call.op == "If" else ""
+        named = {*call.proto.output} & (captured | draft.kept)
+        if chosen and not named and chosen in draft.tensors:
+            draft.bypass(call, chosen)
+            taken += 1
+    return taken
+
+
+def _handed_on(call: Call, draft: Draft) -> str:
+    """The outer value that the branch which is taken gives as it is; empty if there is none."""
+    flag = draft.facts.numbers(call.proto.input[0])
+    if flag is None or len(flag) != 1 or len(call.proto.output) != 1:
+        return ""
+    body = attribute(call.proto, "then_branch" if flag[0] else "else_branch")
+    value = str(body.output[0].name)
+    writers = {v: node for node in body.node for v in node.output}
+    while (node := writers.get(value)) is not None and node.op_type == "Identity":
+        value = str(node.input[0])
+    inner = {tensor.name for tensor in body.initializer}
+    return "" if value in writers or value in inner else value
+
+
 def _renamable(value: str, draft: Draft, captured: set[str]) -> bool:
     """True if its writer may write it under another name; random values are known by theirs."""
     writers = draft.tensors[value].inputs
@@ -148,7 +175,7 @@ def _same_order(call: Call, draft: Draft) -> bool:
 
 def _whole_slice(call: Call, draft: Draft) -> bool:
     parts = slice_parameters(call.proto, draft.facts)
-    forward = parts is not None and all(start == 0 and step == 1 for start, _, _, step in parts)
+    forward = parts is not None and all(step == 1 for *_, step in parts)
     return forward and _same_shape(call, draft)
 
 
@@ -183,6 +210,7 @@ STEPS: tuple[Step, ...] = (
     share_sizes,
     settle_reshapes,
     remove_identities,
+    take_branches,
     root_sizes,  # last: what a Shape lists is another value then
     drop_dead,
 )

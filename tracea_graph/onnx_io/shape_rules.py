@@ -7,6 +7,7 @@ the caller takes that as knowing nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -139,6 +140,9 @@ def _slice_extent(facts: Facts, size: Extent, start: Any, end: Any, step: int) -
     if step > 1:
         length = _slice_extent(facts, size, start, end, 1)
         return None if length is None else sym.ceil_div(length, step)
+    if not isinstance(start, int) and sym.at_least(back := sym.sub(0, start), 1):
+        to_the_end = isinstance(end, int) and end >= _FAR
+        return sym.minimum(back, size) if to_the_end else None
     first = sym.add(size, start) if isinstance(start, int) and start < 0 else start
     if isinstance(end, int) and end >= _FAR:
         last = end = size
@@ -155,6 +159,10 @@ def _slice_extent(facts: Facts, size: Extent, start: Any, end: Any, step: int) -
 
 
 def _range(node: NodeProto, facts: Facts) -> Partial:
+    ends_told = [facts.reals(name) for name in node.input]
+    if all(end is not None and len(end) == 1 for end in ends_told):
+        first, last, by = (end[0] for end in ends_told if end is not None)
+        return [max(math.ceil((last - first) / by), 0)] if by else [None]
     ends = [facts.value(name) for name in node.input]
     numbers = [e for end in ends if end is not None for e in elements(end)]
     if len(numbers) != 3 or None in numbers or not isinstance(numbers[2], int) or not numbers[2]:

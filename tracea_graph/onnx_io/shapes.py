@@ -17,8 +17,16 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.onnx_io.contributed import BEYOND
-from tracea_graph.onnx_io.facts import FLOATS, INTEGERS, Facts, Partial, attribute
+from tracea_graph.onnx_io.facts import (
+    FLOATS,
+    INTEGERS,
+    Facts,
+    Partial,
+    attribute,
+    small_integers,
+)
 from tracea_graph.onnx_io.shape_rules import ALL, RULES
+from tracea_graph.onnx_io.tensors import literal
 from tracea_graph.onnx_io.values import evaluate
 
 __all__ = ["infer"]
@@ -142,10 +150,34 @@ class _Inference:
         """The sizes of a node's outputs, as far as rules tell."""
         if node.op_type == "Loop":
             return _try(self._loop, node, facts) or ()
+        if node.op_type == "If":
+            return _try(self._branch, node, facts) or ()
         if node.op_type in ALL:
             return _try(ALL[node.op_type], node, facts) or ()
         rule = RULES.get(node.op_type)
         return () if rule is None else (_try(rule, node, facts),)
+
+    def _branch(self, node: NodeProto, facts: Facts) -> Sequence[Partial]:
+        """Sizes, and contents, of what the branch gives that a known condition chooses."""
+        flag = facts.numbers(node.input[0])
+        if flag is None or len(flag) != 1:
+            return ()
+        body = attribute(node, "then_branch" if flag[0] else "else_branch")
+        inner = facts.inside()
+        for tensor in body.initializer:
+            inner.specs[tensor.name] = TensorSpec(
+                DType.from_onnx(tensor.data_type), tuple(tensor.dims)
+            )
+        for inside in body.node:
+            self.visit(inside, inner)
+            held = attribute(inside, "value") if inside.op_type == "Constant" else None
+            if held is not None and DType.from_onnx(held.data_type) in INTEGERS:
+                array = literal(held, inside.output[0])
+                inner.values[inside.output[0]] = small_integers(array)
+        for made, given in zip(node.output, body.output, strict=True):
+            if (value := inner.value(given.name)) is not None:
+                facts.values[made] = value
+        return [inner.shape(given.name) for given in body.output]
 
     def _loop(self, node: NodeProto, facts: Facts) -> Sequence[Partial]:
         """Sizes of a loop's state, by induction over its iterations: those the body keeps."""
