@@ -65,12 +65,11 @@ class LiftPool:
 
 
 def _made_by_conv(graph: TileGraph, value: str) -> bool:
-    """True for a convolution's result, also behind operators of one operand."""
+    """True for a convolution's result, also behind operators that read nothing else."""
     region = graph.producer(value)
     while region is not None and not isinstance(region.params, ConvParams):
-        same = graph.spec(region.operands[0]).shape == graph.spec(value).shape
         alone = all(graph.weight(v) is not None for v in region.operands[1:] if v)
-        region = graph.producer(region.operands[0]) if same and alone else None
+        region = graph.producer(region.operands[0]) if alone and region.operands else None
     return region is not None
 
 
