@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.ops.windows import Window
@@ -67,7 +66,7 @@ class LiftPool:
 def _made_by_conv(graph: TileGraph, value: str) -> bool:
     """True for a convolution's result, also behind operators that read nothing else."""
     region = graph.producer(value)
-    while region is not None and not isinstance(region.params, ConvParams):
+    while region is not None and region.op not in ("Conv", "FusedConv"):
         alone = all(graph.weight(v) is not None for v in region.operands[1:] if v)
         region = graph.producer(region.operands[0]) if alone and region.operands else None
     return region is not None
