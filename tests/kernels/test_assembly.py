@@ -129,6 +129,15 @@ def test_pairs_of_columns_are_made_once(cols: int, step: int) -> None:
     assert not spills(loop)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "level"), [("winograd", "avx512"), ("winograd_bf16", "avx512bf16")]
+)
+def test_results_of_small_tiles_are_transformed_in_registers(kernel: str, level: str) -> None:
+    """F(2 x 2); the 6 x 6 vectors of F(4 x 4) are more than there are registers."""
+    loop = inner_loop(kernel, level, "out<2>", 12, "vsubps")
+    assert not spills(loop)
+
+
 ATTENTION = [
     ("attention", "avx2", "vfmadd", (6, 1)), ("attention", "avx2", "vfmadd", (4, 1)),
     *(("attention", "avx512", "vfmadd", tile) for tile in ((6, 4), (6, 2), (4, 4))),
