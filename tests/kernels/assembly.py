@@ -9,7 +9,7 @@ from functools import cache
 from tests.kernels.conformance import compile_unit
 from tracea_graph.kernels.cpu import emit
 
-__all__ = ["count", "inner_loop", "spills"]
+__all__ = ["count", "inner_loop", "instructions", "spills"]
 
 
 def inner_loop(
@@ -19,11 +19,7 @@ def inner_loop(
 
     ``function`` is matched against demangled names.
     """
-    text = disassembled(kernel, isa)
-    start = re.search(rf"^\w+ <.*{function}.*>:$", text, re.MULTILINE)
-    assert start is not None
-    body = text[start.end() :].lstrip("\n").split("\n\n")[0]
-    rows = [line.split(":\t") for line in body.splitlines() if ":\t" in line]
+    rows = instructions(kernel, isa, function)
     where = {int(address, 16): i for i, (address, _) in enumerate(rows)}
     loops = []
     for i, (_, code) in enumerate(rows):
@@ -32,6 +28,15 @@ def inner_loop(
         if begin < i:
             loops.append([code for _, code in rows[begin : i + 1]])
     return min((loop for loop in loops if count(instruction, loop) >= multiply_adds), key=len)
+
+
+def instructions(kernel: str, isa: str, function: str) -> list[list[str]]:
+    """Address and text of every instruction of a function."""
+    text = disassembled(kernel, isa)
+    start = re.search(rf"^\w+ <.*{function}.*>:$", text, re.MULTILINE)
+    assert start is not None
+    body = text[start.end() :].lstrip("\n").split("\n\n")[0]
+    return [line.split(":\t") for line in body.splitlines() if ":\t" in line]
 
 
 @cache
@@ -49,4 +54,4 @@ def count(pattern: str, code: list[str]) -> int:
 
 def spills(code: list[str]) -> list[str]:
     """Vector instructions that touch the stack."""
-    return [line for line in code if re.search(r"[yz]mm", line) and "%rsp" in line]
+    return [line for line in code if re.search(r"[yz]mm", line) and re.search("%r[sb]p", line)]
