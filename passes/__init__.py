@@ -188,6 +188,7 @@ def _lift(plain_weights: bool, precision: str) -> Phase:
             batch_norm.AbsorbBatchNorm(),
             pool.LiftPool(),
             pool.AbsorbFlatten(),
+            pool.AbsorbUnsqueeze(),
             resize.LiftResize(),
             shuffle.LiftShuffle(),
             shuffle.LiftPiles(),

@@ -14,7 +14,7 @@ from tracea_graph.passes.regions import attribute, fused, is_f32, operand_produc
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AbsorbFlatten", "LiftPool"]
+__all__ = ["AbsorbFlatten", "AbsorbUnsqueeze", "LiftPool"]
 
 _GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max"}
 _REDUCED = {"ReduceMean": "average", "ReduceMax": "max"}
@@ -137,3 +137,30 @@ class AbsorbFlatten:
         params = dataclasses.replace(pool.params, flat=True)
         new = fused(self.name, params, pool.operands, region.results, (pool, region))
         yield Proposal(self.name, (pool, region), (new,))
+
+
+class AbsorbUnsqueeze:
+    """Lines ``[N, C, L]`` made images of one line, pooled to one number per channel, and back.
+
+    So newer exporters write adaptive pooling of lines.
+    """
+
+    name = "pool-unsqueeze"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op not in ("Reshape", "Squeeze"):
+            return
+        pool = operand_producer(graph, region.operands[0], "FusedPool")
+        if pool is None or pool.params.window or graph.only_use(pool.results[0]) is None:
+            return
+        lift = operand_producer(graph, pool.operands[0], "Unsqueeze")
+        if lift is None or graph.only_use(lift.results[0]) is None:
+            return
+        before, after = (graph.spec(v).shape for v in (lift.operands[0], region.results[0]))
+        if before is None or len(before) != 3 or after != (*before[:2], 1):
+            return
+        if graph.spec(lift.results[0]).shape not in ((*before[:2], 1, before[2]), (*before, 1)):
+            return
+        covered = (lift, pool, region)
+        new = fused(self.name, pool.params, lift.operands[:1], region.results, covered)
+        yield Proposal(self.name, covered, (new,))

@@ -400,6 +400,30 @@ def test_what_flattens_a_pool_goes_with_it(op: str) -> None:
     assert_same(net, graph, FEEDS)
 
 
+@pytest.mark.parametrize(("axis", "op"), [(-2, "Squeeze"), (3, "Squeeze"), (2, "Reshape")])
+def test_lines_pooled_as_images_of_one_line_stay_lines(axis: int, op: str) -> None:
+    net = Net()
+    x = net.input("x", "n", 20, "t")
+    pooled = net("ReduceMean", net("Unsqueeze", x, net.ints(axis)), axes=[-1, -2], keepdims=1)
+    graph = net.graph(net(op, pooled, net.ints(-2) if op == "Squeeze" else net.ints(0, 20, 1)))
+    schedule_only(graph, pool.LiftPool(), pool.AbsorbUnsqueeze())
+    assert ops(graph) == ["FusedPool"]
+    assert_same(net, graph, {"x": normal(3, 20, 13)})
+
+
+@pytest.mark.parametrize("what", ["image", "line"])
+def test_an_image_that_is_read_elsewhere_or_batches_of_images_keep_their_unsqueeze(
+    what: str,
+) -> None:
+    net = Net()
+    x = net.input("x", 2, 20, 7)
+    image = net("Unsqueeze", x, net.ints(2 if what == "image" else 1))
+    y = net("Squeeze", net("GlobalAveragePool", image), net.ints(2))
+    graph = net.graph(y, net("Relu", image)) if what == "image" else net.graph(y)
+    schedule_only(graph, pool.LiftPool(), pool.AbsorbUnsqueeze())
+    assert "Unsqueeze" in ops(graph)
+
+
 def test_indices_of_a_pool_keep_it() -> None:
     net, x = new()
     y, where = net.many("MaxPool", 2, x, kernel_shape=[2, 2])
