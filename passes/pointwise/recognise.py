@@ -125,7 +125,11 @@ def _mish(op: Any, x: Any) -> Any:
 
 
 def _activation_check(m: Match) -> str | None:
-    return None if is_f32(m.graph, m.values["x"]) else "x is not float32"
+    if not is_f32(m.graph, m.values["x"]):
+        return "x is not float32"
+    if m.graph.spec(m.values["x"]).rank != m.graph.spec(m.root.results[0]).rank:
+        return "its constants have more axes than x"
+    return None
 
 
 def _activation(rule: str, step: str) -> Callable[[Match], Region]:

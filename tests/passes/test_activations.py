@@ -201,6 +201,18 @@ def test_other_types_stay(dtype: DType) -> None:
     assert reasons(schedule_only(graph, *RULES), "silu") == {"x is not float32"}
 
 
+def test_constants_with_more_axes_than_x_stay() -> None:
+    """A scalar times an array of one number is an array."""
+    net = Net()
+    x = net.input("x")
+    half, one = net.const([0.5]), net.const([1.0])
+    y = net("Mul", net("Mul", x, half), net("Add", net("Erf", root(net, x)), one), name="y")
+    graph = net.graph(y)
+    trace = schedule_only(graph, *RULES)
+    assert reasons(trace, "gelu") == {"its constants have more axes than x"}
+    assert_same(net, graph, {"x": np.float32(0.7)})
+
+
 def test_the_gate_of_a_swiglu_is_recognised() -> None:
     net, x = new()
     gate, up = (net("MatMul", x, net.weight(8, 16)) for _ in range(2))
