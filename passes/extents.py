@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +11,14 @@ from tracea_graph.ir import Extent, combine
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import TileGraph
 
-__all__ = ["constant_ints", "scalar_extent", "tail_agrees", "tuple_axes", "where_equal"]
+__all__ = [
+    "constant_ints",
+    "reshape_target",
+    "scalar_extent",
+    "tail_agrees",
+    "tuple_axes",
+    "where_equal",
+]
 
 _MAX_DEPTH = 12
 _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul"}
@@ -103,3 +111,13 @@ def _sizes(graph: TileGraph, value: str) -> tuple[Extent, ...] | None:
         return None
     start, end = attribute(region, "start", 0), attribute(region, "end", len(shape))
     return shape[start:end] if isinstance(start, int) and isinstance(end, int) else None
+
+
+def reshape_target(before: Sequence[Extent], after: Sequence[Extent]) -> tuple[int, ...] | None:
+    """The Reshape between two shapes: numbers, copies, and one that follows; None if there is
+    no such."""
+    target = tuple(
+        d if isinstance(d, int) else 0 if list(before[i : i + 1]) == [d] else -1
+        for i, d in enumerate(after)
+    )
+    return None if target.count(-1) > 1 or 0 in after else target

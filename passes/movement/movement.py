@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tracea_graph.ir import DType, Extent
+from tracea_graph.ir import DType
 from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.index_map import HUGE, IndexMap
+from tracea_graph.passes.extents import reshape_target
 from tracea_graph.passes.movement.merging import Operation, fits, merge, read_operation, sliced
 from tracea_graph.passes.movement.views import FREE
 from tracea_graph.passes.regions import attribute, fused, only_read_by
@@ -137,7 +138,7 @@ class AbsorbReshape:
         else:
             return
         common = params.common([graph.spec(n).shape or () for n in names])
-        if (target := _target(common, shape)) is None:
+        if (target := reshape_target(common, shape)) is None:
             yield Miss(self.name, region.id, f"symbols leave the shape of {value!r} open")
             return
         params = replace(params, target=target)
@@ -146,15 +147,6 @@ class AbsorbReshape:
             return
         new = fused(self.name, params, names, region.results, (first, region))
         yield Proposal(self.name, (first, region), (new,))
-
-
-def _target(before: Sequence[Extent], after: Sequence[Extent]) -> tuple[int, ...] | None:
-    """The Reshape between two shapes: numbers, copies, and one that follows."""
-    target = tuple(
-        d if isinstance(d, int) else 0 if list(before[i : i + 1]) == [d] else -1
-        for i, d in enumerate(after)
-    )
-    return None if target.count(-1) > 1 or 0 in after else target
 
 
 class LiftMove:

@@ -187,16 +187,12 @@ class LiftTopK:
             return "it is not along the last axis"
         if attribute(region, "sorted", 1) != 1:
             return "the order of what it chooses is left open"
-        given = attribute(region, "k", None)
-        k = (
-            given
-            if isinstance(given, int)
-            else next(iter(constant_ints(region, graph, "k", 1) or ()), None)
-        )
-        if k is None:
+        given = constant_ints(region, graph, "k", 1)
+        if not given:
             return f"how many it chooses, {region.operands[-1]!r}, is not constant"
         if len(region.results) != 2:
             return "one of its results is missing"
+        (k,) = given
         if k < 1 or (isinstance(shape[-1], int) and k > shape[-1]):
             return f"kernels do not choose {k} of {shape[-1]} elements"
         return TopKParams(k, attribute(region, "largest", 1) == 1)

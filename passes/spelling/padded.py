@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
-from tracea_graph.passes.extents import constant_ints
+from tracea_graph.passes.extents import constant_ints, reshape_target
 from tracea_graph.passes.spelling.script import Script, Unfit
 from tracea_graph.rewrite import constant_number
 
@@ -80,9 +80,6 @@ def _grown(size: Extent, pair: tuple[int, int]) -> Extent:
 
 
 def _reshaped(s: Script, x: str, before: Shape, after: Shape) -> str:
-    """The same elements; a size that is no number is copied or follows from the others."""
-    target = [d if isinstance(d, int) else 0 if before[i : i + 1] == (d,) else -1
-              for i, d in enumerate(after)]  # fmt: skip
-    if target.count(-1) > 1:
+    if (target := reshape_target(before, after)) is None:
         raise Unfit("the sizes of its axes are not known")
     return s("Reshape", x, s.indices(*target), spec=TensorSpec(DType.F32, tuple(after)))

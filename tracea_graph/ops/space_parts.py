@@ -54,11 +54,13 @@ def aligned(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | N
 def constant_ints(
     region: Region, graph: TileGraph, attr: str, operand: int
 ) -> tuple[int, ...] | None:
-    """An integer list given as attribute (older opsets) or as constant operand.
+    """Integers given as attribute (older opsets) or as constant operand.
 
     Empty if it is given as neither; None if the operand is no constant.
     """
     value = region.node.attrs.get(attr)
+    if isinstance(value, int):
+        return (value,)
     if isinstance(value, tuple):
         return tuple(int(v) for v in value)
     name = region.operands[operand] if operand < len(region.operands) else ""
