@@ -195,6 +195,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "arg": ("arg",),
         "top_k": ("top_k",),
         "conv_or_winograd": ("conv", "winograd"),
+        "attention_rounded": ("attention", "attention_bf16", "gemm_bf16"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -90,6 +90,7 @@ OPCODES = MappingProxyType(
                 "take",
                 "conv_or_winograd",
                 "top_k",
+                "attention_rounded",
             )
         )
     }

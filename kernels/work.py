@@ -267,7 +267,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
     {
         "gemm": _gemm, "gemm_bf16": _gemm, "gemm_int16": _gemm, "gemm_bf16x2": _gemm,
         "attention": _attention,
-        "attention_bf16": _attention, "conv": _conv,
+        "attention_bf16": _attention, "attention_rounded": _attention, "conv": _conv,
         "conv_stem": _stem, "depthwise": _depthwise, "winograd": _winograd,
         "conv_plain": _conv_plain,
         "conv_bf16": _conv, "conv_stem_bf16": _stem, "depthwise_bf16": _depthwise,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import (
     BF16_SINCE,
@@ -94,7 +94,8 @@ _LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
 
 @dataclass(frozen=True)
 class AttentionInBf16:
-    """Attention over what products computed; a cache of keys is read as it lies instead."""
+    """Attention: over what products computed in bf16, else over float32 that the kernel rounds,
+    where a cache of keys is read by few queries not even that."""
 
     name: str = "bf16-attention"
 
@@ -102,10 +103,16 @@ class AttentionInBf16:
         params = region.params
         if not isinstance(params, AttentionParams) or params.in_bf16:
             return
-        if why := _unfit(graph, region, params):
-            yield Miss(self.name, region.id, why)
+        sizes = (params.head, params.head_v, *params.offsets, *params.widths)
+        if any(size % 2 for size in sizes) or "turned" in params.layouts:
+            yield Miss(self.name, region.id, "its columns do not lie in pairs")
             return
-        yield rounded_as_read(self.name, region, in_bf16=True)
+        _, queries = params.extents(0, graph.spec(region.operands[0]))
+        whole = _whole(graph, region)
+        if whole and isinstance(queries, int) and queries <= FEW_QUERIES:
+            yield Miss(self.name, region.id, f"{queries} queries read its keys as they lie")
+            return
+        yield rounded_as_read(self.name, region, in_bf16=True, whole=whole)
 
 
 def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: bool) -> Proposal:
@@ -126,16 +133,15 @@ def stored_as(
     return Proposal(rule, (region,), (new,), weights={w.name: w for w in made}, error=error)
 
 
-def _unfit(graph: TileGraph, region: Region, params: AttentionParams) -> str | None:
-    """Why attention stays in float32, or None."""
-    sizes = (params.head, params.head_v, *params.offsets, *params.widths)
-    if any(size % 2 for size in sizes) or "turned" in params.layouts:
-        return "its columns do not lie in pairs"
-    for value in region.operands[:3]:
-        source = graph.producer(value)
-        if source is None or graph.is_output(value) or not isinstance(source.params, _COMPUTED):
-            return f"{value!r} is no result of a product or chain"
-    return None
+def _whole(graph: TileGraph, region: Region) -> bool:
+    """True if attention finds any of its operands in float32: a product or chain that makes one
+    could round it."""
+    return any(
+        (source := graph.producer(value)) is None
+        or graph.is_output(value)
+        or not isinstance(source.params, _COMPUTED)
+        for value in region.operands[:3]
+    )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.attention import FEW_QUERIES
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
@@ -324,6 +325,11 @@ def attention(call: Call, views: list[Any]) -> None:
     weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
     shares = weights / weights.sum(-1, keepdims=True)
     y[...] = np.where(lost & bool(zero_rows), 0.0, shares) @ v
+
+
+def attention_rounded(call: Call, views: list[Any]) -> None:
+    few = views[0].shape[2] <= FEW_QUERIES
+    attention(call, views if few else [*(round_bf16(x) for x in views[:3]), *views[3:]])
 
 
 def append(call: Call, views: list[Any]) -> None:
@@ -714,7 +720,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "round_int16": round_to_int16,
         "norm": norm, "elementwise": elementwise,
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
-        "append": append,
+        "attention_rounded": attention_rounded, "append": append,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
         "pool": pool, "pool_all": pool_all, "resize": resize, "deal": deal,
         "block": block, "unblock": unblock, "halo": halo,

@@ -144,6 +144,52 @@ inline bool attention_shapes(const Box* views, bool masked) {
                       (keys == 1 || mask.strides[3] == 0 || mask.strides[3] == 1)));
 }
 
+// q, k and v in float32 for a kernel that takes them in bf16: what its tasks read is rounded once.
+struct RoundHeadsJob {
+  tracea_round_fn round;
+  const Box* from;
+  Box* to;
+  const Box* places;  // as an attention's
+};
+
+inline void round_heads_task(void* usr, size_t index) {
+  const RoundHeadsJob& job = *static_cast<const RoundHeadsJob*>(usr);
+  int64_t task = static_cast<int64_t>(index);
+  int which = 0;
+  for (; task >= job.from[which].dims[0] * job.from[which].dims[1]; which++)
+    task -= job.from[which].dims[0] * job.from[which].dims[1];
+  const Box &x = job.from[which], &y = job.to[which];
+  const int64_t b = task / x.dims[1], h = task % x.dims[1];
+  const bool cached = job.places && which > 0;  // what lies behind the queries is anything
+  const int64_t rows = cached ? place_of_item(*job.places, b) + job.from[0].dims[2] : x.dims[2];
+  const tracea_round_tile tile = {
+      rows, x.dims[3], x.f32() + b * x.strides[0] + h * x.strides[1], x.strides[2],
+      reinterpret_cast<uint16_t*>(y.data) + b * y.strides[0] + h * y.strides[1], y.strides[2]};
+  job.round(&tile);
+}
+
+// Makes `views`, q, k and v in float32, dense ones in bf16.
+inline bool round_heads(Run& run, const Box* places, Box* views, Scratch& scratch) {
+  Box made[3];
+  int64_t tasks = 0, numbers = 0;
+  for (int i = 0; i < 3; i++) {
+    Box& box = made[i] = views[i];
+    if (box.dims[3] > 1 && box.strides[3] != 1)
+      return misfit(run, "fused attention");
+    box.strides[3] = 1;
+    for (int axis = 3; axis > 0; axis--) box.strides[axis - 1] = box.strides[axis] * box.dims[axis];
+    tasks += box.dims[0] * box.dims[1];
+    numbers += box.dims[0] * box.strides[0];
+  }
+  char* memory = scratch.take(numbers * 2);
+  if (!memory) return false;
+  for (Box& box : made) box.data = memory, memory += box.dims[0] * box.strides[0] * 2;
+  RoundHeadsJob job = {run.host.isa->round_bf16, views, made, places};
+  if (!run.parallel(tasks, round_heads_task, &job)) return false;
+  for (int i = 0; i < 3; i++) views[i] = made[i];
+  return true;
+}
+
 // What a call says about all its tasks.
 inline tracea_attention_tile attention_tile(const Call& call, const Box* views, int64_t lane) {
   const Box &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
@@ -168,18 +214,27 @@ inline tracea_attention_tile attention_tile(const Call& call, const Box* views, 
   return tile;
 }
 
-inline bool run_attention(Run& run, const Call& call, const Box* views) {
+inline bool run_attention(Run& run, const Call& call, const Box* given) {
   const Host& host = run.host;
-  const Box &q = views[0], &y = views[4];
+  const Box &q = given[0], &y = given[4];
   const bool masked = call.ints[0] != 0;
   if (q.dims[0] == 0 || q.dims[1] == 0 || q.dims[2] == 0 || y.dims[3] == 0) {
     const bool empty = y.dims[0] == 0 || y.dims[1] == 0 || y.dims[2] == 0 || y.dims[3] == 0;
-    return empty || run.fault.fail("The views of an attention do not fit together.");
+    return empty || misfit(run, "fused attention");
   }
-  const bool narrow = call.opcode == kAttentionBf16;
-  const bool paired = in_pairs(views[0]) && in_pairs(views[1]) && in_pairs(views[2]);
-  if (!attention_shapes(views, masked) || (narrow && !paired))
-    return run.fault.fail("The views of an attention do not fit together.");
+  // Rounding keys that a few queries read once would cost more than it saves.
+  const bool rounds = call.opcode == kAttentionRounded && q.dims[2] > kFewQueries;
+  const bool narrow = rounds || call.opcode == kAttentionBf16;
+  const Box* places = call.ints[2] == kPlaced ? &given[3] : nullptr;
+  const int64_t queries = q.dims[2], keys = given[1].dims[2];
+  Box views[5] = {q, given[1], given[2], given[3], y};
+  Scratch heads(run), scratch(run), ranges(run);
+  if (!attention_shapes(views, masked) ||
+      (places && !(places->is(q.dims[0]) && check_places(run, *places, queries, keys, keys))))
+    return misfit(run, "fused attention");
+  if (rounds && !round_heads(run, places, views, heads)) return false;
+  if (narrow && !(in_pairs(views[0]) && in_pairs(views[1]) && in_pairs(views[2])))
+    return misfit(run, "fused attention");
   AttentionJob job = {};
   job.attention = narrow ? host.isa->attention_bf16 : host.isa->attention;
   job.lane = narrow ? 2 : 1;
@@ -187,12 +242,7 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   job.mask = masked ? &views[3] : nullptr;
   job.mask_size = call.ints[0] == 1 ? 4 : 1;
   job.common = attention_tile(call, views, job.lane);
-  const int64_t queries = q.dims[2], keys = views[1].dims[2];
-  if (call.ints[2] == kPlaced) {
-    job.places = &views[3];
-    if (!views[3].is(q.dims[0]) || !check_places(run, views[3], queries, keys, keys))
-      return run.fault.fail("The views of an attention do not fit together.");
-  }
+  job.places = places;
   job.groups = views[1].dims[1];
   const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
   const int64_t wanted = most(8, host.processors);
@@ -204,7 +254,6 @@ inline bool run_attention(Run& run, const Call& call, const Box* views) {
   const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : host.isa->attention_scratch;
   const int64_t bytes = scratch_of(keys, job.common.head, views[2].dims[3]);
   job.find_ranges = narrow ? host.isa->attention_bf16_ranges : host.isa->attention_ranges;
-  Scratch scratch(run), ranges(run);
   return find_ranges(run, job, ranges) && make_slots(run, scratch, tasks, bytes, &job.slots) &&
          run.parallel(tasks, attention_task, &job);
 }

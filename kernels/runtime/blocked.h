@@ -272,8 +272,4 @@ inline void set_apart(tracea_conv_tile& tile, float* sums, int64_t rows, int64_t
   tile.y_line = width * kLanes, tile.y_panel = rows * tile.y_line;
 }
 
-inline bool misfit(Run& run, const char* kernel) {
-  return run.fault.fail("The views of a %s do not fit together.", kernel);
-}
-
 }  // namespace tracea

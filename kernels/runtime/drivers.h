@@ -116,6 +116,8 @@ constexpr KernelDriver kDrivers[] = {
     {"conv_or_winograd", check_conv_or_winograd, run_conv_or_winograd,
      [](const tracea_isa_table& t) { return t.conv && t.winograd_out; }},
     {"top_k", check_top_k, run_top_k, [](const tracea_isa_table& t) { return t.top_k != nullptr; }},
+    {"attention_rounded", check_attention, run_attention,
+     [](const tracea_isa_table& t) { return t.attention && t.attention_bf16 && t.round_bf16; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

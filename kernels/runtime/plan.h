@@ -31,7 +31,8 @@ enum Opcode : int32_t {  // as in plan.py
   kArg, kTake,
   kConvOrWinograd,
   kTopK,
-  kLastOpcode = kTopK,
+  kAttentionRounded,
+  kLastOpcode = kAttentionRounded,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

@@ -160,6 +160,10 @@ struct Box {
   }
 };
 
+inline bool misfit(Run& run, const char* kernel) {
+  return run.fault.fail("The views of a %s do not fit together.", kernel);
+}
+
 inline bool outside(Run& run, int32_t call, int32_t view) {
   return run.fault.fail("View %d of call %d reaches outside its buffer.", view, call);
 }

@@ -19,7 +19,7 @@ def lower_attention(
 ) -> None:
     batch, queries = p.extents(0, operands[0].spec)
     keys = p.extents(1, operands[1].spec)[1]
-    if p.in_bf16:
+    if p.in_bf16 and not p.whole:
         operands = [*_in_pairs(w, operands[:3]), *operands[3:]]
     q = _heads(operands[0], p.layouts[0], queries, p.heads, p.head, p.widths[0], p.offsets[0])
     k = _heads(operands[1], p.layouts[1], keys, p.shared_heads, p.head, p.widths[1], p.offsets[1])
@@ -32,8 +32,9 @@ def lower_attention(
     if p.causal == "placed":
         mask = operands[3].view
     kinds = MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)
+    kernel = "attention_rounded" if p.whole else "attention_bf16" if p.in_bf16 else "attention"
     w.call(
-        "attention_bf16" if p.in_bf16 else "attention", q, k, v, mask, y,
+        kernel, q, k, v, mask, y,
         ints=(*kinds, *p.reach, p.everywhere),
         floats=(p.scale, p.fill, p.softcap),
     )  # fmt: skip

@@ -80,7 +80,7 @@ def _rounds(step: RegionStep) -> Collection[int | None]:
         return (0, params.added)
     if isinstance(params, GemmParams) and params.layout in ROUNDED and params.k % 2 == 0:
         return range(1)
-    if isinstance(params, AttentionParams) and params.in_bf16:
+    if isinstance(params, AttentionParams) and params.in_bf16 and not params.whole:
         return range(3)
     return range(0)
 
@@ -95,7 +95,7 @@ def _can_round(step: RegionStep) -> bool:
     if isinstance(params, EmbeddingParams):
         return params.norm is not None
     if isinstance(params, AttentionParams):
-        return params.in_bf16
+        return params.in_bf16 and not params.whole
     if isinstance(params, ElementwiseParams):
         return step.results == 1
     return isinstance(params, (GemmParams, NormParams))

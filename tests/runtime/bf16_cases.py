@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from runtime.caches import attended
 from runtime.sparse_cases import SPARSE_CHAIN
 from runtime.support import Case, bf16_product, normal, operator_case, spec
 
@@ -50,6 +51,11 @@ def bf16_cases() -> tuple[Case, ...]:
         _product("pairs", 3, 7, 33),
         _product("pairs", 37, 24, 160, parts=(48, 16, 96)),
         *(_attention(f"{s}_of_{t}", s, t) for s, t in ((1, 1), (1, 300), (5, 40), (130, 70))),
+        *(
+            _attention(f"whole_{s}_of_{t}", s, t, whole=True)
+            for s, t in ((4, 40), (5, 40), (130, 70))
+        ),
+        attended("rounded", (7, 140, 0), 30, 300, in_bf16=True, whole=True),
         _attention("ordered", 60, 200, causal="bottom", mask="add", fill=-1e9),
         _attention("near", 90, 90, window=40, everywhere=3, causal="bottom"),
         _attention("capped", 30, 70, softcap=2.0),

@@ -44,7 +44,7 @@ FACTORS = {
     "keys": (1, 16, 17, 33, 150, 300),
     "layouts": ("rows", "heads", "split", "turned"),
     "more": ("plain", "softcap", "window"),
-    "in_bf16": (False, True),
+    "numbers": ("f32", "bf16", "rounded"),
 }
 PAST = (1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255, 513, 1023, 1025, 2048, 4095, 4096)
 
@@ -54,14 +54,15 @@ def attention_case(row: dict[str, Any], batch: int = 2) -> Case:
     (heads, shared), head, rows, keys = row["heads"], row["head"], row["queries"], row["keys"]
     head_v = head if row["head_v"] == "same" else row["head_v"]
     kind = row["layouts"]
-    in_bf16 = row["in_bf16"] and kind != "turned" and head % 2 == head_v % 2 == 0
+    in_bf16 = row["numbers"] != "f32" and kind != "turned" and head % 2 == head_v % 2 == 0
     layouts = {"turned": ("heads", "turned", "heads", "heads")}.get(kind, (kind,) * 4)
     zero = row["lost"] == "zero"
     params = AttentionParams(
         heads, head, head_v, head**-0.5, MASKS[row["mask"]][0], kv_heads=shared, layouts=layouts,
         widths=(heads * head, shared * head, shared * head_v) if kind == "rows" else (0, 0, 0),
         fill=LOWEST if row["lost"] == "lowest" else -np.inf, zero_rows=zero,
-        causal=row["causal"], in_bf16=in_bf16, softcap=3.0 if row["more"] == "softcap" else 0.0,
+        causal=row["causal"], in_bf16=in_bf16, whole=in_bf16 and row["numbers"] == "rounded",
+        softcap=3.0 if row["more"] == "softcap" else 0.0,
         window=9 if row["more"] == "window" else 0,
     )  # fmt: skip
     sizes = {"b": batch, "s": rows, "t": keys, "heads": heads}
@@ -109,7 +110,7 @@ def decoding() -> Iterator[Case]:
         heads, head = next(kinds)
         row = {"mask": "bool of keys" if keys % 2 else "none", "lost": "lowest", "heads": heads,
                "causal": "bottom", "head": head, "head_v": "same", "queries": 1 + keys % 3 // 2,
-               "keys": keys, "layouts": "heads", "more": "plain", "in_bf16": low}  # fmt: skip
+               "keys": keys, "layouts": "heads", "more": "plain", "numbers": ("f32", "bf16", "rounded")[(keys + low) % 3]}  # fmt: skip
         yield attention_case(row, 1 + keys % 2)
 
 

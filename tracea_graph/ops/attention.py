@@ -25,7 +25,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 
-__all__ = ["CAUSAL", "LAYOUTS", "MASKS", "AttentionParams"]
+__all__ = ["CAUSAL", "FEW_QUERIES", "LAYOUTS", "MASKS", "AttentionParams"]
 
 MASKS = ("none", "add", "bool")
 """No mask; an additive one; a boolean one, true where the key is kept."""
@@ -36,6 +36,9 @@ i + the place of its item's first query, which an operand says."""
 
 LAYOUTS = ("rows", "split", "heads", "turned")
 """``[B,S,H·D]``, ``[B,S,H,D]``, ``[B,H,S,D]``, and for k alone ``[B,H,D,S]``."""
+
+FEW_QUERIES = 4
+"""Rows for which rounding the keys would cost more than it saves (``runtime/attention.h``)."""
 
 _AXES = {"rows": (0, 1), "split": (0, 1), "heads": (0, 2), "turned": (0, 3)}
 """Where batch and sequence lie."""
@@ -55,6 +58,7 @@ class AttentionParams:
     scores −inf) gives zeros instead of NaN.  With places there is no mask, a place p lies in
     ``[0, T − S]``, and keys from p + S on are never read.  ``in_bf16``: q, k, v and the weights
     are rounded to bf16 before they are multiplied; the sums and the softmax stay in float32.
+    ``whole``: q, k and v lie in float32, and up to ``FEW_QUERIES`` queries are not rounded at all.
     Raises ValueError for what contradicts itself.
     """
 
@@ -74,12 +78,15 @@ class AttentionParams:
     window: int = 0
     everywhere: int = 0
     in_bf16: bool = False
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
             raise ValueError(f"no attention with {self.heads} heads and mask {self.mask!r}")
         if self.in_bf16 and (self.head % 2 or "turned" in self.layouts):
             raise ValueError("attention in bf16 takes pairs of columns, k by rows")
+        if self.whole and not self.in_bf16:
+            raise ValueError("only attention in bf16 may find its operands in float32")
         if self.kv_heads < 0 or self.heads % self.shared_heads:
             raise ValueError(f"{self.kv_heads} heads of keys do not serve {self.heads} of queries")
         if self.causal not in CAUSAL or not self.softcap >= 0:
@@ -154,7 +161,8 @@ class AttentionParams:
     # ---- NumPy ---------------------------------------------------------------------------
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:
-        rounded = round_bf16 if self.in_bf16 else np.asarray
+        few = self.whole and np.shape(arrays[0])[self.axes(0)[1]] <= FEW_QUERIES
+        rounded = round_bf16 if self.in_bf16 and not few else np.asarray
         q, k, v = (self._heads(rounded(a), i) for i, a in enumerate(arrays[:3]))
         scores = self.scale * (q @ np.swapaxes(k, -1, -2))
         if self.softcap:
