@@ -75,9 +75,16 @@ def test_two_rules_where_neither_is_enough() -> None:
     assert one.warnings[0].startswith("without bf16, bf16-conv in 6 of 20 places: ")
 
 
+def test_what_costs_least_comes_back_last() -> None:
+    one = judge(rule="bf16", needed=5, too="bf16-conv")
+    assert one._too_coarse() == {"bf16 5", "bf16-conv 20"}
+
+
 def test_float32_where_integers_are_too_coarse_as_well() -> None:
     found = judge(rule="int16", needed=8, too="bf16-conv")._too_coarse()
-    assert found == {"bf16 8", "bf16-conv 20", "int16 8"}
+    assert found == {"bf16 1", "bf16-conv 20", "int16 8"}, (
+        "nothing speaks against products in bf16"
+    )
 
 
 def test_nothing_where_no_rule_is_enough() -> None:

@@ -108,9 +108,10 @@ def decoding() -> Iterator[Case]:
     kinds = itertools.cycle(itertools.product(((4, 4), (6, 2), (4, 1)), (64, 80)))
     for keys, low in itertools.product(PAST, (False, True)):
         heads, head = next(kinds)
+        numbers = ("bf16", "rounded")[keys % 2] if low else "f32"
         row = {"mask": "bool of keys" if keys % 2 else "none", "lost": "lowest", "heads": heads,
                "causal": "bottom", "head": head, "head_v": "same", "queries": 1 + keys % 3 // 2,
-               "keys": keys, "layouts": "heads", "more": "plain", "numbers": ("f32", "bf16", "rounded")[(keys + low) % 3]}  # fmt: skip
+               "keys": keys, "layouts": "heads", "more": "plain", "numbers": numbers}  # fmt: skip
         yield attention_case(row, 1 + keys % 2)
 
 

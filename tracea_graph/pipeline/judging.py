@@ -22,17 +22,17 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import VerifyError
 from tracea_graph.onnx_io import Model
-from tracea_graph.passes.precision import LOWERING, RELIEFS
+from tracea_graph.passes.precision import LOWERING
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
+from tracea_graph.pipeline.reliefs import relief
 from tracea_graph.pipeline.turns import LENGTHS_SHARE, fastest_lengths
 
 __all__ = ["Judge"]
 
 _PATIENCE = 60.0
 """Seconds to look for the rewrites to blame; after that all that could be to blame are dropped."""
-_FRONT = 32  # shares of a net in which the end of what stays exact is searched for
 _SPENT = 0.9  # of what is allowed, where all of it was too much for another level or feed
 _TELLING = 4  # feeds a search for what is to blame looks at
 _METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric judges
@@ -219,29 +219,22 @@ class Judge:
 
     def _too_coarse(self) -> frozenset[str]:
         """The rules that only lower precision without which all is within tolerance, if there are
-        such: their errors add up, no single region is to blame.  What is rounded early goes
-        through everything behind: the last rule is dropped from the front, as far as needed."""
+        such, and as much of each as there has to be."""
         if self.options.precision == "fp32" or self.verification is None:
             return frozenset()
         spent = _SPENT if self.guilty else 1.0
         self._patience_ends = monotonic() + _PATIENCE
         keys = {rule: self.workshop.lowered(rule) for rule in LOWERING}
-        present = (tuple(rule for rule in rules if keys[rule]) for rules in RELIEFS)
-        for *others, last in dict.fromkeys(filter(None, present)):
-            dropped = self.dropped | {keys[rule][-1] for rule in others}
-            places = keys[last]
-            if places[-1] in self.dropped or self._wrong(dropped | {places[-1]}):
-                continue
-            low, high = 0, len(places)  # wrong without so many, right without so many
-            while high - low > max(1, len(places) // _FRONT) and self._patient():
-                middle = (low + high) // 2
-                wrong = self._wrong(dropped | {places[middle - 1]}, spent)
-                low, high = (middle, high) if wrong else (low, middle)
-            where = f" in {high} of {len(places)} places" if high < len(places) else ""
-            rules, why = ", ".join((*others, last)), self.verification.sentence
-            self.warnings.append(f"without {rules}{where}: with all of it, {why}")
-            return dropped - self.dropped | {places[high - 1]}
-        return frozenset()
+        coarse = partial(self._wrong, spent=spent)
+        counts = relief(keys, self.dropped, self._wrong, coarse, self._patient)
+        if not counts:
+            return frozenset()
+        where = ", ".join(
+            rule + f" in {n} of {len(keys[rule])} places" * (n < len(keys[rule]))
+            for rule, n in counts.items()
+        )
+        self.warnings.append(f"without {where}: with all of it, {self.verification.sentence}")
+        return frozenset(keys[rule][n - 1] for rule, n in counts.items()) - self.dropped
 
     def _blame(self, full: Built) -> frozenset[str]:
         groups = tuple(full.assembly.groups)
