@@ -5,10 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import Net, normal
+from graphs import Net, loaded, normal
 
 from tracea_graph.ir import DType
+from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.gemm import GemmParams, pack_pairs, unpack_pairs, unpack_split
+from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import phases
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -122,3 +124,32 @@ def test_a_barred_product_keeps_its_exact_form() -> None:
     region, trace = planned(graph, "bf16", limits)
     assert region.op == "FusedGemm" and region.params.layout == "panels"
     assert ("bf16", "it was wrong") in trace.misses()
+
+
+def cached(queries: int | str) -> TileGraph:
+    """Attention over a cache: keys and values of before, and one product's columns behind them."""
+    net = Net()
+    q, new = (net("MatMul", net.input(n, 1, queries, 6), net.weight(6, 8)) for n in "xy")
+    split = net.ints(0, 0, 2, 4)
+    q, new = (net("Transpose", net("Reshape", v, split), perm=[0, 2, 1, 3]) for v in (q, new))
+    kept = [net.input(n, 1, 2, "past", 4) for n in ("keys", "values")]
+    k, v = (net("Concat", old, new, axis=2) for old in kept)
+    scores = net(
+        "MatMul", net("Mul", q, net.const(np.float32(0.5))), net("Transpose", k, perm=[0, 1, 3, 2])
+    )
+    y = net("MatMul", net("Softmax", scores, axis=-1), v)
+    return loaded(net, y, k, v)
+
+
+@pytest.mark.parametrize("queries", ["rows", FEW_QUERIES + 1, FEW_QUERIES])
+def test_a_cache_is_rounded_for_many_queries(queries: int | str) -> None:
+    graph = cached(queries)
+    limits = Limits(min_gain_us=float("-inf"))
+    trace = schedule(graph, phases(precision="bf16"), lambda g, r: 1.0, limits)
+    every = [r.params for r in graph.regions()]
+    every += [step.params for p in every if isinstance(p, RegionParams) for step in p.steps]
+    (attention,) = (p for p in every if isinstance(p, AttentionParams))
+    few = queries == FEW_QUERIES
+    assert (attention.in_bf16, attention.whole) == (not few, not few)
+    said = [reason for rule, reason in trace.misses() if rule == "bf16-attention"]
+    assert said == (["4 queries read its keys as they lie"] if few else [])
