@@ -2,6 +2,7 @@
 
 FusedConv, FusedPool, elementwise chains, moves of channels … -> one FusedRegion
 FusedGemm, FusedAttention, FusedNorm, FusedElementwise …      -> one FusedRegion
+… and a convolutional trunk among them                        -> one FusedRegion
 
 What lies between two steps never leaves the program, so it lies as the kernels like it.  Where a
 program begins and ends is the tile graph's to say (``ttg.programs``).  It is asked of regions, not
@@ -50,7 +51,8 @@ class ConnectTrunk:
 
 @dataclass(frozen=True)
 class ConnectBlocks:
-    """Everything else that sums, with what lies between: the blocks of a transformer."""
+    """Everything else that sums, with what lies between: the blocks of a transformer, and trunks
+    before and behind them."""
 
     name: str = "blocks"
 
@@ -130,6 +132,8 @@ class _Family:
 
     def is_core(self, region: Region) -> bool:
         """True if its results are sums: only then is there more to a value than moving it."""
+        if _is_trunk(region):
+            return True
         model = self.model(region)
         return model is not None and bool(model.depth)
 
@@ -137,6 +141,8 @@ class _Family:
         """The steps a region would be: every word is one; None if it cannot be one."""
         if not region.fused:
             return self._moves(region)
+        if _is_trunk(region):
+            return _inside(region)
         values = (*region.reads, *region.writes)
         known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
         fits = not isinstance(region.params, RegionParams)
@@ -162,6 +168,24 @@ class _Family:
         return region.fused
 
 
+def _is_trunk(region: Region) -> bool:
+    return region.rule == ConnectTrunk.name and isinstance(region.params, RegionParams)
+
+
+def _inside(region: Region) -> Steps:
+    """The steps of a program; values that never leave it get names."""
+    params, values = region.params, list(region.operands)
+    assert isinstance(params, RegionParams)
+    leaving = dict(zip(params.results, region.results, strict=True))
+    steps = []
+    for step in params.steps:
+        made = range(len(values), len(values) + step.results)
+        reads = tuple(values[i] for i in step.operands)
+        values += [leaving.get(i, f"{region.id} {i}") for i in made]
+        steps.append((step.params, reads, tuple(values[made.start :])))
+    return steps
+
+
 def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
     """True if an operation has the value's shape: whether a program knows that, it says itself."""
     shape = graph.spec(value).shape
@@ -183,7 +207,7 @@ class _Trunk(_Family):
 
     def steps_of(self, region: Region) -> Steps | None:
         if region.fused:
-            return super().steps_of(region)
+            return None if _is_trunk(region) else super().steps_of(region)
         moves = read_moves(self.graph, region)
         return None if moves is None else [(p, names, (v,)) for p, names, v in moves]
 

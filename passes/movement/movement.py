@@ -167,7 +167,8 @@ class LiftMove:
             yield Miss(self.name, region.id, "symbols leave the shape of its result open")
             return
         new = fused(self.name, op.params, op.names, region.results, [region])
-        yield Proposal(self.name, (region,), (new,))
+        # alone a kernel may gain nothing by it; between two others it is a step of a program
+        yield Proposal(self.name, (region,), (new,), step=True)
 
 
 # ---- concatenations --------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_values_others_read_leave_the_trunk() -> None:
     net, x = new()
     y = net("Relu", conv(net, x, 16))
     z = conv(net, y, 16)
-    graph = net.graph(net("Softmax", y, axis=1), net("Relu", conv(net, z, 16)), z)
+    graph = net.graph(net("NonZero", y), net("Relu", conv(net, z, 16)), z)
     optimized(graph)
     region = only(graph, "FusedRegion")
     assert set(region.results) == {y, z, graph.outputs[1]}
@@ -261,13 +261,26 @@ def test_a_window_larger_than_its_input_stays() -> None:
     assert reasons(trace, "conv-transposed") == {"its windows mostly hang over the input"}
 
 
-@pytest.mark.parametrize(("axis", "joins"), [(1, True), (3, False)])
-def test_the_channel_of_the_largest_number_ends_a_trunk(axis: int, joins: bool) -> None:
-    """What looks along positions does not: it is as well made behind it."""
+@pytest.mark.parametrize(("axis", "rule"), [(1, "trunk"), (3, "blocks")])
+def test_the_channel_of_the_largest_number_ends_a_trunk(axis: int, rule: str) -> None:
+    """What looks along positions is made behind it, in the same program."""
     net, x = new()
     scores = conv(net, net("Relu", conv(net, x, 16)), 21, k=1)
     big = net("Resize", scores, "", net.const(np.array([1, 1, 2, 2], np.float32)), mode="linear")
     graph = net.graph(net("ArgMax", big, axis=axis, keepdims=0))
     optimized(graph)
-    assert ops(graph) == (["FusedRegion"] if joins else ["FusedRegion", "FusedArg"])
+    assert only(graph, "FusedRegion").rule == rule
+    check(net, graph, FEEDS)
+
+
+def test_rows_behind_a_trunk_are_of_its_program() -> None:
+    """Images, then one row a position: the Transpose between them is worth no kernel alone."""
+    net, x = new()
+    images = net("MaxPool", net("Relu", conv(net, x, 16)), kernel_shape=[2, 2], strides=[2, 2])
+    rows = net("Transpose", net("Reshape", images, net.ints(0, 16, -1)), perm=[0, 2, 1])
+    hidden = net("Relu", net("MatMul", rows, net.weight(16, 24)))
+    graph = net.graph(net("MatMul", hidden, net.weight(24, 16)))
+    optimized(graph)
+    region = only(graph, "FusedRegion")
+    assert region.rule == "blocks" and ops(graph) == ["FusedRegion"]
     check(net, graph, FEEDS)
