@@ -128,7 +128,8 @@ class Planner:
             frozenset(self._options.skip),
             ruling.frozen,
             ruling.barred,
-            min_gain_us=float("-inf") if self._legal else 0.0,
+            # a region that joins a program costs no node of its own
+            min_gain_us=float("-inf") if self._legal else -self.cost.machine.node_us,
             max_error=self._options.tolerance,
             check=self._options.environment.check,
         )
@@ -170,7 +171,8 @@ class Planner:
         small = [
             r
             for r in graph.regions()
-            if isinstance(r.params, _DOUBTFUL) and self.gain(graph, r) < _WORTH_US
+            if r.fused
+            and self.gain(graph, r) < (_WORTH_US if isinstance(r.params, _DOUBTFUL) else 0.0)
         ]
         why = {
             r: f"a kernel for {r.results[0]!r} promises less than {_WORTH_US:g} µs" for r in small
