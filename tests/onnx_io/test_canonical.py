@@ -319,3 +319,31 @@ def test_a_range_of_fractions_is_a_constant(start: float, count: int, tmp_path: 
     given = [tensor(n, v) for n, v in (("start", start), ("end", 4.0), ("step", 1.0))]
     assert same(build(nodes, *given), tmp_path) == ["Add", "Relu"]
     assert np.arange(start, 4.0, 1.0).size == count
+
+
+def written(order: str) -> ModelProto:
+    """``z[:n, :m] = -x``, z of n × m, as PyTorch's exporter spells it."""
+    spread = [
+        node("Constant", "", "zero", value_int=0), node("Constant", "", "one", value_int=1),
+        node("Shape", "x", "s"), node("Gather", "s zero", "n"), node("Gather", "s one", "m"),
+        node("Range", "zero n one", "i"), node("Reshape", "i down", "is"),
+        node("Range", "zero m one", "j"),
+        node("Add", "is j", "ij"), node("Shape", "ij", "both"),
+        node("Expand", "is both", "all_i"), node("Unsqueeze", "all_i last", "a_i"),
+        node("Expand", "j both", "all_j"), node("Unsqueeze", "all_j last", "a_j"),
+        node("Concat", order, "at", axis=-1),
+        node("Sin", "x", "z"), node("Neg", "x", "y0"),
+        node("ScatterND", "z at y0", "a"),
+    ]  # fmt: skip
+    return build(spread, ints("down", -1, 1), ints("last", -1))
+
+
+def test_what_is_written_everywhere_is_the_result(tmp_path: Path) -> None:
+    assert same(written("a_i a_j"), tmp_path) == ["Neg", "Relu"]
+
+
+def test_what_is_written_elsewhere_stays(tmp_path: Path) -> None:
+    """Columns and rows swapped: all of a square, mirrored."""
+    proto = written("a_j a_i")
+    proto.graph.input[0].CopyFrom(value("x", [4, 4]))
+    assert "ScatterND" in same(proto, tmp_path)

@@ -19,6 +19,7 @@ from tracea_graph.onnx_io.draft import Call, Draft
 from tracea_graph.onnx_io.duplicates import share_duplicates
 from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
+from tracea_graph.onnx_io.scatters import drop_whole_scatters
 from tracea_graph.onnx_io.sizes import root_sizes, settle_reshapes, share_sizes
 from tracea_graph.onnx_io.tensors import constant, literal
 from tracea_graph.onnx_io.values import slice_parameters
@@ -211,6 +212,7 @@ STEPS: tuple[Step, ...] = (
     settle_reshapes,
     remove_identities,
     take_branches,
+    drop_whole_scatters,
     root_sizes,  # last: what a Shape lists is another value then
     drop_dead,
 )

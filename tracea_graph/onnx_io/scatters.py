@@ -1,0 +1,89 @@
+"""ScatterND that writes every element: PyTorch's exporter spells ``x[:, :n] = y`` so.
+
+    ScatterND(x, Concat(each axis's Range, spread over all), y)    ->    y
+
+The indices take more memory and time than what they move, and masks of decoders are made so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import NodeProto
+
+from tracea_graph.onnx_io.draft import Draft
+from tracea_graph.onnx_io.facts import INTEGERS, Facts, Shape, attribute
+from tracea_graph.onnx_io.values import slice_parameters
+
+__all__ = ["drop_whole_scatters"]
+
+
+def drop_whole_scatters(draft: Draft) -> int:
+    """Who reads such a result reads what was written."""
+    barred = draft.captured() | draft.kept
+    makers = {v: call.proto for call in draft.calls() for v in call.proto.output}
+    dropped = 0
+    for call in list(draft.calls()):
+        if call.op != "ScatterND" or call.proto.output[0] in barred:
+            continue
+        updates = call.proto.input[2]
+        if updates in draft.tensors and _writes_all(call.proto, makers, draft.facts):
+            draft.bypass(call, updates)
+            dropped += 1
+    return dropped
+
+
+def _writes_all(node: NodeProto, makers: Mapping[str, NodeProto], facts: Facts) -> bool:
+    data, indices, updates = node.input
+    shape = facts.shape(data)
+    if not shape or shape != facts.shape(updates) or facts.dtype(data) != facts.dtype(updates):
+        return False
+    if attribute(node, "reduction", b"none") not in (b"none", "none"):
+        return False
+    joined = makers.get(indices)
+    if joined is None or joined.op_type != "Concat" or len(joined.input) != len(shape):
+        return False
+    if attribute(joined, "axis") not in (-1, len(shape)):
+        return False
+    return all(
+        facts.shape(part) == (*shape, 1) and _counts(part, axis, makers, facts)
+        for axis, part in enumerate(joined.input)
+    )
+
+
+def _counts(value: str, axis: int, makers: Mapping[str, NodeProto], facts: Facts) -> bool:
+    """True if an integer tensor counts up from 0 along an axis, the same all along the others."""
+    node, shape = makers.get(value), facts.shape(value)
+    if shape is None or facts.dtype(value) not in INTEGERS:
+        return False
+    if (numbers := facts.numbers(value)) is not None:
+        sizes = [d for d in shape if isinstance(d, int)]
+        return numbers == [int(i) for i in np.indices(sizes)[axis].flat]
+    if node is None or not node.input:
+        return False
+    if node.op_type == "Range":
+        return [facts.numbers(node.input[i]) for i in (0, 2)] == [[0], [1]]
+    before = facts.shape(node.input[0])
+    place = None if before is None else _place(node, before, shape, axis, facts)
+    return place is not None and _counts(node.input[0], place, makers, facts)
+
+
+def _place(node: NodeProto, before: Shape, after: Shape, axis: int, facts: Facts) -> int | None:
+    """The axis of a node's operand that ``axis`` of its result is; None if elements move."""
+    if node.op_type == "Cast":
+        return axis
+    if node.op_type == "Slice":
+        parts = slice_parameters(node, facts)
+        return axis if parts and all((p[0], p[3]) == (0, 1) for p in parts) else None
+    if node.op_type == "Expand":
+        place = axis - len(after) + len(before)
+        return place if place >= 0 and before[place] == after[axis] else None
+    if node.op_type not in ("Reshape", "Unsqueeze", "Squeeze"):
+        return None
+    old, new = ([i for i, d in enumerate(shape) if d != 1] for shape in (before, after))
+    if [before[i] for i in old] != [after[i] for i in new]:
+        return None  # other axes came and went than those of one element
+    if axis in new:
+        return old[new.index(axis)]
+    return next((i for i, d in enumerate(before) if d == 1), None)
