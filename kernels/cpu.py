@@ -196,6 +196,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "top_k": ("top_k",),
         "conv_or_winograd": ("conv", "winograd"),
         "attention_rounded": ("attention", "attention_bf16", "gemm_bf16"),
+        "conv_or_winograd_bf16": ("conv_bf16", "winograd_bf16"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -91,6 +91,7 @@ OPCODES = MappingProxyType(
                 "conv_or_winograd",
                 "top_k",
                 "attention_rounded",
+                "conv_or_winograd_bf16",
             )
         )
     }

@@ -272,7 +272,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "conv_plain": _conv_plain,
         "conv_bf16": _conv, "conv_stem_bf16": _stem, "depthwise_bf16": _depthwise,
         "winograd_bf16": _winograd, "conv_int16": _conv, "winograd_int16": _winograd,
-        "recurrent": _recurrent, "conv_or_winograd": _either,
+        "recurrent": _recurrent, "conv_or_winograd": _either, "conv_or_winograd_bf16": _either,
         "gemm_masked": _stored, "gemm_masked_bf16": _stored,
     }
 )  # fmt: skip
@@ -283,7 +283,7 @@ def _work(kernel: str, views: Sequence[Touched], ints: tuple[int, ...]) -> CallW
     result = views[-1]
     if kernel == "embedding":
         views = [_picked(view, result) for view in views]
-    if kernel == "conv_or_winograd":
+    if kernel.startswith("conv_or_winograd"):
         views = [replace(views[0], bytes=0.0), *views[1:]]
     size = "×".join(str(d) for d in result.dims if d > 1)
     products = 0.0

@@ -19,6 +19,7 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.filters import (
+    DIRECT,
     IN_INT16,
     IN_PAIRS,
     pack_filters,
@@ -142,7 +143,7 @@ def either(case: Case) -> Case:
     """The convolution with its filters as they are, too."""
     assert isinstance(case.params, ConvParams)
     params = replace(case.params, either=True)
-    return Case(params, (*case.operands, Filters(params.shape, "blocked", seed=1)))
+    return Case(params, (*case.operands, Filters(params.shape, DIRECT[params.layout], seed=1)))
 
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
@@ -188,6 +189,7 @@ ALONE = {
     "pairs, silu, residual": conv(16, 20, window(1), "pairs", 1, ("n", 20, "h", "w"),
                                   epilogue=SILU_ADD),
     "Winograd in pairs": conv(20, 33, window(3, pads=1), "winograd2_pairs"),
+    "Winograd in pairs, or directly": either(conv(20, 33, window(3, pads=1), "winograd2_pairs")),
     "integers": conv(20, 33, window(3, 2, pads=1), "int16"),
     "integers, channels that are no pairs": conv(19, 24, window(1), "int16", bias=False),
     "integers, groups of blocks": conv(32, 64, window(5, pads=2), "int16", 2),

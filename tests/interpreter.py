@@ -510,7 +510,8 @@ def conv_or_winograd(call: Call, views: list[Any]) -> None:
     """Either gives the same but for rounding."""
     direct, x, _, *rest = views
     ints = (1, 1, 1, 1, 1, *call.ints[1:3], 1, 1, 1, 1, *call.ints[3:])
-    conv(dataclasses.replace(call, kernel="conv", ints=ints), [x, direct, *rest])
+    kernel = call.kernel.replace("_or_winograd", "")
+    conv(dataclasses.replace(call, kernel=kernel, ints=ints), [x, direct, *rest])
 
 
 def conv_plain(call: Call, views: list[Any]) -> None:
@@ -727,6 +728,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "winograd": winograd, "conv_or_winograd": conv_or_winograd,
         "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
+        "conv_or_winograd_bf16": conv_or_winograd,
         "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
         "reduce": reduce, "arg": arg, "top_k": top_k, "softmax": softmax,
         "channel_norm": channel_norm,

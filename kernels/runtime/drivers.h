@@ -118,6 +118,8 @@ constexpr KernelDriver kDrivers[] = {
     {"top_k", check_top_k, run_top_k, [](const tracea_isa_table& t) { return t.top_k != nullptr; }},
     {"attention_rounded", check_attention, run_attention,
      [](const tracea_isa_table& t) { return t.attention && t.attention_bf16 && t.round_bf16; }},
+    {"conv_or_winograd_bf16", check_conv_or_winograd_bf16, run_conv_or_winograd,
+     [](const tracea_isa_table& t) { return t.conv_bf16 && t.winograd_bf16_out; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

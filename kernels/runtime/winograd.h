@@ -310,16 +310,19 @@ inline bool direct_pays(const Canvas& y, int64_t inputs, int64_t outputs, int64_
   return direct < static_cast<double>((m + 2) * (m + 2)) * plane;
 }
 
-// The call to `winograd` that one to `conv_or_winograd` holds.
+// The call to `winograd` or `winograd_bf16` that one to either way holds.
 inline Call without_direct(const Call& call) {
   Call inner = call;
-  inner.opcode = kWinograd;
+  inner.opcode = call.opcode == kConvOrWinograd ? kWinograd : kWinogradBf16;
   ++inner.views, --inner.view_count, inner.driver_count = 0;
   return inner;
 }
 
 inline bool check_conv_or_winograd(Signature& call) {
   return call.views() > 1 && call.reads(0, 6) && call.behind(1, check_winograd);
+}
+inline bool check_conv_or_winograd_bf16(Signature& call) {
+  return call.views() > 1 && call.reads(0, 7, ORT_BF16) && call.behind(1, check_winograd_bf16);
 }
 
 inline bool run_conv_or_winograd(Run& run, const Call& call, const Box* views) {
@@ -332,7 +335,8 @@ inline bool run_conv_or_winograd(Run& run, const Call& call, const Box* views) {
   const int64_t* halo = call.ints + 3;
   const int64_t ints[kConvInts] = {1, 1, 1, 1, 1, call.ints[1], call.ints[2], 1, 1, 1, 1,
                                    halo[0], halo[1], halo[2], halo[3]};
-  inner.opcode = kConv, inner.ints = ints, inner.int_count = kConvInts;
+  inner.opcode = inner.opcode == kWinograd ? kConv : kConvBf16;
+  inner.ints = ints, inner.int_count = kConvInts;
   Box boxes[kMaxViews];
   for (int32_t i = 0; i < inner.view_count; ++i) boxes[i] = views[i + 1];
   boxes[1] = w;

@@ -16,10 +16,10 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK, IN_PAIRS, pack_filters, stored_shape, unpack_filters
+from tracea_graph.ops.filters import BLOCK, pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import BF16_SINCE
-from tracea_graph.passes.precision import PRODUCT_ERROR, rounded_as_read
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.convolution.filters import image_of
+from tracea_graph.passes.precision import PRODUCT_ERROR, rounded_as_read, stored_as
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -45,14 +45,12 @@ class ConvInBf16:
         if why := _unfit(graph, params, weight):
             yield Miss(self.name, region.id, why)
         elif weight is not None:
-            layouts = IN_PAIRS if params.transformable else ("pairs",)
-            for layout in layouts:
-                pairs = _in_pairs(weight, params, layout)
-                lower = dataclasses.replace(params, layout=layout, in_bf16=True)
-                operands = (region.operands[0], pairs.name, *region.operands[2:])
-                new = fused(self.name, lower, operands, region.results, [region])
-                made = {pairs.name: pairs}
-                yield Proposal(self.name, (region,), (new,), weights=made, error=PRODUCT_ERROR)
+            for way in params.ways("pairs", image_of(graph, region)):
+                made = [_in_pairs(weight, params, layout) for layout in way]
+                lower = dataclasses.replace(
+                    params, layout=way[0], in_bf16=True, either=len(way) > 1
+                )
+                yield stored_as(self.name, region, lower, made, PRODUCT_ERROR)
 
 
 @dataclass(frozen=True)

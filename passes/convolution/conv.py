@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import IN_INT16, IN_PAIRS, WINOGRAD
 from tracea_graph.passes.convolution.filters import (
     groups_at_once,
+    image_of,
     layout_for,
     pack_weight,
     pad_bias,
@@ -232,17 +232,15 @@ class TransformFilters:
         if not isinstance(params, ConvParams) or params.layout != "blocked":
             return
         weight = graph.weight(region.operands[1])
-        if not params.transformable or params.filters <= _FEW or weight is None:
+        if params.filters <= _FEW or weight is None:
             return
-        spatial = (graph.spec(region.results[0]).shape or ())[2:]
-        either = not all(isinstance(d, int) for d in spatial)
-        direct = region.operands[1:2] if either else ()
-        for layout in WINOGRAD:
-            if layout in IN_PAIRS or layout in IN_INT16:
+        for layout, *direct in params.ways(params.layout, image_of(graph, region)):
+            if layout == params.layout:
                 continue
             filters = transformed(weight, params, layout, graph.opset)
-            operands = (region.operands[0], filters.name, *region.operands[2:], *direct)
-            other = dataclasses.replace(params, layout=layout, either=either)
+            kept = region.operands[1:2] if direct else ()
+            operands = (region.operands[0], filters.name, *region.operands[2:], *kept)
+            other = dataclasses.replace(params, layout=layout, either=bool(direct))
             new = fused(self.name, other, operands, region.results, [region])
             weights = {filters.name: filters}
             yield Proposal(self.name, (region,), (new,), weights=weights)

@@ -28,13 +28,13 @@ from tracea_graph.ops.filters import (
 from tracea_graph.ops.windows import Window
 from tracea_graph.ops.winograd import spell_transform
 from tracea_graph.passes.products.storage import is_shared
-from tracea_graph.ttg import TileGraph
+from tracea_graph.ttg import Region, TileGraph
 
 Floats = npt.NDArray[np.floating[Any]]
 
 __all__ = [
-    "Affine", "after_filters", "before_filters", "bias_size", "groups_at_once", "layout_for",
-    "pack_weight", "pad_bias", "side_by_side", "taken", "transformed",
+    "Affine", "after_filters", "before_filters", "bias_size", "groups_at_once", "image_of",
+    "layout_for", "pack_weight", "pad_bias", "side_by_side", "taken", "transformed",
 ]  # fmt: skip
 
 _STEM = 8
@@ -133,6 +133,11 @@ def transformed(weight: Weight, params: ConvParams, layout: str, opset: int) -> 
     body = b.done(spell_transform(b, b.inputs[0], m, o, i))
     recipe = placed(body, [weight.name], name)
     return Weight(name, DType.F32, stored_shape(layout, params.shape), load, recipe)
+
+
+def image_of(graph: TileGraph, region: Region) -> tuple[Extent, ...]:
+    """The spatial extents of what a convolution makes; none if they are not known."""
+    return (graph.spec(region.results[0]).shape or ())[2:]
 
 
 def pad_bias(weight: Weight) -> Weight:

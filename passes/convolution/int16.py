@@ -21,6 +21,7 @@ from tracea_graph.ops.filters import (
     stored_shape,
     unpack_filters,
 )
+from tracea_graph.passes.convolution.filters import image_of
 from tracea_graph.passes.precision import INT16_ERROR, stored_as
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -45,7 +46,7 @@ class ConvInInt16:
         if why := _unfit(params, weight):
             yield Miss(self.name, region.id, why)
         elif weight is not None:
-            for layout in ("int16", "winograd2_int16") if params.transformable else ("int16",):
+            for (layout,) in params.ways("int16", image_of(graph, region)):
                 made = _in_integers(weight, params, layout)
                 lower = dataclasses.replace(params, layout=layout)
                 yield stored_as(self.name, region, lower, made, INT16_ERROR)

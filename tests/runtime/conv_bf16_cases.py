@@ -57,6 +57,8 @@ def _transformed(**more: Any) -> list[Case]:
     cases += [
         conv(34, 48, (8, 61), (3, 3), pad=same(3), m=2, batch=2, add=True, clamp=(0, 6),
              chain=SCALED, halo=(1, 1, 1, 1), **more),
+        *(conv(24, 40, size, (3, 3), pad=same(3), m=2, either=True, add=True, chain=SILU, **more)
+          for size in ((1, 1), (2, 7), (9, 17), (20, 31))),
         conv(32, 32, (60, 60), (3, 3), pad=same(3), m=2, chain=SILU, **more),
     ]  # fmt: skip
     return cases

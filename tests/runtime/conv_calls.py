@@ -61,9 +61,9 @@ def conv(
     box = feeds.dense(boxed, batched=True)
     views = [box, feeds.dense(weights), feeds.dense(padded(b)) if bias else None]
     if either:
-        views.insert(0, feeds.dense(by_block(w)))
+        views.insert(0, feeds.dense(in_pairs(by_block(w)) if half else by_block(w)))
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
-    if m and half:
+    if m and half and not either:
         y = transformed(whole, random(outputs, channels, 3, 3, seed=1))
     else:
         parts = np.split(whole, len(own))
@@ -79,7 +79,7 @@ def conv(
     kind = f"winograd{m}" if m else "conv_each" if each else "conv"
     call = ("winograd" if m else "conv") + "_bf16" * half
     if either:
-        kind, call = f"either{m}", "conv_or_winograd"
+        kind, call = f"either{m}", call.replace("winograd", "conv_or_winograd")
     name = label(kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, more)
     case = epilogue(name, call, feeds, views, ints, y, half=half, **more)
     return driven(case, drivers) if drivers else case

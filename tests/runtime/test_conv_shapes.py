@@ -25,7 +25,7 @@ from runtime.support import Case, operator_case
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK, IN_INT16, IN_PAIRS, LAYOUTS
+from tracea_graph.ops.filters import BLOCK, DIRECT, IN_INT16, IN_PAIRS, LAYOUTS
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.conv import channel_kind
 
@@ -200,7 +200,7 @@ class Maker:
                 scales = (Scales(held),) if params.in_int16 else ()
                 whole = Operation(params, (x, held, *offsets, *extras, *scales))
                 yield self._case(whole, images)
-                if stored in ("winograd2", "winograd4"):
+                if stored in DIRECT and not params.in_int16:
                     yield self._case(either(whole), images)
 
     def _case(self, operation: Operation, images: dict[str, int]) -> Case:

@@ -18,11 +18,13 @@ from tracea_graph.ir import DType
 
 LEVELS = profile_cpu().levels("bf16")
 CASES = {case.name: case for case in all_bf16_cases()}
-CALLS = ("conv_bf16", "depthwise_bf16", "winograd_bf16")
+CALLS = ("conv_bf16", "depthwise_bf16", "winograd_bf16", "conv_or_winograd_bf16")
 ROUNDED = 2.0**-8
 """A result in bf16 may fall to the other side of a number half way; so may a filter."""
 TRANSFORMED = 2.0**-8
 """So may what Winograd's algorithm multiplies."""
+EITHER = 2.0**-6
+"""Against direct summation, where the size of an image chooses."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,8 @@ def test_case(name: str, level: str, answers: Answers) -> None:
         tolerance = ROUNDED
     elif name.startswith("winograd"):
         tolerance = TRANSFORMED
+    if name.startswith("either"):
+        tolerance = EITHER
     limit = tolerance * max(np.abs(wanted[asked]).max(initial=0), 1e-3)
     assert np.abs(got[asked] - wanted[asked]).max(initial=0) <= limit
     assert (got[wanted == 0] == 0).all()  # halos
@@ -64,6 +68,7 @@ MUTATED = (
          stores=DType.BF16),
     conv(24, 33, (7, 7), (3, 3), pad=(1, 1, 1, 1), m=2, chain=SILU, half=True,
          stores=DType.BF16),
+    conv(24, 33, (7, 7), (3, 3), pad=(1, 1, 1, 1), m=2, either=True, half=True),
     depthwise(33, (7, 7), (3, 3), pad=(1, 1, 1, 1), chain=SILU, halo=(1, 1, 1, 1), half=True,
               stores=DType.BF16),
 )  # fmt: skip

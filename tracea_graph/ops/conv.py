@@ -10,19 +10,20 @@ An operand of the epilogue is full (the shape of the result), one number per cha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
 from tracea_graph.ops.filters import (
     BLOCK,
+    DIRECT,
     IN_INT16,
     IN_PAIRS,
     LAYOUTS,
@@ -71,8 +72,8 @@ class ConvParams:
             raise ValueError("only one and two axes are stored in blocks")
         if self.layout in WINOGRAD and not self.transformable:
             raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
-        if self.either and self.layout not in ("winograd2", "winograd4"):
-            raise ValueError("only transformed filters in float32 are there as they are, too")
+        if self.either and (self.layout not in DIRECT or self.in_int16):
+            raise ValueError("only transformed filters, not integers, are there as they are, too")
         if self.in_bf16 != (self.layout in IN_PAIRS) and self.layout != "depthwise":
             raise ValueError("in bf16 filters are stored in pairs, or depthwise")
         if self.rounded_filters and not (self.in_bf16 and self.layout == "depthwise"):
@@ -126,6 +127,19 @@ class ConvParams:
         window = Window((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
         return self.window == window and self.groups == 1
 
+    def ways(self, direct: str, spatial: Sequence[Extent]) -> Iterator[tuple[str, ...]]:
+        """What filters may be kept in: ``direct``, or one of its transforms; with ``spatial``
+        results of any size a transform and ``direct``, of which the runtime takes what pays.
+
+        Integers are kept in one: what either way reads is rounded otherwise, and their transform
+        takes longer on maps of up to 4 x 4 alone.
+        """
+        yield (direct,)
+        chosen = direct not in IN_INT16 and not all(isinstance(d, int) for d in spatial)
+        for layout in DIRECT if self.transformable else ():
+            if DIRECT[layout] == direct:
+                yield (layout, direct) if chosen else (layout,)
+
     @property
     def added(self) -> int | None:
         """The operand that is added to the sum in registers, if there is one."""
@@ -153,7 +167,7 @@ class ConvParams:
         if self.in_int16:
             whole, each = round_images(x)
             x = whole * each.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
-        stored, layout = (arrays[-1], "blocked") if self.either else (w, self.layout)
+        stored, layout = (arrays[-1], DIRECT[self.layout]) if self.either else (w, self.layout)
         scale = arrays[-1] if self.in_int16 else None
         plain = unpack_filters(stored, layout, self.shape, scale)
         inputs = np.split(x, self.groups, 1)
@@ -175,7 +189,7 @@ class ConvParams:
         b = BodyBuilder(self.operands, opset)
         x, w, bias, extras = self.split(b.inputs)
         scale = b.inputs[-1] if self.in_int16 else None
-        stored, layout = (b.inputs[-1], "blocked") if self.either else (w, self.layout)
+        stored, layout = (b.inputs[-1], DIRECT[self.layout]) if self.either else (w, self.layout)
         plain = spell_filters(b, stored, layout, self.shape, scale)
         if bias is not None and self.padded_bias:
             bias = b.slice_last(bias, 0, self.filters, 0)

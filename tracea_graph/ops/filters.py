@@ -36,7 +36,7 @@ from tracea_graph.ops.int16 import fit_columns, run_of
 from tracea_graph.ops.winograd import transform
 
 __all__ = [
-    "BLOCK", "IN_INT16", "IN_PAIRS", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters",
+    "BLOCK", "DIRECT", "IN_INT16", "IN_PAIRS", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters",
     "pack_int16_filters", "spell_filters", "spell_packed", "stored_shape", "unpack_filters",
 ]  # fmt: skip
 
@@ -59,6 +59,15 @@ WINOGRAD = MappingProxyType(
     {"winograd2": 2, "winograd4": 4, "winograd2_pairs": 2, "winograd2_int16": 2}
 )
 """Results per tile and axis."""
+DIRECT = MappingProxyType(
+    {
+        "winograd2": "blocked",
+        "winograd4": "blocked",
+        "winograd2_pairs": "pairs",
+        "winograd2_int16": "int16",
+    }
+)
+"""Layouts of transformed filters, and of the same filters as they are."""
 IN_PAIRS = MappingProxyType({"pairs": "blocked", "winograd2_pairs": "winograd2"})
 """Layouts in bf16, and what each is in float32."""
 IN_INT16 = MappingProxyType({"int16": "blocked", "winograd2_int16": "winograd2"})
