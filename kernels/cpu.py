@@ -197,6 +197,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "conv_or_winograd": ("conv", "winograd"),
         "attention_rounded": ("attention", "attention_bf16", "gemm_bf16"),
         "conv_or_winograd_bf16": ("conv_bf16", "winograd_bf16"),
+        "conv_or_winograd_int16": ("conv_int16", "winograd_int16"),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -92,6 +92,7 @@ OPCODES = MappingProxyType(
                 "top_k",
                 "attention_rounded",
                 "conv_or_winograd_bf16",
+                "conv_or_winograd_int16",
             )
         )
     }

@@ -244,6 +244,11 @@ def _either(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     return _winograd(views[1:], ints)
 
 
+def _either_whole(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    """Behind the direct filters lie their scales."""
+    return _winograd(views[2:], ints)
+
+
 def _conv_plain(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     groups, (out, *taps), (batch, _, *space) = ints[0], views[1].dims, views[-1].dims
     return groups, batch * prod(space), out // groups, prod(taps)
@@ -273,6 +278,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "conv_bf16": _conv, "conv_stem_bf16": _stem, "depthwise_bf16": _depthwise,
         "winograd_bf16": _winograd, "conv_int16": _conv, "winograd_int16": _winograd,
         "recurrent": _recurrent, "conv_or_winograd": _either, "conv_or_winograd_bf16": _either,
+        "conv_or_winograd_int16": _either_whole,
         "gemm_masked": _stored, "gemm_masked_bf16": _stored,
     }
 )  # fmt: skip

@@ -143,7 +143,9 @@ def either(case: Case) -> Case:
     """The convolution with its filters as they are, too."""
     assert isinstance(case.params, ConvParams)
     params = replace(case.params, either=True)
-    return Case(params, (*case.operands, Filters(params.shape, DIRECT[params.layout], seed=1)))
+    direct = Filters(params.shape, DIRECT[params.layout], seed=1)
+    scales = (Scales(direct),) if params.in_int16 else ()
+    return Case(params, (*case.operands, direct, *scales))
 
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
@@ -198,6 +200,9 @@ ALONE = {
     "integers, silu, residual": conv(16, 20, window(1), "int16", 1, ("n", 20, "h", "w"),
                                      epilogue=SILU_ADD),
     "Winograd in integers": conv(20, 33, window(3, pads=1), "winograd2_int16", epilogue=RELU),
+    "Winograd in integers, or directly": either(
+        conv(20, 33, window(3, pads=1), "winograd2_int16", epilogue=RELU)
+    ),
     "groups of blocks": conv(32, 64, window(3, pads=1), "blocked", 2),
     "over one axis": conv(20, 16, window((3,), pads=1)),
     "stem": conv(3, 24, window(3, stride=2, pads=(0, 0, 1, 1)), "stem"),

@@ -508,7 +508,12 @@ def winograd(call: Call, views: list[Any]) -> None:
 
 def conv_or_winograd(call: Call, views: list[Any]) -> None:
     """Either gives the same but for rounding."""
-    direct, x, _, *rest = views
+    whole = call.kernel.endswith("_int16")
+    direct, x, _, *rest = views[:1] + views[1 + whole :]
+    if whole:
+        x = np.zeros(x.shape)
+        fill(x, _images(blocked(views[2], call.ints[2]))[0], (0, 0, 0, 0))
+        rest[3] = views[1]
     ints = (1, 1, 1, 1, 1, *call.ints[1:3], 1, 1, 1, 1, *call.ints[3:])
     kernel = call.kernel.replace("_or_winograd", "")
     conv(dataclasses.replace(call, kernel=kernel, ints=ints), [x, direct, *rest])
@@ -729,6 +734,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
         "conv_or_winograd_bf16": conv_or_winograd,
+        "conv_or_winograd_int16": conv_or_winograd,
         "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
         "reduce": reduce, "arg": arg, "top_k": top_k, "softmax": softmax,
         "channel_norm": channel_norm,

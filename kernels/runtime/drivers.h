@@ -120,6 +120,8 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.attention && t.attention_bf16 && t.round_bf16; }},
     {"conv_or_winograd_bf16", check_conv_or_winograd_bf16, run_conv_or_winograd,
      [](const tracea_isa_table& t) { return t.conv_bf16 && t.winograd_bf16_out; }},
+    {"conv_or_winograd_int16", check_conv_or_winograd_int16, run_conv_or_winograd,
+     [](const tracea_isa_table& t) { return t.conv_int16 && t.winograd_int16_out; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

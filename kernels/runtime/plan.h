@@ -32,7 +32,8 @@ enum Opcode : int32_t {  // as in plan.py
   kConvOrWinograd,
   kTopK,
   kAttentionRounded,
-  kConvOrWinogradBf16,
+  kConvOrWinogradBf16, kConvOrWinogradInt16,
+  kLastOpcode = kConvOrWinogradInt16,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||
@@ -40,7 +41,8 @@ inline bool cuts_apply(int32_t opcode) {
 }
 inline bool is_winograd(int32_t opcode) {
   return opcode == kWinograd || opcode == kWinogradBf16 || opcode == kWinogradInt16 ||
-         opcode == kConvOrWinograd || opcode == kConvOrWinogradBf16;
+         opcode == kConvOrWinograd || opcode == kConvOrWinogradBf16 ||
+         opcode == kConvOrWinogradInt16;
 }
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 

@@ -5,6 +5,7 @@
 // steps share the threads; otherwise bands are tasks, whose buffers stay in L2.
 #pragma once
 #include "runtime/conv.h"
+#include "runtime/images.h"
 #include "runtime/slots.h"
 
 namespace tracea {
@@ -299,22 +300,26 @@ inline bool run_winograd(Run& run, const Call& call, const Box* views) {
 // adds to their products.
 constexpr double kReadDirect = 6.0, kReadPlane = 10.0;
 constexpr double kPlane = 48.0;  // of setting up the products of one plane
+constexpr double kRounded = 8.0;  // of rounding a pixel's 16 channels to integers
 
 // Whether summing directly takes less than the transforms, whose filters are several times as many.
-inline bool direct_pays(const Canvas& y, int64_t inputs, int64_t outputs, int64_t m) {
+inline bool direct_pays(const Canvas& y, int64_t inputs, int64_t outputs, int64_t m, bool rounds) {
   const double pairs = static_cast<double>(inputs * outputs);
   const double tiles = static_cast<double>(ceil_div(y.width, m) * ceil_div(y.height, m));
-  const double direct = 9.0 * pairs * (static_cast<double>(y.width * y.height) + kReadDirect);
+  const double pixels = static_cast<double>(y.width * y.height);
+  const double direct = 9.0 * pairs * (pixels + kReadDirect) +
+                        rounds * kRounded * pixels * static_cast<double>(inputs);
   const double plane = pairs * (tiles + kReadPlane) +
                        tiles * static_cast<double>(inputs + outputs) + kPlane;
   return direct < static_cast<double>((m + 2) * (m + 2)) * plane;
 }
 
-// The call to `winograd` or `winograd_bf16` that one to either way holds.
+// The call to Winograd's algorithm that one to either way holds, behind the direct filters.
 inline Call without_direct(const Call& call) {
   Call inner = call;
-  inner.opcode = call.opcode == kConvOrWinograd ? kWinograd : kWinogradBf16;
-  ++inner.views, --inner.view_count, inner.driver_count = 0;
+  const bool whole = call.opcode == kConvOrWinogradInt16;
+  inner.opcode = whole ? kWinogradInt16 : call.opcode == kConvOrWinograd ? kWinograd : kWinogradBf16;
+  inner.views += 1 + whole, inner.view_count -= 1 + whole, inner.driver_count = 0;
   return inner;
 }
 
@@ -324,23 +329,55 @@ inline bool check_conv_or_winograd(Signature& call) {
 inline bool check_conv_or_winograd_bf16(Signature& call) {
   return call.views() > 1 && call.reads(0, 7, ORT_BF16) && call.behind(1, check_winograd_bf16);
 }
+inline bool check_conv_or_winograd_int16(Signature& call) {
+  return call.views() > 2 && call.reads(0, 7, ORT_I16) && call.reads(1, 1) &&
+         call.behind(2, check_winograd_int16);
+}
+
+// A convolution of integers whose x is still float32.
+inline bool run_rounded(Run& run, Call call, Box* views) {
+  const Box x = views[0];
+  Box &whole = views[0], &scales = views[4];
+  int64_t count = 1;
+  for (int32_t i = 4; i >= 0; count *= x.dims[i--]) whole.strides[i] = count;
+  Scratch scratch(run);
+  if (!(scales.data = scratch.take(4 * x.dims[0] + 2 * count + kAlign))) return false;
+  scales.strides[0] = 1;
+  whole.data = scales.data + ceil_div(4 * x.dims[0], kAlign) * kAlign;
+  const int64_t ints[] = {call.ints[6], 0, 0, 0, 0};
+  Call rounding = call;
+  rounding.ints = ints;
+  const Box between[] = {x, whole, scales};
+  View types[kMaxViews];
+  for (int32_t i = 0; i < call.view_count; ++i) types[i] = call.views[i];
+  types[0].type = ORT_I16, call.views = types;
+  return run_round_images(run, rounding, between) && run_conv(run, call, views);
+}
 
 inline bool run_conv_or_winograd(Run& run, const Call& call, const Box* views) {
   Call inner = without_direct(call);
-  Finish finish = {};
-  if (!open_finish(run, inner, views + 1, &finish)) return misfit(run, "conv_or_winograd");
+  const int32_t before = call.view_count - inner.view_count;
   const Box& w = views[0];
-  if (!direct_pays(finish.canvas, w.dims[1], w.dims[0], call.ints[0]))
-    return run_winograd(run, inner, views + 1);
+  Finish finish = {};
+  if (!open_finish(run, inner, views + before, &finish)) return misfit(run, "conv_or_winograd");
+  const bool whole = in_integers(inner);
+  if (!direct_pays(finish.canvas, w.dims[1], w.dims[0], call.ints[0], whole))
+    return run_winograd(run, inner, views + before);
   const int64_t* halo = call.ints + 3;
   const int64_t ints[kConvInts] = {1, 1, 1, 1, 1, call.ints[1], call.ints[2], 1, 1, 1, 1,
                                    halo[0], halo[1], halo[2], halo[3]};
-  inner.opcode = inner.opcode == kWinograd ? kConv : kConvBf16;
-  inner.ints = ints, inner.int_count = kConvInts;
   Box boxes[kMaxViews];
-  for (int32_t i = 0; i < inner.view_count; ++i) boxes[i] = views[i + 1];
+  for (int32_t i = 0; i < inner.view_count; ++i) boxes[i] = views[before + i];
   boxes[1] = w;
-  return run_conv(run, inner, boxes);
+  inner.opcode = whole ? kConvInt16 : inner.opcode == kWinograd ? kConv : kConvBf16;
+  inner.ints = ints, inner.int_count = kConvInts;
+  if (!whole) return run_conv(run, inner, boxes);
+  const Canvas& y = finish.canvas;
+  if (!blocked(boxes[0]) || !dense_from(w, 0, 7) ||
+      !boxes[0].is(y.box->dims[0], w.dims[1], y.height + 2, y.width + 2))
+    return misfit(run, "conv_or_winograd");
+  boxes[5] = views[1];
+  return run_rounded(run, inner, boxes);
 }
 
 }  // namespace tracea

@@ -46,9 +46,9 @@ class ConvInInt16:
         if why := _unfit(params, weight):
             yield Miss(self.name, region.id, why)
         elif weight is not None:
-            for (layout,) in params.ways("int16", image_of(graph, region)):
-                made = _in_integers(weight, params, layout)
-                lower = dataclasses.replace(params, layout=layout)
+            for way in params.ways("int16", image_of(graph, region)):
+                made = [w for layout in way for w in _in_integers(weight, params, layout)]
+                lower = dataclasses.replace(params, layout=way[0], either=len(way) > 1)
                 yield stored_as(self.name, region, lower, made, INT16_ERROR)
 
 

@@ -53,7 +53,7 @@ def _blocked(
     window = _two(p.window)
     last, source = (last_block(p.filters),), v.shape(w)
     home, inner = v.home(result), v.interior(result)
-    direct = [v.slot(operands[-1]).view] if p.either else []
+    direct = [v.slot(spare).view for spare in operands[len(operands) - p.spare :]]
     views = [v.over(e, result, inner, lanes=True) for i, e in enumerate(extras) if i != finish.add]
     add, chain = _added(v, p, extras, finish.add, result), finish.chain
     rounds = home.dtype is DType.BF16
@@ -66,7 +66,7 @@ def _blocked(
     else:
         block, each = _read(v, p, scaled.source if scaled else x)
         kernel, read = "conv", block.view(stored_halo(p))
-        scales = [each.view, v.slot(operands[-1]).view] if each else []
+        scales = [each.view, v.slot(operands[2 + p.bias + p.extras]).view] if each else []
         ints = (*steps, p.groups, *last, last_block(p.channels), *stored_halo(p), *home.halo)
     if p.layout in WINOGRAD:
         kernel = "conv_or_winograd" if p.either else "winograd"

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from convolutions import ADD_RELU, CLIP_MUL, RELU, SILU_ADD, Case, conv, window
+from convolutions import ADD_RELU, CLIP_MUL, RELU, SILU_ADD, Case, conv, either, window
 from runtime.support import Case as Run
 
 from tracea_graph.passes.lowering.lower import lower
@@ -60,6 +60,10 @@ def conv_int16_cases() -> tuple[Run, ...]:
         add("wide", conv(64, 160, over, layout, epilogue=RELU), 40, 80)
         for spoilt in ("nan", "zero"):
             add(spoilt, conv(24, 33, over, layout), 6, 7, 2, spoilt)
+    for h, w in ((1, 1), (2, 7), (6, 6), (9, 17), (20, 31)):
+        one = either(conv(24, 40, same, "winograd2_int16", 1, full, epilogue=ADD_RELU))
+        add("either", one, h, w, 2)
+        add("either_nan", one, h, w, 2, "nan")
     add("deep", conv(1030, 40, window(1), "int16"), 7, 7, 2)
     add("groups", conv(64, 96, same, "int16", 2), 5, 5, 3)
     return tuple(run_of_case(*one) for one in made)

@@ -200,7 +200,7 @@ class Maker:
                 scales = (Scales(held),) if params.in_int16 else ()
                 whole = Operation(params, (x, held, *offsets, *extras, *scales))
                 yield self._case(whole, images)
-                if stored in DIRECT and not params.in_int16:
+                if stored in DIRECT:
                     yield self._case(either(whole), images)
 
     def _case(self, operation: Operation, images: dict[str, int]) -> Case:

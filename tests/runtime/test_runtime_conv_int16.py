@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from convolutions import SILU_ADD, conv, window
+from convolutions import SILU_ADD, conv, either, window
 from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from runtime.conv_int16_cases import conv_int16_cases, run_of_case
 
@@ -15,7 +15,10 @@ from tracea_graph.hardware import profile_cpu
 
 LEVELS = profile_cpu().levels("int16")
 CASES = {case.name: case for case in conv_int16_cases()}
-CALLS = ("conv_int16", "winograd_int16", "round_images", "block", "unblock", "elementwise", "halo")
+CALLS = (
+    "conv_int16", "winograd_int16", "conv_or_winograd_int16", "round_images", "block", "unblock",
+    "elementwise", "halo",
+)  # fmt: skip
 TRANSFORMED = 2.0**-9
 """Of max|y|: Winograd's transform of an image is rounded to a step four times as large."""
 
@@ -47,8 +50,10 @@ def test_one_thread_gives_the_bits_of_two(answers: Answers) -> None:
     assert_threads_agree(answers)
 
 
-@pytest.mark.parametrize("layout", ["int16", "winograd2_int16"])
-def test_mutated_plans_never_crash(layout: str, answers: Answers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["int16", "winograd2_int16", "either"])
+def test_mutated_plans_never_crash(name: str, answers: Answers, tmp_path: Path) -> None:
+    layout = "winograd2_int16" if name == "either" else name
     case = conv(40, 40, window(3, pads=1), layout, 1, ("n", 40, "h", "w"), epilogue=SILU_ADD)
-    one = run_of_case(layout, case, {"n": 2, "h": 8, "w": 13})
+    size = {"n": 2, "h": 3, "w": 4} if name == "either" else {"n": 2, "h": 8, "w": 13}
+    one = run_of_case(name, either(case) if name == "either" else case, size)
     assert_never_crashes(one, answers.library, tmp_path)

@@ -43,7 +43,8 @@ Floats = npt.NDArray[np.floating[Any]]
 @dataclass(frozen=True)
 class ConvParams:
     """Operands: x, W in its layout, bias, the epilogue's beyond its first (where present); of
-    layouts in integers the scales of filters at last, and with ``either`` the blocked filters.
+    layouts in integers the scales of filters at last, and with ``either`` the same of filters
+    that are not transformed.
 
     The bias of a layout in blocks is padded with zeros to whole blocks.  ``in_bf16``: x, and what
     the sum is added to first (:attr:`added`), are rounded to bf16 as they are read.
@@ -72,8 +73,8 @@ class ConvParams:
             raise ValueError("only one and two axes are stored in blocks")
         if self.layout in WINOGRAD and not self.transformable:
             raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
-        if self.either and (self.layout not in DIRECT or self.in_int16):
-            raise ValueError("only transformed filters, not integers, are there as they are, too")
+        if self.either and self.layout not in DIRECT:
+            raise ValueError("only transformed filters are there as they are, too")
         if self.in_bf16 != (self.layout in IN_PAIRS) and self.layout != "depthwise":
             raise ValueError("in bf16 filters are stored in pairs, or depthwise")
         if self.rounded_filters and not (self.in_bf16 and self.layout == "depthwise"):
@@ -94,7 +95,12 @@ class ConvParams:
 
     @property
     def operands(self) -> int:
-        return 2 + self.bias + self.extras + self.in_int16 + self.either
+        return 2 + self.bias + self.extras + self.in_int16 + self.spare
+
+    @property
+    def spare(self) -> int:
+        """Operands at the end that are read in place of others: direct filters, their scales."""
+        return (1 + self.in_int16) * self.either
 
     @property
     def in_int16(self) -> bool:
@@ -130,15 +136,12 @@ class ConvParams:
     def ways(self, direct: str, spatial: Sequence[Extent]) -> Iterator[tuple[str, ...]]:
         """What filters may be kept in: ``direct``, or one of its transforms; with ``spatial``
         results of any size a transform and ``direct``, of which the runtime takes what pays.
-
-        Integers are kept in one: what either way reads is rounded otherwise, and their transform
-        takes longer on maps of up to 4 x 4 alone.
         """
         yield (direct,)
-        chosen = direct not in IN_INT16 and not all(isinstance(d, int) for d in spatial)
+        known = all(isinstance(d, int) for d in spatial)
         for layout in DIRECT if self.transformable else ():
             if DIRECT[layout] == direct:
-                yield (layout, direct) if chosen else (layout,)
+                yield (layout,) if known else (layout, direct)
 
     @property
     def added(self) -> int | None:
@@ -152,6 +155,13 @@ class ConvParams:
         extras = items[first : first + self.extras]
         return items[0], items[1], items[2] if self.bias else None, extras
 
+    def stored(self, items: Sequence[Any]) -> tuple[Any, str, tuple[int, ...], Any | None]:
+        """Of the operands: filters, direct ones if there are any, their layout, their plain shape
+        and, of integers, their scales."""
+        at = len(items) - self.spare if self.either else 1
+        layout = DIRECT[self.layout] if self.either else self.layout
+        return items[at], layout, self.shape, items[-1] if self.in_int16 else None
+
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         shape = specs[0].shape
         if shape is None or len(shape) != self.window.rank + 2:
@@ -163,13 +173,11 @@ class ConvParams:
         if self.in_bf16:
             rounded = (0, self.added)
             arrays = [round_bf16(a) if i in rounded else a for i, a in enumerate(arrays)]
-        x, w, bias, extras = self.split(arrays)
+        x, _, bias, extras = self.split(arrays)
         if self.in_int16:
             whole, each = round_images(x)
             x = whole * each.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
-        stored, layout = (arrays[-1], DIRECT[self.layout]) if self.either else (w, self.layout)
-        scale = arrays[-1] if self.in_int16 else None
-        plain = unpack_filters(stored, layout, self.shape, scale)
+        plain = unpack_filters(*self.stored(arrays))
         inputs = np.split(x, self.groups, 1)
         filters = np.split(plain, self.groups, 0)
         axes = tuple(range(2, x.ndim))
@@ -187,10 +195,8 @@ class ConvParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        x, w, bias, extras = self.split(b.inputs)
-        scale = b.inputs[-1] if self.in_int16 else None
-        stored, layout = (b.inputs[-1], DIRECT[self.layout]) if self.either else (w, self.layout)
-        plain = spell_filters(b, stored, layout, self.shape, scale)
+        x, _, bias, extras = self.split(b.inputs)
+        plain = spell_filters(b, *self.stored(b.inputs))
         if bias is not None and self.padded_bias:
             bias = b.slice_last(bias, 0, self.filters, 0)
         acc = b(

@@ -221,8 +221,8 @@ class CostModel:
 
 def _spare(region: Region) -> tuple[str, ...]:
     """What is read in place of another operand, never beside it."""
-    either = isinstance(region.params, ConvParams) and region.params.either
-    return region.operands[-1:] if either else ()
+    spare = region.params.spare if isinstance(region.params, ConvParams) else 0
+    return region.operands[len(region.operands) - spare :]
 
 
 def reordered(region: Region) -> tuple[str, ...]:
