@@ -100,7 +100,7 @@ OPCODES = MappingProxyType(
 LIMITS = MappingProxyType(
     {
         "words": 1 << 20,
-        "inputs": 256,
+        "inputs": 512,
         "outputs": 64,
         "symbols": 64,
         "loops": 64,

@@ -30,7 +30,7 @@ from tracea_graph.ttg import Joining, Region, RegionModel, TileGraph, program_fr
 
 __all__ = ["ConnectBlocks", "ConnectTrunk"]
 
-_MAX_OPERANDS, _MAX_STEPS = 240, 200
+_MAX_OPERANDS, _MAX_STEPS = 480, 200
 """Of one program: what the library accepts, with room for scratch."""
 
 _UNFIT = "its shapes do not provably fit inside a program"
