@@ -10,8 +10,12 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 from onnx import numpy_helper
 
 from tracea_graph.ir import DType
+from tracea_graph.ops.filters import stored_shape
 from tracea_graph.passes.convolution import batch_norm, conv, pool
+from tracea_graph.passes.convolution.bf16 import ConvInBf16
+from tracea_graph.passes.convolution.int16 import ConvInInt16
 from tracea_graph.pipeline.assembly import assemble
+from tracea_graph.rewrite import Proposal
 
 LIFT = (conv.LiftConv(), conv.AbsorbPad(), batch_norm.AbsorbBatchNorm())
 FUSE = (conv.AbsorbConvEpilogue(), batch_norm.LiftBatchNorm())
@@ -316,6 +320,39 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
     assert region.operands[-1] == "w0_blocked" and region.operands[1].startswith("w0_winograd")
     feeds = {"x": normal(2, 16, 3, 5)}
     assert_same(net, graph, feeds, 3e-5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "direct", "transforms"),
+    [
+        (conv.TransformFilters(), "blocked", ["winograd2", "winograd4"]),
+        (ConvInBf16(), "pairs", ["winograd2_pairs"]),
+        (ConvInInt16(), "int16", ["winograd2_int16"]),
+    ],
+    ids=["float32", "bf16", "int16"],
+)
+@pytest.mark.parametrize("height", [9, "h"])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_one_rule_for_either_way(
+    rule: Any, direct: str, transforms: list[str], height: int | str, kernel: int
+) -> None:
+    """Filters are kept both ways where sizes are open and there is a transform."""
+    net = Net()
+    graph = net.graph(convolve(net, net.input("x", "n", 16, height, 7), 32, 16, kernel))
+    schedule_only(graph, *LIFT)
+    (region,) = graph.regions()
+    found = [p for p in rule.propose(graph, region) if isinstance(p, Proposal)]
+    made = {}
+    for proposal in found:
+        (new,) = proposal.new
+        made[new.params.layout] = new.params.either
+        weights = graph.weights | proposal.weights
+        direct_shape = stored_shape(direct, (32, 16, kernel, kernel))
+        kept = [weights[v].shape == direct_shape for v in new.operands[1:]]
+        assert any(kept) == (new.params.either or new.params.layout == direct)
+        assert len(new.operands) == new.params.operands
+    fixed = {} if direct == "blocked" else {direct: False}
+    assert made == fixed | (dict.fromkeys(transforms, height == "h") if kernel == 3 else {})
 
 
 HALF = np.array([0.5], np.float32)
