@@ -20,6 +20,7 @@ from graphs import (
 )
 from interpreter import run
 
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Limits
 from tracea_graph.ttg import TileGraph
@@ -231,6 +232,40 @@ def test_a_transposed_convolution_by_phases(
     optimized(graph)
     assert ops(graph) == ["FusedRegion" if "strides" in attrs else "FusedConv"]
     check(net, graph, {"x": normal(2, channels, *(9, 7)[2 - rank :])})
+
+
+@pytest.mark.parametrize(
+    ("filters", "kernel", "attrs"),
+    [
+        (1, 4, {"strides": [2, 2], "pads": [1] * 4}),
+        (3, 3, {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1]}),
+        (2, 6, {"strides": [3, 3], "pads": [1, 2, 2, 1]}),
+        (4, 3, {"strides": [2, 2], "pads": [0, 0, 1, 1]}),
+        (1, 8, {"strides": [4, 4]}),
+    ],
+)
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("entry", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_transposed_convolution_to_few_channels_sums_what_taps_give(
+    filters: int, kernel: int, attrs: dict[str, Any], rank: int, entry: bool, biased: bool
+) -> None:
+    """One convolution 1x1 whose filters are the taps, of plain or blocked values."""
+    net = Net()
+    x = net.input("x", "n", 20, *(9, 7)[2 - rank :])
+    own = {k: v[-rank:] if len(v) == 2 else [*v[:2][-rank:], *v[2:][-rank:]]
+           for k, v in attrs.items()}  # fmt: skip
+    source = x if entry else net("Conv", x, net.weight(20, 20, *(1,) * rank))
+    bias = (net.weight(filters),) if biased else ()
+    up = net("ConvTranspose", source, net.weight(20, filters, *(kernel,) * rank), *bias, **own)
+    graph = net.graph(net("Tanh", up))
+    optimized(graph)
+    (region,) = graph.regions()
+    convs = [s.params for s in region.params.steps if isinstance(s.params, ConvParams)]
+    assert convs[-1].window.kernel == (1,) * rank
+    assert convs[-1].filters == filters * kernel**rank
+    assert [c.layout for c in convs] == (["stem"] if entry else ["blocked"] * 2)
+    check(net, graph, {"x": normal(2, 20, *(9, 7)[2 - rank :])})
 
 
 @pytest.mark.parametrize(
