@@ -26,10 +26,10 @@ from tracea_graph.passes.regions import (
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AbsorbBatchNorm", "LiftBatchNorm"]
+__all__ = ["AbsorbBatchNorm", "LiftBatchNorm", "read_affine"]
 
 
-def _affine(graph: TileGraph, region: Region) -> Affine | str:
+def read_affine(graph: TileGraph, region: Region) -> Affine | str:
     """What a BatchNormalization with fixed figures computes; or why it is something else."""
     if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
         return "its operands are not float32"
@@ -65,7 +65,7 @@ class AbsorbBatchNorm:
         self, graph: TileGraph, conv: Region, norm: Region, between: str, after: bool
     ) -> Proposal | Miss:
         last = norm if after else conv
-        affine = _affine(graph, norm)
+        affine = read_affine(graph, norm)
         if isinstance(affine, str):
             return Miss(self.name, norm.id, affine)
         if not only_read_by(graph, between, last):
@@ -98,7 +98,7 @@ class LiftBatchNorm:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "BatchNormalization":
             return
-        affine, spec = _affine(graph, region), graph.spec(region.operands[0])
+        affine, spec = read_affine(graph, region), graph.spec(region.operands[0])
         if isinstance(affine, str) or spec.rank is None or not 2 <= spec.rank <= 6:
             reason = affine if isinstance(affine, str) else "the rank of its input is not known"
             yield Miss(self.name, region.id, reason)
