@@ -10,11 +10,13 @@ Source: Ding et al., "RepVGG: Making VGG-style ConvNets Great Again" (2021).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
@@ -28,10 +30,11 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["AddBranches"]
 
+Floats = npt.NDArray[np.floating[Any]]
 _SUMS = ("Add", "Sum")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Branch:
     """A convolution without an epilogue and its weights, or ``affine`` alone."""
 
@@ -109,7 +112,7 @@ def _sum(
     )
     covered = (*terms, *sums)
     new = fused(
-        AddBranches.name, dataclasses.replace(params, bias=True), (x, filters.name, offsets.name),
+        AddBranches.name, replace(params, bias=True), (x, filters.name, offsets.name),
         (result,), covered,
     )  # fmt: skip
     weights = {w.name: w for w in (filters, offsets)}
@@ -154,12 +157,13 @@ def _filters(
 ) -> Array:
     """In fp64, each number rounded once."""
     o, i, *_ = params.shape
-    total = np.zeros(params.shape)
+    total: Floats = np.zeros(params.shape)
+    every = np.arange(o)
     for branch, place in zip(branches, places, strict=True):
         if branch.affine is not None:
             scale, _ = branch.affine.arrays()
-            own = np.arange(o) % i
-            total[(np.arange(o), own, *(p[0] for p in place))] += scale
+            at: tuple[Any, ...] = (every, every % i, *(p[0] for p in place))
+            total[at] += scale
         else:
             assert branch.filters is not None
             inner: ConvParams = branch.region.params
@@ -171,10 +175,10 @@ def _filters(
 
 
 def _offsets(params: ConvParams, branches: Sequence[_Branch]) -> Array:
-    total = np.zeros(bias_size(params))
+    total: Floats = np.zeros(bias_size(params))
     for branch in branches:
         if branch.affine is not None:
             total[: params.filters] += branch.affine.arrays()[1]
         elif branch.bias is not None:
-            total[: params.filters] += branch.bias.load()[: params.filters]
+            total[: params.filters] += branch.bias.load()[: params.filters].astype(np.float64)
     return total.astype(np.float32)
