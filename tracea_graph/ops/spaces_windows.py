@@ -135,7 +135,7 @@ def resize(region: Region, graph: TileGraph) -> RegionModel | None:
     places, taps = (tuple(f"{a}{i}" for i in range(len(shape) - 2)) for a in "pt")
     axes = [Axis(p, e) for p, e in zip(("n", "c", *places), result, strict=True)]
     space = IterationSpace((*axes, *(Axis(t, 2, True) for t in taps)))
-    spread = (whole(d, pair) for d, *pair in zip(shape[2:], places, taps, strict=True))
+    spread = (whole(d, (p, t)) for d, p, t in zip(shape[2:], places, taps, strict=True))
     seen = (along("n"), along("c"), *spread)
     reads = [access(graph, region.operands[0], seen)]
     writes = [access(graph, region.results[0], tuple(map(along, ("n", "c", *places))))]
