@@ -319,3 +319,49 @@ def test_rows_behind_a_trunk_are_of_its_program() -> None:
     region = only(graph, "FusedRegion")
     assert region.rule == "blocks" and ops(graph) == ["FusedRegion"]
     check(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("channels", [16, 20])
+@pytest.mark.parametrize("batch", ["n", 1])
+def test_what_repeats_along_rows_or_columns_lies_over_blocks(channels: int, batch: Any) -> None:
+    """Attention by coordinates: a factor for each channel and row, and for each column."""
+    net = Net()
+    x = net.input("x", "n", 16, 9, 7)
+    tall = net.input("tall", batch, channels, 9, 1)
+    wide = net.input("wide", batch, channels, 1, 7)
+    y = conv(net, x, channels)
+    y = net("Mul", net("Mul", net("Tanh", y), net("Sigmoid", tall)), net("Sigmoid", wide))
+    graph = net.graph(conv(net, y, 16, channels))
+    optimized(graph)
+    assert "FusedRegion" in ops(graph)
+    (region,) = (r for r in graph.regions() if r.op == "FusedRegion")
+    assert sum(isinstance(s.params, ConvParams) for s in region.params.steps) == 2
+    count = 2 if batch == "n" else 1
+    check(net, graph, FEEDS | {"tall": normal(count, channels, 9, 1, seed=1),
+                               "wide": normal(count, channels, 1, 7, seed=2)})  # fmt: skip
+
+
+@pytest.mark.parametrize(("channels", "bands"), [(16, 3), (20, 9)])
+def test_batch_norm_of_bands_of_rows_is_a_step(channels: int, bands: int) -> None:
+    net, x = new()
+    y = conv(net, x, channels)
+    seen = net("Reshape", y, net.ints(0, channels * bands, 9 // bands, 7))
+    variance = net.const(np.abs(normal(channels * bands, seed=77)) + 0.5)
+    figures = (*(net.weight(channels * bands) for _ in range(3)), variance)
+    normed = net("BatchNormalization", seen, *figures)
+    back = net("Reshape", normed, net.ints(0, channels, 9, 7))
+    graph = net.graph(conv(net, net("Relu", back), 16, channels))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+def test_batch_norm_of_another_split_stays_what_it_is() -> None:
+    net, x = new()
+    y = conv(net, x, 16)
+    seen = net("Reshape", y, net.ints(0, 48, 7, 3))  # columns are cut, too
+    variance = net.const(np.abs(normal(48, seed=77)) + 0.5)
+    normed = net("BatchNormalization", seen, *(net.weight(48) for _ in range(3)), variance)
+    graph = net.graph(net("Reshape", normed, net.ints(0, 16, 9, 7)))
+    optimized(graph)
+    assert_same(net, graph, FEEDS)
