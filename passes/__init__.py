@@ -14,6 +14,7 @@ from tracea_graph.passes.attention.window import WindowAttention
 from tracea_graph.passes.bands import BANDED
 from tracea_graph.passes.convolution import (
     batch_norm,
+    branches,
     channels_first,
     conv,
     padding,
@@ -186,6 +187,7 @@ def _lift(plain_weights: bool, precision: str) -> Phase:
             conv.AbsorbPad(),
             transposed.LiftTransposed(plain_weights),
             batch_norm.AbsorbBatchNorm(),
+            branches.AddBranches(),
             pool.LiftPool(),
             pool.AbsorbFlatten(),
             pool.AbsorbUnsqueeze(),

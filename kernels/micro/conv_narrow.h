@@ -19,20 +19,20 @@ INLINE void add_tap(vf (&c)[N][F], const float* x, int64_t step, const float* w,
 // y = clamp(sums + bias + add) for the 16 lanes of N outputs, of which F count.
 template <int F, int N>
 INLINE void end_narrow(const vf (&c)[N][F], const tracea_conv_tile* t, int64_t at) {
-  float* y = t->y + at * PANEL;
-  const vf none = set1(0.0f);
-  UNROLL for (int i = 0; i < N; i++) {
-    UNROLL for (int p = 0; p < P; p++) store(y + i * PANEL + p * W, none);
-    UNROLL for (int g = 0; g < F; g += 4) {
-      vf four[4];
-      UNROLL for (int j = 0; j < 4; j++) four[j] = g + j < F ? c[i][(g + j) % F] : none;
-      sums(four, y + i * PANEL + g);
+  float each[N * F + PANEL];
+  UNROLL for (int g = 0; g < N * F; g += 4) {
+    vf four[4];
+    UNROLL for (int j = 0; j < 4; j++) {
+      const int sum = g + j < N * F ? g + j : g;
+      four[j] = c[sum / F][sum % F];
     }
+    sums(four, each + g);
   }
   const vf lo = set1(t->lo), hi = set1(t->hi);
+  float* y = t->y + at * PANEL;
   UNROLL for (int i = 0; i < N; i++) UNROLL for (int p = 0; p < P; p++) {
-    const int lane = i * PANEL + p * W;
-    vf v = load(y + lane);
+    const int lane = i * PANEL + p * W, left = F - p * W;
+    vf v = load(each + i * F + p * W, first(left < 0 ? 0 : left < W ? left : W));
     if (t->bias) v = v + load(t->bias + p * W);
     if (t->add) v = v + load(t->add + at * PANEL + lane);
     if (t->lo > -__builtin_inff()) v = max(lo, v);
@@ -60,16 +60,18 @@ INLINE void narrow_piece(const tracea_conv_tile* t, int64_t at) {
   end_narrow<F, N>(c, t, at);
 }
 
+// Outputs from `at` on, N at a time; a last few are computed with some of those before them.
 template <int F, int N>
-INLINE void narrow_pieces(const tracea_conv_tile* t, int64_t& at) {
+INLINE void narrow_pieces(const tracea_conv_tile* t, int64_t at) {
   for (; at + N <= t->pixels; at += N) narrow_piece<F, N>(t, at);
+  if constexpr (N > 1) {
+    if (t->pixels >= N && t->pixels - at > (N + 1) / 2) return narrow_piece<F, N>(t, t->pixels - N);
+    narrow_pieces<F, (N + 1) / 2>(t, at);
+  }
 }
 
 template <int F>
 void narrow_line(const tracea_conv_tile* t) {
-  constexpr int ROOM = ${sums} / F, N = ROOM < 1 ? 1 : ROOM;
-  int64_t at = 0;
-  narrow_pieces<F, N>(t, at);
-  if (N > 4) narrow_pieces<F, (N + 3) / 4>(t, at);
-  narrow_pieces<F, 1>(t, at);
+  constexpr int ROOM = ${sums} / F;
+  narrow_pieces<F, ROOM < 1 ? 1 : ROOM>(t, 0);
 }

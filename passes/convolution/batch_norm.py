@@ -3,13 +3,15 @@
 BatchNormalization(FusedConv(x))           -> FusedConv(x) with other filters and bias
 FusedConv(BatchNormalization(x))           -> the same, where nothing is padded
 BatchNormalization(x)                      -> FusedElementwise(x · scale + shift)
+Reshape(BatchNormalization(Reshape(x)))    -> the same: bands of rows have figures of their own
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from tracea_graph.ir import Extent, Weight
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -26,10 +28,10 @@ from tracea_graph.passes.regions import (
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AbsorbBatchNorm", "LiftBatchNorm"]
+__all__ = ["AbsorbBatchNorm", "LiftBatchNorm", "read_affine"]
 
 
-def _affine(graph: TileGraph, region: Region) -> Affine | str:
+def read_affine(graph: TileGraph, region: Region) -> Affine | str:
     """What a BatchNormalization with fixed figures computes; or why it is something else."""
     if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
         return "its operands are not float32"
@@ -65,7 +67,7 @@ class AbsorbBatchNorm:
         self, graph: TileGraph, conv: Region, norm: Region, between: str, after: bool
     ) -> Proposal | Miss:
         last = norm if after else conv
-        affine = _affine(graph, norm)
+        affine = read_affine(graph, norm)
         if isinstance(affine, str):
             return Miss(self.name, norm.id, affine)
         if not only_read_by(graph, between, last):
@@ -98,15 +100,51 @@ class LiftBatchNorm:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "BatchNormalization":
             return
-        affine, spec = _affine(graph, region), graph.spec(region.operands[0])
+        affine, spec = read_affine(graph, region), graph.spec(region.operands[0])
         if isinstance(affine, str) or spec.rank is None or not 2 <= spec.rank <= 6:
             reason = affine if isinstance(affine, str) else "the rank of its input is not known"
             yield Miss(self.name, region.id, reason)
             return
-        scale, shift = affine.weights(region.results[0], spec.rank - 2)
-        names = (region.operands[0], scale.name, shift.name)
+        covered = _bands(graph, region) or (region,)
+        value, result = covered[0].operands[0], covered[-1].results[0]
+        scale, shift = affine.weights(result, spec.rank - 2)
+        if len(covered) > 1:
+            spec = graph.spec(value)
+            scale, shift = (_over_rows(w, spec.shape or ()) for w in (scale, shift))
+        names = (value, scale.name, shift.name)
         kinds = tuple(kind_of(s, spec) for s in (spec, scale.spec, shift.spec))
         chain = Chain(kinds, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
-        new = fused(self.name, ElementwiseParams(chain), names, region.results[:1], [region])
+        new = fused(self.name, ElementwiseParams(chain), names, (result,), covered)
         weights = {scale.name: scale, shift.name: shift}
-        yield Proposal(self.name, (region,), (new,), weights=weights, step=True)
+        yield Proposal(self.name, covered, (new,), weights=weights, step=True)
+
+
+def _bands(graph: TileGraph, norm: Region) -> tuple[Region, ...] | None:
+    """A norm between Reshapes that make channels of bands of rows, and rows of them again:
+    ``[N, C, H, W]`` as ``[N, C·k, H/k, W]`` (sub-spectral normalisation)."""
+    first = operand_producer(graph, norm.operands[0], "Reshape")
+    readers = graph.readers(norm)
+    if first is None or len(readers) != 1 or readers[0].op != "Reshape":
+        return None
+    before, seen, after = (
+        graph.spec(v).shape or ()
+        for v in (first.operands[0], norm.operands[0], readers[0].results[0])
+    )
+    alone = only_read_by(graph, norm.operands[0], norm)
+    alone = alone and only_read_by(graph, norm.results[0], readers[0])
+    if not alone or before != after or not len(before) == len(seen) == 4:
+        return None
+    if (before[0], before[3]) != (seen[0], seen[3]):
+        return None
+    known = all(isinstance(d, int) for d in (*before[1:3], *seen[1:3]))
+    return (first, norm, readers[0]) if known else None
+
+
+def _over_rows(weight: Weight, shape: Sequence[Extent]) -> Weight:
+    """One number for each channel and band ``[C·k, 1, 1]`` as ``[1, C, H, 1]``."""
+    channels, rows = int(str(shape[1])), int(str(shape[2]))
+    times = channels * rows // weight.count
+    return Weight(
+        f"{weight.name}_rows", weight.dtype, (1, channels, rows, 1),
+        lambda: weight.load().reshape(-1).repeat(times).reshape(1, channels, rows, 1),
+    )  # fmt: skip

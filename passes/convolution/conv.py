@@ -27,7 +27,7 @@ from tracea_graph.passes.convolution.filters import (
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline
 from tracea_graph.passes.pointwise.elementary import read_chain
-from tracea_graph.passes.products.storage import making
+from tracea_graph.passes.products.storage import is_shared, making
 from tracea_graph.passes.regions import (
     attribute,
     fused,
@@ -78,15 +78,16 @@ class LiftConv:
             return "the number of input channels is not known"
         weights: dict[str, Weight] = {}
         made = making(graph, w)
+        kept = bool(made) or is_shared(graph, w, ("Conv", "FusedConv"))  # and packed at load
         live, taps = live_taps(window, shape[2:])
-        if live != window and not made:
+        if live != window and not kept:
             window, weight = live, taken(weight, taps)
             weights[weight.name] = weight
-        layout = layout_for(graph, w, weight.shape, groups, window, shape[2:], self.plain)
+        layout = layout_for(weight.shape, groups, window, shape[2:], self.plain)
         together = groups_at_once(weight.shape, groups)
-        if layout == "plain" and together > 1 and not made:
+        if layout == "plain" and together > 1 and not kept:
             wide, fewer = side_by_side(weight, groups, together), groups // together
-            joined = layout_for(graph, w, wide.shape, fewer, window, shape[2:], self.plain)
+            joined = layout_for(wide.shape, fewer, window, shape[2:], self.plain)
             if joined != "plain":
                 weight, groups, layout, weights = wide, fewer, joined, {wide.name: wide}
         params = ConvParams(channels, weight.shape[0], window, groups, layout, bool(bias))
@@ -98,7 +99,7 @@ class LiftConv:
                 padded = pad_bias(stored)
                 bias, weights[padded.name] = padded.name, padded
         if params.layout != "plain":
-            packed = pack_weight(weight, params.layout, made, graph.opset)
+            packed = pack_weight(weight, params.layout, graph.opset, made if kept else None)
             weights = {n: v for n, v in weights.items() if n != w} | {packed.name: packed}
             w = packed.name
         operands = (x, w, *([bias] if bias else []))

@@ -27,7 +27,6 @@ from tracea_graph.ops.filters import (
 )  # fmt: skip
 from tracea_graph.ops.windows import Window
 from tracea_graph.ops.winograd import spell_transform
-from tracea_graph.passes.products.storage import is_shared
 from tracea_graph.ttg import Region, TileGraph
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -44,12 +43,11 @@ _MOST_GROUPS = 4
 
 
 def layout_for(
-    graph: TileGraph, value: str, shape: tuple[int, ...], groups: int, window: Window,
-    spatial: tuple[Extent, ...], plain: bool,
-) -> str:  # fmt: skip
-    """The layout of weights ``[O, I, kernel…]``; plain where others need them as they are."""
+    shape: tuple[int, ...], groups: int, window: Window, spatial: tuple[Extent, ...], plain: bool
+) -> str:
+    """The layout of weights ``[O, I, kernel…]``."""
     o, i = shape[:2]
-    if plain or window.rank > 2 or is_shared(graph, value, ("Conv", "FusedConv")):
+    if plain or window.rank > 2:
         return "plain"
     if groups == 1:
         if window.pointwise and all(d == 1 for d in spatial):
@@ -100,14 +98,17 @@ def taken(weight: Weight, taps: Sequence[slice]) -> Weight:
     )
 
 
-def pack_weight(weight: Weight, layout: str, made: Sequence[Node], opset: int) -> Weight:
+def pack_weight(
+    weight: Weight, layout: str, opset: int, made: Sequence[Node] | None = None
+) -> Weight:
     """The same weights in a layout.
 
-    Where nodes ``made`` compute them from smaller constants, others pack them at load.
+    Given ``made``, they stay as they are, others need them too, or those nodes compute them from
+    smaller constants: further nodes pack them at load.
     """
     name, shape = f"{weight.name}_{layout}", stored_shape(layout, weight.shape)
     recipe: tuple[Node, ...] = ()
-    if made:
+    if made is not None:
         b = BodyBuilder(1, opset)
         body = b.done(spell_packed(b, b.inputs[0], layout, weight.shape))
         recipe = (*made, *placed(body, [weight.name], name))

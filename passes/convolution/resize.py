@@ -20,7 +20,7 @@ _COORDINATES_SINCE, _SCALES_SINCE = 11, 9
 
 
 class LiftResize:
-    """Linear Resize and Upsample of the two spatial axes, and to the nearest where that is no
+    """Linear Resize and Upsample of one or two spatial axes, and to the nearest where that is no
     repetition (``movement``)."""
 
     name = "resize"
@@ -50,8 +50,8 @@ def _read(graph: TileGraph, region: Region, mode: str) -> Found | str:
     """What the kernel is to do, or a reason why it cannot."""
     value = region.operands[0]
     before = graph.spec(value).shape
-    if before is None or len(before) != 4 or not isinstance(before[1], int):
-        return f"{value!r} is not known to have so many channels and two spatial axes"
+    if before is None or len(before) not in (3, 4) or not isinstance(before[1], int):
+        return f"{value!r} is not known to have so many channels and one or two spatial axes"
     if not is_f32(graph, value):
         return f"{value!r} is not float32"
     if attribute(region, "axes", None) is not None or attribute(region, "antialias", 0):
@@ -97,7 +97,7 @@ def _sized(graph: TileGraph, region: Region, how: str) -> Found | str:
         if scales[:2] != (1.0, 1.0) or min(scales) <= 0:
             return "it resizes images or channels"
         return ResizeParams(how, scales=scales[2:]), (value,)
-    if before is None or after is None or len(after) != 4:
+    if before is None or after is None or len(after) != len(before):
         return "its sizes are computed"
     if after[:2] != before[:2]:
         return "it resizes images or channels"
@@ -114,7 +114,7 @@ def _of_that_size(graph: TileGraph, region: Region, shape: Sequence[Extent]) -> 
     beside = (v for reader in graph.readers(region) for v in reader.reads)
     for value in dict.fromkeys((*beside, *graph.inputs)):
         spec = graph.spec(value)
-        same = spec.rank == 4 and (spec.shape or ())[2:] == shape[2:]
+        same = spec.rank == len(shape) and (spec.shape or ())[2:] == shape[2:]
         if same and is_f32(graph, value) and not _follows(graph, value, region):
             return value
     return None
@@ -145,6 +145,6 @@ def _scales(graph: TileGraph, region: Region, old: bool) -> tuple[float, ...] | 
         return tuple(float(np.float32(s)) for s in given)
     at = 1 if old else 2
     weight = graph.weight(region.operands[at]) if len(region.operands) > at else None
-    if weight is None or weight.count != 4:
+    if weight is None or weight.count != graph.spec(region.operands[0]).rank:
         return None
     return tuple(float(s) for s in weight.array().reshape(-1))

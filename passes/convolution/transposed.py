@@ -1,10 +1,13 @@
 """Transposed convolutions, by phases.
 
 ConvTranspose(x, W, b)    ->    FusedConv for every phase of the stride, side by side, spread
+ConvTranspose(x, W, b)    ->    FusedConv 1x1, of whose channels each phase is a sum, spread
 
 Results whose places differ by whole strides are an ordinary convolution of x with every
 stride-th tap, in reverse; no zero is inserted nor multiplied.  Where windows do not overlap all
-phases are one convolution 1x1 with as many times the filters.
+phases are one convolution 1x1 with as many times the filters.  Where output channels are few, most
+lanes of a phase would be missing: then every tap is a filter of one convolution 1x1, and a result
+the sum of what its taps gave at the places they read.
 Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (2016).
 """
 
@@ -18,8 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Extent, Weight
+from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.filters import BLOCK, pack_filters, stored_shape
+from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.filters import pad_bias
@@ -35,6 +41,8 @@ _STEM = 8
 """Input channels below which a block of 16 would be mostly padding."""
 _PHASES = 16
 """Convolutions at most."""
+_FEW = 4
+"""Output channels up to which taps are the filters."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,7 @@ class _Plan:
     groups: int
     layout: str
     axes: tuple[tuple[_Phase, ...], ...]
+    space: tuple[Extent, ...]
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -90,6 +99,17 @@ class _Plan:
         places = [p for axis in self.axes for p in axis]
         single = all(len(p.taps) == 1 and not (p.before or p.after) for p in places)
         return single and self.groups == 1 and self.filters % BLOCK == 0
+
+    @property
+    def few(self) -> bool:
+        """True if so few channels come out that sums of what taps gave are faster than phases.
+
+        Where the sums lie depends on the sizes, which are known then.
+        """
+        longest = math.prod(max(len(p.taps) for p in axis) for axis in self.axes)
+        known = all(isinstance(extent, int) for extent in self.space)
+        fits = longest < MAX_OPERANDS and self.filters <= _FEW and self.layout == "blocked"
+        return fits and known and self.groups == 1 and self.count > 1
 
     @property
     def convolutions(self) -> list[tuple[_Phase, ...]]:
@@ -111,8 +131,42 @@ class LiftTransposed:
         plan = _read(graph, region)
         if isinstance(plan, str):
             yield Miss(self.name, region.id, plan)
+        elif plan.few:
+            yield self._sums(graph, region, plan)
         else:
             yield self._build(graph, region, plan)
+
+    def _sums(self, graph: TileGraph, region: Region, plan: _Plan) -> Proposal:
+        """Every tap times x, then for each phase the sum of what its taps gave."""
+        x, w, *rest = region.operands
+        weight, result = graph.weights[w], region.results[0]
+        kernel, places = weight.shape[2:], f"{result}_taps"
+        before = [max(p.before for p in axis) for axis in plan.axes]
+        after = [max(p.after for p in axis) for axis in plan.axes]
+        ones = (1,) * len(kernel)
+        window = Window(ones, ones, ones, (*before, *after))
+        layout = "blocked" if graph.producer(x) else "stem"  # as x lies
+        params = ConvParams(weight.shape[0], plan.filters * math.prod(kernel), window, 1, layout)
+        packed = _packed(weight, params, (), f"{w}_taps", plan)
+        specs = {places: params.infer([graph.spec(x)])[0]}
+        steps = [fused(self.name, params, (x, packed.name), (places,), [region])]
+        bias = [v for v in rest if v]
+        for i, phases in enumerate(itertools.product(*plan.axes)):
+            maps = [_seen(plan, phases, taps, kernel, before) for taps in _taps(phases)]
+            if bias:
+                maps.append(IndexMap((Move("unsqueeze", tuple(range(1, len(kernel) + 1))),)))
+            reads = (*(places for _ in _taps(phases)), *bias)
+            total = ElementwiseParams(_sum_of(len(maps)), tuple(maps))
+            part = f"{result}_phase{i}"
+            specs[part] = total.infer(
+                [*(specs[places] for _ in _taps(phases)), *map(graph.spec, bias)]
+            )[0]
+            steps.append(fused(self.name, total, reads, (part,), []))
+        parts = tuple(f"{result}_phase{i}" for i in range(plan.count))
+        spread = MoveParams("spread", plan.strides, plan.count)
+        steps.append(fused(self.name, spread, parts, (result,), []))
+        weights = {packed.name: packed}
+        return Proposal(self.name, (region,), tuple(steps), specs, weights, step=True)
 
     def _build(self, graph: TileGraph, region: Region, plan: _Plan) -> Proposal:
         x, w, *rest = region.operands
@@ -141,6 +195,33 @@ class LiftTransposed:
         return Proposal(self.name, (region,), tuple(steps), specs, weights, step=True)
 
 
+def _taps(phases: Sequence[_Phase]) -> list[tuple[int, ...]]:
+    """The taps of a phase, along each axis by their place in the order of what they read."""
+    return list(itertools.product(*(range(len(p.taps)) for p in phases)))
+
+
+def _seen(
+    plan: _Plan, phases: Sequence[_Phase], at: Sequence[int], kernel: Sequence[int],
+    before: Sequence[int],
+) -> IndexMap:  # fmt: skip
+    """What one tap of a phase gave, where its results are."""
+    tap = np.ravel_multi_index([p.taps[j] for p, j in zip(phases, at, strict=True)], kernel)
+    moves = [Move("slice", (1, int(tap) * plan.filters, (int(tap) + 1) * plan.filters, 1))]
+    rows = zip(phases, at, before, plan.space, strict=True)
+    for axis, (phase, j, pad, extent) in enumerate(rows, 2):
+        assert isinstance(extent, int)
+        start = pad - phase.before + j
+        size = extent + phase.before + phase.after - len(phase.taps) + 1
+        moves.append(Move("slice", (axis, start, start + size, 1)))
+    return IndexMap(tuple(moves))
+
+
+def _sum_of(count: int) -> Chain:
+    """All operands added up, in order."""
+    steps = tuple(Step("add", (i + count - 1 if i else 0, i + 1)) for i in range(count - 1))
+    return Chain((FULL,) * count, steps, (2 * count - 2 if steps else 0,))
+
+
 def _read(graph: TileGraph, region: Region) -> _Plan | str:
     x, w, *rest = region.operands
     weights = [graph.weight(v) for v in (w, *rest) if v]
@@ -158,7 +239,9 @@ def _read(graph: TileGraph, region: Region) -> _Plan | str:
     if layout is None:
         return "its groups are no whole blocks of channels"
     axes = _axes(region, weight.shape[2:], shape[2:])
-    return axes if isinstance(axes, str) else _Plan(filters, groups, layout, axes)
+    if isinstance(axes, str):
+        return axes
+    return _Plan(filters, groups, layout, axes, shape[2:])
 
 
 def _axes(
@@ -211,7 +294,7 @@ def _packed(
 
     def load() -> Array:
         taken = np.asarray(weight.load(), np.float32)
-        if plan.apart:
+        if not phases or plan.apart:
             taken = np.moveaxis(taken, (0, 1), (-1, -2))
             return pack_filters(taken.reshape(params.shape), params.layout)
         for axis, phase in enumerate(phases, 2):

@@ -202,6 +202,6 @@ def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: in
     ints = (WAYS.index(p.how), *home.halo)
     v.w.call(
         "resize", v.block(operands[0]).view(), home.whole, ints=ints,
-        floats=p.scales or (0.0, 0.0),
+        floats=(1.0, *p.scales)[-2:] if p.scales else (0.0, 0.0),
     )  # fmt: skip
     v.blocks[result] = home

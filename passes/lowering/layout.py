@@ -131,8 +131,9 @@ class Layout:
         return bool(whole) and all(self.lies_over(v, value) for v in step.operands)
 
     def lies_over(self, value: int, full: int) -> str:
-        """How an operand lies over a blocked value: ``full``, ``row`` (one number per channel),
-        ``col`` (one per position) or ``scalar``; empty if in no such way."""
+        """How an operand lies over a blocked value: ``full`` (rows or columns may repeat), ``row``
+        (one number per channel), ``col`` (one per position) or ``scalar``; empty if in no such
+        way."""
         shape, wide = self.specs[value].shape or (), self.specs[full].shape or ()
         if shape == wide:
             return "full"
@@ -145,7 +146,10 @@ class Layout:
             return ""
         if padded[1] == wide[1] and set(padded[2:]) == {1}:
             return "row"
-        return "col" if padded[1] == 1 and padded[2:] == wide[2:] else ""
+        if padded[1] == 1 and padded[2:] == wide[2:]:
+            return "col"
+        repeats = all(d in (1, full) for d, full in zip(shape, wide, strict=False))
+        return "full" if len(shape) == len(wide) == 4 and shape[1] == wide[1] and repeats else ""
 
     def _place_move(self, params: MoveParams, operands: Sequence[int], value: int) -> None:
         """Moves keep blocks: in place where channels fall on their borders, else dealt anew."""

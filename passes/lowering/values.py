@@ -24,7 +24,7 @@ from tracea_graph.passes.lowering.blocked import (
 )  # fmt: skip
 from tracea_graph.passes.lowering.layout import Layout
 from tracea_graph.passes.lowering.rounding import Rounding
-from tracea_graph.passes.lowering.writer import Shape, Slot, Writer
+from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, stretched
 from tracea_graph.passes.pointwise.chains import IDENTITY
 
 __all__ = ["Deal", "Shifted", "Values", "four"]
@@ -196,6 +196,8 @@ class Values:
         With ``lanes`` the channels of a full operand lie together, as convolutions want them.
         """
         kind = self.layout.lies_over(value, full)
+        if kind == "full" and self.shape(value) != self.shape(full):
+            return stretched(self.block(value).view(), target.dims)
         if kind == "full":
             if not self.is_blocked(value) and not lanes:
                 seen = through_blocks(self.view(value), self.layout.channels(value))

@@ -135,13 +135,19 @@ def test_plain_weights_stay() -> None:
     assert only(graph, "FusedConv").params.layout == "plain" and set(graph.weights) == weights
 
 
-def test_filters_others_need_are_read_in_place() -> None:
+def test_filters_others_need_are_packed_at_load() -> None:
+    """They are stored once, as those need them."""
     net = Net()
     x, y = net.input("x", "n", 64, 9, 7), net.input("y", 64, 64, 3, 3)
     shared = net.weight(64, 64, 3, 3)
     graph = net.graph(net("Conv", x, shared), net("Add", y, shared))
     schedule_only(graph, *LIFT)
-    assert only(graph, "FusedConv").params.layout == "plain"
+    region = only(graph, "FusedConv")
+    packed = graph.weights[region.operands[1]]
+    assert region.params.layout == "blocked"
+    assert [n for n in packed.recipe if shared in n.inputs] and shared in graph.weights
+    feeds = {"x": normal(1, 64, 9, 7), "y": normal(64, 64, 3, 3, seed=1)}
+    assert_same(net, graph, feeds)
 
 
 def test_filters_that_are_computed_stay_as_they_are() -> None:

@@ -85,7 +85,7 @@ def test_a_value_is_rounded_once_for_all_its_readers() -> None:
     first = net("Relu", net("Conv", x, net.weight(32, 16, 1, 1)))
     left = net("Conv", first, net.weight(16, 32, 1, 1))
     right = net("Conv", first, net.weight(16, 32, 1, 1))
-    graph = net.graph(net("Add", left, right))
+    graph = net.graph(net("Mul", left, right))
     region, _ = planned(graph)
     assert isinstance(region.params, RegionParams)
     names = [call.kernel for call in lower(graph, region).calls]

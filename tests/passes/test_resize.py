@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import Net, assert_same, normal, ops, optimized, reasons
+from graphs import Net, assert_same, normal, only, ops, optimized, reasons
+from interpreter import run
 
 from tracea_graph import load
 from tracea_graph.ops.resize import COORDINATES, ResizeParams
+from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import TileGraph
 
 X = normal(2, 5, 6, 7)
@@ -38,6 +40,33 @@ def test_it_is_what_onnx_runtime_makes_of_it(how: str, where: dict[str, Any]) ->
     optimized(graph)
     assert ops(graph) == ["FusedResize"]
     assert_same(net, graph, {"x": X}, 1e-6)
+
+
+@pytest.mark.parametrize("how", COORDINATES)
+@pytest.mark.parametrize(
+    "where", [{"scales": (1, 1, 2)}, {"scales": (1, 1, 1.7)}, {"sizes": (2, 5, 3)},
+              {"sizes": (2, 5, 1)}, {"sizes": (2, 5, 41)}],
+)  # fmt: skip
+def test_lines_are_images_of_one_row(how: str, where: dict[str, Any]) -> None:
+    net = Net()
+    graph = net.graph(resized(net, net.input("x", 2, 5, 7), how, **where))
+    optimized(graph)
+    assert ops(graph) == ["FusedResize"]
+    assert_same(net, graph, {"x": X[:, :, 0]}, 1e-6)
+    (made,) = run(lower(graph, only(graph, "FusedResize")), [X[:, :, 0]])
+    (want,) = net.run({"x": X[:, :, 0]})
+    assert np.abs(np.asarray(made) - want).max() < 1e-5
+
+
+def test_lines_between_convolutions_stay_in_their_program() -> None:
+    net = Net()
+    x = net.input("x", "n", 16, "w")
+    y = net("Conv", x, net.weight(16, 16, 3), pads=[1, 1])
+    y = resized(net, y, "half_pixel", (1, 1, 2))
+    graph = net.graph(net("Relu", net("Conv", y, net.weight(16, 16, 1))))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    assert_same(net, graph, {"x": normal(2, 16, 9)}, 3e-5)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 10])
@@ -142,7 +171,7 @@ def test_what_is_computed_from_it_tells_no_size(tmp_path: Path) -> None:
     ("shape", "settings", "why"),
     [
         ((2, 5, "h", 7), {"scales": (1, 1, 1.5, 2)}, "no whole number of pixels"),
-        ((2, 5, 6), {"scales": (1, 1, 2)}, "two spatial axes"),
+        ((2, 5, 3, 6, 7), {"scales": (1, 1, 2, 2, 2)}, "two spatial axes"),
         ((2, 5, 6, 7), {"scales": (1, 2, 2, 2)}, "resizes images or channels"),
         ((2, 5, 6, 7), {"scales": (1, 1, 2, 2), "antialias": 1}, "smooths"),
         ((2, 5, 6, 7), {"scales": (1, 1, 2, 2), "how": "tf_crop_and_resize"}, "tf_crop"),

@@ -20,6 +20,7 @@ from graphs import (
 )
 from interpreter import run
 
+from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Limits
 from tracea_graph.ttg import TileGraph
@@ -234,6 +235,40 @@ def test_a_transposed_convolution_by_phases(
 
 
 @pytest.mark.parametrize(
+    ("filters", "kernel", "attrs"),
+    [
+        (1, 4, {"strides": [2, 2], "pads": [1] * 4}),
+        (3, 3, {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1]}),
+        (2, 6, {"strides": [3, 3], "pads": [1, 2, 2, 1]}),
+        (4, 3, {"strides": [2, 2], "pads": [0, 0, 1, 1]}),
+        (1, 8, {"strides": [4, 4]}),
+    ],
+)
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("entry", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_transposed_convolution_to_few_channels_sums_what_taps_give(
+    filters: int, kernel: int, attrs: dict[str, Any], rank: int, entry: bool, biased: bool
+) -> None:
+    """One convolution 1x1 whose filters are the taps, of plain or blocked values."""
+    net = Net()
+    x = net.input("x", "n", 20, *(9, 7)[2 - rank :])
+    own = {k: v[-rank:] if len(v) == 2 else [*v[:2][-rank:], *v[2:][-rank:]]
+           for k, v in attrs.items()}  # fmt: skip
+    source = x if entry else net("Conv", x, net.weight(20, 20, *(1,) * rank))
+    bias = (net.weight(filters),) if biased else ()
+    up = net("ConvTranspose", source, net.weight(20, filters, *(kernel,) * rank), *bias, **own)
+    graph = net.graph(net("Tanh", up))
+    optimized(graph)
+    (region,) = graph.regions()
+    convs = [s.params for s in region.params.steps if isinstance(s.params, ConvParams)]
+    assert convs[-1].window.kernel == (1,) * rank
+    assert convs[-1].filters == filters * kernel**rank
+    assert [c.layout for c in convs] == (["stem"] if entry else ["blocked"] * 2)
+    check(net, graph, {"x": normal(2, 20, *(9, 7)[2 - rank :])})
+
+
+@pytest.mark.parametrize(
     ("attrs", "reason"),
     [
         ({"strides": [2, 2], "pads": [1, 1, 0, 0]}, "its phases differ in size"),
@@ -284,3 +319,49 @@ def test_rows_behind_a_trunk_are_of_its_program() -> None:
     region = only(graph, "FusedRegion")
     assert region.rule == "blocks" and ops(graph) == ["FusedRegion"]
     check(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("channels", [16, 20])
+@pytest.mark.parametrize("batch", ["n", 1])
+def test_what_repeats_along_rows_or_columns_lies_over_blocks(channels: int, batch: Any) -> None:
+    """Attention by coordinates: a factor for each channel and row, and for each column."""
+    net = Net()
+    x = net.input("x", "n", 16, 9, 7)
+    tall = net.input("tall", batch, channels, 9, 1)
+    wide = net.input("wide", batch, channels, 1, 7)
+    y = conv(net, x, channels)
+    y = net("Mul", net("Mul", net("Tanh", y), net("Sigmoid", tall)), net("Sigmoid", wide))
+    graph = net.graph(conv(net, y, 16, channels))
+    optimized(graph)
+    assert "FusedRegion" in ops(graph)
+    (region,) = (r for r in graph.regions() if r.op == "FusedRegion")
+    assert sum(isinstance(s.params, ConvParams) for s in region.params.steps) == 2
+    count = 2 if batch == "n" else 1
+    check(net, graph, FEEDS | {"tall": normal(count, channels, 9, 1, seed=1),
+                               "wide": normal(count, channels, 1, 7, seed=2)})  # fmt: skip
+
+
+@pytest.mark.parametrize(("channels", "bands"), [(16, 3), (20, 9)])
+def test_batch_norm_of_bands_of_rows_is_a_step(channels: int, bands: int) -> None:
+    net, x = new()
+    y = conv(net, x, channels)
+    seen = net("Reshape", y, net.ints(0, channels * bands, 9 // bands, 7))
+    variance = net.const(np.abs(normal(channels * bands, seed=77)) + 0.5)
+    figures = (*(net.weight(channels * bands) for _ in range(3)), variance)
+    normed = net("BatchNormalization", seen, *figures)
+    back = net("Reshape", normed, net.ints(0, channels, 9, 7))
+    graph = net.graph(conv(net, net("Relu", back), 16, channels))
+    optimized(graph)
+    assert ops(graph) == ["FusedRegion"]
+    check(net, graph, FEEDS)
+
+
+def test_batch_norm_of_another_split_stays_what_it_is() -> None:
+    net, x = new()
+    y = conv(net, x, 16)
+    seen = net("Reshape", y, net.ints(0, 48, 7, 3))  # columns are cut, too
+    variance = net.const(np.abs(normal(48, seed=77)) + 0.5)
+    normed = net("BatchNormalization", seen, *(net.weight(48) for _ in range(3)), variance)
+    graph = net.graph(net("Reshape", normed, net.ints(0, 16, 9, 7)))
+    optimized(graph)
+    assert_same(net, graph, FEEDS)

@@ -1,5 +1,5 @@
-"""``FusedResize``: linear interpolation between the four nearest positions of an image, or a copy
-of one of them."""
+"""``FusedResize``: linear interpolation between the nearest positions of an image or a line, or a
+copy of one of them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FIRST_OPSET = 11
 
 @dataclass(frozen=True)
 class ResizeParams:
-    """An operand ``[N, C, H, W]``; the result has ``sizes``, H and W times ``scales``, or those of
-    a second operand ``like`` which nothing else is read of.
+    """An operand ``[N, C, H, W]`` or ``[N, C, W]``; the result has ``sizes``, H and W times
+    ``scales``, or those of a second operand ``like`` which nothing else is read of.
 
     Scales are as float32 has them, and numbers; a result's size is rounded down.  Source:
     ONNX's Resize in modes ``linear`` and ``nearest``, and ONNX Runtime's arithmetic.
@@ -44,7 +44,7 @@ class ResizeParams:
         """Raises ValueError unless the size is told in one way, and above zero."""
         given = self.scales or self.sizes
         ways = bool(self.scales) + bool(self.sizes) + self.like
-        if self.how not in WAYS or ways != 1 or len(given) not in (0, 2):
+        if self.how not in WAYS or ways != 1 or len(given) > 2:
             raise ValueError(f"no resizing: {self}")
         if given and min(given) <= 0:
             raise ValueError(f"a size that is not above zero: {self}")
@@ -54,15 +54,15 @@ class ResizeParams:
         return 1 + self.like
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError for a rank other than 4, or where symbols leave a size open."""
+        """Raises ValueError for another rank, or where symbols leave a size open."""
         shape = specs[0].shape
-        if shape is None or len(shape) != 4:
-            raise ValueError("x is not known to have two spatial axes")
+        if shape is None or len(shape) not in (3, 4):
+            raise ValueError("x is not known to have one or two spatial axes")
         sizes: tuple[Extent, ...] = self.sizes
         if self.like:
             wanted = specs[1].shape
-            if wanted is None or len(wanted) != 4:
-                raise ValueError("the value of the wanted size is not known to have two such axes")
+            if wanted is None or len(wanted) != len(shape):
+                raise ValueError("the value of the wanted size is not known to have such axes")
             sizes = wanted[2:]
         elif self.scales:
             sizes = tuple(_scaled(d, s) for d, s in zip(shape[2:], self.scales, strict=True))

@@ -130,12 +130,13 @@ def pool_all(region: Region, graph: TileGraph) -> RegionModel | None:
 def resize(region: Region, graph: TileGraph) -> RegionModel | None:
     """Every result lies between two positions of each axis, which its scale decides."""
     shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
-    if shape is None or result is None or not len(shape) == len(result) == 4:
+    if shape is None or result is None or len(shape) != len(result):
         return None
-    places, taps = ("p0", "p1"), ("t0", "t1")
+    places, taps = (tuple(f"{a}{i}" for i in range(len(shape) - 2)) for a in "pt")
     axes = [Axis(p, e) for p, e in zip(("n", "c", *places), result, strict=True)]
     space = IterationSpace((*axes, *(Axis(t, 2, True) for t in taps)))
-    seen = (along("n"), along("c"), whole(shape[2], ("p0", "t0")), whole(shape[3], ("p1", "t1")))
+    spread = (whole(d, (p, t)) for d, p, t in zip(shape[2:], places, taps, strict=True))
+    seen = (along("n"), along("c"), *spread)
     reads = [access(graph, region.operands[0], seen)]
     writes = [access(graph, region.results[0], tuple(map(along, ("n", "c", *places))))]
     return model_of(

@@ -1,0 +1,184 @@
+"""Parallel convolutions of one input whose results are added up: one convolution.
+
+FusedConv(x) + FusedConv(x) + BatchNormalization(x) …    ->    FusedConv(x)
+
+Convolutions are linear in their filters: filters of the same steps through x add up, each at its
+place in the largest window, and a batch normalisation is a filter of one tap on its own channel.
+Every tap of the sum is one of the largest kernel's, so nothing is multiplied that was not before.
+Source: Ding et al., "RepVGG: Making VGG-style ConvNets Great Again" (2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import pack_filters, unpack_filters
+from tracea_graph.ops.windows import Window
+from tracea_graph.passes.convolution.batch_norm import read_affine
+from tracea_graph.passes.convolution.filters import Affine, bias_size
+from tracea_graph.passes.regions import fused, only_read_by
+from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["AddBranches"]
+
+Floats = npt.NDArray[np.floating[Any]]
+_SUMS = ("Add", "Sum")
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A convolution without an epilogue and its weights, or ``affine`` alone."""
+
+    region: Region
+    filters: Weight | None = None
+    bias: Weight | None = None
+    affine: Affine | None = None
+
+
+class AddBranches:
+    """A sum of convolutions, and of batch normalisations, of one value."""
+
+    name = "conv-branches"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        """Of this sum, or of one that it is a part of: the widest window may come in late."""
+        while region.op in _SUMS:
+            found = self._folded(graph, region)
+            if isinstance(found, Proposal):
+                yield found
+                return
+            if found:
+                yield Miss(self.name, region.id, found)
+            readers = graph.readers(region)
+            if len(readers) != 1 or not only_read_by(graph, region.results[0], readers[0]):
+                return
+            region = readers[0]
+
+    def _folded(self, graph: TileGraph, region: Region) -> Proposal | str:
+        sums, terms = [region], list[Region]()
+        for term in _terms(graph, region):
+            (sums if term.op in _SUMS else terms).append(term)
+        convs = [t for t in terms if isinstance(t.params, ConvParams)]
+        every = all(t in convs or t.op == "BatchNormalization" for t in terms)
+        if not 2 <= len(terms) == len(set(terms)) or not every or not convs:
+            return ""
+        return _sum(graph, sums, terms, max(convs, key=lambda c: math.prod(c.params.shape)))
+
+
+def _terms(graph: TileGraph, region: Region) -> Iterator[Region]:
+    """What makes the operands of a sum, through sums that nobody else reads."""
+    for value in region.operands:
+        made = graph.producer(value)
+        if made is None or not only_read_by(graph, value, region):
+            continue
+        yield made
+        if made.op in _SUMS:
+            yield from _terms(graph, made)
+
+
+def _sum(
+    graph: TileGraph, sums: Sequence[Region], terms: Sequence[Region], widest: Region
+) -> Proposal | str:
+    params: ConvParams = widest.params
+    x, result = widest.operands[0], sums[0].results[0]
+    if sum(len(s.operands) for s in sums) != len(sums) + len(terms) - 1:
+        return "it is a sum of other things, too"
+    branches, places = [], []
+    for term in terms:
+        branch, place = _branch(graph, term), _place(term.params, params)
+        if term.operands[0] != x:
+            return "its branches read different values"
+        if isinstance(branch, str) or isinstance(place, str):
+            return branch if isinstance(branch, str) else str(place)
+        branches.append(branch)
+        places.append(place)
+    if any(graph.spec(t.results[0]) != graph.spec(result) for t in terms):
+        return "its branches differ in size"
+    filters = Weight(
+        f"{result}_filters", DType.F32, graph.weights[widest.operands[1]].shape,
+        lambda: _filters(params, branches, places),
+    )  # fmt: skip
+    offsets = Weight(
+        f"{result}_bias", DType.F32, (bias_size(params),), lambda: _offsets(params, branches)
+    )
+    covered = (*terms, *sums)
+    new = fused(
+        AddBranches.name, replace(params, bias=True), (x, filters.name, offsets.name),
+        (result,), covered,
+    )  # fmt: skip
+    weights = {w.name: w for w in (filters, offsets)}
+    return Proposal(AddBranches.name, covered, (new,), weights=weights)
+
+
+def _branch(graph: TileGraph, term: Region) -> _Branch | str:
+    if not isinstance(term.params, ConvParams):
+        affine = read_affine(graph, term)
+        return affine if isinstance(affine, str) else _Branch(term, affine=affine)
+    _, w, bias, _ = term.params.split(term.operands)
+    weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
+    if term.params.epilogue is not None or weight is None or (bias and offsets is None):
+        return "a branch is no longer linear, or its bias not constant"
+    if weight.recipe:
+        return f"{w!r} would have to be stored, which it is not now"
+    return _Branch(term, weight, offsets)
+
+
+def _place(params: ConvParams | None, widest: ConvParams) -> list[list[int]] | str:
+    """Along each axis the taps of the widest window that read what a branch's taps read."""
+    window = params.window if params else Window.unit((1,) * widest.window.rank)
+    channels = widest.filters if params is None else params.channels
+    groups = widest.groups if params is None else params.groups
+    wide = widest.window
+    if (channels, groups) != (widest.channels, widest.groups) or window.strides != wide.strides:
+        return "its branches differ in channels, groups or strides"
+    places = []
+    for axis, (pads, large) in enumerate(zip(window.pairs, wide.pairs, strict=True)):
+        step, count = wide.dilations[axis], wide.kernel[axis]
+        starts = [
+            t * window.dilations[axis] - pads[0] + large[0] for t in range(window.kernel[axis])
+        ]
+        if any(at % step or not 0 <= at // step < count for at in starts):
+            return "a branch reads what the widest one does not"
+        places.append([at // step for at in starts])
+    return places
+
+
+def _filters(
+    params: ConvParams, branches: Sequence[_Branch], places: Sequence[list[list[int]]]
+) -> Array:
+    """In fp64, each number rounded once."""
+    o, i, *_ = params.shape
+    total: Floats = np.zeros(params.shape)
+    every = np.arange(o)
+    for branch, place in zip(branches, places, strict=True):
+        if branch.affine is not None:
+            scale, _ = branch.affine.arrays()
+            at: tuple[Any, ...] = (every, every % i, *(p[0] for p in place))
+            total[at] += scale
+        else:
+            assert branch.filters is not None
+            inner: ConvParams = branch.region.params
+            stored = branch.filters.load().astype(np.float64)
+            total[np.ix_(range(o), range(i), *place)] += unpack_filters(
+                stored, inner.layout, inner.shape
+            )
+    return pack_filters(total.astype(np.float32), params.layout)
+
+
+def _offsets(params: ConvParams, branches: Sequence[_Branch]) -> Array:
+    total: Floats = np.zeros(bias_size(params))
+    for branch in branches:
+        if branch.affine is not None:
+            total[: params.filters] += branch.affine.arrays()[1]
+        elif branch.bias is not None:
+            total[: params.filters] += branch.bias.load()[: params.filters].astype(np.float64)
+    return total.astype(np.float32)
