@@ -411,6 +411,19 @@ REGIONS = {
             (MoveParams("transpose", (0, 2, 3, 1)), (9,)),
         ], 9, 11, 12,
     ),
+    "channels last before convolutions": region(
+        (("n", "h", "w", 16), (16,), (16,), W_DEEP),
+        [
+            (NormParams(Norm("layer", 1e-6)), (0, 1, 2)),
+            (MoveParams("transpose", (0, 3, 1, 2)), (4,)),
+            (DEEP, (5, 3)),
+            (MoveParams("transpose", (0, 2, 3, 1)), (6,)),
+            (NormParams(Norm("layer", 1e-6)), (7, 1, 2)),
+            (MoveParams("transpose", (0, 3, 1, 2)), (8,)),
+            (ElementwiseParams(SUM), (5, 9)),
+            (DEEP, (10, 3)),
+        ], 11,
+    ),
     "pools and a head": region(
         (IMAGE, W_STEM, Bias(16), W16, (2, 16, 16), (20,)),
         [

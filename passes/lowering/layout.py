@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops import OpParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -22,12 +23,14 @@ from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.lowering.blocked import Halo
 
-__all__ = ["MOST_DEALT", "Layout", "halo_of", "norm_in_blocks", "stored_halo"]
+__all__ = ["CHANNELS_FIRST", "MOST_DEALT", "Layout", "halo_of", "norm_in_blocks", "stored_halo"]
 
 MOST_DEALT = 9
 """Parts that one ``deal`` takes channels from."""
 
 _NONE: Halo = (0, 0, 0, 0)
+CHANNELS_FIRST = (0, 3, 1, 2)
+"""The order of the axes of ``[N, H, W, C]`` that makes it ``[N, C, H, W]``."""
 
 
 def halo_of(window: Window) -> Halo:
@@ -44,6 +47,10 @@ def stored_halo(params: ConvParams) -> Halo:
     return (top, 0, bottom, 0) if params.layout == "depthwise" else (top, left, bottom, right)
 
 
+def _reads_blocks(params: OpParams) -> bool:
+    return isinstance(params, ConvParams) and params.in_blocks and params.layout != "stem"
+
+
 def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
     """True if statistics of lanes can be put together to those of a norm's groups."""
     if not params.groups or params.rank not in (3, 4):
@@ -55,7 +62,7 @@ def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
 @dataclass
 class Layout:
     """By value: blocked or not; the value whose buffer it shares, and its first channel there, or
-    as whose border it lies ``around``."""
+    as whose border it lies ``around``; whether its channels lie last (``turned``)."""
 
     specs: Sequence[TensorSpec]
     steps: Sequence[RegionStep]
@@ -64,15 +71,16 @@ class Layout:
     within: dict[int, tuple[int, int]] = field(default_factory=dict)
     halos: dict[int, Halo] = field(default_factory=dict)
     around: dict[int, int] = field(default_factory=dict)
+    turned: set[int] = field(default_factory=set)
 
     @classmethod
     def plan(cls, specs: Sequence[TensorSpec], steps: Sequence[RegionStep], inputs: int) -> Layout:
         """The layout of a region's values; ``specs`` are all of them, its inputs first."""
         layout = cls(specs, steps, inputs)
-        value = inputs
+        value, read = inputs, {s.operands[0] for s in steps if _reads_blocks(s.params)}
         for step in steps:
             for result in range(value, value + step.results):
-                layout._place(step, result)
+                layout._place(step, result, result in read)
             value += step.results
         for step in steps:
             layout._want(step)
@@ -101,7 +109,8 @@ class Layout:
 
     # ---- where a result lies -----------------------------------------------------------
 
-    def _place(self, step: RegionStep, value: int) -> None:
+    def _place(self, step: RegionStep, value: int, read: bool) -> None:
+        """``read`` says whether a convolution reads the value in blocks."""
         params = step.params
         if isinstance(params, ConvParams):
             if params.in_blocks:
@@ -115,19 +124,23 @@ class Layout:
             if step.operands[0] in self.blocked and norm_in_blocks(params, self.channels(value)):
                 self.blocked.add(value)
         elif isinstance(params, ElementwiseParams):
-            if self._blocked_chain(step, value):
+            if self._blocked_chain(step, value, read):
                 self.blocked.add(value)
         elif isinstance(params, MoveParams):
+            if params.kind == "transpose" and params.ints == CHANNELS_FIRST:
+                self.turned.add(value)
             self._place_move(params, step.operands, value)
 
-    def _blocked_chain(self, step: RegionStep, value: int) -> bool:
-        """True if an operand of the only result's shape is blocked and the others can be."""
+    def _blocked_chain(self, step: RegionStep, value: int, read: bool) -> bool:
+        """True if an operand of the only result's shape is blocked, or has its channels last and
+        the result is ``read`` in blocks, and the others can be."""
         types = {self.specs[v].dtype for v in (*step.operands, value)}
         moves = isinstance(step.params, ElementwiseParams) and step.params.moves
         if step.results > 1 or types != {DType.F32} or moves:
             return False
         shape = self.specs[value].shape or ()
-        whole = [v for v in step.operands if v in self.blocked and self.specs[v].shape == shape]
+        near = self.blocked | self.turned if read else self.blocked
+        whole = [v for v in step.operands if v in near and self.specs[v].shape == shape]
         return bool(whole) and all(self.lies_over(v, value) for v in step.operands)
 
     def lies_over(self, value: int, full: int) -> str:
@@ -200,7 +213,7 @@ class Layout:
 
     def _want(self, step: RegionStep) -> None:
         params = step.params
-        if not isinstance(params, ConvParams) or not params.in_blocks or params.layout == "stem":
+        if not isinstance(params, ConvParams) or not _reads_blocks(params):
             return
         root, _ = self.root(step.operands[0])
         wanted = zip(self.halos.get(root, _NONE), stored_halo(params), strict=True)

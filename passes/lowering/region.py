@@ -23,7 +23,7 @@ from tracea_graph.passes.lowering.blocked import Blocked, per_channel
 from tracea_graph.passes.lowering.borders import lower_border
 from tracea_graph.passes.lowering.conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.passes.lowering.frames import ZERO, lower_frames
-from tracea_graph.passes.lowering.layout import Layout
+from tracea_graph.passes.lowering.layout import CHANNELS_FIRST, Layout
 from tracea_graph.passes.lowering.loops import loop_over
 from tracea_graph.passes.lowering.norms import lower_norm_in_blocks
 from tracea_graph.passes.lowering.rounding import Rounding
@@ -37,7 +37,7 @@ __all__ = ["Lower", "alone", "lower_region"]
 Lower = Callable[[Writer, OpParams, Sequence[Slot], Sequence[Slot]], None]
 """Writes the calls of one word between dense slots."""
 
-_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+_CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def alone(params: ConvParams | PoolParams | MoveParams | ResizeParams) -> RegionParams:
@@ -156,7 +156,7 @@ def _transpose(v: Values, perm: Sequence[int], source: int, result: int) -> None
     dims = tuple(view.dims[a] for a in perm)
     strides = tuple(view.strides[a] for a in perm)
     turned = View(view.buffer, dims, strides, view.offset)
-    if tuple(perm) == _CHANNELS_FIRST and result not in v.targets:
+    if tuple(perm) == CHANNELS_FIRST and result not in v.targets:
         v.views[result] = turned
         return
     _copy(v, turned, v.out(result).view)

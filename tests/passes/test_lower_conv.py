@@ -112,6 +112,14 @@ def test_parts_of_a_concatenation_are_written_where_they_belong() -> None:
     assert names.count("block") == names.count("unblock") == 1
 
 
+def test_a_sum_of_values_with_channels_last_is_written_as_its_reader_wants_it() -> None:
+    names = kernels(REGIONS["channels last before convolutions"])
+    assert names == [
+        "norm", "block", "depthwise", "unblock", "norm", "elementwise", "halo", "depthwise",
+        "unblock",
+    ]  # fmt: skip
+
+
 def test_what_follows_a_sum_is_done_in_registers() -> None:
     (call,) = [c for c in program(CASES["residual, relu"]).calls if c.kernel == "conv"]
     assert call.chain is None and call.floats == (0.0, np.inf) and call.views[3] is not None
