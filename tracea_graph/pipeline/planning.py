@@ -113,7 +113,7 @@ class Planner:
         """
         frozen = {**self._rounded, **self._known_petty, **frozen}
         plan = self.follow(Ruling(frozen, barred), apart)
-        petty = {} if self._legal or apart else self._petty(plan.graph)
+        petty = {} if self._legal or apart else self._petty(plan)
         if petty.keys() - frozen.keys():
             self._known_petty |= petty
             return self.plan(frozen, barred)
@@ -166,15 +166,30 @@ class Planner:
         made = (self._graph.producer(v) for v in node.outputs if v)
         return next((r for r in made if r is not None), self._named.get((node.op, node.name)))
 
-    def _petty(self, graph: TileGraph) -> dict[str, str]:
-        """Values of regions that promise too little to be worth a kernel."""
+    def _petty(self, plan: Plan) -> dict[str, str]:
+        """Values of regions that promise too little to be worth a kernel; of a program that does,
+        those steps alone that lose by themselves, if there are such."""
+        graph = plan.graph
         small = [
             r
             for r in graph.regions()
             if r.fused
             and self.gain(graph, r) < (_WORTH_US if isinstance(r.params, _DOUBTFUL) else 0.0)
         ]
+        if any(isinstance(r.params, RegionParams) for r in small):
+            apart = self.follow(plan.ruling, apart=True).graph
+            losing = [
+                r for r in apart.regions()
+                if r.fused and self.gain(apart, r) < -self.cost.machine.node_us
+            ]  # fmt: skip
+            small = [s for r in small for s in (_of(losing, r) or [r])]
         why = {
             r: f"a kernel for {r.results[0]!r} promises less than {_WORTH_US:g} µs" for r in small
         }
         return {v: why[r] for r in small for n in r.nodes for v in n.outputs if v}
+
+
+def _of(regions: Sequence[Region], program: Region) -> list[Region]:
+    """Those whose every operator is the program's."""
+    inside = {v for n in program.nodes for v in n.outputs}
+    return [r for r in regions if all(inside.issuperset(n.outputs) for n in r.nodes)]
