@@ -135,6 +135,7 @@ struct ConvTaps {
 // How many of `count` tiles that are alike from `at` on have the taps of the first.
 inline int64_t same_taps(const ConvJob& job, const tracea_conv_tile& tile, const ConvPlace& at,
                          const ConvTaps& taps, int64_t count) {
+  if (job.tap.rows == 1 && job.tap.cols == 1) return count;
   const bool below = job.across == 1;
   int64_t n = 1;
   while (n < count && taps.equals({job, tile, at.row + (below ? n * tile.lines : 0),
