@@ -14,7 +14,7 @@ constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an
 constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
 constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
 constexpr int64_t kAheadMost = 8 * 1024;     // asked for ahead of a product: half an L2 cache
-constexpr int64_t kBriefSum = 64;            // numbers; of bf16 and float32 alike
+constexpr int64_t kBriefSum = 32;            // numbers; of bf16 and float32 alike
 constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
 
 // What a plan says about the cut for so many images; all zero where that is nothing.

@@ -39,7 +39,7 @@ _SEEDS = ({"bands": 1}, {"columns": 1}, {"bands": 4}, {"bands": 1, "columns": 1}
 """Coarse and fine cuts: one of them is right wherever the rule is wrong."""
 
 _BAND_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
-_BAND_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 64
+_BAND_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 32
 """The runtime's constants (``runtime/conv.h``, ``runtime/winograd.h``)."""
 
 
