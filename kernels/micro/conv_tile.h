@@ -8,6 +8,9 @@ INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
 struct Plain {
   template <class V>
   static INLINE_MEMBER V add(V x, V w, V c) { return fma(x, w, c); }
+  //% if dtype == "bf16"
+  static INLINE_MEMBER vf add_at(const float* x, vf w, vf c) { return fma(set1(*x), w, c); }
+  //% endif
 };
 
 // Sums of a last block of outputs of which eight count: none, or a vector of eight beside the
@@ -74,7 +77,14 @@ INLINE void multiply(${sums} (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char*
   vf row[NV * P];
   load_row<NV>(row, w, w_panel);
   UNROLL for (int i = 0; i < A + B; i++) {
-    const vf x = set1(*(i < A ? at(a, s, i) : at(b, s, i - A)));
+    const float* const from = i < A ? at(a, s, i) : at(b, s, i - A);
+    //% if dtype == "bf16"
+    if (NV * P + EIGHT::COUNT == 1) {  // used once, an input needs no register
+      c[i][0] = STEP::add_at(from, row[0], c[i][0]);
+      continue;
+    }
+    //% endif
+    const vf x = set1(*from);
     UNROLL for (int j = 0; j < NV * P; j++) {
       c[i][j] = STEP::add(x, row[j], c[i][j]);
       if (EIGHT::COUNT) c[i][j] = settled(c[i][j]);
@@ -163,6 +173,7 @@ void tile(const tracea_conv_tile* t) {
   // From the last column of a row to the next row, from the last row of a block to the next block.
   const int64_t x_col = t->x_col * F, x_row = t->x_row * F - (cols - 1) * x_col;
   const int64_t x_block = ahead - (rows - 1) * t->x_row * F - (cols - 1) * x_col;
+  const int64_t pace = step < 64 ? 64 : step;  // a line holds two inputs in bf16
   const int64_t w_row = t->w_row - (cols - 1) * w_tap;
   const int64_t w_block = t->w_block - (rows - 1) * t->w_row - (cols - 1) * w_tap;
   const int64_t x_next = t->x_next * F, y_next = t->y_next, add_next = t->add_next;
@@ -224,8 +235,8 @@ void tile(const tracea_conv_tile* t) {
       int64_t k = depth;
       for (; k >= 2; k -= 2) {
         __builtin_prefetch(soon, 0, 3);
-        __builtin_prefetch(soon + step, 0, 3);
-        soon += 2 * step;
+        __builtin_prefetch(soon + pace, 0, 3);
+        soon += 2 * pace;
         multiply<STEP, A, B, NV>(${sum}, e, a, b, s, tap, w_panel);
         a += next, b += next;
         multiply<STEP, A, B, NV>(${sum}, e, a, b, s, tap + PANEL, w_panel);

@@ -14,6 +14,7 @@ constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an
 constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
 constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
 constexpr int64_t kAheadMost = 8 * 1024;     // asked for ahead of a product: half an L2 cache
+constexpr int64_t kBriefSum = 32;            // numbers; of bf16 and float32 alike
 constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
 
 // What a plan says about the cut for so many images; all zero where that is nothing.
@@ -135,6 +136,7 @@ struct ConvTaps {
 // How many of `count` tiles that are alike from `at` on have the taps of the first.
 inline int64_t same_taps(const ConvJob& job, const tracea_conv_tile& tile, const ConvPlace& at,
                          const ConvTaps& taps, int64_t count) {
+  if (job.tap.rows == 1 && job.tap.cols == 1) return count;
   const bool below = job.across == 1;
   int64_t n = 1;
   while (n < count && taps.equals({job, tile, at.row + (below ? n * tile.lines : 0),
@@ -268,18 +270,29 @@ inline bool joins_lines(const Box& x, const Finish& finish) {
   return ok;
 }
 
+// Tiles of a brief sum have half the outputs, in bf16 of one block: they end while the next one's
+// products begin, for which the results of a whole one leave no room in the processor's queues.
+// At AVX2, and on matrix tiles, whole tiles are as small or end otherwise; a chain wants long lines.
+inline bool brief(const ConvJob& job, const tracea_isa_table& isa) {
+  const tracea_conv_tile& tap = job.tap;
+  return tap.blocks * tap.rows * tap.cols * kLanes <= kBriefSum && !job.x_scales && !job.eight &&
+         !job.finish.chain && isa.conv_nv > 1 && job.pixels == isa.conv_pixels;
+}
+
 // How the outputs are cut, and how much one task takes: as the plan says, else what suits sizes.
 inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut& cut) {
   const tracea_isa_table& isa = *run.host.isa;
   const tracea_conv_tile& tap = job.tap;
-  const int64_t widest = cut.pixels ? least(cut.pixels, job.pixels) : job.pixels;
+  const bool small = brief(job, isa);
+  const int64_t widest = cut.pixels ? least(cut.pixels, job.pixels) : job.pixels / (small ? 2 : 1);
+  const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : isa.conv_nv;
   const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
   job.lines = pairs && cut.lines != 1 ? 2 : 1;
   job.across = ceil_div(job.width, widest);
   job.narrow = job.width / job.across, job.wider = job.width % job.across;
   job.units = ceil_div(job.height, job.lines);
-  job.columns = job.groups * ceil_div(job.per_group, isa.conv_nv);
-  const int64_t panel = tap.w_block * isa.conv_nv * 4, weights = job.blocks * tap.w_panel * 4;
+  job.columns = job.groups * ceil_div(job.per_group, nv);
+  const int64_t panel = tap.w_block * nv * 4, weights = job.blocks * tap.w_panel * 4;
   const int64_t part = cut.part ? least(cut.part, tap.blocks) : most(1, kPanelBytes / panel);
   job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
   if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between

@@ -73,6 +73,14 @@ def test_convolutions_in_bf16_take_one_instruction_a_pair(fewer: int) -> None:
     assert not spills(loop)
 
 
+def test_convolutions_of_one_block_in_bf16_multiply_inputs_where_they_lie() -> None:
+    pixels = conv_tile("avx512bf16")[0] // 2
+    name = f"tile<.*Pairs, {(pixels + 1) // 2}, {pixels // 2}, 1, .*NoEight>"
+    loop = inner_loop("conv_bf16", "avx512bf16", name, STEPS * pixels, "vdpbf16ps")
+    assert count(r"vdpbf16ps .*\(.*\{1to16\}", loop) == STEPS * pixels
+    assert not count("vbroadcastss", loop) and not spills(loop)
+
+
 @pytest.mark.parametrize(
     ("kernel", "level", "product"),
     [("conv", "avx512", "vfmadd"), ("conv_bf16", "avx512bf16", "vdpbf16ps")],

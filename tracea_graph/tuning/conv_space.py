@@ -39,7 +39,7 @@ _SEEDS = ({"bands": 1}, {"columns": 1}, {"bands": 4}, {"bands": 1, "columns": 1}
 """Coarse and fine cuts: one of them is right wherever the rule is wrong."""
 
 _BAND_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
-_BAND_BUFFERS, _TASK_WORK, _TASKS_EACH = 512 << 10, 1e6, 4
+_BAND_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 32
 """The runtime's constants (``runtime/conv.h``, ``runtime/winograd.h``)."""
 
 
@@ -100,7 +100,9 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
         return _winograd_cut(problem, driver)
     most_pixels, nv = _tile(problem, isa)
     height, width = _lines(problem)
-    widest = min(driver.pixels or most_pixels, most_pixels)
+    small = _brief(problem, isa)
+    widest = min(driver.pixels or most_pixels // (2 if small else 1), most_pixels)
+    nv = 1 if small and problem.in_bf16 else nv
     lines = 2 if width <= most_pixels // 2 and height > 1 and driver.lines != 1 else 1
     across, units = -(-width // widest), -(-height // lines)
     blocks, per_group = problem.weights[1], problem.y.dims[0] // problem.groups
@@ -187,6 +189,15 @@ def _lines(problem: ConvProblem) -> tuple[int, int]:
 def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
     """Outputs and blocks of channels of the largest register tile."""
     return (conv_pairs_tile if problem.in_bf16 else conv_tile)(isa)
+
+
+def _brief(problem: ConvProblem, isa: str) -> bool:
+    """``brief`` of ``runtime/conv.h``."""
+    sums = BLOCK * prod(problem.weights[1:4])
+    eight = problem.groups == 1 and problem.ints[5] <= BLOCK // 2
+    whole = _tile(problem, isa) == conv_tile(isa)
+    alone = problem.epilogue is None and not eight
+    return sums <= _BRIEF_SUM and alone and conv_tile(isa)[1] > 1 and whole
 
 
 def _step(problem: ConvProblem) -> int:

@@ -190,7 +190,8 @@ INLINE void multiply(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const char* a,
   vf row[NV * P];
   load_row<NV>(row, w, w_panel);
   UNROLL for (int i = 0; i < A + B; i++) {
-    const vf x = set1(*(i < A ? at(a, s, i) : at(b, s, i - A)));
+    const float* const from = i < A ? at(a, s, i) : at(b, s, i - A);
+    const vf x = set1(*from);
     UNROLL for (int j = 0; j < NV * P; j++) {
       c[i][j] = STEP::add(x, row[j], c[i][j]);
       if (EIGHT::COUNT) c[i][j] = settled(c[i][j]);
@@ -239,6 +240,7 @@ void tile(const tracea_conv_tile* t) {
   // From the last column of a row to the next row, from the last row of a block to the next block.
   const int64_t x_col = t->x_col * F, x_row = t->x_row * F - (cols - 1) * x_col;
   const int64_t x_block = ahead - (rows - 1) * t->x_row * F - (cols - 1) * x_col;
+  const int64_t pace = step < 64 ? 64 : step;  // a line holds two inputs in bf16
   const int64_t w_row = t->w_row - (cols - 1) * w_tap;
   const int64_t w_block = t->w_block - (rows - 1) * t->w_row - (cols - 1) * w_tap;
   const int64_t x_next = t->x_next * F, y_next = t->y_next, add_next = t->add_next;
@@ -285,8 +287,8 @@ void tile(const tracea_conv_tile* t) {
       int64_t k = depth;
       for (; k >= 2; k -= 2) {
         __builtin_prefetch(soon, 0, 3);
-        __builtin_prefetch(soon + step, 0, 3);
-        soon += 2 * step;
+        __builtin_prefetch(soon + pace, 0, 3);
+        soon += 2 * pace;
         multiply<STEP, A, B, NV>(c, e, a, b, s, tap, w_panel);
         a += next, b += next;
         multiply<STEP, A, B, NV>(c, e, a, b, s, tap + PANEL, w_panel);
