@@ -8,6 +8,7 @@ MultiHeadAttention with a bias or a mask of keys, Attention of com.microsoft -> 
 DequantizeLinear with a scale per channel               -> Cast, Sub, Mul
 Einsum of one or two operands                           -> see einsum
 Pad of other axes than an image's                       -> see padded
+Conv that cuts volumes into blocks                      -> see stacked
 FusedConv, FusedGemm, FusedMatMul of com.microsoft      -> what they were fused of
 
 Sources: the ONNX specification; ONNX Runtime's list of contributed operators.
@@ -27,6 +28,7 @@ from tracea_graph.passes.spelling.contributed import attention, multi_head
 from tracea_graph.passes.spelling.einsum import einsum
 from tracea_graph.passes.spelling.padded import padded
 from tracea_graph.passes.spelling.script import Script, Unfit
+from tracea_graph.passes.spelling.stacked import stacked
 from tracea_graph.passes.spelling.unfusing import fused_conv, fused_gemm, fused_matmul
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -207,6 +209,7 @@ _SPELLINGS: Mapping[str, Callable[[Script], Script]] = MappingProxyType(
         "com.microsoft::QuickGelu": _quick_gelu,
         "com.microsoft::Attention": attention,
         "com.microsoft::MultiHeadAttention": multi_head,
+        "Conv": stacked,
         "DequantizeLinear": _dequantise,
         "Einsum": einsum,
         "Pad": padded,
