@@ -69,19 +69,24 @@ def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | 
         lambda r: len(family.steps_of(r) or ()), family.is_core, family.ends, _MAX_STEPS,
         _MAX_OPERANDS,
     )  # fmt: skip
-    unfit = set[str]()
-    while len(members := program_from(family.graph, region, joining, unfit)) > 1:
-        out = _first_unfit(family, members)
-        if out is None:
-            params, operands, results = _build(family, members)
-            new = fused(name, params, operands, results, members)
-            yield Proposal(name, tuple(members), (new,))
-            return
-        if out.id == region.id:
-            return
-        yield Miss(name, out.id, _UNFIT)
-        unfit.add(out.id)
-    yield from _outside(name, family, region)
+    unfit, joined = set[str](), set[str]()
+    for seed in filter(family.is_core, program_from(family.graph, region, joining)):
+        if seed.id in joined or (seed.id != region.id and not unfit):
+            continue  # what did not fit may have kept the others from a program of their own
+        while len(members := program_from(family.graph, seed, joining, unfit)) > 1:
+            out = _first_unfit(family, members)
+            if out is None:
+                params, operands, results = _build(family, members)
+                new = fused(name, params, operands, results, members)
+                joined |= {r.id for r in members}
+                yield Proposal(name, tuple(members), (new,))
+                break
+            yield Miss(name, out.id, _UNFIT)
+            unfit.add(out.id)
+            if out.id == seed.id:
+                break
+    if region.id not in joined:
+        yield from _outside(name, family, region)
 
 
 def _outside(name: str, family: _Family, region: Region) -> Iterator[Miss]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from graphs import (
 )
 from interpreter import run
 
+from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Limits
@@ -365,3 +367,18 @@ def test_batch_norm_of_another_split_stays_what_it_is() -> None:
     graph = net.graph(net("Reshape", normed, net.ints(0, 16, 9, 7)))
     optimized(graph)
     assert_same(net, graph, FEEDS)
+
+
+def test_what_does_not_fit_keeps_no_others_apart(tmp_path: Path) -> None:
+    """Four images an item: that their number divides is known outside the program alone."""
+    net = Net()
+    images = net("Reshape", net.input("x", "n", 4, 3, 8, 8), net.ints(-1, 3, 8, 8))
+    made = net("Relu", conv(net, images, 16, i=3))
+    rows = net("Reshape", made, net.ints(-1, 4, 1024))
+    hidden = net("Relu", net("MatMul", rows, net.weight(1024, 24)))
+    net.graph(net("MatMul", hidden, net.weight(24, 16)))
+    (tmp_path / "m.onnx").write_bytes(net.model.SerializeToString())
+    graph = load(tmp_path / "m.onnx").graph
+    optimized(graph)
+    assert only(graph, "FusedRegion").results == (graph.outputs[0],)
+    assert_same(net, graph, {"x": normal(2, 4, 3, 8, 8)})
