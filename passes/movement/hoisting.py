@@ -19,12 +19,11 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Extent, Node, TensorSpec, Weight, combine
-from tracea_graph.passes.extents import where_equal
+from tracea_graph.passes.extents import reshape_target, where_equal
 from tracea_graph.passes.movement.selection import (
     Selection,
     operand_axes,
     read_selection,
-    spelled,
 )
 from tracea_graph.passes.movement.views import read_move
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
@@ -104,7 +103,7 @@ class _Site:
         operands = list(source.operands)
         if source.op == "Reshape":
             before = chosen.moved(axes[0] or 0).spec(self.graph.spec(operands[0])).shape or ()
-            target = spelled(before, chosen.spec(self.graph.spec(self.value)).shape or ())
+            target = reshape_target(before, chosen.spec(self.graph.spec(self.value)).shape or ())
             if target is None:
                 return None
             operands[1] = self.ints(target)
@@ -125,7 +124,7 @@ class _Site:
             return None
         part = chosen.spec(TensorSpec(None, found.after)).shape or ()
         count = reduce(partial(combine, "mul"), part[:-1])
-        target = spelled((count, part[-1]), part)
+        target = reshape_target((count, part[-1]), part)
         if target is None:
             return None
         node = found.product.node

@@ -18,7 +18,7 @@ from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "BY_ROW", "NORMS", "Places", "Selection", "operand_axes", "read_selection", "spelled",
+    "BY_ROW", "NORMS", "Places", "Selection", "operand_axes", "read_selection",
 ]  # fmt: skip
 
 Shape = tuple[Extent, ...]
@@ -199,15 +199,6 @@ def _squeeze(graph: TileGraph, region: Region, axis: int) -> Places | None:
     """Axes that are named: without names, one of which one place is left would go too."""
     named = constant_ints(region, graph, "axes", 1)
     return _reshape(graph, region, axis) if named else None
-
-
-def spelled(before: Shape, after: Shape) -> tuple[int, ...] | None:
-    """A Reshape's target; None if more than one size would have to follow from the others."""
-    target = tuple(
-        d if isinstance(d, int) else 0 if before[i : i + 1] == (d,) else -1
-        for i, d in enumerate(after)
-    )
-    return None if target.count(-1) > 1 or 0 in after else target
 
 
 def _other_axis(graph: TileGraph, region: Region, axis: int) -> Places | None:

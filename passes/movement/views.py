@@ -12,6 +12,7 @@ from types import MappingProxyType
 from tracea_graph.ir import Extent
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move, resolve_target
 from tracea_graph.ops.space_parts import constant_ints, reshape_groups
+from tracea_graph.passes.extents import reshape_target
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
@@ -48,11 +49,9 @@ def _transpose(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape)
 
 def _reshape(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
     """The target as the dimensions spell it: a number, a copy, and one that follows."""
-    target = [d if isinstance(d, int) else 0 if x[i : i + 1] == (d,) else -1
-              for i, d in enumerate(y)]  # fmt: skip
-    if target.count(-1) > 1 or (0 in y):
+    if (target := reshape_target(x, y)) is None:
         return None
-    move = Move("reshape", tuple(target))
+    move = Move("reshape", target)
     try:
         IndexMap((move,)).shape(x)
     except ValueError:  # axes that split and merge at once, or sizes that contradict each other
