@@ -26,7 +26,15 @@ from tracea_graph.passes.convolution import (
 )
 from tracea_graph.passes.convolution.bf16 import ConvInBf16, RoundDepthwise
 from tracea_graph.passes.convolution.int16 import ConvInInt16
-from tracea_graph.passes.movement import embedding, hoisting, movement, picking, sharing, taking
+from tracea_graph.passes.movement import (
+    embedding,
+    hoisting,
+    movement,
+    picking,
+    seams,
+    sharing,
+    taking,
+)
 from tracea_graph.passes.pointwise import (
     channel_norms,
     channels_last,
@@ -78,7 +86,7 @@ _SPELL = Phase("spell", (spelling.SpellOut(),))
 _HEADS = Phase("heads", (flattened.TellHeads(),))
 """Before anything is recognised: with heads of their own, matrices broadcast."""
 
-_SELECT = Phase("select", (hoisting.SelectFirst(), picking.PickRows()))
+_SELECT = Phase("select", (seams.CutAtSeams(), hoisting.SelectFirst(), picking.PickRows()))
 """Before anything is recognised: what is computed for nobody is nothing to be fast at."""
 
 _RECOGNISE = Phase(
