@@ -112,7 +112,7 @@ _ROUGH: Mapping[str, Spelling] = MappingProxyType(
         "silu": ("v_silu_rough({0})", ("rough", "round")),
     }
 )
-"""The same where every result is rounded to bf16: cheaper, and off by a fraction of that."""
+"""The same where only 16 bits of a result matter: cheaper, and off by a fraction of their last."""
 
 _LOADS: Mapping[DType, tuple[str, str, str]] = MappingProxyType(
     {
@@ -234,7 +234,7 @@ def results(chain: Chain) -> list[Result]:
 
 def _spelling(chain: Chain, step: Step) -> Spelling:
     exponent = step.args[-1]
-    if step.op in _ROUGH and set(chain.result_types) == {DType.BF16}:
+    if step.op in _ROUGH and (chain.rough or set(chain.result_types) == {DType.BF16}):
         return _ROUGH[step.op]
     if step.op == "pow" and isinstance(exponent, float) and exponent in _POWERS:
         return _POWERS[exponent]

@@ -16,6 +16,7 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
@@ -26,7 +27,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.program import Program
+from tracea_graph.ops.program import Call, Program
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -64,6 +65,8 @@ _BROADCASTING = (
 )
 _SLIDING = (ConvParams, PoolParams)
 """Words whose results have sizes of their own, with operands that share them."""
+_HALVES = ("_bf16", "_int16")
+"""How the names of kernels end that multiply numbers of 16 bits."""
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -81,7 +84,19 @@ def lower(graph: TileGraph, region: Region) -> Program:
     _lower(writer, params, writer.operands(), writer.results())
     shapes = [spec.shape or () for spec in specs]
     sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
-    return writer.done(sizes)
+    return _roughened(writer.done(sizes))
+
+
+def _roughened(program: Program) -> Program:
+    """Chains of a program that multiplies numbers of 16 bits need no more than those bits."""
+    if not any(call.kernel.endswith(_HALVES) for call in program.calls):
+        return program
+    calls = (c if c.chain is None else _rough(c, c.chain) for c in program.calls)
+    return replace(program, calls=tuple(calls))
+
+
+def _rough(call: Call, chain: Chain) -> Call:
+    return replace(call, chain=replace(chain, rough=True))
 
 
 def _as_made(

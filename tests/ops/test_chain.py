@@ -122,6 +122,14 @@ def test_equal_chains_have_one_text_and_key() -> None:
     assert all(0 < c.key < 2**62 for c in others)
 
 
+def test_only_chains_with_a_cheaper_spelling_are_rough() -> None:
+    silu = Chain(("full",), (Step("silu", (0,)),), (1,), rough=True)
+    assert silu.text == "full|silu(0)|1|rough"
+    assert silu.key != Chain(("full",), (Step("silu", (0,)),), (1,)).key
+    relu = Chain(("full",), (Step("relu", (0,)),), (1,), rough=True)
+    assert relu == Chain(("full",), (Step("relu", (0,)),), (1,))
+
+
 def test_an_integer_refers_and_a_float_is_a_number() -> None:
     refers = Chain(("full", "full"), (Step("mul", (0, 1)),), (2,))
     number = Chain(("full", "full"), (Step("mul", (0, 1.0)),), (2,))

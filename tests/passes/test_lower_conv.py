@@ -87,6 +87,16 @@ def test_values_are_stored_as_their_readers_round_them() -> None:
     ]  # fmt: skip
 
 
+def test_chains_beside_products_of_16_bits_are_rough() -> None:
+    def rough(case: Case) -> set[bool]:
+        chains = [c.chain for c in program(case).calls if c.chain]
+        return {chain.rough for chain in chains if "silu" in chain.text}
+
+    assert rough(BF16["expand, depthwise, project in bf16"]) == {True}
+    assert rough(CASES["integers, silu, residual"]) == {True}
+    assert rough(CASES["silu, residual"]) == {False}
+
+
 def test_a_border_is_written_around_what_is_there() -> None:
     """Four sides and one below, of nothing that is inside; all of it where zeros are wanted, where
     it is a part of something else, and of an input."""

@@ -26,7 +26,7 @@ def by_precision(
         yield Answers(some, calls, (), of_them, folders)
 
 
-def named_errors(answers: Answers, limit: Callable[[str], float]) -> list[str]:
+def named_errors(answers: Answers, limit: Callable[[Case], float]) -> list[str]:
     """Every result at every level that is off by more than its limit, of ``max|y|``."""
     wrong = []
     for level in answers.levels:
@@ -43,6 +43,6 @@ def named_errors(answers: Answers, limit: Callable[[str], float]) -> list[str]:
                 asked = ~np.isnan(wanted)  # a row that sees nothing
                 largest = max(np.abs(wanted[asked]).max(initial=0), 1e-3)
                 error = np.abs(y - wanted)[asked].max(initial=0) / largest
-                if not error <= limit(name):
+                if not error <= limit(case):
                     wrong.append(f"{level} {name}: {error:.1e}")
     return wrong

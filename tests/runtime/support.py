@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.table import OpType
@@ -43,6 +44,12 @@ class Case:
     @property
     def type(self) -> OpType:
         return op_type(self.program)
+
+    @property
+    def tolerance(self) -> float:
+        """How far results may be off, of max|y|."""
+        rough = any(call.chain and call.chain.rough for call in self.program.calls)
+        return TOLERANCE.kernel_rough if rough else TOLERANCE.kernel_f32
 
 
 def op_type(program: Program) -> OpType:

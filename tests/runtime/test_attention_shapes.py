@@ -17,7 +17,6 @@ from runtime.answers import assert_threads_agree
 from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, normal, operator_case, spec
 
-from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, Extent
 from tracea_graph.ops.attention import AttentionParams
 
@@ -123,7 +122,7 @@ def in_few_bits(case: Case) -> bool:
 def test_equals_reference(cases: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     for answers in by_precision(list(cases()), in_few_bits, tmp_path_factory):
         wrong = named_errors(
-            answers, lambda n: ROUNDED if n.startswith("bf16") else TOLERANCE.kernel_f32
+            answers, lambda c: ROUNDED if c.name.startswith("bf16") else c.tolerance
         )
         assert not wrong, "\n".join(wrong[:20])
         assert_threads_agree(answers)

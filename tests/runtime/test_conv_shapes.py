@@ -22,7 +22,6 @@ from runtime.answers import assert_threads_agree
 from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, operator_case
 
-from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, DIRECT, IN_INT16, IN_PAIRS, LAYOUTS
@@ -219,7 +218,7 @@ class Maker:
 def check(classes: Sequence[Class], folders: pytest.TempPathFactory) -> None:
     """All cases at all levels, and one thread gives the bits of two."""
     for answers in by_precision(Maker(classes).made, in_few_bits, folders):
-        wrong = named_errors(answers, lambda n: ROUGH.get(layout_of(n), TOLERANCE.kernel_f32))
+        wrong = named_errors(answers, lambda c: ROUGH.get(layout_of(c.name), c.tolerance))
         assert not wrong, "\n".join(wrong[:20])
         assert_threads_agree(answers)
 

@@ -18,7 +18,6 @@ from runtime.cases import GELU_RESIDUAL
 from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, normal, operator_case, spec
 
-from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
 from tracea_graph.ops.gemm import GemmParams, pack_int16, pack_pairs, pack_panels
 from tracea_graph.ops.matmul import MatMulParams
@@ -128,6 +127,6 @@ def in_few_bits(case: Case) -> bool:
 
 def test_equals_reference(tmp_path_factory: pytest.TempPathFactory) -> None:
     for answers in by_precision(list(cases()), in_few_bits, tmp_path_factory):
-        wrong = named_errors(answers, lambda name: TOLERANCE.kernel_f32)
+        wrong = named_errors(answers, lambda case: case.tolerance)
         assert not wrong, "\n".join(wrong[:20])
         assert_threads_agree(answers)

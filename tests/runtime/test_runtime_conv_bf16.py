@@ -12,7 +12,6 @@ from runtime.conv_bf16_cases import CHAINS, all_bf16_cases
 from runtime.conv_calls import conv, depthwise
 from runtime.support import Case
 
-from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import DType
 
@@ -47,7 +46,7 @@ def test_case(name: str, level: str, answers: Answers) -> None:
     (wanted,), got = case.expected, numbers(answer[0])
     assert got.shape == wanted.shape
     asked = ~np.isnan(wanted)
-    tolerance = TOLERANCE.kernel_f32
+    tolerance = case.tolerance
     if case.program.outputs[0].dtype is DType.BF16 or "finer" in name:
         tolerance = ROUNDED
     elif name.startswith("winograd"):

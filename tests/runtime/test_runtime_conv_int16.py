@@ -10,7 +10,6 @@ from convolutions import SILU_ADD, conv, either, window
 from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from runtime.conv_int16_cases import conv_int16_cases, run_of_case
 
-from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
 
 LEVELS = profile_cpu().levels("int16")
@@ -37,7 +36,7 @@ def test_case(name: str, level: str, answers: Answers) -> None:
     assert got.shape == wanted.shape
     spoilt = np.isnan(wanted)
     assert np.isnan(got[spoilt]).all()
-    limit = TRANSFORMED if name.startswith("winograd") else TOLERANCE.kernel_f32
+    limit = TRANSFORMED if name.startswith("winograd") else case.tolerance
     for image, want in zip(
         got[~spoilt.any((1, 2, 3))], wanted[~spoilt.any((1, 2, 3))], strict=True
     ):

@@ -10,8 +10,6 @@ import pytest
 from runtime.cases import all_cases
 from runtime.support import Case
 
-from tracea_graph.config import TOLERANCE
-
 
 @pytest.mark.parametrize("name", [case.name for case in all_cases()])
 def test_case(
@@ -30,5 +28,5 @@ def test_case(
         finite = np.isfinite(wanted)
         np.testing.assert_array_equal(got[~finite], wanted[~finite])
         got, wanted = got[finite], wanted[finite]
-        limit = TOLERANCE.kernel_f32 * max(np.abs(wanted).max(initial=0), 1e-3)
+        limit = case.tolerance * max(np.abs(wanted).max(initial=0), 1e-3)
         assert np.abs(got - wanted).max(initial=0) <= limit

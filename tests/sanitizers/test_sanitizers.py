@@ -84,7 +84,8 @@ def test_no_kernel_leaves_its_memory(memory: Sanitizer) -> None:
 def limit(case: Case) -> float:
     if case.name in ROUNDING:
         return EITHER if case.name.startswith("either") else ROUNDED
-    return TRANSFORMED if "winograd2_int16" in case.name else TOLERANCE.exact
+    least = max(TOLERANCE.exact, case.tolerance)
+    return TRANSFORMED if "winograd2_int16" in case.name else least
 
 
 def mutants(count: int) -> list[Job]:

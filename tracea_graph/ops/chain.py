@@ -26,6 +26,7 @@ __all__ = [
     "INTEGERS",
     "MAX_OPERANDS",
     "MAX_RESULTS",
+    "ROUGH",
     "Chain",
     "Elementary",
     "Ref",
@@ -45,6 +46,9 @@ DTYPES = (DType.F32, DType.BOOL, *INTEGERS)
 """Element types of operands and results.  Booleans are truth values; integers become float32 as
 they are read, which is what Cast does, and numbers integers as they are stored.  A chain that
 stores integers makes them whole and within their type's range first."""
+
+ROUGH = frozenset({"gelu", "gelu_tanh", "silu"})
+"""Steps with a cheaper spelling that is off by a fraction of what rounding to bf16 takes away."""
 
 _NUMPY = {DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8, DType.I8: np.int8}
 
@@ -75,7 +79,8 @@ class Chain:
 
     ``dtypes`` is empty where every operand is float32, ``stores`` where every number that is a
     result is.  Results in bf16 exist only inside programs.  As an epilogue, operand 0 is the
-    accumulator tile.
+    accumulator tile.  ``rough`` chains may take the cheaper spelling of :data:`ROUGH` steps
+    however their results are stored: they end up in products of 16-bit numbers.
     """
 
     operands: tuple[str, ...]
@@ -83,6 +88,7 @@ class Chain:
     results: tuple[int, ...]
     dtypes: tuple[DType, ...] = ()
     stores: tuple[DType, ...] = ()
+    rough: bool = False
 
     def __post_init__(self) -> None:
         if len(self.operands) > MAX_OPERANDS or not 1 <= len(self.results) <= MAX_RESULTS:
@@ -90,6 +96,7 @@ class Chain:
         if bad := set(self.operands) - set(KINDS):
             raise ValueError(f"unknown operand kind {bad}")
         count = len(self.operands)
+        object.__setattr__(self, "rough", self.rough and any(s.op in ROUGH for s in self.steps))
         for i, step in enumerate(self.steps):
             if any(isinstance(a, int) and not 0 <= a < count + i for a in step.args):
                 raise ValueError(f"step {i} reads a later value")
@@ -141,7 +148,7 @@ class Chain:
         operands = ",".join(k + t for k, t in zip(self.operands, types, strict=True))
         stores = [f":{d.short}" for d in self.stores] or [""] * len(self.results)
         results = ",".join(str(r) + t for r, t in zip(self.results, stores, strict=True))
-        return f"{operands}|{steps}|{results}"
+        return f"{operands}|{steps}|{results}{'|rough' if self.rough else ''}"
 
     @property
     def key(self) -> int:

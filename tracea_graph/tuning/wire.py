@@ -74,10 +74,12 @@ def _chain_to_json(chain: Chain) -> dict[str, Any]:
         "results": list(chain.results),
         "dtypes": [dtype.name for dtype in chain.dtypes],
         "stores": [dtype.name for dtype in chain.stores],
+        "rough": chain.rough,
     }
 
 
 def _chain_from_json(data: Mapping[str, Any]) -> Chain:
     dtypes, stores = (tuple(DType[name] for name in data[k]) for k in ("dtypes", "stores"))
     steps = tuple(Step(op, tuple(args)) for op, args in data["steps"])
-    return Chain(tuple(data["operands"]), steps, tuple(data["results"]), dtypes, stores)
+    results = tuple(data["results"])
+    return Chain(tuple(data["operands"]), steps, results, dtypes, stores, data["rough"])
