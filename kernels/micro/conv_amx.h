@@ -1,87 +1,148 @@
 // The register tile of a convolution in bf16 on matrix tiles: up to 2 x 2 accumulators of 16 outputs
-// by 16 channels, the two runs of outputs as in conv_tile.h.  A tap is the 8 pairs of a block, half
-// of what one instruction takes: the next block lies too far away for the same row of A, and taps
-// side by side leave an odd one, whose copies cost more than the two save.
+// by 16 channels, the two runs of outputs as in conv_tile.h; where a line is parted into an odd
+// number, both take its middle.  A tap is the 8 pairs of a block, half of what one instruction takes:
+// two side by side, whose inputs and weights lie so, are one; the last of an odd number is half.
 //% include "tile_shapes.h"
 
-enum { RUN = 16, DEPTH = PANEL / 2, NEXT = 64 };  // outputs and lanes of an instruction; bytes
+enum { RUN = 16, DEPTH = PANEL / 2, NEXT = 64 };  // outputs and lanes of a tap; bytes
 
-INLINE void shape_tiles(const tracea_conv_tile* t, int a, int b) {
-  const int32_t shape = a << 8 | b;
+INLINE void shape_tiles(const tracea_conv_tile* t, int rows, bool tall) {
+  const int32_t shape = rows << 1 | tall;
   if (*t->state == shape) return;
   *t->state = shape;
-  set_shapes(a, b, DEPTH);
+  set_halves(rows, tall);
 }
 
-struct Run {
+// Inputs of the two runs for one tap or two; the second run's lie `second` numbers behind.
+struct Runs {
   const float* x;
-  int64_t step;  // bytes between outputs
-  int count;
-  float* scratch;  // RUN rows of W lanes
+  int64_t second, step;  // step: bytes between outputs
 };
 
-// Rows of A as they lie; of a block of fewer than 8 pairs copied, zeros in place of the others.
-INLINE const float* rows_of(const Run& run, int64_t at, int64_t lanes, int64_t* stride) {
-  const char* x = (const char*)(run.x + at);
-  *stride = run.step;
-  if (lanes == DEPTH) return (const float*)x;
-  for (int i = 0; i < run.count; i++)
-    store(run.scratch + i * W, load((const float*)(x + i * run.step), first(lanes)));
+// Panels of B are loaded twice: of tiles there are no more, and rows of A may cross cache lines.
+//% for name, a, b in (("Two", 4, 6), ("One", 5, 7))
+struct ${name} {  // taps
+  template <bool TALL, bool WIDE>
+  static INLINE_MEMBER void multiply(const Runs& runs, const float* w, int64_t w_panel) {
+    _tile_loadd(${b}, w, NEXT);
+    _tile_loadd(${a}, runs.x, runs.step);
+    _tile_dpbf16ps(0, ${a}, ${b});
+    if (WIDE) {
+      _tile_loadd(${b}, w + w_panel, NEXT);
+      _tile_dpbf16ps(1, ${a}, ${b});
+    }
+    if (TALL) {
+      _tile_loadd(${a}, runs.x + runs.second, runs.step);
+      if (WIDE) {
+        _tile_dpbf16ps(3, ${a}, ${b});
+        _tile_loadd(${b}, w, NEXT);
+      }
+      _tile_dpbf16ps(2, ${a}, ${b});
+    }
+  }
+};
+//% endfor
+
+// A tap of a block of fewer than 8 pairs: copied, zeros in place of the others.
+template <bool TALL, bool WIDE>
+INLINE void multiply_part(const Runs& runs, int rows, int64_t lanes, const float* w,
+                          int64_t w_panel) {
+  alignas(64) float scratch[2 * RUN * W];
+  for (int run = 0; run < (TALL ? 2 : 1); run++)
+    for (int i = 0; i < rows; i++) {
+      const char* from = (const char*)(runs.x + run * runs.second) + i * runs.step;
+      store(scratch + (run * RUN + i) * W, load((const float*)from, first(lanes)));
+    }
   written();
-  *stride = W * (int64_t)sizeof(float);
-  return run.scratch;
+  One::multiply<TALL, WIDE>({scratch, RUN * W, W * (int64_t)sizeof(float)}, w, w_panel);
 }
+
+// A tile's results are made while the next one's products run, some rows after each of them: what
+// is added to them, their range, their rounding.
+struct Ending {
+  enum { PIECE = 4, MOST = 4 * RUN / PIECE };  // rows; pieces
+  struct Piece {
+    int64_t sums, add, y;  // where it begins
+    int count;
+  };
+  Piece piece[MOST];
+  int pieces, add_size, y_size;
+  vf lo, hi;
+  const float *sums, *add;  // of the tile that ends
+  float* y;
+  int next, end;
+
+  template <int ADD, int Y>  // bytes of an element, 0 where nothing is added
+  INLINE_MEMBER void row(const Piece& p, int i) const {
+    vf c = load(sums + p.sums + i * PANEL);
+    if (ADD == 2) c = c + load_bf16((const uint16_t*)(add + p.add) + i * PANEL);
+    if (ADD == 4) c = c + load(add + p.add + i * PANEL);
+    c = min(hi, max(lo, c));
+    if (Y == 2) store_bf16((uint16_t*)(y + p.y) + i * PANEL, c);
+    else store(y + p.y + i * PANEL, c);
+  }
+
+  template <int ADD, int Y>
+  INLINE_MEMBER void rows(const Piece& p) const {
+    if (p.count == PIECE) UNROLL for (int i = 0; i < PIECE; i++) row<ADD, Y>(p, i);
+    else for (int i = 0; i < p.count; i++) row<ADD, Y>(p, i);
+  }
+
+  INLINE_MEMBER void some(int count) {
+    for (const int until = next + count < end ? next + count : end; next < until; next++) {
+      const Piece& p = piece[next];
+      if (y_size == 2) {
+        if (!add_size) rows<0, 2>(p);
+        else if (add_size == 2) rows<2, 2>(p);
+        else rows<4, 2>(p);
+      } else {
+        if (!add_size) rows<0, 4>(p);
+        else if (add_size == 2) rows<2, 4>(p);
+        else rows<4, 4>(p);
+      }
+    }
+  }
+};
+
+// What the products of a tile ask for on the side: weights wanted next.
+struct Asked {
+  const char *line, *end;
+  int64_t lines, panel;  // bytes of a tap; between panels
+
+  template <bool WIDE>
+  INLINE_MEMBER void ask(int taps) {
+    const char* const until = line + taps * lines < end ? line + taps * lines : end;
+    for (; line < until; line += NEXT)
+      for (int j = 0; j < (WIDE ? 2 : 1); j++) __builtin_prefetch(line + j * panel, 0, 2);
+  }
+};
 
 template <bool TALL, bool WIDE>
-INLINE void multiply_tap(const Run& a, const Run& b, int64_t x, int64_t lanes, const float* w,
-                         int64_t w_panel) {
-  int64_t stride;
-  const float* rows = rows_of(a, x, lanes, &stride);
-  _tile_loadd(4, rows, stride);
-  _tile_loadd(6, w, NEXT);
-  _tile_dpbf16ps(0, 4, 6);
-  if (WIDE) {
-    _tile_loadd(7, w + w_panel, NEXT);
-    _tile_dpbf16ps(1, 4, 7);
-  }
-  if (TALL) {
-    rows = rows_of(b, x, lanes, &stride);
-    _tile_loadd(5, rows, stride);
-    _tile_dpbf16ps(2, 5, 6);
-    if (WIDE) _tile_dpbf16ps(3, 5, 7);
-  }
-}
-
-// Results of one run in one block of channels: what is added to them, their range, their rounding.
-INLINE void finish_run(const tracea_conv_tile* t, const float* sums, int count, const float* add,
-                       float* y) {
-  const vf lo = set1(t->lo), hi = set1(t->hi);
-  for (int i = 0; i < count; i++) {
-    vf c = load(sums + i * PANEL);
-    if (add && t->add_size == 2) c = c + load_bf16((const uint16_t*)add + i * PANEL);
-    else if (add) c = c + load(add + i * PANEL);
-    if (t->lo > -__builtin_inff()) c = max(lo, c);
-    if (t->hi < __builtin_inff()) c = min(hi, c);
-    if (t->y_size == 2) store_bf16((uint16_t*)y + i * PANEL, c);
-    else store(y + i * PANEL, c);
-  }
-}
-
-// All taps of a tile, weights wanted next on the side.
-template <bool TALL, bool WIDE>
-INLINE void sum_taps(const tracea_conv_tile* t, const Run& a, const Run& b, const char*& line) {
-  const int64_t lines = t->prefetch_lines * (int64_t)NEXT, w_tap = t->depth * PANEL;
-  for (int64_t block = 0; block < (t->rows ? t->blocks : 0); block++) {
-    const int64_t lanes = block + 1 < t->blocks ? t->depth : t->last;
+INLINE void sum_taps(const tracea_conv_tile* t, const Runs& first, int rows, Asked& asked,
+                     Ending& ending) {
+  const int64_t blocks = t->rows ? t->blocks : 0, cols = t->cols, depth = t->depth;
+  const int64_t x_col = t->x_col, w_panel = t->w_panel;
+  const bool beside = x_col == DEPTH;
+  const int64_t steps = blocks * t->rows * (beside ? (cols + 1) / 2 : cols);
+  const int pieces = steps ? (int)((ending.end + steps - 1) / steps) : 0;
+  for (int64_t block = 0; block < blocks; block++) {
+    const int64_t lanes = block + 1 < blocks ? depth : t->last;
+    const int64_t pairs = lanes == DEPTH && beside ? cols / 2 : 0;
     for (int64_t row = 0; row < t->rows; row++) {
-      for (int64_t col = 0; col < t->cols; col++) {
-        const char* const until = line + lines < t->prefetch_end ? line + lines : t->prefetch_end;
-        for (; line < until; line += NEXT)
-          for (int j = 0; j < (WIDE ? 2 : 1); j++)
-            __builtin_prefetch(line + j * t->w_panel * sizeof(float), 0, 2);
-        multiply_tap<TALL, WIDE>(a, b, block * t->x_block + row * t->x_row + col * t->x_col, lanes,
-                                 t->w + block * t->w_block + row * t->w_row + col * w_tap,
-                                 t->w_panel);
+      Runs runs = first;
+      runs.x += block * t->x_block + row * t->x_row;
+      const float* w = t->w + block * t->w_block + row * t->w_row;
+      for (int64_t i = 0; i < pairs; i++, runs.x += 2 * DEPTH, w += 2 * DEPTH * PANEL) {
+        asked.ask<WIDE>(2);
+        Two::multiply<TALL, WIDE>(runs, w, w_panel);
+        ending.some(pieces);
+      }
+      for (int64_t i = 2 * pairs; i < cols; i++, runs.x += x_col, w += depth * PANEL) {
+        asked.ask<WIDE>(1);
+        if (lanes == DEPTH) One::multiply<TALL, WIDE>(runs, w, w_panel);
+        else if (lanes == 2 * DEPTH) Two::multiply<TALL, WIDE>(runs, w, w_panel);
+        else multiply_part<TALL, WIDE>(runs, rows, lanes, w, w_panel);
+        ending.some(pieces);
       }
     }
   }
@@ -89,41 +150,49 @@ INLINE void sum_taps(const tracea_conv_tile* t, const Run& a, const Run& b, cons
 
 template <bool TALL, bool WIDE>
 void matrix_tiles(const tracea_conv_tile* t) {
-  alignas(64) float sums[4][RUN * PANEL], scratch[2][RUN * W];
+  alignas(64) float sums[2][4 * RUN * PANEL];
   const bool two = t->lines == 2;
-  const int pixels = t->pixels * t->lines, upper = two ? t->pixels : (pixels + 1) / 2;
-  const int lower = pixels - upper;
-  const int64_t y_lanes = t->y_size == 4 ? PANEL : PANEL / 2;
-  const int64_t add_lanes = t->add_size == 4 ? PANEL : PANEL / 2;
-  const int64_t x_second = two ? t->x_line : upper * t->x_step;
-  const int64_t y_second = two ? t->y_line : upper * y_lanes;
-  const int64_t add_second = two ? t->add_line : upper * add_lanes;
+  const int pixels = t->pixels * t->lines, rows = two ? t->pixels : (pixels + 1) / 2;
+  const int lower = two ? rows : pixels - rows;  // where the second run begins
+  const int64_t y_row = t->y_size == 4 ? PANEL : PANEL / 2;
+  const int64_t add_row = t->add_size == 4 ? PANEL : PANEL / 2;
+  const int64_t y_second = two ? t->y_line : lower * y_row;
+  const int64_t add_second = two ? t->add_line : lower * add_row;
   const bool continues = t->part & TRACEA_CONV_CONTINUES, stops = t->part & TRACEA_CONV_STOPS;
   const bool plain = !t->add && t->y_size == 4 && t->lo == -__builtin_inff() &&
                      t->hi == __builtin_inff();
-  const char* line = t->prefetch;
-  const float *x = t->x, *add = t->add;
+  Asked asked = {t->prefetch, t->prefetch_end, t->prefetch_lines * (int64_t)NEXT,
+                 t->w_panel * (int64_t)sizeof(float)};
+  Runs runs = {t->x, two ? t->x_line : lower * t->x_step, t->x_step * (int64_t)sizeof(float)};
+  Ending ending;
+  ending.add_size = t->add ? t->add_size : 0, ending.y_size = t->y_size;
+  ending.lo = set1(t->lo), ending.hi = set1(t->hi);
+  ending.pieces = ending.next = ending.end = 0;
+  for (int run = 0; run < (TALL ? 2 : 1); run++) for (int j = 0; j < (WIDE ? 2 : 1); j++)
+    for (int i = 0; i < rows; i += Ending::PIECE)
+      ending.piece[ending.pieces++] = {
+          ((2 * run + j) * RUN + i) * PANEL, j * t->add_panel + run * add_second + i * add_row,
+          j * t->y_panel + run * y_second + i * y_row,
+          rows - i < Ending::PIECE ? rows - i : Ending::PIECE};
+  const float* add = t->add;
   float* y = t->y;
-  shape_tiles(t, upper, lower);
-  for (int64_t tiles = t->tiles; tiles > 0; tiles--) {
+  shape_tiles(t, rows, TALL);
+  for (int64_t i = 0; i < t->tiles; i++) {
     if (continues) begin_sums<TALL, WIDE>(y, y_second, t->y_panel, NEXT);
     else begin_sums<TALL, WIDE>(t->bias, 0, PANEL, 0);
-    const Run a = {x, t->x_step * (int64_t)sizeof(float), upper, scratch[0]};
-    const Run b = {x + x_second, a.step, lower, scratch[1]};
-    sum_taps<TALL, WIDE>(t, a, b, line);
+    sum_taps<TALL, WIDE>(t, runs, rows, asked, ending);
+    ending.some(ending.end);
     if (stops || plain) {
       end_sums<TALL, WIDE>(y, y_second, t->y_panel, NEXT);
     } else {
-      end_sums<TALL, WIDE>(sums[0], 2 * RUN * PANEL, RUN * PANEL, NEXT);
-      for (int j = 0; j < (WIDE ? 2 : 1); j++) {
-        const float* from = add ? add + j * t->add_panel : nullptr;
-        finish_run(t, sums[j], upper, from, y + j * t->y_panel);
-        if (TALL)
-          finish_run(t, sums[2 + j], lower, from ? from + add_second : nullptr,
-                     y + j * t->y_panel + y_second);
-      }
+      float* const to = sums[i % 2];
+      end_sums<TALL, WIDE>(to, 2 * RUN * PANEL, RUN * PANEL, NEXT);
+      ending.sums = to, ending.y = y, ending.add = add;
+      ending.next = 0, ending.end = ending.pieces;
     }
-    x += t->x_next, y += t->y_next;
+    runs.x += t->x_next, y += t->y_next;
     if (add) add += t->add_next;
   }
+  written();
+  ending.some(ending.end);
 }

@@ -9,16 +9,23 @@ struct alignas(64) TileShapes {
 // gcc's loads of tiles do not say that they read memory: what they read is written before this.
 INLINE void written() { __asm__ __volatile__("" ::: "memory"); }
 
-// `upper` and `lower` rows of A, `depth` lanes of 32 bits along k.  Zeroes all tiles.
-INLINE void set_shapes(int upper, int lower, int depth) {
+INLINE void set_shapes(const int (&rows)[8], int a_bytes, int half_bytes) {
   TileShapes s = {};
   s.palette = 1;
-  const int rows[8] = {upper, upper, lower, lower, upper, lower, depth, depth};
-  for (int i = 0; i < 8; i++) {
-    s.rows[i] = (uint8_t)rows[i];
-    s.bytes[i] = rows[i] ? i == 4 || i == 5 ? 4 * depth : 64 : 0;
-  }
+  const int bytes[8] = {64, 64, 64, 64, a_bytes, half_bytes, 64, 64};
+  for (int i = 0; i < 8; i++) s.rows[i] = (uint8_t)rows[i], s.bytes[i] = rows[i] ? bytes[i] : 0;
   _tile_loadconfig(&s);
+}
+
+// `upper` and `lower` rows of A, `depth` lanes of 32 bits along k.  Zeroes all tiles.
+INLINE void set_shapes(int upper, int lower, int depth) {
+  set_shapes({upper, upper, lower, lower, upper, lower, depth, depth}, 4 * depth, 4 * depth);
+}
+
+// So many rows of A for both runs, the second there or not; 4 and 6 take 16 lanes of k, 5 and 7 half.
+INLINE void set_halves(int rows, bool tall) {
+  const int lower = tall ? rows : 0;
+  set_shapes({rows, rows, lower, lower, rows, rows, 16, 8}, 64, 32);
 }
 
 // The sums of a block begin as they lie at `upper`, as zero where that is null; the lower ones lie

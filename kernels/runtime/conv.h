@@ -48,10 +48,17 @@ inline Taps taps_of(const Axis& a, int64_t taps, int64_t from, int64_t count) {
   return {first, last};
 }
 
+// The same from and to where turns of `turn` taps begin: how sums are put together must not depend on
+// how outputs are cut.
+inline Taps in_turns(const Taps& t, int64_t turn, int64_t taps) {
+  return {t.first / turn * turn, least(ceil_div(t.end, turn) * turn, taps)};
+}
+
 struct ConvJob {
   tracea_conv_fn conv;
   tracea_conv_end_fn end;            // null where kernels set nothing up
   int64_t pixels;                    // of the kernel's largest tile
+  int64_t turn;                      // taps of a row that it takes together
   const float *x_scales, *w_scales;  // of integers; else null
   tracea_conv_tile tap;  // strides and counts every tile shares
   Finish finish;
@@ -126,7 +133,8 @@ struct ConvTaps {
 
   ConvTaps(const ConvJob& job, const tracea_conv_tile& tile, int64_t row, int64_t col)
       : rows(taps_of(job.down, job.tap.rows, row, tile.lines)),
-        cols(taps_of(job.along, job.tap.cols, col, tile.pixels)) {}
+        cols(in_turns(taps_of(job.along, job.tap.cols, col, tile.pixels), job.turn,
+                      job.tap.cols)) {}
   bool equals(const ConvTaps& o) const {
     return rows.first == o.rows.first && rows.end == o.rows.end && cols.first == o.cols.first &&
            cols.end == o.cols.end;
@@ -332,7 +340,7 @@ inline void leave_out(ConvJob& job, const Call& call, const float** x) {
   job.down = {job.x->dims[2], pads[0], pads[2], steps[0], steps[2]};
   job.along = {job.x->dims[3], pads[1], pads[3], steps[1], steps[3]};
   const Taps rows = taps_of(job.down, tap.rows, 0, job.height);
-  const Taps cols = taps_of(job.along, tap.cols, 0, job.width);
+  const Taps cols = in_turns(taps_of(job.along, tap.cols, 0, job.width), job.turn, tap.cols);
   const int64_t tall = rows.end - rows.first, wide = cols.end - cols.first;
   job.scattered = tall < tap.rows || wide < tap.cols;
   *x += rows.first * tap.x_row + cols.first * tap.x_col;
@@ -373,6 +381,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
              : pairs ? run.host.isa->conv_bf16 : run.host.isa->conv;
   job.pixels = run.host.isa->conv_pixels;
   if (pairs && !whole) job.pixels = run.host.isa->pairs_pixels, job.end = run.host.isa->conv_bf16_end;
+  job.turn = job.pixels > run.host.isa->conv_pixels ? 2 : 1;  // on matrix tiles
   if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;
