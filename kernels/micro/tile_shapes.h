@@ -9,6 +9,7 @@ struct alignas(64) TileShapes {
 // gcc's loads of tiles do not say that they read memory: what they read is written before this.
 INLINE void written() { __asm__ __volatile__("" ::: "memory"); }
 
+// Rows of each tile; bytes of a row in 4, and in 5.  Zeroes all tiles.
 INLINE void set_shapes(const int (&rows)[8], int a_bytes, int half_bytes) {
   TileShapes s = {};
   s.palette = 1;
@@ -17,7 +18,7 @@ INLINE void set_shapes(const int (&rows)[8], int a_bytes, int half_bytes) {
   _tile_loadconfig(&s);
 }
 
-// `upper` and `lower` rows of A, `depth` lanes of 32 bits along k.  Zeroes all tiles.
+// `upper` and `lower` rows of A, `depth` lanes of 32 bits along k.
 INLINE void set_shapes(int upper, int lower, int depth) {
   set_shapes({upper, upper, lower, lower, upper, lower, depth, depth}, 4 * depth, 4 * depth);
 }
