@@ -105,6 +105,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("conv_bf16", "const tracea_conv_tile*"),
             Function("conv_bf16_end", "void"),
             Function("conv_stem_bf16", "const tracea_conv_tile*"),
+            Function("stem_split", "const tracea_stem_line*", "int32_t"),
         ),
         "depthwise_bf16": (Function("depthwise_bf16", "const tracea_depthwise_tile*"),),
         "winograd_bf16": (
@@ -144,6 +145,7 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
             Function("arg_columns", "const tracea_arg_tile*"),
         ),
         "top_k": (Function("top_k", "const tracea_top_k_tile*"),),
+        "pool_bf16": (Function("pool_bf16", "const tracea_pool_tile*"),),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -198,6 +200,7 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "attention_rounded": ("attention", "attention_bf16", "gemm_bf16"),
         "conv_or_winograd_bf16": ("conv_bf16", "winograd_bf16"),
         "conv_or_winograd_int16": ("conv_int16", "winograd_int16"),
+        "pool_bf16": ("pool_bf16",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

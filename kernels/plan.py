@@ -93,6 +93,7 @@ OPCODES = MappingProxyType(
                 "attention_rounded",
                 "conv_or_winograd_bf16",
                 "conv_or_winograd_int16",
+                "pool_bf16",
             )
         )
     }

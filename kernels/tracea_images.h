@@ -58,6 +58,21 @@ typedef struct {
 typedef void (*tracea_conv_fn)(const tracea_conv_tile*);
 typedef void (*tracea_conv_end_fn)(void);  // after a task's last tile
 
+// Columns of a line as sums of two numbers in bf16 (ops/bf16.py), for matrix tiles: of each column
+// `channels` lanes that hold both halves of a number, then the upper ones once more, by twos.  Of
+// `weights`, sixteen columns lie side by side: the upper half twice, then lower ones by twos.  1 if
+// all upper halves are finite; 0 otherwise, and where tiles are of vectors.
+#define TRACEA_STEM_CHANNELS 4
+#define TRACEA_STEM_LANES(channels) ((channels) + ((channels) + 1) / 2)
+typedef struct {
+  int64_t channels, columns;   // at most TRACEA_STEM_CHANNELS
+  const float* x;
+  int64_t x_channel, x_column;
+  float* y;                    // lanes of two numbers in bf16
+  int32_t weights;
+} tracea_stem_line;
+typedef int32_t (*tracea_stem_fn)(const tracea_stem_line*);
+
 // conv_narrow: one line of any number of pixels, all of its sum at once, for nv <= TRACEA_NARROW
 // channels of one block; filters are [block][row][col][nv][16 (in)], the other lanes of y become
 // clamp(bias + add).

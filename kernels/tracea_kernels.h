@@ -55,6 +55,7 @@ typedef struct {
   tracea_conv_fn conv_bf16;              // inputs are pairs of bf16, depth and strides count pairs
   tracea_conv_end_fn conv_bf16_end;
   tracea_conv_fn conv_stem_bf16;         // inputs are float32, results may be bf16
+  tracea_stem_fn stem_split;
   tracea_depthwise_fn depthwise_bf16;    // strides of x count pairs
   tracea_winograd_in_fn winograd_bf16_in;    // x and v are bf16, their strides count pairs
   tracea_winograd_out_fn winograd_bf16_out;  // v is float32
@@ -75,6 +76,7 @@ typedef struct {
   tracea_winograd_out_fn winograd_int16_out;
   tracea_arg_fn arg_rows, arg_columns;
   tracea_top_k_fn top_k;
+  tracea_pool_fn pool_bf16;              // strides of x count pairs; maxima alone
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

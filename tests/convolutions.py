@@ -629,6 +629,24 @@ BF16 = {
             (TRANSFORMED, (9, 4)),
         ], 10,
     ),
+    "maxima of maxima in bf16": region(
+        (IMAGE, W_STEM, Bias(16), P3),
+        [
+            (STEM, (0, 1, 2)),
+            (PoolParams("max", window(3, 2, pads=1)), (4,)),
+            (PoolParams("max", window(3, pads=1)), (5,)),
+            (PAIRS3, (6, 3)),
+        ], 7,
+    ),
+    "maxima of maxima in bf16, whose first is wanted in float32": region(
+        (IMAGE, W_STEM, Bias(16), P3),
+        [
+            (STEM, (0, 1, 2)),
+            (PoolParams("max", window(3, 2, pads=1)), (4,)),
+            (PoolParams("max", window(3, pads=1)), (5,)),
+            (PAIRS3, (6, 3)),
+        ], 4, 7,
+    ),
     "a value in bf16 that leaves too, and one that is part of another": region(
         (X16, P3, filters(16, 32, 3, "pairs")),
         [

@@ -728,7 +728,7 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "embedding": embedding, "attention": attention, "attention_bf16": attention,
         "attention_rounded": attention_rounded, "append": append,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
-        "pool": pool, "pool_all": pool_all, "resize": resize, "deal": deal,
+        "pool": pool, "pool_bf16": pool, "pool_all": pool_all, "resize": resize, "deal": deal,
         "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd, "conv_or_winograd": conv_or_winograd,
         "conv_bf16": conv, "conv_stem_bf16": conv_stem,

@@ -140,7 +140,6 @@ INLINE void sum_taps(const tracea_conv_tile* t, const Runs& first, int rows, Ask
       for (int64_t i = 2 * pairs; i < cols; i++, runs.x += x_col, w += depth * PANEL) {
         asked.ask<WIDE>(1);
         if (lanes == DEPTH) One::multiply<TALL, WIDE>(runs, w, w_panel);
-        else if (lanes == 2 * DEPTH) Two::multiply<TALL, WIDE>(runs, w, w_panel);
         else multiply_part<TALL, WIDE>(runs, rows, lanes, w, w_panel);
         ending.some(pieces);
       }

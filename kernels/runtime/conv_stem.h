@@ -5,26 +5,14 @@
 // and right edge, one by one.  Small images are copied into a border of zeros, where all outputs are
 // alike: short lines lie in one tile by twos.
 #pragma once
-#include "runtime/blocked.h"
+#include "runtime/stem.h"
+#include "runtime/stem_split.h"
 
 namespace tracea {
 
 constexpr int64_t kStemRows = 4;         // output rows per task, or more where that is little
 constexpr int64_t kStemTask = 1000000;   // multiply-adds worth a task of their own
 constexpr int64_t kStemCopy = 8 * 1024;  // floats of images that are copied
-
-struct StemJob {
-  tracea_conv_fn conv;
-  tracea_conv_tile tap;
-  Finish finish;
-  const Box* x;
-  const float* bias;
-  bool eight;  // the last block of outputs has 8 channels at most
-  bool pairs;  // two lines are one tile
-  int64_t blocks, nv, widest, kernel_h, kernel_w;
-  int64_t stride_h, stride_w, dilation_h, dilation_w, top, left;
-  int64_t rows, tasks_per_image;  // output rows per task
-};
 
 // Those of `taps` that lie inside [0, size) when the first one is at `at`.
 inline Taps inside(int64_t at, int64_t taps, int64_t dilation, int64_t size) {
@@ -40,32 +28,13 @@ inline void stem_run(const StemJob& job, tracea_conv_tile& tile, int64_t n, int6
   const int64_t* s = job.x->strides;
   const int64_t y = row * job.stride_h - job.top + rows.first * job.dilation_h;
   const int64_t x = col * job.stride_w - job.left + cols.first * job.dilation_w;
-  tile.pixels = static_cast<int32_t>(pixels), tile.tiles = tiles;
   tile.rows = rows.end - rows.first;
   tile.depth = tile.last = cols.end - cols.first;
   if (tile.depth == 0) tile.rows = 0;
   tile.x = job.x->f32() + n * s[0];
   if (tile.rows) tile.x += y * s[2] + x * s[3];
-  tile.x_next = pixels * tile.x_step;
   tile.w = job.tap.w + block * tile.w_panel + (rows.first * job.kernel_w + cols.first) * kLanes;
-  tile.y = job.finish.canvas.at(n, block, row, col);
-  tile.add = job.finish.add_at(n, block, row, col);
-  tile.y_next = pixels * job.finish.canvas.lanes, tile.add_next = pixels * job.finish.add_lanes;
-  alignas(64) float sums[kChainTiles * kTileFloats];
-  const bool apart = job.finish.apart();
-  tile.lines = 1;
-  if (apart) set_apart(tile, sums, 1, tiles * pixels), tile.y_next = pixels * kLanes;
-  job.conv(&tile);
-  for (int64_t b = 0; apart && b < tile.nv; ++b)
-    job.finish.line(n, block + b, row, col, tiles * pixels, sums + b * tile.y_panel);
-}
-
-inline tracea_conv_tile stem_tile(const StemJob& job, int64_t block) {
-  tracea_conv_tile tile = job.tap;
-  tile.nv = static_cast<int32_t>(least(job.nv, job.blocks - block));
-  tile.eight = job.eight && block + tile.nv == job.blocks;
-  tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
-  return tile;
+  stem_tiles(job, job.conv, tile, n, block, row, col, pixels, tiles);
 }
 
 inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) {
@@ -82,18 +51,12 @@ inline void stem_row(const StemJob& job, int64_t n, int64_t block, int64_t row) 
   const int64_t end = most(begin, least(width, past <= 0 ? 0 : ceil_div(past, job.stride_w)));
   for (int64_t col = 0; col < begin; ++col)
     stem_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
-  const int64_t across = ceil_div(end - begin, job.widest);
-  const int64_t narrow = (end - begin) / most(across, 1), wider = (end - begin) - narrow * across;
-  for (int64_t i = 0, col = begin; i < across; i += tile.tiles) {
-    const int64_t alike = (i < wider ? wider : across) - i, pixels = narrow + (i < wider);
-    stem_run(job, tile, n, block, row, rows, col, pixels,
-             job.finish.apart() ? least(alike, kChainTiles) : alike, all);
-    col += tile.tiles * pixels;
-  }
+  stem_across(job, job.widest, begin, end, [&](int64_t col, int64_t pixels, int64_t tiles) {
+    stem_run(job, tile, n, block, row, rows, col, pixels, tiles, all);
+  });
   for (int64_t col = end; col < width; ++col)
     stem_run(job, tile, n, block, row, rows, col, 1, 1, cols_of(col));
-  if (job.finish.apart()) return;
-  for (int64_t b = block; b < block + tile.nv; ++b) job.finish.line(n, b, row, 0, width);
+  stem_finish(job, tile, n, block, row);
 }
 
 // Whole lines from `first` on, two in a tile, one tile below the other; the first line left over.
@@ -120,10 +83,11 @@ inline int64_t stem_pairs(const StemJob& job, int64_t n, int64_t block, int64_t 
 }
 
 inline void stem_task(void* usr, size_t index) {
-  const StemJob& job = *static_cast<const StemJob*>(usr);
+  StemJob& job = *static_cast<StemJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), n = task / job.tasks_per_image;
   const int64_t first = task % job.tasks_per_image * job.rows;
   const int64_t last = least(job.finish.canvas.height, first + job.rows);
+  if (job.split.conv && stem_split_task(job, n, first, last)) return;
   for (int64_t block = 0; block < job.blocks; block += job.nv) {
     int64_t row = job.pairs && last - first > 1 ? stem_pairs(job, n, block, first, last) : first;
     for (; row < last; ++row) stem_row(job, n, block, row);
@@ -213,8 +177,12 @@ inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   job.eight = job.conv == isa.conv && call.ints[8] <= kLanes / 2;
   job.pairs = whole && y.width <= job.widest / 2 && !job.finish.apart();
   lay_stem(job, w);
+  Scratch filters(run), lines(run);
+  if (call.opcode == kConvStemBf16 && stem_splits(job, isa) &&
+      !open_split(run, job, w, filters, lines))
+    return false;
   const int64_t line = y.width * job.blocks * job.tap.w_panel;
-  job.rows = most(kStemRows, ceil_div(kStemTask, line));
+  job.rows = job.split.conv ? kSplitRows : most(kStemRows, ceil_div(kStemTask, line));
   job.tasks_per_image = ceil_div(y.height, job.rows);
   return run.parallel(images * job.tasks_per_image, stem_task, &job);
 }

@@ -122,6 +122,8 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.conv_bf16 && t.winograd_bf16_out; }},
     {"conv_or_winograd_int16", check_conv_or_winograd_int16, run_conv_or_winograd,
      [](const tracea_isa_table& t) { return t.conv_int16 && t.winograd_int16_out; }},
+    {"pool_bf16", check_pool_bf16, run_pool,
+     [](const tracea_isa_table& t) { return t.pool_bf16 != nullptr; }},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -33,7 +33,8 @@ enum Opcode : int32_t {  // as in plan.py
   kTopK,
   kAttentionRounded,
   kConvOrWinogradBf16, kConvOrWinogradInt16,
-  kLastOpcode = kConvOrWinogradInt16,
+  kPoolBf16,
+  kLastOpcode = kPoolBf16,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

@@ -12,6 +12,7 @@ struct PoolJob {
   tracea_pool_fn pool;
   Canvas y;
   const Box* x;
+  int64_t strides[4];    // of x, in floats
   bool average, padding;  // padding counts
   int64_t kernel[2], stride[2], dilation[2], before[2], after[2];  // by axis: H, W
   int64_t blocks, rows, tasks;  // rows per task; tasks per block
@@ -33,13 +34,13 @@ inline Window window_of(const PoolJob& job, int axis, int64_t at) {
 }
 
 inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row) {
-  const int64_t* s = job.x->strides;
+  const int64_t *s = job.strides, lanes = job.y.lanes;
   const Window high = window_of(job, 0, row);
   const float* x = job.x->f32() + n * s[0] + block * s[1] + high.first * s[2];
   tracea_pool_tile tile = {};
   tile.rows = high.taps.end - high.taps.first;
-  tile.x_row = job.dilation[0] * s[2], tile.x_col = job.dilation[1] * kLanes;
-  tile.x_step = job.stride[1] * kLanes;
+  tile.x_row = job.dilation[0] * s[2], tile.x_col = job.dilation[1] * lanes;
+  tile.x_step = job.stride[1] * lanes;
   tile.average = job.average;
   for (int64_t col = 0; col < job.y.width; col += tile.pixels) {
     const Window wide = window_of(job, 1, col);
@@ -53,7 +54,7 @@ inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row)
     if (taps == 0) tile.rows = 0;
     const int64_t counted = most(1, high.counted * wide.counted);
     tile.scale = 1.0f / static_cast<float>(counted);
-    tile.x = tile.rows ? x + wide.first * kLanes : job.x->f32();
+    tile.x = tile.rows ? x + wide.first * lanes : job.x->f32();
     tile.y = job.y.at(n, block, row, col);
     job.pool(&tile);
     tile.rows = high.taps.end - high.taps.first;
@@ -69,22 +70,25 @@ inline void pool_task(void* usr, size_t index) {
   for (int64_t row = first; row < last; ++row) pool_line(job, n, block, row);
 }
 
-inline bool check_pool(Signature& call) {
-  bool ok = call.no_chain() && call.counts(15, 0, 2) && call.reads(0, 5) && call.writes(1, 5);
-  ok = ok && call.parameter(0, 0, 2);
+inline bool check_pool_of(Signature& call, int32_t type, int32_t kinds) {
+  bool ok = call.no_chain() && call.counts(15, 0, 2) && call.reads(0, 5, type) &&
+            call.writes(1, 5, type) && call.parameter(0, 0, kinds - 1);
   for (int32_t i = 1; i < 7; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
   for (int32_t i = 7; i < 11; ++i) ok = ok && call.parameter(i, 0, kMaxStep);
   return ok && check_halo(call, 11);
 }
+inline bool check_pool(Signature& call) { return check_pool_of(call, ORT_F32, 3); }
+inline bool check_pool_bf16(Signature& call) { return check_pool_of(call, ORT_BF16, 1); }
 
 inline bool run_pool(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
   PoolJob job = {};
-  if (!open_canvas(y, call.ints + 11, &job.y) || !blocked(x) || !x.is(y.dims[0], y.dims[1]))
+  if (!open_canvas(y, call.ints + 11, &job.y, call.views[1].type) || !blocked(x) ||
+      !x.is(y.dims[0], y.dims[1]) || !steps_of(x, job.y.lanes, job.strides))
     return misfit(run, "pool");
   if (empty(y, 5) || job.y.height == 0 || job.y.width == 0) return true;
   if (empty(x, 5)) return misfit(run, "pool");
-  job.pool = run.host.isa->pool;
+  job.pool = job.y.rounds() ? run.host.isa->pool_bf16 : run.host.isa->pool;
   job.x = &x;
   job.average = call.ints[0] != 0, job.padding = call.ints[0] == 1;
   for (int axis = 0; axis < 2; ++axis) {

@@ -189,7 +189,8 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
     window = _two(p.window)
     home = v.home(result)
     ints = (kind, *window.kernel, *window.strides, *window.dilations, *halo_of(window), *home.halo)
-    v.w.call("pool", source.view(), home.whole, ints=ints)
+    kernel = "pool_bf16" if home.dtype is DType.BF16 else "pool"
+    v.w.call(kernel, source.view(), home.whole, ints=ints)
     v.blocks[result] = home
 
 

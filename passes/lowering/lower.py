@@ -16,7 +16,6 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
@@ -67,6 +66,8 @@ _SLIDING = (ConvParams, PoolParams)
 """Words whose results have sizes of their own, with operands that share them."""
 _HALVES = ("_bf16", "_int16")
 """How the names of kernels end that multiply numbers of 16 bits."""
+_ROUGH = MappingProxyType({"conv_stem": "conv_stem_bf16"})
+"""Kernels that need not be as exact beside those."""
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -88,15 +89,16 @@ def lower(graph: TileGraph, region: Region) -> Program:
 
 
 def _roughened(program: Program) -> Program:
-    """Chains of a program that multiplies numbers of 16 bits need no more than those bits."""
+    """Chains and stems of a program that multiplies numbers of 16 bits need no more than those
+    bits: stems may take numbers as sums of two in bf16."""
     if not any(call.kernel.endswith(_HALVES) for call in program.calls):
         return program
-    calls = (c if c.chain is None else _rough(c, c.chain) for c in program.calls)
-    return replace(program, calls=tuple(calls))
+    return replace(program, calls=tuple(_rough(call) for call in program.calls))
 
 
-def _rough(call: Call, chain: Chain) -> Call:
-    return replace(call, chain=replace(chain, rough=True))
+def _rough(call: Call) -> Call:
+    chain = call.chain and replace(call.chain, rough=True)
+    return replace(call, kernel=_ROUGH.get(call.kernel, call.kernel), chain=chain)
 
 
 def _as_made(

@@ -17,6 +17,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import ROUNDED, GemmParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.passes.lowering.layout import Layout
@@ -43,11 +44,16 @@ class Rounding:
         """
         wanted, exact, able = set[int](), set(p.results), set[int]()
         blocked = {v for v in layout.blocked if layout.alone(v)}
-        views = dict[int, int]()
+        views, maxima = dict[int, int](), dict[int, int]()
         value = p.inputs
         for step in p.steps:
             if _reshapes(step) and value not in {*p.results, *layout.blocked}:
                 views[value] = step.operands[0]
+                value += 1
+                continue
+            if _is_maximum(step) and {value, *step.operands} <= blocked:
+                maxima[value] = step.operands[0]
+                able.add(value)
                 value += 1
                 continue
             rounds = _rounds(step)
@@ -65,8 +71,30 @@ class Rounding:
                 (exact if source in layout.blocked else wanted).add(source)
             if value in exact:
                 exact.add(source)
-        only = frozenset(wanted & able - exact)
+        only = _with_maxima(maxima, wanted, exact, able)
         return cls(only, frozenset(wanted & able & exact - layout.blocked), frozenset(views))
+
+
+def _with_maxima(
+    maxima: dict[int, int], wanted: set[int], exact: set[int], able: set[int]
+) -> frozenset[int]:
+    """Values that exist only in bf16, where the largest of some numbers rounded is their largest
+    rounded: ``maxima`` and what they are over are both so, or neither is.  Says in ``exact`` what
+    is asked for otherwise."""
+    kept = dict(maxima)
+    while True:
+        asked = wanted | {source for result, source in kept.items()}
+        only = asked & able - exact
+        dropped = [r for r, source in kept.items() if not {r, source} <= only]
+        if not dropped:
+            return frozenset(only)
+        for result in dropped:
+            exact |= {result, kept.pop(result)}
+
+
+def _is_maximum(step: RegionStep) -> bool:
+    params = step.params
+    return isinstance(params, PoolParams) and params.kind == "max" and params.window is not None
 
 
 def _reshapes(step: RegionStep) -> bool:

@@ -82,8 +82,8 @@ def test_values_are_stored_as_their_readers_round_them() -> None:
         "block", "elementwise", "conv_bf16", "depthwise_bf16", "conv_bf16", "unblock",
     ]  # fmt: skip
     assert kernels(BF16["squeeze and excite in bf16"]) == [
-        "block", "elementwise", "depthwise_bf16", "elementwise", "halo", "conv_bf16", "pool",
-        "elementwise", "conv_bf16", "winograd_bf16", "unblock",
+        "block", "elementwise", "depthwise_bf16", "elementwise", "halo", "conv_bf16", "pool_bf16",
+        "conv_bf16", "winograd_bf16", "unblock",
     ]  # fmt: skip
 
 
@@ -95,6 +95,25 @@ def test_chains_beside_products_of_16_bits_are_rough() -> None:
     assert rough(BF16["expand, depthwise, project in bf16"]) == {True}
     assert rough(CASES["integers, silu, residual"]) == {True}
     assert rough(CASES["silu, residual"]) == {False}
+
+
+def test_maxima_are_stored_as_what_they_are_over() -> None:
+    name = "maxima of maxima in bf16"
+    assert kernels(BF16[name]) == [
+        "conv_stem_bf16", "pool_bf16", "pool_bf16", "conv_bf16", "unblock",
+    ]  # fmt: skip
+    wanted_whole = kernels(BF16[f"{name}, whose first is wanted in float32"])
+    assert [k for k in wanted_whole if k != "unblock"] == [
+        "conv_stem_bf16", "pool", "pool", "elementwise", "conv_bf16",
+    ]  # fmt: skip
+
+
+def test_stems_may_split_numbers_beside_products_of_16_bits_alone() -> None:
+    assert kernels(REGIONS["pools and a head"])[0] == "conv_stem"
+    made = program(BF16["maxima of maxima in bf16, whose first is wanted in float32"])
+    stem, *_ = made.calls
+    assert stem.kernel == "conv_stem_bf16" and stem.views[-1] is not None
+    assert made.temps[stem.views[-1].buffer.index].dtype.short == "f32"
 
 
 def test_a_border_is_written_around_what_is_there() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from runtime.blocked import EPILOGUES, NO_HALO, SCALED, SILU
 from runtime.conv_calls import conv, depthwise, stem
 from runtime.conv_cases import CUTS, same
+from runtime.conv_moves import pool
 from runtime.support import Case
 
 from tracea_graph.ir import DType
@@ -85,19 +86,34 @@ def _other(**more: Any) -> list[Case]:
         depthwise(18, (9, 31), (k, k), (s, s), pad=same(k), **{kind: True}, **more)
         for k, s, kind in itertools.product((3, 5, 7), (1, 2), ("finer", "spoilt"))
     ]
-    if more["stores"] is DType.BF16:
-        cases += [
-            stem(3, o, (10, 31), (k, k), (s, s), pad=same(k), halo=(1, 1, 1, 1), **more)
-            for o, k, s in itertools.product((24, 33), (1, 3, 7), (1, 2))
-        ]
-        cases += [
-            stem(3, 40, (9, 40), (5, 5), pad=same(5), chain=SCALED, add=True, batch=2, **more),
-        ]
+    cases += [
+        stem(3, o, (10, 31), (k, k), (s, s), pad=same(k), halo=(1, 1, 1, 1), **more)
+        for o, k, s in itertools.product((24, 33), (1, 3, 7), (1, 2))
+    ]
+    cases += [
+        stem(3, 40, (9, 40), (5, 5), pad=same(5), chain=SCALED, add=True, batch=2, **more),
+        stem(3, 40, (27, 83), (5, 5), (2, 2), pad=same(5), batch=2, nhwc=True, **more),
+        stem(3, 24, (19, 83), (6, 3), (2, 1), (2, 1), pad=(0, 4, 9, 0), spoilt=True, **more),
+    ]
+    cases += [
+        stem(c, 33, (40, 41), (4, 7), (3, 2), pad=(1, 3, 2, 3), chain=SILU, add=True, **more)
+        for c in (1, 2, 4, 5)
+    ]
     return cases
+
+
+def _pools() -> list[Case]:
+    """Maxima, which are numbers in bf16 as those they are over."""
+    return [
+        pool(0, c, (h, w), (k, k), (s, s), pad=same(k), halo=(1, 1, 1, 1), batch=2, half=True)
+        for c, (h, w), k, s in itertools.product((7, 33), ((1, 1), (7, 13)), (2, 3, 5), (1, 2))
+        if max(h, w) + 2 * (k // 2) >= k
+    ]
 
 
 @cache
 def all_bf16_cases() -> tuple[Case, ...]:
     kinds: tuple[dict[str, Any], ...] = ({"stores": DType.F32}, {"stores": DType.BF16})
     made = [make(half=True, **more) for more in kinds for make in (_dense, _transformed, _other)]
+    made.append(_pools())
     return tuple({case.name: case for cases in made for case in cases}.values())

@@ -119,10 +119,14 @@ def stem(
     batch: int = 1,
     nhwc: bool = False,
     half: bool = False,
+    spoilt: bool = False,
     **more: Any,
 ) -> Case:
-    """A convolution of a plain value, which may lie with its channels last."""
+    """A convolution of a plain value, which may lie with its channels last; one pixel of
+    ``spoilt`` images is no number."""
     x, w = random(batch, channels, *size), random(outputs, channels, *kernel, seed=1)
+    if spoilt:
+        x[:, :, size[0] // 2, size[1] // 2] = np.nan
     b = random(outputs, seed=2)
     feeds = Feeds()
     if nhwc:
@@ -139,7 +143,7 @@ def stem(
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
     y = convolve(whole, w, stride, dilation) + b[:, None, None]
     ints = (*stride, *dilation, *pad, last(outputs))
-    words = (channels, outputs, size, kernel, stride, dilation, pad, batch, nhwc, more)
+    words = (channels, outputs, size, kernel, stride, dilation, pad, batch, nhwc, spoilt, more)
     name = label("stem", *words)
     call = "conv_stem" + "_bf16" * half
     return epilogue(name, call, feeds, list(views), ints, y, half=half, **more)

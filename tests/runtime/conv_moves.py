@@ -15,6 +15,7 @@ from runtime.blocked import (
     blocked,
     blocks,
     convolve,
+    halved,
     inside,
     label,
     last,
@@ -22,7 +23,7 @@ from runtime.blocked import (
 from runtime.cases import Array, random, wide
 from runtime.support import Case, dense, single, spec
 
-from tracea_graph.ir import Extent, combine
+from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Buffer, Call, Program, View
 from tracea_graph.ops.resize import WAYS, ResizeParams
@@ -38,13 +39,17 @@ def pool(
     pad: Halo = NO_HALO,
     halo: Halo = NO_HALO,
     batch: int = 1,
+    half: bool = False,
 ) -> Case:
-    """A pooling of a value stored with a halo of ones, which must not be read."""
+    """A pooling of a value stored with a halo that must not be read, perhaps in bf16."""
     x = random(batch, channels, *size)
+    if half:
+        x[0, 0, -1, -1] = np.nan
+        x = halved(x).astype(np.float32)
     stored = blocked(x, (1, 2, 3, 1))
     stored[:, :, 0] = stored[:, :, :, :2] = stored[:, :, -3:] = stored[:, :, :, -1:] = 99.0
     feeds = Feeds()
-    index = feeds.add(stored, batched=True)
+    index = feeds.add(halved(stored) if half else stored, batched=True)
     box = inside("input", index, "n", blocks(channels), size, (1, 2, 3, 1))
     empty = -INF if kind == 0 else 0.0
     around = ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3]))
@@ -62,9 +67,10 @@ def pool(
     expected = blocked(y, halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
     ints = (kind, *kernel, *stride, *dilation, *pad, *halo)
-    call = Call("pool", (box, dense("output", 0, *out)), ints)
-    program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
-    name = label("pool", kind, channels, size, kernel, stride, dilation, pad, halo, batch)
+    call = Call("pool" + "_bf16" * half, (box, dense("output", 0, *out)), ints)
+    stores = DType.BF16 if half else DType.F32
+    program = single(call, feeds.specs, [spec(*out, dtype=stores)], n=(0, 0))
+    name = label("pool", kind, channels, size, kernel, stride, dilation, pad, halo, batch, half)
     return Case(name, program, tuple(feeds.arrays), (expected,))
 
 

@@ -1,0 +1,79 @@
+// What the ways to compute a convolution of plain images share: the outputs of a tile.
+#pragma once
+#include "runtime/blocked.h"
+#include "runtime/slots.h"
+
+namespace tracea {
+
+// Stems on matrix tiles (stem_split.h).
+struct StemSplit {
+  tracea_conv_fn conv;  // null elsewhere
+  tracea_conv_end_fn end;
+  tracea_stem_fn split;
+  const float* w;
+  int64_t widest, column, line, taps;  // outputs of a tile; lanes of a column, of a line; of 8 lanes
+  Slots slots;                         // a task's lines
+};
+
+struct StemJob {
+  tracea_conv_fn conv;
+  tracea_conv_tile tap;
+  Finish finish;
+  const Box* x;
+  const float* bias;
+  bool eight;  // the last block of outputs has 8 channels at most
+  bool pairs;  // two lines are one tile
+  int64_t blocks, nv, widest, kernel_h, kernel_w;
+  int64_t stride_h, stride_w, dilation_h, dilation_w, top, left;
+  int64_t rows, tasks_per_image;  // output rows per task
+  StemSplit split;
+};
+
+inline tracea_conv_tile stem_tile(const StemJob& job, int64_t block) {
+  tracea_conv_tile tile = job.tap;
+  tile.nv = static_cast<int32_t>(least(job.nv, job.blocks - block));
+  tile.eight = job.eight && block + tile.nv == job.blocks;
+  tile.bias = job.bias ? job.bias + block * kLanes : nullptr;
+  return tile;
+}
+
+// `tiles` tiles of `pixels` outputs from `col` on for one group of blocks, whose inputs are known.
+inline void stem_tiles(const StemJob& job, tracea_conv_fn conv, tracea_conv_tile& tile, int64_t n,
+                       int64_t block, int64_t row, int64_t col, int64_t pixels, int64_t tiles) {
+  tile.pixels = static_cast<int32_t>(pixels), tile.tiles = tiles, tile.lines = 1;
+  tile.x_next = pixels * tile.x_step;
+  tile.y = job.finish.canvas.at(n, block, row, col);
+  tile.add = job.finish.add_at(n, block, row, col);
+  tile.y_next = pixels * job.finish.canvas.lanes, tile.add_next = pixels * job.finish.add_lanes;
+  alignas(64) float sums[kChainTiles * kTileFloats];
+  const bool apart = job.finish.apart();
+  if (apart) set_apart(tile, sums, 1, tiles * pixels), tile.y_next = pixels * kLanes;
+  conv(&tile);
+  for (int64_t b = 0; apart && b < tile.nv; ++b)
+    job.finish.line(n, block + b, row, col, tiles * pixels, sums + b * tile.y_panel);
+}
+
+// A line of outputs [begin, end) in tiles of at most `widest`, whose widths differ by one at most;
+// `run(col, pixels, tiles)` computes those of one width that lie side by side.
+template <class Tiles>
+inline void stem_across(const StemJob& job, int64_t widest, int64_t begin, int64_t end,
+                        const Tiles& run) {
+  const int64_t across = ceil_div(end - begin, widest);
+  const int64_t narrow = (end - begin) / most(across, 1), wider = (end - begin) - narrow * across;
+  for (int64_t i = 0, col = begin; i < across;) {
+    const int64_t alike = (i < wider ? wider : across) - i, pixels = narrow + (i < wider);
+    const int64_t tiles = job.finish.apart() ? least(alike, kChainTiles) : alike;
+    run(col, pixels, tiles);
+    i += tiles, col += tiles * pixels;
+  }
+}
+
+// What comes after a line of sums, where tiles left it.
+inline void stem_finish(const StemJob& job, const tracea_conv_tile& tile, int64_t n, int64_t block,
+                        int64_t row) {
+  if (job.finish.apart()) return;
+  for (int64_t b = block; b < block + tile.nv; ++b)
+    job.finish.line(n, b, row, 0, job.finish.canvas.width);
+}
+
+}  // namespace tracea
