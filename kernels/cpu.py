@@ -146,6 +146,11 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
         ),
         "top_k": (Function("top_k", "const tracea_top_k_tile*"),),
         "pool_bf16": (Function("pool_bf16", "const tracea_pool_tile*"),),
+        "conv_bf16x2": (
+            Function("conv_bf16x2", "const tracea_conv_tile*"),
+            Function("conv_bf16x2_end", "void"),
+            Function("split_pixels", "const tracea_split_tile*"),
+        ),
     }
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of
@@ -201,6 +206,8 @@ KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "conv_or_winograd_bf16": ("conv_bf16", "winograd_bf16"),
         "conv_or_winograd_int16": ("conv_int16", "winograd_int16"),
         "pool_bf16": ("pool_bf16",),
+        "split_images": ("conv_bf16x2",),
+        "conv_bf16x2": ("conv_bf16x2",),
     }
 )
 """The kernels a program's call needs; one that is not named here needs none but chains."""

@@ -94,6 +94,8 @@ OPCODES = MappingProxyType(
                 "conv_or_winograd_bf16",
                 "conv_or_winograd_int16",
                 "pool_bf16",
+                "split_images",
+                "conv_bf16x2",
             )
         )
     }

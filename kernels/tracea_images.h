@@ -73,6 +73,15 @@ typedef struct {
 } tracea_stem_line;
 typedef int32_t (*tracea_stem_fn)(const tracea_stem_line*);
 
+// Pixels of a line in one block: each becomes sums of two numbers in bf16, 16 upper halves, then 16
+// lower ones; 0 in lanes from `last` on.
+typedef struct {
+  int64_t pixels, last;
+  const float* x;
+  uint16_t* y;
+} tracea_split_tile;
+typedef void (*tracea_split_fn)(const tracea_split_tile*);
+
 // conv_narrow: one line of any number of pixels, all of its sum at once, for nv <= TRACEA_NARROW
 // channels of one block; filters are [block][row][col][nv][16 (in)], the other lanes of y become
 // clamp(bias + add).

@@ -77,6 +77,9 @@ typedef struct {
   tracea_arg_fn arg_rows, arg_columns;
   tracea_top_k_fn top_k;
   tracea_pool_fn pool_bf16;              // strides of x count pairs; maxima alone
+  tracea_conv_fn conv_bf16x2;            // lanes are pairs: of x upper halves first, of w lower ones
+  tracea_conv_end_fn conv_bf16x2_end;
+  tracea_split_fn split_pixels;
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;

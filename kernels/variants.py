@@ -181,6 +181,15 @@ def _conv_bf16(isa: str, pixels: int, nv: int, matrix: bool = False) -> Variant:
     )  # fmt: skip
 
 
+def _conv_bf16x2(isa: str, pixels: int, nv: int, matrix: bool = False) -> Variant:
+    """The same on sums of two numbers in bf16."""
+    same = _conv_bf16(isa, pixels, nv, matrix)
+    return replace(
+        same, op="conv_bf16x2", template="conv_bf16x2.cpp.in",
+        params={**same.params, "eights": False}, functions=frozenset({"halves", "pairs"}),
+    )  # fmt: skip
+
+
 def _depthwise_bf16(isa: str, *widths: int) -> Variant:
     """The same with inputs in bf16; sums stay in float32, and weights where no instruction
     multiplies pairs of bf16."""
@@ -305,6 +314,11 @@ VARIANTS = (
     _conv_bf16("avx512", 14, 2),
     _conv_bf16("avx512bf16", 14, 2),
     _conv_bf16("amxbf16", 14, 2, matrix=True),
+    _conv_bf16x2("scalar", 2, 1),
+    _conv_bf16x2("avx2", 6, 1),
+    _conv_bf16x2("avx512", 14, 2),
+    _conv_bf16x2("avx512bf16", 14, 2),
+    _conv_bf16x2("amxbf16", 14, 2, matrix=True),
     _depthwise_bf16("scalar", 4, 1),
     _depthwise_bf16("avx2", 7, 4, 1),
     _depthwise_bf16("avx512", 14, 7, 4, 1),

@@ -25,6 +25,7 @@ from tracea_graph.passes.convolution import (
     volumes,
 )
 from tracea_graph.passes.convolution.bf16 import ConvInBf16, RoundDepthwise
+from tracea_graph.passes.convolution.bf16x2 import ConvInBf16x2
 from tracea_graph.passes.convolution.int16 import ConvInInt16
 from tracea_graph.passes.movement import (
     embedding,
@@ -219,12 +220,21 @@ def _lower(precision: str) -> tuple[Phase, ...]:
     }.get(precision, ())
 
 
-def _lower_convolutions(precision: str) -> tuple[Phase, ...]:
-    """Before they are steps of a program, which stores values as its steps read them."""
+def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
+    """Before they are steps of a program, which stores values as its steps read them.
+
+    What bf16 is not to be used for is left for integers; with matrix ``tiles``, where those have
+    none of their own, for sums of two numbers in bf16, but for what is transformed.
+    """
     rounds = Phase("conv-precision", (ConvInBf16(),))
-    integers = Phase("conv-int16", (ConvInInt16(),))
+    integers = Phase("conv-int16", (ConvInInt16(transformed=tiles and precision == "bf16"),))
     further = Phase("depthwise-precision", (RoundDepthwise(),))
-    return {"bf16": (rounds, further, integers), "int16": (integers,)}.get(precision, ())
+    halves = Phase("conv-bf16x2", (ConvInBf16x2(),))
+    return {
+        "bf16": (rounds, further, integers, *([halves] if tiles else [])),
+        "int16": (integers,),
+        "bf16x2": (halves,),
+    }.get(precision, ())
 
 
 def phases(
@@ -233,13 +243,14 @@ def phases(
     windows: Sequence[Window] = (),
     compressed: Mapping[str, Compressed] = UNCHANGED,
     scan: WeightScan | None = None,
+    tiles: bool = False,
 ) -> tuple[Phase, ...]:
     """Phases in order; within one, the scheduler decides by predicted gain.
 
     ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
     ``bf16``, ``bf16-weights``, ``int16`` or ``bf16x2``; ``windows`` are for attention;
     ``compressed`` has what stands for matrices, by the names these are stored under; ``scan`` what
-    an earlier plan found in weights.
+    an earlier plan found in weights; ``tiles`` says that there are matrix tiles for bf16.
     """
     scan = scan or WeightScan()
     looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
@@ -260,7 +271,7 @@ def phases(
         _FINISH,
         Phase("narrow", (DropDeadChannels(scan),)),
         *(channels if compressed else ()),  # before filters are stored as their transform
-        *_lower_convolutions(precision),
+        *_lower_convolutions(precision, tiles),
         Phase("transform", (conv.TransformFilters(),)),
         # whole at last: what lies between the steps of one program lies as its kernels like it
         Phase(CONNECT, (trunk.ConnectTrunk(),)),

@@ -6,7 +6,8 @@ int16           both operands in 16-bit integers with scales: of bf16's speed an
                 exact.  Products and convolutions that bf16 is too coarse for are computed so as
                 well
 bf16x2          both operands as sums of two numbers in bf16: three products in bf16, nearly as
-                exact as float32, and faster than that on matrix tiles
+                exact as float32, and faster than that on matrix tiles, where convolutions that
+                bf16 is too coarse for and no transform serves are computed so as well
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
+    "BF16X2_ERROR",
     "FALLBACK",
     "FURTHER",
     "INT16_ERROR",
@@ -55,6 +57,7 @@ __all__ = [
     "GemmInBf16",
     "GemmInBf16x2",
     "GemmInInt16",
+    "no_bf16",
     "rounded_as_read",
     "stored_as",
 ]
@@ -72,10 +75,13 @@ INT16_ERROR = PRODUCT_ERROR / 8
 BF16X2_ERROR = PRODUCT_ERROR / 256
 """The same of sums of two numbers in bf16."""
 LOWERING = (
-    "bf16", "bf16-attention", "bf16-conv", "bf16-depthwise", "int16", "int16-conv", "bf16x2"
+    "bf16", "bf16-attention", "bf16-conv", "bf16-depthwise", "int16", "int16-conv", "bf16x2",
+    "bf16x2-conv",
 )  # fmt: skip
 """Rules that change numbers only."""
-FALLBACK = MappingProxyType({"int16": "bf16", "int16-conv": "bf16-conv"})
+FALLBACK = MappingProxyType(
+    {"int16": "bf16", "int16-conv": "bf16-conv", "bf16x2-conv": "bf16-conv"}
+)
 """Rules that take what is left without another."""
 FURTHER = MappingProxyType({"bf16-depthwise": "bf16-conv"})
 """Rules that go on where another was applied."""
@@ -85,7 +91,9 @@ RELIEFS = (
     ("bf16", "bf16-depthwise", "bf16-conv"),
     ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv"),
     ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16"),
-    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16", "int16-conv", "bf16x2"),
+    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16", "int16-conv"),
+    ("bf16", "bf16-attention", "bf16-depthwise", "bf16-conv", "int16", "int16-conv", "bf16x2",
+     "bf16x2-conv"),
 )  # fmt: skip
 """What to do without where all of it is too coarse: what costs least time first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
@@ -199,8 +207,8 @@ class GemmInBf16:
     ) -> tuple[GemmParams, Weight] | str:
         """The same product with its panels or blocks in bf16; or why they stay in float32."""
         stored, layout = graph.weight(panels), _LAYOUTS[self.precision]
-        if graph.opset < BF16_SINCE:
-            return _no_bf16(graph)
+        if why := no_bf16(graph):
+            return why
         if stored is None:
             return f"{panels!r} is not constant"
         if layout == "mixed" and params.layout == "panels" and params.k % 2:
@@ -246,14 +254,17 @@ class GemmInBf16x2:
         panels = graph.weight(region.operands[1])
         if panels is None:
             yield Miss(self.name, region.id, f"{region.operands[1]!r} is not constant")
-        elif graph.opset < BF16_SINCE:
-            yield Miss(self.name, region.id, _no_bf16(graph))
+        elif why := no_bf16(graph):
+            yield Miss(self.name, region.id, why)
         else:
             lower, made = dataclasses.replace(params, layout="split"), _in_halves(panels, params.n)
             yield stored_as(self.name, region, lower, (made,), BF16X2_ERROR)
 
 
-def _no_bf16(graph: TileGraph) -> str:
+def no_bf16(graph: TileGraph) -> str | None:
+    """Why a graph's models hold no numbers in bf16, or None."""
+    if graph.opset >= BF16_SINCE:
+        return None
     return f"opset {graph.opset} has no bf16; {BF16_SINCE} is the first"
 
 

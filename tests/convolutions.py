@@ -98,7 +98,7 @@ def _type(operand: Any) -> DType:
         return DType.F32
     return (
         DType.BF16
-        if operand.layout in IN_PAIRS
+        if operand.layout in (*IN_PAIRS, "split")
         else (DType.I16 if operand.layout in IN_INT16 else DType.F32)
     )
 
@@ -203,6 +203,11 @@ ALONE = {
     "Winograd in integers, or directly": either(
         conv(20, 33, window(3, pads=1), "winograd2_int16", epilogue=RELU)
     ),
+    "halves": conv(20, 33, window(3, 2, pads=1), "split"),
+    "halves, groups of blocks": conv(32, 64, window(3, pads=1), "split", 2, bias=False),
+    "halves, silu, residual": conv(19, 20, window(1), "split", 1, ("n", 20, "h", "w"),
+                                   epilogue=SILU_ADD),
+    "halves over one axis": conv(20, 16, window((3,), pads=1), "split"),
     "groups of blocks": conv(32, 64, window(3, pads=1), "blocked", 2),
     "over one axis": conv(20, 16, window((3,), pads=1)),
     "stem": conv(3, 24, window(3, stride=2, pads=(0, 0, 1, 1)), "stem"),

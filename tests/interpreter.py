@@ -361,8 +361,10 @@ def clear(y: Array, sides: Sequence[int]) -> Array:
 
 
 def blocked(x: Array, last: int) -> Array:
-    """``[N, Cb, H, W, 16]`` as ``[N, C, H, W]``, without what lies past the last channel."""
-    assert x.strides[4] == x.itemsize and (x.shape[3] == 1 or x.strides[3] == 16 * x.itemsize)
+    """``[N, Cb, H, W, 16]`` as ``[N, C, H, W]``, without what lies past the last channel; x may be
+    half of ``[N, Cb, H, W, 32]``."""
+    assert x.strides[4] == x.itemsize
+    assert x.shape[3] == 1 or x.strides[3] in (16 * x.itemsize, 32 * x.itemsize)
     n, b, h, w, _ = x.shape
     return x.transpose(0, 1, 4, 2, 3).reshape(n, b * 16, h, w)[:, : b * 16 - 16 + last]
 
@@ -429,6 +431,13 @@ def _images(x: Array) -> tuple[Array, Array]:
     return whole.astype(np.float64), scale
 
 
+def split_images(call: Call, views: list[Any]) -> None:
+    x, y = views
+    for at, half in zip((0, 16), split_bf16(blocked(x, call.ints[0])), strict=True):
+        fill(y[..., at : at + 16], half, call.ints[1:])
+    y[np.isnan(y)] = 0  # whole blocks
+
+
 def in_float(w: Array) -> Array:
     """Blocked filters, or planes of them; those in bf16 hold two input channels together."""
     if w.shape[-1] != 2:
@@ -450,7 +459,7 @@ def conv(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
     *steps, groups, last_out, last_in = call.ints[:7]
     o, (i, kh, kw) = rest[-1].shape[1], w.shape[1:4]
-    inside = blocked(x, last_in)
+    inside = blocked(x[..., :16], last_in)
     assert_zeros_around(inside, call.ints[7:11])
     if call.kernel == "conv_int16":
         add, images, scale, *rest = rest
@@ -458,14 +467,21 @@ def conv(call: Call, views: list[Any]) -> None:
         inside = inside * images.reshape(-1, 1, 1, 1)
         w = w * scale.reshape(o, 1, 1, 1, 1, 16, 1)
     count = o * 16 - 16 + last_out
-    sums = []
-    for image, own in enumerate(np.split(w, max(1, w.shape[0] // o))):
-        plain = in_float(own).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
-        if groups == 1:
-            plain = plain[:, : inside.shape[1]]
-        images = inside if len(w) == o else inside[image : image + 1]
-        sums.append(convolve(images, plain[:count], steps, groups))
-    finish_conv(call, _biased(np.concatenate(sums), bias), rest, last_out)
+
+    def plain(own: Array) -> Array:
+        made = in_float(own).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
+        return made[:count, : inside.shape[1]] if groups == 1 else made[:count]
+
+    if call.kernel == "conv_bf16x2":
+        lower, upper = (plain(half) for half in np.split(w, 2, 4))
+        below = blocked(x[..., 16:], last_in)
+        acc = convolve(inside, upper + lower, steps, groups)
+        acc += convolve(below, upper, steps, groups)
+    else:
+        sets = np.split(w, max(1, w.shape[0] // o))
+        pairs = zip(np.split(inside, len(sets)), sets, strict=True)
+        acc = np.concatenate([convolve(x, plain(own), steps, groups) for x, own in pairs])
+    finish_conv(call, _biased(acc, bias), rest, last_out)
 
 
 def _biased(acc: Array, bias: Array | None) -> Array:
@@ -734,7 +750,8 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "conv_bf16": conv, "conv_stem_bf16": conv_stem,
         "depthwise_bf16": depthwise, "winograd_bf16": winograd,
         "conv_or_winograd_bf16": conv_or_winograd,
-        "conv_or_winograd_int16": conv_or_winograd,
+        "conv_or_winograd_int16": conv_or_winograd, "split_images": split_images,
+        "conv_bf16x2": conv,
         "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
         "reduce": reduce, "arg": arg, "top_k": top_k, "softmax": softmax,
         "channel_norm": channel_norm,

@@ -2,6 +2,10 @@
 // by 16 channels, the two runs of outputs as in conv_tile.h; where a line is parted into an odd
 // number, both take its middle.  A tap is the 8 pairs of a block, half of what one instruction takes:
 // two side by side, whose inputs and weights lie so, are one; the last of an odd number is half.
+//% if split
+// Of sums of two numbers, a tap is 16 lanes, of which the first half meets the second of the weights
+// once more.
+//% endif
 //% include "tile_shapes.h"
 
 enum { RUN = 16, DEPTH = PANEL / 2, NEXT = 64 };  // outputs and lanes of a tap; bytes
@@ -43,6 +47,7 @@ struct ${name} {  // taps
 };
 //% endfor
 
+//% if not split
 // A tap of a block of fewer than 8 pairs: copied, zeros in place of the others.
 template <bool TALL, bool WIDE>
 INLINE void multiply_part(const Runs& runs, int rows, int64_t lanes, const float* w,
@@ -56,6 +61,7 @@ INLINE void multiply_part(const Runs& runs, int rows, int64_t lanes, const float
   written();
   One::multiply<TALL, WIDE>({scratch, RUN * W, W * (int64_t)sizeof(float)}, w, w_panel);
 }
+//% endif
 
 // A tile's results are made while the next one's products run, some rows after each of them: what
 // is added to them, their range, their rounding.
@@ -122,16 +128,30 @@ INLINE void sum_taps(const tracea_conv_tile* t, const Runs& first, int rows, Ask
                      Ending& ending) {
   const int64_t blocks = t->rows ? t->blocks : 0, cols = t->cols, depth = t->depth;
   const int64_t x_col = t->x_col, w_panel = t->w_panel;
+  //% if split
+  const int64_t steps = blocks * t->rows * cols;
+  //% else
   const bool beside = x_col == DEPTH;
   const int64_t steps = blocks * t->rows * (beside ? (cols + 1) / 2 : cols);
+  //% endif
   const int pieces = steps ? (int)((ending.end + steps - 1) / steps) : 0;
   for (int64_t block = 0; block < blocks; block++) {
+    //% if not split
     const int64_t lanes = block + 1 < blocks ? depth : t->last;
     const int64_t pairs = lanes == DEPTH && beside ? cols / 2 : 0;
+    //% endif
     for (int64_t row = 0; row < t->rows; row++) {
       Runs runs = first;
       runs.x += block * t->x_block + row * t->x_row;
       const float* w = t->w + block * t->w_block + row * t->w_row;
+      //% if split
+      for (int64_t i = 0; i < cols; i++, runs.x += x_col, w += depth * PANEL) {
+        asked.ask<WIDE>(1);
+        Two::multiply<TALL, WIDE>(runs, w, w_panel);
+        One::multiply<TALL, WIDE>(runs, w + DEPTH * PANEL, w_panel);
+        ending.some(pieces);
+      }
+      //% else
       for (int64_t i = 0; i < pairs; i++, runs.x += 2 * DEPTH, w += 2 * DEPTH * PANEL) {
         asked.ask<WIDE>(2);
         Two::multiply<TALL, WIDE>(runs, w, w_panel);
@@ -143,6 +163,7 @@ INLINE void sum_taps(const tracea_conv_tile* t, const Runs& first, int rows, Ask
         else multiply_part<TALL, WIDE>(runs, rows, lanes, w, w_panel);
         ending.some(pieces);
       }
+      //% endif
     }
   }
 }
@@ -194,4 +215,10 @@ void matrix_tiles(const tracea_conv_tile* t) {
   }
   written();
   ending.some(ending.end);
+}
+
+INLINE void any_tile(const tracea_conv_tile* t) {
+  const bool tall = t->pixels * t->lines > 1;
+  if (tall) (t->nv > 1 ? matrix_tiles<true, true> : matrix_tiles<true, false>)(t);
+  else (t->nv > 1 ? matrix_tiles<false, true> : matrix_tiles<false, false>)(t);
 }

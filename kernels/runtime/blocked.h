@@ -32,6 +32,17 @@ inline bool steps_of(const Box& box, int64_t lanes, int64_t (&out)[4]) {
   return ok;
 }
 
+// Numbers as sums of two in bf16, [N, blocks, H, W, 32], seen as blocked steps of 32 bits; false where
+// they are not.
+inline bool both_halves(const Box& box, Box* out) {
+  int64_t steps[4];
+  if (box.dims[4] != 2 * kLanes || box.strides[4] != 1 || !steps_of(box, kHalf, steps))
+    return false;
+  *out = box, out->dims[4] = kLanes;
+  for (int32_t i = 0; i < 4; ++i) out->strides[i] = steps[i];
+  return blocked(*out);
+}
+
 // Whether axes from `axis` on lie one after another.
 inline bool dense_from(const Box& box, int32_t axis, int32_t rank) {
   int64_t stride = 1;

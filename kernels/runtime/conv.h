@@ -259,6 +259,12 @@ inline bool check_conv_bf16(Signature& call) {
          (call.integer(6) % 2 == 0 || call.fail("a pair of which one channel is missing"));
 }
 
+// Whole blocks: there are zeros where a channel is missing.
+inline bool check_conv_bf16x2(Signature& call) {
+  return check_conv_of(call, {5, 7, ORT_BF16, ORT_BF16, true}) &&
+         (call.integer(6) == kLanes || call.fail("a block of which channels are missing"));
+}
+
 inline bool check_conv_int16(Signature& call) {
   return check_conv_of(call, {5, 7, ORT_I16, ORT_I16, false, true});
 }
@@ -351,7 +357,10 @@ inline void leave_out(ConvJob& job, const Call& call, const float** x) {
 }
 
 inline bool run_conv(Run& run, const Call& call, const Box* views) {
-  const Box &x = views[0], &w = views[1];
+  const bool split = call.opcode == kConvBf16x2;
+  Box both;
+  if (split && !both_halves(views[0], &both)) return misfit(run, "conv");
+  const Box &x = split ? both : views[0], &w = views[1];
   const int64_t stride_h = call.ints[0], stride_w = call.ints[1];
   const int64_t dilation_h = call.ints[2], dilation_w = call.ints[3];
   ConvJob job = {};
@@ -364,7 +373,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   if (job.images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
   const int64_t inputs = w.dims[1], rows = w.dims[2], cols = w.dims[3];
   const bool whole = in_integers(call), pairs = whole || call.views[0].type == ORT_BF16;
-  const int64_t lanes = lanes_of(call.views[0].type);
+  const int64_t lanes = split ? kLanes : lanes_of(call.views[0].type);
   const int32_t rank = pairs ? 7 : 6;
   // For one image the filters of each are those of all.
   const bool each = job.images > 1 && w.dims[0] % job.blocks == 0 &&
@@ -377,11 +386,11 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
       x.dims[3] < reach(y.width, stride_w, cols, dilation_w))
     return misfit(run, "conv");
-  job.conv = whole ? run.host.isa->conv_int16
-             : pairs ? run.host.isa->conv_bf16 : run.host.isa->conv;
-  job.pixels = run.host.isa->conv_pixels;
-  if (pairs && !whole) job.pixels = run.host.isa->pairs_pixels, job.end = run.host.isa->conv_bf16_end;
-  job.turn = job.pixels > run.host.isa->conv_pixels ? 2 : 1;  // on matrix tiles
+  const tracea_isa_table& isa = *run.host.isa;
+  job.conv = whole ? isa.conv_int16 : split ? isa.conv_bf16x2 : pairs ? isa.conv_bf16 : isa.conv;
+  job.end = whole ? nullptr : split ? isa.conv_bf16x2_end : pairs ? isa.conv_bf16_end : nullptr;
+  job.pixels = pairs && !whole ? isa.pairs_pixels : isa.conv_pixels;
+  job.turn = job.pixels > isa.conv_pixels && !split ? 2 : 1;  // on matrix tiles
   if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;
@@ -403,7 +412,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
       narrow_pays(call.ints[5], channels, inputs, rows * cols)) {
     lay_finish(job.finish, tap);
     tap.bias = job.bias;
-    NarrowJob few = {run.host.isa->conv_narrow, tap, &job.finish, &x, steps[0], job.x_step_row,
+    NarrowJob few = {isa.conv_narrow, tap, &job.finish, &x, steps[0], job.x_step_row,
                      0, 0};
     return run_narrow(run, few, call.ints[5], job.images);
   }

@@ -23,6 +23,7 @@
 #include "runtime/round.h"
 #include "runtime/rows.h"
 #include "runtime/softmax.h"
+#include "runtime/split.h"
 #include "runtime/take.h"
 #include "runtime/top_k.h"
 #include "runtime/winograd.h"
@@ -41,6 +42,9 @@ constexpr auto holds_conv_int16 = [](const tracea_isa_table& t) {
   return t.conv_int16 != nullptr;
 };
 constexpr auto holds_conv_bf16 = [](const tracea_isa_table& t) { return t.conv_bf16 != nullptr; };
+constexpr auto holds_conv_bf16x2 = [](const tracea_isa_table& t) {
+  return t.conv_bf16x2 != nullptr;
+};
 constexpr auto holds_pool = [](const tracea_isa_table& t) { return t.pool != nullptr; };
 constexpr auto holds_block = [](const tracea_isa_table& t) { return t.unblock != nullptr; };
 
@@ -124,6 +128,8 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.conv_int16 && t.winograd_int16_out; }},
     {"pool_bf16", check_pool_bf16, run_pool,
      [](const tracea_isa_table& t) { return t.pool_bf16 != nullptr; }},
+    {"split_images", check_split_images, run_split_images, holds_conv_bf16x2},
+    {"conv_bf16x2", check_conv_bf16x2, run_conv, holds_conv_bf16x2},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -34,7 +34,8 @@ enum Opcode : int32_t {  // as in plan.py
   kAttentionRounded,
   kConvOrWinogradBf16, kConvOrWinogradInt16,
   kPoolBf16,
-  kLastOpcode = kPoolBf16,
+  kSplitImages, kConvBf16x2,
+  kLastOpcode = kConvBf16x2,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

@@ -17,9 +17,8 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, pack_filters, stored_shape, unpack_filters
-from tracea_graph.ops.gemm import BF16_SINCE
 from tracea_graph.passes.convolution.filters import image_of
-from tracea_graph.passes.precision import PRODUCT_ERROR, rounded_as_read, stored_as
+from tracea_graph.passes.precision import PRODUCT_ERROR, no_bf16, rounded_as_read, stored_as
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -70,8 +69,8 @@ class RoundDepthwise:
 
 def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str | None:
     """Why a dense convolution stays in float32, or None."""
-    if graph.opset < BF16_SINCE:
-        return f"opset {graph.opset} has no bf16; 13 is the first"
+    if why := no_bf16(graph):
+        return why
     if weight is None:
         return "its filters are not constant"
     if params.channels % BLOCK % 2:

@@ -34,13 +34,17 @@ _MOST_TAPS = 25
 
 @dataclass(frozen=True)
 class ConvInInt16:
-    """A dense convolution between blocked values reads them, and its filters, in integers."""
+    """A dense convolution between blocked values reads them, and its filters, in integers;
+    ``transformed``: only one that Winograd's transform can do."""
 
+    transformed: bool = False
     name: str = "int16-conv"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
         if not isinstance(params, ConvParams) or params.layout != "blocked":
+            return
+        if self.transformed and not params.transformable:
             return
         weight = graph.weight(region.operands[1])
         if why := _unfit(params, weight):

@@ -46,13 +46,15 @@ class Blocked:
     room: int
     first: int = 0
     dtype: DType = DType.F32
+    numbers: int = BLOCK
+    """Of a block in one pixel: two for each where they are sums of two."""
 
     @property
     def shape(self) -> Shape:
         """Of the whole buffer."""
         top, left, bottom, right = self.halo
         tall, wide = plus(self.height, top + bottom), plus(self.width, left + right)
-        return (self.batch, self.room, tall, wide, BLOCK)
+        return (self.batch, self.room, tall, wide, self.numbers)
 
     @property
     def count(self) -> Extent:
@@ -73,7 +75,7 @@ class Blocked:
         strides = dense_strides(self.shape)
         dims = (
             self.batch, blocks(self.channels), plus(self.height, pads[0] + pads[2]),
-            plus(self.width, pads[1] + pads[3]), BLOCK,
+            plus(self.width, pads[1] + pads[3]), self.numbers,
         )  # fmt: skip
         starts = (0, self.first, self.halo[0] - pads[0], self.halo[1] - pads[1], 0)
         offset: Extent = 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import COL, FULL, ROW
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import WINOGRAD
+from tracea_graph.ops.filters import BLOCK, WINOGRAD
 from tracea_graph.ops.finish import finish_of
 from tracea_graph.ops.gemm import LAYOUTS
 from tracea_graph.ops.index_map import dense_strides
@@ -66,8 +66,9 @@ def _blocked(
     else:
         block, each = _read(v, p, scaled.source if scaled else x)
         kernel, read = "conv", block.view(stored_halo(p))
+        last_in = BLOCK if p.in_halves else last_block(p.channels)
         scales = [each.view, v.slot(operands[2 + p.bias + p.extras]).view] if each else []
-        ints = (*steps, p.groups, *last, last_block(p.channels), *stored_halo(p), *home.halo)
+        ints = (*steps, p.groups, *last, last_in, *stored_halo(p), *home.halo)
     if p.layout in WINOGRAD:
         kernel = "conv_or_winograd" if p.either else "winograd"
         ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
@@ -77,6 +78,8 @@ def _blocked(
         kernel, ints = "depthwise", (*steps, *last, left, right, *rounded, *home.halo)
     if p.in_bf16 or p.in_int16:
         kernel = f"{kernel}_{'bf16' if p.in_bf16 else 'int16'}"
+    if p.in_halves:
+        kernel = f"{kernel}_bf16x2"
     weight = View(v.slot(w).buffer, source, dense_strides(source))
     if scaled is not None:
         weight = scale_filters(v, p, w, x, scaled.scale)
@@ -93,6 +96,8 @@ def _read(v: Values, p: ConvParams, value: int) -> tuple[Blocked, Slot | None]:
         return v.block_in_int16(value)
     if p.in_int16:
         return v.block(value), v.image_scales(value)
+    if p.in_halves:
+        return v.block_in_halves(value), None
     return v.block_in_bf16(value) if p.in_bf16 else v.block(value), None
 
 

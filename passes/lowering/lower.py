@@ -66,8 +66,10 @@ _SLIDING = (ConvParams, PoolParams)
 """Words whose results have sizes of their own, with operands that share them."""
 _HALVES = ("_bf16", "_int16")
 """How the names of kernels end that multiply numbers of 16 bits."""
+_BOTH = "_bf16x2"
+"""The same of kernels that multiply sums of two such numbers."""
 _ROUGH = MappingProxyType({"conv_stem": "conv_stem_bf16"})
-"""Kernels that need not be as exact beside those."""
+"""Kernels that need not be as exact beside those: its numbers may be such sums."""
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -90,15 +92,17 @@ def lower(graph: TileGraph, region: Region) -> Program:
 
 def _roughened(program: Program) -> Program:
     """Chains and stems of a program that multiplies numbers of 16 bits need no more than those
-    bits: stems may take numbers as sums of two in bf16."""
-    if not any(call.kernel.endswith(_HALVES) for call in program.calls):
+    bits; stems beside sums of two numbers in bf16 may take theirs so, too."""
+    names = [call.kernel for call in program.calls]
+    halves = any(name.endswith(_HALVES) for name in names)
+    if not halves and not any(name.endswith(_BOTH) for name in names):
         return program
-    return replace(program, calls=tuple(_rough(call) for call in program.calls))
+    calls = (replace(c, kernel=_ROUGH.get(c.kernel, c.kernel)) for c in program.calls)
+    return replace(program, calls=tuple(_rough(call) if halves else call for call in calls))
 
 
 def _rough(call: Call) -> Call:
-    chain = call.chain and replace(call.chain, rough=True)
-    return replace(call, kernel=_ROUGH.get(call.kernel, call.kernel), chain=chain)
+    return replace(call, chain=replace(call.chain, rough=True)) if call.chain else call
 
 
 def _as_made(

@@ -119,7 +119,7 @@ def _can_round(step: RegionStep) -> bool:
     if isinstance(params, GemmParams) and params.norm is None:
         return step.results == 1 and not params.parts
     if isinstance(params, ConvParams):
-        return params.in_bf16 or params.layout == "stem"
+        return params.in_bf16 or params.in_halves or params.layout == "stem"
     if isinstance(params, EmbeddingParams):
         return params.norm is not None
     if isinstance(params, AttentionParams):

@@ -70,6 +70,7 @@ class Values:
     padded: dict[int, Slot] = field(default_factory=dict)
     halves: dict[int, Blocked] = field(default_factory=dict)
     whole: dict[int, Blocked] = field(default_factory=dict)
+    split: dict[int, Blocked] = field(default_factory=dict)
     scales: dict[int, Slot] = field(default_factory=dict)
     dealt: dict[int, Deal] = field(default_factory=dict)
     shifted: dict[int, Shifted] = field(default_factory=dict)
@@ -156,6 +157,16 @@ class Values:
             self.w.call("elementwise", source.whole, half.whole, chain=chain)
             self.halves[value] = half
         return self.halves[value]
+
+    def block_in_halves(self, value: int) -> Blocked:
+        """The value in blocks, as sums of two numbers in bf16."""
+        if value not in self.split:
+            source = self.block(value)
+            made = self._like(dataclasses.replace(source, numbers=2 * BLOCK), DType.BF16)
+            ints = (last_block(source.channels), *made.halo)
+            self.w.call("split_images", source.view(), made.whole, ints=ints)
+            self.split[value] = made
+        return self.split[value]
 
     def block_in_int16(self, value: int) -> tuple[Blocked, Slot]:
         """The value in blocks, in 16-bit integers, and the scales of its images."""

@@ -100,7 +100,9 @@ def test_sums_of_integers_fit_32_bits(taps: int, channels: int) -> None:
             assert (LIMIT * steps[start : start + run_of(taps)].sum(0)).max() < 2**31
 
 
-@pytest.mark.parametrize("layout", sorted({*LAYOUTS} - {*WINOGRAD, *IN_PAIRS, *IN_INT16, "plain"}))
+@pytest.mark.parametrize(
+    "layout", sorted({*LAYOUTS} - {*WINOGRAD, *IN_PAIRS, *IN_INT16, "plain", "split"})
+)
 @pytest.mark.parametrize("opset", OPSETS)
 def test_filters_are_packed_by_nodes_too(layout: str, opset: int) -> None:
     kernel = () if layout == "panels" else (3, 4)

@@ -133,6 +133,8 @@ def precisions(layout: str, channels: int) -> Iterator[tuple[str, bool]]:
     yield layout, False
     if layout == "depthwise":
         yield layout, True
+    if layout == "blocked":
+        yield "split", False
     for stored, plain in (*IN_PAIRS.items(), *IN_INT16.items()):
         if plain == layout and (stored in IN_INT16 or channels % 2 == 0):
             yield stored, stored in IN_PAIRS
@@ -224,7 +226,7 @@ def check(classes: Sequence[Class], folders: pytest.TempPathFactory) -> None:
 
 
 def in_few_bits(case: Case) -> bool:
-    return "_bf16_" in case.name or "int16" in case.name
+    return "_bf16_" in case.name or layout_of(case.name) == "split" or "int16" in case.name
 
 
 def layout_of(name: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from runtime.bf16_cases import bf16_cases
 from runtime.cases import all_cases
 from runtime.conv_bf16_cases import all_bf16_cases
+from runtime.conv_bf16x2_cases import conv_bf16x2_cases
 from runtime.conv_cases import all_conv_cases
 from runtime.conv_int16_cases import conv_int16_cases
 from runtime.support import Case, mutate
@@ -25,7 +26,9 @@ ISAS = profile_cpu().isas
 LEVELS = profile_cpu().levels("bf16")
 BROAD = tuple(dict.fromkeys((LEVELS[:2][-1], LEVELS[-1])))
 """The narrowest level with vectors and the widest; the others have the same templates."""
-ROUNDING = {case.name: case for case in (*bf16_cases(), *all_bf16_cases()[::3])}
+ROUNDING = {
+    case.name: case for case in (*bf16_cases(), *all_bf16_cases()[::3], *conv_bf16x2_cases()[::2])
+}
 """The cases in bf16, of convolutions every third."""
 CASES = (*all_cases(), *all_conv_cases(), *conv_int16_cases(), *ROUNDING.values())
 TRANSFORMED = 2.0**-9

@@ -116,7 +116,7 @@ def _add_rewriting(parser: argparse.ArgumentParser) -> None:
     add(
         "--precision", choices=CHOICES["precision"], default="fp32",
         help="bf16: products and convolutions in bf16, sums in fp32, products in int16 where that "
-        "is too coarse; bf16-weights: weights only; bf16x2: products of sums of two numbers in "
+        "is too coarse; bf16-weights: weights only; bf16x2: both of sums of two numbers in "
         "bf16, on matrix tiles; int16: products in scaled 16-bit integers",
     )  # fmt: skip
     add(

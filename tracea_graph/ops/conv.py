@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec
-from tracea_graph.ops.bf16 import round_bf16
+from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
 from tracea_graph.ops.filters import (
@@ -30,6 +30,7 @@ from tracea_graph.ops.filters import (
     WINOGRAD,
     spell_filters,
     unpack_filters,
+    unpack_split_filters,
 )
 from tracea_graph.ops.finish import finish_of
 from tracea_graph.ops.int16 import round_images
@@ -108,6 +109,11 @@ class ConvParams:
         return self.layout in IN_INT16
 
     @property
+    def in_halves(self) -> bool:
+        """True where x is split into sums of two numbers in bf16 as it is read, as filters are."""
+        return self.layout == "split"
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of the plain weights."""
         return (self.filters, self.channels // self.groups, *self.window.kernel)
@@ -173,11 +179,19 @@ class ConvParams:
         if self.in_bf16:
             rounded = (0, self.added)
             arrays = [round_bf16(a) if i in rounded else a for i, a in enumerate(arrays)]
-        x, _, bias, extras = self.split(arrays)
+        x, w, bias, extras = self.split(arrays)
         if self.in_int16:
             whole, each = round_images(x)
             x = whole * each.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
-        plain = unpack_filters(*self.stored(arrays))
+        acc = self._sums(x, unpack_filters(*self.stored(arrays)))
+        if self.in_halves:  # both lower halves never meet
+            (upper, lower), (first, rest) = split_bf16(x), unpack_split_filters(w, self.shape)
+            acc = self._sums(upper, first + rest) + self._sums(lower, first)
+        if bias is not None:
+            acc = acc + bias[: self.filters].reshape(-1, *(1,) * self.window.rank)
+        return self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
+
+    def _sums(self, x: Floats, plain: Floats) -> Floats:
         inputs = np.split(x, self.groups, 1)
         filters = np.split(plain, self.groups, 0)
         axes = tuple(range(2, x.ndim))
@@ -188,10 +202,7 @@ class ConvParams:
             )
             for part, kernels in zip(inputs, filters, strict=True)
         ]  # fmt: skip
-        acc = np.moveaxis(np.concatenate(parts, -1), -1, 1)
-        if bias is not None:
-            acc = acc + bias[: self.filters].reshape(-1, *(1,) * self.window.rank)
-        return self.epilogue.reference([acc, *extras]) if self.epilogue else [acc]
+        return np.moveaxis(np.concatenate(parts, -1), -1, 1)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)

@@ -15,6 +15,8 @@ winograd2  ``[16, Ob, Ib, 16, 16]``  3x3, transformed for 2 x 2 results at a tim
 winograd4  ``[36, Ob, Ib, 16, 16]``  the same for 4 x 4 results
 winograd2_pairs  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16
 int16, winograd2_int16  as these two     in integers; with scales ``[16·Ob]``, ``[16·Ob·16]``
+split      ``[Ob, Ib, kh, kw, 16, 16, 2]``  sums of two in bf16: the lower halves of a block in
+                                     pairs, then the upper ones
 =========  ========================  ===============================================
 
 What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.
@@ -31,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType
+from tracea_graph.ops.bf16 import split_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.int16 import fit_columns, run_of
 from tracea_graph.ops.winograd import transform
@@ -38,6 +41,7 @@ from tracea_graph.ops.winograd import transform
 __all__ = [
     "BLOCK", "DIRECT", "IN_INT16", "IN_PAIRS", "LAYOUTS", "WINOGRAD", "blocks", "pack_filters",
     "pack_int16_filters", "spell_filters", "spell_packed", "stored_shape", "unpack_filters",
+    "unpack_split_filters",
 ]  # fmt: skip
 
 BLOCK = 16
@@ -54,6 +58,7 @@ LAYOUTS = (
     "winograd2_pairs",
     "int16",
     "winograd2_int16",
+    "split",
 )
 WINOGRAD = MappingProxyType(
     {"winograd2": 2, "winograd4": 4, "winograd2_pairs": 2, "winograd2_int16": 2}
@@ -104,6 +109,7 @@ def stored_shape(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
         "plain": tuple(shape),
         "blocked": (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK),
         "pairs": (blocks(o), blocks(i), kh, kw, BLOCK // 2, BLOCK, 2),
+        "split": (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK, 2),
         "winograd2_pairs": (16, blocks(o), blocks(i), BLOCK // 2, BLOCK, 2),
         "stem": (blocks(o), i, kh, kw, BLOCK),
         "depthwise": (blocks(o), kh, kw, BLOCK),
@@ -118,6 +124,9 @@ def pack_filters(weights: Floats, layout: str) -> Floats:
         return weights
     if layout in IN_PAIRS:
         return _in_pairs(pack_filters(weights, IN_PAIRS[layout]))
+    if layout == "split":
+        upper, lower = split_bf16(pack_filters(weights, "blocked"))
+        return np.concatenate((_in_pairs(lower), _in_pairs(upper)), 4)
     if layout in WINOGRAD:
         return transform(weights, WINOGRAD[layout])
     o, i, *kernel = weights.shape
@@ -165,6 +174,9 @@ def unpack_filters(
         return stored
     o, i, *kernel = shape
     kh, kw = (1, *kernel)[-2:]
+    if layout == "split":
+        upper, lower = unpack_split_filters(stored, shape)
+        return upper + lower
     if layout in IN_PAIRS:
         wide = stored if stored.dtype == np.float64 else np.asarray(stored, np.float32)
         layout = IN_PAIRS[layout]
@@ -178,6 +190,12 @@ def unpack_filters(
         split = stored.reshape(stored.shape[0], i, kh, kw, BLOCK).transpose(0, 4, 1, 2, 3)
         wide = split.reshape(stored.shape[0] * BLOCK, i, kh, kw)
     return wide[:o, :i].reshape(shape)
+
+
+def unpack_split_filters(stored: Floats, shape: Sequence[int]) -> tuple[Floats, Floats]:
+    """Of filters in the layout ``split`` the upper and the lower halves, ``[O, I, kernel…]``."""
+    lower, upper = (unpack_filters(h, "pairs", shape) for h in np.split(stored, 2, 4))
+    return upper, lower
 
 
 def _in_pairs(stored: Floats) -> Floats:
@@ -225,6 +243,10 @@ def spell_filters(
         w, layout = b("Mul", b("Cast", w, to=DType.F32.onnx), wide), _PAIRS_OF[layout]
     if layout == "plain":
         return w
+    if layout == "split":
+        wide = b("Cast", w, to=DType.F32.onnx)  # bf16 cannot be sliced
+        halves = [b.slice_last(wide, i, i + BLOCK // 2, 4) for i in (0, BLOCK // 2)]
+        return b("Add", *(spell_filters(b, half, "pairs", shape) for half in halves))
     o, i, *kernel = shape
     if layout in IN_PAIRS:
         rank = len(stored_shape(layout, shape))

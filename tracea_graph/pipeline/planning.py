@@ -84,7 +84,12 @@ class Planner:
         self.scan = scan or WeightScan()
         every = (
             *phases(
-                options.plain_weights, options.precision, options.windows, compressed, self.scan
+                options.plain_weights,
+                options.precision,
+                options.windows,
+                compressed,
+                self.scan,
+                self.cost.machine.tiles,
             ),
             # programs are whole: only the order in which their rows are made is left
             Phase(BANDED, (RunInBands(cost.bindings, cost.machine.levels),)),

@@ -137,6 +137,7 @@ INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
 
 // A step of the sum in float32.
 struct Plain {
+  enum { TWICE = 0 };  // whether halves of a block meet once more (conv_bf16x2)
   template <class V>
   static INLINE_MEMBER V add(V x, V w, V c) { return fma(x, w, c); }
 };
@@ -295,6 +296,11 @@ void tile(const tracea_conv_tile* t) {
         a += next, b += next, tap += 2 * PANEL;
       }
       if (k) multiply<STEP, A, B, NV>(c, e, a, b, s, tap, w_panel);
+      if (STEP::TWICE) {
+        a -= PANEL * next, b -= PANEL * next, tap -= PANEL / 2 * PANEL;
+        for (k = PANEL / 2; k; k--, a += next, b += next, tap += PANEL)
+          multiply<STEP, A, B, NV>(c, e, a, b, s, tap, w_panel);
+      }
       if (--col) {
         x += x_col, w += w_tap;
       } else if (col = cols, --row) {

@@ -1,0 +1,55 @@
+// The driver that splits blocked images into sums of two numbers in bf16 (ops/bf16.py): a pixel's
+// block becomes 16 upper halves and 16 lower ones, as many bytes as before.
+#pragma once
+#include "runtime/blocked.h"
+
+namespace tracea {
+
+constexpr int64_t kSplitTask = 32 * 1024;  // floats
+
+struct SplitJob {
+  tracea_split_fn split;
+  const Box* x;
+  Canvas y;
+  int64_t last, lines, chunks;  // channels of the last block; lines of a task; tasks of a plane
+};
+
+inline void split_task(void* usr, size_t index) {
+  const SplitJob& job = *static_cast<const SplitJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index), blocks = job.x->dims[1];
+  const int64_t n = task / job.chunks / blocks, block = task / job.chunks % blocks;
+  const int64_t first = task % job.chunks * job.lines, *s = job.x->strides;
+  const int64_t end = least(job.x->dims[2], first + job.lines);
+  tracea_split_tile tile = {};
+  tile.pixels = job.x->dims[3];
+  tile.last = block + 1 == blocks ? job.last : kLanes;
+  for (int64_t row = first; row < end; ++row) {
+    tile.x = job.x->f32() + n * s[0] + block * s[1] + row * s[2];
+    tile.y = reinterpret_cast<uint16_t*>(job.y.row(n, block, row));
+    job.split(&tile);
+  }
+  job.y.clear(n, block, first, end - first, 0, job.y.width);
+}
+
+inline bool check_split_images(Signature& call) {
+  return call.no_chain() && call.counts(5, 0, 2) && call.parameter(0, 1, kLanes) &&
+         check_halo(call, 1) && call.reads(0, 5) && call.writes(1, 5, ORT_BF16);
+}
+
+inline bool run_split_images(Run& run, const Call& call, const Box* views) {
+  const Box& x = views[0];
+  SplitJob job = {};
+  Box y;
+  if (!blocked(x) || !both_halves(views[1], &y) || !open_canvas(y, call.ints + 1, &job.y) ||
+      !x.is(y.dims[0], y.dims[1]) || job.y.height != x.dims[2] || job.y.width != x.dims[3])
+    return misfit(run, "split_images");
+  if (empty(x, 5)) return empty(y, 5) || misfit(run, "split_images");
+  job.split = run.host.isa->split_pixels;
+  job.x = &x, job.last = call.ints[0];
+  job.lines = least(x.dims[2], most(1, kSplitTask / (x.dims[3] * kLanes)));
+  job.chunks = ceil_div(x.dims[2], job.lines);
+  const int64_t together = kSplitTask / (job.lines * x.dims[3] * kLanes);
+  return run.parallel_by(together, x.dims[0] * x.dims[1] * job.chunks, split_task, &job);
+}
+
+}  // namespace tracea

@@ -1,0 +1,46 @@
+"""Convolutions of sums of two numbers in bf16 at every level of this machine, against fp64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from convolutions import SILU_ADD, conv, window
+from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
+from runtime.conv_bf16x2_cases import conv_bf16x2_cases
+from runtime.conv_int16_cases import run_of_case
+
+from tracea_graph.hardware import profile_cpu
+
+LEVELS = profile_cpu().levels("bf16")
+CASES = {case.name: case for case in conv_bf16x2_cases()}
+CALLS = ("conv_bf16x2", "split_images", "block", "unblock", "elementwise", "halo")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return Answers(CASES.values(), CALLS, (), LEVELS, tmp_path_factory)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, level: str, answers: Answers) -> None:
+    """A number that is not one reaches the windows it is in, and no others."""
+    answer, case = answers(level)[name], CASES[name]
+    assert isinstance(answer, tuple), answer
+    (wanted,), (got,) = case.expected, answer
+    assert got.shape == wanted.shape
+    assert np.array_equal(np.isnan(got), np.isnan(wanted))
+    limit = case.tolerance * max(np.nanmax(np.abs(wanted), initial=0), 1e-3)
+    assert np.nanmax(np.abs(got - wanted), initial=0) <= limit
+
+
+def test_one_thread_gives_the_bits_of_two(answers: Answers) -> None:
+    assert_threads_agree(answers)
+
+
+def test_mutated_plans_never_crash(answers: Answers, tmp_path: Path) -> None:
+    case = conv(40, 40, window(3, pads=1), "split", 1, ("n", 40, "h", "w"), epilogue=SILU_ADD)
+    one = run_of_case("bf16x2", case, {"n": 2, "h": 8, "w": 13})
+    assert_never_crashes(one, answers.library, tmp_path)
