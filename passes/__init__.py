@@ -208,14 +208,18 @@ def _lift(plain_weights: bool, precision: str) -> Phase:
     )
 
 
-def _lower(precision: str) -> tuple[Phase, ...]:
-    """Regions are what they will be: only their numbers change."""
-    integers = Phase("int16", (GemmInInt16(),))
+def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:
+    """Regions are what they will be: only their numbers change.
+
+    What bf16 is not to be used for is left for integers, or sums of two numbers in bf16 where
+    matrix ``tiles`` make those faster.
+    """
+    integers, halves = Phase("int16", (GemmInInt16(),)), Phase("bf16x2", (GemmInBf16x2(),))
+    rounds = Phase("precision", (GemmInBf16(), AttentionInBf16()))
     return {
-        # what bf16 is not to be used for is left for integers
-        "bf16": (Phase("precision", (GemmInBf16(), AttentionInBf16())), integers),
+        "bf16": (rounds, halves if tiles else integers),
         "bf16-weights": (Phase("precision", (GemmInBf16("bf16-weights"),)),),
-        "bf16x2": (Phase("bf16x2", (GemmInBf16x2(),)),),
+        "bf16x2": (halves,),
         "int16": (integers,),
     }.get(precision, ())
 
@@ -286,4 +290,4 @@ def phases(
     skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), scattered)
     sparse = Phase("sparsity", (*skipping, *near))
     last = Phase(CONNECT, (trunk.ConnectBlocks(),))
-    return (*exact, *smaller, sparse, *_lower(precision), last)
+    return (*exact, *smaller, sparse, *_lower(precision, tiles), last)

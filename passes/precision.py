@@ -6,15 +6,15 @@ int16           both operands in 16-bit integers with scales: of bf16's speed an
                 exact.  Products and convolutions that bf16 is too coarse for are computed so as
                 well
 bf16x2          both operands as sums of two numbers in bf16: three products in bf16, nearly as
-                exact as float32, and faster than that on matrix tiles, where convolutions that
-                bf16 is too coarse for and no transform serves are computed so as well
+                exact as float32, and faster than that on matrix tiles, where products that bf16
+                is too coarse for, and convolutions no transform serves, are computed so as well
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -80,7 +80,7 @@ LOWERING = (
 )  # fmt: skip
 """Rules that change numbers only."""
 FALLBACK = MappingProxyType(
-    {"int16": "bf16", "int16-conv": "bf16-conv", "bf16x2-conv": "bf16-conv"}
+    {"int16": "bf16", "bf16x2": "bf16", "int16-conv": "bf16-conv", "bf16x2-conv": "bf16-conv"}
 )
 """Rules that take what is left without another."""
 FURTHER = MappingProxyType({"bf16-depthwise": "bf16-conv"})
@@ -98,6 +98,8 @@ RELIEFS = (
 """What to do without where all of it is too coarse: what costs least time first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
 _LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
+Lower = Callable[[TileGraph, GemmParams, str], tuple[GemmParams, Weight] | str]
+"""A product over the weights of a name in lower precision, and those; or why it stays."""
 
 
 @dataclass(frozen=True)
@@ -165,42 +167,7 @@ class GemmInBf16:
         return ("panels", "blocks", "masked") if self.precision == "bf16" else ("panels", "masked")
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if isinstance(params, RegionParams):
-            yield from self._steps(graph, region, params)
-        elif isinstance(params, GemmParams) and params.layout in self._able:
-            found = self._lower(graph, params, region.operands[1])
-            if isinstance(found, str):
-                yield Miss(self.name, region.id, found)
-                return
-            lower, weight = found
-            yield stored_as(self.name, region, lower, (weight,), PRODUCT_ERROR)
-
-    def _steps(
-        self, graph: TileGraph, region: Region, params: RegionParams
-    ) -> Iterator[Proposal | Miss]:
-        """The products of one program, all at once: they share what lies between them."""
-        reads = Counter(v for step in params.steps for v in step.operands)
-        operands, steps, made = list(region.operands), list(params.steps), dict[str, Weight]()
-        for i, step in enumerate(steps):
-            product = step.params
-            if not isinstance(product, GemmParams) or product.layout not in self._able:
-                continue
-            at = step.operands[1]
-            if at >= params.inputs or reads[at] > 1:
-                continue
-            found = self._lower(graph, product, operands[at])
-            if isinstance(found, str):
-                yield Miss(self.name, region.id, found)
-                continue
-            lower, weight = found
-            steps[i] = dataclasses.replace(step, params=lower)
-            operands[at], made[weight.name] = weight.name, weight
-        if made:
-            lowered = dataclasses.replace(params, steps=tuple(steps))
-            new = fused(self.name, lowered, operands, region.results, [region])
-            error = PRODUCT_ERROR * len(made) ** 0.5
-            yield Proposal(self.name, (region,), (new,), weights=made, error=error)
+        yield from _lowered(self.name, PRODUCT_ERROR, self._able, self._lower, graph, region)
 
     def _lower(
         self, graph: TileGraph, params: GemmParams, panels: str
@@ -248,17 +215,52 @@ class GemmInBf16x2:
     name: str = "bf16x2"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, GemmParams) or params.layout != "panels":
+        yield from _lowered(self.name, BF16X2_ERROR, ("panels",), self._lower, graph, region)
+
+    def _lower(
+        self, graph: TileGraph, params: GemmParams, panels: str
+    ) -> tuple[GemmParams, Weight] | str:
+        stored = graph.weight(panels)
+        if why := no_bf16(graph):
+            return why
+        if stored is None:
+            return f"{panels!r} is not constant"
+        return dataclasses.replace(params, layout="split"), _in_halves(stored, params.n)
+
+
+def _lowered(
+    rule: str, error: float, able: Sequence[str], lower: Lower, graph: TileGraph, region: Region
+) -> Iterator[Proposal | Miss]:
+    """A product in one of the layouts that are ``able``, or all of one program at once: they share
+    what lies between them."""
+    params = region.params
+    if isinstance(params, GemmParams) and params.layout in able:
+        found = lower(graph, params, region.operands[1])
+        if isinstance(found, str):
+            yield Miss(rule, region.id, found)
             return
-        panels = graph.weight(region.operands[1])
-        if panels is None:
-            yield Miss(self.name, region.id, f"{region.operands[1]!r} is not constant")
-        elif why := no_bf16(graph):
-            yield Miss(self.name, region.id, why)
-        else:
-            lower, made = dataclasses.replace(params, layout="split"), _in_halves(panels, params.n)
-            yield stored_as(self.name, region, lower, (made,), BF16X2_ERROR)
+        yield stored_as(rule, region, found[0], found[1:], error)
+    if not isinstance(params, RegionParams):
+        return
+    reads = Counter(v for step in params.steps for v in step.operands)
+    operands, steps, made = list(region.operands), list(params.steps), dict[str, Weight]()
+    for i, step in enumerate(steps):
+        product = step.params
+        if not isinstance(product, GemmParams) or product.layout not in able:
+            continue
+        at = step.operands[1]
+        if at >= params.inputs or reads[at] > 1:
+            continue
+        found = lower(graph, product, operands[at])
+        if isinstance(found, str):
+            yield Miss(rule, region.id, found)
+            continue
+        steps[i] = dataclasses.replace(step, params=found[0])
+        operands[at], made[found[1].name] = found[1].name, found[1]
+    if made:
+        lowered = dataclasses.replace(params, steps=tuple(steps))
+        new = fused(rule, lowered, operands, region.results, [region])
+        yield Proposal(rule, (region,), (new,), weights=made, error=error * len(made) ** 0.5)
 
 
 def no_bf16(graph: TileGraph) -> str | None:

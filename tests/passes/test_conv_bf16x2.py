@@ -103,3 +103,13 @@ def test_a_value_is_split_once_for_all_its_readers() -> None:
     split = [c.views[-1] for c in program.calls if c.kernel == "split_images"]
     kinds = {program.temps[v.buffer.index].dtype for v in split if v is not None}
     assert kinds == {DType.BF16}
+
+
+def test_products_inside_a_trunk_go_with_it() -> None:
+    net = Net()
+    deep = net("Conv", net.input("x", "n", 16, 9, 7), net.weight(32, 16, 3, 3), pads=[1] * 4)
+    flat = net("Flatten", net("GlobalAveragePool", deep))
+    graph = net.graph(net("Gemm", flat, net.weight(32, 10), net.weight(10)))
+    region, _ = planned(graph)
+    assert isinstance(region.params, RegionParams)
+    assert lower(graph, region).calls[-1].kernel == "gemm_bf16x2"

@@ -25,10 +25,10 @@ def net(k: int = 6, n: int = 20, opset: int = 17) -> TileGraph:
 
 
 def planned(
-    graph: TileGraph, precision: str, limits: Limits | None = None
+    graph: TileGraph, precision: str, limits: Limits | None = None, tiles: bool = False
 ) -> tuple[Region, Trace]:
     limits = limits or Limits(min_gain_us=float("-inf"))
-    trace = schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    trace = schedule(graph, phases(precision=precision, tiles=tiles), lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     return region, trace
 
@@ -58,11 +58,13 @@ def test_integers_take_scales_along(k: int) -> None:
         assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
 
 
-def test_what_bf16_is_barred_from_goes_to_integers() -> None:
+@pytest.mark.parametrize(("tiles", "layout"), [(False, "int16"), (True, "split")])
+def test_what_bf16_is_barred_from_goes_to_integers_or_sums(tiles: bool, layout: str) -> None:
     graph = net()
     barred = {"bf16": {graph.outputs[0]: "it was wrong"}}
-    region, trace = planned(graph, "bf16", Limits(min_gain_us=float("-inf"), barred=barred))
-    assert region.params.layout == "int16" and region.rule == "int16"
+    limits = Limits(min_gain_us=float("-inf"), barred=barred)
+    region, trace = planned(graph, "bf16", limits, tiles)
+    assert isinstance(region.params, GemmParams) and region.params.layout == layout
     assert ("bf16", "it was wrong") in trace.misses()
 
 
