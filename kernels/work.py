@@ -277,6 +277,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "conv_plain": _conv_plain,
         "conv_bf16": _conv, "conv_stem_bf16": _stem, "depthwise_bf16": _depthwise,
         "winograd_bf16": _winograd, "conv_int16": _conv, "winograd_int16": _winograd,
+        "conv_bf16x2": _conv,
         "recurrent": _recurrent, "conv_or_winograd": _either, "conv_or_winograd_bf16": _either,
         "conv_or_winograd_int16": _either_whole,
         "gemm_masked": _stored, "gemm_masked_bf16": _stored,

@@ -12,12 +12,10 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ir import Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import BLOCK, pack_filters, stored_shape, unpack_filters
-from tracea_graph.passes.convolution.filters import image_of
+from tracea_graph.ops.filters import BLOCK
+from tracea_graph.passes.convolution.filters import image_of, in_16_bits
 from tracea_graph.passes.precision import PRODUCT_ERROR, no_bf16, rounded_as_read, stored_as
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -45,7 +43,7 @@ class ConvInBf16:
             yield Miss(self.name, region.id, why)
         elif weight is not None:
             for way in params.ways("pairs", image_of(graph, region)):
-                made = [_in_pairs(weight, params, layout) for layout in way]
+                made = [in_16_bits(weight, params, layout) for layout in way]
                 lower = dataclasses.replace(
                     params, layout=way[0], in_bf16=True, either=len(way) > 1
                 )
@@ -76,14 +74,3 @@ def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str |
     if params.channels % BLOCK % 2:
         return f"{params.channels} channels are no pairs"
     return None
-
-
-def _in_pairs(weight: Weight, params: ConvParams, layout: str) -> Weight:
-    """The same filters in bf16; nothing is kept between calls."""
-
-    def load() -> Array:
-        stored = np.asarray(weight.array(), np.float32)
-        return pack_filters(unpack_filters(stored, params.layout, params.shape), layout)
-
-    name = f"{weight.name}_{layout}"
-    return Weight(name, DType.BF16, stored_shape(layout, params.shape), load)

@@ -10,18 +10,13 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import pack_filters, stored_shape, unpack_filters
+from tracea_graph.passes.convolution.filters import in_16_bits
 from tracea_graph.passes.precision import BF16X2_ERROR, no_bf16, stored_as
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["ConvInBf16x2"]
-
-_LAYOUT = "split"
 
 
 @dataclass(frozen=True)
@@ -40,17 +35,6 @@ class ConvInBf16x2:
         elif why := no_bf16(graph):
             yield Miss(self.name, region.id, why)
         else:
-            lower = dataclasses.replace(params, layout=_LAYOUT)
-            made = _in_halves(weight, params)
+            lower = dataclasses.replace(params, layout="split")
+            made = in_16_bits(weight, params, lower.layout)
             yield stored_as(self.name, region, lower, (made,), BF16X2_ERROR)
-
-
-def _in_halves(weight: Weight, params: ConvParams) -> Weight:
-    """The same filters as sums of two numbers in bf16; nothing is kept between calls."""
-
-    def load() -> Array:
-        stored = np.asarray(weight.array(), np.float32)
-        return pack_filters(unpack_filters(stored, params.layout, params.shape), _LAYOUT)
-
-    shape = stored_shape(_LAYOUT, params.shape)
-    return Weight(f"{weight.name}_{_LAYOUT}", DType.BF16, shape, load)

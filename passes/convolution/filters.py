@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 __all__ = [
     "Affine", "after_filters", "before_filters", "bias_size", "groups_at_once", "image_of",
-    "layout_for", "pack_weight", "pad_bias", "side_by_side", "taken", "transformed",
+    "in_16_bits", "layout_for", "pack_weight", "pad_bias", "side_by_side", "taken", "transformed",
 ]  # fmt: skip
 
 _STEM = 8
@@ -134,6 +134,17 @@ def transformed(weight: Weight, params: ConvParams, layout: str, opset: int) -> 
     body = b.done(spell_transform(b, b.inputs[0], m, o, i))
     recipe = placed(body, [weight.name], name)
     return Weight(name, DType.F32, stored_shape(layout, params.shape), load, recipe)
+
+
+def in_16_bits(weight: Weight, params: ConvParams, layout: str) -> Weight:
+    """The same filters in a layout of bf16."""
+
+    def load() -> Array:
+        stored = np.asarray(weight.array(), np.float32)
+        return pack_filters(unpack_filters(stored, params.layout, params.shape), layout)
+
+    shape = stored_shape(layout, params.shape)
+    return Weight(f"{weight.name}_{layout}", DType.BF16, shape, load)
 
 
 def image_of(graph: TileGraph, region: Region) -> tuple[Extent, ...]:
