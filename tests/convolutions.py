@@ -447,6 +447,28 @@ REGIONS = {
             (SAME16, (4, 2)),
         ], 5,
     ),
+    "spread to where it is padded and cut": region(
+        (X16, filters(64, 16, 1, "blocked"), W16),
+        [
+            (ConvParams(16, 64, window(1), 1, "blocked"), (0, 1)),
+            (MoveParams("spread", (2, 2)), (3,)),
+            (MoveParams("pad", (), 1, (1, -3, -2, 3)), (4,)),
+            (SAME16, (5, 2)),
+            (MoveParams("spread", (2, 2)), (3,)),
+            (MoveParams("pad", (), 1, (-1, 2, 0, -5)), (7,)),
+            (SAME16, (8, 2)),
+        ], 6, 9,
+    ),
+    "spread for a pad and for another": region(
+        (X16, filters(64, 16, 1, "blocked"), W16),
+        [
+            (ConvParams(16, 64, window(1), 1, "blocked"), (0, 1)),
+            (MoveParams("spread", (2, 2)), (3,)),
+            (MoveParams("pad", (), 1, (1, 0, 2, 3)), (4,)),
+            (SAME16, (5, 2)),
+            (SAME16, (4, 2)),
+        ], 6, 7,
+    ),
     "padded to the size of a skip": region(
         (X16, W16, filters(16, 32, 1, "blocked")),
         [
@@ -660,6 +682,53 @@ BF16 = {
             (MoveParams("concat", (1,), 2), (3, 4)),
             (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (5, 2)),
         ], 3, 6,
+    ),
+    "a decoder with its skip": region(
+        (X16, P3, filters(64, 16, 1, "pairs"), filters(16, 32, 3, "pairs")),
+        [
+            (PAIRS3, (0, 1)),
+            (PoolParams("max", window(2, 2)), (4,)),
+            (ConvParams(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (MoveParams("spread", (2, 2)), (6,)),
+            (MoveParams("pad", (), 2, TO_SIZE), (7, 4)),
+            (MoveParams("concat", (1,), 2), (4, 8)),
+            (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+        ], 10,
+    ),
+    "a decoder with its skip, which leaves too": region(
+        (X16, P3, filters(64, 16, 1, "pairs"), filters(16, 32, 3, "pairs")),
+        [
+            (PAIRS3, (0, 1)),
+            (PoolParams("max", window(2, 2)), (4,)),
+            (ConvParams(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (MoveParams("spread", (2, 2)), (6,)),
+            (MoveParams("pad", (), 2, TO_SIZE), (7, 4)),
+            (MoveParams("concat", (1,), 2), (4, 8)),
+            (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+        ], 4, 10,
+    ),
+    "a decoder with its skip, both halves of which leave": region(
+        (X16, P3, filters(64, 16, 1, "pairs"), filters(16, 32, 3, "pairs")),
+        [
+            (PAIRS3, (0, 1)),
+            (PoolParams("max", window(2, 2)), (4,)),
+            (ConvParams(16, 64, window(1), 1, "pairs", False, None, True), (5, 2)),
+            (MoveParams("spread", (2, 2)), (6,)),
+            (MoveParams("pad", (), 2, TO_SIZE), (7, 4)),
+            (MoveParams("concat", (1,), 2), (4, 8)),
+            (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
+        ], 8, 10,
+    ),
+    "slices and repeats in bf16": region(
+        (X16, filters(32, 16, 3, "pairs"), P3, filters(16, 48, 1, "pairs")),
+        [
+            (ConvParams(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
+            (MoveParams("channels", (16, 32)), (4,)),
+            (PAIRS3, (5, 2)),
+            (MoveParams("concat", (1,), 2), (4, 6)),
+            (MoveParams("repeat", (2, 2)), (7,)),
+            (ConvParams(48, 16, window(1), 1, "pairs", False, None, True), (8, 3)),
+        ], 9,
     ),
 }  # fmt: skip
 """Regions that store values in bf16; a number that rounds either way may differ by that."""

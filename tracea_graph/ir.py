@@ -127,7 +127,8 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1, "ceildiv": 1}
 
 
 def combine(op: str, a: Extent, b: Extent) -> Extent:
-    """Build ``a op b``, folding numbers, neutral elements and multiples; numbers come last."""
+    """Build ``a op b``, folding numbers, neutral elements, multiples and what is added back after it
+    was subtracted; numbers come last."""
     if isinstance(a, int) and isinstance(b, int):
         return EXPR_OPS[op](a, b)
     if b == _NEUTRAL.get(op):
@@ -140,7 +141,23 @@ def combine(op: str, a: Extent, b: Extent) -> Extent:
             return Expr(op, (combine(op, x, y), m * n)) if m * n else 0
         if a == _NEUTRAL[op]:
             return b
+    if op == "add":
+        for x, difference in ((a, b), (b, a)):
+            if (total := _restored(x, difference)) is not None:
+                return total
     return Expr(op, (a, b))
+
+
+def _restored(x: Extent, difference: Extent) -> Extent | None:
+    """``x + (y - z)`` where x is z, or z and something else; None where it is neither."""
+    if not (isinstance(difference, Expr) and difference.op == "sub"):
+        return None
+    y, z = difference.args
+    if x == z:
+        return y
+    if isinstance(x, Expr) and x.op == "add" and z in x.args:
+        return combine("add", x.args[x.args[0] == z], y)
+    return None
 
 
 def _multiple(extent: Extent) -> tuple[Extent, int]:

@@ -31,8 +31,7 @@ def lower_border(v: Values, p: MoveParams, source: int, result: int) -> None:
         v.blocks[result], whole = home, home.view()
     else:
         if result in v.layout.blocked:
-            small, home = v.block(source).view(), v.home(result)
-            v.blocks[result], whole = home, home.view()
+            small, whole = v.block(source).view(), v.interior(result)
         else:
             small, whole = v.view(source), v.out(result).view
         v.w.call("copy", small, _part(_part(whole, _ROWS, top, small.dims[_ROWS]), _COLUMNS,
@@ -41,8 +40,8 @@ def lower_border(v: Values, p: MoveParams, source: int, result: int) -> None:
     middle = _part(whole, _ROWS, top, height)
     _sides(v, p.kind, middle, _COLUMNS, width, (left, right))
     _sides(v, p.kind, whole, _ROWS, height, (top, bottom))
-    if result in v.layout.blocked and any(home.halo):
-        v.w.call("halo", home.whole, ints=home.halo)
+    if result in v.layout.blocked and result not in v.layout.around:
+        v.finish(result, v.home(result))
 
 
 def _part(view: View, axis: int, start: Extent, size: Extent, turned: int = 1) -> View:

@@ -49,9 +49,7 @@ def lower_frames(v: Values, ints: Sequence[int], source: int, result: int) -> No
             read = View(small.buffer, dims, steps, combine("add", small.offset, skipped))
             v.w.call("copy", read, _moved(part, dims, (first,)))
     if blocked:
-        if any(home.halo):
-            v.w.call("halo", home.whole, ints=home.halo)
-        v.blocks[result] = home
+        v.finish(result, home)
 
 
 def _moved(view: View, dims: Sequence[Extent], starts: Sequence[int]) -> View:

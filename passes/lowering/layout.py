@@ -7,7 +7,7 @@ channels on block borders, share one buffer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
@@ -62,7 +62,8 @@ def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
 @dataclass
 class Layout:
     """By value: blocked or not; the value whose buffer it shares, and its first channel there, or
-    as whose border it lies ``around``; whether its channels lie last (``turned``)."""
+    as whose border it lies ``around``; whether its channels lie last (``turned``).  What is to lie
+    ``apart`` is no part of a concatenation's buffer."""
 
     specs: Sequence[TensorSpec]
     steps: Sequence[RegionStep]
@@ -72,11 +73,15 @@ class Layout:
     halos: dict[int, Halo] = field(default_factory=dict)
     around: dict[int, int] = field(default_factory=dict)
     turned: set[int] = field(default_factory=set)
+    apart: Collection[int] = ()
 
     @classmethod
-    def plan(cls, specs: Sequence[TensorSpec], steps: Sequence[RegionStep], inputs: int) -> Layout:
+    def plan(
+        cls, specs: Sequence[TensorSpec], steps: Sequence[RegionStep], inputs: int,
+        apart: Collection[int] = (),
+    ) -> Layout:  # fmt: skip
         """The layout of a region's values; ``specs`` are all of them, its inputs first."""
-        layout = cls(specs, steps, inputs)
+        layout = cls(specs, steps, inputs, apart=apart)
         value, read = inputs, {s.operands[0] for s in steps if _reads_blocks(s.params)}
         for step in steps:
             for result in range(value, value + step.results):
@@ -200,7 +205,8 @@ class Layout:
         for part in parts:
             # a slice of another value stays where it is, an input is copied when it is blocked,
             # and a part whose size is not provably that of the whole is copied to see whether
-            if part in self.blocked and part not in self.within and self.fits(part, value):
+            here = part in self.blocked and part not in self.within and part not in self.apart
+            if here and self.fits(part, value):
                 self.within[part] = (value, first)
             first += self.channels(part)
 

@@ -1,8 +1,8 @@
 """Which values of a region are kept in bf16: those whose readers round them anyway.
 
 A value that is read in bf16 only never exists in float32; one that is read either way is written
-twice by the step that makes it, while it is in registers.  Sums before a norm, statistics and
-whatever leaves the region stay in float32.
+twice by the step that makes it, while it is in registers.  What is moved or pooled is asked for as
+its result is.  Sums before a norm, statistics and whatever leaves the region stay in float32.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.gemm import ROUNDED, GemmParams
+from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -29,12 +31,14 @@ __all__ = ["Rounding"]
 class Rounding:
     """Values that exist ``only`` in bf16, and those that exist in bf16 ``too``.
 
-    ``views`` are results that nobody writes: their operand, under another shape.
+    ``views`` are results that nobody writes: their operand, under another shape.  What has to lie
+    ``apart`` is stored otherwise than the concatenation whose buffer it would share.
     """
 
     only: frozenset[int]
     too: frozenset[int]
     views: frozenset[int]
+    apart: frozenset[int]
 
     @classmethod
     def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: Layout) -> Rounding:
@@ -43,27 +47,23 @@ class Rounding:
         What lies in blocks is stored once: as its readers want it if they agree.
         """
         wanted, exact, able = set[int](), set(p.results), set[int]()
-        blocked = {v for v in layout.blocked if layout.alone(v)}
-        views, maxima = dict[int, int](), dict[int, int]()
+        views, carried = dict[int, int](), dict[int, _Carried]()
         value = p.inputs
         for step in p.steps:
             if _reshapes(step) and value not in {*p.results, *layout.blocked}:
                 views[value] = step.operands[0]
                 value += 1
                 continue
-            if _is_maximum(step) and {value, *step.operands} <= blocked:
-                maxima[value] = step.operands[0]
+            if (held := _held(step, value, layout)) is not None:
+                carried[value] = held
                 able.add(value)
                 value += 1
                 continue
             rounds = _rounds(step)
-            # of what else a resize names only the size is asked for
-            read = step.operands[:1] if isinstance(step.params, ResizeParams) else step.operands
-            for i, v in enumerate(read):
-                fits = (v in blocked) == isinstance(step.params, ConvParams)
+            for i, v in enumerate(_read(step)):
+                fits = (v in layout.blocked) == isinstance(step.params, ConvParams)
                 (wanted if i in rounds and fits else exact).add(v)
-            whole = value not in layout.blocked or value in blocked
-            if whole and _can_round(step) and specs[value].dtype is DType.F32:
+            if _can_round(step) and specs[value].dtype is DType.F32:
                 able.add(value)
             value += step.results
         for value, source in reversed(views.items()):  # asked of a view, asked of what it shows
@@ -71,30 +71,64 @@ class Rounding:
                 (exact if source in layout.blocked else wanted).add(source)
             if value in exact:
                 exact.add(source)
-        only = _with_maxima(maxima, wanted, exact, able)
-        return cls(only, frozenset(wanted & able & exact - layout.blocked), frozenset(views))
+        only = _only(carried, wanted, exact, able)
+        apart = (v for v, (whole, _) in layout.within.items() if (v in only) != (whole in only))
+        too = wanted & able & exact - layout.blocked
+        return cls(only, frozenset(too), frozenset(views), frozenset(apart))
 
 
-def _with_maxima(
-    maxima: dict[int, int], wanted: set[int], exact: set[int], able: set[int]
+@dataclass(frozen=True)
+class _Carried:
+    """A result in blocks that holds numbers of ``sources``: where they are in float32 they are
+    rounded on their way, or it is so too (``alike``)."""
+
+    sources: tuple[int, ...]
+    alike: bool
+
+
+def _held(step: RegionStep, value: int, layout: Layout) -> _Carried | None:
+    """What a step only moves from blocks to blocks, or takes the largest of."""
+    params, sources = step.params, _read(step)
+    if not {value, *sources} <= layout.blocked:
+        return None
+    if isinstance(params, PoolParams):
+        largest = params.kind == "max" and params.window is not None
+        return _Carried(sources, True) if largest else None
+    if not isinstance(params, MoveParams):
+        return None
+    if params.kind == "concat":
+        whole = not any(layout.channels(v) % BLOCK for v in sources[:-1])
+        return _Carried(sources, False) if whole else None
+    if params.kind in ("spread", "pad"):
+        return _Carried(sources, False)
+    there = params.kind in ("repeat", *BORDERS) or value in layout.within
+    return _Carried(sources, True) if there else None
+
+
+def _only(
+    carried: dict[int, _Carried], wanted: set[int], exact: set[int], able: set[int]
 ) -> frozenset[int]:
-    """Values that exist only in bf16, where the largest of some numbers rounded is their largest
-    rounded: ``maxima`` and what they are over are both so, or neither is.  Says in ``exact`` what
-    is asked for otherwise."""
-    kept = dict(maxima)
+    """Values that exist only in bf16: all their readers want them so, or carry them on so."""
+    exact = set(exact)
     while True:
-        asked = wanted | {source for result, source in kept.items()}
-        only = asked & able - exact
-        dropped = [r for r, source in kept.items() if not {r, source} <= only]
-        if not dropped:
+        asked, refused = set(wanted), set(exact)
+        for result, held in reversed(carried.items()):
+            (asked if result in asked - refused else refused).update(held.sources)
+        only = asked & able - refused
+        broken = {r for r in only & carried.keys() if carried[r].alike}
+        broken -= {r for r in broken if only.issuperset(carried[r].sources)}
+        if not broken:
             return frozenset(only)
-        for result in dropped:
-            exact |= {result, kept.pop(result)}
+        exact |= broken
 
 
-def _is_maximum(step: RegionStep) -> bool:
+def _read(step: RegionStep) -> tuple[int, ...]:
+    """The operands of which more than the size is asked for."""
     params = step.params
-    return isinstance(params, PoolParams) and params.kind == "max" and params.window is not None
+    sizes = isinstance(params, ResizeParams) or (
+        isinstance(params, MoveParams) and params.kind == "pad"
+    )
+    return step.operands[:1] if sizes else step.operands
 
 
 def _reshapes(step: RegionStep) -> bool:

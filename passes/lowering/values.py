@@ -14,6 +14,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.program import Buffer, View
 from tracea_graph.passes.lowering.blocked import (
     Blocked,
@@ -55,7 +56,8 @@ class Values:
 
     ``plain`` holds strided views ``[N, C, …]`` that may be no dense slot (a transposed view);
     ``targets`` the region's results, where they have to be at the end; ``dealt`` and ``shifted``
-    blocked values that nobody has asked for yet.
+    blocked values that nobody has asked for yet; ``inlaid`` those that only a pad asks for, and
+    ``spread`` what they are.
     """
 
     w: Writer
@@ -74,6 +76,8 @@ class Values:
     scales: dict[int, Slot] = field(default_factory=dict)
     dealt: dict[int, Deal] = field(default_factory=dict)
     shifted: dict[int, Shifted] = field(default_factory=dict)
+    inlaid: frozenset[int] = frozenset()
+    spread: dict[int, tuple[MoveParams, tuple[int, ...]]] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
         return self.specs[value].shape or ()
@@ -143,8 +147,7 @@ class Values:
         source = self.block(shifted.source).view()
         views = (per_channel(*row, home.channels, inner) for row in shifted.rows)
         self.w.call("elementwise", source, *views, inner, chain=chain)
-        if any(home.halo):
-            self.w.call("halo", home.whole, ints=home.halo)
+        self.finish(value, home)
 
     def block_in_bf16(self, value: int) -> Blocked:
         """The value in blocks, in bf16: rounded once where it does not lie so."""
@@ -259,6 +262,12 @@ class Values:
             else:
                 self.homes[value] = self.home(root).part(first, self.layout.channels(value))
         return self.homes[value]
+
+    def finish(self, value: int, home: Blocked) -> None:
+        """The value is there, but for its halo."""
+        if any(home.halo):
+            self.w.call("halo", home.whole, ints=home.halo)
+        self.blocks[value] = home
 
     def interior(self, value: int) -> View:
         """Where a blocked value is written, without its halo."""

@@ -82,6 +82,13 @@ class Writer:
         self.temps.append((spec.dtype or DType.F32, product(spec.shape or ())))
         return Slot(Buffer("temp", len(self.temps) - 1), spec)
 
+    def dtype(self, buffer: Buffer) -> DType:
+        """The type of what a buffer holds."""
+        if buffer.kind == "temp":
+            return self.temps[buffer.index][0]
+        specs = self.inputs if buffer.kind == "input" else self.outputs
+        return specs[buffer.index].dtype or DType.F32
+
     def done(self, sizes: Mapping[str, int]) -> Program:
         """The program; its scratch is planned by ``ttg.arena`` for these values of its symbols."""
         loops = [(loop.first, loop.last) for loop in self.loops]

@@ -13,6 +13,8 @@ from tracea_graph.kernels.cpu import emit, symbols
 
 LAYOUTS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "rows": (lambda x: x[:, :-1], lambda y: y[:, :-1]),
+    "rows of pairs": (lambda x: x[:, 2:], lambda y: y[:, :-2]),
+    "rows that begin within a pair": (lambda x: x[:, 1:-1], lambda y: y[:, 2:]),
     "turned": (lambda x: x.T, lambda y: y),
     "turned back": (lambda x: x, lambda y: y.T),
     "both turned": (lambda x: x[:-1].T, lambda y: y[:-1].T),
@@ -29,7 +31,7 @@ LAYOUTS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = 
 def _dense(view: Callable[[Array], Array], rows: int, cols: int) -> tuple[int, int]:
     """The shape of the array whose view is ``rows x cols``."""
     for height in (rows, rows + 1, cols, cols + 1):
-        for width in {rows, rows + 1, cols, cols + 1, 2 * cols, 2 * cols + 1, 3 * cols}:
+        for width in {rows, rows + 1, cols, cols + 1, cols + 2, 2 * cols, 2 * cols + 1, 3 * cols}:
             if view(np.empty((height, width), bool)).shape == (rows, cols):
                 return height, width
     raise AssertionError("no array has this view")

@@ -108,6 +108,41 @@ def test_maxima_are_stored_as_what_they_are_over() -> None:
     ]  # fmt: skip
 
 
+def stored(case: Case) -> list[str]:
+    """The types of what a program keeps, but for what it makes of its input."""
+    made = program(case)
+    return sorted(t.dtype.short for t in made.temps)
+
+
+def test_what_is_moved_is_stored_as_its_reader_wants_it() -> None:
+    """Written where it belongs, but for an input that is rounded; nothing is in float32."""
+    cleared = ["elementwise"] * 4
+    name = "a decoder with its skip"
+    assert kernels(BF16[name]) == [
+        "block", "elementwise", "conv_bf16", "pool_bf16", "conv_bf16", *["copy"] * 4, *cleared,
+        "halo", "conv_bf16", "unblock",
+    ]  # fmt: skip
+    assert stored(BF16[name]).count("f32") == 2  # the input in blocks, and what leaves
+    assert kernels(BF16["slices and repeats in bf16"]) == [
+        "block", "elementwise", "conv_bf16", "conv_bf16", "copy", "copy", "conv_bf16", "unblock",
+    ]  # fmt: skip
+
+
+def test_a_part_that_others_want_in_float32_is_rounded_on_its_way() -> None:
+    names = kernels(BF16["a decoder with its skip, which leaves too"])
+    assert names.count("pool") == 1 and names.count("copy") == 4
+    assert names.count("elementwise") == 2 + 4 + 1  # two inputs of products, zeros, the skip
+    whole = kernels(BF16["a decoder with its skip, both halves of which leave"])
+    assert whole.count("copy") == 0 and whole.count("pool_bf16") == 1
+
+
+def test_what_is_spread_and_padded_is_written_once() -> None:
+    zeros = {"spread to where it is padded and cut": 2 + 1, "spread for a pad and for another": 3}
+    copies = {"spread to where it is padded and cut": 8, "spread for a pad and for another": 5}
+    for name, count in zeros.items():
+        assert kernels(REGIONS[name]).count("elementwise") == count + copies[name]
+
+
 def test_stems_may_split_numbers_beside_products_of_16_bits_alone() -> None:
     assert kernels(REGIONS["pools and a head"])[0] == "conv_stem"
     made = program(BF16["maxima of maxima in bf16, whose first is wanted in float32"])

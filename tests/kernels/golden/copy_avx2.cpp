@@ -171,12 +171,22 @@ void move_floats(const float* x, float* y, int64_t rows, int64_t cols, const Str
     turn_rows(x, y, cols, rows, {s.x_col, s.x_row, s.y_col, s.y_row});
   else move_any(x, y, rows, cols, s);
 }
+
+// Numbers of 16 bits in rows of whole pairs, each of which begins where a float may: as many floats.
+INLINE bool as_floats(const tracea_copy_tile* t) {
+  const uint64_t places = (uint64_t)t->x | (uint64_t)t->y;
+  const int64_t counts = t->cols | (t->rows > 1 ? t->x_row | t->y_row : 0);
+  return t->x_col == 1 && t->y_col == 1 && places % sizeof(float) == 0 && counts % 2 == 0;
+}
 }  // namespace
 
 TRACEA_API void tracea_f32_copy_8x8__avx2(const tracea_copy_tile* t) {
   const Strides s = {t->x_row, t->x_col, t->y_row, t->y_col};
   if (t->size == 1) move_any((const uint8_t*)t->x, (uint8_t*)t->y, t->rows, t->cols, s);
-  if (t->size == 2) move_any((const uint16_t*)t->x, (uint16_t*)t->y, t->rows, t->cols, s);
+  if (t->size == 2 && as_floats(t))
+    move_rows((const float*)t->x, (float*)t->y, t->rows, t->cols / 2,
+              {s.x_row / 2, 1, s.y_row / 2, 1});
+  else if (t->size == 2) move_any((const uint16_t*)t->x, (uint16_t*)t->y, t->rows, t->cols, s);
   if (t->size == 4) move_floats((const float*)t->x, (float*)t->y, t->rows, t->cols, s);
   if (t->size == 8) move_any((const uint64_t*)t->x, (uint64_t*)t->y, t->rows, t->cols, s);
 }
