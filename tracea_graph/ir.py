@@ -127,8 +127,8 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1, "ceildiv": 1}
 
 
 def combine(op: str, a: Extent, b: Extent) -> Extent:
-    """Build ``a op b``, folding numbers, neutral elements, multiples and what is added back after it
-    was subtracted; numbers come last."""
+    """Build ``a op b``, folding numbers, neutral elements, multiples and what is added back after
+    it was subtracted; numbers come last."""
     if isinstance(a, int) and isinstance(b, int):
         return EXPR_OPS[op](a, b)
     if b == _NEUTRAL.get(op):

@@ -23,13 +23,12 @@ def test_what_is_added_back_was_never_subtracted() -> None:
 def test_no_form_changes_a_value(seed: int) -> None:
     chance = random.Random(seed)
     sizes = {name: chance.randint(1, 40) for name in "nkh"}
-    made: list[tuple[Extent, int]] = [(name, size) for name, size in sizes.items()]
+    made: list[tuple[Extent, int]] = list(sizes.items())
     made += [(0, 0), (1, 1), (2, 2)]
     for _ in range(40):
         (a, x), (b, y) = chance.choice(made), chance.choice(made)
-        op, value = chance.choice(
-            [("add", x + y), ("sub", x - y), ("mul", x * y), ("max", max(x, y)), ("min", min(x, y))]
-        )
+        ops = {"add": x + y, "sub": x - y, "mul": x * y, "max": max(x, y), "min": min(x, y)}
+        op, value = chance.choice(list(ops.items()))
         extent = combine(op, a, b)
         assert evaluate(extent, sizes) == value
         if abs(value) < 1000:
