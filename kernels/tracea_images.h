@@ -38,8 +38,9 @@ typedef struct {
   const float* bias;                       // 16 * nv values, or null for zero
   const float* add;                        // lies like y, or null
   int64_t add_panel, add_line;
-  float* y;                                // outputs of a line are 16 floats apart
+  float* y;
   int64_t y_panel, y_line;
+  int64_t y_step, add_step;                // between outputs of a line, in steps of 32 bits
   float lo, hi;
   int32_t pixels;                          // 1 .. conv_pixels, in bf16 pairs_pixels; half of it
   int32_t lines, nv;                       // for two lines: 1 or 2; 1 .. conv_nv
@@ -118,6 +119,7 @@ typedef struct {
   const float* x;
   int64_t x_row, x_col, x_step;
   float* y;
+  int64_t y_step;                // between outputs, in steps of 32 bits
   float scale;
   int32_t average;
 } tracea_pool_tile;

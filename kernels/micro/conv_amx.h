@@ -1,7 +1,8 @@
 // The register tile of a convolution in bf16 on matrix tiles: up to 2 x 2 accumulators of 16 outputs
 // by 16 channels, the two runs of outputs as in conv_tile.h; where a line is parted into an odd
 // number, both take its middle.  A tap is the 8 pairs of a block, half of what one instruction takes:
-// two side by side, whose inputs and weights lie so, are one; the last of an odd number is half.
+// two side by side, whose inputs and weights lie so, are one; the last of an odd number is half.  Where
+// inputs are broad, a tap is the pairs of two blocks.
 //% if split
 // Of sums of two numbers, a tap is 16 lanes, of which the first half meets the second of the weights
 // once more.
@@ -10,11 +11,13 @@
 
 enum { RUN = 16, DEPTH = PANEL / 2, NEXT = 64 };  // outputs and lanes of a tap; bytes
 
-INLINE void shape_tiles(const tracea_conv_tile* t, int rows, bool tall) {
-  const int32_t shape = rows << 1 | tall;
+// `depth`: lanes of every tap, or 0 where some are two of 8.
+INLINE void shape_tiles(const tracea_conv_tile* t, int rows, bool tall, int depth) {
+  const int32_t shape = depth << 8 | rows << 1 | tall;
   if (*t->state == shape) return;
   *t->state = shape;
-  set_halves(rows, tall);
+  if (depth) set_shapes(rows, tall ? rows : 0, depth);
+  else set_halves(rows, tall);
 }
 
 // Inputs of the two runs for one tap or two; the second run's lie `second` numbers behind.
@@ -47,9 +50,28 @@ struct ${name} {  // taps
 };
 //% endfor
 
+// Where all taps are alike there are tiles for both panels.
+struct Same {
+  template <bool TALL, bool WIDE>
+  static INLINE_MEMBER void multiply(const Runs& runs, const float* w, int64_t w_panel) {
+    _tile_loadd(6, w, NEXT);
+    _tile_loadd(4, runs.x, runs.step);
+    _tile_dpbf16ps(0, 4, 6);
+    if (WIDE) {
+      _tile_loadd(7, w + w_panel, NEXT);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (TALL) {
+      _tile_loadd(5, runs.x + runs.second, runs.step);
+      _tile_dpbf16ps(2, 5, 6);
+      if (WIDE) _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+};
+
 //% if not split
 // A tap of a block of fewer than 8 pairs: copied, zeros in place of the others.
-template <bool TALL, bool WIDE>
+template <class ONE, bool TALL, bool WIDE>
 INLINE void multiply_part(const Runs& runs, int rows, int64_t lanes, const float* w,
                           int64_t w_panel) {
   alignas(64) float scratch[2 * RUN * W];
@@ -59,7 +81,7 @@ INLINE void multiply_part(const Runs& runs, int rows, int64_t lanes, const float
       store(scratch + (run * RUN + i) * W, load((const float*)from, first(lanes)));
     }
   written();
-  One::multiply<TALL, WIDE>({scratch, RUN * W, W * (int64_t)sizeof(float)}, w, w_panel);
+  ONE::template multiply<TALL, WIDE>({scratch, RUN * W, W * (int64_t)sizeof(float)}, w, w_panel);
 }
 //% endif
 
@@ -73,6 +95,7 @@ struct Ending {
   };
   Piece piece[MOST];
   int pieces, add_size, y_size;
+  int64_t add_row, y_row;  // bytes between outputs
   vf lo, hi;
   const float *sums, *add;  // of the tile that ends
   float* y;
@@ -81,11 +104,13 @@ struct Ending {
   template <int ADD, int Y>  // bytes of an element, 0 where nothing is added
   INLINE_MEMBER void row(const Piece& p, int i) const {
     vf c = load(sums + p.sums + i * PANEL);
-    if (ADD == 2) c = c + load_bf16((const uint16_t*)(add + p.add) + i * PANEL);
-    if (ADD == 4) c = c + load(add + p.add + i * PANEL);
+    const char* const from = (const char*)(add + p.add) + i * add_row;
+    if (ADD == 2) c = c + load_bf16((const uint16_t*)from);
+    if (ADD == 4) c = c + load((const float*)from);
     c = min(hi, max(lo, c));
-    if (Y == 2) store_bf16((uint16_t*)(y + p.y) + i * PANEL, c);
-    else store(y + p.y + i * PANEL, c);
+    char* const to = (char*)(y + p.y) + i * y_row;
+    if (Y == 2) store_bf16((uint16_t*)to, c);
+    else store((float*)to, c);
   }
 
   template <int ADD, int Y>
@@ -122,6 +147,34 @@ struct Asked {
       for (int j = 0; j < (WIDE ? 2 : 1); j++) __builtin_prefetch(line + j * panel, 0, 2);
   }
 };
+
+// All taps alike, of `depth` lanes each but for a last block's.
+template <bool TALL, bool WIDE>
+INLINE void sum_same(const tracea_conv_tile* t, const Runs& first, int rows, Asked& asked,
+                     Ending& ending) {
+  const int64_t blocks = t->rows ? t->blocks : 0, cols = t->cols, depth = t->depth;
+  const int64_t steps = blocks * t->rows * cols;
+  const int pieces = steps ? (int)((ending.end + steps - 1) / steps) : 0;
+  for (int64_t block = 0; block < blocks; block++) {
+    //% if not split
+    const int64_t lanes = block + 1 < blocks ? depth : t->last;
+    //% endif
+    for (int64_t row = 0; row < t->rows; row++) {
+      Runs runs = first;
+      runs.x += block * t->x_block + row * t->x_row;
+      const float* w = t->w + block * t->w_block + row * t->w_row;
+      for (int64_t i = 0; i < cols; i++, runs.x += t->x_col, w += depth * PANEL) {
+        asked.ask<WIDE>(1);
+        //% if not split
+        if (lanes != depth) multiply_part<Same, TALL, WIDE>(runs, rows, lanes, w, t->w_panel);
+        else
+        //% endif
+        Same::multiply<TALL, WIDE>(runs, w, t->w_panel);
+        ending.some(pieces);
+      }
+    }
+  }
+}
 
 template <bool TALL, bool WIDE>
 INLINE void sum_taps(const tracea_conv_tile* t, const Runs& first, int rows, Asked& asked,
@@ -160,7 +213,7 @@ INLINE void sum_taps(const tracea_conv_tile* t, const Runs& first, int rows, Ask
       for (int64_t i = 2 * pairs; i < cols; i++, runs.x += x_col, w += depth * PANEL) {
         asked.ask<WIDE>(1);
         if (lanes == DEPTH) One::multiply<TALL, WIDE>(runs, w, w_panel);
-        else multiply_part<TALL, WIDE>(runs, rows, lanes, w, w_panel);
+        else multiply_part<One, TALL, WIDE>(runs, rows, lanes, w, w_panel);
         ending.some(pieces);
       }
       //% endif
@@ -174,8 +227,13 @@ void matrix_tiles(const tracea_conv_tile* t) {
   const bool two = t->lines == 2;
   const int pixels = t->pixels * t->lines, rows = two ? t->pixels : (pixels + 1) / 2;
   const int lower = two ? rows : pixels - rows;  // where the second run begins
-  const int64_t y_row = t->y_size == 4 ? PANEL : PANEL / 2;
-  const int64_t add_row = t->add_size == 4 ? PANEL : PANEL / 2;
+  const int64_t y_row = t->y_step, add_row = t->add_step;
+  //% if split
+  const int depth = 0;
+  //% else
+  const bool alike = t->depth != DEPTH || t->cols == 1 || t->x_col != DEPTH;
+  const int depth = alike ? (int)t->depth : 0;
+  //% endif
   const int64_t y_second = two ? t->y_line : lower * y_row;
   const int64_t add_second = two ? t->add_line : lower * add_row;
   const bool continues = t->part & TRACEA_CONV_CONTINUES, stops = t->part & TRACEA_CONV_STOPS;
@@ -186,6 +244,7 @@ void matrix_tiles(const tracea_conv_tile* t) {
   Runs runs = {t->x, two ? t->x_line : lower * t->x_step, t->x_step * (int64_t)sizeof(float)};
   Ending ending;
   ending.add_size = t->add ? t->add_size : 0, ending.y_size = t->y_size;
+  ending.add_row = add_row * (int64_t)sizeof(float), ending.y_row = y_row * (int64_t)sizeof(float);
   ending.lo = set1(t->lo), ending.hi = set1(t->hi);
   ending.pieces = ending.next = ending.end = 0;
   for (int run = 0; run < (TALL ? 2 : 1); run++) for (int j = 0; j < (WIDE ? 2 : 1); j++)
@@ -196,11 +255,12 @@ void matrix_tiles(const tracea_conv_tile* t) {
           rows - i < Ending::PIECE ? rows - i : Ending::PIECE};
   const float* add = t->add;
   float* y = t->y;
-  shape_tiles(t, rows, TALL);
+  shape_tiles(t, rows, TALL, depth);
   for (int64_t i = 0; i < t->tiles; i++) {
     if (continues) begin_sums<TALL, WIDE>(y, y_second, t->y_panel, NEXT);
     else begin_sums<TALL, WIDE>(t->bias, 0, PANEL, 0);
-    sum_taps<TALL, WIDE>(t, runs, rows, asked, ending);
+    if (depth) sum_same<TALL, WIDE>(t, runs, rows, asked, ending);
+    else sum_taps<TALL, WIDE>(t, runs, rows, asked, ending);
     ending.some(ending.end);
     if (stops || plain) {
       end_sums<TALL, WIDE>(y, y_second, t->y_panel, NEXT);

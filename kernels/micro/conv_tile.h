@@ -109,27 +109,28 @@ struct Outputs {
 };
 //% if dtype == "bf16"
 
-enum { HALF = PANEL / 2 };  // a pixel of 16 bf16, in steps of 32 bits
+// A pixel of 16 bf16, in steps of 32 bits; a broad one has as many as PANEL.
+enum { HALF = PANEL / 2 };
 
-template <int A, int B, int NV, class EIGHT>
+template <int A, int B, int NV, int LANES, class EIGHT>
 INLINE void add_rounded(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const Outputs& o) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
-    const float* from = run_at<A, HALF>(o.add, o.add_line, i) + j / P * o.add_panel;
+    const float* from = run_at<A, LANES>(o.add, o.add_line, i) + j / P * o.add_panel;
     c[i][j] = c[i][j] + load_bf16((const uint16_t*)from + j % P * W);
   }
   UNROLL for (int i = 0; i < A + B; i++)
-    e[i].add_rounded(run_at<A, HALF>(o.add, o.add_line, i) + NV * o.add_panel);
+    e[i].add_rounded(run_at<A, LANES>(o.add, o.add_line, i) + NV * o.add_panel);
 }
 
-template <int A, int B, int NV, class EIGHT>
+template <int A, int B, int NV, int LANES, class EIGHT>
 INLINE void store_rounded(const vf (&c)[A + B][NV * P], const EIGHT (&e)[A + B],
                           const Outputs& o) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
-    float* to = run_at<A, HALF>(o.y, o.y_line, i) + j / P * o.y_panel;
+    float* to = run_at<A, LANES>(o.y, o.y_line, i) + j / P * o.y_panel;
     store_bf16((uint16_t*)to + j % P * W, c[i][j]);
   }
   UNROLL for (int i = 0; i < A + B; i++)
-    e[i].write_rounded(run_at<A, HALF>(o.y, o.y_line, i) + NV * o.y_panel);
+    e[i].write_rounded(run_at<A, LANES>(o.y, o.y_line, i) + NV * o.y_panel);
 }
 //% endif
 
@@ -157,8 +158,7 @@ template <class STEP, int A, int B, int NV, class EIGHT = NoEight>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
   constexpr int ALL = NV + EIGHT::COUNT;  // blocks
-  const int64_t y_lanes = t->y_size == 4 ? PANEL : PANEL / 2;
-  const int64_t add_lanes = t->add_size == 4 ? PANEL : PANEL / 2;
+  const int64_t y_lanes = t->y_step, add_lanes = t->add_step;
   const bool two = t->lines == 2;
   Outputs run = {t->y, two ? t->y_line : A * y_lanes, t->y_panel,
                  t->add, two ? t->add_line : A * add_lanes, t->add_panel};
@@ -271,7 +271,8 @@ void tile(const tracea_conv_tile* t) {
     if (!stops) {
       if (o.add) {
         //% if dtype == "bf16"
-        if (t->add_size == 2) add_rounded<A, B, NV>(c, e, o);
+        if (t->add_size == 2 && t->add_step == PANEL) add_rounded<A, B, NV, PANEL>(c, e, o);
+        else if (t->add_size == 2) add_rounded<A, B, NV, HALF>(c, e, o);
         else
         //% endif
         UNROLL for (int i = 0; i < A + B; i++) {
@@ -295,7 +296,8 @@ void tile(const tracea_conv_tile* t) {
         }
     }
     //% if dtype == "bf16"
-    if (t->y_size == 2) store_rounded<A, B, NV>(c, e, o);
+    if (t->y_size == 2 && t->y_step == PANEL) store_rounded<A, B, NV, PANEL>(c, e, o);
+    else if (t->y_size == 2) store_rounded<A, B, NV, HALF>(c, e, o);
     else
     //% endif
     UNROLL for (int i = 0; i < A + B; i++) {

@@ -87,10 +87,10 @@ inline bool check_halo_call(Signature& call) {
 inline bool run_halo(Run& run, const Call& call, const Box* views) {
   Canvas y;
   if (empty(views[0], 5)) return true;
-  if (!open_canvas(views[0], call.ints, &y, call.views[0].type)) return misfit(run, "halo");
+  if (!open_canvas(views[0], call.ints, &y, call.views[0].type, true)) return misfit(run, "halo");
   if (y.height == 0 || y.width == 0) return true;
   for (int64_t n = 0; n < views[0].dims[0]; ++n)
-    for (int64_t block = 0; block < views[0].dims[1]; ++block)
+    for (int64_t block = 0; block < y.blocks; ++block)
       y.clear(n, block, 0, y.height, 0, y.width);
   return true;
 }

@@ -22,6 +22,12 @@ inline int64_t lanes_of(int32_t type) {
   return type == ORT_BF16 || type == ORT_I16 ? kLanes / 2 : kLanes;
 }
 
+// Two blocks side by side, [N, blocks / 2, H, W, 32], of bf16 only.
+inline bool broad(const Box& box) {
+  return (box.dims[4] == 2 * kLanes) & (box.strides[4] == 1) &&
+         (box.dims[3] <= 1 || box.strides[3] == 2 * kLanes);
+}
+
 // Strides of a blocked value, in steps of 32 bits; false where one falls between two.
 inline bool steps_of(const Box& box, int64_t lanes, int64_t (&out)[4]) {
   bool ok = true;
@@ -32,8 +38,8 @@ inline bool steps_of(const Box& box, int64_t lanes, int64_t (&out)[4]) {
   return ok;
 }
 
-// Numbers as sums of two in bf16, [N, blocks, H, W, 32], seen as blocked steps of 32 bits; false where
-// they are not.
+// 32 numbers of 16 bits in a pixel, [N, blocks, H, W, 32], seen as blocked steps of 32 bits; false
+// where they are not.
 inline bool both_halves(const Box& box, Box* out) {
   int64_t steps[4];
   if (box.dims[4] != 2 * kLanes || box.strides[4] != 1 || !steps_of(box, kHalf, steps))
@@ -72,18 +78,26 @@ struct Halo {
 };
 inline Halo halo_of(const int64_t* ints) { return {ints[0], ints[1], ints[2], ints[3]}; }
 
+// Where a block begins behind the first, where they lie apart or, broad ones, by twos.
+inline int64_t block_at(int64_t block, int64_t stride, bool twos) {
+  return twos ? (block >> 1) * stride + (block & 1) * kHalf : block * stride;
+}
+
 // A blocked result with its halo; `height` and `width` are those of the interior.  Its lines may be
 // seen as one.
 struct Canvas {
   const Box* box;
   Halo halo;
-  int64_t height, width, lanes, strides[4];
+  int64_t height, width, lanes, strides[4];  // lanes: steps of a pixel
   int64_t rows, line;  // lines as they lie, and pixels of each with its halo
+  int64_t blocks;
+  bool half, broad;    // numbers of 16 bits; two blocks in a pixel
 
-  bool rounds() const { return lanes != kLanes; }  // in bf16
+  bool rounds() const { return half; }  // in bf16
   float* row(int64_t n, int64_t block, int64_t y) const {  // interior row y, at column 0
     const int64_t* s = strides;
-    return box->f32() + n * s[0] + block * s[1] + (y + halo.top) * s[2] + halo.left * lanes;
+    return box->f32() + n * s[0] + block_at(block, s[1], broad) + (y + halo.top) * s[2] +
+           halo.left * lanes;
   }
   float* at(int64_t n, int64_t block, int64_t y, int64_t x) const {
     return row(n, block, y) + x * lanes;
@@ -92,6 +106,7 @@ struct Canvas {
   // Zeros beside rows [y, y + count) where columns [x, end) of them touch an edge, and above the
   // first and below the last row.
   void clear(int64_t n, int64_t block, int64_t y, int64_t count, int64_t x, int64_t end) const {
+    if (broad && (block & 1)) return;  // with the one before
     const bool first = x == 0, last = end == width;
     for (int64_t i = y; (halo.left | halo.right) && i < y + count; ++i) {
       float* at = row(n, block, i);
@@ -113,14 +128,16 @@ struct Canvas {
   }
 };
 
-// False if the box is no blocked value, or smaller than its halo.
+// False if the box is no blocked value, or smaller than its halo; with `by_twos` it may be broad.
 inline bool open_canvas(const Box& box, const int64_t* halo, Canvas* out,
-                        int32_t type = ORT_F32) {
-  *out = {&box, halo_of(halo), 0, 0, lanes_of(type), {}, 0, box.dims[3]};
+                        int32_t type = ORT_F32, bool by_twos = false) {
+  const int64_t lanes = lanes_of(type), twos = by_twos && type == ORT_BF16 && broad(box);
+  *out = {&box, halo_of(halo), 0, 0, twos ? kLanes : lanes, {}, 0, box.dims[3],
+          box.dims[1] * (1 + twos), lanes != kLanes, twos != 0};
   out->height = out->rows = box.dims[2] - out->halo.top - out->halo.bottom;
   out->width = box.dims[3] - out->halo.left - out->halo.right;
-  return blocked(box) && out->height >= 0 && out->width >= 0 &&
-         steps_of(box, out->lanes, out->strides);
+  return (twos || blocked(box)) && out->height >= 0 && out->width >= 0 &&
+         steps_of(box, lanes, out->strides);
 }
 
 inline bool check_halo(Signature& call, int32_t first) {
@@ -136,6 +153,7 @@ struct Finish {
   Canvas canvas;
   const Box *add, *extra;  // add may be null
   int64_t add_lanes, add_strides[4];
+  bool add_broad;
   const tracea_chain_type* type;
   tracea_chain_fn chain;
   bool as_one_row;  // no operand of the chain differs by row or column alone
@@ -145,7 +163,7 @@ struct Finish {
   const float* add_at(int64_t n, int64_t block, int64_t y, int64_t x) const {
     if (!add) return nullptr;
     const int64_t* s = add_strides;
-    return add->f32() + n * s[0] + block * s[1] + y * s[2] + x * add_lanes;
+    return add->f32() + n * s[0] + block_at(block, s[1], add_broad) + y * s[2] + x * add_lanes;
   }
 
   // Whether sums are kept elsewhere until the chain has rounded its results.
@@ -164,10 +182,11 @@ struct Finish {
                  const float* sums) const {
     float* line = canvas.at(n, block, y, x);
     tracea_chain_tile tile = {};
-    tile.rows = as_one_row ? 1 : count;
-    tile.cols = as_one_row ? count * kLanes : kLanes;
+    const bool one = as_one_row && !canvas.broad;
+    tile.rows = one ? 1 : count;
+    tile.cols = one ? count * kLanes : kLanes;
     tile.in[0] = sums ? sums : line, tile.out[0] = line;
-    tile.in_stride[0] = tile.out_stride[0] = kLanes;
+    tile.in_stride[0] = kLanes, tile.out_stride[0] = canvas.broad ? 2 * kLanes : kLanes;
     for (int32_t i = 1; i < type->operands; ++i) {
       const Box& box = extra[i - 1];
       const int64_t* s = box.strides;
@@ -211,7 +230,7 @@ inline bool lies_blocked(const Box& box, uint8_t kind, const Canvas& y) {
   const Box& whole = *y.box;
   const bool lanes = kind == TRACEA_FULL || kind == TRACEA_ROW;
   const bool pixels = kind == TRACEA_FULL || kind == TRACEA_COL;
-  return box.is(whole.dims[0], whole.dims[1]) && box.dims[2] == y.height &&
+  return box.is(whole.dims[0], y.blocks) && box.dims[2] == y.height &&
          box.dims[3] == y.width && box.dims[4] == kLanes && box.strides[4] == lanes &&
          (y.width <= 1 || pixels || box.strides[3] == 0) &&
          (y.width <= 1 || kind != TRACEA_FULL || box.strides[3] == kLanes);
@@ -228,23 +247,34 @@ inline bool scales_fit(const Box& images, const Box& filters, const Box& y, int6
          filters.dims[0] / (kLanes * per_filter) == y.dims[1] && filters.strides[0] == 1;
 }
 
-// Fills `out` from the views; false if they do not fit each other, or the bias its blocks.
-inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* out) {
+// The same of an operand in bf16 that may be broad.
+inline bool lies_by_twos(const Box& box, const Canvas& y) {
+  return broad(box) && y.blocks % 2 == 0 && box.is(y.box->dims[0], y.blocks / 2) &&
+         box.dims[2] == y.height && box.dims[3] == y.width;
+}
+
+// Fills `out` from the views; false if they do not fit each other, or the bias its blocks.  With
+// `by_twos` y and what is added may be broad.
+inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* out,
+                        bool by_twos = false) {
   out->type = call.chain_type();
   out->chain = out->type ? run.host.isa->chain[call.chain] : nullptr;
   out->add = views[3].data ? &views[3] : nullptr;
-  out->add_lanes = lanes_of(call.views[3].type);
+  const int64_t lanes = lanes_of(call.views[3].type);
   const int32_t fixed = in_integers(call) ? 6 : 4;
   out->extra = &views[fixed];
   out->lo = static_cast<float>(call.floats[0]), out->hi = static_cast<float>(call.floats[1]);
   const int32_t extra = out->type ? out->type->operands - 1 : 0;
   const Box &y = views[fixed + extra], &bias = views[2];
   bool ok = open_canvas(y, call.ints + call.int_count - 4, &out->canvas,
-                        call.views[fixed + extra].type);
-  ok = ok && (!bias.data || (bias.dims[0] / kLanes == y.dims[1] && bias.dims[0] % kLanes == 0 &&
+                        call.views[fixed + extra].type, by_twos);
+  ok = ok && (!bias.data || (bias.dims[0] / kLanes == out->canvas.blocks && bias.dims[0] % kLanes == 0 &&
                              bias.strides[0] == 1));
-  ok = ok && (!out->add || (lies_blocked(*out->add, TRACEA_FULL, out->canvas) &&
-                            steps_of(*out->add, out->add_lanes, out->add_strides)));
+  out->add_broad = ok && by_twos && out->add && lanes != kLanes &&
+                   lies_by_twos(*out->add, out->canvas);
+  out->add_lanes = out->add_broad ? kLanes : lanes;
+  ok = ok && (!out->add || ((out->add_broad || lies_blocked(*out->add, TRACEA_FULL, out->canvas)) &&
+                            steps_of(*out->add, lanes, out->add_strides)));
   const Halo& halo = out->canvas.halo;
   out->needed = out->chain || halo.top || halo.left || halo.bottom || halo.right;
   out->as_one_row = true;
@@ -265,21 +295,26 @@ struct Layout {
   int32_t y_size, add_size;
 };
 inline Layout layout_of(const Finish& finish) {
-  const auto size = [](int64_t lanes) { return static_cast<int32_t>(lanes * 4 / kLanes); };
-  return {size(finish.canvas.lanes), size(finish.add_lanes)};
+  const auto size = [](bool half) { return static_cast<int32_t>(half ? 2 : 4); };
+  return {size(finish.canvas.half), size(finish.add_broad || finish.add_lanes != kLanes)};
 }
 
-// How a tile's results and what is added to them lie.
+// How a tile's results and what is added to them lie; panels of broad ones are two, from an even one
+// on.
 inline void lay_finish(const Finish& finish, tracea_conv_tile& tile) {
   const Layout layout = layout_of(finish);
   tile.y_size = layout.y_size, tile.add_size = layout.add_size;
-  tile.y_panel = finish.canvas.strides[1], tile.y_line = finish.canvas.strides[2];
-  if (finish.add) tile.add_panel = finish.add_strides[1], tile.add_line = finish.add_strides[2];
+  tile.y_step = finish.canvas.lanes, tile.add_step = finish.add_lanes;
+  tile.y_panel = finish.canvas.broad ? kHalf : finish.canvas.strides[1];
+  tile.y_line = finish.canvas.strides[2];
+  if (!finish.add) return;
+  tile.add_panel = finish.add_broad ? kHalf : finish.add_strides[1];
+  tile.add_line = finish.add_strides[2];
 }
 
 // Results of so many rows of outputs in the place of their own that a chain rounds them from.
 inline void set_apart(tracea_conv_tile& tile, float* sums, int64_t rows, int64_t width) {
-  tile.y = sums, tile.y_size = sizeof(float);
+  tile.y = sums, tile.y_size = sizeof(float), tile.y_step = kLanes;
   tile.y_line = width * kLanes, tile.y_panel = rows * tile.y_line;
 }
 

@@ -275,8 +275,8 @@ inline bool joins_lines(const Box& x, const Finish& finish) {
   const int64_t row = y.width * kLanes;
   const Halo& halo = y.halo;
   if (y.height == 1 || (halo.left | halo.right)) return false;
-  bool ok = x.dims[3] == y.width && x.strides[2] == row && y.box->strides[2] == row &&
-            (!finish.add || finish.add->strides[2] == row);  // in elements
+  bool ok = x.dims[3] == y.width && x.strides[2] == row && y.strides[2] == y.width * y.lanes &&
+            (!finish.add || finish.add_strides[2] == y.width * finish.add_lanes);
   for (int32_t i = 1; ok && finish.type && i < finish.type->operands; ++i) {
     const Box& box = finish.extra[i - 1];
     ok = box.strides[2] == box.strides[3] * y.width;
@@ -299,7 +299,9 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut&
   const tracea_conv_tile& tap = job.tap;
   const bool small = brief(job, isa);
   const int64_t widest = cut.pixels ? least(cut.pixels, job.pixels) : job.pixels / (small ? 2 : 1);
-  const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : isa.conv_nv;
+  const bool twos = job.finish.canvas.broad || job.finish.add_broad;
+  const int64_t most_nv = twos ? least(isa.conv_nv, 2) : isa.conv_nv;
+  const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : most_nv;
   const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
   job.lines = pairs && cut.lines != 1 ? 2 : 1;
   job.across = ceil_div(job.width, widest);
@@ -358,22 +360,23 @@ inline void leave_out(ConvJob& job, const Call& call, const float** x) {
 
 inline bool run_conv(Run& run, const Call& call, const Box* views) {
   const bool split = call.opcode == kConvBf16x2;
+  const bool twos = call.opcode == kConvBf16 && broad(views[0]);
   Box both;
-  if (split && !both_halves(views[0], &both)) return misfit(run, "conv");
-  const Box &x = split ? both : views[0], &w = views[1];
+  if ((split || twos) && !both_halves(views[0], &both)) return misfit(run, "conv");
+  const Box &x = split || twos ? both : views[0], &w = views[1];
   const int64_t stride_h = call.ints[0], stride_w = call.ints[1];
   const int64_t dilation_h = call.ints[2], dilation_w = call.ints[3];
   ConvJob job = {};
   job.groups = call.ints[4];
   job.eight = job.groups == 1 && call.ints[5] <= kLanes / 2;
-  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "conv");
+  if (!open_finish(run, call, views, &job.finish, true)) return misfit(run, "conv");
   const Canvas& y = job.finish.canvas;
-  job.images = y.box->dims[0], job.blocks = y.box->dims[1];
+  job.images = y.box->dims[0], job.blocks = y.blocks;
   job.height = y.height, job.width = y.width;
   if (job.images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
   const int64_t inputs = w.dims[1], rows = w.dims[2], cols = w.dims[3];
   const bool whole = in_integers(call), pairs = whole || call.views[0].type == ORT_BF16;
-  const int64_t lanes = split ? kLanes : lanes_of(call.views[0].type);
+  const int64_t lanes = split || twos ? kLanes : lanes_of(call.views[0].type);
   const int32_t rank = pairs ? 7 : 6;
   // For one image the filters of each are those of all.
   const bool each = job.images > 1 && w.dims[0] % job.blocks == 0 &&
@@ -381,6 +384,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || empty(w, rank) ||
       !dense_from(w, 0, rank) || (!w.is(job.blocks) && !each) || w.dims[4] != lanes ||
       w.dims[5] != kLanes || (pairs && w.dims[6] != 2) || job.blocks % job.groups ||
+      ((y.broad || job.finish.add_broad) && job.blocks / job.groups % 2) ||
       (whole && (!w.is(job.blocks) || !scales_fit(views[4], views[5], *y.box, 1))) ||
       x.dims[0] != job.images || x.dims[1] % job.groups || x.dims[1] / job.groups != inputs ||
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
@@ -390,7 +394,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   job.conv = whole ? isa.conv_int16 : split ? isa.conv_bf16x2 : pairs ? isa.conv_bf16 : isa.conv;
   job.end = whole ? nullptr : split ? isa.conv_bf16x2_end : pairs ? isa.conv_bf16_end : nullptr;
   job.pixels = pairs && !whole ? isa.pairs_pixels : isa.conv_pixels;
-  job.turn = job.pixels > isa.conv_pixels && !split ? 2 : 1;  // on matrix tiles
+  job.turn = job.pixels > isa.conv_pixels && !split && !twos ? 2 : 1;  // on matrix tiles
   if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;

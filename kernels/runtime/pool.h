@@ -15,7 +15,7 @@ struct PoolJob {
   int64_t strides[4];    // of x, in floats
   bool average, padding;  // padding counts
   int64_t kernel[2], stride[2], dilation[2], before[2], after[2];  // by axis: H, W
-  int64_t blocks, rows, tasks;  // rows per task; tasks per block
+  int64_t rows, tasks;  // rows per task; tasks per block
 };
 
 // Taps of output `at` along an axis, and how many of them count in an average.
@@ -36,12 +36,13 @@ inline Window window_of(const PoolJob& job, int axis, int64_t at) {
 inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row) {
   const int64_t *s = job.strides, lanes = job.y.lanes;
   const Window high = window_of(job, 0, row);
-  const float* x = job.x->f32() + n * s[0] + block * s[1] + high.first * s[2];
+  const float* x =
+      job.x->f32() + n * s[0] + block_at(block, s[1], job.y.broad) + high.first * s[2];
   tracea_pool_tile tile = {};
   tile.rows = high.taps.end - high.taps.first;
   tile.x_row = job.dilation[0] * s[2], tile.x_col = job.dilation[1] * lanes;
   tile.x_step = job.stride[1] * lanes;
-  tile.average = job.average;
+  tile.average = job.average, tile.y_step = lanes;
   for (int64_t col = 0; col < job.y.width; col += tile.pixels) {
     const Window wide = window_of(job, 1, col);
     const int64_t taps = wide.taps.end - wide.taps.first;
@@ -64,8 +65,8 @@ inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row)
 
 inline void pool_task(void* usr, size_t index) {
   const PoolJob& job = *static_cast<const PoolJob*>(usr);
-  const int64_t at = static_cast<int64_t>(index), block = at / job.tasks % job.blocks;
-  const int64_t n = at / job.tasks / job.blocks, first = at % job.tasks * job.rows;
+  const int64_t at = static_cast<int64_t>(index), block = at / job.tasks % job.y.blocks;
+  const int64_t n = at / job.tasks / job.y.blocks, first = at % job.tasks * job.rows;
   const int64_t last = least(job.y.height, first + job.rows);
   for (int64_t row = first; row < last; ++row) pool_line(job, n, block, row);
 }
@@ -83,8 +84,9 @@ inline bool check_pool_bf16(Signature& call) { return check_pool_of(call, ORT_BF
 inline bool run_pool(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
   PoolJob job = {};
-  if (!open_canvas(y, call.ints + 11, &job.y, call.views[1].type) || !blocked(x) ||
-      !x.is(y.dims[0], y.dims[1]) || !steps_of(x, job.y.lanes, job.strides))
+  if (!open_canvas(y, call.ints + 11, &job.y, call.views[1].type, true) ||
+      !(job.y.broad ? broad(x) : blocked(x)) || !x.is(y.dims[0], y.dims[1]) ||
+      !steps_of(x, lanes_of(call.views[1].type), job.strides))
     return misfit(run, "pool");
   if (empty(y, 5) || job.y.height == 0 || job.y.width == 0) return true;
   if (empty(x, 5)) return misfit(run, "pool");
@@ -96,12 +98,11 @@ inline bool run_pool(Run& run, const Call& call, const Box* views) {
     job.dilation[axis] = call.ints[5 + axis];
     job.before[axis] = call.ints[7 + axis], job.after[axis] = call.ints[9 + axis];
   }
-  job.blocks = y.dims[1];
   const int64_t taps = least(job.kernel[0], x.dims[2]) * least(job.kernel[1], x.dims[3]);
   job.rows = least(job.y.height, most(1, kPoolTask / (job.y.width * taps)));
   job.tasks = ceil_div(job.y.height, job.rows);
   const int64_t together = kPoolUnits / (job.rows * job.y.width * taps);
-  return run.parallel_by(together, y.dims[0] * job.blocks * job.tasks, pool_task, &job);
+  return run.parallel_by(together, y.dims[0] * job.y.blocks * job.tasks, pool_task, &job);
 }
 
 // ---- over the whole image ----------------------------------------------------------------------

@@ -92,7 +92,7 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradBand& at, in
   tile.x_block = at.tiles * lanes, tile.x_depth = 1, tile.x_step = lanes;
   tile.w = job.w->f32() + (plane * job.outputs + first) * panel;
   tile.w_block = tile.w_row = lanes * kLanes, tile.w_panel = panel;
-  tile.y_panel = at.tiles * kLanes, tile.y_size = sizeof(float);
+  tile.y_panel = at.tiles * kLanes, tile.y_size = sizeof(float), tile.y_step = kLanes;
   tile.lo = -INFINITY, tile.hi = INFINITY;
   tile.lines = 1, tile.nv = static_cast<int32_t>(end - first);
   const int64_t narrow = at.tiles / pieces, wider = at.tiles % pieces;

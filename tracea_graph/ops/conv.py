@@ -78,6 +78,8 @@ class ConvParams:
             raise ValueError("only transformed filters are there as they are, too")
         if self.in_bf16 != (self.layout in IN_PAIRS) and self.layout != "depthwise":
             raise ValueError("in bf16 filters are stored in pairs, or depthwise")
+        if self.in_broad and (self.channels % (2 * BLOCK) or self.groups > 1):
+            raise ValueError("two blocks are taken together of one group of whole ones")
         if self.rounded_filters and not (self.in_bf16 and self.layout == "depthwise"):
             raise ValueError("filters that may be rounded are depthwise ones in bf16")
         if self.layout in IN_PAIRS and self.channels % 2:
@@ -107,6 +109,11 @@ class ConvParams:
     def in_int16(self) -> bool:
         """True where x is rounded to integers with a scale for each image as it is read."""
         return self.layout in IN_INT16
+
+    @property
+    def in_broad(self) -> bool:
+        """True where blocks of x are read by twos, as broad ones of 32 channels."""
+        return self.layout == "broad"
 
     @property
     def in_halves(self) -> bool:

@@ -17,6 +17,7 @@ winograd2_pairs  ``[16, Ob, Ib, 8, 16, 2]``  winograd2 in bf16
 int16, winograd2_int16  as these two     in integers; with scales ``[16·Ob]``, ``[16·Ob·16]``
 split      ``[Ob, Ib, kh, kw, 16, 16, 2]``  sums of two in bf16: the lower halves of a block in
                                      pairs, then the upper ones
+broad      ``[Ob, Ib/2, kh, kw, 16, 16, 2]``  pairs of two blocks, one tap after another
 =========  ========================  ===============================================
 
 What is missing to whole blocks is zero.  A kernel over one axis has kh = 1.
@@ -59,6 +60,7 @@ LAYOUTS = (
     "int16",
     "winograd2_int16",
     "split",
+    "broad",
 )
 WINOGRAD = MappingProxyType(
     {"winograd2": 2, "winograd4": 4, "winograd2_pairs": 2, "winograd2_int16": 2}
@@ -73,13 +75,19 @@ DIRECT = MappingProxyType(
     }
 )
 """Layouts of transformed filters, and of the same filters as they are."""
-IN_PAIRS = MappingProxyType({"pairs": "blocked", "winograd2_pairs": "winograd2"})
+IN_PAIRS = MappingProxyType(
+    {"pairs": "blocked", "winograd2_pairs": "winograd2", "broad": "blocked"}
+)
 """Layouts in bf16, and what each is in float32."""
 IN_INT16 = MappingProxyType({"int16": "blocked", "winograd2_int16": "winograd2"})
 """Layouts in 16-bit integers, and what each is in float32."""
 _PAIRS_OF = MappingProxyType({"int16": "pairs", "winograd2_int16": "winograd2_pairs"})
 _TRANSFORMED = 4.0
 """How many times as large as the largest input a transformed one of winograd2 may be."""
+
+_TOGETHER = (0, 1, 3, 4, 2, 5, 6, 7)
+"""``[Ob, Ib/2, 2, kh, kw, 8, 16, 2]``, two blocks of a tap together; ``_APART`` is back."""
+_APART = (0, 1, 4, 2, 3, 5, 6, 7)
 
 _BACK = MappingProxyType(
     {
@@ -110,6 +118,7 @@ def stored_shape(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
         "blocked": (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK),
         "pairs": (blocks(o), blocks(i), kh, kw, BLOCK // 2, BLOCK, 2),
         "split": (blocks(o), blocks(i), kh, kw, BLOCK, BLOCK, 2),
+        "broad": (blocks(o), i // (2 * BLOCK), kh, kw, BLOCK, BLOCK, 2),
         "winograd2_pairs": (16, blocks(o), blocks(i), BLOCK // 2, BLOCK, 2),
         "stem": (blocks(o), i, kh, kw, BLOCK),
         "depthwise": (blocks(o), kh, kw, BLOCK),
@@ -122,6 +131,8 @@ def pack_filters(weights: Floats, layout: str) -> Floats:
     """``[O, I, kernel…]`` to the layout."""
     if layout == "plain":
         return weights
+    if layout == "broad":
+        return _two_blocks(pack_filters(weights, "pairs"))
     if layout in IN_PAIRS:
         return _in_pairs(pack_filters(weights, IN_PAIRS[layout]))
     if layout == "split":
@@ -177,6 +188,10 @@ def unpack_filters(
     if layout == "split":
         upper, lower = unpack_split_filters(stored, shape)
         return upper + lower
+    if layout == "broad":
+        halves = stored.reshape(*stored.shape[:4], 2, BLOCK // 2, BLOCK, 2)
+        apart = halves.transpose(_APART).reshape(stored_shape("pairs", shape))
+        return unpack_filters(apart, "pairs", shape)
     if layout in IN_PAIRS:
         wide = stored if stored.dtype == np.float64 else np.asarray(stored, np.float32)
         layout = IN_PAIRS[layout]
@@ -205,6 +220,13 @@ def _in_pairs(stored: Floats) -> Floats:
     split = np.asarray(stored, np.float32).reshape(*stored.shape[:-2], BLOCK // 2, 2, BLOCK)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(split.swapaxes(-1, -2)).astype(ml_dtypes.bfloat16)
+
+
+def _two_blocks(stored: Floats) -> Floats:
+    """Filters in pairs, the pairs of two input blocks together."""
+    o, i, kh, kw, *lanes = stored.shape
+    together = stored.reshape(o, i // 2, 2, kh, kw, *lanes).transpose(_TOGETHER)
+    return np.ascontiguousarray(together).reshape(o, i // 2, kh, kw, BLOCK, BLOCK, 2)
 
 
 def _from_planes(stored: Floats, m: int) -> Floats:
@@ -248,6 +270,12 @@ def spell_filters(
         halves = [b.slice_last(wide, i, i + BLOCK // 2, 4) for i in (0, BLOCK // 2)]
         return b("Add", *(spell_filters(b, half, "pairs", shape) for half in halves))
     o, i, *kernel = shape
+    if layout == "broad":
+        *taps, _, _, _ = stored_shape(layout, shape)
+        wide = b("Cast", w, to=DType.F32.onnx)
+        halves = b("Reshape", wide, b.ints(*taps, 2, BLOCK // 2, BLOCK, 2))
+        apart = b("Transpose", halves, perm=_APART)
+        w, layout = b("Reshape", apart, b.ints(*stored_shape("pairs", shape))), "pairs"
     if layout in IN_PAIRS:
         rank = len(stored_shape(layout, shape))
         turn = (*range(rank - 2), rank - 1, rank - 2)
