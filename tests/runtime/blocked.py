@@ -76,6 +76,13 @@ def blocked(x: Array, halo: Halo = NO_HALO, fill: float = np.nan) -> Array:
     )
 
 
+def by_twos(stored: Array) -> Array:
+    """``[N,Cb,H,W,16]`` as broad blocks ``[N,Cb/2,H,W,32]``."""
+    n, count, *space, lanes = stored.shape
+    split = stored.reshape(n, count // 2, 2, *space, lanes).transpose(0, 1, 3, 4, 2, 5)
+    return np.ascontiguousarray(split).reshape(n, count // 2, *space, 2 * lanes)
+
+
 def by_block(w: Array) -> Array:
     """``[O,I,kh,kw]`` as ``[Ob,Ib,kh,kw,16 (in),16 (out)]``."""
     o, i, kh, kw = w.shape
@@ -107,13 +114,16 @@ def convolve(
     return y.reshape(n, o, *y.shape[3:])
 
 
-def inside(kind: str, index: int, n: Extent, block_count: int, size: Pair, halo: Halo) -> View:
+def inside(
+    kind: str, index: int, n: Extent, block_count: int, size: Pair, halo: Halo, lanes: int = 16
+) -> View:
     """The interior of a blocked buffer."""
     (h, w), (top, left, bottom, right) = size, halo
-    row = 16 * (left + w + right)
+    row = lanes * (left + w + right)
     plane = row * (top + h + bottom)
-    strides = (block_count * plane, plane, row, 16, 1)
-    return View(Buffer(kind, index), (n, block_count, h, w, 16), strides, top * row + left * 16)
+    strides = (block_count * plane, plane, row, lanes, 1)
+    start = top * row + left * lanes
+    return View(Buffer(kind, index), (n, block_count, h, w, lanes), strides, start)
 
 
 def halved(x: Array) -> Array:
@@ -185,10 +195,12 @@ def epilogue(
     halo: Halo = NO_HALO,
     half: bool = False,
     stores: DType = DType.F32,
+    broad: str = "",
 ) -> Case:
     """The call that makes ``y`` (its sum and bias) and what follows; ``views`` end with bias.
 
-    ``half``: what is added lies in bf16.  ``stores`` is the result's type.
+    ``half``: what is added lies in bf16.  ``stores`` is the result's type.  ``broad``: what of y
+    and add lies in blocks of 32.
     """
     n, c, h, w = y.shape
     if add:
@@ -196,8 +208,10 @@ def epilogue(
         lies = blocked(other, halo)
         if half:
             lies, other = halved(lies), round_bf16(other)
-        index = feeds.add(lies, batched=True)
-        views.append(inside("input", index, "n", blocks(c), (h, w), halo))
+        twos = "a" in broad
+        index = feeds.add(by_twos(lies) if twos else lies, batched=True)
+        count, lanes = (c // 32, 32) if twos else (blocks(c), 16)
+        views.append(inside("input", index, "n", count, (h, w), halo, lanes))
         y = y + other
     else:
         views.append(None)
@@ -208,7 +222,7 @@ def epilogue(
         views += more
         (y,) = chain.reference([y, *wide(*values)])
         chain = replace(chain, stores=(stores,))
-    expected = blocked(y, halo)
+    expected = by_twos(blocked(y, halo)) if "y" in broad else blocked(y, halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
     views.append(dense("output", 0, *out))
     call = Call(kernel, tuple(views), (*ints, *halo), (float(lo), float(hi)), chain)

@@ -102,11 +102,57 @@ def _other(**more: Any) -> list[Case]:
     return cases
 
 
+def _broad() -> list[Case]:
+    """What lies in blocks of 32: read, added, written, one without the other."""
+    rounds: dict[str, Any] = {"half": True, "stores": DType.BF16}
+    cases = [conv(64, 64, (1, w), broad="xy", **rounds) for w in (*range(1, 18), 29, 61)]
+    cases += [
+        conv(i, o, (5, 6), (3, 3), pad=same(3), halo=(1, 1, 1, 1), broad=broad, **rounds)
+        for i, o in itertools.product((32, 96), (32, 160))
+        for broad in ("x", "y", "xy")
+    ]
+    cases += [
+        conv(32, 32, (11, 17), (k, k), (s, s), (d, d), pad=same(k, d), broad="xy", **rounds)
+        for k, s, d in itertools.product((1, 2, 3, 5), (1, 2), (1, 3))
+    ]
+    cases += [
+        conv(32, 96, (9, 15), batch=2, add=True, clamp=(0, 1), broad=broad, **rounds)
+        for broad in ("x", "y", "a", "xa", "ya", "xya")
+    ]
+    cases += [
+        conv(34, 64, (9, 15), (3, 3), pad=same(3), batch=2, add=True, broad="ya", **rounds),
+        conv(64, 40, (9, 15), batch=2, add=True, broad="x", half=True),
+        conv(704, 64, (7, 7), (3, 3), pad=same(3), add=True, broad="xya", halo=(0, 0, 1, 2),
+             **rounds),
+        conv(64, 160, (40, 80), batch=2, chain=SILU, broad="xy", **rounds),
+        conv(96, 64, (7, 6), (3, 3), pad=same(3), drivers=CUTS[:1], broad="xy", **rounds),
+        conv(96, 128, (9, 15), batch=2, add=True, chain=SILU, drivers=CUTS[1:2], broad="xya",
+             **rounds),
+    ]  # fmt: skip
+    for chain, halo in itertools.product(EPILOGUES, (NO_HALO, (1, 0, 2, 1))):
+        cases.append(
+            conv(32, 64, (6, 7), (3, 3), pad=same(3), chain=chain, halo=halo, add=True,
+                 broad="xya", **rounds)
+        )  # fmt: skip
+    return cases
+
+
 def _pools() -> list[Case]:
     """Maxima, which are numbers in bf16 as those they are over."""
     return [
-        pool(0, c, (h, w), (k, k), (s, s), pad=same(k), halo=(1, 1, 1, 1), batch=2, half=True)
-        for c, (h, w), k, s in itertools.product((7, 33), ((1, 1), (7, 13)), (2, 3, 5), (1, 2))
+        pool(
+            0,
+            c,
+            (h, w),
+            (k, k),
+            (s, s),
+            pad=same(k),
+            halo=(1, 1, 1, 1),
+            batch=2,
+            half=True,
+            broad=c == 64,
+        )
+        for c, (h, w), k, s in itertools.product((7, 33, 64), ((1, 1), (7, 13)), (2, 3, 5), (1, 2))
         if max(h, w) + 2 * (k // 2) >= k
     ]
 
@@ -115,5 +161,5 @@ def _pools() -> list[Case]:
 def all_bf16_cases() -> tuple[Case, ...]:
     kinds: tuple[dict[str, Any], ...] = ({"stores": DType.F32}, {"stores": DType.BF16})
     made = [make(half=True, **more) for more in kinds for make in (_dense, _transformed, _other)]
-    made.append(_pools())
+    made += [_pools(), _broad()]
     return tuple({case.name: case for cases in made for case in cases}.values())

@@ -14,6 +14,7 @@ from runtime.blocked import (
     blocked,
     blocks,
     by_block,
+    by_twos,
     convolve,
     epilogue,
     halved,
@@ -26,6 +27,7 @@ from runtime.cases import Array, random
 from runtime.support import Case
 
 from tracea_graph.ops.bf16 import round_bf16 as rounded
+from tracea_graph.ops.filters import pack_filters
 from tracea_graph.ops.program import Buffer, ConvDriver, View
 from tracea_graph.ops.winograd import transform
 
@@ -46,10 +48,12 @@ def conv(
     each: bool = False,
     either: bool = False,
     drivers: tuple[ConvDriver, ...] = (),
+    broad: str = "",
     **more: Any,
 ) -> Case:
     """A dense convolution; by Winograd's algorithm for ``m`` of 2 or 4; ``half``: in bf16;
-    ``each`` image with filters of its own; ``either``: directly where images are small."""
+    ``each`` image with filters of its own; ``either``: directly where images are small;
+    ``broad``: what of x, y and add lies in blocks of 32."""
     x, w = random(batch, channels, *size), random(outputs, channels // groups, *kernel, seed=1)
     own = [random(*w.shape, seed=3 + i) for i in range(batch)] if each else [w]
     b = random(outputs, seed=2)
@@ -58,6 +62,8 @@ def conv(
     weights = transform(w, m) if m else np.concatenate([by_block(f) for f in own])
     if half:
         boxed, weights, x, w = halved(boxed), in_pairs(weights), rounded(x), rounded(w)
+    if "x" in broad:
+        boxed, weights = by_twos(boxed), pack_filters(w.astype(np.float32), "broad")
     box = feeds.dense(boxed, batched=True)
     views = [box, feeds.dense(weights), feeds.dense(padded(b)) if bias else None]
     if either:
@@ -80,8 +86,10 @@ def conv(
     call = ("winograd" if m else "conv") + "_bf16" * half
     if either:
         kind, call = f"either{m}", call.replace("winograd", "conv_or_winograd")
-    name = label(kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, more)
-    case = epilogue(name, call, feeds, views, ints, y, half=half, **more)
+    name = label(
+        kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, broad, more
+    )
+    case = epilogue(name, call, feeds, views, ints, y, half=half, broad=broad, **more)
     return driven(case, drivers) if drivers else case
 
 

@@ -14,6 +14,7 @@ from runtime.blocked import (
     Pair,
     blocked,
     blocks,
+    by_twos,
     convolve,
     halved,
     inside,
@@ -40,8 +41,10 @@ def pool(
     halo: Halo = NO_HALO,
     batch: int = 1,
     half: bool = False,
+    broad: bool = False,
 ) -> Case:
-    """A pooling of a value stored with a halo that must not be read, perhaps in bf16."""
+    """A pooling of a value stored with a halo that must not be read, perhaps in bf16, in blocks of
+    16 or 32."""
     x = random(batch, channels, *size)
     if half:
         x[0, 0, -1, -1] = np.nan
@@ -49,8 +52,10 @@ def pool(
     stored = blocked(x, (1, 2, 3, 1))
     stored[:, :, 0] = stored[:, :, :, :2] = stored[:, :, -3:] = stored[:, :, :, -1:] = 99.0
     feeds = Feeds()
+    lanes = 32 if broad else 16
+    stored = by_twos(stored) if broad else stored
     index = feeds.add(halved(stored) if half else stored, batched=True)
-    box = inside("input", index, "n", blocks(channels), size, (1, 2, 3, 1))
+    box = inside("input", index, "n", stored.shape[1], size, (1, 2, 3, 1), lanes)
     empty = -INF if kind == 0 else 0.0
     around = ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3]))
     values = np.pad(x.astype(np.float64), around, constant_values=empty)
@@ -64,13 +69,15 @@ def pool(
 
     seen = windows(values)
     y = seen.max(-1) if kind == 0 else seen.sum(-1) / windows(counts).sum(-1)
-    expected = blocked(y, halo)
+    expected = by_twos(blocked(y, halo)) if broad else blocked(y, halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
     ints = (kind, *kernel, *stride, *dilation, *pad, *halo)
     call = Call("pool" + "_bf16" * half, (box, dense("output", 0, *out)), ints)
     stores = DType.BF16 if half else DType.F32
     program = single(call, feeds.specs, [spec(*out, dtype=stores)], n=(0, 0))
-    name = label("pool", kind, channels, size, kernel, stride, dilation, pad, halo, batch, half)
+    name = label(
+        "pool", kind, channels, size, kernel, stride, dilation, pad, halo, batch, half, broad
+    )
     return Case(name, program, tuple(feeds.arrays), (expected,))
 
 
