@@ -223,6 +223,12 @@ def _conv(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     return 1, *_made(views[-1], ints, last[0]), (depth * 16 - missing) * prod(taps)
 
 
+def _conv_bf16(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
+    """The same, where blocks that are read may be broad."""
+    *first, depth = _conv(views, ints)
+    return (*first, depth * (views[0].dims[4] // 16))
+
+
 def _stem(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ...]:
     return 1, *_made(views[-1], ints, ints[8]), prod(views[1].dims[1:4])
 
@@ -275,7 +281,7 @@ _PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         "attention_bf16": _attention, "attention_rounded": _attention, "conv": _conv,
         "conv_stem": _stem, "depthwise": _depthwise, "winograd": _winograd,
         "conv_plain": _conv_plain,
-        "conv_bf16": _conv, "conv_stem_bf16": _stem, "depthwise_bf16": _depthwise,
+        "conv_bf16": _conv_bf16, "conv_stem_bf16": _stem, "depthwise_bf16": _depthwise,
         "winograd_bf16": _winograd, "conv_int16": _conv, "winograd_int16": _winograd,
         "conv_bf16x2": _conv,
         "recurrent": _recurrent, "conv_or_winograd": _either, "conv_or_winograd_bf16": _either,

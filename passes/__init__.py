@@ -230,7 +230,7 @@ def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
     What bf16 is not to be used for is left for integers; with matrix ``tiles``, where those have
     none of their own, for sums of two numbers in bf16, but for what is transformed.
     """
-    rounds = Phase("conv-precision", (ConvInBf16(),))
+    rounds = Phase("conv-precision", (ConvInBf16(broad=tiles),))
     integers = Phase("conv-int16", (ConvInInt16(transformed=tiles and precision == "bf16"),))
     further = Phase("depthwise-precision", (RoundDepthwise(),))
     halves = Phase("conv-bf16x2", (ConvInBf16x2(),))

@@ -365,8 +365,9 @@ def blocked(x: Array, last: int) -> Array:
     half of ``[N, Cb, H, W, 32]``."""
     assert x.strides[4] == x.itemsize
     assert x.shape[3] == 1 or x.strides[3] in (16 * x.itemsize, 32 * x.itemsize)
-    n, b, h, w, _ = x.shape
-    return x.transpose(0, 1, 4, 2, 3).reshape(n, b * 16, h, w)[:, : b * 16 - 16 + last]
+    n, b, h, w, lanes = x.shape
+    channels = b * lanes - 16 + last
+    return x.transpose(0, 1, 4, 2, 3).reshape(n, b * lanes, h, w)[:, :channels]
 
 
 def fill(y: Array, values: Array, sides: Sequence[int]) -> None:
@@ -409,13 +410,14 @@ def finish_conv(call: Call, acc: Array, rest: list[Any], last: int) -> None:
         fill(y, acc, sides)
         return
     assert call.chain.operands[0] == "full" and len(extras) == len(call.chain.operands) - 1
-    made = np.full(clear(y, sides).shape, np.nan)
+    n, b, h, w, lanes = clear(y, sides).shape
+    made = np.full((n, b * lanes // 16, h, w, 16), np.nan)
     fill(made, acc, (0, 0, 0, 0))
     for kind, view in zip(call.chain.operands[1:], extras, strict=True):
         assert (view.strides[4] == 0) == (kind in ("col", "scalar"))
         assert (view.strides[3] == 0 or view.shape[3] == 1) or kind in ("full", "col")
     (result,) = call.chain.reference([made, *extras])
-    clear(y, sides)[...] = result
+    fill(y, blocked(result, 16), sides)
 
 
 def round_images(call: Call, views: list[Any]) -> None:
@@ -458,8 +460,9 @@ def assert_zeros_around(x: Array, pads: Sequence[int]) -> None:
 def conv(call: Call, views: list[Any]) -> None:
     x, w, bias, *rest = views
     *steps, groups, last_out, last_in = call.ints[:7]
-    o, (i, kh, kw) = rest[-1].shape[1], w.shape[1:4]
-    inside = blocked(x[..., :16], last_in)
+    o, (i, kh, kw) = rest[-1].shape[1] * rest[-1].shape[4] // 16, w.shape[1:4]
+    broad = call.kernel == "conv_bf16" and x.shape[4] == 32
+    inside = blocked(x if broad else x[..., :16], last_in)
     assert_zeros_around(inside, call.ints[7:11])
     if call.kernel == "conv_int16":
         add, images, scale, *rest = rest
@@ -469,6 +472,8 @@ def conv(call: Call, views: list[Any]) -> None:
     count = o * 16 - 16 + last_out
 
     def plain(own: Array) -> Array:
+        if broad:
+            return unpack_filters(own, "broad", (count, i * 32, kh, kw))
         made = in_float(own).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
         return made[:count, : inside.shape[1]] if groups == 1 else made[:count]
 

@@ -1,7 +1,8 @@
 """Convolutions in bf16, where the caller asked for it: what they read is rounded, sums are not.
 
-Dense ones take filters in bf16, pairs of channels at a time; 3x3 ones also by Winograd's transform
-of 2 x 2 results (4 x 4 would lose too much).  Depthwise ones gain by
+Dense ones take filters in bf16, pairs of channels at a time, with matrix tiles 32 channels, which
+one instruction takes; 3x3 ones also by Winograd's transform of 2 x 2 results (4 x 4 would lose too
+much).  Depthwise ones gain by
 what they read being half as long, and where filters may be rounded too by products of two columns
 at once.
 """
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from tracea_graph.ir import Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.pool import PoolParams
 from tracea_graph.passes.convolution.filters import image_of, in_16_bits
 from tracea_graph.passes.precision import PRODUCT_ERROR, no_bf16, rounded_as_read, stored_as
 from tracea_graph.rewrite import Miss, Proposal
@@ -25,8 +28,10 @@ __all__ = ["ConvInBf16", "RoundDepthwise"]
 
 @dataclass(frozen=True)
 class ConvInBf16:
-    """A convolution between blocked values reads them, and dense filters, in bf16."""
+    """A convolution between blocked values reads them, and dense filters, in bf16; in ``broad``
+    blocks what others write so."""
 
+    broad: bool = False
     name: str = "bf16-conv"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -42,7 +47,9 @@ class ConvInBf16:
         if why := _unfit(graph, params, weight):
             yield Miss(self.name, region.id, why)
         elif weight is not None:
+            broad = self.broad and _comes_broad(graph, region.operands[0], params)
             for way in params.ways("pairs", image_of(graph, region)):
+                way = ("broad",) if way == ("pairs",) and broad else way
                 made = [in_16_bits(weight, params, layout) for layout in way]
                 lower = dataclasses.replace(
                     params, layout=way[0], in_bf16=True, either=len(way) > 1
@@ -63,6 +70,21 @@ class RoundDepthwise:
         if params.in_bf16 and not params.rounded_filters:
             # a quarter of its cycles at most: less than plans count
             yield rounded_as_read(self.name, region, step=True, rounded_filters=True)
+
+
+def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
+    """True if a dense convolution makes what another reads, or what is pooled or moved before:
+    those write broad blocks, where others would have to be copied."""
+    region = graph.producer(value)
+    params = region.params if region else None
+    if reader.groups > 1 or reader.channels % (2 * BLOCK) or region is None:
+        return False
+    if isinstance(params, ConvParams):
+        return params.layout in ("blocked", "pairs", "broad") and params.groups == 1
+    held = isinstance(params, MoveParams) or (
+        isinstance(params, PoolParams) and params.kind == "max" and params.window is not None
+    )
+    return held and _comes_broad(graph, region.operands[-1], reader)
 
 
 def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str | None:

@@ -3,7 +3,7 @@
 A value ``[N, C, H, W]`` (``[N, C, W]`` has H = 1) lies as ``[N, Cb, Hp, Wp, 16]``, Cb = ⌈C/16⌉,
 with a border of zeros around it, the halo its readers want: Hp = top + H + bottom, Wp likewise.
 It may fill a range of a larger buffer's blocks, as the parts of a concatenation do.  Lanes past C
-of the last block hold anything.
+of the last block hold anything.  In bf16 blocks may be broad: of 32 channels, all of them whole.
 """
 
 from __future__ import annotations
@@ -17,8 +17,19 @@ from tracea_graph.ops.program import Buffer, View
 from tracea_graph.ops.windows import plus
 from tracea_graph.passes.lowering.writer import Shape, Slot
 
-__all__ = ["Blocked", "Halo", "last_block", "per_channel", "spatial", "through_blocks"]
+__all__ = [
+    "BROAD",
+    "Blocked",
+    "Halo",
+    "alike",
+    "last_block",
+    "per_channel",
+    "spatial",
+    "through_blocks",
+]
 
+BROAD = 2 * BLOCK
+"""Channels of a broad block."""
 Halo = tuple[int, int, int, int]
 """Rows above, columns before, rows below, columns behind."""
 
@@ -48,6 +59,8 @@ class Blocked:
     dtype: DType = DType.F32
     numbers: int = BLOCK
     """Of a block in one pixel: two for each where they are sums of two."""
+    block: int = BLOCK
+    """Channels of a block."""
 
     @property
     def shape(self) -> Shape:
@@ -63,7 +76,12 @@ class Blocked:
 
     def part(self, first: int, channels: int) -> Blocked:
         """So many channels from channel ``first`` on, which is the first of a block."""
-        return replace(self, channels=channels, first=self.first + first // BLOCK)
+        return replace(self, channels=channels, first=self.first + first // self.block)
+
+    def in_blocks_of(self, block: int) -> Blocked:
+        """The same room with so many channels in each of its blocks."""
+        room = self.room * self.block // block
+        return replace(self, room=room, numbers=block, block=block)
 
     @property
     def whole(self) -> View:
@@ -74,7 +92,7 @@ class Blocked:
         """The value and so much of its halo."""
         strides = dense_strides(self.shape)
         dims = (
-            self.batch, blocks(self.channels), plus(self.height, pads[0] + pads[2]),
+            self.batch, -(-self.channels // self.block), plus(self.height, pads[0] + pads[2]),
             plus(self.width, pads[1] + pads[3]), self.numbers,
         )  # fmt: skip
         starts = (0, self.first, self.halo[0] - pads[0], self.halo[1] - pads[1], 0)
@@ -82,6 +100,28 @@ class Blocked:
         for start, stride in zip(starts, strides, strict=True):
             offset = combine("add", offset, combine("mul", stride, start))
         return View(self.buffer, dims, strides, offset)
+
+
+def alike(source: Blocked, target: Blocked, pads: Halo = (0, 0, 0, 0)) -> tuple[View, View]:
+    """Two values of the same size and so much of their halos, one number above the other."""
+    views = source.view(pads), target.view(pads)
+    if source.block == target.block:
+        return views
+    return _by_halves(views[0], source.block), _by_halves(views[1], target.block)
+
+
+def _by_halves(view: View, block: int) -> View:
+    """``[N, C/32, 2, H, W, 16]``, whether blocks are broad or not."""
+    (n, count, h, w, _), (sn, sb, sh, sw, sl) = view.dims, view.strides
+    if block == BROAD:
+        dims, strides = (n, count, 2, h, w, BLOCK), (sn, sb, BLOCK, sh, sw, sl)
+    else:
+        assert isinstance(count, int)
+        dims, strides = (
+            (n, count // 2, 2, h, w, BLOCK),
+            (sn, combine("mul", sb, 2), sb, sh, sw, sl),
+        )
+    return View(view.buffer, dims, strides, view.offset)
 
 
 def through_blocks(view: View, channels: int) -> View | None:

@@ -16,9 +16,10 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
 from tracea_graph.ops.resize import WAYS, ResizeParams
 from tracea_graph.ops.windows import Window
-from tracea_graph.passes.lowering.blocked import Blocked, last_block
+from tracea_graph.passes.lowering.blocked import BROAD, Blocked, last_block
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.passes.lowering.layout import halo_of, stored_halo
+from tracea_graph.passes.lowering.rounding import by_twos
 from tracea_graph.passes.lowering.scaling import Scaled, scale_filters
 from tracea_graph.passes.lowering.values import Values, four
 from tracea_graph.passes.lowering.writer import Shape, Slot
@@ -52,7 +53,8 @@ def _blocked(
     finish = finish_of(p.epilogue)
     window = _two(p.window)
     last, source = (last_block(p.filters),), v.shape(w)
-    home, inner = v.home(result), v.interior(result)
+    home = v.home(result)
+    inner = home.in_blocks_of(BLOCK).view()  # as operands of a chain lie over it
     direct = [v.slot(spare).view for spare in operands[len(operands) - p.spare :]]
     views = [v.over(e, result, inner, lanes=True) for i, e in enumerate(extras) if i != finish.add]
     add, chain = _added(v, p, extras, finish.add, result), finish.chain
@@ -66,7 +68,7 @@ def _blocked(
     else:
         block, each = _read(v, p, scaled.source if scaled else x)
         kernel, read = "conv", block.view(stored_halo(p))
-        last_in = BLOCK if p.in_halves else last_block(p.channels)
+        last_in = BLOCK if p.in_halves or p.in_broad else last_block(p.channels)
         scales = [each.view, v.slot(operands[2 + p.bias + p.extras]).view] if each else []
         ints = (*steps, p.groups, *last, last_in, *stored_halo(p), *home.halo)
     if p.layout in WINOGRAD:
@@ -98,7 +100,9 @@ def _read(v: Values, p: ConvParams, value: int) -> tuple[Blocked, Slot | None]:
         return v.block(value), v.image_scales(value)
     if p.in_halves:
         return v.block_in_halves(value), None
-    return v.block_in_bf16(value) if p.in_bf16 else v.block(value), None
+    if p.in_bf16:
+        return v.block_in_bf16(value, BROAD if p.in_broad else BLOCK), None
+    return v.block(value), None
 
 
 def _added(
@@ -108,7 +112,8 @@ def _added(
     if index is None:
         return None
     if p.in_bf16:
-        return v.block_in_bf16(extras[index]).view()
+        block = v.block(extras[index]).block if by_twos(p) else BLOCK
+        return v.block_in_bf16(extras[index], block).view()
     return v.over(extras[index], result, v.interior(result), lanes=True)
 
 

@@ -17,8 +17,7 @@ from tracea_graph.passes.lowering.blocked import Blocked
 from tracea_graph.passes.lowering.borders import lower_border
 from tracea_graph.passes.lowering.frames import ZERO, lower_frames
 from tracea_graph.passes.lowering.layout import CHANNELS_FIRST, Layout
-from tracea_graph.passes.lowering.values import Deal, Values
-from tracea_graph.passes.pointwise.chains import IDENTITY
+from tracea_graph.passes.lowering.values import Deal, Values, copy
 
 __all__ = ["inlaid", "lower_move"]
 
@@ -73,17 +72,7 @@ def _transpose(v: Values, perm: Sequence[int], source: int, result: int) -> None
     if tuple(perm) == CHANNELS_FIRST and result not in v.targets:
         v.views[result] = turned
         return
-    _copy(v, turned, v.out(result).view)
-
-
-def _copy(v: Values, source: View, target: View) -> None:
-    """Numbers of a value brought elsewhere, rounded where they are stored so."""
-    if v.w.dtype(source.buffer) is DType.BF16:
-        v.w.call("copy", source, target)
-    elif v.w.dtype(target.buffer) is DType.BF16:
-        v.w.call("elementwise", source, target, chain=replace(IDENTITY, stores=(DType.BF16,)))
-    else:
-        v.w.call("elementwise", source, target, chain=IDENTITY)
+    copy(v.w, turned, v.out(result).view)
 
 
 def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None:
@@ -116,7 +105,7 @@ def _repeat_plain(v: Values, factors: Sequence[int], source: int, result: int) -
     wide = (*outer[:2], *(_times(s, f) for s, f in zip(outer[2:], factors, strict=True)), 1)
     for start in _grid(factors[:-1]):
         offset = _sum(*(_times(s, i) for s, i in zip(outer[2:], start, strict=False)))
-        _copy(v, View(small.buffer, dims, (*inner, 0)), View(big.buffer, dims, wide, offset))
+        copy(v.w, View(small.buffer, dims, (*inner, 0)), View(big.buffer, dims, wide, offset))
 
 
 def _grid(sizes: Sequence[int]) -> list[tuple[int, ...]]:
@@ -161,8 +150,8 @@ def _spread_into(
             target = _sum(target, _times(big.strides[axis], _sum(start, _times(cut, side))))
             steps[axis] = _times(steps[axis], side)
         size = tuple(dims)
-        _copy(
-            v, View(part.buffer, size, part.strides, source),
+        copy(
+            v.w, View(part.buffer, size, part.strides, source),
             View(big.buffer, size, tuple(steps), target),
         )  # fmt: skip
 
@@ -206,7 +195,7 @@ def _pad(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None
             froms = _sum(froms, _times(small.strides[axis], cut[0]))
             tos = _sum(tos, _times(big.strides[axis], combine("max", before, 0)))
         inside = View(small.buffer, tuple(dims), small.strides, froms)
-        _copy(v, inside, View(big.buffer, tuple(dims), big.strides, tos))
+        copy(v.w, inside, View(big.buffer, tuple(dims), big.strides, tos))
     _clear(v, big, rows, top, bottom)
     _clear(v, big, rows + 1, left, right)
     if home:
@@ -245,7 +234,7 @@ def _shuffle(v: Values, groups: int, source: int, result: int) -> None:
     each = v.layout.channels(source) // groups
     dims = (n, each, groups, *space)
     turned = View(slot.buffer, dims, (sn, sc, _times(sc, each), *strides))
-    _copy(v, turned, View(out.buffer, dims, dense_strides(dims)))
+    copy(v.w, turned, View(out.buffer, dims, dense_strides(dims)))
 
 
 def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> None:
@@ -260,7 +249,7 @@ def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> Non
     slot, out = v.slot(source), v.out(result)
     strides = dense_strides(slot.shape)
     part = View(slot.buffer, out.shape, strides, _times(strides[1], bounds[0]))
-    _copy(v, part, out.view)
+    copy(v.w, part, out.view)
 
 
 def _concat(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
@@ -288,7 +277,7 @@ def _bring(v: Values, value: int, whole: int, place: Blocked) -> None:
         v.block_into(value, place)
         return
     v.block(value)
-    _copy(v, v.blocks[value].view(), place.view())
+    v.bring(v.blocks[value], place)
     if any(place.halo):
         v.w.call("halo", place.whole, ints=place.halo)
 
@@ -300,7 +289,7 @@ def _concat_plain(v: Values, axis: int, operands: Sequence[int], result: int) ->
     for value in operands:
         size = v.shape(value)[axis]
         dims = tuple(size if a == axis else d for a, d in enumerate(out.shape))
-        _copy(v, v.slot(value).view, View(out.buffer, dims, strides, offset))
+        copy(v.w, v.slot(value).view, View(out.buffer, dims, strides, offset))
         offset = _sum(offset, _times(strides[axis], size))
 
 

@@ -22,9 +22,10 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.passes.lowering.blocked import BROAD
 from tracea_graph.passes.lowering.layout import Layout
 
-__all__ = ["Rounding"]
+__all__ = ["Rounding", "by_twos"]
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,15 @@ class Rounding:
     """Values that exist ``only`` in bf16, and those that exist in bf16 ``too``.
 
     ``views`` are results that nobody writes: their operand, under another shape.  What has to lie
-    ``apart`` is stored otherwise than the concatenation whose buffer it would share.
+    ``apart`` is stored otherwise than the concatenation whose buffer it would share.  Of those in
+    bf16 only, some lie in ``broad`` blocks.
     """
 
     only: frozenset[int]
     too: frozenset[int]
     views: frozenset[int]
     apart: frozenset[int]
+    broad: frozenset[int]
 
     @classmethod
     def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: Layout) -> Rounding:
@@ -72,9 +75,12 @@ class Rounding:
             if value in exact:
                 exact.add(source)
         only = _only(carried, wanted, exact, able)
-        apart = (v for v, (whole, _) in layout.within.items() if (v in only) != (whole in only))
+        apart = {v for v, (whole, _) in layout.within.items() if (v in only) != (whole in only)}
         too = wanted & able & exact - layout.blocked
-        return cls(only, frozenset(too), frozenset(views), frozenset(apart))
+        within = {v: place for v, place in layout.within.items() if v not in apart}
+        by_two = {v for v in only & layout.blocked if layout.channels(v) % BROAD == 0}
+        broad = _broad(p, carried, within, by_two)
+        return cls(only, frozenset(too), frozenset(views), frozenset(apart), broad)
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ class _Carried:
 
     sources: tuple[int, ...]
     alike: bool
+    concat: bool = False
 
 
 def _held(step: RegionStep, value: int, layout: Layout) -> _Carried | None:
@@ -98,7 +105,7 @@ def _held(step: RegionStep, value: int, layout: Layout) -> _Carried | None:
         return None
     if params.kind == "concat":
         whole = not any(layout.channels(v) % BLOCK for v in sources[:-1])
-        return _Carried(sources, False) if whole else None
+        return _Carried(sources, False, True) if whole else None
     if params.kind in ("spread", "pad"):
         return _Carried(sources, False)
     there = params.kind in ("repeat", *BORDERS) or value in layout.within
@@ -120,6 +127,47 @@ def _only(
         if not broken:
             return frozenset(only)
         exact |= broken
+
+
+def by_twos(params: ConvParams) -> bool:
+    """True for kernels that add and write broad blocks as well."""
+    return params.layout in ("pairs", "broad") and params.groups == 1
+
+
+def _broad(
+    p: RegionParams, carried: dict[int, _Carried], within: dict[int, tuple[int, int]],
+    able: set[int],
+) -> frozenset[int]:  # fmt: skip
+    """Those of the ``able`` that convolutions read in broad blocks, if what shares them can."""
+    wanted, value = set[int](), p.inputs
+    for step in p.steps:
+        params = step.params
+        if isinstance(params, ConvParams):
+            if params.in_broad:
+                wanted.add(step.operands[0])
+            else:
+                able = able - {step.operands[0]}
+            others = step.operands[1:] if by_twos(params) else step.operands[:0]
+            able = able - set(step.operands[1:]).difference(others)
+        if value not in carried and not (isinstance(params, ConvParams) and by_twos(params)):
+            able = able - {value}
+        value += step.results
+    for result, held in reversed(carried.items()):
+        if result in wanted:
+            wanted.update(held.sources)
+    found = wanted & able
+    while True:
+        broken = {
+            v for v, (w, first) in within.items() if (v in found) != (w in found) or first % BROAD
+        }
+        broken |= {within[v][0] for v in broken}
+        for result, held in carried.items():
+            together = {result, *held.sources}
+            if not held.concat and together & found and not together <= found:
+                broken |= together
+        if not broken & found:
+            return frozenset(found)
+        found = found - broken
 
 
 def _read(step: RegionStep) -> tuple[int, ...]:

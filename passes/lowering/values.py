@@ -17,7 +17,10 @@ from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.program import Buffer, View
 from tracea_graph.passes.lowering.blocked import (
+    BROAD,
     Blocked,
+    Halo,
+    alike,
     last_block,
     per_channel,
     spatial,
@@ -28,7 +31,7 @@ from tracea_graph.passes.lowering.rounding import Rounding
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, stretched
 from tracea_graph.passes.pointwise.chains import IDENTITY
 
-__all__ = ["Deal", "Shifted", "Values", "four"]
+__all__ = ["Deal", "Shifted", "Values", "copy", "four"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Values:
     targets: dict[int, Slot] = field(default_factory=dict)
     homes: dict[int, Blocked] = field(default_factory=dict)
     padded: dict[int, Slot] = field(default_factory=dict)
-    halves: dict[int, Blocked] = field(default_factory=dict)
+    halves: dict[tuple[int, int], Blocked] = field(default_factory=dict)
     whole: dict[int, Blocked] = field(default_factory=dict)
     split: dict[int, Blocked] = field(default_factory=dict)
     scales: dict[int, Slot] = field(default_factory=dict)
@@ -149,23 +152,27 @@ class Values:
         self.w.call("elementwise", source, *views, inner, chain=chain)
         self.finish(value, home)
 
-    def block_in_bf16(self, value: int) -> Blocked:
-        """The value in blocks, in bf16: rounded once where it does not lie so."""
+    def block_in_bf16(self, value: int, block: int = BLOCK) -> Blocked:
+        """The value in blocks of so many channels, in bf16: brought there once where it does not
+        lie so."""
         source = self.block(value)
-        if source.dtype is DType.BF16:
+        if source.dtype is DType.BF16 and source.block == block:
             return source
-        if value not in self.halves:
-            half = self._like(source, DType.BF16)
-            chain = dataclasses.replace(IDENTITY, stores=(DType.BF16,))
-            self.w.call("elementwise", source.whole, half.whole, chain=chain)
-            self.halves[value] = half
-        return self.halves[value]
+        if (value, block) not in self.halves:
+            made = self._like(source, DType.BF16, block)
+            self.bring(source, made, source.halo)
+            self.halves[value, block] = made
+        return self.halves[value, block]
+
+    def bring(self, source: Blocked, place: Blocked, pads: Halo = (0, 0, 0, 0)) -> None:
+        """Copy a value and so much of its halo, rounded where it is stored so."""
+        copy(self.w, *alike(source, place, pads))
 
     def block_in_halves(self, value: int) -> Blocked:
         """The value in blocks, as sums of two numbers in bf16."""
         if value not in self.split:
             source = self.block(value)
-            made = self._like(dataclasses.replace(source, numbers=2 * BLOCK), DType.BF16)
+            made = self._like(source, DType.BF16, BLOCK, 2 * BLOCK)
             ints = (last_block(source.channels), *made.halo)
             self.w.call("split_images", source.view(), made.whole, ints=ints)
             self.split[value] = made
@@ -193,9 +200,14 @@ class Values:
         self.w.call("round_images", source.view(), whole, scale.view, ints=ints)
         return scale
 
-    def _like(self, source: Blocked, dtype: DType) -> Blocked:
-        """Room for the same value in another type."""
-        made = dataclasses.replace(source, room=blocks(source.channels), first=0, dtype=dtype)
+    def _like(
+        self, source: Blocked, dtype: DType, block: int = BLOCK, numbers: int | None = None
+    ) -> Blocked:
+        """Room for the same value in another type, in blocks of so many channels."""
+        made = dataclasses.replace(
+            source, room=-(-source.channels // block), first=0, dtype=dtype, block=block,
+            numbers=numbers or block,
+        )  # fmt: skip
         slot = self.w.temp(TensorSpec(dtype, (made.count,)))
         return dataclasses.replace(made, buffer=slot.buffer)
 
@@ -281,6 +293,8 @@ class Values:
             self.layout.halo(value), self.layout.room(value),
             dtype=DType.BF16 if value in self.rounding.only else DType.F32,
         )  # fmt: skip
+        if value in self.rounding.broad:
+            home = home.in_blocks_of(BROAD)
         slot = self.w.temp(TensorSpec(home.dtype, (home.count,)))
         return dataclasses.replace(home, buffer=slot.buffer)
 
@@ -296,6 +310,17 @@ class Values:
                 slot = dataclasses.replace(slot, rounded=self.w.temp(half).buffer)
             self.dense[value] = slot
         return self.dense[value]
+
+
+def copy(w: Writer, source: View, target: View) -> None:
+    """Numbers brought elsewhere, rounded where they are stored so."""
+    if w.dtype(source.buffer) is DType.BF16:
+        w.call("copy", source, target)
+    elif w.dtype(target.buffer) is DType.BF16:
+        chain = dataclasses.replace(IDENTITY, stores=(DType.BF16,))
+        w.call("elementwise", source, target, chain=chain)
+    else:
+        w.call("elementwise", source, target, chain=IDENTITY)
 
 
 def four(view: View) -> View:

@@ -65,6 +65,8 @@ def test_filters_come_back_as_they_were(layout: str, shape: tuple[int, ...]) -> 
         shape = (*shape[:2], *(1 for _ in shape[2:]))
     if layout in WINOGRAD:
         shape = (*shape[:2], 3, 3)
+    if layout == "broad":
+        shape = (shape[0], 64, *shape[2:])
     plain = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
     if layout in IN_PAIRS:
         plain = round_bf16(plain)

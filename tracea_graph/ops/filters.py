@@ -272,9 +272,8 @@ def spell_filters(
     o, i, *kernel = shape
     if layout == "broad":
         *taps, _, _, _ = stored_shape(layout, shape)
-        wide = b("Cast", w, to=DType.F32.onnx)
-        halves = b("Reshape", wide, b.ints(*taps, 2, BLOCK // 2, BLOCK, 2))
-        apart = b("Transpose", halves, perm=_APART)
+        lanes = b.ints(*taps, 2, BLOCK // 2, BLOCK, 2)
+        apart = b("Transpose", b("Reshape", b("Cast", w, to=DType.F32.onnx), lanes), perm=_APART)
         w, layout = b("Reshape", apart, b.ints(*stored_shape("pairs", shape))), "pairs"
     if layout in IN_PAIRS:
         rank = len(stored_shape(layout, shape))
