@@ -268,10 +268,10 @@ def _recurrent(views: Sequence[Touched], ints: tuple[int, ...]) -> tuple[int, ..
 
 def _made(y: Touched, ints: tuple[int, ...], last: int) -> tuple[int, int]:
     """Pixels of a blocked value without its halo, which the last four ints say, and channels."""
-    batch, blocks, height, width, _ = y.dims
+    batch, blocks, height, width, lanes = y.dims
     top, left, bottom, right = ints[-4:]
     pixels = batch * (height - top - bottom) * (width - left - right)
-    return pixels, (blocks - 1) * 16 + last
+    return pixels, blocks * lanes - 16 + last
 
 
 _PROBLEMS: Mapping[str, Problem] = MappingProxyType(

@@ -203,6 +203,10 @@ ALONE = {
     "Winograd in integers, or directly": either(
         conv(20, 33, window(3, pads=1), "winograd2_int16", epilogue=RELU)
     ),
+    "broad blocks": conv(64, 33, window(3, 2, pads=1), "broad"),
+    "broad blocks, residual": conv(32, 64, window(1), "broad", 1, ("n", 64, "h", "w"),
+                                   bias=False, epilogue=ADD_RELU),
+    "broad blocks over one axis": conv(32, 16, window((3,), pads=1), "broad"),
     "halves": conv(20, 33, window(3, 2, pads=1), "split"),
     "halves, groups of blocks": conv(32, 64, window(3, pads=1), "split", 2, bias=False),
     "halves, silu, residual": conv(19, 20, window(1), "split", 1, ("n", 20, "h", "w"),
@@ -635,6 +639,14 @@ PAIRS_SILU = ConvParams(16, 16, window(3, pads=1), 1, "pairs", False, SILU, True
 TRANSFORMED = ConvParams(16, 16, window(3, pads=1), 1, "winograd2_pairs", False, SILU, True)
 DEEP_BF16 = ConvParams(16, 16, window(5, pads=2), 16, "depthwise", False, SILU, True)
 P3, P1 = filters(16, 16, 3, "pairs"), filters(16, 16, 1, "pairs")
+BROAD1 = ConvParams(64, 32, window(1), 1, "broad", False, RELU, True)
+BROAD3 = ConvParams(32, 32, window(3, pads=1), 1, "broad", False, RELU, True)
+BROAD_ADD = ConvParams(32, 64, window(1), 1, "broad", False, ADD_RELU, True)
+BROAD_SILU = ConvParams(32, 32, window(3, pads=1), 1, "broad", False, SILU, True)
+FIRST64 = ConvParams(16, 64, window(3, pads=1), 1, "pairs", False, RELU, True)
+FIRST32 = filters(32, 16, 3, "pairs")
+F64, B1 = filters(64, 16, 3, "pairs"), filters(32, 64, 1, "broad")
+B3, B_ADD = filters(32, 32, 3, "broad"), filters(64, 32, 1, "broad")
 
 BF16 = {
     "residual block in bf16": region(
@@ -718,6 +730,60 @@ BF16 = {
             (MoveParams("concat", (1,), 2), (4, 8)),
             (ConvParams(32, 16, window(3, pads=1), 1, "pairs", False, None, True), (9, 3)),
         ], 8, 10,
+    ),
+    "a bottleneck in broad blocks": region(
+        (X16, F64, B1, B3, B_ADD),
+        [
+            (FIRST64, (0, 1)),
+            (BROAD1, (5, 2)),
+            (BROAD3, (6, 3)),
+            (BROAD_ADD, (7, 4, 5)),
+            (BROAD1, (8, 2)),
+        ], 9,
+    ),
+    "broad blocks that a chain writes, and that a depthwise one reads, too": region(
+        (X16, F64, B1, B3, Filters((32, 1, 3, 3), "depthwise"), B_ADD),
+        [
+            (FIRST64, (0, 1)),
+            (BROAD1, (6, 2)),
+            (BROAD_SILU, (7, 3)),
+            (BROAD_SILU, (8, 3)),
+            (ConvParams(32, 32, window(3, pads=1), 32, "depthwise", False, None, True), (9, 4)),
+            (BROAD_SILU, (9, 3)),
+            (BROAD_ADD, (11, 5, 6)),
+        ], 10, 12,
+    ),
+    "a decoder in broad blocks": region(
+        (X16, FIRST32, filters(128, 32, 1, "broad"), filters(16, 64, 3, "broad")),
+        [
+            (ConvParams(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
+            (PoolParams("max", window(2, 2)), (4,)),
+            (ConvParams(32, 128, window(1), 1, "broad", False, None, True), (5, 2)),
+            (MoveParams("spread", (2, 2)), (6,)),
+            (MoveParams("pad", (), 2, TO_SIZE), (7, 4)),
+            (MoveParams("concat", (1,), 2), (4, 8)),
+            (ConvParams(64, 16, window(3, pads=1), 1, "broad", False, None, True), (9, 3)),
+        ], 10,
+    ),
+    "a concatenation in broad blocks, of one in float32 and one that is not broad": region(
+        (X16, FIRST32, filters(32, 32, 3, "pairs"), filters(16, 64, 1, "broad")),
+        [
+            (ConvParams(16, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (0, 1)),
+            (ConvParams(32, 32, window(3, pads=1), 1, "pairs", False, RELU, True), (4, 2)),
+            (MoveParams("concat", (1,), 2), (5, 4)),
+            (ConvParams(64, 16, window(1), 1, "broad", False, None, True), (6, 3)),
+        ], 5, 7,
+    ),
+    "broad slices and repeats": region(
+        (X16, F64, B3, filters(16, 96, 1, "broad")),
+        [
+            (FIRST64, (0, 1)),
+            (MoveParams("channels", (32, 64)), (4,)),
+            (BROAD3, (5, 2)),
+            (MoveParams("concat", (1,), 2), (4, 6)),
+            (MoveParams("repeat", (2, 2)), (7,)),
+            (ConvParams(96, 16, window(1), 1, "broad", False, None, True), (8, 3)),
+        ], 9,
     ),
     "slices and repeats in bf16": region(
         (X16, filters(32, 16, 3, "pairs"), P3, filters(16, 48, 1, "pairs")),

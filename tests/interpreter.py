@@ -374,9 +374,10 @@ def fill(y: Array, values: Array, sides: Sequence[int]) -> None:
     """Write ``[N, C, H, W]`` into blocks and zeros around it; lanes past C hold anything."""
     inner = clear(y, sides)
     n, c, h, w = values.shape
-    wide = np.full((n, inner.shape[1] * 16, h, w), np.nan)
+    _, count, _, _, lanes = inner.shape
+    wide = np.full((n, count * lanes, h, w), np.nan)
     wide[:, :c] = values
-    inner[...] = wide.reshape(n, -1, 16, h, w).transpose(0, 1, 3, 4, 2)
+    inner[...] = wide.reshape(n, count, lanes, h, w).transpose(0, 1, 3, 4, 2)
 
 
 def convolve(x: Array, w: Array, steps: Sequence[int], groups: int) -> Array:

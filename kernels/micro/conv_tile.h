@@ -100,6 +100,12 @@ INLINE T* run_at(T* base, int64_t line, int i) {
   return i < A ? base + i * LANES : base + line + (i - A) * LANES;
 }
 
+// The same, outputs being so many steps of 32 bits apart.
+template <int A, class T>
+INLINE T* run_at(T* base, int64_t line, int i, int64_t lanes) {
+  return i < A ? base + i * lanes : base + line + (i - A) * lanes;
+}
+
 // Where a tile's results go, and what is added to them; each tile of a run has its own.
 struct Outputs {
   float* y;
@@ -112,25 +118,25 @@ struct Outputs {
 // A pixel of 16 bf16, in steps of 32 bits; a broad one has as many as PANEL.
 enum { HALF = PANEL / 2 };
 
-template <int A, int B, int NV, int LANES, class EIGHT>
-INLINE void add_rounded(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const Outputs& o) {
+template <int A, int B, int NV, class EIGHT>
+INLINE void add_rounded(vf (&c)[A + B][NV * P], EIGHT (&e)[A + B], const Outputs& o, int64_t lanes) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
-    const float* from = run_at<A, LANES>(o.add, o.add_line, i) + j / P * o.add_panel;
+    const float* from = run_at<A>(o.add, o.add_line, i, lanes) + j / P * o.add_panel;
     c[i][j] = c[i][j] + load_bf16((const uint16_t*)from + j % P * W);
   }
   UNROLL for (int i = 0; i < A + B; i++)
-    e[i].add_rounded(run_at<A, LANES>(o.add, o.add_line, i) + NV * o.add_panel);
+    e[i].add_rounded(run_at<A>(o.add, o.add_line, i, lanes) + NV * o.add_panel);
 }
 
-template <int A, int B, int NV, int LANES, class EIGHT>
+template <int A, int B, int NV, class EIGHT>
 INLINE void store_rounded(const vf (&c)[A + B][NV * P], const EIGHT (&e)[A + B],
-                          const Outputs& o) {
+                          const Outputs& o, int64_t lanes) {
   UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++) {
-    float* to = run_at<A, LANES>(o.y, o.y_line, i) + j / P * o.y_panel;
+    float* to = run_at<A>(o.y, o.y_line, i, lanes) + j / P * o.y_panel;
     store_bf16((uint16_t*)to + j % P * W, c[i][j]);
   }
   UNROLL for (int i = 0; i < A + B; i++)
-    e[i].write_rounded(run_at<A, LANES>(o.y, o.y_line, i) + NV * o.y_panel);
+    e[i].write_rounded(run_at<A>(o.y, o.y_line, i, lanes) + NV * o.y_panel);
 }
 //% endif
 
@@ -271,8 +277,7 @@ void tile(const tracea_conv_tile* t) {
     if (!stops) {
       if (o.add) {
         //% if dtype == "bf16"
-        if (t->add_size == 2 && t->add_step == PANEL) add_rounded<A, B, NV, PANEL>(c, e, o);
-        else if (t->add_size == 2) add_rounded<A, B, NV, HALF>(c, e, o);
+        if (t->add_size == 2) add_rounded<A, B, NV>(c, e, o, opaque(t)->add_step);
         else
         //% endif
         UNROLL for (int i = 0; i < A + B; i++) {
@@ -296,8 +301,7 @@ void tile(const tracea_conv_tile* t) {
         }
     }
     //% if dtype == "bf16"
-    if (t->y_size == 2 && t->y_step == PANEL) store_rounded<A, B, NV, PANEL>(c, e, o);
-    else if (t->y_size == 2) store_rounded<A, B, NV, HALF>(c, e, o);
+    if (t->y_size == 2) store_rounded<A, B, NV>(c, e, o, opaque(t)->y_step);
     else
     //% endif
     UNROLL for (int i = 0; i < A + B; i++) {

@@ -76,15 +76,23 @@ def _comes_broad(graph: TileGraph, value: str, reader: ConvParams) -> bool:
     """True if a dense convolution makes what another reads, or what is pooled or moved before:
     those write broad blocks, where others would have to be copied."""
     region = graph.producer(value)
-    params = region.params if region else None
     if reader.groups > 1 or reader.channels % (2 * BLOCK) or region is None:
         return False
+    params = region.params
     if isinstance(params, ConvParams):
         return params.layout in ("blocked", "pairs", "broad") and params.groups == 1
-    held = isinstance(params, MoveParams) or (
-        isinstance(params, PoolParams) and params.kind == "max" and params.window is not None
-    )
-    return held and _comes_broad(graph, region.operands[-1], reader)
+    pooled = isinstance(params, PoolParams) and params.kind == "max" and params.window is not None
+    moved = isinstance(params, MoveParams) or region.op in ("Concat", "Split")
+    parts = region.operands if region.op == "Concat" else (value,)
+    whole = all(_channels(graph, part) % (2 * BLOCK) == 0 for part in parts)
+    return (pooled or moved) and whole and _comes_broad(graph, region.operands[0], reader)
+
+
+def _channels(graph: TileGraph, value: str) -> int:
+    """Of an image; 1 if nobody knows."""
+    shape = graph.spec(value).shape or ()
+    channels = shape[1] if len(shape) > 2 else 1
+    return channels if isinstance(channels, int) else 1
 
 
 def _unfit(graph: TileGraph, params: ConvParams, weight: Weight | None) -> str | None:

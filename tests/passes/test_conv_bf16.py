@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -97,6 +98,37 @@ def test_a_trunk_stores_bf16_between_its_steps() -> None:
     assert names[-4:] == ["conv_bf16", "depthwise_bf16", "conv_bf16", "unblock"]
     written = {c.views[-1].buffer for c in program.calls[-4:-2] if c.views[-1]}
     assert {program.temps[b.index].dtype for b in written} == {DType.BF16}
+
+
+@pytest.mark.parametrize("tiles", [True, False])
+def test_matrix_tiles_read_two_blocks_at_once_that_another_writes(tiles: bool) -> None:
+    """Not of an input, nor of a depthwise one, nor where channels are no whole broad blocks."""
+    net = Net()
+    x = net.input("x", "n", 32, 16, 14)
+
+    def conv(value: str, filters: int, channels: int, **more: Any) -> str:
+        kernel, group = more.pop("kernel", 1), more.pop("group", 1)
+        w = net.weight(filters, channels // group, kernel, kernel)
+        pads = [kernel // 2] * 4
+        return net("Relu", net("Conv", value, w, pads=pads, group=group, **more))
+
+    first = conv(x, 64, 32)
+    second = conv(first, 32, 64, strides=[2, 2])
+    pooled = net("MaxPool", first, kernel_shape=[2, 2], strides=[2, 2])
+    joined = net("Concat", second, pooled, axis=1)
+    third = conv(joined, 48, 96)
+    deep = conv(conv(third, 32, 48), 32, 32, kernel=3, group=32)
+    graph = net.graph(conv(conv(deep, 32, 32), 16, 32, kernel=3, strides=[2, 2]))
+    limits = Limits(min_gain_us=float("-inf"))
+    ways = phases(precision="bf16", tiles=tiles)
+    schedule(graph, [p for p in ways if p.name != "winograd"], lambda g, r: 1.0, limits)
+    (region,) = graph.regions()
+    assert isinstance(region.params, RegionParams)
+    layouts = [s.params.layout for s in region.params.steps if isinstance(s.params, ConvParams)]
+    by_twos = "broad" if tiles else "pairs"
+    assert layouts == ["pairs", by_twos, by_twos, "pairs", "depthwise", "pairs", by_twos]
+    names = [call.kernel for call in lower(graph, region).calls]
+    assert names.count("copy") == 0 and names.count("pool_bf16") == 1
 
 
 def test_products_inside_a_trunk_go_with_it() -> None:

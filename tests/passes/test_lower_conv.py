@@ -128,6 +128,32 @@ def test_what_is_moved_is_stored_as_its_reader_wants_it() -> None:
     ]  # fmt: skip
 
 
+def test_broad_blocks_are_written_as_they_are_read() -> None:
+    """What is read by others is brought into them once, as is what nobody writes so."""
+    start = ["block", "elementwise", "conv_bf16"]
+    bottleneck = "a bottleneck in broad blocks"
+    assert kernels(BF16[bottleneck]) == [*start, *["conv_bf16"] * 4, "unblock"]
+    assert lanes(BF16[bottleneck]) == [32, 32, 32, 32, 16]
+    name = "broad blocks that a chain writes, and that a depthwise one reads, too"
+    assert kernels(BF16[name]) == [
+        *start, *["conv_bf16"] * 3, "depthwise_bf16", "copy", "conv_bf16", "conv_bf16", "unblock",
+        "unblock",
+    ]  # fmt: skip
+    assert lanes(BF16[name]) == [32, 32, 32, 16, 32, 16]
+    names = kernels(BF16["a decoder in broad blocks"])
+    assert names.count("copy") == 4 and lanes(BF16["a decoder in broad blocks"]) == [32, 32, 16]
+    assert "copy" not in kernels(BF16["broad slices and repeats"])[:-4]
+    name = "a concatenation in broad blocks, of one in float32 and one that is not broad"
+    assert lanes(BF16[name]) == [16, 16, 16]
+    assert kernels(BF16[name]).count("elementwise") == 2 and kernels(BF16[name]).count("copy") == 1
+
+
+def lanes(case: Case) -> list[int]:
+    """Of what the dense convolutions of a program write."""
+    calls = [c for c in program(case).calls if c.kernel == "conv_bf16"]
+    return [int(str(c.views[-1].dims[4])) for c in calls if c.views[-1] is not None]
+
+
 def test_a_part_that_others_want_in_float32_is_rounded_on_its_way() -> None:
     names = kernels(BF16["a decoder with its skip, which leaves too"])
     assert names.count("pool") == 1 and names.count("copy") == 4
