@@ -113,15 +113,11 @@ def alike(source: Blocked, target: Blocked, pads: Halo = (0, 0, 0, 0)) -> tuple[
 def _by_halves(view: View, block: int) -> View:
     """``[N, C/32, 2, H, W, 16]``, whether blocks are broad or not."""
     (n, count, h, w, _), (sn, sb, sh, sw, sl) = view.dims, view.strides
+    assert isinstance(count, int)
+    dims: Shape = (n, count * block // BROAD, 2, h, w, BLOCK)
     if block == BROAD:
-        dims, strides = (n, count, 2, h, w, BLOCK), (sn, sb, BLOCK, sh, sw, sl)
-    else:
-        assert isinstance(count, int)
-        dims, strides = (
-            (n, count // 2, 2, h, w, BLOCK),
-            (sn, combine("mul", sb, 2), sb, sh, sw, sl),
-        )
-    return View(view.buffer, dims, strides, view.offset)
+        return View(view.buffer, dims, (sn, sb, BLOCK, sh, sw, sl), view.offset)
+    return View(view.buffer, dims, (sn, combine("mul", sb, 2), sb, sh, sw, sl), view.offset)
 
 
 def through_blocks(view: View, channels: int) -> View | None:
