@@ -192,7 +192,7 @@ def _conv_bf16x2(isa: str, pixels: int, nv: int, matrix: bool = False) -> Varian
 
 def _depthwise_bf16(isa: str, *widths: int) -> Variant:
     """The same with inputs in bf16; sums stay in float32, and weights where no instruction
-    multiplies pairs of bf16."""
+    multiplies pairs of bf16, or one is slower than two in float32, as beside matrix tiles."""
     same = _depthwise(isa, *widths)
     pairs = isa == "avx512bf16"
     params = {**same.params, "dtype": "bf16", "pairs": pairs}
@@ -323,6 +323,7 @@ VARIANTS = (
     _depthwise_bf16("avx2", 7, 4, 1),
     _depthwise_bf16("avx512", 14, 7, 4, 1),
     _depthwise_bf16("avx512bf16", 14, 7, 4, 1),
+    _depthwise_bf16("amxbf16", 14, 7, 4, 1),
     _winograd_bf16("scalar"),
     _winograd_bf16("avx2"),
     _winograd_bf16("avx512"),

@@ -228,14 +228,15 @@ def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
     """Before they are steps of a program, which stores values as its steps read them.
 
     What bf16 is not to be used for is left for integers; with matrix ``tiles``, where those have
-    none of their own, for sums of two numbers in bf16, but for what is transformed.
+    none of their own, for sums of two numbers in bf16, but for what is transformed.  Processors
+    with them convert numbers of a depthwise convolution faster than they multiply pairs.
     """
     rounds = Phase("conv-precision", (ConvInBf16(broad=tiles),))
     integers = Phase("conv-int16", (ConvInInt16(transformed=tiles and precision == "bf16"),))
     further = Phase("depthwise-precision", (RoundDepthwise(),))
     halves = Phase("conv-bf16x2", (ConvInBf16x2(),))
     return {
-        "bf16": (rounds, further, integers, *([halves] if tiles else [])),
+        "bf16": (rounds, integers, halves) if tiles else (rounds, further, integers),
         "int16": (integers,),
         "bf16x2": (halves,),
     }.get(precision, ())

@@ -28,7 +28,7 @@ from tracea_graph.ops.filters import BLOCK, DIRECT, IN_INT16, IN_PAIRS, LAYOUTS
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.conv import channel_kind
 
-COUNTS = (1, 3, 7, 16, 24, 33)
+COUNTS = (1, 3, 7, 16, 24, 32, 33)
 SIZES = (*range(1, 18), 19, 23, 29, 31, 37)
 FLAT = (*range(1, 8), 11)
 """Sizes over three axes."""
@@ -128,14 +128,17 @@ def layouts(p: ConvParams) -> Iterator[str]:
         yield "blocked"
 
 
-def precisions(layout: str, channels: int) -> Iterator[tuple[str, bool]]:
+def precisions(layout: str, channels: int, groups: int) -> Iterator[tuple[str, bool]]:
     """The layout and its like in bf16 and in integers; and whether that is bf16."""
     yield layout, False
     if layout == "depthwise":
         yield layout, True
     if layout == "blocked":
         yield "split", False
+    whole = groups == 1 and channels % (2 * BLOCK) == 0
     for stored, plain in (*IN_PAIRS.items(), *IN_INT16.items()):
+        if stored == "broad" and not whole:
+            continue
         if plain == layout and (stored in IN_INT16 or channels % 2 == 0):
             yield stored, stored in IN_PAIRS
 
@@ -192,7 +195,7 @@ class Maker:
         plain = ConvParams(channels, filters, window, groups, bias=bias, epilogue=chain)
         images = {"n": self._chance.choice((1, 1, 2)), **dict(zip(x[2:], sizes, strict=True))}
         for layout in layouts(plain):
-            for stored, low in precisions(layout, channels):
+            for stored, low in precisions(layout, channels, groups):
                 params = ConvParams(
                     channels, filters, window, groups, stored, bias, chain, in_bf16=low
                 )

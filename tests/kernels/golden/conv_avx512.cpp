@@ -207,6 +207,12 @@ INLINE T* run_at(T* base, int64_t line, int i) {
   return i < A ? base + i * LANES : base + line + (i - A) * LANES;
 }
 
+// The same, outputs being so many steps of 32 bits apart.
+template <int A, class T>
+INLINE T* run_at(T* base, int64_t line, int i, int64_t lanes) {
+  return i < A ? base + i * lanes : base + line + (i - A) * lanes;
+}
+
 // Where a tile's results go, and what is added to them; each tile of a run has its own.
 struct Outputs {
   float* y;
@@ -226,8 +232,7 @@ template <class STEP, int A, int B, int NV, class EIGHT = NoEight>
 void tile(const tracea_conv_tile* t) {
   constexpr int64_t F = sizeof(float);
   constexpr int ALL = NV + EIGHT::COUNT;  // blocks
-  const int64_t y_lanes = t->y_size == 4 ? PANEL : PANEL / 2;
-  const int64_t add_lanes = t->add_size == 4 ? PANEL : PANEL / 2;
+  const int64_t y_lanes = t->y_step, add_lanes = t->add_step;
   const bool two = t->lines == 2;
   Outputs run = {t->y, two ? t->y_line : A * y_lanes, t->y_panel,
                  t->add, two ? t->add_line : A * add_lanes, t->add_panel};
