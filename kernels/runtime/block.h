@@ -1,6 +1,7 @@
 // Between plain and blocked values, and the halo of a value that another call wrote.
 #pragma once
 #include "runtime/blocked.h"
+#include "runtime/pieces.h"
 #include "runtime/rows.h"
 
 namespace tracea {
@@ -9,16 +10,14 @@ struct BlockJob {
   tracea_block_fn turn;
   const Box *plain, *blocks;  // the blocked side without its halo
   const Canvas* canvas;       // of `block` only
-  int64_t rows, tasks;        // rows per task; tasks per block
+  Pieces pieces;
 };
 
 inline void block_task(void* usr, size_t index) {
   const BlockJob& job = *static_cast<const BlockJob*>(usr);
   const int64_t *s = job.blocks->strides, *p = job.plain->strides;
-  const int64_t *dims = job.plain->dims, count = job.blocks->dims[1];
-  const int64_t at = static_cast<int64_t>(index), block = at / job.tasks % count;
-  const int64_t n = at / job.tasks / count, first = at % job.tasks * job.rows;
-  const int64_t last = least(dims[2], first + job.rows);
+  const int64_t* dims = job.plain->dims;
+  const auto [n, block, first, last] = job.pieces.at(static_cast<int64_t>(index));
   tracea_block_tile tile = {};
   tile.pixels = dims[3];
   tile.channels = least(kLanes, dims[1] - block * kLanes);
@@ -34,10 +33,10 @@ inline void block_task(void* usr, size_t index) {
 
 inline bool run_turn(Run& run, BlockJob& job) {
   const int64_t* dims = job.plain->dims;
-  job.rows = least(dims[2], most(1, kGrain / kLanes / dims[3]));
-  job.tasks = ceil_div(dims[2], job.rows);
-  const int64_t together = kGrain / kLanes / (job.rows * dims[3]);
-  return run.parallel_by(together, dims[0] * job.blocks->dims[1] * job.tasks, block_task, &job);
+  const int64_t blocks = job.blocks->dims[1], rows = kGrain / kLanes / dims[3];
+  job.pieces = Pieces(run, dims[0], blocks, dims[2], dims[3], rows);
+  const int64_t together = kGrain / kLanes / (job.pieces.rows * dims[3]);
+  return run.parallel_by(together, dims[0] * blocks * job.pieces.each, block_task, &job);
 }
 
 // Whether a plain value has the sizes of a blocked one with `last` channels in its last block.
@@ -59,7 +58,7 @@ inline bool run_block(Run& run, const Call& call, const Box* views) {
       !agrees(x, y, canvas.height, canvas.width, call.ints[0]))
     return misfit(run, "block");
   if (empty(x, 4)) return true;
-  BlockJob job = {run.host.isa->block, &x, &y, &canvas, 0, 0};
+  BlockJob job = {run.host.isa->block, &x, &y, &canvas, {}};
   return run_turn(run, job);
 }
 
@@ -73,7 +72,7 @@ inline bool run_unblock(Run& run, const Call& call, const Box* views) {
   if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[0]))
     return misfit(run, "unblock");
   if (empty(y, 4)) return true;
-  BlockJob job = {run.host.isa->unblock, &y, &x, nullptr, 0, 0};
+  BlockJob job = {run.host.isa->unblock, &y, &x, nullptr, {}};
   return run_turn(run, job);
 }
 

@@ -6,81 +6,10 @@
 // weights is read once per band while the band's input stays in L2.  Few output channels are left
 // to runtime/conv_narrow.h.
 #pragma once
+#include "runtime/conv_cut.h"
 #include "runtime/conv_narrow.h"
 
 namespace tracea {
-
-constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an L2 cache
-constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
-constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
-constexpr int64_t kAheadMost = 8 * 1024;     // asked for ahead of a product: half an L2 cache
-constexpr int64_t kBriefSum = 32;            // numbers; of bf16 and float32 alike
-constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
-
-// What a plan says about the cut for so many images; all zero where that is nothing.
-inline ConvCut choose_cut(const Call& call, int64_t images) {
-  for (int32_t i = 0; i < call.driver_count; ++i)
-    if (images <= call.cuts[i].max_images) return call.cuts[i];
-  return {};
-}
-
-// Input blocks whose sums of integers fit 32 bits, as in ops/int16.py.
-constexpr int64_t kWholeRun = 256;
-inline int64_t whole_blocks(int64_t taps) { return most(1, kWholeRun / kLanes / most(taps, 1)); }
-
-// One axis of what is read: `size` lines or columns, the first and last of which hold zeros.
-struct Axis {
-  int64_t size, before, behind, stride, dilation;
-};
-
-// The taps between which all lie that meet a number for outputs [from, from + count).  At least one.
-inline Taps taps_of(const Axis& a, int64_t taps, int64_t from, int64_t count) {
-  const int64_t begin = from * a.stride, reach = (count - 1) * a.stride, end = a.size - a.behind;
-  if (begin >= a.before && begin + reach + (taps - 1) * a.dilation < end) return {0, taps};
-  const auto meets = [&](int64_t tap) {
-    const int64_t at = begin + tap * a.dilation;
-    const int64_t skipped = at < a.before ? ceil_div(a.before - at, a.stride) * a.stride : 0;
-    return at + skipped < end && skipped <= reach;
-  };
-  int64_t first = 0, last = taps;
-  while (last > 1 && !meets(last - 1)) --last;
-  while (first < last - 1 && !meets(first)) ++first;
-  return {first, last};
-}
-
-// The same from and to where turns of `turn` taps begin: how sums are put together must not depend on
-// how outputs are cut.
-inline Taps in_turns(const Taps& t, int64_t turn, int64_t taps) {
-  return {t.first / turn * turn, least(ceil_div(t.end, turn) * turn, taps)};
-}
-
-struct ConvJob {
-  tracea_conv_fn conv;
-  tracea_conv_end_fn end;            // null where kernels set nothing up
-  int64_t pixels;                    // of the kernel's largest tile
-  int64_t turn;                      // taps of a row that it takes together
-  const float *x_scales, *w_scales;  // of integers; else null
-  tracea_conv_tile tap;  // strides and counts every tile shares
-  Finish finish;
-  const Box* x;
-  const float* first;                // of x that a tap meets
-  Axis down, along;                  // of x from there on
-  bool scattered;                    // taps are left out, and so some of the filters
-  int64_t x_strides[4];
-  const float* bias;
-  int64_t images, blocks;              // blocks of output channels
-  bool eight;                          // the last of them has 8 channels at most
-  int64_t w_image;                     // floats of weights per image, or 0 where they share them
-  int64_t groups, per_group, x_group;  // blocks of y, and floats of x, per group
-  int64_t height, width;               // in outputs; height 1 when lines are joined
-  int64_t x_step_row;                  // floats between the inputs of two output rows
-  int64_t lines, across, units;        // rows per tile; tiles per line; tile rows
-  int64_t narrow, wider;               // outputs of a tile's line; the first `wider` have one more
-  int64_t part;                        // input blocks summed at once
-  int64_t columns, per_task, chunks;   // channel groups of nv blocks; of a task; tasks over them
-  int64_t bands;                       // tasks over the tiles of one image
-  Ahead ahead;                         // what the next product reads
-};
 
 // The lines of what comes after the convolution that tiles [begin, end) of a column ask for, or
 // none: all tiles of the first image together ask for all of it.
@@ -267,77 +196,6 @@ inline bool check_conv_bf16x2(Signature& call) {
 
 inline bool check_conv_int16(Signature& call) {
   return check_conv_of(call, {5, 7, ORT_I16, ORT_I16, false, true});
-}
-
-// Whether lines of x, y and every operand follow each other without a gap.
-inline bool joins_lines(const Box& x, const Finish& finish) {
-  const Canvas& y = finish.canvas;
-  const int64_t row = y.width * kLanes;
-  const Halo& halo = y.halo;
-  if (y.height == 1 || (halo.left | halo.right)) return false;
-  bool ok = x.dims[3] == y.width && x.strides[2] == row && y.strides[2] == y.width * y.lanes &&
-            (!finish.add || finish.add_strides[2] == y.width * finish.add_lanes);
-  for (int32_t i = 1; ok && finish.type && i < finish.type->operands; ++i) {
-    const Box& box = finish.extra[i - 1];
-    ok = box.strides[2] == box.strides[3] * y.width;
-  }
-  return ok;
-}
-
-// Tiles of a brief sum have half the outputs, in bf16 of one block: they end while the next one's
-// products begin, for which the results of a whole one leave no room in the processor's queues.
-// At AVX2, and on matrix tiles, whole tiles are as small or end otherwise; a chain wants long lines.
-inline bool brief(const ConvJob& job, const tracea_isa_table& isa) {
-  const tracea_conv_tile& tap = job.tap;
-  return tap.blocks * tap.rows * tap.cols * kLanes <= kBriefSum && !job.x_scales && !job.eight &&
-         !job.finish.chain && isa.conv_nv > 1 && job.pixels == isa.conv_pixels;
-}
-
-// How the outputs are cut, and how much one task takes: as the plan says, else what suits sizes.
-inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvCut& cut) {
-  const tracea_isa_table& isa = *run.host.isa;
-  const tracea_conv_tile& tap = job.tap;
-  const bool small = brief(job, isa);
-  const int64_t widest = cut.pixels ? least(cut.pixels, job.pixels) : job.pixels / (small ? 2 : 1);
-  const bool twos = job.finish.canvas.broad || job.finish.add_broad;
-  const int64_t most_nv = twos ? least(isa.conv_nv, 2) : isa.conv_nv;
-  const int64_t nv = small && job.conv == isa.conv_bf16 ? 1 : most_nv;
-  const bool pairs = job.width <= job.pixels / 2 && job.height > 1;
-  job.lines = pairs && cut.lines != 1 ? 2 : 1;
-  job.across = ceil_div(job.width, widest);
-  job.narrow = job.width / job.across, job.wider = job.width % job.across;
-  job.units = ceil_div(job.height, job.lines);
-  job.columns = job.groups * ceil_div(job.per_group, nv);
-  const int64_t panel = tap.w_block * nv * 4, weights = job.blocks * tap.w_panel * 4;
-  const int64_t part = cut.part ? least(cut.part, tap.blocks) : most(1, kPanelBytes / panel);
-  job.part = ceil_div(tap.blocks, ceil_div(tap.blocks, part));
-  if (job.finish.canvas.rounds()) job.part = tap.blocks;  // nowhere to keep sums in between
-  if (job.x_scales) job.part = whole_blocks(tap.rows * tap.cols);
-
-  const int64_t tiles = job.units * job.across;
-  const int64_t input = tap.blocks * job.groups * job.height * stride_h * job.width * tap.x_step *
-                        static_cast<int64_t>(sizeof(float));
-  job.bands = 1;
-  if (job.columns > 1 && (input > kSmallInput || weights < input))
-    job.bands = ceil_div(input, kBandBytes);
-  job.bands = most(1, least(job.bands, tiles / 4));
-  const int64_t threads = run.host.processors;
-  if (job.bands >= threads) job.bands = least(tiles, ceil_div(job.bands, threads) * threads);
-  if (cut.bands) job.bands = least(cut.bands, tiles);
-  const double work = static_cast<double>(tiles) * static_cast<double>(widest) *
-                      static_cast<double>(job.blocks * tap.w_panel);
-  int64_t wanted = least(4 * threads, static_cast<int64_t>(work / kConvTask));
-  const bool busy = wanted >= threads;  // as many tasks for each, then
-  if (busy) wanted = ceil_div(wanted, threads) * threads;
-  const int64_t shared = most(job.images * job.bands, 1);
-  int64_t columns = ceil_div(wanted, shared);
-  while (busy && columns < job.columns && shared * columns % threads) ++columns;
-  job.per_task = ceil_div(job.columns, most(least(columns, job.columns), 1));
-  if (cut.columns) job.per_task = least(cut.columns, job.columns);
-  job.chunks = ceil_div(job.columns, job.per_task);
-  const int64_t tasks = job.images * job.bands * job.chunks;
-  if (!cut.bands && tasks < least(wanted, 2 * threads))
-    job.bands = most(job.bands, least(tiles, ceil_div(wanted, job.images * job.chunks)));
 }
 
 // Leaves out taps that meet nothing but zeros around the input: most of a kernel that is wider than

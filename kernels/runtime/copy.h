@@ -72,7 +72,7 @@ inline void take_axis(CopyJob& job, int32_t axis, int64_t* count, int64_t* x, in
   }
 }
 
-inline int64_t divide_copy(CopyJob& job) {
+inline int64_t divide_copy(const Run& run, CopyJob& job) {
   tracea_copy_tile& tile = job.whole;
   tile.rows = tile.cols = 1;
   if (job.rank > 0) take_axis(job, job.rank - 1, &tile.cols, &tile.x_col, &tile.y_col);
@@ -84,12 +84,14 @@ inline int64_t divide_copy(CopyJob& job) {
   for (int32_t axis = 0; axis < job.rank; ++axis) job.outer *= job.dims[axis];
   // Chunks are whole blocks of sixteen both ways; turned ones nearly square, so that few pages
   // are in use at once.
+  const int64_t grain = run.worth(kGrain);
   const bool along = tile.x_col == 1 && tile.y_col == 1, turned = !along && tile.x_row == 1;
   const int64_t most_cols = along ? kGrain : turned ? 128 : kGrain / 16;
   job.col_chunk = tile.cols > 2 * most_cols ? most_cols : tile.cols;
-  job.row_chunk = least(tile.rows, ceil_div(most(kGrain / job.col_chunk, 1), 16) * 16);
+  job.row_chunk = least(tile.rows, ceil_div(most(grain / job.col_chunk, 1), 16) * 16);
   const bool whole = job.row_chunk == tile.rows && job.col_chunk == tile.cols;
-  job.outer_chunk = whole ? most(kGrain / (tile.rows * tile.cols), 1) : 1;
+  job.outer_chunk = whole ? most(grain / (tile.rows * tile.cols), 1) : 1;
+  job.outer_chunk = ceil_div(job.outer, run.even(ceil_div(job.outer, job.outer_chunk), job.outer));
   job.row_tasks = ceil_div(tile.rows, job.row_chunk);
   job.col_tasks = ceil_div(tile.cols, job.col_chunk);
   return ceil_div(job.outer, job.outer_chunk) * job.row_tasks * job.col_tasks;
@@ -116,7 +118,7 @@ inline bool run_copy(Run& run, const Call& call, const Box* views) {
   job.whole.x = x.data, job.whole.y = y.data;
   job.whole.size = static_cast<int32_t>(element_size(call.views[1].type));
   fold_copy(job, x, y, rank);
-  return run.parallel(divide_copy(job), copy_task, &job);
+  return run.parallel(divide_copy(run, job), copy_task, &job);
 }
 
 }  // namespace tracea

@@ -4,6 +4,7 @@
 // shuffled: of `groups` piles, one from each in turn.
 #pragma once
 #include "runtime/blocked.h"
+#include "runtime/pieces.h"
 #include "runtime/rows.h"
 
 namespace tracea {
@@ -17,7 +18,7 @@ struct DealJob {
   const Box* x;
   const int64_t* channels;  // of each part
   int64_t groups, first, count, total;
-  int64_t rows, tasks;  // rows per task; tasks per block
+  Pieces pieces;
 };
 
 // The part that holds a channel of the result, and the channel there.
@@ -33,9 +34,7 @@ inline Card card_at(const DealJob& job, int64_t index) {
 
 inline void deal_task(void* usr, size_t index) {
   const DealJob& job = *static_cast<const DealJob*>(usr);
-  const int64_t blocks = job.y.box->dims[1], at = static_cast<int64_t>(index);
-  const int64_t block = at / job.tasks % blocks, n = at / job.tasks / blocks;
-  const int64_t first = at % job.tasks * job.rows, last = least(job.y.height, first + job.rows);
+  const auto [n, block, first, last] = job.pieces.at(static_cast<int64_t>(index));
   tracea_deal_tile tile = {};
   tile.pixels = job.y.width;
   int64_t parts[kLanes];
@@ -86,10 +85,10 @@ inline bool run_deal(Run& run, const Call& call, const Box* views) {
       y.dims[1] != ceil_div(job.count, kLanes))
     return misfit(run, "deal");
   if (empty(y, 5) || job.y.height == 0 || job.y.width == 0) return true;
-  job.rows = least(job.y.height, most(1, kGrain / kLanes / job.y.width));
-  job.tasks = ceil_div(job.y.height, job.rows);
-  const int64_t together = kGrain / kLanes / (job.rows * job.y.width);
-  return run.parallel_by(together, y.dims[0] * y.dims[1] * job.tasks, deal_task, &job);
+  const int64_t width = job.y.width, blocks = y.dims[1];
+  job.pieces = Pieces(run, y.dims[0], blocks, job.y.height, width, kGrain / kLanes / width);
+  const int64_t together = kGrain / kLanes / (job.pieces.rows * width);
+  return run.parallel_by(together, y.dims[0] * blocks * job.pieces.each, deal_task, &job);
 }
 
 }  // namespace tracea

@@ -2,11 +2,12 @@
 // lines of several.
 #pragma once
 #include "runtime/blocked.h"
+#include "runtime/pieces.h"
 
 namespace tracea {
 
 constexpr int64_t kDepthwiseTask = 64 * 1024;   // multiply-adds of vectors of 16
-constexpr int64_t kDepthwiseUnits = 16 * 1024;  // the same, of blocks that one task takes
+constexpr int64_t kDepthwiseUnits = 16 * 1024;  // the same, worth waking a thread up
 constexpr int64_t kDepthwiseOutputs = 448;      // of lines that the kernel takes at once
 
 struct DepthwiseJob {
@@ -17,9 +18,8 @@ struct DepthwiseJob {
   int64_t x_strides[4];
   const float *w, *bias;
   int64_t w_block, x_step_row, stride_w;
-  int64_t blocks, rows, tasks;  // rows per unit; units per block
-  int64_t units;                // per task
-  bool pairs;                   // the kernel may multiply pairs of columns
+  Pieces pieces;
+  bool pairs;  // the kernel may multiply pairs of columns
 };
 
 // Lines whose sums lie apart until a chain rounds them: several short ones, or pieces of about one
@@ -41,9 +41,10 @@ inline void depthwise_apart(const DepthwiseJob& job, tracea_depthwise_tile tile,
   }
 }
 
-inline void depthwise_lines(const DepthwiseJob& job, int64_t n, int64_t block, int64_t first) {
+inline void depthwise_task(void* usr, size_t index) {
+  const DepthwiseJob& job = *static_cast<const DepthwiseJob*>(usr);
+  const auto [n, block, first, last] = job.pieces.at(static_cast<int64_t>(index));
   const Canvas& y = job.finish.canvas;
-  const int64_t last = least(y.height, first + job.rows);
   const bool apart = job.finish.apart();
   const int64_t most_lines = most(1, (apart ? kLinePiece : kDepthwiseOutputs) / y.width);
   alignas(64) float pairs[TRACEA_DEPTHWISE_PAIRS * kLanes];
@@ -68,15 +69,6 @@ inline void depthwise_lines(const DepthwiseJob& job, int64_t n, int64_t block, i
   }
 }
 
-inline void depthwise_task(void* usr, size_t index) {
-  const DepthwiseJob& job = *static_cast<const DepthwiseJob*>(usr);
-  const int64_t units = job.finish.canvas.box->dims[0] * job.blocks * job.tasks;
-  const int64_t begin = static_cast<int64_t>(index) * job.units;
-  for (int64_t at = begin; at < least(units, begin + job.units); ++at)
-    depthwise_lines(job, at / job.tasks / job.blocks, at / job.tasks % job.blocks,
-                    at % job.tasks * job.rows);
-}
-
 // In bf16 there is one more integer: whether filters may be rounded.
 inline bool check_depthwise_of(Signature& call, const ConvTypes& types, bool narrow) {
   bool ok = check_finish(call, narrow ? 12 : 11, types);
@@ -99,12 +91,12 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   if (!open_finish(run, call, views, &job.finish)) return misfit(run, "depthwise");
   const Canvas& y = job.finish.canvas;
   const int64_t images = y.box->dims[0];
-  job.blocks = y.box->dims[1];
-  if (images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
+  const int64_t blocks = y.box->dims[1];
+  if (images == 0 || blocks == 0 || y.height == 0 || y.width == 0) return true;
   const int64_t rows = w.dims[1], cols = w.dims[2];
   const int64_t lanes = lanes_of(call.views[0].type), *steps = job.x_strides;
-  if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || !x.is(images, job.blocks) || empty(w, 4) || !dense_from(w, 0, 4) ||
-      !w.is(job.blocks) || w.dims[3] != kLanes ||
+  if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || !x.is(images, blocks) || empty(w, 4) || !dense_from(w, 0, 4) ||
+      !w.is(blocks) || w.dims[3] != kLanes ||
       x.dims[2] < reach(y.height, stride_h, rows, dilation_h) ||
       left + x.dims[3] + right < reach(y.width, stride_w, cols, dilation_w))
     return misfit(run, "depthwise");
@@ -128,10 +120,9 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;
   tap.lo = job.finish.lo, tap.hi = job.finish.hi;
   const int64_t line = y.width * rows * cols;
-  job.rows = least(y.height, most(1, kDepthwiseTask / line));
-  job.tasks = ceil_div(y.height, job.rows);
-  job.units = most(1, kDepthwiseUnits / (job.rows * line));
-  return run.parallel(ceil_div(images * job.blocks * job.tasks, job.units), depthwise_task, &job);
+  job.pieces = Pieces(run, images, blocks, y.height, y.width, kDepthwiseTask / line);
+  const int64_t together = kDepthwiseUnits / (job.pieces.rows * line);
+  return run.parallel_by(together, images * blocks * job.pieces.each, depthwise_task, &job);
 }
 
 }  // namespace tracea

@@ -9,6 +9,7 @@
 // are staged: small tiles of them are copied together, or apart, on the stack.
 #pragma once
 #include "runtime/check.h"
+#include "runtime/pieces.h"
 #include "runtime/rows.h"
 #include "runtime/run.h"
 
@@ -29,7 +30,8 @@ struct ElementwiseJob {
   int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
   bool staged[kMaxChainViews], stages;         // by view; any
   int64_t outer, outer_chunk, row_chunk, col_chunk;
-  int64_t row_tasks, col_tasks;
+  int64_t outer_tasks, row_tasks, col_tasks;
+  bool by_lines;  // tasks of the same rows and columns are neighbours
 };
 
 inline bool spreads(uint8_t kind, bool along_columns) {
@@ -95,16 +97,27 @@ inline void choose_rows(ElementwiseJob& job) {
   }
 }
 
-inline int64_t divide_work(ElementwiseJob& job) {
+inline int64_t divide_work(const Run& run, ElementwiseJob& job) {
   job.outer = 1;
   for (int32_t axis = 0; axis < job.rank; ++axis) job.outer *= job.dims[axis];
+  const int64_t grain = run.worth(kGrain);
+  job.by_lines = job.outer > 1 && own_lines(run, 1, job.rows * job.cols / 16);
+  const bool inside = job.by_lines || job.outer == 1;
   job.col_chunk = job.cols > 2 * kGrain ? kGrain : job.cols;
-  job.row_chunk = least(job.rows, most(kGrain / job.col_chunk, 1));
+  if (inside && job.rows == 1) {
+    const int64_t parts = run.even(ceil_div(job.cols, least(job.col_chunk, grain)), job.cols);
+    job.col_chunk = least(job.cols, ceil_div(ceil_div(job.cols, parts), 16) * 16);
+  }
+  job.row_chunk = least(job.rows, most(grain / job.col_chunk, 1));
+  if (inside)
+    job.row_chunk = ceil_div(job.rows, run.even(ceil_div(job.rows, job.row_chunk), job.rows));
   const bool whole = job.row_chunk == job.rows && job.col_chunk == job.cols;
-  job.outer_chunk = whole ? most(kGrain / (job.rows * job.cols), 1) : 1;
+  job.outer_chunk = whole ? most(grain / (job.rows * job.cols), 1) : 1;
+  job.outer_chunk = ceil_div(job.outer, run.even(ceil_div(job.outer, job.outer_chunk), job.outer));
   job.row_tasks = ceil_div(job.rows, job.row_chunk);
   job.col_tasks = ceil_div(job.cols, job.col_chunk);
-  return ceil_div(job.outer, job.outer_chunk) * job.row_tasks * job.col_tasks;
+  job.outer_tasks = ceil_div(job.outer, job.outer_chunk);
+  return job.outer_tasks * job.row_tasks * job.col_tasks;
 }
 
 // Where view `v` of outer iteration `at` begins, in elements.
@@ -155,11 +168,11 @@ __attribute__((noinline)) inline void run_staged(const ElementwiseJob& job, char
 
 inline void elementwise_task(void* usr, size_t index) {
   const ElementwiseJob& job = *static_cast<const ElementwiseJob*>(usr);
-  int64_t task = static_cast<int64_t>(index);
-  const int64_t col = task % job.col_tasks * job.col_chunk;
-  task /= job.col_tasks;
-  const int64_t row = task % job.row_tasks * job.row_chunk;
-  const int64_t first = task / job.row_tasks * job.outer_chunk;
+  const int64_t task = static_cast<int64_t>(index), inner = job.row_tasks * job.col_tasks;
+  const int64_t place = job.by_lines ? task / job.outer_tasks : task % inner;
+  const int64_t first = (job.by_lines ? task % job.outer_tasks : task / inner) * job.outer_chunk;
+  const int64_t col = place % job.col_tasks * job.col_chunk;
+  const int64_t row = place / job.col_tasks * job.row_chunk;
   const int64_t last = least(job.outer, first + job.outer_chunk);
   tracea_chain_tile tile;
   tile.rows = least(job.row_chunk, job.rows - row);
@@ -204,7 +217,7 @@ inline bool apply_chain(Run& run, int32_t chain, const Box* boxes, int32_t rank)
   fold_axes(job, boxes, rank);
   choose_columns(job);
   choose_rows(job);
-  return run.parallel(divide_work(job), elementwise_task, &job);
+  return run.parallel(divide_work(run, job), elementwise_task, &job);
 }
 
 inline bool run_elementwise(Run& run, const Call& call, const Box* views) {

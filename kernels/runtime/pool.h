@@ -2,6 +2,7 @@
 #pragma once
 #include "runtime/blocked.h"
 #include "runtime/conv_stem.h"
+#include "runtime/pieces.h"
 
 namespace tracea {
 
@@ -15,7 +16,7 @@ struct PoolJob {
   int64_t strides[4];    // of x, in floats
   bool average, padding;  // padding counts
   int64_t kernel[2], stride[2], dilation[2], before[2], after[2];  // by axis: H, W
-  int64_t rows, tasks;  // rows per task; tasks per block
+  Pieces pieces;
 };
 
 // Taps of output `at` along an axis, and how many of them count in an average.
@@ -65,10 +66,9 @@ inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row)
 
 inline void pool_task(void* usr, size_t index) {
   const PoolJob& job = *static_cast<const PoolJob*>(usr);
-  const int64_t at = static_cast<int64_t>(index), block = at / job.tasks % job.y.blocks;
-  const int64_t n = at / job.tasks / job.y.blocks, first = at % job.tasks * job.rows;
-  const int64_t last = least(job.y.height, first + job.rows);
-  for (int64_t row = first; row < last; ++row) pool_line(job, n, block, row);
+  const Piece piece = job.pieces.at(static_cast<int64_t>(index));
+  for (int64_t row = piece.first; row < piece.last; ++row)
+    pool_line(job, piece.n, piece.block, row);
 }
 
 inline bool check_pool_of(Signature& call, int32_t type, int32_t kinds) {
@@ -99,10 +99,10 @@ inline bool run_pool(Run& run, const Call& call, const Box* views) {
     job.before[axis] = call.ints[7 + axis], job.after[axis] = call.ints[9 + axis];
   }
   const int64_t taps = least(job.kernel[0], x.dims[2]) * least(job.kernel[1], x.dims[3]);
-  job.rows = least(job.y.height, most(1, kPoolTask / (job.y.width * taps)));
-  job.tasks = ceil_div(job.y.height, job.rows);
-  const int64_t together = kPoolUnits / (job.rows * job.y.width * taps);
-  return run.parallel_by(together, y.dims[0] * job.y.blocks * job.tasks, pool_task, &job);
+  const int64_t line = job.y.width * taps;
+  job.pieces = Pieces(run, y.dims[0], job.y.blocks, job.y.height, job.y.width, kPoolTask / line);
+  const int64_t together = kPoolUnits / (job.pieces.rows * line);
+  return run.parallel_by(together, y.dims[0] * job.y.blocks * job.pieces.each, pool_task, &job);
 }
 
 // ---- over the whole image ----------------------------------------------------------------------
@@ -111,10 +111,12 @@ struct PoolAllJob {
   tracea_pool_fn pool;
   const Box *x, *y;
   bool average;
-  int64_t blocks, units;  // of an item; per task
+  int64_t blocks;  // of an item
 };
 
-inline void pool_all_block(const PoolAllJob& job, int64_t n, int64_t block) {
+inline void pool_all_task(void* usr, size_t index) {
+  const PoolAllJob& job = *static_cast<const PoolAllJob*>(usr);
+  const int64_t at = static_cast<int64_t>(index), n = at / job.blocks, block = at % job.blocks;
   const int64_t *s = job.x->strides, height = job.x->dims[2], width = job.x->dims[3];
   float joined[kLanes], *y = job.y->f32() + n * job.y->strides[0] + block * kLanes;
   tracea_pool_tile tile = {};
@@ -129,13 +131,6 @@ inline void pool_all_block(const PoolAllJob& job, int64_t n, int64_t block) {
   memcpy(y, joined, static_cast<size_t>(channels) * sizeof(float));
 }
 
-inline void pool_all_task(void* usr, size_t index) {
-  const PoolAllJob& job = *static_cast<const PoolAllJob*>(usr);
-  const int64_t begin = static_cast<int64_t>(index) * job.units;
-  const int64_t end = least(job.y->dims[0] * job.blocks, begin + job.units);
-  for (int64_t at = begin; at < end; ++at) pool_all_block(job, at / job.blocks, at % job.blocks);
-}
-
 inline bool check_pool_all(Signature& call) {
   return call.no_chain() && call.counts(2, 0, 2) && call.reads(0, 5) && call.writes(1, 2) &&
          call.parameter(0, 1, kLanes) && call.parameter(1, 0, 1);
@@ -143,14 +138,14 @@ inline bool check_pool_all(Signature& call) {
 
 inline bool run_pool_all(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
-  PoolAllJob job = {run.host.isa->pool, &x, &y, call.ints[1] == 1, x.dims[1], 0};
+  PoolAllJob job = {run.host.isa->pool, &x, &y, call.ints[1] == 1, x.dims[1]};
   if (empty(y, 2)) return true;
   if (!blocked(x) || empty(x, 5) || x.dims[0] != y.dims[0] ||
       y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[0] ||
       (y.dims[1] > 1 && y.strides[1] != 1))
     return misfit(run, "pool_all");
-  job.units = most(1, kPoolUnits / (x.dims[2] * x.dims[3]));
-  return run.parallel(ceil_div(y.dims[0] * job.blocks, job.units), pool_all_task, &job);
+  const int64_t together = kPoolUnits / (x.dims[2] * x.dims[3]);
+  return run.parallel_by(together, y.dims[0] * job.blocks, pool_all_task, &job);
 }
 
 }  // namespace tracea

@@ -124,7 +124,7 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
                       static_cast<double>(job.batch);
   const int64_t worth = most(1, static_cast<int64_t>(work / kRecurrentTask));
   // Rows together read the matrix once, so they part only for threads that are there.
-  const int64_t threads = least(threads_of(*run.host.crew), run.host.processors);
+  const int64_t threads = run.threads();
   const int64_t wanted = least(ceil_div(threads, directions), worth);
   job.per_task = ceil_div(job.batch, wanted);
   job.tasks = ceil_div(job.batch, job.per_task);

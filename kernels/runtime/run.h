@@ -7,6 +7,7 @@
 #include "runtime/core.h"
 #include "runtime/crew.h"
 #include "runtime/plan.h"
+#include "runtime/team.h"
 
 namespace tracea {
 
@@ -36,6 +37,7 @@ struct Host {
 };
 
 constexpr int kNoTrace = -1;
+constexpr int64_t kTeamGrain = 8;  // handing work to a team takes that much less than waking it up
 constexpr int64_t kSmallArena = 16 * 1024;  // bytes of temps that need no allocator
 
 // Packed weights that a later call reads: panels of `lines` cache lines, one after another.
@@ -67,6 +69,8 @@ struct Run {
   OrtAllocator* allocator = nullptr;
   const Places* places = nullptr;  // where everything lies, if that is known
   bool alone = false;  // one of several threads: its tasks are its own
+  bool shared = false;  // a call had more tasks than one
+  Team* team = nullptr;  // who take them, if threads stay between calls
 
   Run(const Host& h, OrtKernelContext* c) : host(h), context(c) {}
   ~Run() {
@@ -81,18 +85,32 @@ struct Run {
     return false;
   }
 
+  // Those known to take tasks, as far as there are processors for them.
+  int64_t threads() const { return least(threads_of(*host.crew), host.processors); }
+
   // task(job, i) for i in [0, tasks), on the session's threads.
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {
     for (int64_t i = 0; (alone || tasks == 1) && i < tasks; ++i) task(job, static_cast<size_t>(i));
     if (alone || tasks <= 1) return true;
+    if (team) return team->share(tasks, task, job), true;
+    shared = true;
     Watched watched = {task, job, pthread_self(), host.crew};
     return good(ort::KernelContext_ParallelFor(host.api, context, watched_task,
                                                static_cast<size_t>(tasks), size_t{0}, &watched));
   }
 
-  // The same, where a thread takes so many neighbouring tasks at once: waking one up and waiting
-  // for it takes some microseconds.
+  // How much work is worth a task of its own, of what is worth waking a thread up.
+  int64_t worth(int64_t grain) const { return team ? most(1, grain / kTeamGrain) : grain; }
+
+  // Parts of about that much, but as many for each thread of a team.
+  int64_t even(int64_t parts, int64_t tasks) const {
+    return team ? least(tasks, ceil_div(parts, threads()) * threads()) : parts;
+  }
+
+  // The same, where a thread takes so many neighbouring tasks at once as are worth waking it up.
   bool parallel_by(int64_t together, int64_t tasks, void (*task)(void*, size_t), void* job) {
+    if (tasks <= 1) return parallel(tasks, task, job);
+    together = ceil_div(tasks, even(ceil_div(tasks, worth(most(1, together))), tasks));
     if (together <= 1) return parallel(tasks, task, job);
     Neighbours all = {task, job, tasks, together};
     return parallel(ceil_div(tasks, together), neighbours_task, &all);

@@ -2,6 +2,7 @@
 // block becomes 16 upper halves and 16 lower ones, as many bytes as before.
 #pragma once
 #include "runtime/blocked.h"
+#include "runtime/pieces.h"
 
 namespace tracea {
 
@@ -11,18 +12,17 @@ struct SplitJob {
   tracea_split_fn split;
   const Box* x;
   Canvas y;
-  int64_t last, lines, chunks;  // channels of the last block; lines of a task; tasks of a plane
+  int64_t last;  // channels of the last block
+  Pieces pieces;
 };
 
 inline void split_task(void* usr, size_t index) {
   const SplitJob& job = *static_cast<const SplitJob*>(usr);
-  const int64_t task = static_cast<int64_t>(index), blocks = job.x->dims[1];
-  const int64_t n = task / job.chunks / blocks, block = task / job.chunks % blocks;
-  const int64_t first = task % job.chunks * job.lines, *s = job.x->strides;
-  const int64_t end = least(job.x->dims[2], first + job.lines);
+  const auto [n, block, first, end] = job.pieces.at(static_cast<int64_t>(index));
+  const int64_t* s = job.x->strides;
   tracea_split_tile tile = {};
   tile.pixels = job.x->dims[3];
-  tile.last = block + 1 == blocks ? job.last : kLanes;
+  tile.last = block + 1 == job.pieces.blocks ? job.last : kLanes;
   for (int64_t row = first; row < end; ++row) {
     tile.x = job.x->f32() + n * s[0] + block * s[1] + row * s[2];
     tile.y = reinterpret_cast<uint16_t*>(job.y.row(n, block, row));
@@ -46,10 +46,10 @@ inline bool run_split_images(Run& run, const Call& call, const Box* views) {
   if (empty(x, 5)) return empty(y, 5) || misfit(run, "split_images");
   job.split = run.host.isa->split_pixels;
   job.x = &x, job.last = call.ints[0];
-  job.lines = least(x.dims[2], most(1, kSplitTask / (x.dims[3] * kLanes)));
-  job.chunks = ceil_div(x.dims[2], job.lines);
-  const int64_t together = kSplitTask / (job.lines * x.dims[3] * kLanes);
-  return run.parallel_by(together, x.dims[0] * x.dims[1] * job.chunks, split_task, &job);
+  const int64_t line = x.dims[3] * kLanes;
+  job.pieces = Pieces(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kSplitTask / line);
+  const int64_t together = kSplitTask / (job.pieces.rows * line);
+  return run.parallel_by(together, x.dims[0] * x.dims[1] * job.pieces.each, split_task, &job);
 }
 
 }  // namespace tracea

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/turns.h"
+#include "runtime/calls.h"
 
 namespace tracea {
 

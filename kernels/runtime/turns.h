@@ -1,4 +1,4 @@
-// The calls of a program in order, those of a loop once for each of its turns: one turn after
+// The calls of a loop, once for each of its turns: one turn after
 // another with every thread at each call, or, where no turn needs another, a thread for each turn.
 // What lies between the calls of such a turn then stays in that thread's own memory, and no thread
 // waits for others between two calls.
@@ -124,21 +124,6 @@ bool run_loop(Run& run, const Program& program, int32_t index, int64_t* symbols,
   if (tasks > 1) return run.parallel(tasks, turn_task, &turns) && !turns.failed;
   place_own(program, index, memory_of(turns.slots, 0), buffers);
   return run_in_turn(loop, extent, row, each);
-}
-
-template <class Each>
-bool run_calls(Run& run, const Program& program, int64_t* symbols, Memory* buffers, Each each) {
-  int32_t at = 0;
-  for (int32_t i = 0; i <= program.loop_count; ++i) {
-    const bool turns = i < program.loop_count;
-    const int32_t first = turns ? program.loops[i].first : program.call_count;
-    for (; at < first; ++at)
-      if (!each(at)) return false;
-    if (!turns) break;
-    if (!run_loop(run, program, i, symbols, buffers, each)) return false;
-    at = program.loops[i].last + 1;
-  }
-  return true;
 }
 
 }  // namespace tracea

@@ -238,7 +238,7 @@ inline bool winograd_shapes(Run& run, const Call& call, const Box* views, Winogr
 
 // Bands of which every thread takes as many, where they are worth a task of their own.
 inline int64_t even_bands(const Run& run, const WinogradJob& job, int64_t images) {
-  const int64_t threads = least(threads_of(*run.host.crew), run.host.processors);
+  const int64_t threads = run.threads();
   const int64_t tasks = images * job.bands;
   const double work = static_cast<double>(images * job.rows * job.across * job.planes) *
                       static_cast<double>(job.inputs * job.outputs * kLanes * kLanes);
