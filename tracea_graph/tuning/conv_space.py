@@ -40,7 +40,8 @@ _SEEDS = ({"bands": 1}, {"columns": 1}, {"bands": 4}, {"bands": 1, "columns": 1}
 
 _BAND_BYTES, _SMALL_INPUT, _PANEL_BYTES = 256 << 10, 1 << 20, 256 << 10
 _BAND_BUFFERS, _TASK_WORK, _TASKS_EACH, _BRIEF_SUM = 512 << 10, 1e6, 4, 32
-"""The runtime's constants (``runtime/conv.h``, ``runtime/winograd.h``)."""
+_SHARED_WORK, _NEARER = _TASK_WORK / 8, 2
+"""The runtime's constants (``runtime/conv_cut.h``, ``runtime/winograd.h``)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def driver_of(case: Case, config: Config) -> ConvDriver:
 def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_processors()) -> Cut:
     """How the library cuts a case under a driver on a machine of so many processors.
 
-    ``divide_conv`` of ``runtime/conv.h`` and ``run_winograd`` of ``runtime/winograd.h``.
+    ``divide_conv`` of ``runtime/conv_cut.h`` and ``run_winograd`` of ``runtime/winograd.h``.
     """
     problem = _convolution(case)
     if problem.winograd:
@@ -127,6 +128,15 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
     busy = wanted >= processors  # as many tasks for each, then
     if busy:
         wanted = -(-wanted // processors) * processors
+    own = processors > 1 and case.rows % processors > 0 and tiles >= processors
+    own = own and work >= _SHARED_WORK and (units == 1 or tiles >= 3 * processors)
+    if own and weights < _NEARER * inside and not driver.bands and not driver.columns:
+        if units == 1:  # as many tiles for each thread
+            across = min(width, -(-across // processors) * processors)
+        bands = min(units * across, -(-bands // processors) * processors)
+        chunks = min(-(-wanted // (case.rows * bands)), columns)
+        per_task = -(-columns // max(1, chunks))
+        return Cut(lines, -(-width // across), units * across, part, bands, columns, per_task)
     shared = max(case.rows * bands, 1)
     wide = -(-wanted // shared)
     while busy and wide < columns and shared * wide % processors:
@@ -192,7 +202,7 @@ def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
 
 
 def _brief(problem: ConvProblem, isa: str) -> bool:
-    """``brief`` of ``runtime/conv.h``."""
+    """``brief`` of ``runtime/conv_cut.h``."""
     sums = BLOCK * prod(problem.weights[1:4])
     eight = problem.groups == 1 and problem.ints[5] <= BLOCK // 2
     whole = _tile(problem, isa) == conv_tile(isa)

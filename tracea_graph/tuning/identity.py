@@ -33,7 +33,13 @@ _RUNTIME = (
     "micro/vec_*.h",
 )
 _PRODUCTS = ("runtime/gemm.h", "runtime/gemm_rows.h", "runtime/gemm_tile.h", "micro/gemm_*.h")
-_CONVOLUTIONS = ("runtime/blocked.h", "runtime/conv.h", "runtime/winograd.h", "micro/conv_*.h")
+_CONVOLUTIONS = (
+    "runtime/blocked.h",
+    "runtime/conv.h",
+    "runtime/conv_cut.h",
+    "runtime/winograd.h",
+    "micro/conv_*.h",
+)
 """Files beside the kernels that a result depends on."""
 _PROBLEM = ("op", "epilogue", "rows", "dtype")
 _WORDS = {
