@@ -1,7 +1,7 @@
-// The calls of a loop, once for each of its turns: one turn after
-// another with every thread at each call, or, where no turn needs another, a thread for each turn.
-// What lies between the calls of such a turn then stays in that thread's own memory, and no thread
-// waits for others between two calls.
+// The calls of a loop, once for each of its turns: one turn after another with every thread at
+// each call, or, where no turn needs another, a thread for each turn.  What lies between the calls
+// of such a turn then stays in that thread's own memory, and no thread waits for others between two
+// calls.
 #pragma once
 #include "runtime/drivers.h"
 #include "runtime/slots.h"
