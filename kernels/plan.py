@@ -96,6 +96,7 @@ OPCODES = MappingProxyType(
                 "pool_bf16",
                 "split_images",
                 "conv_bf16x2",
+                "grid",
             )
         )
     }

@@ -29,6 +29,7 @@ from tracea_graph.passes.convolution.bf16x2 import ConvInBf16x2
 from tracea_graph.passes.convolution.int16 import ConvInInt16
 from tracea_graph.passes.movement import (
     embedding,
+    grids,
     hoisting,
     movement,
     picking,
@@ -126,6 +127,9 @@ _REDUCE = Phase(
     ),
 )
 """After convolutions: a pool or norm between them is a step of their program."""
+
+_COUNT = Phase("count", (grids.LiftGrid(),))
+"""After what reads integers and masks by their spelling, before chains take a part of one."""
 
 _FUSE = Phase(
     "fuse",
@@ -272,6 +276,7 @@ def phases(
         _lift(plain_weights, precision),
         _ROWS,
         _REDUCE,
+        _COUNT,
         _FUSE,
         _FINISH,
         Phase("narrow", (DropDeadChannels(scan),)),

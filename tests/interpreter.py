@@ -664,6 +664,12 @@ def arg(call: Call, views: list[Any]) -> None:
     views[-1][...] = found
 
 
+def grid(call: Call, views: list[Any]) -> None:
+    start, *steps = call.floats
+    (y,) = views
+    y[...] = start + sum(s * i for s, i in zip(steps, np.indices(y.shape), strict=True))
+
+
 def top_k(call: Call, views: list[Any]) -> None:
     x, values, places = views
     params = TopKParams(values.shape[-1], not call.ints[0])
@@ -761,6 +767,6 @@ KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
         "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
         "reduce": reduce, "arg": arg, "top_k": top_k, "softmax": softmax,
         "channel_norm": channel_norm,
-        "copy": copy, "recurrent": recurrent, "take": take,
+        "copy": copy, "recurrent": recurrent, "take": take, "grid": grid,
     }
 )  # fmt: skip

@@ -15,6 +15,7 @@
 #include "runtime/gemm.h"
 #include "runtime/gemm_blocks.h"
 #include "runtime/gemm_masked.h"
+#include "runtime/grid.h"
 #include "runtime/images.h"
 #include "runtime/pool.h"
 #include "runtime/recurrent.h"
@@ -130,6 +131,7 @@ constexpr KernelDriver kDrivers[] = {
      [](const tracea_isa_table& t) { return t.pool_bf16 != nullptr; }},
     {"split_images", check_split_images, run_split_images, holds_conv_bf16x2},
     {"conv_bf16x2", check_conv_bf16x2, run_conv, holds_conv_bf16x2},
+    {"grid", check_grid, run_grid, nullptr},
 };
 
 inline bool check_call(Call& call, Fault& fault) {

@@ -2,6 +2,7 @@
 // finds the scale.
 #pragma once
 #include "runtime/blocked.h"
+#include "runtime/pieces.h"
 
 namespace tracea {
 
@@ -13,24 +14,15 @@ struct ImagesJob {
   tracea_image_fn range, round;
   const Box* x;
   Canvas y;
-  int64_t last, lines, chunks;  // channels of the last block; lines of a task; tasks of a plane
+  int64_t last;  // channels of the last block
+  Pieces pieces;
   float *found, *times, *scale;  // largest and spoilt of each task; what each image is multiplied by
 };
 
-// Lines [first, first + rows) of one block of one image.
-struct ImageLines {
-  int64_t n, block, first, rows;
-};
-inline ImageLines image_lines(const ImagesJob& job, int64_t task) {
-  const int64_t blocks = job.x->dims[1], first = task % job.chunks * job.lines;
-  return {task / job.chunks / blocks, task / job.chunks % blocks, first,
-          least(job.lines, job.x->dims[2] - first)};
-}
-
-inline tracea_image_tile image_tile(const ImagesJob& job, const ImageLines& at) {
+inline tracea_image_tile image_tile(const ImagesJob& job, const Piece& at) {
   const int64_t* s = job.x->strides;
   tracea_image_tile tile = {};
-  tile.rows = at.rows, tile.cols = job.x->dims[3] * kLanes;
+  tile.rows = at.last - at.first, tile.cols = job.x->dims[3] * kLanes;
   tile.last = at.block + 1 == job.x->dims[1] ? job.last : kLanes;
   tile.x = job.x->f32() + at.n * s[0] + at.block * s[1] + at.first * s[2], tile.x_row = s[2];
   return tile;
@@ -39,20 +31,20 @@ inline tracea_image_tile image_tile(const ImagesJob& job, const ImageLines& at) 
 inline void image_range_task(void* usr, size_t index) {
   const ImagesJob& job = *static_cast<const ImagesJob*>(usr);
   const int64_t task = static_cast<int64_t>(index);
-  tracea_image_tile tile = image_tile(job, image_lines(job, task));
+  tracea_image_tile tile = image_tile(job, job.pieces.at(task));
   job.range(&tile);
   job.found[2 * task] = tile.high, job.found[2 * task + 1] = tile.spoilt;
 }
 
 inline void image_round_task(void* usr, size_t index) {
   const ImagesJob& job = *static_cast<const ImagesJob*>(usr);
-  const ImageLines at = image_lines(job, static_cast<int64_t>(index));
+  const Piece at = job.pieces.at(static_cast<int64_t>(index));
   tracea_image_tile tile = image_tile(job, at);
   tile.times = job.times[at.n];
   tile.y = reinterpret_cast<int16_t*>(job.y.row(at.n, at.block, at.first));
   tile.y_row = 2 * job.y.strides[2];
   job.round(&tile);
-  job.y.clear(at.n, at.block, at.first, at.rows, 0, job.y.width);
+  job.y.clear(at.n, at.block, at.first, at.last - at.first, 0, job.y.width);
 }
 
 inline bool check_round_images(Signature& call) {
@@ -91,13 +83,13 @@ inline bool run_round_images(Run& run, const Call& call, const Box* views) {
     for (int64_t n = 0; n < x.dims[0]; ++n) job.scale[n] = 0.0f;
     return true;
   }
-  job.lines = least(x.dims[2], most(1, kImageTask / (x.dims[3] * kLanes)));
-  job.chunks = ceil_div(x.dims[2], job.lines);
-  const int64_t of_image = x.dims[1] * job.chunks, tasks = x.dims[0] * of_image;
+  const int64_t line = x.dims[3] * kLanes;
+  job.pieces = Pieces(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kImageTask / line);
+  const int64_t of_image = x.dims[1] * job.pieces.each, tasks = x.dims[0] * of_image;
   Scratch scratch(run);
   job.found = reinterpret_cast<float*>(scratch.take((2 * tasks + x.dims[0]) * 4));
   job.times = job.found + 2 * tasks;
-  const int64_t together = kImageTask / (job.lines * x.dims[3] * kLanes);
+  const int64_t together = kImageTask / (job.pieces.rows * line);
   if (!job.found || !run.parallel_by(together, tasks, image_range_task, &job)) return false;
   find_scales(job, of_image);
   return !rounds || run.parallel_by(together, tasks, image_round_task, &job);

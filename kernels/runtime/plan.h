@@ -35,7 +35,8 @@ enum Opcode : int32_t {  // as in plan.py
   kConvOrWinogradBf16, kConvOrWinogradInt16,
   kPoolBf16,
   kSplitImages, kConvBf16x2,
-  kLastOpcode = kConvBf16x2,
+  kGrid,
+  kLastOpcode = kGrid,
 };
 inline bool cuts_apply(int32_t opcode) {
   return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||

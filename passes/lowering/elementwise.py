@@ -7,14 +7,24 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops.chain import COL, FULL, Chain
-from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import IndexMap, Layout
 from tracea_graph.ops.program import View
+from tracea_graph.ops.sizes import resolve
 from tracea_graph.passes.lowering.rows import stored
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, dense, stretched
 
-__all__ = ["chain_call", "columns_of", "lower_concat", "lower_elementwise"]
+__all__ = [
+    "chain_call",
+    "columns_of",
+    "lower_concat",
+    "lower_elementwise",
+    "lower_grid",
+    "places",
+    "write_part",
+]
 
 
 def lower_elementwise(
@@ -29,13 +39,36 @@ def lower_elementwise(
 def lower_concat(
     w: Writer, p: ConcatParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    full = p.common([s.shape for s in operands])
-    _write_parts(w, p, operands, dense(results[0].buffer, full))
+    for part, place in zip(
+        p.parts, places(p, [s.shape for s in operands], results[0]), strict=True
+    ):
+        write_part(w, part, [operands[i] for i in part.operands], place)
+
+
+def places(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]:
+    """Where the parts belong; ``shapes`` are those of the operands."""
+    return _stretches(p, shapes, dense(result.buffer, p.common(shapes)))
+
+
+def write_part(w: Writer, part: Part, operands: Sequence[Slot], place: View) -> None:
+    """``operands`` are the part's own."""
+    if not isinstance(part.params, ConcatParams):
+        _write_chain(w, part.params, operands, [place])
+        return
+    inner = _stretches(part.params, [s.shape for s in operands], place)
+    for within, stretch in zip(part.params.parts, inner, strict=True):
+        write_part(w, within, [operands[i] for i in within.operands], stretch)
 
 
 def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
     """A chain over slots that broadcast to the results' shape."""
     _write_chain(w, ElementwiseParams(chain), operands, [slot.view for slot in results])
+
+
+def lower_grid(w: Writer, p: GridParams, shapes: Sequence[Shape], result: Slot) -> None:
+    """``shapes`` are those of the operands, of which nothing else is read."""
+    sizes = tuple(resolve(size, shapes) for size in p.sizes)
+    w.call("grid", dense(result.buffer, sizes), floats=(p.start, *p.steps))
 
 
 def _write_chain(
@@ -51,19 +84,15 @@ def _write_chain(
     w.call("elementwise", *views, *results, chain=columns_of(p.chain, seen, full))
 
 
-def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Slot], y: View) -> None:
-    """Every part into its stretch of ``y``."""
+def _stretches(p: ConcatParams, shapes: Sequence[Shape], y: View) -> list[View]:
+    """Every part's stretch of ``y``."""
     start: Extent = 0
-    shapes = p.shapes([s.shape for s in operands])
-    for part, shape in zip(p.parts, shapes, strict=True):
+    found = []
+    for shape in p.shapes(shapes):
         shift = combine("mul", y.strides[p.axis], start)
-        place = View(y.buffer, shape, y.strides, combine("add", y.offset, shift))
-        slots = [operands[i] for i in part.operands]
-        if isinstance(part.params, ConcatParams):
-            _write_parts(w, part.params, slots, place)
-        else:
-            _write_chain(w, part.params, slots, [place])
+        found.append(View(y.buffer, shape, y.strides, combine("add", y.offset, shift)))
         start = combine("add", start, shape[p.axis])
+    return found
 
 
 def _through(index_map: IndexMap, slot: Slot) -> View:

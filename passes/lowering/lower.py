@@ -22,6 +22,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -156,7 +157,7 @@ def _lower_region(
 
 def _lower_alone(
     w: Writer,
-    p: ConvParams | PoolParams | MoveParams | ResizeParams,
+    p: ConvParams | PoolParams | MoveParams | ResizeParams | GridParams,
     operands: Sequence[Slot],
     results: Sequence[Slot],
 ) -> None:
@@ -179,6 +180,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         PoolParams: _lower_alone,
         MoveParams: _lower_alone,
         ResizeParams: _lower_alone,
+        GridParams: _lower_alone,
         ChannelNormParams: lower_channel_norm,
         ReduceParams: lower_reduce,
         ArgParams: lower_arg,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.passes.lowering.blocked import per_channel
 from tracea_graph.passes.lowering.conv import lower_conv, lower_pool, lower_resize
+from tracea_graph.passes.lowering.elementwise import lower_grid, places, write_part
 from tracea_graph.passes.lowering.layout import Layout
 from tracea_graph.passes.lowering.loops import loop_over
 from tracea_graph.passes.lowering.moves import inlaid, lower_move
@@ -34,7 +38,9 @@ Lower = Callable[[Writer, OpParams, Sequence[Slot], Sequence[Slot]], None]
 _CHANNELS_LAST = (0, 2, 3, 1)
 
 
-def alone(params: ConvParams | PoolParams | MoveParams | ResizeParams) -> RegionParams:
+def alone(
+    params: ConvParams | PoolParams | MoveParams | ResizeParams | GridParams,
+) -> RegionParams:
     """A region of one step."""
     count = params.operands
     return RegionParams(count, (RegionStep(params, tuple(range(count))),), (count,))
@@ -52,7 +58,8 @@ def lower_region(
     layout = Layout.plan(specs, p.steps, p.inputs)
     rounding = Rounding.plan(p, specs, layout)
     layout = Layout.plan(specs, p.steps, p.inputs, rounding.apart)
-    v = Values(w, layout, specs, rounding, targets=targets, inlaid=inlaid(p, layout))
+    reads = Counter(i for step in p.steps for i in step.operands)
+    v = Values(w, layout, specs, rounding, targets=targets, inlaid=inlaid(p, layout), reads=reads)
     v.dense |= dict(enumerate(operands))
     value, begins, scaled = p.inputs, list[int](), scaled_values(p, specs, layout)
     for step in p.steps:
@@ -83,11 +90,25 @@ def _lower_step(
         _lower_chain(v, params, step.operands, value)
     elif isinstance(params, ChannelNormParams) and value in v.layout.blocked:
         lower_norm_in_blocks(v, params, step.operands, value)
+    elif isinstance(params, ConcatParams):
+        _lower_concat(v, params, step.operands, value)
+    elif isinstance(params, GridParams):
+        lower_grid(v.w, params, [v.shape(i) for i in step.operands], v.out(value))
     elif isinstance(params, MoveParams):
         lower_move(v, params, step.operands, value)
     else:
         made = [v.out(value + i) for i in range(step.results)]
         lower(v.w, params, [v.slot(i) for i in step.operands], made)
+
+
+def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: int) -> None:
+    """What lies in blocks is brought out of them to where it belongs."""
+    stretches = places(p, [v.shape(i) for i in operands], v.out(result))
+    for part, place in zip(p.parts, stretches, strict=True):
+        own, params = [operands[i] for i in part.operands], part.params
+        same = isinstance(params, ElementwiseParams) and params.reshapes_only
+        if not (same and v.unblock_into(own[0], place)):
+            write_part(v.w, part, [v.slot(i) for i in own], place)
 
 
 def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], result: int) -> None:

@@ -17,6 +17,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.gemm import ROUNDED, GemmParams
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
@@ -173,6 +174,8 @@ def _broad(
 def _read(step: RegionStep) -> tuple[int, ...]:
     """The operands of which more than the size is asked for."""
     params = step.params
+    if isinstance(params, GridParams):
+        return ()
     sizes = isinstance(params, ResizeParams) or (
         isinstance(params, MoveParams) and params.kind == "pad"
     )

@@ -7,10 +7,10 @@ it, once, by a ``block`` or ``unblock`` call.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, TensorSpec, combine
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import BLOCK, blocks
 from tracea_graph.ops.index_map import dense_strides
@@ -80,6 +80,7 @@ class Values:
     dealt: dict[int, Deal] = field(default_factory=dict)
     shifted: dict[int, Shifted] = field(default_factory=dict)
     inlaid: frozenset[int] = frozenset()
+    reads: Mapping[int, int] = field(default_factory=dict)
     spread: dict[int, tuple[MoveParams, tuple[int, ...]]] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
@@ -115,6 +116,23 @@ class Values:
         back = tuple(strides[order.index(axis)] for axis in range(len(order)))
         self._unblock(value, View(slot.buffer, self.shape(value), back))
         return slot
+
+    def unblock_into(self, value: int, place: View) -> bool:
+        """Write a blocked value that nobody else asks for where it belongs; False if it is none,
+        or lies otherwise there."""
+        shape = self.shape(value)
+        alone = self.reads.get(value) == 1 and value not in self.targets
+        if not alone or value in self.dense or not self.is_blocked(value):
+            return False
+        strides = place.strides
+        if place.dims != shape:
+            if len(place.dims) != 3 or place.dims[:2] != shape[:2]:
+                return False
+            inner = (combine("mul", s, strides[2]) for s in dense_strides(shape[2:]))
+            strides = (*strides[:2], *inner)
+        self.block(value)
+        self._unblock(value, View(place.buffer, shape, strides, place.offset))
+        return True
 
     def _unblock(self, value: int, target: View) -> None:
         source = self.blocks[value]

@@ -13,7 +13,7 @@ from graphs import normal, relative_error, run_body
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ARGS, ArgParams
@@ -36,6 +36,7 @@ from tracea_graph.ops.gemm import (
     pack_split,
     unpack_panels,
 )
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.masked import pack_masked
 from tracea_graph.ops.matmul import MatMulParams
@@ -288,6 +289,13 @@ CASES = {
         TakeParams(3), ((2, 5, 9), ids(2, 1, 6, dtype=np.int32))
     ),
     "take from a line": Case(TakeParams(1), ((9,), ids(4))),
+    "centres of cells": Case(GridParams(1, ("0.2", "0.3"), 0.5, (0.0, 1.0)), ((1, 3, 4, 5),)),
+    "a grid over sizes of two, of integers too": Case(
+        GridParams(2, ("1.0", 3, Expr("mul", ("0.0", "0.1"))), -1.5, (2.0, -8.0, 0.25)),
+        ((2, 3), ids(4)),
+    ),
+    "one number": Case(GridParams(1, ("0.0",), 7.0, (0.0,)), ((6,),)),
+    "a grid without numbers": Case(GridParams(1, ("0.0", 2), 1.0, (1.0, 1.0)), ((0, 3),)),
     "embedding sum, norm": Case(
         EmbeddingParams(3, LAYER),
         ((9, 20), ids(2, 5), (9, 20), ids(1, 5), (9, 20), ids(2, 1), (20,), (20,)),
@@ -557,6 +565,8 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(4, 4, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: TakeParams(0), "no axis"),
+        (lambda: GridParams(0, (3,), 0.0, (1.0,)), "no grid"),
+        (lambda: GridParams(1, ("0.0", 3), 0.0, (1.0,)), "no grid"),
         (lambda: MatMulParams((0, 2)), "no permutation"),
         (lambda: MatMulParams(heads=(0, 2)), "must be moved"),
         (lambda: MatMulParams(epilogue=Chain(("row",), (), (0,))), "full accumulator"),

@@ -24,6 +24,7 @@ from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.spaces import space_of
@@ -182,6 +183,7 @@ CASES = (
          params=AppendParams(2, 3, 5, 13)),
     Case("FusedTake", ((2, 3, 5), np.array([[[1, 0, 4, 4], [2, 2, 3, 0], [0, 1, 2, 3]]])),
          tight=False, params=TakeParams(3)),
+    Case("FusedGrid", ((2, 3),), params=GridParams(1, ("0.1", 4), 0.5, (1.0, 2.0))),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),
     Case("FusedEmbedding", ((5, 4), IDS, (4,), (4,)), tight=False, params=EmbeddingParams(

@@ -26,6 +26,7 @@ from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -279,6 +280,11 @@ CASES = {
             (0, 0, 24),
         ),
         (X, ("s", 12)),
+    ),
+    "a grid over sizes of two": Case(
+        GridParams(2, ("1.0", Expr("mul", ("0.1", 2))), 0.5, (1.0, -2.0)),
+        ((*BS, 3), ("t",)),
+        (F32, I64),
     ),
     "take": Case(TakeParams(4), (("b", 3, "s", 9), (1, 1, "s", "t")), (F32, I64)),
     "take, int32, of each row": Case(TakeParams(3), ((*BS, 9), (*BS, "t")), (F32, I32)),

@@ -138,6 +138,19 @@ def take(
     return Case(name, program, (x, index), tuple(TakeParams(len(shape)).reference([x, index])))
 
 
+def grid(*dims: int, start: float, steps: Sequence[float], order: Sequence[int] = ()) -> Case:
+    """The result lies with its axes in an ``order``; its sizes are those of an input."""
+    full = [dims[a] for a in order] if order else list(dims)
+    steps_of = dense("output", 0, *full).strides
+    strides = [steps_of[list(order).index(a)] if order else steps_of[a] for a in range(len(dims))]
+    call = Call("grid", (strided("output", 0, dims, strides),), floats=(start, *steps))
+    want = start + sum(s * i for s, i in zip(steps, np.indices(dims), strict=True))
+    program = single(call, [spec(*dims)], [spec(*full)])
+    turned = want.transpose(order) if order else want
+    name = f"grid_{'x'.join(map(str, dims))}_{''.join(map(str, order))}"
+    return Case(name, program, (_random(*dims),), (turned.astype(np.float32),))
+
+
 def softmax(axis: int, *shapes: Shape, log: bool = False, chain: Chain | None = None) -> Case:
     feeds, views, full = _inputs(shapes)
     views.append(dense("output", 0, *full))
@@ -206,6 +219,12 @@ def reduction_cases() -> tuple[Case, ...]:
         top_k(50, 1, 50257),
         top_k(5, 0, 7),
         top_k(8, 3, 7),
+        grid(7, start=0.5, steps=(1.0,)),
+        grid(28, 37, start=-4.0, steps=(0.0, 0.25)),
+        grid(5, 3, 4, start=16.0, steps=(8.0, -1.0, 2.0), order=(2, 0, 1)),
+        grid(300, 4000, start=1.0, steps=(2.0, 0.5)),
+        grid(0, 3, start=1.0, steps=(1.0, 1.0)),
+        grid(3, 0, start=1.0, steps=(1.0, 1.0)),
         take(2, 3, 5, 7, elements=9),
         take(2, 3, 40, 37, elements=64, same=(0, 1)),
         take(3, 70, 1500, elements=5, same=(0,), wide=False),

@@ -15,6 +15,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -44,6 +45,7 @@ OpParams = (
     | TopKParams
     | SoftmaxParams
     | TakeParams
+    | GridParams
     | RecurrentParams
     | ConvParams
     | PoolParams
@@ -67,6 +69,7 @@ VOCABULARY: tuple[tuple[str, type], ...] = (
     ("FusedTopK", TopKParams),
     ("FusedSoftmax", SoftmaxParams),
     ("FusedTake", TakeParams),
+    ("FusedGrid", GridParams),
     ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),
     ("FusedPool", PoolParams),

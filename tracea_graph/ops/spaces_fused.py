@@ -339,6 +339,16 @@ def embedding(region: Region, graph: TileGraph) -> RegionModel | None:
     return model_of(region, IterationSpace(axes), reads, writes, work, rows, columns)
 
 
+def grid(region: Region, graph: TileGraph) -> RegionModel | None:
+    """A point per element of the result; of operands nothing but their sizes is read."""
+    shape = graph.spec(region.results[0]).shape
+    if shape is None:
+        return None
+    names, space = axes_named("d", shape)
+    writes = [aligned(graph, region.results[0], names)]
+    return model_of(region, space, [], writes, (Work(names, 1),), names[:-1], names[-1:])
+
+
 def _rows_and_columns(
     shape: Shape, normed: Norm | None
 ) -> tuple[tuple[str, ...], str, tuple[Axis, ...]]:
@@ -377,6 +387,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         "FusedTopK": top_k,
         "FusedSoftmax": softmax,
         "FusedTake": take,
+        "FusedGrid": grid,
         "FusedConv": fused_conv,
         "FusedPool": fused_pool,
         "FusedResize": resize,

@@ -22,6 +22,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import WINOGRAD
 from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, ROUNDED, GemmParams
+from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -214,6 +215,10 @@ def _take(t: Tables, p: TakeParams, operands: Sequence[Dims], result: Dims) -> E
     return Effort(vector=_TAKEN * prod(result))
 
 
+def _grid(t: Tables, p: GridParams, operands: Sequence[Dims], result: Dims) -> Effort:
+    return Effort(vector=prod(result))
+
+
 def _softmax(t: Tables, p: SoftmaxParams, operands: Sequence[Dims], result: Dims) -> Effort:
     return Effort(
         vector=prod(result)
@@ -257,6 +262,7 @@ EFFORTS: Mapping[type, Callable[[Tables, Any, Sequence[Dims], Dims], Effort]] = 
         TopKParams: _top_k,
         SoftmaxParams: _softmax,
         TakeParams: _take,
+        GridParams: _grid,
     }
 )
 

@@ -1,0 +1,49 @@
+// The grid driver: numbers that count along axes, start + Σ step[axis] · index[axis].
+#pragma once
+#include "runtime/check.h"
+#include "runtime/run.h"
+
+namespace tracea {
+
+struct GridJob {
+  const Box* y;
+  const double* floats;  // where the numbers start, then a step for each axis
+  int32_t last;
+  int64_t lines, chunk;  // of the last axis
+};
+
+inline void grid_task(void* usr, size_t task) {
+  const GridJob& job = *static_cast<const GridJob*>(usr);
+  const Box& y = *job.y;
+  const int64_t begin = static_cast<int64_t>(task) * job.chunk;
+  const double step = job.floats[1 + job.last];
+  for (int64_t line = begin; line < least(job.lines, begin + job.chunk); ++line) {
+    double first = job.floats[0];
+    int64_t offset = 0;
+    for (int64_t axis = job.last, at = line; axis-- > 0; at /= y.dims[axis]) {
+      offset += at % y.dims[axis] * y.strides[axis];
+      first += static_cast<double>(at % y.dims[axis]) * job.floats[1 + axis];
+    }
+    float* out = y.f32() + offset;
+    for (int64_t i = 0; i < y.dims[job.last]; ++i)
+      out[i * y.strides[job.last]] = static_cast<float>(first + static_cast<double>(i) * step);
+  }
+}
+
+// floats: the first number, then a step for each axis.
+inline bool check_grid(Signature& call) {
+  const int32_t rank = call.axes(0, 0);
+  return (rank > 0 || call.fail("no result of a rank above 0")) && call.no_chain() &&
+         call.counts(0, 1 + rank, 1) && call.writes(0, rank);
+}
+
+inline bool run_grid(Run& run, const Call& call, const Box* views) {
+  GridJob job = {views, call.floats, call.views[0].rank - 1, 1, 0};
+  for (int32_t axis = 0; axis < job.last; ++axis) job.lines *= views->dims[axis];
+  const int64_t line = views->dims[job.last];
+  if (job.lines == 0 || line == 0) return true;
+  job.chunk = most(run.worth(kGrain) / line, 1);
+  return run.parallel(ceil_div(job.lines, job.chunk), grid_task, &job);
+}
+
+}  // namespace tracea

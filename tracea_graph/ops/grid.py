@@ -1,0 +1,75 @@
+"""``FusedGrid``: numbers that count along axes, as many as sizes of other values tell.
+
+    y[i, j, …] = start + steps[0] · i + steps[1] · j + …
+
+ONNX's Range and ConstantOfShape over sizes of tensors, with scaling, shifting and repetition:
+centres of cells, coordinates, positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
+from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.sizes import resolve, spell_size
+
+__all__ = ["GridParams"]
+
+Floats = npt.NDArray[np.floating[Any]]
+_SINCE = 11
+"""The opset Range came with."""
+
+
+@dataclass(frozen=True)
+class GridParams:
+    """Operands give their sizes only; ``sizes`` of the float32 result are in terms of these
+    (:mod:`tracea_graph.ops.sizes`), not below zero.  One step per axis."""
+
+    operands: int
+    sizes: tuple[Extent, ...]
+    start: float
+    steps: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.operands < 1 or not self.sizes or len(self.sizes) != len(self.steps):
+            raise ValueError(f"no grid: {self}")
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Raises ValueError if the rank of an operand is unknown."""
+        shapes = [s.shape for s in specs if s.shape is not None]
+        if len(shapes) != len(specs):
+            raise ValueError("the rank of an operand is unknown")
+        return (TensorSpec(DType.F32, tuple(resolve(s, shapes) for s in self.sizes)),)
+
+    def reference(self, arrays: Sequence[Any]) -> list[Floats]:
+        shapes = [np.shape(a) for a in arrays]
+        sizes = [evaluate(resolve(s, shapes), {}) for s in self.sizes]
+        counts = np.indices(sizes, np.float64)
+        steps = np.reshape(self.steps, (-1, *(1,) * len(sizes)))
+        return [np.asarray(self.start + (steps * counts).sum(0), np.float32)]
+
+    def body(self, opset: int) -> Body:
+        """Raises ValueError before opset 11."""
+        if opset < _SINCE:
+            raise ValueError(f"numbers are counted since opset {_SINCE}")
+        b = BodyBuilder(self.operands, opset)
+        sizes = [spell_size(b, s) for s in self.sizes]
+        total, rank = b.number(self.start), len(sizes)
+        for axis, (size, step) in enumerate(zip(sizes, self.steps, strict=True)):
+            if step:
+                count = b("Cast", self._spell_count(b, size), to=DType.F32.onnx)
+                line = b("Reshape", count, b.ints(-1, *(1,) * (rank - axis - 1)))
+                total = b("Add", total, b("Mul", line, b.number(step)))
+        shape = b("Concat", *sizes, axis=0)
+        return b.done(b("Expand", total, shape))
+
+    @staticmethod
+    def _spell_count(b: BodyBuilder, size: str) -> str:
+        zero, one = (b("Constant", value=np.asarray(i, np.int64)) for i in (0, 1))
+        return b("Range", zero, b("Reshape", size, b.ints()), one)
