@@ -32,7 +32,7 @@ from tracea_graph.ops.gemm import (
 from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.masked import unpack_masked
-from tracea_graph.ops.program import Buffer, Call, Program, View
+from tracea_graph.ops.program import Buffer, Call, Loop, Program, View
 from tracea_graph.ops.resize import WAYS, ResizeParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
@@ -71,12 +71,18 @@ def counts(program: Program, symbols: Bindings) -> dict[Buffer, int]:
     return result
 
 
-def turns(program: Program, symbols: Bindings) -> Iterator[tuple[Call, Bindings]]:
-    """Every call in the order it runs, with the values of the symbols it may use."""
+def turns(
+    program: Program, symbols: Bindings, begin: Callable[[Loop], None] = lambda _: None
+) -> Iterator[tuple[Call, Bindings]]:
+    """Every call in the order it runs, with the values of the symbols it may use.
+
+    Turns that run apart may do so in any order: the last one comes first; ``begin`` hears of each.
+    """
     at = 0
     for loop in program.loops:
         yield from ((call, symbols) for call in program.calls[at : loop.first])
-        for now in loop.turns(evaluate(loop.extent, symbols)):
+        for now in loop.turns(evaluate(loop.extent, symbols))[:: -1 if loop.apart else 1]:
+            begin(loop)
             inside = program.calls[loop.first : loop.last + 1]
             yield from ((call, {**symbols, **now}) for call in inside)
         at = loop.last + 1
@@ -136,7 +142,14 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
     for i, array in enumerate(arrays):
         wide = array.astype(np.float64) if array.dtype == np.float32 else array
         memory[Buffer("input", i)] = np.ascontiguousarray(wide).reshape(-1)
-    for call, now in turns(program, symbols):
+
+    def forget(loop: Loop) -> None:
+        """What a turn that runs apart has for itself holds nothing."""
+        for i, temp in enumerate(program.temps):
+            if loop.apart and loop.first <= temp.first and temp.last <= loop.last:
+                memory[Buffer("temp", i)][:] = np.nan
+
+    for call, now in turns(program, symbols, forget):
         views = [None if v is None else strided(memory, v, now) for v in call.views]
         if not any(prod(numbers(v.dims, now)) for v in written(call) if v is not None):
             continue  # a turn that has nothing to do here

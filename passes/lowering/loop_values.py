@@ -5,15 +5,17 @@ Rows are lines of blocked values ``[N, Cb, H, W, 16]``, or rows of matrices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from tracea_graph.ir import Extent, combine, product
-from tracea_graph.ops.program import View
-from tracea_graph.passes.lowering.loop_reach import NotCut, Reach
+from tracea_graph.ops.program import Call, View
+from tracea_graph.passes.lowering.loop_reach import NotCut, Reach, made_together
 
 __all__ = [
-    "LINES", "ROWS", "Need", "Value", "at_row_0", "cut", "least", "lines_of", "minus", "plus",
-    "row_of", "step_of", "times", "zeros_below",
+    "LINES", "ROWS", "Before", "Need", "Value", "at_row_0", "cut", "joint", "least", "lines_of",
+    "minus", "plus", "row_of", "step_of", "times", "zeros_below",
 ]  # fmt: skip
 
 LINES, ROWS = 2, 0
@@ -22,11 +24,15 @@ LINES, ROWS = 2, 0
 
 @dataclass(frozen=True)
 class Need:
-    """Rows of a result that exist once ``e`` rows of the last are to be made: a·e + b."""
+    """Rows of a result that exist once ``e`` rows of the last are to be made: a·e + b.
+
+    ``first`` is the first one that a turn reads, which makes it if no turn before has left it.
+    """
 
     a: int
     b: int
     rows: Extent
+    first: Extent = field(compare=False)
 
     def until(self, e: str) -> Extent:
         if (self.a, self.b) == (1, 0):
@@ -51,12 +57,49 @@ def times(a: Extent, b: Extent) -> Extent:
     return combine("mul", a, b)
 
 
+@dataclass(frozen=True)
+class Before:
+    """The same size a turn earlier."""
+
+    start: str
+    step: int
+
+    def __call__(self, extent: Extent) -> Extent:
+        if extent == self.start:
+            return combine("max", 0, combine("sub", extent, self.step))
+        if isinstance(extent, int | str):
+            return extent
+        a, b = (self(arg) for arg in extent.args)
+        return combine(extent.op, a, b)
+
+
+def joint(
+    call: Call, rows: Extent, top: int, readers: Sequence[tuple[Need, Reach, int]]
+) -> Need | None:
+    """What all readers of a call's results need of it."""
+    together = made_together(call)
+    found, firsts = [], list[Extent]()
+    for need, reach, at in readers:
+        ahead = (need.b - 1) * reach.stride + reach.span + at - top
+        found.append((need.a * reach.stride, -(-ahead // together) * together))
+        firsts.append(plus(times(need.first, reach.stride), at - top))
+    if not found:
+        return None
+    if len({a for a, _ in found}) > 1:
+        raise NotCut("readers of a value go through it at different speeds")
+    first = reduce(least, firsts)
+    if together > 1:
+        first = times(combine("floordiv", combine("max", 0, first), together), together)
+    return Need(found[0][0], max(b for _, b in found), rows, combine("max", 0, first))
+
+
 @dataclass
 class Value:
     """A buffer that calls of the loop write: where its rows begin, and who reads them.
 
     ``top`` is its first row within the buffer, after ``top`` rows of zeros; ``lines`` all rows of
     the buffer; ``step`` elements between two; ``room`` rows are left of it (None: it stays whole).
+    Turns that run ``apart`` find nothing in it.
     """
 
     view: View
@@ -67,6 +110,7 @@ class Value:
     readers: list[tuple[Need, Reach, int]] = field(default_factory=list)
     room: int | None = None
     carries: bool = False
+    apart: bool = False
 
     @property
     def blocked(self) -> bool:
@@ -74,7 +118,11 @@ class Value:
 
     def window(self, e: str) -> Extent:
         """The first row of the buffer that is still read when rows from ``e`` on are made."""
-        rows = [plus(times(n.until(e), r.stride), at) for n, r, at in self.readers]
+        begins = [n.first if self.apart else n.until(e) for n, _, _ in self.readers]
+        rows = [
+            plus(times(begin, r.stride), at)
+            for begin, (_, r, at) in zip(begins, self.readers, strict=True)
+        ]
         first = rows[0]
         for other in rows[1:]:
             first = first if other == first else least(first, other)
@@ -82,6 +130,10 @@ class Value:
 
     def made(self, e: str) -> Extent:
         return plus(self.need.until(e), self.top)
+
+    def begins(self, e: str) -> Extent:
+        """The first row that is made when rows from ``e`` on are."""
+        return plus(self.need.first, self.top) if self.apart else self.made(e)
 
     def read(self, e: str) -> Extent:
         """The end of the rows that are read once rows up to ``e`` are made."""

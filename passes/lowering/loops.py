@@ -1,10 +1,11 @@
 """A run of calls becomes a loop over bands of rows, so that what lies between them stays near.
 
     for rows [start, end) of the last result:
-        each call makes the rows that are needed next, and no row twice
+        each call makes the rows that are needed next
 
 What is read by calls of the loop alone shrinks to the rows of one turn.  Where a window reads rows
-of the turn before, these move to the front first; zeros around a value are written when the band
+of the turn before, these move to the front first; where they are few, every turn makes them
+itself: turns then run apart, a thread each.  Zeros around a value are written when the band
 touches its edge.  Whether every row is there when it is read is checked turn by turn before
 anything is changed: calls that cannot be cut so stay as they are.
 
@@ -34,10 +35,12 @@ from tracea_graph.passes.lowering.loop_reach import (
 from tracea_graph.passes.lowering.loop_values import (
     LINES,
     ROWS,
+    Before,
     Need,
     Value,
     at_row_0,
     cut,
+    joint,
     least,
     lines_of,
     minus,
@@ -52,6 +55,10 @@ from tracea_graph.passes.lowering.writer import Writer, touches
 __all__ = ["NotCut", "loop_over"]
 
 _MAX_TURNS = 4096
+_SHORTER = 16
+"""Turns that run apart begin at multiples of this too, where they are shortened."""
+_TWICE = 1 / 8
+"""Of the rows of a turn, those that are cheaper made twice than waited for."""
 
 
 def loop_over(w: Writer, first: int, last: int, rows: int) -> None:
@@ -120,8 +127,8 @@ class _Band:
 
     @property
     def apart(self) -> bool:
-        """True if turns are rows of matrices: each makes what it reads."""
-        return not any(value.blocked or value.carries for value in self.values.values())
+        """True if each turn makes what it reads."""
+        return not any(v.carries or (v.blocked and not v.apart) for v in self.values.values())
 
     @classmethod
     def of(cls, calls: Sequence[Call], others: Sequence[Call], step: int, number: int) -> _Band:
@@ -142,8 +149,27 @@ class _Band:
                 value.room = 0
             elif value.need.until("e") != "e" and not last:
                 raise NotCut("rows that others need may not all be made")
-        band._rehearse()
+        if not band._set_apart():
+            band._rehearse()
         return band
+
+    def _set_apart(self) -> bool:
+        """Let every turn make what it reads, where that is little more than it makes anyhow."""
+        made = results(self.inside[-1])[0].buffer
+        between = [v for buffer, v in self.values.items() if buffer != made]
+        if not isinstance(self.extent, int) or not all(v.room == 0 and v.blocked for v in between):
+            return False
+        if any(self._rows_in_all(n) > (1 + _TWICE) * evaluate(n.rows, {}) for n in self.needs):
+            return False
+        for value in self.values.values():
+            value.apart = True
+        try:
+            self._rehearse()
+        except NotCut:
+            for value in self.values.values():
+                value.apart, value.room = False, 0 if value in between else value.room
+            return False
+        return True
 
     def _measure(self, halos: Mapping[Buffer, Call]) -> None:
         """What every call has to make by when, from the last one back."""
@@ -153,7 +179,8 @@ class _Band:
             made = results(call)
             top, rows = _interior(call, halos.get(made[0].buffer))
             readers = [r for v in made for r in wanted.get(v.buffer, ())]
-            need = Need(1, 0, rows) if not needs else _joint(call, rows, top, readers)
+            begin = self.symbols[0]
+            need = Need(1, 0, rows, begin) if not needs else joint(call, rows, top, readers)
             if need is None:
                 raise NotCut("a call makes nothing the loop needs")
             if need.a * self.step % made_together(call):
@@ -186,6 +213,14 @@ class _Band:
                 if step_of(view) != value.step or len(view.dims) != len(value.view.dims):
                     raise NotCut("calls see a buffer in different ways")
 
+    def _rows_in_all(self, need: Need) -> int:
+        """Rows that turns make which make all they need."""
+        start, end = self.symbols
+        assert isinstance(self.extent, int)
+        turns = ({start: e, end: min(e + self.step, self.extent)}
+                 for e in range(0, self.extent, self.step))  # fmt: skip
+        return sum(evaluate(need.until(end), t) - evaluate(need.first, t) for t in turns)
+
     def _rehearse(self) -> None:
         """How many rows of each value a turn needs, and that all are there when they are read."""
         near = [v for v in self.values.values() if v.room is not None]
@@ -200,8 +235,10 @@ class _Band:
             raise NotCut("there are too many turns")
         for value in near:
             held = dict[int, int]()
+            for start in range(0, self.extent, _SHORTER) if value.apart else ():
+                self._turn(value, {}, start)
             for start in turns:
-                held = self._turn(value, held, start)
+                held = self._turn(value, {} if value.apart else held, start)
 
     def _turn(self, value: Value, held: dict[int, int], start: int) -> dict[int, int]:
         """The rows of a value that lie in its room after a turn, by place; before it ``held``."""
@@ -211,7 +248,8 @@ class _Band:
         now = {e0: start, e1: min(start + self.step, self.extent)}
         window = evaluate(value.window(e0), now)
         shift = window - evaluate(value.window(e0), {e0: last})
-        kept = max(0, evaluate(value.made(e0), now) - window) if start else 0
+        begins = evaluate(value.begins(e0), now) if start else value.top
+        kept = max(0, begins - window) if start and not value.apart else 0
         if kept > shift > 0:
             raise NotCut("a turn is shorter than what its windows share with the next one")
         value.carries |= kept > 0
@@ -222,10 +260,10 @@ class _Band:
             held |= {row: row for row in range(value.top)}
         held |= {row - window: row for row in range(edge, ends)}
         made = evaluate(value.made(e1), now)
-        begins = evaluate(value.made(e0), now) if start else value.top
         held |= {row - window: row for row in range(begins, made)}
         for need, reach, at in value.readers:
-            n0, n1 = (evaluate(need.until(e), now) for e in self.symbols)
+            begin = need.first if value.apart else need.until(e0)
+            n0, n1 = evaluate(begin, now), evaluate(need.until(e1), now)
             rows = range(n0 * reach.stride + at, (n1 - 1) * reach.stride + reach.span + at)
             if n1 > n0 and any(held.get(row - window) != row for row in rows):
                 raise NotCut("a row would be missing")
@@ -245,9 +283,11 @@ class _Band:
                 opening += self._whole_halo(value)
             else:
                 turn += self._carry(value)
+        alone = any(value.apart for value in self.values.values())
         for call, need in zip(self.inside, self.needs, strict=True):
-            n0, n1 = need.until(start), need.until(end)
-            count = combine("max", 0, minus(n1, n0)) if need.b else minus(n1, n0)
+            n0, n1 = need.first if alone else need.until(start), need.until(end)
+            sure = need.b == 0 and n0 in (start, need.until(start))
+            count = minus(n1, n0) if sure else combine("max", 0, minus(n1, n0))
             views, own = list[View | None](), written(call)
             for i, reach in enumerate(CUTS[call.kernel](call)):
                 view = call.views[i]
@@ -303,7 +343,7 @@ class _Band:
         lines = replace(value.view, offset=at_row_0(value.view))
         made: list[Call] = []
         if value.carries:
-            before = _Before(start, self.step)
+            before = Before(start, self.step)
             kept = combine("max", 0, minus(value.made(start), value.window(start)))
             kept = least(kept, times(start, value.lines))
             shift = minus(value.window(start), before(value.window(start)))
@@ -319,38 +359,6 @@ class _Band:
             view = value.rows_of(lines, row, times(wanted, below + 1))
             made.append(Call("halo", (view,), (0, 0, below, 0)))
         return made
-
-
-@dataclass(frozen=True)
-class _Before:
-    """The same size a turn earlier."""
-
-    start: str
-    step: int
-
-    def __call__(self, extent: Extent) -> Extent:
-        if extent == self.start:
-            return combine("max", 0, combine("sub", extent, self.step))
-        if isinstance(extent, int | str):
-            return extent
-        a, b = (self(arg) for arg in extent.args)
-        return combine(extent.op, a, b)
-
-
-def _joint(
-    call: Call, rows: Extent, top: int, readers: Sequence[tuple[Need, Reach, int]]
-) -> Need | None:
-    """What all readers of a call's results need of it."""
-    together = made_together(call)
-    found = []
-    for need, reach, at in readers:
-        ahead = (need.b - 1) * reach.stride + reach.span + at - top
-        found.append((need.a * reach.stride, -(-ahead // together) * together))
-    if not found:
-        return None
-    if len({a for a, _ in found}) > 1:
-        raise NotCut("readers of a value go through it at different speeds")
-    return Need(found[0][0], max(b for _, b in found), rows)
 
 
 def _interior(call: Call, halo: Call | None) -> tuple[int, Extent]:
