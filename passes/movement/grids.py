@@ -199,7 +199,9 @@ def _squeeze(r: _Reader, region: Region, depth: int) -> _Grid | None:
 
 
 def _with_ones(grid: _Grid, sizes: Sequence[Extent]) -> _Grid | None:
-    """The same numbers with axes of one elsewhere."""
+    """The same numbers with axes of one elsewhere; one number is so in any shape."""
+    if not any(grid.steps):
+        return replace(grid, sizes=tuple(sizes), steps=(0.0,) * len(sizes))
     moving = [(d, s) for d, s in zip(grid.sizes, grid.steps, strict=True) if d != 1]
     wanted = [d for d in sizes if d != 1]
     if len(moving) != len(wanted) or not all(map(where_equal, (d for d, _ in moving), wanted)):

@@ -82,6 +82,13 @@ def test_one_number_as_often_as_there_are_cells() -> None:
     assert lifted(net, z) == [GridParams(1, ("0.0", 3, "0.2", "0.3"), 3.0, (0.0,) * 4)]
 
 
+def test_one_number_is_the_same_in_any_shape() -> None:
+    net, x = new()
+    y = net("Reshape", net("Expand", 3.0, net("Shape", x)), net.ints(0, -1))
+    (params,) = lifted(net, y)
+    assert params.steps == (0.0, 0.0)
+
+
 def test_axes_of_one_come_and_go() -> None:
     net, x = new()
     y = net("Unsqueeze", counted(net, x, 3), net.ints(0, 2))
