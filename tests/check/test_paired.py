@@ -1,0 +1,47 @@
+"""Races of calls: neither order nor what lies in caches decides them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tracea_graph.check.worker_main import BRIEF_NS, paired
+
+
+def spend(microseconds: float) -> None:
+    end = time.perf_counter_ns() + int(microseconds * 1e3)
+    while time.perf_counter_ns() < end:
+        pass
+
+
+def rivals(microseconds: float) -> tuple[list[Callable[[], None]], list[int]]:
+    """Two alike, each of which takes half as long where it ran last; and who ran."""
+    ran: list[int] = []
+
+    def call(own: int) -> None:
+        spend(microseconds * (0.5 if ran[-1:] == [own] else 1.0))
+        ran.append(own)
+
+    return [lambda: call(0), lambda: call(1)], ran
+
+
+def test_of_brief_calls_either_runs_last_as_often() -> None:
+    calls, ran = rivals(100.0)
+    a, b = paired(calls, 9, 60.0)
+    assert len(a) == len(b) == 9
+    assert len(ran) % (2 * 9) == 0 and len(ran) >= 9 * BRIEF_NS / 200e3
+    assert ran.count(0) == ran.count(1)
+    ratios = [x / y for x, y in zip(a, b, strict=True)]
+    assert statistics.median(ratios) == pytest.approx(1.0, rel=0.15)
+    assert statistics.median(abs(r - 1.0) for r in ratios) < 0.2, "alone, rounds are 2:1 and 1:2"
+
+
+def test_long_calls_run_once_for_a_pair_and_end_with_the_time() -> None:
+    calls, ran = rivals(BRIEF_NS / 1e3)
+    a, _ = paired(calls, 3, 60.0)
+    assert len(a) == 3 and ran == [0, 1, 1, 0, 0, 1]
+    a, _ = paired(calls, 1000, 0.02)
+    assert 1 <= len(a) < 50
