@@ -19,7 +19,6 @@ from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, dense, stre
 __all__ = [
     "chain_call",
     "columns_of",
-    "lower_concat",
     "lower_elementwise",
     "lower_grid",
     "places",
@@ -34,15 +33,6 @@ def lower_elementwise(
     chain, slots = stored(p.chain, results)
     p = replace(p, chain=chain or p.chain)
     _write_chain(w, p, operands, [dense(slot.buffer, full) for slot in slots])
-
-
-def lower_concat(
-    w: Writer, p: ConcatParams, operands: Sequence[Slot], results: Sequence[Slot]
-) -> None:
-    for part, place in zip(
-        p.parts, places(p, [s.shape for s in operands], results[0]), strict=True
-    ):
-        write_part(w, part, [operands[i] for i in part.operands], place)
 
 
 def places(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]:

@@ -34,6 +34,10 @@ class Need:
     rows: Extent
     first: Extent = field(compare=False)
 
+    def since(self, e: str, apart: bool) -> Extent:
+        """The first row that a turn from ``e`` on makes, ``apart`` from those before it."""
+        return self.first if apart else self.until(e)
+
     def until(self, e: str) -> Extent:
         if (self.a, self.b) == (1, 0):
             return e
@@ -118,11 +122,7 @@ class Value:
 
     def window(self, e: str) -> Extent:
         """The first row of the buffer that is still read when rows from ``e`` on are made."""
-        begins = [n.first if self.apart else n.until(e) for n, _, _ in self.readers]
-        rows = [
-            plus(times(begin, r.stride), at)
-            for begin, (_, r, at) in zip(begins, self.readers, strict=True)
-        ]
+        rows = [plus(times(n.since(e, self.apart), r.stride), at) for n, r, at in self.readers]
         first = rows[0]
         for other in rows[1:]:
             first = first if other == first else least(first, other)
@@ -133,7 +133,7 @@ class Value:
 
     def begins(self, e: str) -> Extent:
         """The first row that is made when rows from ``e`` on are."""
-        return plus(self.need.first, self.top) if self.apart else self.made(e)
+        return plus(self.need.since(e, self.apart), self.top)
 
     def read(self, e: str) -> Extent:
         """The end of the rows that are read once rows up to ``e`` are made."""

@@ -262,8 +262,7 @@ class _Band:
         made = evaluate(value.made(e1), now)
         held |= {row - window: row for row in range(begins, made)}
         for need, reach, at in value.readers:
-            begin = need.first if value.apart else need.until(e0)
-            n0, n1 = evaluate(begin, now), evaluate(need.until(e1), now)
+            n0, n1 = (evaluate(e, now) for e in (need.since(e0, value.apart), need.until(e1)))
             rows = range(n0 * reach.stride + at, (n1 - 1) * reach.stride + reach.span + at)
             if n1 > n0 and any(held.get(row - window) != row for row in rows):
                 raise NotCut("a row would be missing")
@@ -285,7 +284,7 @@ class _Band:
                 turn += self._carry(value)
         alone = any(value.apart for value in self.values.values())
         for call, need in zip(self.inside, self.needs, strict=True):
-            n0, n1 = need.first if alone else need.until(start), need.until(end)
+            n0, n1 = need.since(start, alone), need.until(end)
             sure = need.b == 0 and n0 in (start, need.until(start))
             count = minus(n1, n0) if sure else combine("max", 0, minus(n1, n0))
             views, own = list[View | None](), written(call)

@@ -36,7 +36,7 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.lowering.attention import lower_append, lower_attention
-from tracea_graph.passes.lowering.elementwise import lower_concat, lower_elementwise
+from tracea_graph.passes.lowering.elementwise import lower_elementwise
 from tracea_graph.passes.lowering.gemm import lower_gemm
 from tracea_graph.passes.lowering.matmul import lower_matmul
 from tracea_graph.passes.lowering.recurrent import lower_recurrent
@@ -157,7 +157,7 @@ def _lower_region(
 
 def _lower_alone(
     w: Writer,
-    p: ConvParams | PoolParams | MoveParams | ResizeParams | GridParams,
+    p: ConvParams | PoolParams | MoveParams | ResizeParams | ConcatParams | GridParams,
     operands: Sequence[Slot],
     results: Sequence[Slot],
 ) -> None:
@@ -172,7 +172,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         MatMulParams: lower_matmul,
         NormParams: lower_norm,
         ElementwiseParams: lower_elementwise,
-        ConcatParams: lower_concat,
+        ConcatParams: _lower_alone,
         AttentionParams: lower_attention,
         AppendParams: lower_append,
         EmbeddingParams: lower_embedding,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, combine
@@ -24,9 +23,9 @@ __all__ = ["inlaid", "lower_move"]
 _CHANNELS_LAST = (0, 2, 3, 1)
 
 
-def inlaid(p: RegionParams, layout: Layout) -> frozenset[int]:
-    """Values in blocks that are spread for nobody but a pad, which writes them in their place."""
-    reads = Counter(v for step in p.steps for v in step.operands)
+def inlaid(p: RegionParams, layout: Layout, reads: Mapping[int, int]) -> frozenset[int]:
+    """Values in blocks that are spread for nobody but a pad, which writes them in their place;
+    ``reads`` says how often steps read a value."""
     value, spread, found = p.inputs, set[int](), set[int]()
     for step in p.steps:
         kind = step.params.kind if isinstance(step.params, MoveParams) else ""

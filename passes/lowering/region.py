@@ -35,11 +35,9 @@ __all__ = ["Lower", "alone", "lower_region"]
 Lower = Callable[[Writer, OpParams, Sequence[Slot], Sequence[Slot]], None]
 """Writes the calls of one word between dense slots."""
 
-_CHANNELS_LAST = (0, 2, 3, 1)
-
 
 def alone(
-    params: ConvParams | PoolParams | MoveParams | ResizeParams | GridParams,
+    params: ConvParams | PoolParams | MoveParams | ResizeParams | ConcatParams | GridParams,
 ) -> RegionParams:
     """A region of one step."""
     count = params.operands
@@ -59,7 +57,9 @@ def lower_region(
     rounding = Rounding.plan(p, specs, layout)
     layout = Layout.plan(specs, p.steps, p.inputs, rounding.apart)
     reads = Counter(i for step in p.steps for i in step.operands)
-    v = Values(w, layout, specs, rounding, targets=targets, inlaid=inlaid(p, layout), reads=reads)
+    v = Values(
+        w, layout, specs, rounding, targets=targets, inlaid=inlaid(p, layout, reads), reads=reads
+    )
     v.dense |= dict(enumerate(operands))
     value, begins, scaled = p.inputs, list[int](), scaled_values(p, specs, layout)
     for step in p.steps:
