@@ -9,7 +9,7 @@ from functools import cache
 from tests.kernels.conformance import compile_unit
 from tracea_graph.kernels.cpu import emit
 
-__all__ = ["count", "inner_loop", "instructions", "spills"]
+__all__ = ["count", "inner_loop", "instructions", "loops", "spills"]
 
 
 def inner_loop(
@@ -19,15 +19,22 @@ def inner_loop(
 
     ``function`` is matched against demangled names.
     """
+    found = (loop for loop in loops(kernel, isa, function)
+             if count(instruction, loop) >= multiply_adds)  # fmt: skip
+    return min(found, key=len)
+
+
+def loops(kernel: str, isa: str, function: str) -> list[list[str]]:
+    """The instructions of every loop of a function, those within it included."""
     rows = instructions(kernel, isa, function)
     where = {int(address, 16): i for i, (address, _) in enumerate(rows)}
-    loops = []
+    found = []
     for i, (_, code) in enumerate(rows):
         target = re.match(r"j\w+\s+([0-9a-f]+)", code)
         begin = where.get(int(target.group(1), 16), i) if target else i
         if begin < i:
-            loops.append([code for _, code in rows[begin : i + 1]])
-    return min((loop for loop in loops if count(instruction, loop) >= multiply_adds), key=len)
+            found.append([code for _, code in rows[begin : i + 1]])
+    return found
 
 
 def instructions(kernel: str, isa: str, function: str) -> list[list[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.assembly import count, inner_loop, instructions, spills
+from tests.kernels.assembly import count, inner_loop, instructions, loops, spills
 from tests.kernels.conformance import HEADERS
 from tracea_graph.kernels.levels import COMMON_FLAGS, isa_of
 from tracea_graph.kernels.variants import conv_tile, gemm_tile
@@ -181,11 +181,15 @@ def test_scores_become_weights_in_registers(kernel: str, level: str) -> None:
 
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
 def test_weights_are_asked_for_between_multiplications(level: str) -> None:
-    """Lines of the next column and pages of the one after it."""
+    """Lines of the next column and pages of the one after it, around the loop over some steps."""
     mr, nv = gemm_tile(level)
-    vectors = nv * 16 // isa_of(level).width
-    loop = inner_loop("gemm", level, f"tile<{mr}, {nv}, false, ", STEPS * mr * vectors)
+    products = STEPS * mr * nv * 16 // isa_of(level).width
+    name = f"tile<{mr}, {nv}, false, "
+    asking = [loop for loop in loops("gemm", level, name)
+              if count("vfmadd", loop) >= products and count("prefetcht1 ", loop)]  # fmt: skip
+    loop = min(asking, key=len)
     assert count("prefetcht1 ", loop) == count("prefetcht0 ", loop) == 1
+    assert not count("prefetch", inner_loop("gemm", level, name, products))
 
 
 def heights(
