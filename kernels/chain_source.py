@@ -75,8 +75,8 @@ _SPELLING: Mapping[str, Spelling] = MappingProxyType(
         "mish": ("v_mish({0})", ("exp", "mish")),
         "thresholded_relu": ("select(less({1}, {0}), {0}, set1(0.0f))", ()),
         "gelu": ("v_gelu({0})", ("gelu",)),
-        "gelu_tanh": ("v_gelu_tanh({0})", ("exp", "gelu_tanh")),
-        "silu": ("v_silu({0})", ("exp", "silu")),
+        "gelu_tanh": ("v_gelu_tanh({0})", ("exp", "gate", "gelu_tanh")),
+        "silu": ("gated({0}, {0})", ("exp", "gate")),
         "less": ("less({0}, {1})", ()),
         "less_equal": ("at_most({0}, {1})", ("mask",)),
         "equal": ("equal({0}, {1})", ("mask",)),
@@ -107,9 +107,9 @@ _POWERS: Mapping[float, Spelling] = MappingProxyType(
 
 _ROUGH: Mapping[str, Spelling] = MappingProxyType(
     {
-        "gelu": ("v_gelu_rough({0})", ("rough", "round")),
-        "gelu_tanh": ("v_gelu_tanh_rough({0})", ("rough", "round")),
-        "silu": ("v_silu_rough({0})", ("rough", "round")),
+        "gelu": ("v_gelu_rough({0})", ("gelu_rough",)),
+        "gelu_tanh": ("v_gelu_tanh_rough({0})", ("gate_rough", "round")),
+        "silu": ("gated_rough({0}, {0})", ("gate_rough", "round")),
     }
 )
 """The same where only 16 bits of a result matter: cheaper, and off by a fraction of their last."""

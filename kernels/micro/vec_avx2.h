@@ -67,7 +67,7 @@ INLINE vf floor(vf a) { return _mm256_floor_ps(a); }
 INLINE vf ceil(vf a) { return _mm256_ceil_ps(a); }
 INLINE vf trunc(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
 //% endif
-//% if "rough" in needs
+//% if "gate_rough" in needs
 
 // a * 2^floor(t) and t - floor(t) for t in range; 1 / a within 2^-11 of it.
 INLINE vf times_power(vf a, vf t) { return scale(a, floor(t)); }

@@ -131,10 +131,10 @@ INLINE vf v_sigmoid(vf x) {
   return max(set1(0.0f), min(set1(1.0f), r.top / r.under + set1(0.5f)));
 }
 //% endif
-//% if "silu" in needs and vectors_of != "avx512"
+//% if "gate" in needs and vectors_of != "avx512"
 
-// x / (1 + e^-x), 2 ulp; NaN at -inf, as 0 * inf is.
-INLINE vf v_silu(vf x) { return x / (set1(1.0f) + v_exp(set1(0.0f) - x)); }
+// x / (1 + e^-w), 2 ulp for w = x; NaN where both are -inf, as 0 * inf is.
+INLINE vf gated(vf x, vf w) { return x / (set1(1.0f) + v_exp(set1(0.0f) - w)); }
 //% endif
 //% if "gelu" in needs
 
@@ -156,23 +156,25 @@ INLINE vf v_gelu(vf x) {
 // x (1 + tanh u) / 2 = x / (1 + e^-2u) with u = sqrt(2/pi) (x + 0.044715 x^3): 1.5 ulp for
 // x > 0, 4e-8 absolute below.
 INLINE vf v_gelu_tanh(vf x) {
-  const vf u = x * fma(x * x, set1(-0.0713548163f), set1(-1.59576912f));
-  return x / (set1(1.0f) + v_exp(u));
+  return gated(x, x * fma(x * x, set1(0.0713548163f), set1(1.59576912f)));
 }
 //% endif
-//% if "rough" in needs
+//% if "gate_rough" in needs
 
 // What follows is for results in bf16, which rounding puts off by up to 2^-8 anyway.
-// x / (1 + e^u) with u log2(e) = t: within 2^-11 of it.
-INLINE vf over_one_more(vf x, vf t) {
-  t = in_range(t);
+//% if vectors_of != "avx512"
+// x / (1 + e^-w), within 2^-11 of it.
+INLINE vf gated_rough(vf x, vf w) {
+  const vf t = in_range(w * set1(-1.44269504f));
   const vf p = poly(fraction(t), 0.9999252f, 0.6958335f, 0.2260672f, 0.07802449f);
   return x * rough_reciprocal(set1(1.0f) + times_power(p, t));
 }
-INLINE vf v_silu_rough(vf x) { return over_one_more(x, x * set1(-1.44269504f)); }
+//% endif
 INLINE vf v_gelu_tanh_rough(vf x) {
-  return over_one_more(x, x * fma(x * x, set1(-0.102943240f), set1(-2.30220819f)));
+  return gated_rough(x, x * fma(x * x, set1(0.0713548163f), set1(1.59576912f)));
 }
+//% endif
+//% if "gelu_rough" in needs
 
 // x Phi(x), Phi(x) = 1/2 + x P(x^2) up to 3.9: 2e-4 absolute; 0 below -3.9.
 INLINE vf v_gelu_rough(vf x) {

@@ -72,7 +72,7 @@ INLINE vf ceil(vf a) {
   return __builtin_copysignf(r < a ? r + 1.0f : r, a);
 }
 //% endif
-//% if "rough" in needs
+//% if "gate_rough" in needs
 
 // a * 2^floor(t) and t - floor(t) for t in range; 1 / a.
 INLINE vf times_power(vf a, vf t) { return scale(a, floor(t)); }
