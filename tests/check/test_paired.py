@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -17,22 +19,22 @@ def spend(microseconds: float) -> None:
         pass
 
 
-def rivals(microseconds: float) -> tuple[list[Callable[[], None]], list[int]]:
-    """Two alike, each of which takes half as long where it ran last; and who ran."""
+def rivals(microseconds: float, racers: int = 2) -> tuple[list[Callable[[], None]], list[int]]:
+    """Some alike, each of which takes half as long where it ran last; and who ran."""
     ran: list[int] = []
 
     def call(own: int) -> None:
         spend(microseconds * (0.5 if ran[-1:] == [own] else 1.0))
         ran.append(own)
 
-    return [lambda: call(0), lambda: call(1)], ran
+    return [partial(call, own) for own in range(racers)], ran
 
 
 def test_of_brief_calls_either_runs_last_as_often() -> None:
     calls, ran = rivals(100.0)
     a, b = paired(calls, 9, 60.0)
     assert len(a) == len(b) == 9
-    assert len(ran) % (2 * 9) == 0 and len(ran) >= 9 * BRIEF_NS / 200e3
+    assert len(ran) % (4 * 2 * 9) == 0 and len(ran) >= 9 * BRIEF_NS / 200e3
     assert ran.count(0) == ran.count(1)
     ratios = [x / y for x, y in zip(a, b, strict=True)]
     assert statistics.median(ratios) == pytest.approx(1.0, rel=0.15)
@@ -42,6 +44,14 @@ def test_of_brief_calls_either_runs_last_as_often() -> None:
 def test_long_calls_run_once_for_a_pair_and_end_with_the_time() -> None:
     calls, ran = rivals(BRIEF_NS / 1e3)
     a, _ = paired(calls, 3, 60.0)
-    assert len(a) == 3 and ran == [0, 1, 1, 0, 0, 1]
+    assert len(a) == 3 and ran == [0, 1, 1, 0, 1, 0]
     a, _ = paired(calls, 1000, 0.02)
     assert 1 <= len(a) < 50
+
+
+@pytest.mark.parametrize("racers", [2, 3, 5])
+def test_nobody_finds_its_own_caches_more_often_than_the_others(racers: int) -> None:
+    calls, ran = rivals(BRIEF_NS / 1e3, racers)
+    paired(calls, 2 * racers, 60.0)
+    pairs = list(itertools.pairwise(ran))
+    assert [pairs.count((i, i)) for i in range(racers)] == [1] * racers

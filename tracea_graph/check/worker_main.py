@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -278,27 +279,39 @@ def paired(calls: Sequence[Callable[[], Any]], pairs: int, seconds: float) -> li
     """Milliseconds of each call, pair by pair; who begins changes with every round.
 
     Whoever ran last finds the caches as it left them, which halves the time of a small net: a pair
-    of brief calls is the mean of an even number of rounds, so that either does as often.
+    of brief calls is the mean of as many rounds as :func:`orders` takes to be fair, or twice that.
     """
     times: list[list[float]] = [[] for _ in calls]
-    clock, order, rounds = time.perf_counter_ns, list(range(len(calls))), 1
+    clock, order, rounds = time.perf_counter_ns, orders(len(calls)), 1
     end = clock() + int(seconds * 1e9)
     for pair in range(pairs):
         spent, done = [0] * len(calls), 0
         while done < rounds:
-            for i in order:
+            for i in next(order):
                 start = clock()
                 calls[i]()
                 spent[i] += clock() - start
-            order.reverse()
             done += 1
             if pair == 0 and done == 1 and sum(spent) < BRIEF_NS:
-                rounds = 2 * math.ceil(BRIEF_NS / (2 * max(sum(spent), 1)))
+                fair = 2 * len(calls)
+                rounds = fair * math.ceil(BRIEF_NS / (fair * max(sum(spent), 1)))
         for found, took in zip(times, spent, strict=True):
             found.append(took / rounds / 1e6)
         if clock() > end:
             break
     return times
+
+
+def orders(racers: int) -> Iterator[Sequence[int]]:
+    """Orders to run in, without end: in ``2 * racers`` of them each runs once right after itself.
+
+    Each order is followed by the same one turned, so whoever is last runs twice; so the next two
+    begin with another racer.
+    """
+    for first in itertools.cycle(range(racers)):
+        order = [*range(first, racers), *range(first)]
+        yield order
+        yield order[::-1]
 
 
 def domains(opened: Opened) -> dict[str, str]:
