@@ -17,12 +17,12 @@ inline void ask_ahead(const ConvJob& job, int64_t n, int64_t index, int64_t begi
                       tracea_conv_tile& tile) {
   const int64_t tiles = job.units * job.across, all = job.columns * tiles;
   const int64_t wanted = job.ahead.panels * job.ahead.lines, first = index * tiles;
-  const int64_t lines = n ? 0 : least(wanted, job.tap.depth < kLanes ? kAheadInPairs : kAheadMost);
+  const int64_t lines = n || wanted > kAheadMost ? 0 : wanted;
   const char* from = reinterpret_cast<const char*>(job.ahead.from);
   const int64_t a = lines * (first + begin) / all, b = lines * (first + end) / all;
   const int64_t steps = job.tap.blocks * job.tap.rows * job.tap.cols * (end - begin);
   tile.far = from + a * kAlign, tile.far_end = from + b * kAlign;
-  tile.far_lines = static_cast<int32_t>(least(ceil_div(b - a, most(steps, 1)), kAheadPace));
+  tile.far_lines = static_cast<int32_t>(ceil_div(b - a, most(steps, 1)));
 }
 
 // Blocks of output channels [first, first + count) of column `i`; columns never cross a group.

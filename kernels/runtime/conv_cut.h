@@ -7,9 +7,7 @@ namespace tracea {
 constexpr int64_t kBandBytes = 256 * 1024;    // of input: about a quarter of an L2 cache
 constexpr int64_t kSmallInput = 1024 * 1024;  // read again and again rather than large weights
 constexpr int64_t kPanelBytes = 256 * 1024;   // of weights; a larger panel is summed in parts
-constexpr int64_t kAheadMost = 96 * 1024;    // lines asked for ahead of a product, as L2 leaves
-constexpr int64_t kAheadInPairs = 8 * 1024;  // them to L3; of half as many multiply-adds, half L2
-constexpr int64_t kAheadPace = 32;           // while one block of inputs is multiplied
+constexpr int64_t kAheadMost = 8 * 1024;     // asked for ahead of a product: half an L2 cache
 constexpr int64_t kBriefSum = 32;            // numbers; of bf16 and float32 alike
 constexpr double kConvTask = 1e6;             // multiply-adds worth a task of their own
 constexpr double kShared = kConvTask / 8;     // worth being divided, between threads of a team
