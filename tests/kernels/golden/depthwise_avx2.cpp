@@ -168,12 +168,12 @@ INLINE void piece(const tracea_depthwise_tile* t, int64_t line, int64_t at, int 
   finish<N>(t, c, line, at, h);
 }
 
-// Pieces of N outputs, those of all lines one below the other.
+// Pieces of N outputs, line by line: what a line reads lies in one stretch.
 template <int N, int COLS, int STEP>
 void pieces(const tracea_depthwise_tile* t) {
   for (int h = 0; h < PANEL; h += W) {
-    for (int64_t at = 0; at < t->pixels; at += N)
-      for (int64_t line = 0; line < t->lines; line++)
+    for (int64_t line = 0; line < t->lines; line++)
+      for (int64_t at = 0; at < t->pixels; at += N)
         piece<N, COLS, STEP>(t, line, at + N <= t->pixels ? at : t->pixels - N, h);
   }
 }
