@@ -22,6 +22,7 @@ from tests.onnx_io.samples import (
     value,
     verbatim,
 )  # fmt: skip
+from tracea_graph.onnx_io import folding
 
 X, Y = value("x", ["n", 4]), value("y", None)
 
@@ -121,6 +122,29 @@ def test_constants_fold(tmp_path: Path) -> None:
     ]
     proto = build(nodes, tensor("c", 2.0), tensor("one", 1.0), tensor("i", 1, np.int64))
     assert same(proto, tmp_path) == ["Mul", "Relu"]
+
+
+def scaled_matrices(count: int, rows: int) -> ModelProto:
+    """Products by matrices of 4 columns that a mean is taken off first."""
+    nodes, tensors = list[NodeProto](), list[Any]()
+    for i in range(count):
+        nodes += [
+            node("ReduceMean", f"w{i}", f"m{i}", axes=[1]),
+            node("Sub", f"w{i} m{i}", f"s{i}"),
+            node("Gemm", f"{'a' if i == 0 else f'g{i - 1}'} s{i}", f"g{i}", transB=i % 2),
+        ]
+        numbers = np.arange(4 * rows, dtype=np.float32) % 7
+        tensors.append(tensor(f"w{i}", numbers.reshape(4, rows)))
+    nodes = [node("Relu", "x", "a"), *nodes]
+    return model(nodes, [X], [value(f"g{count - 1}", None)], tensors)
+
+
+def test_large_weights_fold_up_to_a_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of 2 MB each; with room for one of them the other stays as it was."""
+    proto = scaled_matrices(2, 1 << 17)
+    assert ops(read(proto, tmp_path)) == ["Relu", "Gemm", "Gemm"]
+    monkeypatch.setattr(folding, "TOTAL", 3 << 20)
+    assert sorted(ops(read(proto, tmp_path))) == ["Gemm", "Gemm", "ReduceMean", "Relu", "Sub"]
 
 
 def test_folding_never_makes_the_file_grow(tmp_path: Path) -> None:

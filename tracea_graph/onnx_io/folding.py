@@ -22,8 +22,11 @@ from tracea_graph.onnx_io.tensors import constant, numpy_dtype
 
 __all__ = ["fold_constants"]
 
-LIMIT = 1 << 20
-"""Bytes up to which a constant may be folded, as operand or as result."""
+LIMIT = 1 << 25
+"""Bytes up to which a constant may be folded, as operand or as result: filters that are scaled."""
+
+TOTAL = 1 << 28
+"""Bytes of results in all: unlike weights, which stay in their file, they are held in memory."""
 
 NEVER = RANDOM_OPS | {
     "Constant", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"
@@ -40,15 +43,18 @@ Arrays = dict[str, Array]
 def fold_constants(draft: Draft) -> int:
     """Replace constant computations by their results, as long as the file does not grow much."""
     candidates = _candidates(draft)
-    folded = 0
+    folded, room = 0, float(TOTAL)
     for cost, group in sorted(
         ((_cost(group, draft), group) for group in _groups(candidates)), key=lambda t: t[0]
     ):
         if cost > draft.growth:
             break
-        results = _evaluate(group, _frontier(group, draft), draft)
+        frontier = _frontier(group, draft)
+        size = sum(_bytes(draft.facts.specs[name]) for name in frontier)
+        results = _evaluate(group, frontier, draft) if size <= room else None
         if results is None:
             continue
+        room -= size
         draft.growth -= max(cost, 0)
         for name, array in results.items():
             draft.weights[name] = constant(name, array)
