@@ -46,8 +46,8 @@ class Call:
 class Draft:
     """A graph under canonicalization.
 
-    ``growth`` is how many bytes folding may still add; ``kept`` are values whose producer and
-    name must stay.
+    ``growth`` is how many bytes folding may still add, ``held`` how many it has put in memory;
+    ``kept`` are values whose producer and name must stay.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Draft:
         known: Mapping[str, TypeProto],
         growth: float,
     ) -> None:
-        self.skeleton, self.opsets, self.growth = skeleton, opsets, growth
+        self.skeleton, self.opsets, self.growth, self.held = skeleton, opsets, growth, 0.0
         self.weights = dict(weights)
         self.captures = captures
         self.known = known

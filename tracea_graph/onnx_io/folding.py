@@ -43,7 +43,7 @@ Arrays = dict[str, Array]
 def fold_constants(draft: Draft) -> int:
     """Replace constant computations by their results, as long as the file does not grow much."""
     candidates = _candidates(draft)
-    folded, room = 0, float(TOTAL)
+    folded = 0
     for cost, group in sorted(
         ((_cost(group, draft), group) for group in _groups(candidates)), key=lambda t: t[0]
     ):
@@ -51,10 +51,11 @@ def fold_constants(draft: Draft) -> int:
             break
         frontier = _frontier(group, draft)
         size = sum(_bytes(draft.facts.specs[name]) for name in frontier)
-        results = _evaluate(group, frontier, draft) if size <= room else None
+        fits = draft.held + size <= TOTAL
+        results = _evaluate(group, frontier, draft) if fits else None
         if results is None:
             continue
-        room -= size
+        draft.held += size
         draft.growth -= max(cost, 0)
         for name, array in results.items():
             draft.weights[name] = constant(name, array)
