@@ -26,13 +26,15 @@ LINES, ROWS = 2, 0
 class Need:
     """Rows of a result that exist once ``e`` rows of the last are to be made: a·e + b.
 
-    ``first`` is the first one that a turn reads, which makes it if no turn before has left it.
+    ``first`` is the first one that a turn reads, which makes it if no turn before has left it;
+    ``rounded``: or one of those before it, for some rows are made together.
     """
 
     a: int
     b: int
     rows: Extent
     first: Extent = field(compare=False)
+    rounded: bool = field(default=False, compare=False)
 
     def since(self, e: str, apart: bool) -> Extent:
         """The first row that a turn from ``e`` on makes, ``apart`` from those before it."""
@@ -94,7 +96,8 @@ def joint(
     first = reduce(least, firsts)
     if together > 1:
         first = times(combine("floordiv", combine("max", 0, first), together), together)
-    return Need(found[0][0], max(b for _, b in found), rows, combine("max", 0, first))
+    last = max(b for _, b in found)
+    return Need(found[0][0], last, rows, combine("max", 0, first), together > 1)
 
 
 @dataclass
@@ -121,12 +124,12 @@ class Value:
         return len(self.view.dims) == 5
 
     def window(self, e: str) -> Extent:
-        """The first row of the buffer that is still read when rows from ``e`` on are made."""
+        """The first row of the buffer that is made or read when rows from ``e`` on are made."""
         rows = [plus(times(n.since(e, self.apart), r.stride), at) for n, r, at in self.readers]
         first = rows[0]
         for other in rows[1:]:
             first = first if other == first else least(first, other)
-        return first
+        return least(first, self.begins(e)) if self.apart and self.need.rounded else first
 
     def made(self, e: str) -> Extent:
         return plus(self.need.until(e), self.top)

@@ -249,6 +249,8 @@ class _Band:
         window = evaluate(value.window(e0), now)
         shift = window - evaluate(value.window(e0), {e0: last})
         begins = evaluate(value.begins(e0), now) if start else value.top
+        if begins < window:
+            raise NotCut("a turn makes rows that lie before those it keeps")
         kept = max(0, begins - window) if start and not value.apart else 0
         if kept > shift > 0:
             raise NotCut("a turn is shorter than what its windows share with the next one")

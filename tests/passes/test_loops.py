@@ -119,6 +119,24 @@ def test_two_loops_and_winograd() -> None:
         assert np.allclose(want, got, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("rows", [64, 80])
+def test_turns_apart_make_whole_tiles_of_winograd(count: int, rows: int) -> None:
+    """Rows that are made together begin before those that a turn reads."""
+    net = Net()
+    y = net.input("x", "n", 16, 256, 12)
+    for _ in range(count):
+        y = net("Relu", conv(net, y, 16, 16))
+    graph = net.graph(y)
+    region, plain = program(graph)
+    assert sum(c.kernel == "winograd" for c in plain.calls) == count
+    _, banded = program(graph, RowBand(0, count - 1, rows))
+    assert [loop.apart for loop in banded.loops] == [True]
+    x = normal(1, 16, 256, 12)
+    for want, got in zip(*(outputs(graph, region, p, x) for p in (plain, banded)), strict=True):
+        assert np.allclose(want, got, rtol=0, atol=1e-12)
+
+
 def test_what_cannot_be_cut_is_said() -> None:
     _, graph = bottleneck(17)
     with pytest.raises(NotCut, match="there is one call only"):
