@@ -119,8 +119,7 @@ def test_two_loops_and_winograd() -> None:
         assert np.allclose(want, got, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("rows", [64, 80])
+@pytest.mark.parametrize(("count", "rows"), [(2, 64), (2, 80), (3, 128)])
 def test_turns_apart_make_whole_tiles_of_winograd(count: int, rows: int) -> None:
     """Rows that are made together begin before those that a turn reads."""
     net = Net()
