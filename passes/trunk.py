@@ -33,6 +33,7 @@ __all__ = ["ConnectBlocks", "ConnectTrunk"]
 _MAX_OPERANDS, _MAX_STEPS = 480, 200
 """Of one program: what the library accepts, with room for scratch."""
 
+_LATER = "an earlier product or convolution begins its program"
 _UNFIT = "its shapes do not provably fit inside a program"
 
 Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
@@ -86,6 +87,7 @@ def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | 
             if out.id == seed.id:
                 break
     if region.id not in joined:
+        yield Miss(name, region.id, _LATER)
         yield from _outside(name, family, region)
 
 

@@ -155,6 +155,6 @@ def attention_proposal(
     specs = {**masks.specs, tail.result: params.infer([known[v] for v in external])[0]}
     new = fused(rule, params, external, (tail.result,), covered)
     return Proposal(
-        rule, tuple(covered), (new, *masks.regions), specs, masks.weights,
+        rule, tuple(covered), (new, *masks.regions), specs, masks.weights, step=True,
         shared=tuple(masks.shared),
     )  # fmt: skip

@@ -125,7 +125,7 @@ class LiftSoftmax:
             return
         params = SoftmaxParams(axis, region.op == "LogSoftmax")
         new = fused(self.name, params, (value,), region.results, [region])
-        yield Proposal(self.name, (region,), (new,))
+        yield Proposal(self.name, (region,), (new,), step=True)
 
 
 class LiftArg:

@@ -89,7 +89,7 @@ class LiftMatMul:
             return Miss(self.name, region.id, f"the shape of {region.results[0]!r} is not proven")
         covered = (*left.covered, *right.covered, region)
         new = fused(self.name, params, operands, region.results, covered)
-        return Proposal(self.name, tuple({r.id: r for r in covered}.values()), (new,))
+        return Proposal(self.name, tuple({r.id: r for r in covered}.values()), (new,), step=True)
 
 
 def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Operand:

@@ -31,7 +31,8 @@ Array = npt.NDArray[Any]
 Step = Callable[[Draft], int]
 """Changes a draft and returns how many nodes it changed or removed."""
 
-ROUNDS = 4
+ROUNDS = 32
+"""More than any chain of sizes needs, where each is known once the one before is."""
 
 
 def canonicalize(draft: Draft) -> None:

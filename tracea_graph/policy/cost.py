@@ -91,7 +91,9 @@ class CostModel:
     def _region(self, graph: TileGraph, region: Region) -> float:
         """Its steps as one node, and the reorders at its edges."""
         inside = Inside(graph, region)
-        total = sum(self._step(inside, r) - self.machine.node_us for r in inside.steps)
+        total = sum(
+            self._step(inside, r) - self.machine.node_us for r in inside.steps if not _views(r)
+        )
         edges = {v for r in inside.steps for v in reordered(r)}
         moved = [v for v in edges if v in region.operands or inside.is_output(v)]
         copies = sum(self._warm_us(inside.spec(v)) * _COPY for v in moved)
@@ -217,6 +219,11 @@ class CostModel:
         if extent not in self._sizes:
             self._sizes[extent] = float(assumed(extent, self.bindings))
         return self._sizes[extent]
+
+
+def _views(region: Region) -> bool:
+    """True for a step that its program writes nothing for: what it reads is seen otherwise."""
+    return isinstance(region.params, ElementwiseParams) and region.params.reshapes_only
 
 
 def _spare(region: Region) -> tuple[str, ...]:
