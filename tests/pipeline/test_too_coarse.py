@@ -14,6 +14,7 @@ from tracea_graph.check.decide import Candidate, Decision, Group, Verdict
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.config import Options
 from tracea_graph.pipeline import judging
+from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.judging import Judge
 
 COUNTS = {"bf16-conv": 20, "bf16": 8, "int16": 8}
@@ -191,3 +192,20 @@ def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(
     one.verification = Verification("failed", "it does not run")
     assert not Judge._wrong(one, frozenset())
     assert asked == [{"data[29]", "data[28]", "data[27]", "data[26]"}, None]
+
+
+@dataclass
+class Turning(Judge):
+    """Wrong as long as program ``a`` takes turns."""
+
+    def _wrong(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
+        return dropped.isdisjoint({"a", turns_of("a")})
+
+
+def test_a_program_stays_where_its_turns_alone_are_wrong() -> None:
+    nothing = cast(Any, None)
+    shop = cast(Any, SimpleNamespace(parts=lambda group: ()))
+    one = Turning(nothing, shop, nothing, Options(), ("avx512",))
+    groups = dict.fromkeys(("a", turns_of("a"), "b"), ())
+    full = cast(Any, SimpleNamespace(assembly=SimpleNamespace(groups=groups)))
+    assert one._blame(full) == {turns_of("a")}

@@ -24,7 +24,7 @@ from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Drivers, Workload, problems_of, with_drivers
 
-__all__ = ["Assembly", "Placed", "assemble"]
+__all__ = ["Assembly", "Placed", "assemble", "turns_of"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Placed:
     def originals(self) -> tuple[str, ...]:
         """Names of the original nodes it stands for; a nameless one by its first output."""
         return tuple(n.name or n.outputs[0] for n in self.region.nodes)
+
+
+def turns_of(group: str) -> str:
+    """The group of the bands of a group's programs, of which these can go alone."""
+    return f"{group} {BANDED}"
 
 
 @dataclass
@@ -60,7 +65,7 @@ class Assembly:
         for item in self.placed:
             groups.setdefault(item.group, []).append(item)
             if isinstance(item.region.params, RegionParams) and item.region.params.bands:
-                groups.setdefault(f"{item.group} {BANDED}", []).append(item)
+                groups.setdefault(turns_of(item.group), []).append(item)
         return groups
 
     def unfit(self) -> list[tuple[Region, str]]:

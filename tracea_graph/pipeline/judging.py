@@ -23,6 +23,7 @@ from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import VerifyError
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.precision import LOWERING
+from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
@@ -245,6 +246,7 @@ class Judge:
             return self._wrong(self.dropped | (frozenset(groups) - kept))
 
         guilty = bisect(groups, fails, self._patient)
+        guilty -= {group for group in guilty if turns_of(group) in guilty}  # it needs no turns
         for group in sorted(guilty):
             guilty = (guilty - {group}) | self._blame_within(group, guilty - {group})
         return guilty
