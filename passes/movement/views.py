@@ -1,13 +1,17 @@
 """Reading data movement as an index map: what a view of a stored value is, in moves.
 
-Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Slice, Split, Expand, Gather and GatherND of one
-constant index
+Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Slice, Split, Expand, GatherND of one constant
+index, Gather of one or of places at even distances
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move, resolve_target
@@ -20,6 +24,9 @@ __all__ = ["FREE", "read_move", "through"]
 
 FREE = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
 """Operators that ONNX Runtime runs without touching an element."""
+
+_MOST_PLACES = 1 << 16
+"""Of a constant index that is looked at."""
 
 Shape = tuple[Extent, ...]
 
@@ -118,12 +125,48 @@ def _expand(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) ->
 
 def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
     weight = graph.weight(region.operands[1])
-    if weight is None or weight.count != 1 or len(weight.shape) > 1 or not x:
+    if weight is None or not 0 < weight.count <= _MOST_PLACES or not x:
         return None
     axis = int(attribute(region, "axis", 0)) % len(x)  # type: ignore[call-overload]
+    if weight.count > 1 or len(weight.shape) > 1:
+        return _places(weight.array(), axis, x, y)
     index = int(weight.array().reshape(()))
     kept = [Move("unsqueeze", (axis,))] if weight.shape else []
     return [Move("select", (axis, index)), *kept]
+
+
+def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
+    """Places of an axis at even distances, under any shape; or all of them as a grid that is
+    seen from the side, as windows that share nothing are cut out."""
+    size = x[axis]
+    if not isinstance(size, int):
+        return None
+    places = np.where(index < 0, index + size, index).astype(np.int64)
+    flat = places.reshape(-1)
+    step = int(flat[1] - flat[0]) if flat.size > 1 else 1
+    if step > 0 and np.array_equal(flat, flat[0] + step * np.arange(flat.size)):
+        first, last = int(flat[0]), int(flat[-1])
+        cut = Move("slice", (axis, first, last + 1, step))
+        return _under([cut], x, y)
+    wide = next((d for d in places.shape[::-1] if d > 1), 1)
+    turned = np.arange(size).reshape(wide, -1).T if size % wide == 0 else np.arange(0)
+    if not np.array_equal(flat, turned.reshape(-1)):
+        return None
+    grid = (*x[:axis], wide, size // wide, *x[axis + 1 :])
+    if (split := reshape_target(x, grid)) is None:
+        return None
+    perm = list(range(len(grid)))
+    perm[axis : axis + 2] = axis + 1, axis
+    return _under([Move("reshape", split), Move("transpose", tuple(perm))], x, y)
+
+
+def _under(moves: list[Move], x: Shape, y: Shape) -> Moves:
+    """What the moves make of ``x``, as ``y`` spells it."""
+    made = IndexMap(tuple(moves)).shape(x)
+    if made == y:
+        return moves
+    target = reshape_target(made, y)
+    return None if target is None else [*moves, Move("reshape", target)]
 
 
 def _gather_nd(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:

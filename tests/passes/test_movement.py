@@ -100,6 +100,27 @@ def test_one_index_of_an_axis() -> None:
     assert ops(graph) == ["FusedElementwise"] * 2
 
 
+@pytest.mark.parametrize("index", [
+    [1, 3, 5], [[0, 1], [2, 3]], [-1], [[[2]], [[6]]], np.arange(24).reshape(1, 24, 1, 1),
+    np.arange(24).reshape(6, 4), np.arange(24).reshape(6, 4).T, np.arange(24).reshape(2, 12).T,
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_places_at_even_distances_are_a_view(index: Any, heads_first: bool) -> None:
+    net, x = new()
+    value = net("Transpose", x, perm=[0, 2, 1]) if heads_first else x
+    picked = net("Gather", value, net.const(index, np.int64), axis=1 if heads_first else 2)
+    graph, _ = check(net, net("Tanh", picked))
+    assert ops(graph) == ["FusedElementwise"]
+
+
+@pytest.mark.parametrize("index", [[1, 0], [0, 1, 3], [[0, 2], [1, 3]], [0, 0]], ids=str)
+def test_other_places_are_none(index: Any) -> None:
+    """In falling order, unevenly, twice, or a grid of some of an axis."""
+    net, x = new()
+    graph, _ = check(net, net("Tanh", net("Gather", x, net.const(index, np.int64), axis=2)))
+    assert "Gather" in ops(graph)
+
+
 @pytest.mark.parametrize("index", [[-1], [[1]], [[1, -2]], [[[0]]]])
 def test_one_place_of_the_first_axes(index: list[object]) -> None:
     net, x = new()
