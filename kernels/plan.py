@@ -108,7 +108,7 @@ LIMITS = MappingProxyType(
         "outputs": 64,
         "symbols": 64,
         "loops": 64,
-        "temps": 256,
+        "temps": 1024,
         "calls": 4096,
         "rank": 8,
         "ints": 16,
