@@ -87,8 +87,7 @@ def _connect(name: str, family: _Family, region: Region) -> Iterator[Proposal | 
             if out.id == seed.id:
                 break
     if region.id not in joined:
-        yield Miss(name, region.id, _LATER)
-        yield from _outside(name, family, region)
+        yield from list(_outside(name, family, region)) or [Miss(name, region.id, _LATER)]
 
 
 def _outside(name: str, family: _Family, region: Region) -> Iterator[Miss]:

@@ -64,7 +64,7 @@ INLINE vf v_exp_fast(vf x) {
 //% endif
 //% if "gate" in needs
 
-// x / (1 + e^-w), 3.1 ulp for w = x; 0 from w = -88.73 on, NaN where x is infinite there, as
+// x / (1 + e^-w), 3.1 ulp for w = x; 0 from w = -88.71 on, NaN where x is infinite there, as
 // 0 * inf is.  -w = (i / 16) ln 2 + r.  The division is one instruction beside multiplications.
 INLINE vf gated(vf x, vf w) {
   const vf magic = set1(12582912.0f), sixteenths = set1(-SIXTEENTHS), one = set1(1.0f);

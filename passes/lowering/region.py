@@ -11,7 +11,7 @@ from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
@@ -106,8 +106,7 @@ def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: i
     stretches = places(p, [v.shape(i) for i in operands], v.out(result))
     for part, place in zip(p.parts, stretches, strict=True):
         own, params = [operands[i] for i in part.operands], part.params
-        same = isinstance(params, ElementwiseParams) and params.reshapes_only
-        if not (same and v.unblock_into(own[0], place)):
+        if not (reshapes(params) and v.unblock_into(own[0], place)):
             write_part(v.w, part, [v.slot(i) for i in own], place)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.gemm import ROUNDED, GemmParams
@@ -54,7 +54,7 @@ class Rounding:
         views, carried = dict[int, int](), dict[int, _Carried]()
         value = p.inputs
         for step in p.steps:
-            if _reshapes(step) and value not in {*p.results, *layout.blocked}:
+            if reshapes(step.params) and value not in {*p.results, *layout.blocked}:
                 views[value] = step.operands[0]
                 value += 1
                 continue
@@ -180,10 +180,6 @@ def _read(step: RegionStep) -> tuple[int, ...]:
         isinstance(params, MoveParams) and params.kind == "pad"
     )
     return step.operands[:1] if sizes else step.operands
-
-
-def _reshapes(step: RegionStep) -> bool:
-    return isinstance(step.params, ElementwiseParams) and step.params.reshapes_only
 
 
 def _rounds(step: RegionStep) -> Collection[int | None]:

@@ -143,14 +143,15 @@ def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
         return None
     places = np.where(index < 0, index + size, index).astype(np.int64)
     flat = places.reshape(-1)
+    if flat.min() < 0 or flat.max() >= size:
+        return None
     step = int(flat[1] - flat[0]) if flat.size > 1 else 1
     if step > 0 and np.array_equal(flat, flat[0] + step * np.arange(flat.size)):
         first, last = int(flat[0]), int(flat[-1])
         cut = Move("slice", (axis, first, last + 1, step))
         return _under([cut], x, y)
     wide = next((d for d in places.shape[::-1] if d > 1), 1)
-    turned = np.arange(size).reshape(wide, -1).T if size % wide == 0 else np.arange(0)
-    if not np.array_equal(flat, turned.reshape(-1)):
+    if size % wide or not np.array_equal(flat, np.arange(size).reshape(wide, -1).T.reshape(-1)):
         return None
     grid = (*x[:axis], wide, size // wide, *x[axis + 1 :])
     if (split := reshape_target(x, grid)) is None:

@@ -188,7 +188,7 @@ def test_weights_are_asked_for_between_multiplications(level: str) -> None:
     asking = [loop for loop in loops("gemm", level, name)
               if count("vfmadd", loop) >= products and count("prefetcht1 ", loop)]  # fmt: skip
     loop = min(asking, key=len)
-    assert count("prefetcht1 ", loop) and count("prefetcht0 ", loop)
+    assert count("prefetcht1 ", loop) == count("prefetcht0 ", loop) == 1
     assert not count("prefetch", inner_loop("gemm", level, name, products))
 
 

@@ -113,6 +113,14 @@ def test_places_at_even_distances_are_a_view(index: Any, heads_first: bool) -> N
     assert ops(graph) == ["FusedElementwise"]
 
 
+@pytest.mark.parametrize("index", [[22, 24], [-26, -25]])
+def test_places_beyond_an_axis_are_left_to_onnx_runtime(index: list[int]) -> None:
+    net, x = new()
+    graph = net.graph(net("Tanh", net("Gather", x, net.const(index, np.int64), axis=2)))
+    optimized(graph)
+    assert "Gather" in ops(graph)
+
+
 @pytest.mark.parametrize("index", [[1, 0], [0, 1, 3], [[0, 2], [1, 3]], [0, 0]], ids=str)
 def test_other_places_are_none(index: Any) -> None:
     """In falling order, unevenly, twice, or a grid of some of an axis."""

@@ -279,7 +279,7 @@ def paired(calls: Sequence[Callable[[], Any]], pairs: int, seconds: float) -> li
     """Milliseconds of each call, pair by pair; who begins changes with every round.
 
     Whoever ran last finds the caches as it left them, which halves the time of a small net: a pair
-    of brief calls is the mean of as many rounds as :func:`orders` takes to be fair, or twice that.
+    of brief calls is the mean of a multiple of the rounds that :func:`orders` takes to be fair.
     """
     times: list[list[float]] = [[] for _ in calls]
     clock, order, rounds = time.perf_counter_ns, orders(len(calls)), 1

@@ -15,7 +15,7 @@ from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.index_map import IndexMap, Move, resolve_target
 
 __all__ = [
-    "IDENTITY", "MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "is_clipped",
+    "IDENTITY", "MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "is_clipped", "reshapes",
 ]  # fmt: skip
 
 MAX_RANK = 6
@@ -137,3 +137,8 @@ class ElementwiseParams:
         seen = [m.spell(b, v) for m, v in zip(self.views, operands, strict=True)]
         results = self.chain.spell(b, seen)
         return [b("Reshape", y, b.ints(*self.target)) for y in results] if self.target else results
+
+
+def reshapes(params: object) -> bool:
+    """True for what only gives its operand another shape: a program writes nothing for it."""
+    return isinstance(params, ElementwiseParams) and params.reshapes_only

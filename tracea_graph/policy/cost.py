@@ -21,7 +21,7 @@ from tracea_graph.ir import Extent, TensorSpec, assumed
 from tracea_graph.ops.bands import bands_in
 from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.pool import PoolParams
@@ -92,7 +92,9 @@ class CostModel:
         """Its steps as one node, and the reorders at its edges."""
         inside = Inside(graph, region)
         total = sum(
-            self._step(inside, r) - self.machine.node_us for r in inside.steps if not _views(r)
+            self._step(inside, r) - self.machine.node_us
+            for r in inside.steps
+            if not reshapes(r.params)
         )
         edges = {v for r in inside.steps for v in reordered(r)}
         moved = [v for v in edges if v in region.operands or inside.is_output(v)]
@@ -219,11 +221,6 @@ class CostModel:
         if extent not in self._sizes:
             self._sizes[extent] = float(assumed(extent, self.bindings))
         return self._sizes[extent]
-
-
-def _views(region: Region) -> bool:
-    """True for a step that its program writes nothing for: what it reads is seen otherwise."""
-    return isinstance(region.params, ElementwiseParams) and region.params.reshapes_only
 
 
 def _spare(region: Region) -> tuple[str, ...]:
