@@ -16,13 +16,14 @@ import jinja2
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.kernels.levels import COMMON_FLAGS, isa_of, vectors_of
 from tracea_graph.kernels.variants import PANEL, Variant, find, gemm_tile
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.program import Call
 
 __all__ = [
-    "CHAIN", "KERNELS", "KERNELS_OF", "Function", "Source", "emit", "functions", "kernels_of",
+    "CHAIN", "KERNELS", "Function", "Source", "emit", "functions", "kernels_of",
     "render", "symbols", "units",
 ]  # fmt: skip
 
@@ -159,59 +160,6 @@ KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
 CHAIN = "const tracea_chain_tile*"
 """What every chain takes."""
 
-KERNELS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "gemm": ("gemm",),
-        "gemm_bf16": ("gemm_bf16",),
-        "round_bf16": ("gemm_bf16",),
-        "norm": ("norm",),
-        "embedding": ("gather",),
-        "attention": ("attention",),
-        "conv": ("conv",),
-        "conv_stem": ("conv",),
-        "depthwise": ("depthwise",),
-        "pool": ("pool",),
-        "pool_all": ("pool",),
-        "block": ("block",),
-        "unblock": ("block",),
-        "conv_plain": ("conv_plain",),
-        "winograd": ("conv", "winograd"),
-        "reduce": ("reduce",),
-        "softmax": ("softmax",),
-        "channel_norm": ("norm",),
-        "copy": ("copy",),
-        "recurrent": ("recurrent",),
-        "gemm_blocks": ("gemm", "gemm_blocks"),
-        "attention_bf16": ("attention_bf16",),
-        "conv_bf16": ("conv_bf16",),
-        "conv_stem_bf16": ("conv_bf16",),
-        "depthwise_bf16": ("depthwise_bf16",),
-        "winograd_bf16": ("conv_bf16", "winograd_bf16"),
-        "resize": ("resize",),
-        "deal": ("deal",),
-        "gemm_blocks_bf16": ("gemm", "gemm_blocks_bf16"),
-        "gemm_masked": ("gemm_masked",),
-        "gemm_masked_bf16": ("gemm_masked_bf16",),
-        "gemm_int16": ("gemm_int16",),
-        "round_int16": ("gemm_int16",),
-        "gemm_bf16x2": ("gemm_bf16x2",),
-        "round_bf16x2": ("gemm_bf16x2",),
-        "conv_int16": ("conv_int16",),
-        "round_images": ("conv_int16",),
-        "winograd_int16": ("conv_int16", "winograd_int16"),
-        "arg": ("arg",),
-        "top_k": ("top_k",),
-        "conv_or_winograd": ("conv", "winograd"),
-        "attention_rounded": ("attention", "attention_bf16", "gemm_bf16"),
-        "conv_or_winograd_bf16": ("conv_bf16", "winograd_bf16"),
-        "conv_or_winograd_int16": ("conv_int16", "winograd_int16"),
-        "pool_bf16": ("pool_bf16",),
-        "split_images": ("conv_bf16x2",),
-        "conv_bf16x2": ("conv_bf16x2",),
-    }
-)
-"""The kernels a program's call needs; one that is not named here needs none but chains."""
-
 
 @dataclass(frozen=True)
 class Source:
@@ -242,8 +190,8 @@ def kernels_of(call: Call) -> set[str]:
 
     An elementwise call copies operands that do not lie along its columns.
     """
-    if call.kernel != "elementwise":
-        return set(KERNELS_OF.get(call.kernel, ()))
+    if call.op != "elementwise":
+        return set(CALLS.of(call).kernels)
     inner = [v.strides[-1] for v in call.views if v is not None and v.dims and v.dims[-1] != 1]
     return set() if all(s in (0, 1) for s in inner) else {"copy"}
 

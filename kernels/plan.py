@@ -1,4 +1,4 @@
-"""Encode a program as its node's ``plan`` attribute: a flat list of int64.
+"""Encode a program as its node's ``plan`` attribute, a flat list of int64, and decode it.
 
 A plan is self-delimiting; the library checks every word of it.
 
@@ -12,12 +12,11 @@ symbol     the input and the axis that bind it
 loop       first call, last call, rows of a turn, 1 if turns run apart, expression of all rows;
            its two symbols, the first row and the end of a turn, are numbered after the bound ones
 temp       ONNX element code, count expression, first call, last call; in the order of placement
-call       opcode, #ints, #floats, #views, #drivers, chain (its key, or -1), ints, floats (bits
-           of a double), views, drivers
+call       opcode, #ints, #floats, #views, #drivers, #results, chain (its key, or -1), ints,
+           floats (bits of a double), views, drivers; what they are its record in ``calls`` says
 view       kind (-1 none: nothing follows; 0 input, 1 output, 2 temp), index, rank, offset
            expression, one expression per dimension, one per stride
-driver     of products: max_rows, tile_panels, row_chunk, panel_group, prefetch;
-           of convolutions: max_images, pixels, lines, part, bands, columns
+driver     the fields of the call's schedule, in order
 expression #words, then postfix code: ``0 value``, ``1 symbol``, or an operator (2 add, 3 sub,
            4 mul, 5 floordiv, 6 ceildiv, 7 max, 8 min)
 =========  =====================================================================================
@@ -25,82 +24,22 @@ expression #words, then postfix code: ``0 value``, ``1 symbol``, or an operator 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass, fields
 from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import Extent, TensorSpec
-from tracea_graph.ops.program import Call, Program, View
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec
+from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.schema import CallSchema, bits_float, float_bits
+from tracea_graph.ops.program import Buffer, Call, Loop, Program, Temp, View
 
-__all__ = ["LIMITS", "MAGIC", "OPCODES", "VERSION", "encode"]
+__all__ = ["LIMITS", "MAGIC", "VERSION", "DecodedCall", "DecodedPlan", "decode", "encode"]
 
 MAGIC = 0x6165_6361_7274
 """``tracea`` in ASCII, little end first."""
-VERSION = 3
+VERSION = 4
 
-OPCODES = MappingProxyType(
-    {
-        name: 1 + i
-        for i, name in enumerate(
-            (
-                "gemm",
-                "norm",
-                "elementwise",
-                "embedding",
-                "attention",
-                "conv",
-                "conv_stem",
-                "depthwise",
-                "winograd",
-                "pool",
-                "pool_all",
-                "block",
-                "unblock",
-                "halo",
-                "conv_plain",
-                "gemm_bf16",
-                "round_bf16",
-                "reduce",
-                "softmax",
-                "channel_norm",
-                "copy",
-                "recurrent",
-                "gemm_blocks",
-                "attention_bf16",
-                "conv_bf16",
-                "conv_stem_bf16",
-                "depthwise_bf16",
-                "winograd_bf16",
-                "resize",
-                "deal",
-                "gemm_blocks_bf16",
-                "gemm_masked",
-                "gemm_masked_bf16",
-                "gemm_int16",
-                "round_int16",
-                "append",
-                "gemm_bf16x2",
-                "round_bf16x2",
-                "conv_int16",
-                "round_images",
-                "winograd_int16",
-                "arg",
-                "take",
-                "conv_or_winograd",
-                "top_k",
-                "attention_rounded",
-                "conv_or_winograd_bf16",
-                "conv_or_winograd_int16",
-                "pool_bf16",
-                "split_images",
-                "conv_bf16x2",
-                "grid",
-            )
-        )
-    }
-)
 LIMITS = MappingProxyType(
     {
         "words": 1 << 20,
@@ -120,10 +59,13 @@ LIMITS = MappingProxyType(
 )
 """What the library accepts; the same numbers stand in ``runtime/plan.h``."""
 
-_KINDS = MappingProxyType({"input": 0, "output": 1, "temp": 2})
-_OPERATORS = MappingProxyType(
-    {"add": 2, "sub": 3, "mul": 4, "floordiv": 5, "ceildiv": 6, "max": 7, "min": 8}
-)
+_KINDS = ("input", "output", "temp")
+_OPERATORS = ("add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
+"""From code 2 on."""
+_NUMBER, _SYMBOL, _FIRST_OPERATOR = 0, 1, 2
+
+
+# ---- encoding ------------------------------------------------------------------------------
 
 
 def encode(program: Program) -> tuple[int, ...]:
@@ -175,14 +117,17 @@ def _tensor(spec: TensorSpec, index: dict[str, int]) -> list[int]:
 
 
 def _call(call: Call, index: dict[str, int]) -> list[int]:
-    if call.kernel not in OPCODES:
-        raise GraphError(f"No driver runs {call.kernel!r}; plans know {', '.join(OPCODES)}.")
-    words = [OPCODES[call.kernel]]
-    for what in ("ints", "floats", "views", "drivers"):
-        words.append(_counted(what, getattr(call, what)))
+    schema = CALLS.of(call)
+    ints, floats = schema.words(call.attributes)
+    words = [CALLS.opcode(call)]
+    for what, items in (
+        ("ints", ints), ("floats", floats), ("views", call.views), ("drivers", call.drivers)
+    ):  # fmt: skip
+        words.append(_counted(what, items))
+    words.append(len(schema.written(call)))
     words.append(-1 if call.chain is None else call.chain.key)
-    words += call.ints
-    words += (struct.unpack("<q", struct.pack("<d", value))[0] for value in call.floats)
+    words += ints
+    words += map(float_bits, floats)
     for view in call.views:
         words += _view(view, index)
     for driver in call.drivers:
@@ -195,7 +140,7 @@ def _view(view: View | None, index: dict[str, int]) -> list[int]:
         return [-1]
     if len(view.dims) != len(view.strides):
         raise GraphError(f"A view needs one stride per dimension, but has {view}.")
-    head = [_KINDS[view.buffer.kind], view.buffer.index, _counted("rank", view.dims)]
+    head = [_KINDS.index(view.buffer.kind), view.buffer.index, _counted("rank", view.dims)]
     return head + _expressions((view.offset, *view.dims, *view.strides), index)
 
 
@@ -210,10 +155,140 @@ def _expression(extent: Extent, index: dict[str, int]) -> list[int]:
 
 def _postfix(extent: Extent, index: dict[str, int]) -> list[int]:
     if isinstance(extent, int):
-        return [0, extent]
+        return [_NUMBER, extent]
     if isinstance(extent, str):
         if extent not in index:
             raise GraphError(f"A plan uses the size {extent!r}, which no input of it binds.")
-        return [1, index[extent]]
+        return [_SYMBOL, index[extent]]
     a, b = extent.args
-    return [*_postfix(a, index), *_postfix(b, index), _OPERATORS[extent.op]]
+    operator = _FIRST_OPERATOR + _OPERATORS.index(extent.op)
+    return [*_postfix(a, index), *_postfix(b, index), operator]
+
+
+# ---- decoding ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DecodedCall:
+    """A call as a plan has it: its chain is known by its key alone (-1: none)."""
+
+    schema: CallSchema
+    call: Call
+    chain: int
+    slices: dict[str, slice]
+
+
+@dataclass(frozen=True)
+class DecodedPlan:
+    """A plan read back; symbols are named ``s0``, ``s1`` …, those of loops among them."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    symbols: tuple[tuple[int, int], ...]
+    loops: tuple[Loop, ...]
+    temps: tuple[Temp, ...]
+    calls: tuple[DecodedCall, ...]
+
+
+def decode(plan: Sequence[int]) -> DecodedPlan:
+    """The program a plan holds.
+
+    Raises GraphError for a plan of another version, or one that makes no sense.
+    """
+    try:
+        return _Reader(plan).plan()
+    except (IndexError, ValueError) as error:
+        raise GraphError(f"the plan cannot be read: {error}") from error
+
+
+class _Reader:
+    """Reads words in order."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self.words, self.at = words, 0
+
+    def take(self, count: int) -> list[int]:
+        found = list(self.words[self.at : self.at + count])
+        if count < 0 or len(found) != count:
+            raise ValueError("it ends too early")
+        self.at += count
+        return found
+
+    def plan(self) -> DecodedPlan:
+        magic, version, total = self.take(3)
+        if (magic, version) != (MAGIC, VERSION):
+            raise ValueError("it was written by another version")
+        inputs, outputs, symbols, loops, temps, calls = self.take(6)
+        tensors = [self.tensor() for _ in range(inputs + outputs)]
+        bound = tuple((i, axis) for i, axis in (self.take(2) for _ in range(symbols)))
+        made = DecodedPlan(
+            tuple(tensors[:inputs]),
+            tuple(tensors[inputs:]),
+            bound,
+            tuple(self.loop(symbols + 2 * i) for i in range(loops)),
+            tuple(self.temp() for _ in range(temps)),
+            tuple(self.call() for _ in range(calls)),
+        )
+        if self.at != total or total != len(self.words):
+            raise ValueError("it has another length than it says")
+        return made
+
+    def tensor(self) -> TensorSpec:
+        code, rank = self.take(2)
+        return TensorSpec(_element(code), self.extents(rank))
+
+    def loop(self, symbol: int) -> Loop:
+        first, last, step, parallel = self.take(4)
+        names = f"s{symbol}", f"s{symbol + 1}"
+        return Loop(first, last, self.extent(), step, *names, apart=bool(parallel))
+
+    def temp(self) -> Temp:
+        (code,) = self.take(1)
+        return Temp(_element(code), self.extent(), *self.take(2))
+
+    def call(self) -> DecodedCall:
+        opcode, ints, floats, views, drivers, results, chain = self.take(7)
+        schema = CALLS.coded(opcode)
+        whole, reals = self.take(ints), [bits_float(word) for word in self.take(floats)]
+        attributes = schema.attributes_of(whole, reals)
+        seen = tuple(self.view() for _ in range(views))
+        tables = []
+        if drivers and schema.schedule is None:
+            raise ValueError(f"{schema.name} takes no schedule")
+        for _ in range(drivers):
+            assert schema.schedule is not None
+            tables.append(schema.schedule(*self.take(len(fields(schema.schedule)))))
+        call = Call(schema.op, schema.dtype, seen, attributes, None, tuple(tables))
+        return DecodedCall(schema, call, chain, schema.slices_of(attributes, views, results))
+
+    def view(self) -> View | None:
+        (kind,) = self.take(1)
+        if kind == -1:
+            return None
+        index, rank = self.take(2)
+        offset, dims, strides = self.extent(), self.extents(rank), self.extents(rank)
+        return View(Buffer(_KINDS[kind], index), dims, strides, offset)
+
+    def extents(self, count: int) -> tuple[Extent, ...]:
+        return tuple(self.extent() for _ in range(count))
+
+    def extent(self) -> Extent:
+        (count,) = self.take(1)
+        stack, code = list[Extent](), iter(self.take(count))
+        for op in code:
+            if op == _NUMBER:
+                stack.append(next(code, 0))
+            elif op == _SYMBOL:
+                stack.append(f"s{next(code, 0)}")
+            else:
+                b, a = stack.pop(), stack.pop()
+                stack.append(Expr(_OPERATORS[op - _FIRST_OPERATOR], (a, b)))
+        (value,) = stack
+        return value
+
+
+def _element(code: int) -> DType:
+    dtype = DType.from_onnx(code)
+    if dtype is None:
+        raise ValueError(f"it names the element type {code}")
+    return dtype

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import FEW_QUERIES
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
@@ -33,7 +34,7 @@ from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Loop, Program, View
-from tracea_graph.ops.resize import WAYS, ResizeParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 
@@ -101,7 +102,7 @@ def check_views(program: Program, bound: Bindings) -> None:
                 start = evaluate(view.offset, symbols)
                 first = start + sum(s for s in spans if s < 0)
                 last = start + sum(s for s in spans if s > 0)
-                assert 0 <= first <= last < room[view.buffer], (call.kernel, view)
+                assert 0 <= first <= last < room[view.buffer], (call.name, view)
 
 
 def check_lifetimes(program: Program) -> None:
@@ -114,20 +115,14 @@ def check_lifetimes(program: Program) -> None:
         widest = min((used[0], *whole)), max((used[-1], *whole))
         assert (temp.first, temp.last) in ((used[0], used[-1]), widest)
         opens = program.calls[used[0]]
-        carried = bool(loops) and opens.kernel == "copy"
+        carried = bool(loops) and opens.op == "copy"
         assert carried or Buffer("temp", i) in {v.buffer for v in written(opens) if v}
 
 
 def written(call: Call) -> Sequence[View | None]:
     """The views a call writes, as far as a temp may first appear in them."""
-    if call.kernel == "recurrent":
-        return call.views[5:]
-    if call.kernel == "norm":
-        return call.views[3:]
-    if call.kernel in ("round_int16", "round_images", "top_k"):
-        return call.views[1:]
-    side_by_side = call.ints[-1] if call.kernel.startswith("gemm") else 1
-    return call.views[-len(call.chain.results) if call.chain else -side_by_side :]
+    places = CALLS.of(call).written(call)
+    return call.views[places.start : places.stop]
 
 
 def buffers(call: Call) -> set[Buffer]:
@@ -153,7 +148,12 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
         views = [None if v is None else strided(memory, v, now) for v in call.views]
         if not any(prod(numbers(v.dims, now)) for v in written(call) if v is not None):
             continue  # a turn that has nothing to do here
-        KERNELS[call.kernel](call, views)
+        one = CALLS.of(call)
+        named = {
+            o.name: views[at] if o.many else views[at.start]
+            for o, at in ((o, one.slices(call)[o.name]) for o in one.operands)
+        }
+        KERNELS[call.op](call, **named, **call.attributes)
         for view in filter(None, written(call)):
             if dtype_of(program, view.buffer) is DType.BF16:
                 memory[view.buffer] = round_bf16(memory[view.buffer])
@@ -181,50 +181,51 @@ def strided(memory: Mapping[Buffer, Array], view: View, symbols: Bindings) -> Ar
 # ---- one function per kernel -------------------------------------------------------------
 
 
-def gemm(call: Call, views: list[Any]) -> None:
-    x, w, bias, *rest = views
-    scales = None
-    if call.kernel == "gemm_int16":
-        rows, columns, *rest = rest
-        x, scales = x * rows[:, None], columns
-    if call.kernel in ("gemm_bf16", "gemm_int16"):
+def gemm(
+    call: Call, *, x: Array, w: Array, bias: Any, inputs: list[Any], y: list[Any],
+    layout: str, parts: int, row_scales: Any = None, column_scales: Any = None,
+) -> None:  # fmt: skip
+    columns = y[-1].shape[-1] if parts == 1 else sum(part.shape[-1] for part in y)
+    if row_scales is not None:
+        x = x * row_scales[:, None]
+    if call.dtype in ("bf16", "int16"):
         w = np.swapaxes(w, -1, -2).reshape(w.shape[0], -1, w.shape[2]).astype(np.float64)
-    layout, parts = call.ints
-    lower = 0.0
-    if call.kernel == "gemm_bf16x2":
+    lower: Any = 0.0
+    if call.dtype == "bf16x2":
         (x, x_lower), w = turns_of(x), np.asarray(w, np.float64)
         k, n = x.shape[-1], w.shape[0] * w.shape[2]
         upper, w_lower = unpack_split(w, k, n)
         x, w = x + x_lower, pack_panels((upper + w_lower).astype(np.float64))
-        columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
         lower = (x_lower @ w_lower)[..., :columns]  # the smallest product is left out
-    panels, k_by_n = layout in (0, 3, 4, 7, 10), layout == 1
-    if panels:
-        columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
+    if layout not in ("kn", "nk"):
         w = w.swapaxes(-3, -2).reshape(*w.shape[:-3], w.shape[-2], -1)[..., :columns]
-        w = w if scales is None else w * scales[:columns]
-    acc = x @ (w if panels or k_by_n else w.swapaxes(-1, -2)) - lower
-    acc = acc if bias is None else acc + bias
-    if parts > 1:
-        ends = np.cumsum([y.shape[-1] for y in rest])
-        for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
-            y[...] = part
+        w = w if column_scales is None else w * column_scales[:columns]
+    acc = x @ (w.swapaxes(-1, -2) if layout == "nk" else w) - lower
+    side_by_side(call, acc if bias is None else acc + bias, inputs, y)
+
+
+def side_by_side(call: Call, acc: Array, inputs: list[Any], y: list[Any]) -> None:
+    """The results of a product: one through the chain, or its columns in several."""
+    if call.attributes["parts"] == 1:
+        return finish(call.chain, [acc], inputs, y)
+    ends = np.cumsum([part.shape[-1] for part in y])
+    for target, part in zip(y, np.split(acc, ends[:-1], -1), strict=True):
+        target[...] = part
+
+
+def round_rows_of(call: Call, *, x: Array, y: Array, scales: Any = None) -> None:
+    """Rows in bf16, as sums of two numbers in bf16, or in integers with their scales."""
+    if call.dtype == "bf16x2":
+        halves = y.reshape(len(y), -1, 2, SPLIT)
+        filled = np.pad(x, ((0, 0), (0, -x.shape[1] % SPLIT)))
+        for part, half in enumerate(split_bf16(filled)):
+            halves[:, :, part] = half.reshape(len(y), -1, SPLIT)
         return
-    finish(call.chain, [acc], rest)
-
-
-def round_to_bf16(call: Call, views: list[Any]) -> None:
-    x, y = views
     y[...] = 0
-    y[:, : x.shape[1]] = round_bf16(x)
-
-
-def round_to_bf16x2(call: Call, views: list[Any]) -> None:
-    x, y = views
-    halves = y.reshape(len(y), -1, 2, SPLIT)
-    filled = np.pad(x, ((0, 0), (0, -x.shape[1] % SPLIT)))
-    for part, half in enumerate(split_bf16(filled)):
-        halves[:, :, part] = half.reshape(len(y), -1, SPLIT)
+    if call.dtype == "bf16":
+        y[:, : x.shape[1]] = round_bf16(x)
+    else:
+        y[:, : x.shape[1]], scales[...] = round_rows(x)
 
 
 def turns_of(x: Array) -> tuple[Array, Array]:
@@ -233,105 +234,94 @@ def turns_of(x: Array) -> tuple[Array, Array]:
     return halves[:, :, 0].reshape(len(x), -1), halves[:, :, 1].reshape(len(x), -1)
 
 
-def round_to_int16(call: Call, views: list[Any]) -> None:
-    x, y, scale = views
-    y[...] = 0
-    y[:, : x.shape[1]], scale[...] = round_rows(x)
+def gemm_blocks(
+    call: Call, *, x: Array, w: Array, bias: Any, index: Array, inputs: list[Any],
+    y: list[Any], parts: int,
+) -> None:  # fmt: skip
+    columns = y[-1].shape[-1] if parts == 1 else sum(part.shape[-1] for part in y)
+    blocks = unpack_block_pairs(w) if w.ndim == 4 else w
+    whole = unpack_blocks(blocks, index.astype(np.int64), x.shape[1], columns)
+    side_by_side(call, x @ whole + (0 if bias is None else bias), inputs, y)
 
 
-def gemm_blocks(call: Call, views: list[Any]) -> None:
-    x, blocks, bias, places, *rest = views
-    (parts,) = call.ints
-    columns = rest[-1].shape[-1] if parts == 1 else sum(y.shape[-1] for y in rest)
-    if blocks.ndim == 4:
-        blocks = unpack_block_pairs(blocks)
-    w = unpack_blocks(blocks, places.astype(np.int64), x.shape[1], columns)
-    acc = x @ w + (0 if bias is None else bias)
-    if parts == 1:
-        return finish(call.chain, [acc], rest)
-    ends = np.cumsum([y.shape[-1] for y in rest])
-    for y, part in zip(rest, np.split(acc, ends[:-1], -1), strict=True):
-        y[...] = part
+def gemm_masked(call: Call, *, x: Array, w: Array, index: Array, **rest: Any) -> None:
+    panels = unpack_masked(w.astype(np.float64), index.astype(np.int32), x.shape[1])
+    by_panels = dataclasses.replace(call, op="gemm", dtype="f32")
+    gemm(by_panels, x=x, w=panels, layout="panels", **rest)
 
 
-def gemm_masked(call: Call, views: list[Any]) -> None:
-    x, stored, bias, words, *rest = views
-    panels = unpack_masked(stored.astype(np.float64), words.astype(np.int32), x.shape[1])
-    by_panels = dataclasses.replace(call, kernel="gemm", ints=(0, *call.ints))
-    gemm(by_panels, [x, panels, bias, *rest])
-
-
-def finish(chain: Chain | None, first: list[Array], rest: list[Array]) -> None:
-    """Write the chain's results, or the accumulator itself, to the last views."""
-    extras = len(chain.operands) - len(first) if chain else 0
-    results = chain.reference([*first, *rest[:extras]]) if chain else first
-    for target, value in zip(rest[extras:], results, strict=True):
+def finish(chain: Chain | None, first: list[Array], inputs: list[Any], y: list[Any]) -> None:
+    """Write the chain's results, or the accumulator itself."""
+    results = chain.reference([*first, *inputs]) if chain else first
+    for target, value in zip(y, results, strict=True):
         target[...] = value
 
 
-def norm(call: Call, views: list[Any]) -> None:
-    x, gamma, beta, y, *rounded = views
-    (kind,), (epsilon,) = call.ints, call.floats
-    centred = x - x.mean(-1, keepdims=True) if kind == 0 else x.copy()
+def norm(
+    call: Call, *, x: Array, gamma: Any, beta: Any, y: Any, y_bf16: Any, kind: str, epsilon: float
+) -> None:
+    centred = x - x.mean(-1, keepdims=True) if kind == "layer" else x.copy()
     scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
     result = scaled * (1 if gamma is None else gamma) + (0 if beta is None else beta)
-    assert y is not None or rounded
+    assert y is not None or y_bf16 is not None
     if y is not None:
         y[...] = result
-    for half in rounded:
-        half[...] = round_bf16(result)
+    if y_bf16 is not None:
+        y_bf16[...] = round_bf16(result)
 
 
-def elementwise(call: Call, views: list[Any]) -> None:
-    assert call.chain is not None
-    assert len({v.shape for v in views}) == 1 and views[0].ndim <= 6
-    finish(call.chain, [], views)
+def elementwise(call: Call, *, x: list[Any], y: list[Any]) -> None:
+    assert len({v.shape for v in (*x, *y)}) == 1 and x[0].ndim <= 6
+    finish(call.chain, [], x, y)
 
 
-def copy(call: Call, views: list[Any]) -> None:
-    x, y = views
-    assert call.chain is None and x.shape == y.shape
+def copy(call: Call, *, x: Array, y: Array) -> None:
+    assert x.shape == y.shape
     y[...] = x
 
 
-def embedding(call: Call, views: list[Any]) -> None:
-    tables, kind = call.ints
-    assert all(v.dtype == (np.int32 if kind == 6 else np.int64) for v in views[tables:-1])
-    pairs = zip(views[:tables], views[tables:-1], strict=True)
-    views[-1][...] = sum(table[ids] for table, ids in pairs)
+def embedding(
+    call: Call, *, tables: list[Any], ids: list[Any], y: Array, count: int, index_type: str
+) -> None:
+    assert all(v.dtype == INDICES[index_type] for v in ids)
+    y[...] = sum(table[own] for table, own in zip(tables, ids, strict=True))
 
 
-def take(call: Call, views: list[Any]) -> None:
-    x, index, y = views
-    (kind,) = call.ints
-    assert index.dtype == (np.int32 if kind == 6 else np.int64) and call.chain is None
+INDICES = {"i32": np.int32, "i64": np.int64}
+
+
+def take(call: Call, *, x: Array, index: Array, y: Array, index_type: str) -> None:
+    assert index.dtype == INDICES[index_type]
     (y[...],) = TakeParams(y.ndim).reference([x, index])
 
 
-def attention(call: Call, views: list[Any]) -> None:
-    q, k, v, mask, y = views
-    kind, zero_rows, order, before, after, everywhere = call.ints
-    scale, fill, softcap = call.floats
+def attention(
+    call: Call, *, q: Array, k: Array, v: Array, mask: Any, y: Array, mask_kind: str,
+    zero_rows: bool, order: str, before: int, behind: int, everywhere: int, scale: float,
+    fill: float, softcap: float,
+) -> None:  # fmt: skip
+    if call.dtype == "f32_as_bf16" and q.shape[2] > FEW_QUERIES:
+        q, k, v = (round_bf16(x) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[1] // max(1, x.shape[1]), 1) for x in (k, v))
     scores = scale * (q @ np.swapaxes(k, -1, -2))
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
     rows, keys = scores.shape[-2:]
-    first = np.asarray(0 if order == 1 else keys - rows)
-    if order == 3:
-        assert mask.dtype == np.int64 and kind == 0
+    first = np.asarray(0 if order == "top" else keys - rows)
+    if order == "placed":
+        assert mask.dtype == np.int64 and mask_kind == "none"
         first, mask = mask[:, None, None, None], None
     place = first + np.arange(rows)[:, None]
-    if order:
+    if order != "none":
         scores = np.where(np.arange(keys) <= place, scores, max(fill, -3.4e38))
-    assert (mask is None) == (kind == 0)
-    if kind == 1:
+    assert (mask is None) == (mask_kind == "none")
+    if mask_kind == "add":
         scores = scores + np.maximum(mask, -3.4e38)
-    elif kind == 2:
+    elif mask_kind == "bool":
         scores = np.where(mask, scores, -3.4e38)
     if before >= 0:
         key = np.arange(keys)
-        near = (place - before <= key) & (key <= place + after)
+        near = (place - before <= key) & (key <= place + behind)
         near |= (key < everywhere) | (place < everywhere)
         scores = np.where(near, scores, -3.4e38)
     lost = scores.max(-1, keepdims=True, initial=-np.inf) <= -3.4e38
@@ -340,13 +330,7 @@ def attention(call: Call, views: list[Any]) -> None:
     y[...] = np.where(lost & bool(zero_rows), 0.0, shares) @ v
 
 
-def attention_rounded(call: Call, views: list[Any]) -> None:
-    few = views[0].shape[2] <= FEW_QUERIES
-    attention(call, views if few else [*(round_bf16(x) for x in views[:3]), *views[3:]])
-
-
-def append(call: Call, views: list[Any]) -> None:
-    x, past, places, y = views
+def append(call: Call, *, x: Array, past: Any, places: Array, y: Array) -> None:
     y[...] = 0.0
     for b, place in enumerate(places):
         assert 0 <= place <= y.shape[2] - x.shape[2]
@@ -358,8 +342,8 @@ def append(call: Call, views: list[Any]) -> None:
 # ---- convolutions ------------------------------------------------------------------------
 
 
-def halo(call: Call, views: list[Any]) -> None:
-    clear(views[-1], call.ints[-4:])
+def clear_halo(call: Call, *, y: Array, halo: Sequence[int]) -> None:
+    clear(y, halo)
 
 
 def clear(y: Array, sides: Sequence[int]) -> Array:
@@ -411,47 +395,48 @@ def convolve(x: Array, w: Array, steps: Sequence[int], groups: int) -> Array:
     return out.reshape(n, -1, *out.shape[3:])
 
 
-def finish_conv(call: Call, acc: Array, rest: list[Any], last: int) -> None:
-    """Bias was added: add, clamp, chain, all in blocks, into the interior of the last view."""
-    add, *extras, y = rest
-    low, high = call.floats
-    assert all(v is None or v.strides[4] in (0, v.itemsize) for v in (add, *extras))
+def finish_conv(
+    call: Call, acc: Array, last: int, *, bias: Any, add: Any, inputs: list[Any], y: Array,
+    halo: Sequence[int], low: float, high: float, **_: Any,
+) -> None:  # fmt: skip
+    """Bias, what is added, the clamp and the chain, all in blocks, into the interior of y."""
+    assert all(v is None or v.strides[4] in (0, v.itemsize) for v in (add, *inputs))
+    if bias is not None:
+        acc = acc + bias[: acc.shape[1]].reshape(-1, 1, 1)
     if add is not None:
         acc = acc + blocked(add, last)
     acc = np.minimum(np.maximum(acc, low), high)
-    sides = call.ints[-4:]
     if call.chain is None:
-        fill(y, acc, sides)
+        fill(y, acc, halo)
         return
-    assert call.chain.operands[0] == "full" and len(extras) == len(call.chain.operands) - 1
-    n, b, h, w, lanes = clear(y, sides).shape
+    assert call.chain.operands[0] == "full" and len(inputs) == len(call.chain.operands) - 1
+    n, b, h, w, lanes = clear(y, halo).shape
     made = np.full((n, b * lanes // 16, h, w, 16), np.nan)
     fill(made, acc, (0, 0, 0, 0))
-    for kind, view in zip(call.chain.operands[1:], extras, strict=True):
+    for kind, view in zip(call.chain.operands[1:], inputs, strict=True):
         assert (view.strides[4] == 0) == (kind in ("col", "scalar"))
         assert (view.strides[3] == 0 or view.shape[3] == 1) or kind in ("full", "col")
-    (result,) = call.chain.reference([made, *extras])
-    fill(y, blocked(result, 16), sides)
+    (result,) = call.chain.reference([made, *inputs])
+    fill(y, blocked(result, 16), halo)
 
 
-def round_images(call: Call, views: list[Any]) -> None:
-    x, y, scale = views
-    whole, scale[...] = _images(blocked(x, call.ints[0]))
+def round_images(
+    call: Call, *, x: Array, y: Any, last: int, halo: Sequence[int], scales: Any = None
+) -> None:
+    if call.dtype == "bf16x2":
+        for at, half in zip((0, 16), split_bf16(blocked(x, last)), strict=True):
+            fill(y[..., at : at + 16], half, halo)
+        y[np.isnan(y)] = 0  # whole blocks
+        return
+    whole, scales[...] = _images(blocked(x, last))
     if y is not None:
-        fill(y, whole, call.ints[1:])
+        fill(y, whole, halo)
         y[np.isnan(y)] = 0  # integers are never NaN
 
 
 def _images(x: Array) -> tuple[Array, Array]:
     whole, scale = rounded_images(x)
     return whole.astype(np.float64), scale
-
-
-def split_images(call: Call, views: list[Any]) -> None:
-    x, y = views
-    for at, half in zip((0, 16), split_bf16(blocked(x, call.ints[0])), strict=True):
-        fill(y[..., at : at + 16], half, call.ints[1:])
-    y[np.isnan(y)] = 0  # whole blocks
 
 
 def in_float(w: Array) -> Array:
@@ -471,18 +456,19 @@ def assert_zeros_around(x: Array, pads: Sequence[int]) -> None:
         assert not edge.any()
 
 
-def conv(call: Call, views: list[Any]) -> None:
-    x, w, bias, *rest = views
-    *steps, groups, last_out, last_in = call.ints[:7]
-    o, (i, kh, kw) = rest[-1].shape[1] * rest[-1].shape[4] // 16, w.shape[1:4]
-    broad = call.kernel == "conv_bf16" and x.shape[4] == 32
+def conv(
+    call: Call, *, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
+    groups: int, last_out: int, last_in: int, zeros: Sequence[int], image_scales: Any = None,
+    filter_scales: Any = None, **rest: Any,
+) -> None:  # fmt: skip
+    y, steps = rest["y"], (*strides, *dilations)
+    o, (i, kh, kw) = y.shape[1] * y.shape[4] // 16, w.shape[1:4]
+    broad = call.dtype == "bf16" and x.shape[4] == 32
     inside = blocked(x if broad else x[..., :16], last_in)
-    assert_zeros_around(inside, call.ints[7:11])
-    if call.kernel == "conv_int16":
-        add, images, scale, *rest = rest
-        rest = [add, *rest]
-        inside = inside * images.reshape(-1, 1, 1, 1)
-        w = w * scale.reshape(o, 1, 1, 1, 1, 16, 1)
+    assert_zeros_around(inside, zeros)
+    if image_scales is not None:
+        inside = inside * image_scales.reshape(-1, 1, 1, 1)
+        w = w * filter_scales.reshape(o, 1, 1, 1, 1, 16, 1)
     count = o * 16 - 16 + last_out
 
     def plain(own: Array) -> Array:
@@ -491,7 +477,7 @@ def conv(call: Call, views: list[Any]) -> None:
         made = in_float(own).transpose(0, 5, 1, 4, 2, 3).reshape(o * 16, i * 16, kh, kw)
         return made[:count, : inside.shape[1]] if groups == 1 else made[:count]
 
-    if call.kernel == "conv_bf16x2":
+    if call.dtype == "bf16x2":
         lower, upper = (plain(half) for half in np.split(w, 2, 4))
         below = blocked(x[..., 16:], last_in)
         acc = convolve(inside, upper + lower, steps, groups)
@@ -500,81 +486,82 @@ def conv(call: Call, views: list[Any]) -> None:
         sets = np.split(w, max(1, w.shape[0] // o))
         pairs = zip(np.split(inside, len(sets)), sets, strict=True)
         acc = np.concatenate([convolve(x, plain(own), steps, groups) for x, own in pairs])
-    finish_conv(call, _biased(acc, bias), rest, last_out)
+    finish_conv(call, acc, last_out, **rest)
 
 
-def _biased(acc: Array, bias: Array | None) -> Array:
-    return acc if bias is None else acc + bias[: acc.shape[1]].reshape(-1, 1, 1)
-
-
-def conv_stem(call: Call, views: list[Any]) -> None:
-    x, w, bias, *rest = views
-    steps, (top, left, bottom, right), last = call.ints[:4], call.ints[4:8], call.ints[8]
+def conv_stem(
+    call: Call, *, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
+    pads: Sequence[int], last_out: int, **rest: Any,
+) -> None:  # fmt: skip
+    top, left, bottom, right = pads
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     o, c, kh, kw, _ = w.shape
-    plain = w.transpose(0, 4, 1, 2, 3).reshape(o * 16, c, kh, kw)[: o * 16 - 16 + last]
-    finish_conv(call, _biased(convolve(padded, plain, steps, 1), bias), rest, last)
+    plain = w.transpose(0, 4, 1, 2, 3).reshape(o * 16, c, kh, kw)[: o * 16 - 16 + last_out]
+    finish_conv(call, convolve(padded, plain, (*strides, *dilations), 1), last_out, **rest)
 
 
-def depthwise(call: Call, views: list[Any]) -> None:
-    x, w, bias, *rest = views
-    steps, last, sides = call.ints[:4], call.ints[4], call.ints[5:7]
-    inside = np.pad(blocked(x, last), ((0, 0), (0, 0), (0, 0), sides))
+def depthwise(
+    call: Call, *, x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
+    last: int, columns: tuple[int, int], **rest: Any,
+) -> None:  # fmt: skip
+    inside = np.pad(blocked(x, last), ((0, 0), (0, 0), (0, 0), columns))
     count = inside.shape[1]
     plain = w.transpose(0, 3, 1, 2).reshape(-1, 1, *w.shape[1:3])[:count]
-    finish_conv(call, _biased(convolve(inside, plain, steps, count), bias), rest, last)
+    finish_conv(call, convolve(inside, plain, (*strides, *dilations), count), last, **rest)
 
 
-def winograd(call: Call, views: list[Any]) -> None:
-    x, w, bias, *rest = views
-    m, last_out, last_in = call.ints[:3]
+def winograd(
+    call: Call, *, x: Array, w: Array, tile: int, last_out: int, last_in: int,
+    image_scales: Any = None, filter_scales: Any = None, **rest: Any,
+) -> None:  # fmt: skip
     inside = blocked(x, last_in)
     o, i = w.shape[1] * 16 - 16 + last_out, inside.shape[1]
-    if call.kernel == "winograd_int16":
-        add, images, scale, *rest = rest
-        rest = [add, *rest]
+    if image_scales is not None:
         whole, each = _images(inside)
-        np.testing.assert_array_equal(images, each)
-        inside = whole * images.reshape(-1, 1, 1, 1)
-        w = w * (scale / 4).reshape(*w.shape[:2], 1, 1, 16, 1)
-    plain = unpack_filters(in_float(w), f"winograd{m}", (o, i, 3, 3))
-    finish_conv(call, _biased(convolve(inside, plain, (1, 1, 1, 1), 1), bias), rest, last_out)
+        np.testing.assert_array_equal(image_scales, each)
+        inside = whole * image_scales.reshape(-1, 1, 1, 1)
+        w = w * (filter_scales / 4).reshape(*w.shape[:2], 1, 1, 16, 1)
+    plain = unpack_filters(in_float(w), f"winograd{tile}", (o, i, 3, 3))
+    finish_conv(call, convolve(inside, plain, (1, 1, 1, 1), 1), last_out, **rest)
 
 
-def conv_or_winograd(call: Call, views: list[Any]) -> None:
+def conv_or_winograd(
+    call: Call, *, direct: Array, x: Array, w: Array, tile: int, last_in: int,
+    direct_scales: Any = None, filter_scales: Any = None, **rest: Any,
+) -> None:  # fmt: skip
     """Either gives the same but for rounding."""
-    whole = call.kernel.endswith("_int16")
-    direct, x, _, *rest = views[:1] + views[1 + whole :]
-    if whole:
-        x = np.zeros(x.shape)
-        fill(x, _images(blocked(views[2], call.ints[2]))[0], (0, 0, 0, 0))
-        rest[3] = views[1]
-    ints = (1, 1, 1, 1, 1, *call.ints[1:3], 1, 1, 1, 1, *call.ints[3:])
-    kernel = call.kernel.replace("_or_winograd", "")
-    conv(dataclasses.replace(call, kernel=kernel, ints=ints), [x, direct, *rest])
+    if call.dtype == "int16":
+        made = np.zeros(x.shape)
+        fill(made, _images(blocked(x, last_in))[0], (0, 0, 0, 0))
+        x = made
+    conv(
+        dataclasses.replace(call, op="conv"), x=x, w=direct, strides=(1, 1), dilations=(1, 1),
+        groups=1, last_in=last_in, zeros=(1, 1, 1, 1), filter_scales=direct_scales, **rest,
+    )  # fmt: skip
 
 
-def conv_plain(call: Call, views: list[Any]) -> None:
-    x, w, bias, *rest = views
+def conv_plain(
+    call: Call, *, x: Array, w: Array, bias: Any, inputs: list[Any], y: Array, groups: int,
+    strides: Sequence[int], dilations: Sequence[int], starts: Sequence[int],
+) -> None:  # fmt: skip
     rank = x.ndim - 2
-    groups, steps, starts = call.ints[0], call.ints[1 : 1 + 2 * rank], call.ints[1 + 2 * rank :]
-    y = rest[-1]
     pads = []
     for axis in range(rank):
-        span = steps[rank + axis] * (w.shape[2 + axis] - 1) + 1
-        need = (y.shape[2 + axis] - 1) * steps[axis] + span
+        span = dilations[axis] * (w.shape[2 + axis] - 1) + 1
+        need = (y.shape[2 + axis] - 1) * strides[axis] + span
         pads.append((starts[axis], max(need - starts[axis] - x.shape[2 + axis], 0)))
-    acc = convolve(np.pad(x, ((0, 0), (0, 0), *pads)), w, steps, groups)
+    acc = convolve(np.pad(x, ((0, 0), (0, 0), *pads)), w, (*strides, *dilations), groups)
     acc = acc[(slice(None), slice(None), *(slice(s) for s in y.shape[2:]))]
     if bias is not None:
         acc = acc + bias.reshape(-1, *(1,) * rank)
-    finish(call.chain, [acc], rest)
+    finish(call.chain, [acc], inputs, [y])
 
 
-def pool(call: Call, views: list[Any]) -> None:
-    x, y = views
-    kind, kh, kw, sh, sw, dh, dw, top, left, bottom, right = call.ints[:11]
-    fills = (-np.inf, 0.0, 0.0)[kind]
+def pool(
+    call: Call, *, x: Array, y: Array, kind: str, kernel: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int], pads: Sequence[int], halo: Sequence[int],
+) -> None:  # fmt: skip
+    (kh, kw), (sh, sw), (dh, dw), (top, left, bottom, right) = kernel, strides, dilations, pads
     widths = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0))
     spans = (dh * (kh - 1) + 1, dw * (kw - 1) + 1)
 
@@ -583,61 +570,66 @@ def pool(call: Call, views: list[Any]) -> None:
         seen = np.lib.stride_tricks.sliding_window_view(padded, spans, (2, 3))
         return seen[:, :, ::sh, ::sw, :, ::dh, ::dw]
 
-    if kind == 0:
-        made = windows(x, fills).max((-1, -2))
+    if kind == "max":
+        made = windows(x, -np.inf).max((-1, -2))
     else:
         total = windows(x, 0.0).sum((-1, -2))
-        counted = windows(np.ones(x.shape), 0.0 if kind == 2 else 1.0)
+        counted = windows(np.ones(x.shape), 0.0 if kind == "average_inside" else 1.0)
         made = total / counted.sum((-1, -2))
-    inner = clear(y, call.ints[11:])
+    inner = clear(y, halo)
     inner[...] = made[:, :, : inner.shape[2], : inner.shape[3]]
 
 
-def pool_all(call: Call, views: list[Any]) -> None:
-    last, kind = call.ints
-    x = blocked(views[0], last)
-    views[1][...] = x.max((2, 3)) if kind == 0 else x.mean((2, 3))
+def pool_all(call: Call, *, x: Array, y: Array, last: int, kind: str) -> None:
+    inside = blocked(x, last)
+    y[...] = inside.max((2, 3)) if kind == "max" else inside.mean((2, 3))
 
 
-def resize(call: Call, views: list[Any]) -> None:
-    x, y = views
-    inner = clear(y, call.ints[1:])
-    how, sizes = WAYS[call.ints[0]], inner.shape[2:4]
-    scales = call.floats if any(call.floats) else ()
-    params = ResizeParams(how, scales=scales) if scales else ResizeParams(how, sizes=sizes)
+def resize(
+    call: Call, *, x: Array, y: Array, coordinates: str, halo: Sequence[int],
+    scales: tuple[float, ...],
+) -> None:  # fmt: skip
+    inner = clear(y, halo)
+    sizes = inner.shape[2:4]
+    if any(scales):
+        params = ResizeParams(coordinates, scales=scales)
+    else:
+        params = ResizeParams(coordinates, sizes=sizes)
     lanes = x.transpose(0, 1, 4, 2, 3).reshape(-1, 1, *x.shape[2:4])
     (made,) = params.reference([lanes])
     inner[...] = made.reshape(*x.shape[:2], 16, *sizes).transpose(0, 1, 3, 4, 2)
 
 
-def deal(call: Call, views: list[Any]) -> None:
-    groups, first, count = call.ints[:3]
-    parts = [blocked(x, (c - 1) % 16 + 1) for x, c in zip(views, call.ints[7:], strict=False)]
-    whole = np.concatenate(parts, 1)
+def deal(
+    call: Call, *, parts: list[Any], y: Array, groups: int, first: int, channels: int,
+    halo: Sequence[int], part_channels: Sequence[int],
+) -> None:  # fmt: skip
+    plain = [blocked(x, (c - 1) % 16 + 1) for x, c in zip(parts, part_channels, strict=True)]
+    whole = np.concatenate(plain, 1)
     dealt = whole.reshape(whole.shape[0], groups, -1, *whole.shape[2:]).swapaxes(1, 2)
-    fill(views[-1], dealt.reshape(whole.shape)[:, first : first + count], call.ints[3:7])
+    fill(y, dealt.reshape(whole.shape)[:, first : first + channels], halo)
 
 
-def block(call: Call, views: list[Any]) -> None:
-    x, y = views
-    assert y.shape[1] * 16 - 16 + call.ints[0] == x.shape[1]
-    fill(y, x, call.ints[1:])
+def block(call: Call, *, x: Array, y: Array, last: int, halo: Sequence[int]) -> None:
+    assert y.shape[1] * 16 - 16 + last == x.shape[1]
+    fill(y, x, halo)
 
 
-def unblock(call: Call, views: list[Any]) -> None:
-    views[1][...] = blocked(views[0], call.ints[0])
+def unblock(call: Call, *, x: Array, y: Array, last: int) -> None:
+    y[...] = blocked(x, last)
 
 
 # ---- reductions --------------------------------------------------------------------------
 
 
-def channel_norm(call: Call, views: list[Any]) -> None:
-    x, gamma, beta, y = views
-    (kind, groups), (epsilon,) = call.ints, call.floats
+def channel_norm(
+    call: Call, *, x: Array, gamma: Any, beta: Any, y: Array, kind: str, groups: int,
+    epsilon: float,
+) -> None:  # fmt: skip
     if not x.size:
         return
     lines = x.reshape(x.shape[0], groups, -1) if groups else np.moveaxis(x, 1, -1)
-    centred = lines - lines.mean(-1, keepdims=True) if kind == 0 else lines
+    centred = lines - lines.mean(-1, keepdims=True) if kind == "layer" else lines
     scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
     scaled = scaled.reshape(x.shape) if groups else np.moveaxis(scaled, -1, 1)
     factor, shift = (
@@ -647,54 +639,51 @@ def channel_norm(call: Call, views: list[Any]) -> None:
     y[...] = scaled * factor + shift
 
 
-REDUCTIONS = (
-    np.sum, lambda x, *a, **k: np.abs(x).sum(*a, **k), lambda x, *a, **k: (x * x).sum(*a, **k),
-    lambda x, *a, **k: x.max(*a, initial=-np.inf, **k),
-    lambda x, *a, **k: x.min(*a, initial=np.inf, **k), np.prod,
-)  # fmt: skip
+REDUCTIONS: Mapping[str, Callable[..., Any]] = {
+    "sum": np.sum,
+    "absolutes": lambda x, *a, **k: np.abs(x).sum(*a, **k),
+    "squares": lambda x, *a, **k: (x * x).sum(*a, **k),
+    "max": lambda x, *a, **k: x.max(*a, initial=-np.inf, **k),
+    "min": lambda x, *a, **k: x.min(*a, initial=np.inf, **k),
+    "product": np.prod,
+}
 
 
-def prologue(call: Call, views: list[Any]) -> Any:
-    assert len({v.shape for v in views}) == 1
-    return call.chain.reference(views)[0] if call.chain else views[0]
+def prologue(call: Call, x: list[Any]) -> Any:
+    assert len({v.shape for v in x}) == 1
+    return call.chain.reference(x)[0] if call.chain else x[0]
 
 
-def reduce(call: Call, views: list[Any]) -> None:
-    kind, mean, bits = call.ints
-    x = prologue(call, views[:-1])
-    axes = tuple(i for i in range(x.ndim) if bits >> i & 1)
-    y = REDUCTIONS[kind](x, axes, keepdims=True)
-    assert y.shape == views[-1].shape
-    views[-1][...] = y / np.prod([x.shape[a] for a in axes]) if mean else y
+def reduce(
+    call: Call, *, x: list[Any], y: Array, kind: str, mean: bool, axes: tuple[int, ...]
+) -> None:
+    whole = prologue(call, x)
+    made = REDUCTIONS[kind](whole, axes, keepdims=True)
+    assert y.shape == made.shape
+    y[...] = made / np.prod([whole.shape[a] for a in axes]) if mean else made
 
 
-def arg(call: Call, views: list[Any]) -> None:
-    axis, least, latest = call.ints
-    x = prologue(call, views[:-1])
-    params = ArgParams("min" if least else "max", axis - x.ndim, True, bool(latest))
-    (found,) = params.reference([x])
-    assert found.shape == views[-1].shape
-    views[-1][...] = found
+def arg(call: Call, *, x: list[Any], y: Array, axis: int, smallest: bool, last: bool) -> None:
+    whole = prologue(call, x)
+    params = ArgParams("min" if smallest else "max", axis - whole.ndim, True, last)
+    (found,) = params.reference([whole])
+    assert found.shape == y.shape
+    y[...] = found
 
 
-def grid(call: Call, views: list[Any]) -> None:
-    start, *steps = call.floats
-    (y,) = views
+def grid(call: Call, *, y: Array, start: float, steps: Sequence[float]) -> None:
     y[...] = start + sum(s * i for s, i in zip(steps, np.indices(y.shape), strict=True))
 
 
-def top_k(call: Call, views: list[Any]) -> None:
-    x, values, places = views
-    params = TopKParams(values.shape[-1], not call.ints[0])
-    values[...], places[...] = params.reference([x])
+def top_k(call: Call, *, x: Array, y: Array, index: Array, smallest: bool) -> None:
+    y[...], index[...] = TopKParams(y.shape[-1], not smallest).reference([x])
 
 
-def softmax(call: Call, views: list[Any]) -> None:
-    axis, log = call.ints
-    x = prologue(call, views[:-1])
-    d = x - x.max(axis, keepdims=True, initial=-np.inf)
+def softmax(call: Call, *, x: list[Any], y: Array, axis: int, log: bool) -> None:
+    whole = prologue(call, x)
+    d = whole - whole.max(axis, keepdims=True, initial=-np.inf)
     total = np.exp(d).sum(axis, keepdims=True)
-    views[-1][...] = d - np.log(total) if log else np.exp(d) / total
+    y[...] = d - np.log(total) if log else np.exp(d) / total
 
 
 def gates_of(lanes: Any, gates: int, hidden: int) -> tuple[list[Any], Any]:
@@ -712,10 +701,13 @@ def gates_of(lanes: Any, gates: int, hidden: int) -> tuple[list[Any], Any]:
     return [gate[..., :hidden] for gate in found], lanes[..., end:]
 
 
-def recurrent(call: Call, views: list[Any]) -> None:
+def recurrent(
+    call: Call, *, p: Array, r: Array, rest: Any, h0: Any, c0: Any, h: Any, c: Any, y: Array,
+    cell: str, reverse: tuple[int, ...],
+) -> None:  # fmt: skip
     """Step by step, each gate some lanes of the panels."""
-    p, panels, rest, h0, c0, last, cell, y = views
-    gru, reverse = call.ints  # 2: reset before the product
+    panels, last, last_cell = r, h, c
+    gru = ("lstm", "gru", "gru_reset_before").index(cell)
     directions, steps, batch, columns = p.shape
     hidden = y.shape[3]
     assert panels.shape == (directions, columns // 16, hidden, 16)
@@ -736,7 +728,7 @@ def recurrent(call: Call, views: list[Any]) -> None:
         c = np.zeros((batch, hidden)) if c0 is None else c0[d]
         matrix = np.concatenate(list(panels[d]), axis=1)
         for i in range(steps):
-            t = steps - 1 - i if reverse >> d & 1 else i
+            t = steps - 1 - i if d in reverse else i
             ahead, back = apart(p[d, t]), apart(h @ matrix)
             first, second = (1 / (1 + np.exp(-ahead[g] - back[g])) for g in range(2))
             if gru:
@@ -754,32 +746,22 @@ def recurrent(call: Call, views: list[Any]) -> None:
             y[t, d] = h
         if last is not None:
             last[d] = h
-        if cell is not None:
-            cell[d] = c
+        if last_cell is not None:
+            last_cell[d] = c
 
 
-KERNELS: Mapping[str, Callable[[Call, list[Any]], None]] = MappingProxyType(
+KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
-        "gemm": gemm, "gemm_bf16": gemm, "gemm_int16": gemm, "gemm_bf16x2": gemm,
-        "gemm_blocks": gemm_blocks, "gemm_blocks_bf16": gemm_blocks, "gemm_masked": gemm_masked,
-        "gemm_masked_bf16": gemm_masked,
-        "round_bf16": round_to_bf16, "round_bf16x2": round_to_bf16x2,
-        "round_int16": round_to_int16,
-        "norm": norm, "elementwise": elementwise,
-        "embedding": embedding, "attention": attention, "attention_bf16": attention,
-        "attention_rounded": attention_rounded, "append": append,
+        "gemm": gemm, "gemm_blocks": gemm_blocks, "gemm_masked": gemm_masked,
+        "round": round_rows_of, "norm": norm, "elementwise": elementwise,
+        "embedding": embedding, "attention": attention, "append": append,
         "conv": conv, "conv_stem": conv_stem, "depthwise": depthwise, "conv_plain": conv_plain,
-        "pool": pool, "pool_bf16": pool, "pool_all": pool_all, "resize": resize, "deal": deal,
-        "block": block, "unblock": unblock, "halo": halo,
         "winograd": winograd, "conv_or_winograd": conv_or_winograd,
-        "conv_bf16": conv, "conv_stem_bf16": conv_stem,
-        "depthwise_bf16": depthwise, "winograd_bf16": winograd,
-        "conv_or_winograd_bf16": conv_or_winograd,
-        "conv_or_winograd_int16": conv_or_winograd, "split_images": split_images,
-        "conv_bf16x2": conv,
-        "conv_int16": conv, "winograd_int16": winograd, "round_images": round_images,
+        "round_images": round_images, "pool": pool, "pool_all": pool_all, "resize": resize,
+        "deal": deal, "block": block, "unblock": unblock, "halo": clear_halo,
         "reduce": reduce, "arg": arg, "top_k": top_k, "softmax": softmax,
-        "channel_norm": channel_norm,
-        "copy": copy, "recurrent": recurrent, "take": take, "grid": grid,
+        "channel_norm": channel_norm, "copy": copy, "recurrent": recurrent, "take": take,
+        "grid": grid,
     }
 )  # fmt: skip
+"""By op; each takes a call's operands and attributes by the names its record gives them."""

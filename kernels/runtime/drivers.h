@@ -137,7 +137,10 @@ constexpr KernelDriver kDrivers[] = {
 inline bool check_call(Call& call, Fault& fault) {
   const KernelDriver& driver = kDrivers[call.opcode - 1];
   Signature signature(call, fault, driver.name);
-  return driver.check(signature);
+  if (!driver.check(signature)) return false;
+  int32_t results = 0;  // a result may be left out
+  for (int32_t i = 0; i < call.view_count; ++i) results += call.views[i].written;
+  return results <= call.result_count || signature.fail("more results than it says");
 }
 
 inline bool run_call(Run& run, const Program& program, int32_t index, const int64_t* symbols,

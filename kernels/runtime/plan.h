@@ -8,7 +8,7 @@
 namespace tracea {
 
 constexpr int64_t kMagic = 0x616563617274;
-constexpr int64_t kVersion = 3;
+constexpr int64_t kVersion = 4;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 512, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 1024, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
 constexpr int kMaxLoops = 64, kMaxSteps = 1024;
@@ -83,6 +83,7 @@ struct ConvCut {  // of a convolution of up to `max_images` images; 0 where the 
 };
 struct Call {
   int32_t opcode, int_count, float_count, view_count, driver_count;
+  int32_t result_count;  // views it writes
   int32_t chain;  // index in the chain table, or -1
   const int64_t* ints;
   const double* floats;
@@ -320,6 +321,7 @@ inline void Reader::call(Call* out, int32_t index) {
   out->float_count = small(0, kMaxParams, "number of floats");
   out->view_count = small(0, kMaxViews, "number of views");
   out->driver_count = small(0, kMaxDrivers, "number of drivers");
+  out->result_count = small(0, out->view_count, "number of results");
   const int64_t key = word(-1, INT64_MAX, "chain");
   out->chain = key < 0 ? -1 : find_chain(key);
   if (key >= 0 && out->chain < 0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.append import AppendParams
-from tracea_graph.ops.attention import CAUSAL, MASKS, AttentionParams
+from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.program import Buffer, View
 from tracea_graph.passes.lowering.gemm import rounded
 from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast, matrix
@@ -31,17 +31,17 @@ def lower_attention(
     mask = broadcast(operands[3], full) if p.mask != "none" else None
     if p.causal == "placed":
         mask = operands[3].view
-    kinds = MASKS.index(p.mask), int(p.zero_rows), CAUSAL.index(p.causal)
-    kernel = "attention_rounded" if p.whole else "attention_bf16" if p.in_bf16 else "attention"
+    before, behind = p.reach
     w.call(
-        kernel, q, k, v, mask, y,
-        ints=(*kinds, *p.reach, p.everywhere),
-        floats=(p.scale, p.fill, p.softcap),
+        "attention", "f32_as_bf16" if p.whole else "bf16" if p.in_bf16 else "f32",
+        q=q, k=k, v=v, mask=mask, y=y, mask_kind=p.mask, zero_rows=p.zero_rows, order=p.causal,
+        before=before, behind=behind, everywhere=p.everywhere,
+        scale=p.scale, fill=p.fill, softcap=p.softcap,
     )  # fmt: skip
     if results[0].rounded:
         half = results[0].in_bf16
         assert half is not None
-        w.call("round_bf16", matrix(results[0]), matrix(half))
+        w.call("round", "bf16", x=matrix(results[0]), y=matrix(half))
 
 
 def lower_append(
@@ -51,7 +51,7 @@ def lower_append(
     rows = p.extents(new.spec)[1]
     heads = _heads(new, "rows", rows, p.heads, p.size, p.width, p.offset)
     held = past[0].view if past else None
-    w.call("append", heads, held, places.view, results[0].view)
+    w.call("append", x=heads, past=held, places=places.view, y=results[0].view)
 
 
 def _in_pairs(w: Writer, operands: Sequence[Slot]) -> list[Slot]:

@@ -34,8 +34,8 @@ def lower_border(v: Values, p: MoveParams, source: int, result: int) -> None:
             small, whole = v.block(source).view(), v.interior(result)
         else:
             small, whole = v.view(source), v.out(result).view
-        v.w.call("copy", small, _part(_part(whole, _ROWS, top, small.dims[_ROWS]), _COLUMNS,
-                                      left, small.dims[_COLUMNS]))  # fmt: skip
+        lines = _part(whole, _ROWS, top, small.dims[_ROWS])
+        v.w.call("copy", x=small, y=_part(lines, _COLUMNS, left, small.dims[_COLUMNS]))
     height, width = v.shape(source)[_ROWS:]
     middle = _part(whole, _ROWS, top, height)
     _sides(v, p.kind, middle, _COLUMNS, width, (left, right))
@@ -85,4 +85,4 @@ def _sides(
             read = _part(whole, axis, plus(there, before), there, -1)
         else:
             read = _part(whole, axis, nearest, there, -1)
-        v.w.call("copy", read, _part(whole, axis, to, count))
+        v.w.call("copy", x=read, y=_part(whole, axis, to, count))

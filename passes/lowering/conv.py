@@ -10,11 +10,10 @@ from tracea_graph.ops.chain import COL, FULL, ROW
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK, WINOGRAD
 from tracea_graph.ops.finish import finish_of
-from tracea_graph.ops.gemm import LAYOUTS
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program import View
-from tracea_graph.ops.resize import WAYS, ResizeParams
+from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.lowering.blocked import BROAD, Blocked, last_block
 from tracea_graph.passes.lowering.gemm import DRIVERS
@@ -25,8 +24,6 @@ from tracea_graph.passes.lowering.values import Values, four
 from tracea_graph.passes.lowering.writer import Shape, Slot
 
 __all__ = ["lower_conv", "lower_pool", "lower_resize"]
-
-_POOLS = ("max", "average", "average-inside")
 
 
 def lower_conv(
@@ -52,7 +49,7 @@ def _blocked(
     x, w, bias, extras = p.split(operands)
     finish = finish_of(p.epilogue)
     window = _two(p.window)
-    last, source = (last_block(p.filters),), v.shape(w)
+    source = v.shape(w)
     home = v.home(result)
     inner = home.in_blocks_of(BLOCK).view()  # as operands of a chain lie over it
     direct = [v.slot(spare).view for spare in operands[len(operands) - p.spare :]]
@@ -61,35 +58,50 @@ def _blocked(
     rounds = home.dtype is DType.BF16
     if chain and rounds:
         chain = replace(chain, stores=(home.dtype,))
-    steps, scales = (*window.strides, *window.dilations), list[View]()
+    named: dict[str, object] = {}
     if p.layout == "stem":
-        kernel, read = "conv_stem_bf16" if rounds else "conv_stem", four(v.view(x))
-        ints = (*steps, *halo_of(window), *last, *home.halo)
+        op, read = "conv_stem", four(v.view(x))
+        named |= {"pads": halo_of(window)}
     else:
         block, each = _read(v, p, scaled.source if scaled else x)
-        kernel, read = "conv", block.view(stored_halo(p))
-        last_in = BLOCK if p.in_halves or p.in_broad else last_block(p.channels)
-        scales = [each.view, v.slot(operands[2 + p.bias + p.extras]).view] if each else []
-        ints = (*steps, p.groups, *last, last_in, *stored_halo(p), *home.halo)
-    if p.layout in WINOGRAD:
-        kernel = "conv_or_winograd" if p.either else "winograd"
-        ints = (WINOGRAD[p.layout], *last, last_block(p.channels), *home.halo)
+        op, read = "conv", block.view(stored_halo(p))
+        if each:
+            filter_scales = v.slot(operands[2 + p.bias + p.extras]).view
+            named |= {"image_scales": each.view, "filter_scales": filter_scales}
     if p.layout == "depthwise":
         _, left, _, right = halo_of(window)
-        rounded = (int(p.rounded_filters),) if p.in_bf16 else ()
-        kernel, ints = "depthwise", (*steps, *last, left, right, *rounded, *home.halo)
-    if p.in_bf16 or p.in_int16:
-        kernel = f"{kernel}_{'bf16' if p.in_bf16 else 'int16'}"
-    if p.in_halves:
-        kernel = f"{kernel}_bf16x2"
+        op, named["last"], named["columns"] = "depthwise", last_block(p.filters), (left, right)
+        named |= {"rounded_filters": p.rounded_filters} if p.in_bf16 else {}
+    else:
+        named["last_out"] = last_block(p.filters)
+    if p.layout in WINOGRAD:
+        op, named["tile"] = "conv_or_winograd" if p.either else "winograd", WINOGRAD[p.layout]
+        named["last_in"] = last_block(p.channels)
+        named |= dict(zip(("direct", "direct_scales"), direct, strict=False))
+    else:
+        named |= {"strides": window.strides, "dilations": window.dilations}
+    if op == "conv":
+        whole = p.in_halves or p.in_broad
+        named |= {"groups": p.groups, "last_in": BLOCK if whole else last_block(p.channels)}
+        named["zeros"] = stored_halo(p)
     weight = View(v.slot(w).buffer, source, dense_strides(source))
     if scaled is not None:
         weight = scale_filters(v, p, w, x, scaled.scale)
     v.w.call(
-        kernel, *direct, read, weight, v.slot(bias).view if bias is not None else None, add,
-        *scales, *views, home.whole, ints=ints, floats=(finish.low, finish.high), chain=chain,
+        op, _multiplied(p, rounds), **named, x=read, w=weight,
+        bias=v.slot(bias).view if bias is not None else None, add=add, inputs=views,
+        y=home.whole, halo=home.halo, low=finish.low, high=finish.high, chain=chain,
     )  # fmt: skip
     v.blocks[result] = home
+
+
+def _multiplied(p: ConvParams, rounds: bool) -> str:
+    """What a convolution multiplies; ``rounds`` if its result is stored in bf16."""
+    if p.in_halves:
+        return "bf16x2"
+    if p.in_int16:
+        return "int16"
+    return "bf16" if p.in_bf16 or (p.layout == "stem" and rounds) else "f32"
 
 
 def _read(v: Values, p: ConvParams, value: int) -> tuple[Blocked, Slot | None]:
@@ -147,9 +159,9 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
         whole = batches and v.shape(extra)[0] != 1
         views.append(flat(v.slot(extra), p.filters, FULL if whole else kind))
     v.w.call(
-        "gemm", flat(v.slot(x), p.channels), v.slot(w).view,
-        v.slot(bias).view if bias is not None else None, *views, flat(v.out(result), p.filters),
-        ints=(LAYOUTS.index("panels"), 1), chain=p.epilogue, drivers=DRIVERS,
+        "gemm", x=flat(v.slot(x), p.channels), w=v.slot(w).view,
+        bias=v.slot(bias).view if bias is not None else None, inputs=views,
+        y=flat(v.out(result), p.filters), layout="panels", chain=p.epilogue, drivers=DRIVERS,
     )  # fmt: skip
 
 
@@ -164,11 +176,11 @@ def _plain(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> No
         kinds.append(kind)
     chain = replace(p.epilogue, operands=tuple(kinds)) if p.epilogue else None
     window = p.window
-    axes = (*window.strides, *window.dilations, *window.pads[: window.rank])
     v.w.call(
-        "conv_plain", v.slot(x).view, v.slot(w).view,
-        v.slot(bias).view if bias is not None else None, *views, y.view,
-        ints=(p.groups, *axes), chain=chain,
+        "conv_plain", x=v.slot(x).view, w=v.slot(w).view,
+        bias=v.slot(bias).view if bias is not None else None, inputs=views, y=y.view,
+        groups=p.groups, strides=window.strides, dilations=window.dilations,
+        starts=window.pads[: window.rank], chain=chain,
     )  # fmt: skip
 
 
@@ -190,17 +202,19 @@ def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
 def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -> None:
     """``pool`` between blocked values, ``pool_all`` to a plain ``[N, C]``."""
     source = v.block(operands[0])
-    kind = _POOLS.index(p.kind)
+    kind = p.kind.replace("-", "_")
     if p.window is None:
         slot = v.out(result)
         flat = View(slot.buffer, (source.batch, source.channels), (source.channels, 1))
-        v.w.call("pool_all", source.view(), flat, ints=(last_block(source.channels), kind))
+        v.w.call("pool_all", x=source.view(), y=flat, last=last_block(source.channels), kind=kind)
         return
     window = _two(p.window)
     home = v.home(result)
-    ints = (kind, *window.kernel, *window.strides, *window.dilations, *halo_of(window), *home.halo)
-    kernel = "pool_bf16" if home.dtype is DType.BF16 else "pool"
-    v.w.call(kernel, source.view(), home.whole, ints=ints)
+    v.w.call(
+        "pool", "bf16" if home.dtype is DType.BF16 else "f32", x=source.view(), y=home.whole,
+        kind=kind, kernel=window.kernel, strides=window.strides, dilations=window.dilations,
+        pads=halo_of(window), halo=home.halo,
+    )  # fmt: skip
     v.blocks[result] = home
 
 
@@ -210,9 +224,8 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
 def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: int) -> None:
     """``resize`` between blocked values; without scales the sizes tell them."""
     home = v.home(result)
-    ints = (WAYS.index(p.how), *home.halo)
     v.w.call(
-        "resize", v.block(operands[0]).view(), home.whole, ints=ints,
-        floats=(1.0, *p.scales)[-2:] if p.scales else (0.0, 0.0),
+        "resize", x=v.block(operands[0]).view(), y=home.whole, coordinates=p.how, halo=home.halo,
+        scales=(1.0, *p.scales)[-2:] if p.scales else (0.0, 0.0),
     )  # fmt: skip
     v.blocks[result] = home

@@ -58,7 +58,7 @@ def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Seque
 def lower_grid(w: Writer, p: GridParams, shapes: Sequence[Shape], result: Slot) -> None:
     """``shapes`` are those of the operands, of which nothing else is read."""
     sizes = tuple(resolve(size, shapes) for size in p.sizes)
-    w.call("grid", dense(result.buffer, sizes), floats=(p.start, *p.steps))
+    w.call("grid", y=dense(result.buffer, sizes), start=p.start, steps=p.steps)
 
 
 def _write_chain(
@@ -69,9 +69,9 @@ def _write_chain(
     seen = [_through(m, slot) for m, slot in zip(p.views, operands, strict=True)]
     views = [stretched(v, full) for v in seen]
     if p.moves_only:
-        w.call("copy", *views, *results)
+        w.call("copy", x=views[0], y=results[0])
         return
-    w.call("elementwise", *views, *results, chain=columns_of(p.chain, seen, full))
+    w.call("elementwise", x=views, y=results, chain=columns_of(p.chain, seen, full))
 
 
 def _stretches(p: ConcatParams, shapes: Sequence[Shape], y: View) -> list[View]:

@@ -41,13 +41,14 @@ def lower_frames(v: Values, ints: Sequence[int], source: int, result: int) -> No
                 dims = (count, *part.dims[1:])
                 nothing = View(small.buffer, dims, (0,) * len(dims), small.offset)
                 zeros = replace(ZERO, stores=(home.dtype,)) if blocked else ZERO
-                v.w.call("elementwise", nothing, _moved(part, dims, (begin,)), chain=zeros)
+                edge = _moved(part, dims, (begin,))
+                v.w.call("elementwise", x=nothing, y=edge, chain=zeros)
         if end > first:
             dims = (end - first, *part.dims[1:])
             steps = (combine("mul", small.strides[0], stride), *small.strides[1:])
             skipped = combine("mul", small.strides[0], first * stride + at)
             read = View(small.buffer, dims, steps, combine("add", small.offset, skipped))
-            v.w.call("copy", read, _moved(part, dims, (first,)))
+            v.w.call("copy", x=read, y=_moved(part, dims, (first,)))
     if blocked:
         v.finish(result, home)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.ops.gemm import (
     IN_PAIRS,
-    LAYOUTS,
     PANEL,
     ROUNDED,
     SPLIT,
@@ -30,12 +29,10 @@ DRIVERS: tuple[GemmDriver, ...] = (
 """Blocking per row count where nothing was tuned: the runtime's own choice."""
 
 _BY_MAP = {
-    "blocks": "gemm_blocks", "pair_blocks": "gemm_blocks_bf16",
-    "masked": "gemm_masked", "masked_bf16": "gemm_masked_bf16",
+    "blocks": ("gemm_blocks", "f32"), "pair_blocks": ("gemm_blocks", "bf16"),
+    "masked": ("gemm_masked", "f32"), "masked_bf16": ("gemm_masked", "bf16"),
 }  # fmt: skip
-_BY_LAYOUT = {
-    "pairs": "gemm_bf16", "mixed": "gemm_bf16", "int16": "gemm_int16", "split": "gemm_bf16x2"
-}  # fmt: skip
+_DTYPES = {"pairs": "bf16", "mixed": "bf16", "int16": "int16", "split": "bf16x2"}
 
 
 def lower_gemm(
@@ -56,31 +53,32 @@ def lower_gemm(
     total = sum_of(w, results) if p.norm else None
     chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
     into = [total] if total else [matrix(slot) for slot in slots]
-    x, scales = _left(w, p, operands[0])
+    x, rows_of = _left(w, p, operands[0])
     if p.layout in WITH_MAP:
-        places = dense(operands[-1].buffer, operands[-1].shape)
+        op, dtype = _BY_MAP[p.layout]
         w.call(
-            _BY_MAP[p.layout], x, weight, bias, places, *views, *into,
-            ints=(len(p.parts) or 1,), chain=chain,
+            op, dtype, x=x, w=weight, bias=bias,
+            index=dense(operands[-1].buffer, operands[-1].shape), inputs=views, y=into,
+            parts=len(p.parts) or 1, chain=chain,
         )  # fmt: skip
     else:
-        scales += [operands[-1].view] if scales else []
+        scales = {"row_scales": rows_of, "column_scales": operands[-1].view} if rows_of else {}
         w.call(
-            _BY_LAYOUT.get(p.layout, "gemm"), x, weight, bias, *scales, *views, *into,
-            ints=(LAYOUTS.index(p.layout), len(p.parts) or 1), chain=chain, drivers=DRIVERS,
+            "gemm", _DTYPES.get(p.layout, "f32"), x=x, w=weight, bias=bias, **scales,
+            inputs=views, y=into, layout=p.layout, parts=len(p.parts) or 1, chain=chain,
+            drivers=DRIVERS,
         )  # fmt: skip
     if p.norm is not None and total is not None:
         norm_call(w, p.norm, total, affine, results[0])
 
 
-def _left(w: Writer, p: GemmParams, slot: Slot) -> tuple[View, list[View]]:
+def _left(w: Writer, p: GemmParams, slot: Slot) -> tuple[View, View | None]:
     """x as its kernel reads it, and the scales of its rows if there are such."""
     if p.layout == "int16":
-        numbers, scale = _whole(w, slot, p.k + p.k % 2)
-        return numbers, [scale]
+        return _whole(w, slot, p.k + p.k % 2)
     if p.layout == "split":
-        return _halves(w, slot, p.k), []
-    return (rounded(w, slot, p.k + p.k % 2) if p.layout in ROUNDED else matrix(slot)), []
+        return _halves(w, slot, p.k), None
+    return (rounded(w, slot, p.k + p.k % 2) if p.layout in ROUNDED else matrix(slot)), None
 
 
 def _whole(w: Writer, slot: Slot, columns: Extent) -> tuple[View, View]:
@@ -89,7 +87,7 @@ def _whole(w: Writer, slot: Slot, columns: Extent) -> tuple[View, View]:
     x = matrix(slot)
     numbers = w.temp(TensorSpec(DType.I16, (x.dims[0], columns)))
     scale = w.temp(TensorSpec(DType.F32, (x.dims[0],)))
-    w.call("round_int16", x, numbers.view, scale.view)
+    w.call("round", "int16", x=x, y=numbers.view, scales=scale.view)
     return numbers.view, scale.view
 
 
@@ -102,7 +100,7 @@ def _halves(w: Writer, slot: Slot, columns: int) -> View:
     x, width = matrix(slot), 2 * (columns + -columns % SPLIT)
     pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], width + SPLIT)))
     halves = replace(pairs.view, dims=(x.dims[0], width))
-    w.call("round_bf16x2", x, halves)
+    w.call("round", "bf16x2", x=x, y=halves)
     return halves
 
 
@@ -112,5 +110,5 @@ def rounded(w: Writer, slot: Slot, columns: Extent) -> View:
         return matrix(slot.in_bf16)
     x = matrix(slot)
     pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], columns)))
-    w.call("round_bf16", x, pairs.view)
+    w.call("round", "bf16", x=x, y=pairs.view)
     return pairs.view

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from tracea_graph.ir import combine, product
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.program import Call, View
 
 __all__ = [
-    "CUTS", "HALOED", "SAME", "NotCut", "Reach", "as_rows", "in_turns", "made_together", "read",
-    "results", "written",
+    "SAME", "NotCut", "Reach", "as_rows", "halo_of_result", "in_turns", "made_together", "reaches",
+    "read", "results", "row_tiled", "written",
 ]  # fmt: skip
 
 
@@ -28,65 +28,44 @@ class Reach:
 
 
 SAME = Reach()
-Reaches = Sequence[Reach | None]
 
 
-def _matrix(call: Call) -> Reaches:
-    """A product: weights and bias whole."""
-    whole = (1, 2, 3) if call.kernel == "gemm_blocks" else (1, 2)
-    return [None if i in whole else SAME for i in range(len(call.views))]
+def row_tiled(call: Call) -> bool:
+    """True if the call can make some rows of its results alone."""
+    return CALLS.of(call).row_tiled
 
 
-def _norm(call: Call) -> Reaches:
-    return [None if i in (1, 2) else SAME for i in range(len(call.views))]
+def reaches(call: Call) -> Sequence[Reach | None]:
+    """How far a row of the results reaches into each view; None where it needs all of it."""
+    kinds = {"row": SAME, "all": None, "window": None}
+    schema = CALLS.of(call)
+    return [
+        _window(call) if operand.rows == "window" else kinds[operand.rows]
+        for operand, _ in schema.each(call)
+    ]
 
 
-def _alike(call: Call) -> Reaches:
-    return [SAME for _ in call.views]
+def _window(call: Call) -> Reach:
+    """The rows a convolution's window covers."""
+    if call.op == "winograd":
+        return Reach(1, 3)
+    weight = CALLS.of(call).named(call)["w"]
+    assert isinstance(weight, View)
+    taps = weight.dims[1 if call.op == "depthwise" else 2]
+    if not isinstance(taps, int):
+        raise NotCut("the window's height is not known")
+    return Reach(call.attributes["strides"][0], (taps - 1) * call.attributes["dilations"][0] + 1)
 
 
-def _window(call: Call) -> Reaches:
-    """A convolution: the first view is the box its windows read."""
-    weight = call.views[1]
-    assert weight is not None
-    if call.kernel.startswith("winograd"):
-        reach = Reach(1, 3)
-    else:
-        taps = weight.dims[1 if call.kernel.startswith("depthwise") else 2]
-        if not isinstance(taps, int):
-            raise NotCut("the window's height is not known")
-        reach = Reach(call.ints[0], (taps - 1) * call.ints[2] + 1)
-    return [reach, None, None, *(SAME for _ in call.views[3:])]
-
-
-CUTS: Mapping[str, Callable[[Call], Reaches]] = MappingProxyType({
-    "gemm": _matrix, "gemm_bf16": _matrix, "gemm_blocks": _matrix, "norm": _norm,
-    "round_bf16": _alike, "elementwise": _alike, "halo": _alike,
-    "conv": _window, "depthwise": _window, "winograd": _window,
-    "conv_bf16": _window, "depthwise_bf16": _window, "winograd_bf16": _window,
-})  # fmt: skip
-"""The kernels that can work on some rows: for each view how far they reach, None for all of it."""
-HALOED = ("conv", "depthwise", "winograd", "conv_bf16", "depthwise_bf16", "winograd_bf16", "halo")
-"""Calls whose last four ints are the halo of their result."""
+def halo_of_result(call: Call) -> tuple[int, int, int, int]:
+    """Top, left, bottom and right of what lies around a call's result in its view."""
+    sides: tuple[int, int, int, int] = call.attributes.get("halo", (0, 0, 0, 0))
+    return sides
 
 
 def written(call: Call) -> range:
     """The places of a call's results among its views."""
-    count = 1
-    if call.kernel == "norm":
-        count = len(call.views) - 3
-    elif call.kernel in ("round_int16", "round_images", "top_k"):
-        count = 2
-    elif call.kernel in (
-        "gemm",
-        "gemm_bf16",
-        "gemm_int16",
-        "gemm_bf16x2",
-        "gemm_blocks",
-        "elementwise",
-    ):
-        count = len(call.chain.results) if call.chain else call.ints[-1]
-    return range(len(call.views) - count, len(call.views))
+    return CALLS.of(call).written(call)
 
 
 def results(call: Call) -> tuple[View, ...]:
@@ -95,28 +74,27 @@ def results(call: Call) -> tuple[View, ...]:
 
 def read(call: Call) -> Iterator[tuple[View, Reach | None]]:
     """What a call reads, and how far; None for what it needs all of."""
-    own, reaches = written(call), CUTS[call.kernel](call)
-    for i, (view, reach) in enumerate(zip(call.views, reaches, strict=True)):
+    own = written(call)
+    for i, (view, reach) in enumerate(zip(call.views, reaches(call), strict=True)):
         if view is not None and i not in own:
             yield view, reach
 
 
 def made_together(call: Call) -> int:
     """Rows a call makes together: cut elsewhere, it would compute them otherwise."""
-    return call.ints[0] if call.kernel.startswith("winograd") else 1
+    granularity = CALLS.of(call).granularity
+    return call.attributes[granularity] if granularity else 1
 
 
 def in_turns(call: Call) -> Call:
     """The call as a loop has it: what lies around the rows of a turn need not be zeros."""
-    if call.kernel not in ("conv", "conv_bf16"):
-        return call
-    return replace(call, ints=(*call.ints[:7], 0, 0, 0, 0, *call.ints[11:]))
+    return call.having(zeros=(0, 0, 0, 0)) if "zeros" in call.attributes else call
 
 
 def as_rows(call: Call) -> Call:
     """An elementwise call over the rows of matrices, where its views allow."""
     views = [v for v in call.views if v is not None]
-    if call.kernel != "elementwise" or len(views[0].dims) in (2, 5):
+    if call.op != "elementwise" or len(views[0].dims) in (2, 5):
         return call
     dims = views[0].dims
     if len(dims) < 2 or any(v.dims != dims for v in views):

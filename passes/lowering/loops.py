@@ -18,18 +18,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent, combine, evaluate
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.program import Buffer, Call, Loop, View
 from tracea_graph.passes.lowering.loop_reach import (
-    CUTS,
-    HALOED,
     SAME,
     NotCut,
     Reach,
     as_rows,
+    halo_of_result,
     in_turns,
     made_together,
+    reaches,
     read,
     results,
+    row_tiled,
     written,
 )  # fmt: skip
 from tracea_graph.passes.lowering.loop_values import (
@@ -97,11 +99,11 @@ def _sorted(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
     before, inside, made = list[Call](), list[Call](), set[Buffer]()
     for call in calls:
         needs = any(v is not None and v.buffer in made for v in call.views)
-        if call.kernel in CUTS:
+        if row_tiled(call):
             inside.append(call)
             made |= {v.buffer for v in results(call)}
         elif needs:
-            raise NotCut(f"{call.kernel} does not work row by row")
+            raise NotCut(f"{call.name} does not work row by row")
         else:
             before.append(call)
     return before, inside
@@ -132,8 +134,8 @@ class _Band:
 
     @classmethod
     def of(cls, calls: Sequence[Call], others: Sequence[Call], step: int, number: int) -> _Band:
-        halos = {c.views[-1].buffer: c for c in calls if c.kernel == "halo" and c.views[-1]}
-        inside = [as_rows(c) for c in calls if c.kernel != "halo"]
+        halos = {c.views[-1].buffer: c for c in calls if c.op == "halo" and c.views[-1]}
+        inside = [as_rows(c) for c in calls if c.op != "halo"]
         if len(inside) < 2:
             raise NotCut("there is one call only")
         if len({len(v.dims) for c in inside for v in results(c)}) > 1:
@@ -290,7 +292,7 @@ class _Band:
             sure = need.b == 0 and n0 in (start, need.until(start))
             count = minus(n1, n0) if sure else combine("max", 0, minus(n1, n0))
             views, own = list[View | None](), written(call)
-            for i, reach in enumerate(CUTS[call.kernel](call)):
+            for i, reach in enumerate(reaches(call)):
                 view = call.views[i]
                 if view is None or reach is None:
                     views.append(view)
@@ -298,11 +300,10 @@ class _Band:
                     views.append(self._made(view, n0, count))
                 else:
                     views.append(self._seen(view, reach, n0, count))
-            ints = call.ints
-            if call.kernel in HALOED:
-                _, left, _, right = ints[-4:]
-                ints = (*ints[:-4], 0, left, 0, right)
-            turn.append(replace(call, views=tuple(views), ints=ints))
+            if "halo" in call.attributes:
+                _, left, _, right = halo_of_result(call)
+                call = call.having(halo=(0, left, 0, right))
+            turn.append(replace(call, views=tuple(views)))
         return opening, turn
 
     def _made(self, view: View, n0: Extent, count: Extent) -> View:
@@ -334,7 +335,7 @@ class _Band:
         if not value.blocked:
             return []
         top, below = value.top - row_of(value.view), zeros_below(value)
-        return [Call("halo", (value.view,), (top, 0, below, 0))] if top or below else []
+        return [_zeros(value.view, top, below)] if top or below else []
 
     def _carry(self, value: Value) -> list[Call]:
         """What the last turn left, moved to the front, and zeros where the band meets an edge."""
@@ -349,17 +350,22 @@ class _Band:
             kept = least(kept, times(start, value.lines))
             shift = minus(value.window(start), before(value.window(start)))
             source = value.rows_of(lines, shift, kept)
-            made.append(Call("copy", (source, value.rows_of(lines, 0, kept))))
+            made.append(CALLS.make("copy", x=source, y=value.rows_of(lines, 0, kept)))
         if value.top:
             first = combine("max", 0, minus(value.top + 1, times(start, value.top + 1)))
-            made.append(Call("halo", (value.rows_of(lines, 0, first),), (value.top, 0, 0, 0)))
+            made.append(_zeros(value.rows_of(lines, 0, first), value.top, 0))
         if below := zeros_below(value):
             edge = plus(value.top, value.need.rows)
             wanted = least(1, combine("max", 0, minus(value.read(end), edge)))
             row = combine("max", 0, minus(plus(edge, -1), value.window(start)))
             view = value.rows_of(lines, row, times(wanted, below + 1))
-            made.append(Call("halo", (view,), (0, 0, below, 0)))
+            made.append(_zeros(view, 0, below))
         return made
+
+
+def _zeros(view: View, above: int, below: int) -> Call:
+    """The call that clears the first and the last rows of a value."""
+    return CALLS.make("halo", y=view, halo=(above, 0, below, 0))
 
 
 def _interior(call: Call, halo: Call | None) -> tuple[int, Extent]:
@@ -371,7 +377,7 @@ def _interior(call: Call, halo: Call | None) -> tuple[int, Extent]:
     if not all(isinstance(d, int) for d in (*view.dims[1:], *view.strides)):
         raise NotCut("the sizes of an image are not known")
     assert isinstance(lines, int)
-    top, _, bottom, _ = call.ints[-4:] if call.kernel in HALOED else (0, 0, 0, 0)
-    if halo is not None and call.kernel == "elementwise":
+    top, _, bottom, _ = halo_of_result(call)
+    if halo is not None and call.op == "elementwise":
         raise NotCut("a chain whose result has a halo")
     return top, lines - top - bottom

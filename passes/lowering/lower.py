@@ -65,12 +65,8 @@ _BROADCASTING = (
 )
 _SLIDING = (ConvParams, PoolParams)
 """Words whose results have sizes of their own, with operands that share them."""
-_HALVES = ("_bf16", "_int16")
-"""How the names of kernels end that multiply numbers of 16 bits."""
-_BOTH = "_bf16x2"
-"""The same of kernels that multiply sums of two such numbers."""
-_ROUGH = MappingProxyType({"conv_stem": "conv_stem_bf16"})
-"""Kernels that need not be as exact beside those: its numbers may be such sums."""
+_NARROW = ("bf16", "int16")
+"""Element types of 16 bits."""
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -94,16 +90,20 @@ def lower(graph: TileGraph, region: Region) -> Program:
 def _roughened(program: Program) -> Program:
     """Chains and stems of a program that multiplies numbers of 16 bits need no more than those
     bits; stems beside sums of two numbers in bf16 may take theirs so, too."""
-    names = [call.kernel for call in program.calls]
-    halves = any(name.endswith(_HALVES) for name in names)
-    if not halves and not any(name.endswith(_BOTH) for name in names):
+    narrow = any(call.dtype in _NARROW for call in program.calls)
+    if not narrow and not any(call.dtype == "bf16x2" for call in program.calls):
         return program
-    calls = (replace(c, kernel=_ROUGH.get(c.kernel, c.kernel)) for c in program.calls)
-    return replace(program, calls=tuple(_rough(call) if halves else call for call in calls))
+    return replace(program, calls=tuple(_rough(call, narrow) for call in program.calls))
 
 
-def _rough(call: Call) -> Call:
-    return replace(call, chain=replace(call.chain, rough=True)) if call.chain else call
+def _rough(call: Call, narrow: bool) -> Call:
+    """The call with a stem in bf16, and among products of 16 bits with a chain that is no more
+    exact than those."""
+    if call.op == "conv_stem":
+        call = replace(call, dtype="bf16")
+    if call.chain and narrow:
+        call = replace(call, chain=replace(call.chain, rough=True))
+    return call
 
 
 def _as_made(

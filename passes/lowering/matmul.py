@@ -13,7 +13,6 @@ from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, broadcast
 
 __all__ = ["lower_matmul"]
 
-_KN = 1
 """Layout of the right operand: plain, its strides say how it lies."""
 
 
@@ -27,7 +26,11 @@ def lower_matmul(
     views = [broadcast(slot, full) for slot in extras]
     into = [View(slot.buffer, full, dense_strides(full)) for slot in results]
     flat = _flat(left, right, [*views, *into])
-    w.call("gemm", *flat[:2], None, *flat[2:], ints=(_KN, 1), chain=p.epilogue, drivers=DRIVERS)
+    x, weight, *rest = flat
+    w.call(
+        "gemm", x=x, w=weight, inputs=rest[: len(views)], y=rest[len(views) :], layout="kn",
+        chain=p.epilogue, drivers=DRIVERS,
+    )  # fmt: skip
 
 
 def _as_read(p: MatMulParams, which: int, slot: Slot) -> Layout:

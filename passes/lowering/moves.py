@@ -90,7 +90,8 @@ def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None
             big.buffer, dims, (bn, bb, _times(bh, tall), _times(bw, wide), bw, bl),
             _sum(big.offset, _times(bh, row)),
         )  # fmt: skip
-        v.w.call("copy", View(small.buffer, dims, (sn, sb, sh, sw, 0, sl), small.offset), target)
+        repeated = View(small.buffer, dims, (sn, sb, sh, sw, 0, sl), small.offset)
+        v.w.call("copy", x=repeated, y=target)
     v.finish(result, home)
 
 
@@ -215,7 +216,8 @@ def _clear(v: Values, big: View, axis: int, before: Extent, behind: Extent) -> N
         start = combine("sub", big.dims[axis], size) if last else 0
         offset = _sum(big.offset, _times(big.strides[axis], start))
         nothing = View(anything.buffer, dims, (0,) * len(dims))
-        v.w.call("elementwise", nothing, View(big.buffer, dims, big.strides, offset), chain=chain)
+        edge = View(big.buffer, dims, big.strides, offset)
+        v.w.call("elementwise", x=nothing, y=edge, chain=chain)
 
 
 def _shuffle(v: Values, groups: int, source: int, result: int) -> None:
@@ -278,7 +280,7 @@ def _bring(v: Values, value: int, whole: int, place: Blocked) -> None:
     v.block(value)
     v.bring(v.blocks[value], place)
     if any(place.halo):
-        v.w.call("halo", place.whole, ints=place.halo)
+        v.w.call("halo", y=place.whole, halo=place.halo)
 
 
 def _concat_plain(v: Values, axis: int, operands: Sequence[int], result: int) -> None:

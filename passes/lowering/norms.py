@@ -20,8 +20,7 @@ from tracea_graph.passes.lowering.writer import Slot
 
 __all__ = ["lower_norm_in_blocks"]
 
-_SUM, _SQUARES, _MEAN = 0, 2, 1
-_POSITIONS = 1 << 2 | 1 << 3
+_POSITIONS = (2, 3)
 """The axes of a blocked value's rows and columns, as bits."""
 _DIFFERENCE = Chain((FULL, ROW), (Step("sub", (0, 1)),), (2,))
 
@@ -35,9 +34,9 @@ def lower_norm_in_blocks(
     each = v.layout.channels(result) // p.groups
     means, rows = None, list[tuple[Slot, bool]]()
     if p.norm.kind == "layer":
-        means = _over_groups(v, _mean(v, source, _SUM, None), each)
+        means = _over_groups(v, _mean(v, source, "sum", None), each)
         rows.append((means, True))
-    squares = _over_groups(v, _mean(v, source, _SQUARES, means), each)
+    squares = _over_groups(v, _mean(v, source, "squares", means), each)
     gamma = v.by_channel(operands[1], result)[0] if p.norm.gamma else None
     rows.append((_factor(v, squares, gamma, p.norm.epsilon), True))
     if p.norm.beta:
@@ -56,7 +55,7 @@ def _chain(centred: bool, added: bool) -> Chain:
     return Chain((FULL, *(ROW,) * (count - 1)), tuple(steps), (count + len(steps) - 1,))
 
 
-def _mean(v: Values, source: Blocked, kind: int, centre: Slot | None) -> Slot:
+def _mean(v: Values, source: Blocked, kind: str, centre: Slot | None) -> Slot:
     """For each image and channel the mean over its positions: ``[N, Cb·16]``."""
     view = source.view()
     n, count = view.dims[:2]
@@ -65,7 +64,7 @@ def _mean(v: Values, source: Blocked, kind: int, centre: Slot | None) -> Slot:
     target = View(made.buffer, dims, dense_strides(dims))
     centres = [per_channel(centre, True, source.channels, view)] if centre else []
     v.w.call(
-        "reduce", view, *centres, target, ints=(kind, _MEAN, _POSITIONS),
+        "reduce", x=[view, *centres], y=target, kind=kind, mean=True, axes=_POSITIONS,
         chain=_DIFFERENCE if centre else None,
     )  # fmt: skip
     return made
@@ -82,11 +81,13 @@ def _over_groups(v: Values, lanes: Slot, each: int) -> Slot:
     spread = v.w.temp(lanes.spec)
     strides = (dims[1], 1, 0)
     v.w.call(
-        "reduce", View(lanes.buffer, dims, dense_strides(dims)),
-        View(mean.buffer, (*dims[:2], 1), strides), ints=(_SUM, _MEAN, 1 << 2),
+        "reduce", x=View(lanes.buffer, dims, dense_strides(dims)),
+        y=View(mean.buffer, (*dims[:2], 1), strides), kind="sum", mean=True, axes=(2,),
     )  # fmt: skip
     v.w.call(
-        "copy", View(mean.buffer, dims, strides), View(spread.buffer, dims, dense_strides(dims))
+        "copy",
+        x=View(mean.buffer, dims, strides),
+        y=View(spread.buffer, dims, dense_strides(dims)),
     )
     return spread
 
@@ -99,5 +100,5 @@ def _factor(v: Values, squares: Slot, gamma: Slot | None, epsilon: float) -> Slo
     scale = Step("div", (1, count + 1)) if gamma else Step("reciprocal", (count + 1,))
     steps = (Step("add", (0, epsilon)), Step("sqrt", (count,)), scale)
     chain = Chain((FULL,) * count, steps, (count + 2,))
-    v.w.call("elementwise", squares.view, *operands, made.view, chain=chain)
+    v.w.call("elementwise", x=[squares.view, *operands], y=made.view, chain=chain)
     return made

@@ -24,20 +24,20 @@ def lower_recurrent(
     ahead = w.temp(TensorSpec(DType.F32, (p.directions, steps, batch, columns)))
     for d in range(p.directions):
         w.call(
-            "gemm", matrix(x), _at(weight, d), _at(bias, d),
-            View(ahead.buffer, (rows, columns), (columns, 1), product((d, rows, columns))),
-            ints=(0, 1), drivers=DRIVERS,
+            "gemm", x=matrix(x), w=_at(weight, d), bias=_at(bias, d),
+            y=View(ahead.buffer, (rows, columns), (columns, 1), product((d, rows, columns))),
+            layout="panels", drivers=DRIVERS,
         )  # fmt: skip
     found = dict(zip(p.results, results, strict=True))
     whole, last = replace(p, results=("y", "h")).infer([x.spec])
     y = found.get("y") or w.temp(whole)
     cell = found.get("c") or (w.temp(last) if p.kind == "lstm" else None)
     states = [*(slot.view for slot in initial), None, None]
-    optional = [slot.view if slot else None for slot in (rest, found.get("h"), cell)]
-    reverse = sum(1 << d for d, turned in enumerate(p.reverse) if turned)
+    rest_view, h, c = (slot.view if slot else None for slot in (rest, found.get("h"), cell))
     w.call(
-        "recurrent", ahead.view, back.view, optional[0], *states[:2], *optional[1:], y.view,
-        ints=((p.kind == "gru") + p.before, reverse),
+        "recurrent", p=ahead.view, r=back.view, rest=rest_view, h0=states[0], c0=states[1], h=h,
+        c=c, y=y.view, cell="gru_reset_before" if p.before else p.kind,
+        reverse=tuple(d for d, turned in enumerate(p.reverse) if turned),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, product
-from tracea_graph.ops.arg import ARGS, ArgParams
+from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.index_map import dense_strides
@@ -30,11 +30,16 @@ def lower_channel_norm(
     affine = [dense(slot.buffer, (channels,)) for slot in operands[1:]]
     gamma = affine[0] if p.norm.gamma else None
     beta = affine[-1] if p.norm.beta else None
-    ints = (("layer", "rms").index(p.norm.kind), p.groups)
-    w.call("channel_norm", x, gamma, beta, y, ints=ints, floats=(p.norm.epsilon,))
+    w.call(
+        "channel_norm", x=x, gamma=gamma, beta=beta, y=y, kind=p.norm.kind, groups=p.groups,
+        epsilon=p.norm.epsilon,
+    )  # fmt: skip
 
 
-_REDUCTIONS = {"sum": 0, "mean": 0, "l1": 1, "sum_square": 2, "max": 3, "min": 4, "prod": 5}
+_REDUCTIONS = {
+    "sum": "sum", "mean": "sum", "l1": "absolutes", "sum_square": "squares", "max": "max",
+    "min": "min", "prod": "product",
+}  # fmt: skip
 _SHIFTED = Chain(
     (FULL, COL),
     (Step("is_inf", (1,)), Step("where", (2, 0.0, 1)), Step("sub", (0, 3)), Step("exp", (4,))),
@@ -84,10 +89,12 @@ def _reduce_call(
 ) -> None:
     gone = {len(full) + a for a in p.axes}
     view = _without(y, full, gone)
-    ints = (_REDUCTIONS[kind], int(kind == "mean"), sum(1 << i for i in gone))
     views = [broadcast(slot, full) for slot in data]
     chain = chain and columns_of(chain, views, full)
-    w.call("reduce", *views, view, ints=ints, chain=chain)
+    w.call(
+        "reduce", x=views, y=view, kind=_REDUCTIONS[kind], mean=kind == "mean",
+        axes=tuple(sorted(gone)), chain=chain,
+    )  # fmt: skip
 
 
 def _without(y: Slot, full: Shape, gone: Collection[int]) -> View:
@@ -102,15 +109,17 @@ def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Slot], results: Sequen
     place = len(full) + p.axis
     views = [broadcast(slot, full) for slot in operands]
     chain = p.prologue and columns_of(p.prologue, views, full)
-    ints = (place, tuple(ARGS).index(p.kind), int(p.select_last))
-    w.call("arg", *views, _without(results[0], full, {place}), ints=ints, chain=chain)
+    w.call(
+        "arg", x=views, y=_without(results[0], full, {place}), axis=place,
+        smallest=p.kind == "min", last=p.select_last, chain=chain,
+    )  # fmt: skip
 
 
 def lower_top_k(
     w: Writer, p: TopKParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    views = [matrix(slot) for slot in (*operands, *results)]
-    w.call("top_k", *views, ints=(int(not p.largest),))
+    x, y, index = (matrix(slot) for slot in (*operands, *results))
+    w.call("top_k", x=x, y=y, index=index, smallest=not p.largest)
 
 
 def lower_softmax(
@@ -119,5 +128,4 @@ def lower_softmax(
     full = results[0].shape
     views = [broadcast(slot, full) for slot in operands]
     chain = p.prologue and columns_of(p.prologue, views, full)
-    ints = (len(full) + p.axis, int(p.log))
-    w.call("softmax", *views, results[0].view, ints=ints, chain=chain)
+    w.call("softmax", x=views, y=results[0].view, axis=len(full) + p.axis, log=p.log, chain=chain)

@@ -128,5 +128,5 @@ def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], resul
         per_channel(*rows[n], home.channels, inner) if n in rows else v.over(int(n), result, inner)
         for n in names
     ]
-    v.w.call("elementwise", *views, inner, chain=replace(chain, stores=(home.dtype,)))
+    v.w.call("elementwise", x=views, y=inner, chain=replace(chain, stores=(home.dtype,)))
     v.finish(result, home)

@@ -21,11 +21,10 @@ def norm_call(w: Writer, norm: Norm, x: View, affine: Sequence[Slot], y: Slot) -
     """A normalisation of rows; ``affine`` is gamma, then beta, where present."""
     gamma = affine[0].view if norm.gamma else None
     beta = affine[norm.gamma].view if norm.beta else None
-    kind = ("layer", "rms").index(norm.kind)
-    views = [matrix(y.in_f32) if y.in_f32 else None]
-    if y.in_bf16:
-        views.append(matrix(y.in_bf16))
-    w.call("norm", x, gamma, beta, *views, ints=(kind,), floats=(norm.epsilon,))
+    w.call(
+        "norm", x=x, gamma=gamma, beta=beta, y=matrix(y.in_f32) if y.in_f32 else None,
+        y_bf16=matrix(y.in_bf16) if y.in_bf16 else None, kind=norm.kind, epsilon=norm.epsilon,
+    )  # fmt: skip
 
 
 def sum_of(w: Writer, results: Sequence[Slot]) -> View:
@@ -58,7 +57,7 @@ def lower_norm(
             over_rows(slot, kind, rows, columns)
             for slot, kind in zip(data, p.prologue.operands, strict=True)
         ]
-        w.call("elementwise", *views, total, chain=p.prologue)
+        w.call("elementwise", x=views, y=total, chain=p.prologue)
     norm_call(w, p.norm, total, affine, results[0])
 
 
@@ -71,7 +70,10 @@ def lower_embedding(
     kind = numbers[0].spec.dtype or DType.I64
     total = sum_of(w, results)
     target = dense(total.buffer, shape)
-    w.call("embedding", *(t.view for t in tables), *ids, target, ints=(p.tables, kind.onnx))
+    w.call(
+        "embedding", tables=[t.view for t in tables], ids=ids, y=target, count=p.tables,
+        index_type=kind.short,
+    )  # fmt: skip
     if p.norm is not None:
         norm_call(w, p.norm, total, operands[2 * p.tables :], results[0])
 
@@ -82,4 +84,4 @@ def lower_take(
     x, places = operands
     kind = places.spec.dtype or DType.I64
     index = broadcast(places, results[0].shape)
-    w.call("take", x.view, index, results[0].view, ints=(kind.onnx,))
+    w.call("take", x=x.view, index=index, y=results[0].view, index_type=kind.short)

@@ -91,6 +91,6 @@ def scale_filters(v: Values, p: ConvParams, filters: int, value: int, scale: int
     _, *strides = dense_strides(dims)
     stored = View(v.slot(filters).buffer, dims, (0, *strides))
     spread = View(slot.buffer, dims, (BLOCK * inner if batches else 0, 0, BLOCK, 1, 0))
-    v.w.call("elementwise", stored, spread, made.view, chain=_PRODUCT)
+    v.w.call("elementwise", x=[stored, spread], y=made.view, chain=_PRODUCT)
     shape = (combine("mul", n, outer), inner, 1, 1, BLOCK, BLOCK)
     return View(made.buffer, shape, dense_strides(shape))

@@ -136,7 +136,8 @@ class Values:
 
     def _unblock(self, value: int, target: View) -> None:
         source = self.blocks[value]
-        self.w.call("unblock", source.view(), four(target), ints=(last_block(source.channels),))
+        last = last_block(source.channels)
+        self.w.call("unblock", x=source.view(), y=four(target), last=last)
 
     def block(self, value: int) -> Blocked:
         """The value in blocks."""
@@ -156,10 +157,12 @@ class Values:
         return value in self.blocks or value in self.dealt or value in self.shifted
 
     def _deal(self, deal: Deal, home: Blocked) -> None:
-        channels = [self.layout.channels(part) for part in deal.parts]
-        ints = (deal.groups, deal.first, home.channels, *home.halo, *channels)
+        channels = tuple(self.layout.channels(part) for part in deal.parts)
         views = [self.block(part).view() for part in deal.parts]
-        self.w.call("deal", *views, home.whole, ints=ints)
+        self.w.call(
+            "deal", parts=views, y=home.whole, groups=deal.groups, first=deal.first,
+            channels=home.channels, halo=home.halo, part_channels=channels,
+        )  # fmt: skip
 
     def _shift(self, value: int, home: Blocked) -> None:
         """A chain reads a shifted value as it is; anyone else needs it made."""
@@ -167,7 +170,7 @@ class Values:
         chain = dataclasses.replace(shifted.chain, stores=(home.dtype,))
         source = self.block(shifted.source).view()
         views = (per_channel(*row, home.channels, inner) for row in shifted.rows)
-        self.w.call("elementwise", source, *views, inner, chain=chain)
+        self.w.call("elementwise", x=[source, *views], y=inner, chain=chain)
         self.finish(value, home)
 
     def block_in_bf16(self, value: int, block: int = BLOCK) -> Blocked:
@@ -191,8 +194,10 @@ class Values:
         if value not in self.split:
             source = self.block(value)
             made = self._like(source, DType.BF16, BLOCK, 2 * BLOCK)
-            ints = (last_block(source.channels), *made.halo)
-            self.w.call("split_images", source.view(), made.whole, ints=ints)
+            self.w.call(
+                "round_images", "bf16x2", x=source.view(), y=made.whole,
+                last=last_block(source.channels), halo=made.halo,
+            )  # fmt: skip
             self.split[value] = made
         return self.split[value]
 
@@ -213,9 +218,11 @@ class Values:
 
     def _round_images(self, source: Blocked, made: Blocked | None) -> Slot:
         scale = self.w.temp(TensorSpec(DType.F32, (source.batch,)))
-        ints = (last_block(source.channels), *(made.halo if made else (0, 0, 0, 0)))
-        whole = made.whole if made else None
-        self.w.call("round_images", source.view(), whole, scale.view, ints=ints)
+        self.w.call(
+            "round_images", "int16", x=source.view(), y=made.whole if made else None,
+            scales=scale.view, last=last_block(source.channels),
+            halo=made.halo if made else (0, 0, 0, 0),
+        )  # fmt: skip
         return scale
 
     def _like(
@@ -231,8 +238,8 @@ class Values:
 
     def block_into(self, value: int, place: Blocked) -> None:
         """Write a plain value into blocks."""
-        ints = (last_block(place.channels), *place.halo)
-        self.w.call("block", four(self.view(value)), place.whole, ints=ints)
+        last = last_block(place.channels)
+        self.w.call("block", x=four(self.view(value)), y=place.whole, last=last, halo=place.halo)
 
     def over(self, value: int, full: int, target: View, lanes: bool = False) -> View:
         """An operand of a chain as a view over a blocked value's interior.
@@ -276,7 +283,8 @@ class Values:
                 wide = (batch, blocks(channels), 1, 1, BLOCK)
                 made = self.w.temp(TensorSpec(DType.F32, wide))
                 plain = View(slot.buffer, (batch, channels, 1, 1), (channels, 1, 1, 1))
-                self.w.call("block", plain, made.view, ints=(last_block(channels), 0, 0, 0, 0))
+                last = last_block(channels)
+                self.w.call("block", x=plain, y=made.view, last=last, halo=(0, 0, 0, 0))
                 self.padded[value] = made
             slot = self.padded[value]
         return slot, batches
@@ -296,7 +304,7 @@ class Values:
     def finish(self, value: int, home: Blocked) -> None:
         """The value is there, but for its halo."""
         if any(home.halo):
-            self.w.call("halo", home.whole, ints=home.halo)
+            self.w.call("halo", y=home.whole, halo=home.halo)
         self.blocks[value] = home
 
     def interior(self, value: int) -> View:
@@ -333,12 +341,12 @@ class Values:
 def copy(w: Writer, source: View, target: View) -> None:
     """Numbers brought elsewhere, rounded where they are stored so."""
     if w.dtype(source.buffer) is DType.BF16:
-        w.call("copy", source, target)
+        w.call("copy", x=source, y=target)
     elif w.dtype(target.buffer) is DType.BF16:
         chain = dataclasses.replace(IDENTITY, stores=(DType.BF16,))
-        w.call("elementwise", source, target, chain=chain)
+        w.call("elementwise", x=source, y=target, chain=chain)
     else:
-        w.call("elementwise", source, target, chain=IDENTITY)
+        w.call("elementwise", x=source, y=target, chain=IDENTITY)
 
 
 def four(view: View) -> View:

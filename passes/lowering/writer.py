@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, evaluate, product
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.elementwise import is_clipped
 from tracea_graph.ops.index_map import dense_strides, factors
 from tracea_graph.ops.program import Buffer, Call, Loop, Program, Temp, View
@@ -74,8 +75,9 @@ class Writer:
     def results(self) -> list[Slot]:
         return [Slot(Buffer("output", i), s) for i, s in enumerate(self.outputs)]
 
-    def call(self, kernel: str, *views: View | None, **extra: object) -> None:
-        self.calls.append(Call(kernel, views, **extra))  # type: ignore[arg-type]
+    def call(self, op: str, dtype: str = "f32", **named: object) -> None:
+        """Append a call of ``op`` on ``dtype``, its operands and attributes by name."""
+        self.calls.append(CALLS.make(op, dtype, **named))
 
     def temp(self, spec: TensorSpec) -> Slot:
         """Dense scratch."""

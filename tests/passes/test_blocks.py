@@ -81,7 +81,7 @@ def test_blocks_in_a_row_are_one_program() -> None:
 def test_what_products_read_is_rounded_by_the_step_that_makes_it() -> None:
     _, graph = two_blocks()
     program = program_of(in_bf16(graph))
-    kernels = Counter(call.kernel for call in program.calls)
+    kernels = Counter(call.name for call in program.calls)
     # only what comes from outside is rounded by a call of its own
     assert kernels == {"round_bf16": 1, "gemm_bf16": 8, "attention_bf16": 2, "norm": 4}
     written = [v for call in program.calls for v in call.views[-1:] if v is not None]
@@ -110,7 +110,7 @@ def test_what_leaves_the_program_is_float32() -> None:
     graph = in_bf16(net.graph(y, net("Relu", net("MatMul", y, net.weight(WIDTH, WIDTH)))))
     program = program_of(graph)
     assert [spec.dtype for spec in program.outputs] == [DType.F32, DType.F32]
-    first, second = (c for c in program.calls if c.kernel == "gemm_bf16")
+    first, second = (c for c in program.calls if c.name == "gemm_bf16")
     assert first.chain is not None and first.chain.result_types == (DType.F32, DType.BF16)
     assert second.chain is not None and second.chain.result_types == (DType.F32,)
 
@@ -120,7 +120,7 @@ def test_attention_stays_exact_where_only_weights_are_rounded(precision: str) ->
     _, graph = two_blocks()
     limits = Limits(min_gain_us=float("-inf"))
     schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
-    kernels = {call.kernel for call in program_of(graph).calls}
+    kernels = {call.name for call in program_of(graph).calls}
     assert "attention" in kernels and not kernels & {"attention_bf16", "round_bf16"}
 
 
@@ -261,7 +261,7 @@ def test_another_shape_between_steps_is_another_view(precision: str) -> None:
     limits = Limits(min_gain_us=float("-inf"))
     schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
     program = program_of(graph)
-    kernels = {call.kernel for call in program.calls}
+    kernels = {call.name for call in program.calls}
     assert not kernels & {"copy", "elementwise"}
     assert_same(net, graph, FEEDS, 3e-5 if precision == "fp32" else 3e-2)
     assert relative_error(results(graph, program), net.run(FEEDS)[0]) < 3e-2

@@ -94,7 +94,7 @@ def test_a_trunk_stores_bf16_between_its_steps() -> None:
     region, _ = planned(graph, "bf16")
     assert isinstance(region.params, RegionParams)
     program = lower(graph, region)
-    names = [call.kernel for call in program.calls]
+    names = [call.name for call in program.calls]
     assert names[-4:] == ["conv_bf16", "depthwise_bf16", "conv_bf16", "unblock"]
     written = {c.views[-1].buffer for c in program.calls[-4:-2] if c.views[-1]}
     assert {program.temps[b.index].dtype for b in written} == {DType.BF16}
@@ -127,7 +127,7 @@ def test_matrix_tiles_read_two_blocks_at_once_that_another_writes(tiles: bool) -
     layouts = [s.params.layout for s in region.params.steps if isinstance(s.params, ConvParams)]
     by_twos = "broad" if tiles else "pairs"
     assert layouts == ["pairs", by_twos, by_twos, "pairs", "depthwise", "pairs", by_twos]
-    names = [call.kernel for call in lower(graph, region).calls]
+    names = [call.name for call in lower(graph, region).calls]
     assert names.count("copy") == 0 and names.count("pool_bf16") == 1
 
 
@@ -142,4 +142,4 @@ def test_products_inside_a_trunk_go_with_it() -> None:
     (head,) = [s for s in region.params.steps if isinstance(s.params, GemmParams)]
     assert head.params.layout == "pairs"
     assert graph.weights[region.operands[head.operands[1]]].dtype is DType.BF16
-    assert lower(graph, region).calls[-1].kernel == "gemm_bf16"
+    assert lower(graph, region).calls[-1].name == "gemm_bf16"

@@ -88,6 +88,6 @@ def test_a_value_is_rounded_once_for_all_its_readers() -> None:
     graph = net.graph(net("Mul", left, right))
     region, _ = planned(graph)
     assert isinstance(region.params, RegionParams)
-    names = [call.kernel for call in lower(graph, region).calls]
-    assert names.count("round_images") == 2, "of x and of what the first made of it"
+    names = [call.name for call in lower(graph, region).calls]
+    assert names.count("round_images_int16") == 2, "of x and of what the first made of it"
     assert names.count("conv_int16") == 3

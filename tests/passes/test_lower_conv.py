@@ -24,7 +24,7 @@ def program(case: Case) -> Program:
 
 
 def kernels(case: Case) -> list[str]:
-    return [c.kernel for c in program(case).calls]
+    return [c.name for c in program(case).calls]
 
 
 @pytest.mark.parametrize("sizes", [SIZES, {"n": 1, "h": 13, "w": 16}, {"n": 3, "h": 8, "w": 5}])
@@ -66,15 +66,15 @@ def test_inside_a_region_nothing_is_reordered() -> None:
 @pytest.mark.parametrize("name", ["each image's own", "for all images"])
 def test_filters_are_scaled_where_they_are_fewer_numbers(name: str) -> None:
     made = program(REGIONS[f"filters scaled in place of channels, {name}"])
-    (scaled,) = [c for c in made.calls if c.kernel == "elementwise"]
-    (target, (reader,)) = scaled.views[-1], [c for c in made.calls if c.kernel == "conv"][1:]
+    (scaled,) = [c for c in made.calls if c.name == "elementwise"]
+    (target, (reader,)) = scaled.views[-1], [c for c in made.calls if c.name == "conv"][1:]
     assert target is not None and reader.views[1] is not None
     assert target.buffer == reader.views[1].buffer
 
 
 def test_values_are_stored_as_their_readers_round_them() -> None:
     made = program(BF16["residual block in bf16"])
-    assert [c.kernel for c in made.calls] == [
+    assert [c.name for c in made.calls] == [
         "conv_stem_bf16", "conv_bf16", "conv_bf16", "conv_bf16", "unblock",
     ]  # fmt: skip
     assert sorted(t.dtype.short for t in made.temps) == ["bf16"] * 3 + ["f32"]
@@ -150,7 +150,7 @@ def test_broad_blocks_are_written_as_they_are_read() -> None:
 
 def lanes(case: Case) -> list[int]:
     """Of what the dense convolutions of a program write."""
-    calls = [c for c in program(case).calls if c.kernel == "conv_bf16"]
+    calls = [c for c in program(case).calls if c.name == "conv_bf16"]
     return [int(str(c.views[-1].dims[4])) for c in calls if c.views[-1] is not None]
 
 
@@ -173,7 +173,7 @@ def test_stems_may_split_numbers_beside_products_of_16_bits_alone() -> None:
     assert kernels(REGIONS["pools and a head"])[0] == "conv_stem"
     made = program(BF16["maxima of maxima in bf16, whose first is wanted in float32"])
     stem, *_ = made.calls
-    assert stem.kernel == "conv_stem_bf16" and stem.views[-1] is not None
+    assert stem.name == "conv_stem_bf16" and stem.views[-1] is not None
     assert made.temps[stem.views[-1].buffer.index].dtype.short == "f32"
 
 
@@ -211,9 +211,10 @@ def test_a_sum_of_values_with_channels_last_is_written_as_its_reader_wants_it() 
 
 
 def test_what_follows_a_sum_is_done_in_registers() -> None:
-    (call,) = [c for c in program(CASES["residual, relu"]).calls if c.kernel == "conv"]
-    assert call.chain is None and call.floats == (0.0, np.inf) and call.views[3] is not None
-    (call,) = [c for c in program(CASES["residual, silu"]).calls if c.kernel == "conv"]
+    (call,) = [c for c in program(CASES["residual, relu"]).calls if c.name == "conv"]
+    bounds = call.attributes["low"], call.attributes["high"]
+    assert call.chain is None and bounds == (0.0, np.inf) and call.views[3] is not None
+    (call,) = [c for c in program(CASES["residual, silu"]).calls if c.name == "conv"]
     assert call.chain is not None and call.chain.operands == ("full",)
-    (call,) = [c for c in program(CASES["silu, residual"]).calls if c.kernel == "conv"]
+    (call,) = [c for c in program(CASES["silu, residual"]).calls if c.name == "conv"]
     assert call.chain is not None and call.views[3] is None

@@ -14,7 +14,7 @@ import pytest
 from runtime.support import Case, model, mutate, run_cases, run_worker
 
 from tracea_graph.build import Library, build_library
-from tracea_graph.kernels.cpu import KERNELS_OF
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.kernels.plan import encode
 from tracea_graph.ops.chain import Chain
 
@@ -49,7 +49,7 @@ class Answers:
     def library(self) -> Library:
         """All that the calls need, for all levels."""
         types = sorted({case.type for case in self.cases.values()}, key=lambda t: t.name)
-        kernels = sorted({kernel for call in self._calls for kernel in KERNELS_OF.get(call, ())})
+        kernels = sorted({kernel for call in self._calls for kernel in CALLS[call].kernels})
         out = self._folders.mktemp("library") / "answers.so"
         return build_library(types, kernels, self._chains, self.levels, out, quick=True)
 

@@ -6,7 +6,7 @@ results carry NaN where anything is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from runtime.cases import Array, random, wide
 from runtime.support import Case, dense, single, spec
 
 from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Buffer, Call, View
+from tracea_graph.ops.program import Buffer, View
 
 Pair = tuple[int, int]
 Halo = tuple[int, int, int, int]
@@ -184,10 +185,10 @@ def extras(feeds: Feeds, chain: Chain, y: Array, halo: Halo) -> tuple[list[View]
 
 def epilogue(
     name: str,
-    kernel: str,
+    op: str,
     feeds: Feeds,
     views: list[View | None],
-    ints: Sequence[int],
+    attributes: Mapping[str, Any],
     y: Array,
     add: bool = False,
     clamp: Pair | None = None,
@@ -225,6 +226,9 @@ def epilogue(
     expected = by_twos(blocked(y, halo)) if "y" in broad else blocked(y, halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
     views.append(dense("output", 0, *out))
-    call = Call(kernel, tuple(views), (*ints, *halo), (float(lo), float(hi)), chain)
+    call = CALLS.listed(
+        op, views, "bf16" if half else "f32", **attributes, halo=halo, low=float(lo),
+        high=float(hi), chain=chain,
+    )  # fmt: skip
     program = single(call, feeds.specs, [spec(*out, dtype=stores)], n=(0, 0))
     return Case(name, program, tuple(feeds.arrays), (expected,))

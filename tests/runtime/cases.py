@@ -19,9 +19,10 @@ from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
 from runtime.support import Case, dense, operator_case, single, spec, strided
 
 from tracea_graph.ir import DType, Expr, Extent
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Buffer, Call, GemmDriver, Loop, Program, Temp, View
+from tracea_graph.ops.program import Buffer, GemmDriver, Loop, Program, Temp, View
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -72,6 +73,9 @@ def wide(*arrays: Array) -> list[F64]:
     return [np.asarray(a, np.float64) for a in arrays]
 
 
+LAYOUTS = ("panels", "kn", "nk")
+
+
 def gemm(
     m: int, n: int, k: int, layout: int, bias: bool = True, drivers: Sequence[GemmDriver] = ()
 ) -> Case:
@@ -85,7 +89,7 @@ def gemm(
         dense("input", 2, n) if bias else None,
         dense("output", 0, "m", n),
     )
-    call = Call("gemm", views, ints=(layout, 1), drivers=tuple(drivers))
+    call = CALLS.listed("gemm", views, layout=LAYOUTS[layout], drivers=tuple(drivers))
     program = single(call, inputs, [spec("m", n)], m=(0, 0))
     x64, w64, b64 = wide(x, w, b)
     y = x64 @ w64 + (b64 if bias else 0)
@@ -118,7 +122,7 @@ def gemm_chain(m: int = 37, n: int = 72, k: int = 33, layout: int = 0) -> Case:
         spec("m"),
         spec(1),
     ]
-    call = Call("gemm", views, ints=(layout, 1), chain=GELU_RESIDUAL)
+    call = CALLS.listed("gemm", views, layout=LAYOUTS[layout], chain=GELU_RESIDUAL)
     program = single(call, shapes, [spec("m", n)], m=(0, 0))
     x64, w64, *rest = wide(x, w, b, r, row, col[:, None], one)
     (y,) = GELU_RESIDUAL.reference([x64 @ w64 + rest[0], *rest[1:]])
@@ -160,7 +164,7 @@ def gemm_batched(
         np.ascontiguousarray(a.swapaxes(-1, -2)) if letter in turned else a
         for letter, a in (("x", x), ("w", w), ("m", mask))
     )
-    call = Call("gemm", views, ints=(1, 1), chain=ADD_ROW)
+    call = CALLS.listed("gemm", views, layout="kn", chain=ADD_ROW)
     program = single(call, [spec(*f.shape) for f in feeds], [spec(*y.shape)])
     extra = mask.astype(np.float64).reshape(outer[0], *[1] * len(outer), n)
     return Case(f"gemm_batched_{name}", program, feeds, (y + extra,))
@@ -170,7 +174,7 @@ def gemm_two_results(m: int = 9, n: int = 20, k: int = 8) -> Case:
     x, w = random(m, k), random(k, n, seed=1)
     outs = (dense("output", 0, m, n), dense("output", 1, m, n))
     views = (dense("input", 0, m, k), dense("input", 1, k, n), None, *outs)
-    call = Call("gemm", views, ints=(1, 1), chain=TWO_RESULTS)
+    call = CALLS.listed("gemm", views, layout="kn", chain=TWO_RESULTS)
     program = single(call, [spec(m, k), spec(k, n)], [spec(m, n), spec(m, n)])
     y = x.astype(np.float64) @ w.astype(np.float64)
     return Case("gemm_two_results", program, (x, w), (np.maximum(y, 0), -y))
@@ -187,7 +191,7 @@ def gemm_parts(m: int, k: int, layout: int, *widths: int) -> Case:
         dense("input", 2, n),
         *(dense("output", i, "m", width) for i, width in enumerate(widths)),
     )
-    call = Call("gemm", views, ints=(layout, len(widths)))
+    call = CALLS.listed("gemm", views, layout=LAYOUTS[layout], parts=len(widths))
     inputs = [spec("m", k), spec(*stored.shape), spec(n)]
     program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
     x64, w64, b64 = wide(x, w, b)
@@ -198,29 +202,17 @@ def gemm_parts(m: int, k: int, layout: int, *widths: int) -> Case:
 def gemm_then_norm(m: int = 21, n: int = 48, k: int = 16) -> Case:
     """Two calls with the product in a temp."""
     x, w, g, b = random(m, k), random(k, n, seed=1), random(n, seed=2), random(n, seed=3)
+    product = dense("temp", 0, "m", n)
     calls = (
-        Call(
-            "gemm",
-            (
-                dense("input", 0, "m", k),
-                dense("input", 1, *pack(w).shape),
-                None,
-                dense("temp", 0, "m", n),
-            ),
-            (0, 1),
+        CALLS.make(
+            "gemm", x=dense("input", 0, "m", k), w=dense("input", 1, *pack(w).shape), y=product,
+            layout="panels",
         ),
-        Call(
-            "norm",
-            (
-                dense("temp", 0, "m", n),
-                dense("input", 2, n),
-                dense("input", 3, n),
-                dense("output", 0, "m", n),
-            ),
-            (0,),
-            (1e-5,),
+        CALLS.make(
+            "norm", x=product, gamma=dense("input", 2, n), beta=dense("input", 3, n),
+            y=dense("output", 0, "m", n), kind="layer", epsilon=1e-5,
         ),
-    )
+    )  # fmt: skip
     program = Program(
         (spec("m", k), spec(*pack(w).shape), spec(n), spec(n)),
         (spec("m", n),),
@@ -267,15 +259,11 @@ def norm(kind: int, m: int, n: int) -> Case:
     """A norm over rows that lie apart (a slice of wider rows)."""
     x, g, b = random(m, n + 3), random(n, seed=1), random(n, seed=2)
     beta = dense("input", 2, n) if kind == 0 else None
-    views = (
-        strided("input", 0, (m, n), (n + 3, 1)),
-        dense("input", 1, n),
-        beta,
-        dense("output", 0, m, n),
-    )
-    program = single(
-        Call("norm", views, (kind,), (1e-5,)), [spec(m, n + 3), spec(n), spec(n)], [spec(m, n)]
-    )
+    call = CALLS.make(
+        "norm", x=strided("input", 0, (m, n), (n + 3, 1)), gamma=dense("input", 1, n), beta=beta,
+        y=dense("output", 0, m, n), kind=("layer", "rms")[kind], epsilon=1e-5,
+    )  # fmt: skip
+    program = single(call, [spec(m, n + 3), spec(n), spec(n)], [spec(m, n)])
     x64, g64, b64 = wide(x[:, :n], g, b)
     rms = x64 / np.sqrt((x64**2).mean(-1, keepdims=True) + 1e-5) * g64
     y = rms if kind else layer_norm(x64, g64, b64)
@@ -297,7 +285,10 @@ def elementwise(
     symbols = {letter: (0, axis) for axis, letter in enumerate(letters)}
     inputs = [spec(*letters)] + [spec(*shape) for shape in shapes[1:]]
     program = single(
-        Call("elementwise", (*views, out), chain=chain), inputs, [spec(*letters)], **symbols
+        CALLS.listed("elementwise", (*views, out), chain=chain),
+        inputs,
+        [spec(*letters)],
+        **symbols,
     )
     (y,) = chain.reference(wide(*feeds))
     return Case(f"elementwise_{name}", program, tuple(feeds), (y,))
@@ -324,9 +315,9 @@ def staged(name: str, chain: Chain, dims: Sequence[int], *axes: Sequence[int]) -
         seen.append(cut.transpose([plain.index(a) for a in range(len(dims))]))
     *inputs, output = [spec(*f.shape) for f in feeds]
     kernel = (
-        Call("elementwise", tuple(views), chain=chain)
+        CALLS.listed("elementwise", tuple(views), chain=chain)
         if chain.steps
-        else Call("copy", tuple(views))
+        else CALLS.listed("copy", tuple(views))
     )
     (y,) = chain.reference(wide(*seen[:-1]))
     order = [a if a >= 0 else -1 - a for a in axes[-1]]
@@ -339,7 +330,7 @@ def copied_bytes(dtype: DType, kind: Any) -> Case:
     x = (x > 0) if kind is np.bool_ else x.astype(kind)
     views = (strided("input", 0, ("b", "a"), (1, "b")), dense("output", 0, "b", "a"))
     program = single(
-        Call("copy", views), [spec("a", "b", dtype=dtype)], [spec("b", "a", dtype=dtype)],
+        CALLS.listed("copy", views), [spec("a", "b", dtype=dtype)], [spec("b", "a", dtype=dtype)],
         a=(0, 0), b=(0, 1),
     )  # fmt: skip
     return Case(f"copy_{dtype.short}", program, (x,), (x.T,))
@@ -360,7 +351,9 @@ def masked(rows: int = 300, columns: int = 77) -> Case:
         spec(columns, dtype=DType.BOOL), spec("a", columns), spec(columns, dtype=DType.I64)
     ]  # fmt: skip
     outputs = [spec("a", columns, dtype=DType.BOOL), spec("a", columns)]
-    program = single(Call("elementwise", tuple(views), chain=MASKED), inputs, outputs, a=(1, 0))
+    program = single(
+        CALLS.listed("elementwise", tuple(views), chain=MASKED), inputs, outputs, a=(1, 0)
+    )
     return Case(
         "elementwise_masked", program, (keep, x, limit), tuple(MASKED.reference([keep, x, limit]))
     )
@@ -378,7 +371,7 @@ def gemm_masked(m: int = 21, n: int = 40, k: int = 16) -> Case:
         dense("output", 0, "m", n),
     )
     inputs = [spec("m", k), spec(*stored.shape), spec(n, dtype=DType.BOOL)]
-    call = Call("gemm", views, ints=(0, 1), chain=KEPT)
+    call = CALLS.listed("gemm", views, layout="panels", chain=KEPT)
     program = single(call, inputs, [spec("m", n)], m=(0, 0))
     x64, w64 = wide(x, w)
     return Case("gemm_masked", program, (x, stored, keep), (np.where(keep, x64 @ w64, 0.5),))
@@ -397,7 +390,7 @@ def embedding(ids: Array, seed: int = 0, error: str = "") -> Case:
         strided("input", 3, ("b", "s"), (0, 1)),
         dense("output", 0, "b", "s", 24),
     )
-    call = Call("embedding", views, (2, dtype.onnx))
+    call = CALLS.listed("embedding", views, count=2, index_type=dtype.short)
     program = single(
         call,
         [spec(50, 24), spec(40, 24), spec("b", "s", dtype=dtype), spec("s", dtype=dtype)],
@@ -456,7 +449,10 @@ def attention(
         mask_view,
         heads_view(0, "output", heads, "s", dv),
     )
-    call = Call("attention", views, (code, 0, 0, -1, 0, 0), (0.25, -np.inf, 0.0))
+    call = CALLS.listed(
+        "attention", views, mask_kind=("none", "add", "bool")[code], zero_rows=False,
+        order="none", before=-1, behind=0, everywhere=0, scale=0.25, fill=-np.inf, softcap=0.0,
+    )  # fmt: skip
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))
     q64, k64, v64 = (
         a.reshape(batch, a.shape[1], -1, w).transpose(0, 2, 1, 3)

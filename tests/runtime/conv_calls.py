@@ -80,16 +80,19 @@ def conv(
             ]
         )
     y = y + (b[:, None, None] if bias else 0)
-    ends = (last(outputs), last(channels))
-    ints = (m, *ends) if m else (*stride, *dilation, groups, *ends, *pad)
+    attributes: dict[str, Any] = {"last_out": last(outputs), "last_in": last(channels)}
+    if m:
+        attributes["tile"] = m
+    else:
+        attributes |= {"strides": stride, "dilations": dilation, "groups": groups, "zeros": pad}
     kind = f"winograd{m}" if m else "conv_each" if each else "conv"
-    call = ("winograd" if m else "conv") + "_bf16" * half
+    op = "winograd" if m else "conv"
     if either:
-        kind, call = f"either{m}", call.replace("winograd", "conv_or_winograd")
+        kind, op = f"either{m}", "conv_or_winograd"
     name = label(
         kind, channels, outputs, size, kernel, stride, dilation, pad, groups, batch, broad, more
     )
-    case = epilogue(name, call, feeds, views, ints, y, half=half, broad=broad, **more)
+    case = epilogue(name, op, feeds, views, attributes, y, half=half, broad=broad, **more)
     return driven(case, drivers) if drivers else case
 
 
@@ -150,11 +153,12 @@ def stem(
     views = [box, feeds.dense(np.ascontiguousarray(weights)), feeds.dense(padded(b))]
     whole = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
     y = convolve(whole, w, stride, dilation) + b[:, None, None]
-    ints = (*stride, *dilation, *pad, last(outputs))
+    attributes = {
+        "strides": stride, "dilations": dilation, "pads": pad, "last_out": last(outputs)
+    }  # fmt: skip
     words = (channels, outputs, size, kernel, stride, dilation, pad, batch, nhwc, spoilt, more)
     name = label("stem", *words)
-    call = "conv_stem" + "_bf16" * half
-    return epilogue(name, call, feeds, list(views), ints, y, half=half, **more)
+    return epilogue(name, "conv_stem", feeds, list(views), attributes, y, half=half, **more)
 
 
 def depthwise(
@@ -195,7 +199,9 @@ def depthwise(
     kind = "finer" * finer + "spoilt" * spoilt
     words = (channels, size, kernel, stride, dilation, pad, batch, stored, kind, more)
     name = label("depthwise", *words)
-    ints = (*stride, *dilation, last(channels), left - kept[0], right - kept[1])
-    call = "depthwise" + "_bf16" * half
-    ints += (1,) * half  # filters may be rounded
-    return epilogue(name, call, feeds, list(views), ints, y, half=half, **more)
+    attributes: dict[str, Any] = {
+        "strides": stride, "dilations": dilation, "last": last(channels),
+        "columns": (left - kept[0], right - kept[1]),
+    }  # fmt: skip
+    attributes |= {"rounded_filters": True} if half else {}
+    return epilogue(name, "depthwise", feeds, list(views), attributes, y, half=half, **more)

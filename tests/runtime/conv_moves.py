@@ -25,9 +25,10 @@ from runtime.cases import Array, random, wide
 from runtime.support import Case, dense, single, spec
 
 from tracea_graph.ir import DType, Extent, combine
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.program import Buffer, Call, Program, View
-from tracea_graph.ops.resize import WAYS, ResizeParams
+from tracea_graph.ops.program import Buffer, Program, View
+from tracea_graph.ops.resize import ResizeParams
 
 
 def pool(
@@ -71,8 +72,11 @@ def pool(
     y = seen.max(-1) if kind == 0 else seen.sum(-1) / windows(counts).sum(-1)
     expected = by_twos(blocked(y, halo)) if broad else blocked(y, halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
-    ints = (kind, *kernel, *stride, *dilation, *pad, *halo)
-    call = Call("pool" + "_bf16" * half, (box, dense("output", 0, *out)), ints)
+    call = CALLS.make(
+        "pool", "bf16" if half else "f32", x=box, y=dense("output", 0, *out),
+        kind=("max", "average", "average_inside")[kind], kernel=kernel, strides=stride,
+        dilations=dilation, pads=pad, halo=halo,
+    )  # fmt: skip
     stores = DType.BF16 if half else DType.F32
     program = single(call, feeds.specs, [spec(*out, dtype=stores)], n=(0, 0))
     name = label(
@@ -87,7 +91,10 @@ def pool_all(kind: int, channels: int, size: Pair, batch: int = 2) -> Case:
     index = feeds.add(blocked(x, (1, 1, 0, 0)), batched=True)
     box = inside("input", index, "n", blocks(channels), size, (1, 1, 0, 0))
     y = x.astype(np.float64).mean((2, 3)) if kind else x.max((2, 3)).astype(np.float64)
-    call = Call("pool_all", (box, dense("output", 0, "n", channels)), (last(channels), kind))
+    call = CALLS.make(
+        "pool_all", x=box, y=dense("output", 0, "n", channels), last=last(channels),
+        kind=("max", "average")[kind],
+    )  # fmt: skip
     program = single(call, feeds.specs, [spec("n", channels)], n=(0, 0))
     return Case(label("pool_all", kind, channels, size), program, tuple(feeds.arrays), (y,))
 
@@ -112,8 +119,9 @@ def resize(
     (y,) = params.reference([x.astype(np.float64)])
     expected = blocked(y, halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
-    ints = (WAYS.index(how), *halo)
-    call = Call("resize", (box, dense("output", 0, *out)), ints, scales)
+    call = CALLS.make(
+        "resize", x=box, y=dense("output", 0, *out), coordinates=how, halo=halo, scales=scales
+    )
     program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
     name = label("resize", how, channels, size, sizes, scales, halo)
     return Case(name, program, tuple(feeds.arrays), (expected,))
@@ -133,8 +141,10 @@ def deal(
     dealt = whole.reshape(2, groups, -1, *size).swapaxes(1, 2).reshape(whole.shape)
     expected = blocked(dealt[:, bounds[0] : bounds[1]], halo)
     out: tuple[Extent, ...] = ("n", *expected.shape[1:])
-    ints = (groups, bounds[0], bounds[1] - bounds[0], *halo, *parts)
-    call = Call("deal", (*views, dense("output", 0, *out)), ints)
+    call = CALLS.make(
+        "deal", parts=views, y=dense("output", 0, *out), groups=groups, first=bounds[0],
+        channels=bounds[1] - bounds[0], halo=halo, part_channels=tuple(parts),
+    )  # fmt: skip
     program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
     name = label("deal", tuple(parts), groups, bounds, size, halo)
     return Case(name, program, tuple(feeds.arrays), (expected,))
@@ -160,11 +170,10 @@ def turn(
     expected = plain if back else blocked(x, halo)
     out = spec(n, *expected.shape[1:])
     if back:
-        call = Call("unblock", (view, own), (last(channels),))
+        call = CALLS.make("unblock", x=view, y=own, last=last(channels))
     else:
-        call = Call(
-            "block", (own, dense("output", 0, *(out.shape or ()))), (last(channels), *halo)
-        )
+        blocked_view = dense("output", 0, *(out.shape or ()))
+        call = CALLS.make("block", x=own, y=blocked_view, last=last(channels), halo=halo)
     program = single(call, feeds.specs, [out], n=(0, 0))
     name = label("unblock" if back else "block", channels, size, nhwc, halo)
     return Case(name, program, tuple(feeds.arrays), (expected,))
@@ -180,8 +189,8 @@ def border(channels: int, size: Pair, halo: Halo) -> Case:
     source = inside("input", 0, "n", blocks(channels), size, NO_HALO)
     target = inside("output", 0, "n", blocks(channels), size, halo)
     calls = (
-        Call("elementwise", (source, source, target), chain=TWICE),
-        Call("halo", (dense("output", 0, *out),), halo),
+        CALLS.listed("elementwise", (source, source, target), chain=TWICE),
+        CALLS.make("halo", y=dense("output", 0, *out), halo=halo),
     )
     program = Program(tuple(feeds.specs), (spec(*out),), {"n": (0, 0)}, (), calls)
     return Case(label("border", channels, size, halo), program, tuple(feeds.arrays), (expected,))
@@ -228,10 +237,11 @@ def plain(
         ]
         (y,) = chain.reference([y, *wide(*shaped)])
     views.append(dense("output", 0, *out))
-    ints = (groups, *stride, *dilation, *pad)
-    program = single(
-        Call("conv_plain", tuple(views), ints, chain=chain), feeds.specs, [spec(*out)], n=(0, 0)
-    )
+    call = CALLS.listed(
+        "conv_plain", views, groups=groups, strides=tuple(stride), dilations=tuple(dilation),
+        starts=tuple(pad), chain=chain,
+    )  # fmt: skip
+    program = single(call, feeds.specs, [spec(*out)], n=(0, 0))
     words = (channels, outputs, size, kernel, stride, dilation, pad, groups, bias)
     name = label("plain", *words, chain)
     return Case(name, program, tuple(feeds.arrays), (np.asarray(y),))

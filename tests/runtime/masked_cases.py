@@ -12,11 +12,11 @@ from runtime.sparse_cases import SPARSE_CHAIN, infinite
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import pack_panels
 from tracea_graph.ops.masked import pack_masked
-from tracea_graph.ops.program import Call
 
 __all__ = ["masked_cases"]
 
@@ -61,8 +61,8 @@ def masked_case(
         *extras,
         *(dense("output", i, "m", width) for i, width in enumerate(widths)),
     )
-    kernel = "gemm_masked_bf16" if in_bf16 else "gemm_masked"
-    call = Call(kernel, views, ints=(len(widths),), chain=chain)
+    dtype = "bf16" if in_bf16 else "f32"
+    call = CALLS.listed("gemm_masked", views, dtype, parts=len(widths), chain=chain)
     program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
     with np.errstate(invalid="ignore"):
         y = x.astype(np.float64) @ w.astype(np.float64) + b

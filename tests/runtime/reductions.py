@@ -10,6 +10,7 @@ import numpy.typing as npt
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.program import Call, View
@@ -58,11 +59,13 @@ def reduction(
     kind: int, axes: Sequence[int], *shapes: Shape, mean: bool = False, chain: Chain | None = None
 ) -> Case:
     feeds, views, full = _inputs(shapes)
-    bits = sum(1 << a for a in axes)
     dims = [1 if a in axes else d for a, d in enumerate(full)]
     own = dense("output", 0, *dims).strides
     views.append(strided("output", 0, dims, [0 if a in axes else s for a, s in enumerate(own)]))
-    call = Call("reduce", tuple(views), (kind, int(mean), bits), chain=chain)
+    words = ("sum", "absolutes", "squares", "max", "min", "product")
+    call = CALLS.listed(
+        "reduce", views, kind=words[kind], mean=mean, axes=tuple(sorted(axes)), chain=chain
+    )
     wide = [f.astype(np.float64) for f in feeds]
     x = chain.reference(wide)[0] if chain else wide[0]
     with np.errstate(all="ignore"):
@@ -86,7 +89,7 @@ def arg(
     dims = [1 if a == axis else d for a, d in enumerate(full)]
     own = dense("output", 0, *dims).strides
     views.append(strided("output", 0, dims, [0 if a == axis else s for a, s in enumerate(own)]))
-    call = Call("arg", tuple(views), (axis, int(least), int(latest)), chain=chain)
+    call = CALLS.listed("arg", views, axis=axis, smallest=least, last=latest, chain=chain)
     x = chain.reference(feeds)[0] if chain else feeds[0]
     params = ArgParams("min" if least else "max", axis - len(full), True, latest)
     sizes = "_".join("x".join(map(str, s)) for s in shapes)
@@ -103,7 +106,7 @@ def top_k(k: int, rows: int, cols: int, least: bool = False) -> Case:
     views = (
         dense("input", 0, rows, cols), dense("output", 0, rows, k), dense("output", 1, rows, k)
     )  # fmt: skip
-    call = Call("top_k", views, (int(least),))
+    call = CALLS.listed("top_k", views, smallest=least)
     results = [spec(rows, k), spec(rows, k, dtype=DType.I64)]
     program = single(call, [spec(rows, cols)], results)
     name = f"top_{k}_of_{rows}x{cols}{'_least' if least else ''}"
@@ -129,7 +132,7 @@ def take(
         strided("input", 1, shape, steps),
         dense("output", 0, *shape),
     )
-    call = Call("take", views, (dtype.onnx,))
+    call = CALLS.listed("take", views, index_type=dtype.short)
     program = single(call, [spec(*x.shape), spec(*dims, dtype=dtype)], [spec(*shape)])
     name = f"take_{'x'.join(map(str, shape))}_of_{elements}_{''.join(map(str, same))}"
     name += f"{'' if wide else '_narrow'}{'_outside' if bad else ''}"
@@ -143,7 +146,9 @@ def grid(*dims: int, start: float, steps: Sequence[float], order: Sequence[int] 
     full = [dims[a] for a in order] if order else list(dims)
     steps_of = dense("output", 0, *full).strides
     strides = [steps_of[list(order).index(a)] if order else steps_of[a] for a in range(len(dims))]
-    call = Call("grid", (strided("output", 0, dims, strides),), floats=(start, *steps))
+    call = CALLS.make(
+        "grid", y=strided("output", 0, dims, strides), start=start, steps=tuple(steps)
+    )
     want = start + sum(s * i for s, i in zip(steps, np.indices(dims), strict=True))
     program = single(call, [spec(*dims)], [spec(*full)])
     turned = want.transpose(order) if order else want
@@ -154,7 +159,7 @@ def grid(*dims: int, start: float, steps: Sequence[float], order: Sequence[int] 
 def softmax(axis: int, *shapes: Shape, log: bool = False, chain: Chain | None = None) -> Case:
     feeds, views, full = _inputs(shapes)
     views.append(dense("output", 0, *full))
-    call = Call("softmax", tuple(views), (axis, int(log)), chain=chain)
+    call = CALLS.listed("softmax", views, axis=axis, log=log, chain=chain)
     wide = [f.astype(np.float64) for f in feeds]
     x = chain.reference(wide)[0] if chain else wide[0]
     d = x - x.max(axis, keepdims=True, initial=-np.inf)
@@ -168,7 +173,8 @@ def channel_norm(kind: int, groups: int, *dims: int, affine: bool = True) -> Cas
     x, gamma, beta = _random(*dims), _random(dims[1], seed=1), _random(dims[1], seed=2)
     vectors = [dense("input", i, dims[1]) if affine else None for i in (1, 2)]
     views = (dense("input", 0, *dims), *vectors, dense("output", 0, *dims))
-    call = Call("channel_norm", views, (kind, groups), (1e-5,))
+    words = ("layer", "rms")
+    call = CALLS.listed("channel_norm", views, kind=words[kind], groups=groups, epsilon=1e-5)
     wide = x.astype(np.float64)
     lines = wide.reshape(dims[0], groups, -1) if groups else np.moveaxis(wide, 1, -1)
     d = lines if kind else lines - lines.mean(-1, keepdims=True)

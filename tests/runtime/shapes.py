@@ -22,7 +22,7 @@ def by_precision(
     high = [case for case in cases if not is_low(case)]
     levels = profile_cpu().isas, profile_cpu().levels("bf16")
     for some, of_them in zip((high, low), levels, strict=True):
-        calls = {call.kernel for case in some for call in case.program.calls}
+        calls = {call.name for case in some for call in case.program.calls}
         yield Answers(some, calls, (), of_them, folders)
 
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.gemm import pack_block_pairs, pack_blocks, pack_panels
-from tracea_graph.ops.program import Call
 from tracea_graph.passes.sparse.zeros import active_places
 
 __all__ = ["SPARSE_CHAIN", "infinite", "sparse_cases", "with_zeros"]
@@ -89,8 +89,8 @@ def blocks_case(
         *extras,
         *results,
     )
-    name_of = "gemm_blocks_bf16" if in_bf16 else "gemm_blocks"
-    call = Call(name_of, views, ints=(len(widths),), chain=chain)
+    dtype = "bf16" if in_bf16 else "f32"
+    call = CALLS.listed("gemm_blocks", views, dtype, parts=len(widths), chain=chain)
     program = single(call, inputs, [spec("m", width) for width in widths], m=(0, 0))
     with np.errstate(invalid="ignore"):
         y = x.astype(np.float64) @ w.astype(np.float64) + (b if bias else 0)

@@ -42,7 +42,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     runs = [run for found in CASES.values() for run in found.values()]
-    calls = {call.kernel for run in runs for call in run.program.calls}
+    calls = {call.name for run in runs for call in run.program.calls}
     return Answers(runs, calls, (), [LEVEL], tmp_path_factory)
 
 

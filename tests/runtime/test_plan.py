@@ -12,11 +12,12 @@ from runtime.support import dense, single, spec
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.kernels.plan import LIMITS, MAGIC, VERSION, encode
-from tracea_graph.ops.program import Call, Loop, Program
+from tracea_graph.ops.program import Loop, Program
 
-NORM = Call(
-    "norm", (dense("input", 0, "m", 4), None, None, dense("output", 0, "m", 4)), (1,), (0.5,)
+NORM = CALLS.make(
+    "norm", x=dense("input", 0, "m", 4), y=dense("output", 0, "m", 4), kind="rms", epsilon=0.5
 )
 PROGRAM = single(NORM, [spec("m", 4)], [spec("m", 4)], m=(0, 0))
 
@@ -26,7 +27,7 @@ def test_the_words_of_a_small_plan() -> None:
     m, four, zero, one = (2, 1, 0), (2, 0, 4), (2, 0, 0), (2, 0, 1)
     tensor = (1, 2, *m, *four)
     view = (2, *zero, *m, *four, *four, *one)
-    call = (2, 1, 1, 4, 0, -1, 1, half, 0, 0, *view, -1, -1, 1, 0, *view)
+    call = (2, 1, 1, 5, 0, 2, -1, 1, half, 0, 0, *view, -1, -1, 1, 0, *view, -1)
     body = (1, 1, 1, 0, 0, 1, *tensor, *tensor, 0, 0, *call)
     assert encode(PROGRAM) == (MAGIC, VERSION, len(body) + 3, *body)
 
@@ -35,7 +36,9 @@ def test_the_words_of_a_loop() -> None:
     """Four rows a turn, one after another; its symbols are numbered after the bound one."""
     rows = Expr("sub", ("end", "start"))
     turn = replace(dense("input", 0, rows, 4), offset=Expr("mul", ("start", 4)))
-    call = replace(NORM, views=(turn, None, None, replace(turn, buffer=NORM.views[3].buffer)))
+    call = replace(
+        NORM, views=(turn, None, None, replace(turn, buffer=NORM.views[3].buffer), None)
+    )
     looped = replace(PROGRAM, calls=(call,), loops=(Loop(0, 0, "m", 4, "start", "end"),))
     words = encode(looped)
     assert words[3:9] == (1, 1, 1, 1, 0, 1)
@@ -61,7 +64,7 @@ def test_expressions_are_postfix() -> None:
     ("program", "words"),
     [
         (replace(PROGRAM, symbols={}), "'m', which no input"),
-        (replace(PROGRAM, calls=(replace(NORM, kernel="fft"),)), "No driver runs 'fft'"),
+        (replace(PROGRAM, calls=(replace(NORM, op="fft"),)), "No driver runs 'fft'"),
         (replace(PROGRAM, calls=(NORM,) * (LIMITS["calls"] + 1)), "at most 4096 calls"),
         (replace(PROGRAM, inputs=(replace(spec("m", 4), dtype=None),)), "fully typed"),
         (replace(PROGRAM, outputs=(spec(*[1] * 9),)), "at most 8 rank"),

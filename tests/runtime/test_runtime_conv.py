@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from runtime.conv_cases import (
@@ -21,12 +22,14 @@ from runtime.conv_cases import (
     stem,
     turn,
 )
-from runtime.support import Case, run_cases
+from runtime.support import Case, model, run_cases, run_worker
 
 from tracea_graph.build import Library
 from tracea_graph.config import TOLERANCE
+from tracea_graph.errors import GraphError
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.ops.program import Program, View
+from tracea_graph.kernels.plan import decode, encode
+from tracea_graph.ops.program import View
 
 CASES = {case.name: case for case in all_conv_cases()}
 CALLS = (
@@ -93,47 +96,70 @@ CONV = conv(40, 33, (6, 7), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), halo=(1, 1, 1,
 EITHER = conv(24, 40, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=4, either=True, add=True)
 
 
-def changed(case: Case, view: int, ints: dict[int, int] | None = None, **view_change: Any) -> Case:
-    """The case with one view of its call, or some parameters, replaced."""
+def changed(
+    case: Case, view: int, attributes: dict[str, Any] | None = None, **view_change: Any
+) -> Case:
+    """The case with one view of its call, or some attributes, replaced."""
     (call,) = case.program.calls
     views = list(call.views)
     old = views[view]
     assert isinstance(old, View)
     views[view] = replace(old, **view_change)
-    values = tuple((ints or {}).get(i, value) for i, value in enumerate(call.ints))
-    program: Program = replace(
-        case.program, calls=(replace(call, views=tuple(views), ints=values),)
-    )
-    return replace(case, program=program)
+    call = replace(call, views=tuple(views)).having(**(attributes or {}))
+    return replace(case, program=replace(case.program, calls=(call,)))
 
 
+POOL, RESIZE = pool(0, 16, (6, 6), (3, 3)), resize("asymmetric", 16, (6, 6), (3, 9))
+DEAL, DEPTHWISE = deal((20, 12), 2, (0, 16), (5, 7)), depthwise(16, (6, 6), (3, 3))
 DO_NOT_FIT = (
     (changed(CONV, 0, dims=("n", 3, 7, 9, 16)), "do not fit"),  # too few rows for the kernel
     (changed(CONV, 0, dims=("n", 3, 9, 9, 16)), "reaches outside its buffer"),
     (changed(CONV, 0, dims=("n", 2, 8, 9, 16)), "do not fit"),  # blocks of x and w
     (changed(CONV, 0, strides=(3456, 1152, 144, 8, 1)), "do not fit"),
     (changed(CONV, 3, dims=("n", 3, 6, 6, 16)), "do not fit"),  # the residual
-    (changed(CONV, 0, ints={11: 8, 13: 8}), "do not fit"),  # a halo larger than the result
-    (changed(CONV, 0, ints={0: 0}), "a parameter out of range"),
-    (changed(CONV, 0, ints={0: 2}), "do not fit"),  # the stride
-    (changed(CONV, 0, ints={4: 2}), "do not fit"),  # groups that do not divide the blocks
-    (changed(CONV, 0, ints={6: 17}), "a parameter out of range"),
+    (changed(CONV, 0, {"halo": (8, 1, 8, 1)}), "do not fit"),  # a halo larger than the result
+    (changed(CONV, 0, {"strides": (2, 1)}), "do not fit"),
+    (changed(CONV, 0, {"groups": 2}), "do not fit"),  # they do not divide the blocks
     (changed(CONV, 2, dims=(47,)), "do not fit"),  # the bias
-    (changed(conv(16, 16, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=2), 0, ints={0: 3}), "winograd"),
     (changed(EITHER, 0, dims=(3, 2, 3, 2, 16, 16)), "do not fit"),
     (changed(EITHER, 1, dims=("n", 2, 7, 8, 16)), "do not fit"),
     (changed(EITHER, 3, dims=(40,)), "do not fit"),
-    (changed(depthwise(16, (6, 6), (3, 3)), 0, ints={2: 3}), "do not fit"),
-    (changed(pool(0, 16, (6, 6), (3, 3)), 0, ints={0: 3}), "a parameter out of range"),
-    (changed(resize("asymmetric", 16, (6, 6), (3, 9)), 0, ints={0: 5}), "out of range"),
-    (changed(resize("asymmetric", 16, (6, 6), (3, 9)), 0, dims=("n", 2, 6, 6, 16)), "outside"),
-    (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={0: 3}), "do not fit"),
-    (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={1: 17}), "do not fit"),
-    (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={7: 0}), "out of range"),
-    (changed(deal((20, 12), 2, (0, 16), (5, 7)), 0, ints={8: 30}), "do not fit"),
+    (changed(DEPTHWISE, 0, {"dilations": (3, 1)}), "do not fit"),
+    (changed(RESIZE, 0, dims=("n", 2, 6, 6, 16)), "outside"),
+    (changed(DEAL, 0, {"groups": 3}), "do not fit"),
+    (changed(DEAL, 0, {"first": 17}), "do not fit"),
+    (changed(DEAL, 0, {"part_channels": (20, 30)}), "do not fit"),
     (changed(stem(3, 16, (6, 6), (3, 3)), 0, dims=("n", 2, 6, 6)), "do not fit"),
     (changed(plain(4, 6, (9, 9), (3, 3), (1, 1), (1, 1), (1, 1)), 1, dims=(6, 4, 2, 3)), "fit"),
 )
+
+OUT_OF_RANGE = (
+    (CONV, {"strides": (2, 1)}, 0),
+    (CONV, {"last_in": 7}, 17),
+    (conv(16, 16, (6, 6), (3, 3), pad=(1, 1, 1, 1), m=2), {"tile": 4}, 3),
+    (pool(1, 16, (6, 6), (3, 3)), {"kind": "max"}, 3),
+    (RESIZE, {"coordinates": "half_pixel"}, 5),
+    (DEAL, {"halo": (1, 0, 0, 0)}, -1),
+    (DEAL, {"part_channels": (4, 12)}, 0),
+)
+"""A case, another value of one of its attributes, and a number the attribute cannot be."""
+
+
+@pytest.mark.parametrize(("case", "other", "number"), OUT_OF_RANGE)
+def test_attributes_out_of_range_are_refused(
+    case: Case, other: dict[str, Any], number: int, library: Library, tmp_path: Path
+) -> None:
+    """Neither is such a plan written, nor does the library take it."""
+    plan = list(encode(case.program))
+    changes = zip(plan, encode(changed(case, 0, other).program), strict=True)
+    (at,) = (i for i, (a, b) in enumerate(changes) if a != b)
+    plan[at] = number
+    with pytest.raises(GraphError):
+        decode(plan)
+    onnx.save(model(case.program, library.domain, plan), tmp_path / "model.onnx")
+    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+    (text,) = run_worker({"task": "run", "library": str(library.path), "jobs": [str(tmp_path)]})
+    assert "out of range" in text or "winograd" in text
 
 
 def test_calls_that_do_not_fit_are_refused(library: Library, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tracea_graph.hardware import profile_cpu
 
 LEVELS = profile_cpu().levels("bf16")
 CASES = {case.name: case for case in conv_bf16x2_cases()}
-CALLS = ("conv_bf16x2", "split_images", "block", "unblock", "elementwise", "halo")
+CALLS = ("conv_bf16x2", "round_images_bf16x2", "block", "unblock", "elementwise", "halo")
 
 
 @pytest.fixture(scope="module")

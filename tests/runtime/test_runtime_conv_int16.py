@@ -15,8 +15,8 @@ from tracea_graph.hardware import profile_cpu
 LEVELS = profile_cpu().levels("int16")
 CASES = {case.name: case for case in conv_int16_cases()}
 CALLS = (
-    "conv_int16", "winograd_int16", "conv_or_winograd_int16", "round_images", "block", "unblock",
-    "elementwise", "halo",
+    "conv_int16", "winograd_int16", "conv_or_winograd_int16", "round_images_int16", "block",
+    "unblock", "elementwise", "halo",
 )  # fmt: skip
 TRANSFORMED = 2.0**-9
 """Of max|y|: Winograd's transform of an image is rounded to a step four times as large."""

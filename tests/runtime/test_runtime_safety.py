@@ -16,8 +16,8 @@ from runtime.support import Case, dense, model, mutate, run_cases, run_worker, s
 from tracea_graph.build import Library, build_library
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import Expr
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.kernels.plan import encode
-from tracea_graph.ops.program import Call
 
 MUTATED = (
     "gemm_7x47x31_layout0_bias_0",
@@ -103,7 +103,7 @@ def _sums(offsets: list[Expr]) -> Case:
     """x + x over and over, each call reading x at an offset; the last one counts."""
     whole = dense("input", 0, "m", 4)
     calls = tuple(
-        Call(
+        CALLS.listed(
             "elementwise", (replace(whole, offset=o), whole, dense("output", 0, "m", 4)), chain=ADD
         )
         for o in offsets
@@ -135,7 +135,9 @@ def test_a_size_without_a_value_is_an_error(calls: int, library: Library, tmp_pa
 def test_an_unknown_chain_is_named(library: Library, tmp_path: Path) -> None:
     chain = replace(GELU_RESIDUAL, results=(5,))
     views = (*(dense("input", i, 4, 4) for i in range(5)), dense("output", 0, 4, 4))
-    program = single(Call("elementwise", views, chain=chain), [spec(4, 4)] * 5, [spec(4, 4)])
+    program = single(
+        CALLS.listed("elementwise", views, chain=chain), [spec(4, 4)] * 5, [spec(4, 4)]
+    )
     case = Case("unknown", program, (np.zeros((4, 4), np.float32),) * 5)
     other = build_library([case.type], (), (), ("scalar",), tmp_path / "other.so")
     assert f"chain {chain.key:x}, which this library does not hold" in answer(
@@ -192,7 +194,7 @@ def test_shapes_are_inferred_without_false_equalities(
 def test_a_computed_size_gets_a_name_of_its_own(library: Library, tmp_path: Path) -> None:
     rows = Expr("mul", ("b", "s"))
     flat = (dense("input", 0, rows, 4), dense("input", 1, rows, 4), dense("output", 0, rows, 4))
-    call = Call("elementwise", flat, chain=ADD)
+    call = CALLS.listed("elementwise", flat, chain=ADD)
     shapes = [spec("b", "s", 4), spec("b", "s", 4)]
     program = single(call, shapes, [spec(rows, 4)], b=(0, 0), s=(0, 1))
     path = tmp_path / "model.onnx"

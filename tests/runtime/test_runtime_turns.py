@@ -50,7 +50,7 @@ CASES = {name: case(name) for name in BANDS}
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    kernels = {call.kernel for c in CASES.values() for call in c.program.calls}
+    kernels = {call.name for c in CASES.values() for call in c.program.calls}
     return Answers(CASES.values(), sorted(kernels), (), profile_cpu().isas, tmp_path_factory)
 
 

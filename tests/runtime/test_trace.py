@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from runtime.cases import gemm
 from runtime.conv_calls import conv, depthwise, stem
+from runtime.sparse_cases import sparse_cases
 from runtime.support import Case, model, run_worker
 
 from tracea_graph.build import Library
 from tracea_graph.errors import GraphError
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.work import calls_of_plan
+from tracea_graph.ops.program import ConvDriver, GemmDriver
 
 CASE = "gemm_then_norm"
 
@@ -60,7 +65,7 @@ def test_the_work_of_a_plan_is_that_of_its_program(name: str, cases: dict[str, C
     case = cases[name]
     sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
     found = calls_of_plan(encode(case.program), sizes)
-    assert [c.kernel for c in found] == [c.kernel for c in case.program.calls]
+    assert [c.kernel for c in found] == [c.name for c in case.program.calls]
     assert all(c.bytes > 0 and c.results > 0 and c.size for c in found)
     read = {v.input for c in found for v in c.views if v.input is not None}
     assert read == set(range(len(case.feeds)))
@@ -90,6 +95,48 @@ def test_work_of_convolutions_counts_channels_not_whole_blocks(case: Case, size:
     sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
     found = calls_of_plan(encode(case.program), sizes)
     assert size in [c.size for c in found if c.products]
+
+
+SCHEDULES = {
+    "gemm": gemm(5, 48, 16, 0, drivers=(GemmDriver(8, tile_panels=1), GemmDriver(1000))),
+    "conv": conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), drivers=(ConvDriver(bands=2),)),
+    "winograd": conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), m=2, drivers=(ConvDriver(4),)),
+    "conv_bf16": conv(32, 16, (8, 8), (1, 1), half=True, drivers=(ConvDriver(), ConvDriver(4))),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_calls_with_a_schedule_are_counted_as_those_without(name: str) -> None:
+    program = SCHEDULES[name].program
+    bare = tuple(replace(call, drivers=()) for call in program.calls)
+    assert any(call.drivers for call in program.calls)
+    sizes = [SCHEDULES[name].feeds[i].shape[axis] for i, axis in program.symbols.values()]
+    assert calls_of_plan(encode(program), sizes) == calls_of_plan(
+        encode(replace(program, calls=bare)), sizes
+    )
+
+
+def test_every_kind_of_schedule_is_among_them() -> None:
+    tried = {type(d) for case in SCHEDULES.values() for c in case.program.calls for d in c.drivers}
+    assert tried == {schema.schedule for schema in CALLS.values()} - {None}
+
+
+def test_stored_blocks_are_what_is_multiplied() -> None:
+    """A product by blocks counts two operations for each stored number and row."""
+    case = next(case for case in sparse_cases() if case.expected and case.expected[0].size)
+    sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
+    (work,) = (w for w in calls_of_plan(encode(case.program), sizes) if w.products)
+    assert work.products == 2.0 * case.feeds[0].shape[0] * case.feeds[1].size
+
+
+@pytest.mark.parametrize(
+    ("name", "multiplies"),
+    [("gemm_int16", "int16"), ("conv_stem_bf16", "bf16x2"), ("attention_f32_as_bf16", "bf16"),
+     ("gemm_blocks_bf16", "bf16"), ("conv", "f32")],
+)  # fmt: skip
+def test_what_a_call_multiplies_is_its_roof(name: str, multiplies: str) -> None:
+    schema = CALLS[name]
+    assert (schema.multiplies or schema.dtype) == multiplies and schema.problem is not None
 
 
 def test_a_foreign_plan_is_refused() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Buffer, Call, GemmDriver
+from tracea_graph.ops.program import Buffer, GemmDriver
 from tracea_graph.tuning.bench_program import bench_program
 from tracea_graph.tuning.problem import (
     GemmProblem,
@@ -46,8 +46,8 @@ def test_a_program_poses_the_problem_it_was_made_of() -> None:
 def test_other_kernels_row_layouts_and_computed_weights_are_no_problem() -> None:
     program = bench_program(WIDE, ())
     (call,) = program.calls
-    assert problem_of(program, Call("norm", call.views)) is None
-    assert problem_of(program, replace(call, ints=(2, 1))) is None
+    assert problem_of(program, replace(call, op="norm")) is None
+    assert problem_of(program, call.having(layout="nk")) is None
     x, weight, *rest = call.views
     assert weight is not None
     computed = replace(weight, buffer=Buffer("temp", 0))

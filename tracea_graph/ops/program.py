@@ -7,14 +7,16 @@ the node's own inputs, so one plan serves every shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.chain import Chain
 
 __all__ = [
-    "Buffer", "Call", "ConvDriver", "Driver", "GemmDriver", "Loop", "Program", "Temp", "View",
+    "Attributes", "Buffer", "Call", "ConvDriver", "Driver", "GemmDriver", "Loop", "Program",
+    "Temp", "View",
 ]  # fmt: skip
 
 
@@ -83,20 +85,59 @@ class Temp:
     last: int
 
 
+class Attributes(Mapping[str, Any]):
+    """A call's parameters by name; hashable, in the order of the call's record."""
+
+    def __init__(self, items: Iterable[tuple[str, Any]] = ()) -> None:
+        self._values = dict(items)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attributes) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"Attributes({self._values})"
+
+
 @dataclass(frozen=True)
 class Call:
-    """One kernel call.
+    """One kernel call: an op on one element type, its views, its attributes by name.
 
-    ``kernel`` selects the driver (see ``kernels/README.md`` for the views each one takes);
-    ``ints`` and ``floats`` are its parameters; ``chain`` its elementwise part, if any.
+    The backend's record of the call (``kernels.calls``) says what each view and attribute is, and
+    makes calls.  ``chain`` is its elementwise part, if any; ``drivers`` say how it is tiled, up to
+    so many rows each.
     """
 
-    kernel: str
+    op: str
+    dtype: str
     views: tuple[View | None, ...]
-    ints: tuple[int, ...] = ()
-    floats: tuple[float, ...] = ()
+    attributes: Attributes = field(default_factory=Attributes)
     chain: Chain | None = None
     drivers: tuple[Driver, ...] = ()
+
+    @staticmethod
+    def name_of(op: str, dtype: str) -> str:
+        """What a call is named in reports: its op, and its element type if not float32."""
+        return op if dtype == "f32" else f"{op}_{dtype}"
+
+    @property
+    def name(self) -> str:
+        return self.name_of(self.op, self.dtype)
+
+    def having(self, **attributes: Any) -> Call:
+        """The call with some of its attributes replaced."""
+        return replace(self, attributes=Attributes({**self.attributes, **attributes}.items()))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracea_graph.check.worker import Worker
-from tracea_graph.errors import GraphError
+from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.kernels.work import CallWork, calls_of_plan
 from tracea_graph.onnx_io.inlining import Call
 from tracea_graph.pipeline.bench import Entrant
@@ -33,7 +33,7 @@ class CallTime:
 
 
 Traced = Mapping[str, tuple[CallTime, ...]]
-"""By node name; nodes whose plan or trace cannot be read are missing."""
+"""By node name; nodes that never ran are missing."""
 
 
 def time_calls(one: Entrant, calls: Sequence[Call], feed: Feed, threads: int, runs: int) -> Traced:
@@ -49,7 +49,10 @@ def time_calls(one: Entrant, calls: Sequence[Call], feed: Feed, threads: int, ru
 
 
 def read_trace(trace: Path, calls: Sequence[Call], skip: int = 0) -> Traced:
-    """What a trace says about these nodes, their first ``skip`` runs left out."""
+    """What a trace says about these nodes, their first ``skip`` runs left out.
+
+    Raises UsageError for a node whose plan another version of this tool wrote.
+    """
     samples: dict[str, list[list[int]]] = {}
     sizes: dict[str, list[int]] = {}
     for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -63,8 +66,8 @@ def read_trace(trace: Path, calls: Sequence[Call], skip: int = 0) -> Traced:
             continue
         try:
             works = calls_of_plan(call.plan, sizes[call.name])
-        except GraphError:
-            continue
+        except GraphError as error:
+            raise UsageError(f"{call.name} cannot be profiled: {error}") from error
         if all(len(row) == len(works) for row in rows):
             medians = [statistics.median(column) / 1e3 for column in zip(*rows, strict=True)]
             found[call.name] = tuple(map(CallTime, medians, works))

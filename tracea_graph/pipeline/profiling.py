@@ -24,8 +24,8 @@ __all__ = ["profile", "roofs_of"]
 
 DEFAULTS = BenchOptions()
 _MULTIPLIED = {"bf16": ("bf16", 1), "bf16x2": ("bf16", 3), "int16": ("i16", 1)}
-"""What kernels multiply, by the ends of their names: the type whose peak counts, and how many of
-its products make one."""
+"""What calls multiply (``CallSchema.multiplies``): the type whose peak counts, and how many of its
+products make one."""
 _LOWER = {dtype for dtype, _ in _MULTIPLIED.values()}
 
 
@@ -153,10 +153,11 @@ def _calls(
         rows.append(
             ProfileRow(
                 "", one.work.kernel, True, one.us, flops, weights, moved, None,
-                compute_us=flops / roofs.peak(one.work.kernel) / 1e3,
+                compute_us=flops / roofs.peak(one.work.multiplies) / 1e3,
                 memory_us=(weights / resident.gbytes + moved / passing.gbytes) / 1e3,
                 memory=max((weights, resident.name), (moved, passing.name))[1],
                 size=one.work.size,
+                multiplies=one.work.multiplies,
             )
         )  # fmt: skip
     return tuple(rows)

@@ -89,6 +89,6 @@ class Stages:
                 }
                 for r in graph.regions()
             ],
-            "programs": {name: [c.kernel for c in p.calls] for name, p in self.programs},
+            "programs": {name: [c.name for c in p.calls] for name, p in self.programs},
             "sources": {source.symbol: source.text for source in self.sources},
         }

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
-from tracea_graph.ops.gemm import IN_BF16, IN_PAIRS, LAYOUTS, PANEL
+from tracea_graph.kernels.calls import CALLS
+from tracea_graph.ops.gemm import IN_BF16, IN_PAIRS, PANEL
 from tracea_graph.ops.program import Buffer, Call, Driver, Program, Temp, View
 from tracea_graph.tuning.convolution import Box, ConvProblem
 from tracea_graph.tuning.problem import GemmProblem, Problem
@@ -63,13 +64,14 @@ def _product(problem: GemmProblem, drivers: tuple[Driver, ...]) -> Program:
     if problem.bias:
         inputs.append(TensorSpec(DType.F32, (n,)))
     temps, calls = list[Temp](), list[Call]()
-    _round(problem, views, inputs, temps, calls)
+    scales = _round(problem, views, inputs, temps, calls)
+    extras, results = list[View](), list[View]()
     steps: Mapping[str, tuple[Extent, ...]] = {
         "full": (n, 1), "row": (0, 1), "col": (1, 0), "scalar": (0, 0)
     }  # fmt: skip
     kinds = problem.epilogue.operands[1:] if problem.epilogue else ()
     for kind, spec in zip(kinds, _extras(problem, "m"), strict=True):
-        views.append(View(Buffer("input", len(inputs)), ("m", n), steps[kind]))
+        extras.append(View(Buffer("input", len(inputs)), ("m", n), steps[kind]))
         inputs.append(spec)
     outputs = list[TensorSpec]()
     for spec in _results(problem, "m"):
@@ -79,33 +81,41 @@ def _product(problem: GemmProblem, drivers: tuple[Driver, ...]) -> Program:
             temps.append(Temp(DType.BF16, combine("mul", "m", width), last, last))
             spec = TensorSpec(DType.F32, ("m", 1))
         outputs.append(spec)
-        views.append(View(buffer, ("m", width), (width, 1)))
+        results.append(View(buffer, ("m", width), (width, 1)))
     inputs.append(outputs[0])
-    ints = (LAYOUTS.index(problem.layout), len(problem.parts) or 1)
-    calls.append(Call(problem.kernel, tuple(views), ints, chain=problem.epilogue, drivers=drivers))
+    x, weight, bias, *_ = views
+    calls.append(
+        CALLS.make(
+            "gemm", problem.multiplies, x=x, w=weight, bias=bias, **scales, inputs=extras,
+            y=results, layout=problem.layout, parts=len(problem.parts) or 1,
+            chain=problem.epilogue, drivers=drivers,
+        )
+    )  # fmt: skip
     return Program(tuple(inputs), tuple(outputs), {"m": (0, 0)}, tuple(temps), tuple(calls))
 
 
 def _round(
     problem: GemmProblem, views: list[View | None], inputs: list[TensorSpec],
     temps: list[Temp], calls: list[Call],
-) -> None:  # fmt: skip
-    """Let the product read x as its layout wants it; of integers, scales are views too."""
+) -> dict[str, View]:  # fmt: skip
+    """Let the product read x as its layout wants it; of integers, the scales by name."""
     k, kinds = problem.k, {"pairs": DType.BF16, "int16": DType.I16}
     if problem.layout not in kinds:
-        return
+        return {}
     whole, scale = Buffer("temp", 0), View(Buffer("temp", 1), ("m",), (1,))
-    x, pairs = views[0], View(whole, ("m", k), (k, 1))
+    x, rounded = views[0], View(whole, ("m", k), (k, 1))
     temps.append(Temp(kinds[problem.layout], combine("mul", "m", k), 0, 1))
-    views[0] = pairs
+    views[0] = rounded
     if problem.layout == "pairs":
-        calls.append(Call("round_bf16", (x, pairs)))
-        return
+        calls.append(CALLS.make("round", "bf16", x=x, y=rounded))
+        return {}
     temps.append(Temp(DType.F32, "m", 0, 1))
-    calls.append(Call("round_int16", (x, pairs, scale)))
+    calls.append(CALLS.make("round", "int16", x=x, y=rounded, scales=scale))
     columns = TensorSpec(DType.F32, (-(-problem.n // PANEL) * PANEL,))
-    views += (scale, _dense(len(inputs), columns.shape or ()))
     inputs.append(columns)
+    return {
+        "row_scales": scale, "column_scales": _dense(len(inputs) - 1, columns.shape or ())
+    }  # fmt: skip
 
 
 def _dense(index: int, dims: tuple[Extent, ...]) -> View:
@@ -133,7 +143,8 @@ def _convolution(problem: ConvProblem, drivers: tuple[Driver, ...]) -> Program:
         inputs.append(TensorSpec(DType.F32 if kind is DType.BF16 else kind, whole))
         if kind is DType.BF16:
             temp, rows = Buffer("temp", len(temps)), View(buffer, ("m", box.span), (box.span, 1))
-            calls.append(Call("round_bf16", (rows, View(temp, rows.dims, rows.strides))))
+            rounded = View(temp, rows.dims, rows.strides)
+            calls.append(CALLS.make("round", "bf16", x=rows, y=rounded))
             temps.append(Temp(kind, combine("mul", "m", box.span), len(temps), last))
             buffer = temp
         return View(buffer, dims, box.strides)
@@ -145,15 +156,18 @@ def _convolution(problem: ConvProblem, drivers: tuple[Driver, ...]) -> Program:
     if problem.bias:
         bias = _dense(len(inputs), (problem.y.dims[0] * problem.y.dims[3],))
         inputs.append(TensorSpec(DType.F32, bias.dims))
-    views = [x, weight, bias, *map(operand, (problem.add, *problem.extras))]
+    add, extras = operand(problem.add), [operand(box) for box in problem.extras]
     y, output = problem.y, Buffer("output", 0)
     result = TensorSpec(DType.F32, ("m", y.span))
     if y.dtype == DType.BF16.name:  # nobody reads it: the result is not written
         output, result = Buffer("temp", len(temps)), TensorSpec(DType.F32, ("m", 1))
         temps.append(Temp(DType.BF16, combine("mul", "m", y.span), last, last))
-    views.append(View(output, ("m", *y.dims), y.strides))
     inputs.append(result)
     calls.append(
-        Call(problem.kernel, tuple(views), problem.ints, problem.floats, problem.epilogue, drivers)
-    )
+        CALLS.make(
+            problem.op, problem.multiplies, x=x, w=weight, bias=bias, add=add, inputs=extras,
+            y=View(output, ("m", *y.dims), y.strides), **problem.attributes,
+            chain=problem.epilogue, drivers=drivers,
+        )
+    )  # fmt: skip
     return Program(tuple(inputs), (result,), {"m": (0, 0)}, tuple(temps), tuple(calls))

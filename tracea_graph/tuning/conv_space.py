@@ -115,7 +115,7 @@ def divide(case: Case, driver: ConvDriver, isa: str, processors: int = usable_pr
     if problem.y.dtype == "BF16":
         part = blocks
     tiles, weights = units * across, problem.y.dims[0] * blocks * w_block * 4
-    inside = 4 * blocks * problem.groups * height * problem.ints[0] * width * _step(problem)
+    inside = 4 * blocks * problem.groups * height * problem.strides[0] * width * _step(problem)
     bands = 1
     if columns > 1 and (inside > _SMALL_INPUT or weights < inside):
         bands = -(-inside // _BAND_BYTES)
@@ -182,12 +182,12 @@ def _lines(problem: ConvProblem) -> tuple[int, int]:
     """Rows and columns as the library sees them: a pointwise convolution without gaps between
     its lines has one."""
     height, width = problem.outputs
-    stride_h, stride_w = problem.ints[:2]
+    stride_h, stride_w = problem.strides
     row, boxes = width * BLOCK, (problem.y, *([problem.add] if problem.add else []))
     joined = (
         (*problem.window, stride_h, stride_w) == (1, 1, 1, 1)
         and height > 1
-        and not any(problem.ints[-4:])
+        and not any(problem.attributes["halo"])
         and problem.x.dims[2] == width
         and problem.x.strides[2] == row
         and all(box.strides[2] == row for box in boxes)
@@ -204,7 +204,7 @@ def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
 def _brief(problem: ConvProblem, isa: str) -> bool:
     """``brief`` of ``runtime/conv_cut.h``."""
     sums = BLOCK * prod(problem.weights[1:4])
-    eight = problem.groups == 1 and problem.ints[5] <= BLOCK // 2
+    eight = problem.groups == 1 and problem.attributes["last_out"] <= BLOCK // 2
     whole = _tile(problem, isa) == conv_tile(isa)
     alone = problem.epilogue is None and not eight
     return sums <= _BRIEF_SUM and alone and conv_tile(isa)[1] > 1 and whole
@@ -212,7 +212,7 @@ def _brief(problem: ConvProblem, isa: str) -> bool:
 
 def _step(problem: ConvProblem) -> int:
     """Floats between the inputs of two outputs of a line."""
-    return problem.ints[1] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
+    return problem.strides[1] * problem.x.dims[3] // (2 if problem.in_bf16 else 1)
 
 
 # ---- the cost model --------------------------------------------------------------------

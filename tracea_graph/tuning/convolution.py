@@ -8,7 +8,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, Extent
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.program import Call, ConvDriver, Driver, Program, View
+from tracea_graph.ops.program import Attributes, Call, ConvDriver, Driver, Program, View
 
 __all__ = ["BLOCK", "CONVOLUTIONS", "Box", "ConvProblem", "convolution_of"]
 
@@ -44,9 +44,9 @@ class ConvProblem:
     chain's further operands.
     """
 
-    kernel: str
-    ints: tuple[int, ...]
-    floats: tuple[float, ...]
+    op: str
+    multiplies: str
+    attributes: Attributes
     x: Box
     weights: tuple[int, ...]
     y: Box
@@ -56,13 +56,18 @@ class ConvProblem:
     extras: tuple[Box, ...] = ()
 
     @property
+    def kernel(self) -> str:
+        return Call.name_of(self.op, self.multiplies)
+
+    @property
     def in_bf16(self) -> bool:
-        return self.kernel.endswith("_bf16")
+        return self.multiplies == "bf16"
 
     @property
     def winograd(self) -> int:
         """Outputs along a tile of Winograd's; 0 for a direct convolution."""
-        return self.ints[0] if self.kernel.startswith("winograd") else 0
+        tile: int = self.attributes["tile"] if self.op == "winograd" else 0
+        return tile
 
     @property
     def dtype(self) -> str:
@@ -81,12 +86,18 @@ class ConvProblem:
     @property
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of y without its halo."""
-        top, left, bottom, right = self.ints[-4:]
+        top, left, bottom, right = self.attributes["halo"]
         return self.y.dims[1] - top - bottom, self.y.dims[2] - left - right
 
     @property
     def groups(self) -> int:
-        return 1 if self.winograd else self.ints[4]
+        count: int = self.attributes.get("groups", 1)
+        return count
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        steps: tuple[int, int] = self.attributes.get("strides", (1, 1))
+        return steps
 
     @property
     def window(self) -> tuple[int, int]:
@@ -95,13 +106,14 @@ class ConvProblem:
     @property
     def channels(self) -> int:
         """Input channels; of several groups, whole blocks."""
-        last = self.ints[2 if self.winograd else 6] if self.groups == 1 else BLOCK
+        last: int = self.attributes["last_in"] if self.groups == 1 else BLOCK
         return (self.x.dims[0] - 1) * BLOCK + last
 
     @property
     def filters(self) -> int:
         """Output channels."""
-        return (self.y.dims[0] - 1) * BLOCK + self.ints[1 if self.winograd else 5]
+        last: int = self.attributes["last_out"]
+        return (self.y.dims[0] - 1) * BLOCK + last
 
     def flops(self, rows: int) -> float:
         """Operations of a direct convolution of so many images."""
@@ -128,8 +140,7 @@ class ConvProblem:
         boxes = [b and [b.dims, b.strides, b.dtype] for b in (self.x, self.y, self.add)]
         return {
             "kernel": self.kernel,
-            "ints": list(self.ints),
-            "floats": [str(value) for value in self.floats],
+            "attributes": {name: str(value) for name, value in self.attributes.items()},
             "boxes": [*boxes, *([b.dims, b.strides, b.dtype] for b in self.extras)],
             "weights": list(self.weights),
             "bias": self.bias,
@@ -161,7 +172,7 @@ def convolution_of(program: Program, call: Call) -> ConvProblem | None:
     if len(dims) < len(filters.dims) or len(boxes) < len(extras):
         return None
     return ConvProblem(
-        call.kernel, call.ints, call.floats, x[1], dims, y[1], bias[0] is not None, add[1],
+        call.op, call.dtype, call.attributes, x[1], dims, y[1], bias[0] is not None, add[1],
         call.chain, boxes,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from tracea_graph.build.cache import digest
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, fingerprint_hash
 from tracea_graph.kernels import cpu
-from tracea_graph.ops.program import Call
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.tuning.convolution import CONVOLUTIONS
 from tracea_graph.tuning.problem import Case, Problem, default_of
 from tracea_graph.version import VERSION
@@ -126,6 +126,6 @@ def _sources(kernel: str, isa: str) -> str:
     folder = Path(cpu.__file__).resolve().parent
     globs = (*_RUNTIME, *(_CONVOLUTIONS if kernel in CONVOLUTIONS else _PRODUCTS))
     paths = sorted({path for glob in globs for path in folder.glob(glob)})
-    sources = [cpu.emit(name, isa) for name in sorted(cpu.kernels_of(Call(kernel, ())))]
+    sources = [cpu.emit(name, isa) for name in sorted(CALLS[kernel].kernels)]
     words = (word for source in sources for word in (source.text, *source.flags))
     return digest(*words, *(path.read_bytes() for path in paths))

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracea_graph.ir import TensorSpec, evaluate
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.gemm import IN_BF16, IN_PAIRS, LAYOUTS, PANEL
-from tracea_graph.ops.program import Call, ConvDriver, Driver, GemmDriver, Program
+from tracea_graph.ops.gemm import IN_BF16, IN_PAIRS, PANEL
+from tracea_graph.ops.program import Call, ConvDriver, Driver, GemmDriver, Program, View
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
 
@@ -44,10 +45,15 @@ class GemmProblem:
     parts: tuple[int, ...] = ()
 
     @property
-    def kernel(self) -> str:
+    def multiplies(self) -> str:
+        """The element type its call is for."""
         if self.layout == "int16":
-            return "gemm_int16"
-        return "gemm_bf16" if self.layout in IN_BF16 else "gemm"
+            return "int16"
+        return "bf16" if self.layout in IN_BF16 else "f32"
+
+    @property
+    def kernel(self) -> str:
+        return Call.name_of("gemm", self.multiplies)
 
     @property
     def dtype(self) -> str:
@@ -156,9 +162,9 @@ def default_of(case: Case) -> Driver:
 
 def problem_of(program: Program, call: Call) -> Problem | None:
     """The problem a kernel call poses, or None where drivers have no say."""
-    if call.kernel in CONVOLUTIONS:
+    if call.name in CONVOLUTIONS:
         return convolution_of(program, call)
-    return _product_of(call) if call.kernel in _PRODUCTS else None
+    return _product_of(call) if call.name in _PRODUCTS else None
 
 
 def _product_of(call: Call) -> GemmProblem | None:
@@ -167,19 +173,23 @@ def _product_of(call: Call) -> GemmProblem | None:
     Those are weights stored ``[N, K]``, batches, operands that lie transposed, and
     weights that are computed.
     """
-    if LAYOUTS[call.ints[0]] not in _TUNED_LAYOUTS:
+    layout, named = call.attributes["layout"], CALLS.of(call).named(call)
+    if layout not in _TUNED_LAYOUTS:
         return None
-    x, weight, bias = call.views[:3]
-    if x is None or weight is None or weight.buffer.kind != "input":
+    x, weight = named["x"], named["w"]
+    assert isinstance(x, View) and isinstance(weight, View)
+    if weight.buffer.kind != "input":
         return None
     if len(x.dims) != 2 or x.strides[1] != 1 or weight.strides[-1] != 1:
         return None
-    results = [view for view in call.views[-call.ints[1] :] if view is not None]
+    count, last = call.attributes["parts"], named["y"]
+    assert isinstance(last, tuple)
+    results = [view for view in last[-count:] if view is not None]
     k, parts = x.dims[1], [d for view in results if isinstance(d := view.dims[1], int)]
-    if not isinstance(k, int) or len(parts) < call.ints[1]:
+    if not isinstance(k, int) or len(parts) < count:
         return None
     several = tuple(parts) if len(parts) > 1 else ()
-    return GemmProblem(k, sum(parts), LAYOUTS[call.ints[0]], bias is not None, call.chain, several)
+    return GemmProblem(k, sum(parts), layout, named["bias"] is not None, call.chain, several)
 
 
 def problems_of(

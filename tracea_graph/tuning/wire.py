@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import ConvDriver, Driver, GemmDriver
+from tracea_graph.ops.program import Call, ConvDriver, Driver, GemmDriver
 from tracea_graph.tuning.convolution import Box, ConvProblem
 from tracea_graph.tuning.problem import Case, GemmProblem
 
@@ -31,8 +32,14 @@ def case_to_json(case: Case) -> dict[str, Any]:
     p = case.problem
     epilogue = p.epilogue and _chain_to_json(p.epilogue)
     if isinstance(p, ConvProblem):
-        floats = [str(value) for value in p.floats]  # JSON has no infinity
-        return {"rows": case.rows, **asdict(p), "floats": floats, "epilogue": epilogue}
+        ints, floats = CALLS[p.kernel].words(p.attributes)
+        held = {f.name: getattr(p, f.name) for f in fields(p)}
+        del held["attributes"]
+        boxes = {name: asdict(box) for name, box in held.items() if isinstance(box, Box)}
+        extras = [asdict(box) for box in p.extras]
+        numbers = {"ints": ints, "floats": [str(value) for value in floats]}  # JSON: no infinity
+        return {"rows": case.rows, **held, **boxes, **numbers, "extras": extras,
+                "epilogue": epilogue}  # fmt: skip
     return {
         "rows": case.rows, "k": p.k, "n": p.n, "layout": p.layout, "bias": p.bias,
         "parts": list(p.parts), "epilogue": epilogue,
@@ -42,7 +49,7 @@ def case_to_json(case: Case) -> dict[str, Any]:
 def case_from_json(data: Mapping[str, Any]) -> Case:
     """The inverse of :func:`case_to_json`.  Raises KeyError, TypeError or ValueError."""
     chain = data["epilogue"] and _chain_from_json(data["epilogue"])
-    problem = _convolution(data, chain) if "kernel" in data else _product(data, chain)
+    problem = _convolution(data, chain) if "op" in data else _product(data, chain)
     return Case(problem, int(data["rows"]))
 
 
@@ -54,8 +61,13 @@ def _product(data: Mapping[str, Any], chain: Chain | None) -> GemmProblem:
 
 
 def _convolution(data: Mapping[str, Any], chain: Chain | None) -> ConvProblem:
+    op, multiplies = str(data["op"]), str(data["multiplies"])
+    schema = CALLS[Call.name_of(op, multiplies)]
+    attributes = schema.attributes_of(
+        tuple(map(int, data["ints"])), tuple(map(float, data["floats"]))
+    )
     return ConvProblem(
-        str(data["kernel"]), tuple(map(int, data["ints"])), tuple(map(float, data["floats"])),
+        op, multiplies, attributes,
         _box(data["x"]), tuple(map(int, data["weights"])), _box(data["y"]), bool(data["bias"]),
         data["add"] and _box(data["add"]), chain, tuple(map(_box, data["extras"])),
     )  # fmt: skip

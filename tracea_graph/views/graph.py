@@ -69,8 +69,8 @@ def _view(view: View) -> str:
 
 
 def _kernel(call: Call) -> str:
-    numbers = ",".join(f"{n:g}" for n in (*call.ints, *call.floats))
-    return f"{call.kernel}({numbers})" if numbers else call.kernel
+    values = ", ".join(f"{name}={value}" for name, value in call.attributes.items())
+    return f"{call.name}({values})" if values else call.name
 
 
 def _chain(call: Call) -> str:

@@ -53,13 +53,13 @@ class Roofs:
     source: str
     lower: Mapping[str, float] = field(default_factory=dict)
 
-    def peak(self, kernel: str) -> float:
-        """Of a kernel."""
-        return self.lower.get(_multiplied(kernel), self.gflops)
+    def peak(self, multiplied: str) -> float:
+        """Of kernels that multiply numbers of this type."""
+        return self.lower.get(multiplied, self.gflops)
 
     def met(self, rows: Iterable[ProfileRow]) -> Roofs:
         """Without the peaks that none of these rows' kernels could reach."""
-        used = {_multiplied(call.op) for row in rows for call in row.calls}
+        used = {call.multiplies for row in rows for call in row.calls}
         return replace(self, lower={k: v for k, v in self.lower.items() if k in used})
 
     @property
@@ -98,6 +98,7 @@ class ProfileRow:
     rule: str = ""
     originals: tuple[str, ...] = ()
     calls: tuple[ProfileRow, ...] = ()
+    multiplies: str = "f32"
 
     @property
     def bytes(self) -> float | None:
@@ -191,11 +192,6 @@ class Family:
 
 
 _SUMMED = ("us", "flops", "weights", "activations", "apart", "compute_us", "memory_us")
-
-
-def _multiplied(kernel: str) -> str:
-    """What a kernel multiplies: its name ends with it, unless that is float32."""
-    return kernel.rpartition("_")[2]
 
 
 def _added(rows: Sequence[ProfileRow]) -> ProfileRow:

@@ -1,0 +1,458 @@
+"""The record of a kernel call, and everything that follows from it.
+
+A backend lists its calls in one :class:`Calls` table.  From a record come the call's place in a
+plan (opcode and words), the checks of its attributes and operands, which operands it writes, the
+rows of each operand that a row of its result needs, its FLOPs and bytes, and the documentation.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.program import Attributes, Call, Driver, View
+
+__all__ = [
+    "Attribute", "CallSchema", "Calls", "Operand", "Sizes", "Value", "bits", "choice", "flag",
+    "number", "numbers", "real", "reals",
+]  # fmt: skip
+
+Value = int | float | bool | str | tuple[int, ...] | tuple[float, ...]
+Operands = View | None | Sequence[View]
+
+_SHARED = 0
+"""The count of a list that takes what the lists of fixed length leave."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A named parameter of a call: one number or several in a row.
+
+    ``low`` and ``high`` bound each number, both included.  ``count`` is how many there are; 0 for
+    a list whose length only the call knows (all such lists of a call are equally long).
+    ``words`` names the values of an enumeration.  ``as_bits`` stores a set of small numbers as one
+    number.  An attribute with a ``default`` may be left out.
+    """
+
+    name: str
+    low: float
+    high: float
+    count: int = 1
+    real: bool = False
+    words: Mapping[Any, int] | None = None
+    boolean: bool = False
+    as_bits: bool = False
+    default: Value | None = None
+
+    def encode(self, value: Value, of: str) -> list[float]:
+        """The numbers of a value.  Raises GraphError for one the attribute cannot have."""
+        if self.words is not None:
+            if value not in self.words:
+                known = ", ".join(map(str, self.words))
+                raise GraphError(f"{of}: {self.name} is one of {known}, not {value}.")
+            return [self.words[value]]
+        listed = value if isinstance(value, tuple) else (value,)
+        if self.as_bits:
+            listed = (sum(1 << int(bit) for bit in listed),)
+        made = [float(v) if self.real else int(v) for v in listed]
+        if self.count not in (_SHARED, len(made)):
+            raise GraphError(f"{of}: {self.name} has {self.count} numbers, not {len(made)}.")
+        self._check(made, of)
+        return list(made)
+
+    def _check(self, made: Sequence[float], of: str) -> None:
+        for one in () if self.real else made:
+            if not self.low <= one <= self.high:
+                bounds = f"{self.low} .. {self.high}"
+                raise GraphError(f"{of}: {self.name} lies in {bounds}, not {one}.")
+
+    def decode(self, made: Sequence[float], of: str) -> Value:
+        """The value of such numbers.  Raises GraphError for numbers that are no value."""
+        if self.words is not None:
+            for word, stored in self.words.items():
+                if [stored] == list(made):
+                    found: Value = word
+                    return found
+            raise GraphError(f"{of}: {self.name} cannot be {made}.")
+        self._check(made, of)
+        if self.as_bits:
+            return tuple(i for i in range(int(made[0]).bit_length()) if int(made[0]) >> i & 1)
+        if self.boolean:
+            return bool(made[0])
+        return made[0] if self.count == 1 else tuple(made)
+
+
+def number(name: str, low: int, high: int, default: int | None = None) -> Attribute:
+    """A whole number."""
+    return Attribute(name, low, high, default=default)
+
+
+def numbers(name: str, count: int, low: int, high: int) -> Attribute:
+    """``count`` whole numbers; 0 for a list."""
+    return Attribute(name, low, high, count)
+
+
+def flag(name: str, default: bool | None = None) -> Attribute:
+    """True or false."""
+    return Attribute(name, 0, 1, boolean=True, default=default)
+
+
+def choice(name: str, words: Sequence[str] | Mapping[Any, int]) -> Attribute:
+    """One of some words: numbered from 0, or as the mapping says; a single one is the default."""
+    if not isinstance(words, Mapping):
+        words = {word: i for i, word in enumerate(words)}
+    only = next(iter(words)) if len(words) == 1 else None
+    low, high = min(words.values()), max(words.values())
+    return Attribute(name, low, high, words=MappingProxyType(dict(words)), default=only)
+
+
+def bits(name: str, count: int) -> Attribute:
+    """A set of numbers below ``count``."""
+    return Attribute(name, 0, (1 << count) - 1, as_bits=True)
+
+
+def real(name: str) -> Attribute:
+    """A floating-point number."""
+    return Attribute(name, 0, 0, real=True)
+
+
+def reals(name: str, count: int) -> Attribute:
+    """``count`` floating-point numbers; 0 for a list."""
+    return Attribute(name, 0, 0, count, real=True)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand or result of a call.
+
+    ``shape`` says what each axis is, ``"*"`` for any rank.  ``types`` are the element types it may
+    have; ``chain``: as the call's chain has it.  ``many`` says how many views it stands for, None
+    for one: the chain's ``operands``, its ``inputs`` beyond the first operand, its ``results``, or
+    the attribute whose value or length is the number.  ``rows`` is what a row of the result needs
+    of it: the same row (``row``), the rows of a window (``window``) or all of it (``all``).
+    ``touched`` is what a call reads of it: ``all``, rows it ``picks``, or ``none`` where it is a
+    fallback.
+    """
+
+    name: str
+    shape: tuple[str, ...] = ("*",)
+    types: tuple[str, ...] = ("f32",)
+    optional: bool = False
+    many: str | None = None
+    written: bool = False
+    rows: str = "row"
+    touched: str = "all"
+
+    @property
+    def rank(self) -> int | None:
+        """Its number of axes; None where the call decides."""
+        return None if self.shape == ("*",) else len(self.shape)
+
+
+class Sizes:
+    """A call at given sizes: dims of its operands by name, and its attributes."""
+
+    def __init__(self, call: Call, named: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
+        self.attributes, self._dims = call.attributes, named
+
+    def __getitem__(self, attribute: str) -> Any:
+        return self.attributes[attribute]
+
+    def of(self, operand: str) -> tuple[int, ...]:
+        """The dims of an operand that is there, the last one of several."""
+        return self._dims[operand][-1]
+
+    def each(self, operand: str) -> Sequence[tuple[int, ...]]:
+        """The dims of all views an operand stands for."""
+        return self._dims[operand]
+
+
+Problem = Callable[[Sizes], tuple[int, ...]]
+"""How many matrix products a call computes, and rows, columns and depth of each."""
+
+
+@dataclass(frozen=True)
+class CallSchema:
+    """One kind of call: an op on one element type.
+
+    ``chain`` is the elementwise part it takes: ``none``, ``required``, ``epilogue`` (optional; its
+    first operand is what the call computed) or ``prologue`` (optional; it gives the one float32
+    operand).  ``schedule`` is the record that says how its work is tiled, None where only the
+    library decides.  ``kernels`` are the micro-kernels it runs on.  ``problem`` counts its matrix
+    products, None if it computes none; ``multiplies`` is what they multiply (default: ``dtype``).
+    ``row_tiled`` calls can make some rows of their result alone, a multiple of the attribute
+    ``granularity``.
+    """
+
+    op: str
+    operands: tuple[Operand, ...]
+    attributes: tuple[Attribute, ...] = ()
+    dtype: str = "f32"
+    chain: str = "none"
+    schedule: type[Driver] | None = None
+    kernels: tuple[str, ...] = ()
+    problem: Problem | None = None
+    multiplies: str = ""
+    row_tiled: bool = False
+    granularity: str = ""
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """The op, with its element type where that is not float32."""
+        return Call.name_of(self.op, self.dtype)
+
+    @property
+    def integers(self) -> tuple[Attribute, ...]:
+        return tuple(a for a in self.attributes if not a.real)
+
+    @property
+    def reals(self) -> tuple[Attribute, ...]:
+        return tuple(a for a in self.attributes if a.real)
+
+    def attribute(self, name: str) -> Attribute | None:
+        return next((a for a in self.attributes if a.name == name), None)
+
+    # ---- making calls ----------------------------------------------------------------------
+
+    def make(
+        self,
+        chain: Chain | None = None,
+        drivers: Sequence[Driver] = (),
+        **named: Value | Operands,
+    ) -> Call:
+        """The call with these operands and attributes, by name.
+
+        Raises GraphError for a name it does not have, one that is missing, or a value out of
+        range.
+        """
+        values: dict[str, Value] = {}
+        for attribute in self.attributes:
+            value = named.pop(attribute.name, attribute.default)
+            if value is None:
+                raise GraphError(f"A call of {self.name} needs {attribute.name}.")
+            values[attribute.name] = value  # type: ignore[assignment]
+        attributes = Attributes(values.items())
+        counts = self._counts(attributes, chain)
+        views: list[View | None] = []
+        for operand in self.operands:
+            views += self._views(operand, named.pop(operand.name, None), counts)
+        if named:
+            raise GraphError(f"A call of {self.name} has no {', '.join(sorted(named))}.")
+        if self.schedule is None and drivers:
+            raise GraphError(f"A call of {self.name} takes no schedule.")
+        self.words(attributes)
+        return Call(self.op, self.dtype, tuple(views), attributes, chain, tuple(drivers))
+
+    def listed(
+        self,
+        views: Sequence[View | None],
+        chain: Chain | None = None,
+        drivers: Sequence[Driver] = (),
+        **attributes: Value,
+    ) -> Call:
+        """The call with its views in order; see :meth:`make`."""
+        values = {a.name: attributes.get(a.name, a.default) for a in self.attributes}
+        made = Attributes((name, v) for name, v in values.items() if v is not None)
+        found = self._slices(self._counts(made, chain), len(views))
+        named: dict[str, Any] = {
+            o.name: views[found[o.name]] if o.many else views[found[o.name].start]
+            for o in self.operands
+        }
+        return self.make(chain, drivers, **named, **attributes)
+
+    def _views(
+        self, operand: Operand, given: Value | Operands, counts: Mapping[str, int]
+    ) -> list[View | None]:
+        if operand.many is None:
+            if given is None and not operand.optional:
+                raise GraphError(f"A call of {self.name} needs {operand.name}.")
+            assert given is None or isinstance(given, View)
+            return [given]
+        if given is None or isinstance(given, View):
+            given = () if given is None else (given,)
+        assert isinstance(given, Sequence)
+        views = [view for view in given if isinstance(view, View)]
+        if len(views) != counts[operand.many]:
+            raise GraphError(
+                f"A call of {self.name} needs {counts[operand.many]} of {operand.name}, "
+                f"not {len(views)}."
+            )
+        return [*views]
+
+    def _counts(
+        self, attributes: Attributes, chain: Chain | None, strict: bool = True
+    ) -> dict[str, int]:
+        """How many views each kind of operand that may be several stands for."""
+        if chain is None and self.chain == "required" and strict:
+            raise GraphError(f"A call of {self.name} needs a chain.")
+        if chain is not None and self.chain == "none":
+            raise GraphError(f"A call of {self.name} takes no chain.")
+        operands = len(chain.operands) if chain else 1
+        parts = attributes.get("parts", 1)
+        assert isinstance(parts, int)
+        if chain is not None and parts > 1:
+            raise GraphError(f"A call of {self.name} has a chain over several results.")
+        counts = {
+            "operands": operands,
+            "inputs": operands - 1,
+            "results": len(chain.results) if chain else parts,
+        }
+        for name, value in attributes.items():
+            if isinstance(value, tuple):
+                counts[name] = len(value)
+            elif isinstance(value, int):
+                counts[name] = value
+        return counts
+
+    # ---- reading calls ---------------------------------------------------------------------
+
+    def slices(self, call: Call) -> dict[str, slice]:
+        """Where each operand's views lie among those of a call."""
+        counts = self._counts(call.attributes, call.chain)
+        return self._slices(counts, len(call.views))
+
+    def slices_of(self, attributes: Attributes, views: int, written: int) -> dict[str, slice]:
+        """The same where the chain is not known, but how many views there are and how many of
+        them are written."""
+        counts = self._counts(attributes, None, strict=False)
+        fixed = sum(1 for o in self.operands if o.written and o.many is None)
+        counts["results"] = written - fixed
+        known = sum(
+            1 if o.many is None else counts[o.many]
+            for o in self.operands
+            if o.many not in ("operands", "inputs")
+        )
+        counts["operands"] = counts["inputs"] = views - known
+        return self._slices(counts, views)
+
+    def _slices(self, counts: Mapping[str, int], views: int) -> dict[str, slice]:
+        found: dict[str, slice] = {}
+        at = 0
+        for operand in self.operands:
+            count = 1 if operand.many is None else max(counts[operand.many], 0)
+            found[operand.name] = slice(at, at + count)
+            at += count
+        if at != views:
+            raise GraphError(f"A call of {self.name} has {at} views, not {views}.")
+        return found
+
+    def written(self, call: Call) -> range:
+        """The places of a call's results among its views."""
+        found = self.slices(call)
+        places = [found[o.name] for o in self.operands if o.written]
+        return range(places[0].start, places[-1].stop)
+
+    def named(self, call: Call) -> dict[str, View | tuple[View | None, ...] | None]:
+        """A call's views by operand; a tuple where an operand stands for several."""
+        found = self.slices(call)
+        return {
+            o.name: call.views[found[o.name]] if o.many else call.views[found[o.name].start]
+            for o in self.operands
+        }
+
+    def each(self, call: Call) -> Iterator[tuple[Operand, View | None]]:
+        """Every view of a call with the operand it is."""
+        found = self.slices(call)
+        for operand in self.operands:
+            for view in call.views[found[operand.name]]:
+                yield operand, view
+
+    def words(self, attributes: Attributes) -> tuple[list[int], list[float]]:
+        """The whole numbers and the floating-point ones of a call's attributes, as a plan has
+        them.  Raises GraphError for a value an attribute cannot have."""
+        both: tuple[list[int], list[float]] = [], []
+        for attribute in self.attributes:
+            made = attribute.encode(attributes[attribute.name], self.name)
+            if attribute.real:
+                both[1].extend(made)
+            else:
+                both[0].extend(int(v) for v in made)
+        return both
+
+    def attributes_of(self, ints: Sequence[int], floats: Sequence[float]) -> Attributes:
+        """The inverse of :meth:`words`.  Raises GraphError where the numbers do not fit."""
+        values: dict[str, Value] = {}
+        for own, held in ((self.integers, ints), (self.reals, floats)):
+            values |= self._apart(own, held)
+        return Attributes((a.name, values[a.name]) for a in self.attributes)
+
+    def _apart(self, own: Sequence[Attribute], held: Sequence[float]) -> dict[str, Value]:
+        """Values by name of the numbers that several attributes have in a row."""
+        lists = sum(a.count == _SHARED for a in own)
+        left = len(held) - sum(a.count for a in own)
+        if left < 0 or (left % lists if lists else left):
+            raise GraphError(f"A call of {self.name} has {len(held)} parameters.")
+        values, at = dict[str, Value](), 0
+        for attribute in own:
+            count = attribute.count or left // lists
+            values[attribute.name] = attribute.decode(held[at : at + count], self.name)
+            at += count
+        return values
+
+
+class Calls(Mapping[str, CallSchema]):
+    """A backend's calls by name; opcodes count from 1 in the order they are listed."""
+
+    def __init__(self, schemas: Sequence[CallSchema]) -> None:
+        self._listed = tuple(schemas)
+        self._named = {schema.name: schema for schema in schemas}
+        self._opcodes = {schema.name: 1 + i for i, schema in enumerate(schemas)}
+        if len(self._named) != len(schemas):
+            raise ValueError("two calls share a name")
+
+    def __getitem__(self, name: str) -> CallSchema:
+        return self._named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def of(self, call: Call) -> CallSchema:
+        """The record of a call.  Raises GraphError if the backend has none."""
+        return self._known(call.name)
+
+    def opcode(self, call: Call) -> int:
+        """The number of a call in plans."""
+        return self._opcodes[self.of(call).name]
+
+    def coded(self, opcode: int) -> CallSchema:
+        """The record of a number in plans.  Raises GraphError for one that is none."""
+        if not 1 <= opcode <= len(self._listed):
+            raise GraphError(f"A plan calls kernel {opcode}, of {len(self._listed)}.")
+        return self._listed[opcode - 1]
+
+    def make(self, op: str, dtype: str = "f32", **named: object) -> Call:
+        """A call of ``op`` on ``dtype``; see :meth:`CallSchema.make`."""
+        return self._known(Call.name_of(op, dtype)).make(**named)  # type: ignore[arg-type]
+
+    def listed(
+        self, op: str, views: Sequence[View | None], dtype: str = "f32", **named: object
+    ) -> Call:
+        """A call of ``op`` with its views in order; see :meth:`CallSchema.listed`."""
+        schema = self._known(Call.name_of(op, dtype))
+        return schema.listed(views, **named)  # type: ignore[arg-type]
+
+    def _known(self, name: str) -> CallSchema:
+        if name not in self._named:
+            raise GraphError(f"No driver runs {name!r}; plans know {', '.join(self._named)}.")
+        return self._named[name]
+
+
+def float_bits(value: float) -> int:
+    """A floating-point number as a word of a plan."""
+    word: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return word
+
+
+def bits_float(word: int) -> float:
+    """The inverse of :func:`float_bits`."""
+    value: float = struct.unpack("<d", struct.pack("<q", word))[0]
+    return value
