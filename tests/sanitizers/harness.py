@@ -76,12 +76,16 @@ class Sanitizer:
         workers: int = 1,
         together: int = 0,
         repeats: int = 0,
+        fill: int = 0xFF,
         seconds: float = 300,
     ) -> list[Answer]:
-        """Every job's outputs or error; fails with what the sanitizer reports."""
+        """Every job's outputs or error; fails with what the sanitizer reports.
+
+        Memory that nobody has written holds bytes of ``fill``: a NaN, unless told otherwise.
+        """
         asked, answers = self.folder / f"{isa}.jobs", self.folder / f"{isa}.answers"
         asked.write_bytes(b"".join([_number(len(jobs)), *(_job(*job) for job in jobs)]))
-        counts = [str(n) for n in (workers, together, repeats)]
+        counts = [str(n) for n in (workers, together, repeats, fill)]
         done = subprocess.run(
             [str(self.host), str(self.library.path), str(asked), str(answers), *counts],
             capture_output=True, text=True, timeout=seconds, check=False,

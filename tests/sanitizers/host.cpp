@@ -1,10 +1,11 @@
 // A stand-in for ONNX Runtime that loads one library and runs the jobs of one file, so that library
 // and host can both be compiled with a sanitizer.  Every tensor is an allocation of its exact size.
 //
-//     host LIBRARY JOBS ANSWERS WORKERS TOGETHER REPEATS
+//     host LIBRARY JOBS ANSWERS WORKERS TOGETHER REPEATS FILL
 //
 // Each job's kernel is created once and run REPEATS times by TOGETHER threads at once; a kernel's
-// own loops are shared among WORKERS threads.  ANSWERS gets, for each job, either the sentence of
+// own loops are shared among WORKERS threads.  Every byte of results, scratch and stack is FILL
+// before a run.  ANSWERS gets, for each job, either the sentence of
 // its error or its outputs, which must be the same bits each time.  harness.py has the formats.
 #include <dlfcn.h>
 
@@ -64,7 +65,7 @@ struct OrtAllocator {};
 
 namespace {
 
-int workers = 1;
+int workers = 1, fill = 0xff;
 OrtMemoryInfo memory;
 OrtAllocator allocator;
 
@@ -93,8 +94,8 @@ OrtStatus* allocate(OrtValue& value) {
       return fail("a tensor has no size");
   if (value.bytes > kMost) return fail("a tensor is too large");
   free(value.data);
-  value.data = static_cast<char*>(malloc(value.bytes ? value.bytes : 1));
-  memset(value.data, 0xff, value.bytes);  // a NaN, where nothing is written
+  value.data = value.bytes ? static_cast<char*>(malloc(value.bytes)) : nullptr;
+  if (value.data) memset(value.data, fill, value.bytes);
   return nullptr;
 }
 
@@ -178,7 +179,9 @@ void fill_table() {
     return *out = &allocator, nullptr;
   });
   set(75, [](OrtAllocator*, size_t bytes, void** out) -> S {
-    return *out = bytes > kMost ? nullptr : malloc(bytes), nullptr;
+    *out = bytes > kMost ? nullptr : malloc(bytes);
+    if (*out) memset(*out, fill, bytes);
+    return nullptr;
   });
   set(76, [](OrtAllocator*, void* block) -> S { return free(block), nullptr; });
   set(132, [](OrtAllocator*) {});
@@ -288,9 +291,17 @@ void infer(const OrtCustomOp* op, const Job& job) {
   delete op->InferOutputShapeFn(op, &context);
 }
 
+// Small scratch lies on the stack, where earlier calls left what they had.
+__attribute__((noinline)) void spoil_stack() {
+  char left[512 * 1024];
+  memset(left, fill, sizeof left);
+  asm volatile("" : : "r"(left) : "memory");
+}
+
 OrtStatus* run(const OrtCustomOp* op, void* kernel, const Job& job,
                std::vector<OrtValue>& outputs) {
   OrtKernelContext context{&job.inputs, &outputs, op};
+  spoil_stack();
   return op->KernelComputeV2(kernel, &context);
 }
 
@@ -329,8 +340,8 @@ void answer(const OrtCustomOp* op, const OrtApi* api, const Job& job, int togeth
 }  // namespace
 
 int main(int count, char** argument) {
-  if (count != 7) die("host LIBRARY JOBS ANSWERS WORKERS TOGETHER REPEATS");
-  workers = atoi(argument[4]);
+  if (count != 8) die("host LIBRARY JOBS ANSWERS WORKERS TOGETHER REPEATS FILL");
+  workers = atoi(argument[4]), fill = atoi(argument[7]);
   fill_table();
   void* library = dlopen(argument[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) die(dlerror());
