@@ -57,7 +57,7 @@ inline bool run_block(Run& run, const Call& call, const Box* views) {
   if (!open_canvas(y, call.ints + 1, &canvas) ||
       !agrees(x, y, canvas.height, canvas.width, call.ints[0]))
     return misfit(run, "block");
-  if (empty(x, 4)) return true;
+  if (canvas.bare()) return true;
   BlockJob job = {run.host.isa->block, &x, &y, &canvas, {}};
   return run_turn(run, job);
 }
@@ -87,7 +87,7 @@ inline bool run_halo(Run& run, const Call& call, const Box* views) {
   Canvas y;
   if (empty(views[0], 5)) return true;
   if (!open_canvas(views[0], call.ints, &y, call.views[0].type, true)) return misfit(run, "halo");
-  if (y.height == 0 || y.width == 0) return true;
+  if (y.bare()) return true;
   for (int64_t n = 0; n < views[0].dims[0]; ++n)
     for (int64_t block = 0; block < y.blocks; ++block)
       y.clear(n, block, 0, y.height, 0, y.width);

@@ -103,6 +103,17 @@ struct Canvas {
     return row(n, block, y) + x * lanes;
   }
 
+  // Whether there is no pixel, and so nobody who clears what lies beside his: all is halo then, and
+  // becomes zeros.  Whoever fills a canvas asks this first.
+  bool bare() const {
+    if (height > 0 && width > 0 && box->dims[0] > 0 && blocks > 0) return false;
+    for (int64_t n = 0; n < box->dims[0]; ++n)
+      for (int64_t block = 0; block < blocks; block += 1 + broad)
+        for (int64_t y = 0; y < box->dims[2]; ++y)
+          zero(row(n, block, y - halo.top) - halo.left * lanes, line);
+    return true;
+  }
+
   // Zeros beside rows [y, y + count) where columns [x, end) of them touch an edge, and above the
   // first and below the last row.
   void clear(int64_t n, int64_t block, int64_t y, int64_t count, int64_t x, int64_t end) const {

@@ -231,7 +231,7 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   const Canvas& y = job.finish.canvas;
   job.images = y.box->dims[0], job.blocks = y.blocks;
   job.height = y.height, job.width = y.width;
-  if (job.images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
+  if (y.bare()) return true;
   const int64_t inputs = w.dims[1], rows = w.dims[2], cols = w.dims[3];
   const bool whole = in_integers(call), pairs = whole || call.views[0].type == ORT_BF16;
   const int64_t lanes = split || twos ? kLanes : lanes_of(call.views[0].type);

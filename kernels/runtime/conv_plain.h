@@ -160,7 +160,7 @@ inline bool plain_shapes(const Call& call, const Box* views, PlainJob& job) {
     job.x_stride[i] = has ? x.strides[axis] : 0, job.y_stride[i] = has ? y.strides[axis] : 0;
   }
   const int32_t rank = 2 + job.axes;
-  bool ok = !empty(x, rank) && !empty(w, rank) && dense_from(w, 1, rank) &&
+  bool ok = !empty(w, rank) && dense_from(w, 1, rank) &&
             x.dims[0] == y.dims[0] && w.is(y.dims[1]) && y.dims[1] % groups == 0 &&
             x.dims[1] % groups == 0 && w.dims[1] == x.dims[1] / groups &&
             (y.dims[rank - 1] <= 1 || y.strides[rank - 1] == 1) &&

@@ -158,8 +158,8 @@ inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   const Canvas& y = job.finish.canvas;
   job.blocks = y.box->dims[1];
   const int64_t images = y.box->dims[0];
-  if (images == 0 || job.blocks == 0 || y.height == 0 || y.width == 0) return true;
-  if (empty(x, 4) || empty(w, 5) || !dense_from(w, 0, 5) || !w.is(job.blocks, x.dims[1]) ||
+  if (y.bare()) return true;
+  if (empty(w, 5) || !dense_from(w, 0, 5) || !w.is(job.blocks, x.dims[1]) ||
       w.dims[4] != kLanes || x.dims[0] != images)
     return misfit(run, "conv_stem");
   const tracea_isa_table& isa = *run.host.isa;

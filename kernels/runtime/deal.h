@@ -84,7 +84,7 @@ inline bool run_deal(Run& run, const Call& call, const Box* views) {
   if (!ok || job.total % job.groups || job.first + job.count > job.total ||
       y.dims[1] != ceil_div(job.count, kLanes))
     return misfit(run, "deal");
-  if (empty(y, 5) || job.y.height == 0 || job.y.width == 0) return true;
+  if (job.y.bare()) return true;
   const int64_t width = job.y.width, blocks = y.dims[1];
   job.pieces = Pieces(run, y.dims[0], blocks, job.y.height, width, kGrain / kLanes / width);
   const int64_t together = kGrain / kLanes / (job.pieces.rows * width);

@@ -92,7 +92,7 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   const Canvas& y = job.finish.canvas;
   const int64_t images = y.box->dims[0];
   const int64_t blocks = y.box->dims[1];
-  if (images == 0 || blocks == 0 || y.height == 0 || y.width == 0) return true;
+  if (y.bare()) return true;
   const int64_t rows = w.dims[1], cols = w.dims[2];
   const int64_t lanes = lanes_of(call.views[0].type), *steps = job.x_strides;
   if (!blocked(x) || !steps_of(x, lanes, job.x_strides) || !x.is(images, blocks) || empty(w, 4) || !dense_from(w, 0, 4) ||
@@ -114,7 +114,7 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   tap.x_line = job.x_step_row, tap.y_line = y.strides[2];
   if (job.finish.add) tap.add_line = job.finish.add_strides[2];
   // Columns side by side, and a part of every window on the line.
-  job.pairs = lanes != kLanes && call.ints[7] && dilation_w == 1 && left < cols &&
+  job.pairs = lanes != kLanes && call.ints[7] && dilation_w == 1 && left < cols && x.dims[3] > 0 &&
               (y.width - 1) * stride_w - left < x.dims[3];
   const Layout layout = layout_of(job.finish);
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;

@@ -75,11 +75,10 @@ inline bool run_round_images(Run& run, const Call& call, const Box* views) {
     ok = open_canvas(y, call.ints + 1, &job.y, ORT_I16) && y.is(x.dims[0], x.dims[1]) &&
          job.y.height == x.dims[2] && job.y.width == x.dims[3];
   if (!ok) return misfit(run, "round_images");
-  const bool none = empty(x, 5);
-  if (none && rounds && !empty(y, 5)) return misfit(run, "round_images");
   job.range = run.host.isa->image_range, job.round = run.host.isa->image_round;
   job.x = &x, job.scale = scale.f32(), job.last = call.ints[0];
-  if (none) {
+  if (empty(x, 5)) {
+    if (rounds) job.y.bare();
     for (int64_t n = 0; n < x.dims[0]; ++n) job.scale[n] = 0.0f;
     return true;
   }

@@ -76,7 +76,7 @@ inline bool run_resize(Run& run, const Call& call, const Box* views) {
   ResizeJob job = {};
   if (!open_canvas(y, call.ints + 1, &job.y) || !blocked(x) || !x.is(y.dims[0], y.dims[1]))
     return misfit(run, "resize");
-  if (empty(y, 5) || job.y.height == 0 || job.y.width == 0) return true;
+  if (job.y.bare()) return true;
   if (empty(x, 5)) return misfit(run, "resize");
   job.resize = run.host.isa->resize;
   job.x = &x, job.how = call.ints[0], job.blocks = y.dims[1];

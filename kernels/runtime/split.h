@@ -43,7 +43,7 @@ inline bool run_split_images(Run& run, const Call& call, const Box* views) {
   if (!blocked(x) || !both_halves(views[1], &y) || !open_canvas(y, call.ints + 1, &job.y) ||
       !x.is(y.dims[0], y.dims[1]) || job.y.height != x.dims[2] || job.y.width != x.dims[3])
     return misfit(run, "split_images");
-  if (empty(x, 5)) return empty(y, 5) || misfit(run, "split_images");
+  if (job.y.bare()) return true;
   job.split = run.host.isa->split_pixels;
   job.x = &x, job.last = call.ints[0];
   const int64_t line = x.dims[3] * kLanes;
