@@ -214,6 +214,19 @@ inline tracea_attention_tile attention_tile(const Call& call, const Box* views, 
   return tile;
 }
 
+// Where there is no key, what is summed over keys is nothing.
+inline bool attend_to_nothing(Run& run, const Call& call, const Box& q, const Box& y) {
+  if (!y.is(q.dims[0], q.dims[1], q.dims[2]) || (y.dims[3] > 1 && y.strides[3] != 1))
+    return misfit(run, "fused attention");
+  const int64_t size = element_size(call.views[4].type);
+  for (int64_t b = 0; b < y.dims[0]; ++b)
+    for (int64_t h = 0; h < y.dims[1]; ++h)
+      for (int64_t i = 0; i < y.dims[2]; ++i)
+        memset(y.data + (b * y.strides[0] + h * y.strides[1] + i * y.strides[2]) * size, 0,
+               static_cast<size_t>(y.dims[3] * size));
+  return true;
+}
+
 inline bool run_attention(Run& run, const Call& call, const Box* given) {
   const Host& host = run.host;
   const Box &q = given[0], &y = given[4];
@@ -222,6 +235,8 @@ inline bool run_attention(Run& run, const Call& call, const Box* given) {
     const bool empty = y.dims[0] == 0 || y.dims[1] == 0 || y.dims[2] == 0 || y.dims[3] == 0;
     return empty || misfit(run, "fused attention");
   }
+  if (call.ints[2] != kPlaced && given[1].dims[2] == 0 && given[2].dims[2] == 0)
+    return attend_to_nothing(run, call, q, y);
   // Rounding keys that a few queries read once would cost more than it saves.
   const bool rounds = call.opcode == kAttentionRounded && q.dims[2] > kFewQueries;
   const bool narrow = rounds || call.opcode == kAttentionBf16;

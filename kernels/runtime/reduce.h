@@ -135,14 +135,19 @@ inline bool check_reduce(Signature& call) {
          check_prologue(call);
 }
 
-// What a reduction of nothing gives.
+// What a reduction of nothing gives; a mean as well, as in ONNX Runtime.
 inline void fill_start(const Call& call, const Box& y) {
   const float inf = __builtin_inff();
   const float starts[] = {0.0f, 0.0f, 0.0f, -inf, inf, 1.0f};
+  const int32_t rank = call.views[call.view_count - 1].rank;
   int64_t count = 1;
-  for (int32_t axis = 0; axis < call.views[call.view_count - 1].rank; ++axis) count *= y.dims[axis];
-  for (int64_t i = 0; i < count; ++i)
-    y.f32()[i] = call.ints[1] ? __builtin_nanf("") : starts[call.ints[0]];
+  for (int32_t axis = 0; axis < rank; ++axis) count *= y.dims[axis];
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t offset = 0;
+    for (int64_t axis = rank, at = i; axis-- > 0; at /= y.dims[axis])
+      offset += at % y.dims[axis] * y.strides[axis];
+    y.f32()[offset] = starts[call.ints[0]];
+  }
 }
 
 inline bool run_reduce(Run& run, const Call& call, const Box* views) {
