@@ -25,6 +25,13 @@ inline bool mismatch(Run& run, int32_t input, int32_t axis, int64_t actual, int6
                         static_cast<long long>(actual), axis, static_cast<long long>(wanted));
 }
 
+// Where a tensor lies.  One without elements has no memory in ONNX Runtime, but a view without an
+// address is one that is absent.
+inline char* address_of(void* data) {
+  alignas(kAlign) static char nothing[kAlign];
+  return data ? static_cast<char*>(data) : nothing;
+}
+
 // Reads an input's dimensions; its rank must be the plan's.
 inline bool read_dims(Run& run, const OrtValue* value, int32_t input, int32_t rank,
                       int64_t* dims) {
@@ -95,7 +102,7 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame) {
       return false;
     int64_t count = 1;
     for (int32_t axis = 0; axis < rank; ++axis) count *= dims[axis];
-    frame.buffers[i] = {static_cast<char*>(data), count};
+    frame.buffers[i] = {address_of(data), count};
   }
   for (int32_t s = 0; s < program.symbol_count; ++s)
     frame.symbols[s] = frame.dims[program.symbols[s].input * kMaxRank + program.symbols[s].axis];
@@ -128,8 +135,7 @@ inline bool bind_outputs(Run& run, const Program& program, Frame& frame) {
       return false;
     if (!value) return run.fault.fail("Output %d is missing.", i);
     if (!run.good(ort::GetTensorMutableData(api, value, &data))) return false;
-    frame.buffers[program.input_count + i] = {static_cast<char*>(data),
-                                              count / element_size(tensor.type)};
+    frame.buffers[program.input_count + i] = {address_of(data), count / element_size(tensor.type)};
   }
   return true;
 }
