@@ -106,13 +106,11 @@ inline bool check_copy(Signature& call) {
 inline bool run_copy(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
   const int32_t rank = call.views[1].rank;
-  bool empty = false;
-  for (int32_t axis = 0; axis < rank; ++axis) {
+  for (int32_t axis = 0; axis < rank; ++axis)
+    if (y.dims[axis] == 0) return true;
+  for (int32_t axis = 0; axis < rank; ++axis)
     if (x.dims[axis] != y.dims[axis])
       return run.fault.fail("The views of a copy differ in size at axis %d.", axis);
-    empty = empty || y.dims[axis] == 0;
-  }
-  if (empty) return true;
   CopyJob job = {};
   job.copy = run.host.isa->copy;
   job.whole.x = x.data, job.whole.y = y.data;

@@ -65,7 +65,8 @@ def _sides(
 ) -> None:
     """Both sides of an axis of which ``size`` positions, from ``pads[0]`` on, are there.
 
-    What is reflected must be there: else the two views differ in size, and a copy refuses them.
+    What is reflected or repeated must be there: else the two views differ in size, and a copy
+    refuses them.
     """
     before, behind = pads
     last = plus(size, before - 1)
@@ -77,7 +78,8 @@ def _sides(
     for number, (count, to, nearest) in enumerate(sides):
         if not count:
             continue
-        there: Extent = combine("min", count, plus(size, -1)) if mirrored else count
+        most = plus(size, -1) if mirrored else combine("mul", size, count)
+        there = combine("min", count, most)
         if not mirrored:
             read = _part(whole, axis, nearest, there, 0)
         elif number == 0:

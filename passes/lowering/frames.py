@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
-from tracea_graph.ops.chain import SCALAR, Chain, Step
+from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.program import View
 from tracea_graph.passes.lowering.values import Values
 
 __all__ = ["ZERO", "lower_frames"]
 
-ZERO = Chain((SCALAR,), (Step("less", (0, 0)), Step("number", (1,))), (2,))
-"""Nothing is less than itself."""
+ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
+"""It reads nothing: of an image without pixels there is no number to be read."""
 
 
 def lower_frames(v: Values, ints: Sequence[int], source: int, result: int) -> None:
@@ -39,10 +39,9 @@ def lower_frames(v: Values, ints: Sequence[int], source: int, result: int) -> No
         for begin, count in ((0, first), (end, windows - end)):
             if count:
                 dims = (count, *part.dims[1:])
-                nothing = View(small.buffer, dims, (0,) * len(dims), small.offset)
                 zeros = replace(ZERO, stores=(home.dtype,)) if blocked else ZERO
                 edge = _moved(part, dims, (begin,))
-                v.w.call("elementwise", x=nothing, y=edge, chain=zeros)
+                v.w.call("elementwise", x=(), y=edge, chain=zeros)
         if end > first:
             dims = (end - first, *part.dims[1:])
             steps = (combine("mul", small.strides[0], stride), *small.strides[1:])

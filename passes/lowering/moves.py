@@ -191,7 +191,8 @@ def _pad(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None
         dims, froms, tos = list(small.dims), small.offset, big.offset
         for axis, before, behind in ((rows, top, bottom), (rows + 1, left, right)):
             cut = [combine("max", combine("sub", 0, pad), 0) for pad in (before, behind)]
-            dims[axis] = combine("sub", combine("sub", dims[axis], cut[0]), cut[1])
+            left_over = combine("sub", combine("sub", dims[axis], cut[0]), cut[1])
+            dims[axis] = combine("max", left_over, 0) if any(cut) else left_over
             froms = _sum(froms, _times(small.strides[axis], cut[0]))
             tos = _sum(tos, _times(big.strides[axis], combine("max", before, 0)))
         inside = View(small.buffer, tuple(dims), small.strides, froms)
@@ -203,21 +204,22 @@ def _pad(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None
 
 
 def _clear(v: Values, big: View, axis: int, before: Extent, behind: Extent) -> None:
-    """Zeros at both ends of an axis, as many as are positive."""
+    """Zeros at both ends of an axis, as many as are positive; no more than there are places, where
+    the other end is cut off."""
+    cuts = any(not isinstance(count, int) or count < 0 for count in (before, behind))
     chain = ZERO
     if (stored := v.w.dtype(big.buffer)) is not DType.F32:
         chain = replace(ZERO, stores=(stored,))
-    anything = next(s for s in v.w.operands() if s.spec.dtype is DType.F32)
     for count, last in ((before, False), (behind, True)):
         size = combine("max", count, 0)
         if size == 0:
             continue
+        size = combine("min", size, big.dims[axis]) if cuts else size
         dims = (*big.dims[:axis], size, *big.dims[axis + 1 :])
         start = combine("sub", big.dims[axis], size) if last else 0
         offset = _sum(big.offset, _times(big.strides[axis], start))
-        nothing = View(anything.buffer, dims, (0,) * len(dims))
         edge = View(big.buffer, dims, big.strides, offset)
-        v.w.call("elementwise", x=nothing, y=edge, chain=chain)
+        v.w.call("elementwise", x=(), y=edge, chain=chain)
 
 
 def _shuffle(v: Values, groups: int, source: int, result: int) -> None:
