@@ -71,6 +71,17 @@ class BodyBuilder:
             return self("Slice", x, axes=(axis,), starts=(start,), ends=(end,))
         return self("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
 
+    def split_last(self, x: str, rank: int, count: int) -> str:
+        """The last axis of ``x`` as ``count`` rows; of axes without elements since opset 14."""
+        if self.opset < 14:
+            return self("Reshape", x, self.ints(*[0] * (rank - 1), count, -1))
+        sizes, zero, last = self("Shape", x), self.ints(0), self.ints(rank - 1)
+        outer = self("Slice", sizes, zero, last, zero)
+        rows = self.ints(count)
+        columns = self("Div", self("Slice", sizes, last, self.ints(rank), zero), rows)
+        target = self("Concat", outer, rows, columns, axis=0)
+        return self("Reshape", x, target, allowzero=1)
+
     def pad(self, x: str, before: Sequence[int], after: Sequence[int]) -> str:
         """Zeros around ``x``; ``x`` itself where there are none to add."""
         if not any((*before, *after)):

@@ -64,8 +64,9 @@ class ChannelNormParams:
         b = BodyBuilder(self.operands, opset)
         x, *affine = b.inputs
         if self.groups:
-            flat = b("Reshape", x, b.ints(0, self.groups, -1))
-            y = b("Reshape", self._bare.spell(b, flat, ()), b("Shape", x))
+            groups = b.split_last(b("Flatten", x, axis=1), 2, self.groups)
+            back = {"allowzero": 1} if opset >= 14 else {}
+            y = b("Reshape", self._bare.spell(b, groups, ()), b("Shape", x), **back)
         else:
             y = self._bare.spell(b, x, (), 1 - self.rank)
         shape = b.ints(-1, *[1] * (self.rank - 2))

@@ -127,8 +127,8 @@ class MatMulParams:
         _, _, *extras = b.inputs
         seen = []
         for value, perm, heads in zip(b.inputs, self._perms, self.heads, strict=False):
-            if heads:  # as many axes are copied as come before the last one
-                value = b("Reshape", value, b.ints(*[0] * (len(perm) - 2), heads, -1))
+            if heads:
+                value = b.split_last(value, len(perm) - 1, heads)
             seen.append(b("Transpose", value, perm=perm) if perm else value)
         acc = b("MatMul", *seen)
         return b.done(*(self.epilogue.spell(b, (acc, *extras)) if self.epilogue else (acc,)))

@@ -209,9 +209,8 @@ class MoveParams:
             return b.done(self._spell_frames(b))
         if self.kind == "shuffle":
             groups, channels = self.ints
-            split = b("Reshape", x, b.ints(0, groups, channels // groups, -1))
-            dealt = b("Transpose", split, perm=(0, 2, 1, 3))
-            return b.done(b("Reshape", dealt, b("Shape", x)))
+            order = np.arange(channels).reshape(groups, -1).T.ravel()
+            return b.done(b("Gather", x, b.ints(*map(int, order)), axis=1))
         if self.kind == "concat":
             return b.done(b("Concat", *b.inputs, axis=self.ints[0]))
         return b.done(_spell_repeat(b, x, self.ints))
