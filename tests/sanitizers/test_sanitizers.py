@@ -13,6 +13,7 @@ from runtime.conv_bf16_cases import all_bf16_cases
 from runtime.conv_bf16x2_cases import conv_bf16x2_cases
 from runtime.conv_cases import all_conv_cases
 from runtime.conv_int16_cases import conv_int16_cases
+from runtime.empty_cases import empty_cases
 from runtime.support import Case, mutate
 from sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 
@@ -30,6 +31,7 @@ ROUNDING = {
     case.name: case for case in (*bf16_cases(), *all_bf16_cases()[::3], *conv_bf16x2_cases()[::2])
 }
 """The cases in bf16, of convolutions every third."""
+EMPTY = tuple(one.case for one in empty_cases())
 CASES = (*all_cases(), *all_conv_cases(), *conv_int16_cases(), *ROUNDING.values())
 TRANSFORMED = 2.0**-9
 """Of max|y|, where Winograd's transform is rounded to integers."""
@@ -70,7 +72,7 @@ def jobs(cases: Sequence[Case]) -> list[Job]:
 def memory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sanitizer:
     if not links(MEMORY[0]):
         pytest.skip("g++ has no address sanitizer here")
-    return Sanitizer(MEMORY, CASES, request.param, tmp_path_factory.mktemp("memory"))
+    return Sanitizer(MEMORY, (*CASES, *EMPTY), request.param, tmp_path_factory.mktemp("memory"))
 
 
 def test_the_cases_run_every_kernel() -> None:
@@ -82,6 +84,12 @@ def test_no_kernel_leaves_its_memory(memory: Sanitizer) -> None:
         answers = memory.run(jobs(CASES), level, workers=2)
         for case, answer in zip(CASES, answers, strict=True):
             conforms(case, answer, limit(case))
+
+
+def test_no_kernel_leaves_memory_that_holds_nothing(memory: Sanitizer) -> None:
+    """Values without elements lie nowhere; tests/runtime/test_empty.py looks at the answers."""
+    for level in memory.library.isas:
+        memory.run(jobs(EMPTY), level, workers=2)
 
 
 def limit(case: Case) -> float:
