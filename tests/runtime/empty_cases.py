@@ -146,7 +146,7 @@ def _rows() -> Iterator[Empty]:
 def _without(case: Case) -> Iterator[Empty]:
     """A case written by hand with some of its symbols 0: without results, or without keys."""
     program = case.program
-    names, attends = list(program.symbols), case.program.calls[0].kernel.startswith("attention")
+    names, attends = list(program.symbols), case.program.calls[0].op == "attention"
     for zeros in itertools.product((False, True), repeat=len(names)):
         left = dict(zip(names, zeros, strict=True))
         sizes = {

@@ -10,7 +10,8 @@ from runtime.empty_cases import Empty, empty_cases
 from sanitizers.harness import Answer, Sanitizer
 
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.plan import OPCODES, encode
+from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.plan import encode
 
 pytestmark = pytest.mark.compiler
 ISAS = profile_cpu().levels("bf16")
@@ -27,8 +28,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Sanitizer:
 
 
 def test_the_cases_run_every_call() -> None:
-    run = {call.kernel for one in empty_cases() for call in one.case.program.calls}
-    assert run == OPCODES.keys()
+    run = {call.name for one in empty_cases() for call in one.case.program.calls}
+    assert run == CALLS.keys()
     assert sum(_has_numbers(one) for one in empty_cases()) > 500
 
 
