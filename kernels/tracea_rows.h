@@ -126,8 +126,8 @@ typedef struct {
 //       place = seen - 1 + row * seen_step; not for keys nor for places below `everywhere`
 //   y = softmax(s with the mask) v
 // mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key (causal drops like false).
-// A row whose keys are all masked by -inf or false gives zeros if zero_rows, else what ONNX
-// Runtime's Softmax gives on a row of equal very low scores: the average (see kernels/README.md).
+// A boolean mask drops keys to `fill`.  A row whose scores are all -inf gives zeros if zero_rows,
+// else NaN, as its softmax does (see kernels/README.md); without any keys y is 0.
 typedef struct {
   int64_t queries, keys, head, head_v;  // head: q/k width; head_v: v width; 1 .. 256
   int64_t heads;

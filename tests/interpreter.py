@@ -313,21 +313,21 @@ def attention(
         first, mask = mask[:, None, None, None], None
     place = first + np.arange(rows)[:, None]
     if order != "none":
-        scores = np.where(np.arange(keys) <= place, scores, max(fill, -3.4e38))
+        scores = np.where(np.arange(keys) <= place, scores, fill)
     assert (mask is None) == (mask_kind == "none")
     if mask_kind == "add":
-        scores = scores + np.maximum(mask, -3.4e38)
+        scores = scores + mask
     elif mask_kind == "bool":
-        scores = np.where(mask, scores, -3.4e38)
+        scores = np.where(mask, scores, fill)
     if before >= 0:
         key = np.arange(keys)
         near = (place - before <= key) & (key <= place + behind)
         near |= (key < everywhere) | (place < everywhere)
-        scores = np.where(near, scores, -3.4e38)
-    lost = scores.max(-1, keepdims=True, initial=-np.inf) <= -3.4e38
-    weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-    shares = weights / weights.sum(-1, keepdims=True)
-    y[...] = np.where(lost & bool(zero_rows), 0.0, shares) @ v
+        scores = np.where(near, scores, -np.inf)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+        shares = weights / weights.sum(-1, keepdims=True)
+    y[...] = (np.nan_to_num(shares) if zero_rows else shares) @ v
 
 
 def append(call: Call, *, x: Array, past: Any, places: Array, y: Array) -> None:

@@ -23,7 +23,9 @@ WEIGHTS = 2.0**-8
 """Of max|v|: the softmax's weights are rounded once, to half of this, relatively."""
 
 
-def attend(level: str, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+def attend(
+    level: str, q: Array, k: Array, v: Array, mask: Array | None = None, fill: float = -np.inf
+) -> Array:
     """One head of float32 numbers that are bf16."""
     unit, (name, size_name, _) = (
         emit("attention_bf16", level),
@@ -40,7 +42,7 @@ def attend(level: str, q: Array, k: Array, v: Array, mask: Array | None = None) 
         q=address(q), q_stride=head // 2, k=address(k), k_stride=head // 2, k_col=1,
         v=address(v), v_stride=head_v // 2, scale=head**-0.5,
         scratch=memory.ctypes.data + start, y=out.address, y_stride=out.stride, y_size=4,
-        before=-1,
+        before=-1, fill=fill,
     )  # fmt: skip
     if mask is not None:
         mask = guarded(mask)
@@ -92,11 +94,13 @@ def test_masks(level: str, boolean: bool, keys: int) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_row_without_keys_is_the_average(level: str) -> None:
+def test_a_row_without_keys_is_nan_or_the_average(level: str) -> None:
+    """NaN where dropped scores are -inf, the average where they are finite and equal."""
     q, k, v = inputs(2, 21, 8, 18)
     mask = np.ones((2, 21), bool)
     mask[1] = False
-    got = attend(level, q, k, v, mask)
+    assert np.isnan(attend(level, q, k, v, mask)[1]).all()
+    got = attend(level, q, k, v, mask, fill=-1e9)
     np.testing.assert_allclose(got[1], v.mean(0), atol=1e-6)
 
 

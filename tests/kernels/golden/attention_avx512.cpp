@@ -845,7 +845,7 @@ void weigh_rows(int64_t rows, int64_t keys, float scale, float* scores, Running&
   }
 }
 
-// The average of the values of all keys a row has in its window.
+// The average of the values of all keys a row has in its window; NaN if it has none.
 vf average(const Head& h, int64_t row, int64_t d, vm m) {
   const int64_t place = place_of(h.t, row);
   vf sum = set1(0.0f), count = set1(0.0f);
@@ -854,22 +854,28 @@ vf average(const Head& h, int64_t row, int64_t d, vm m) {
     sum = sum + value_of(load(h.values + value_row(k) * h.width + d, m), k);
     count = count + set1(1.0f);
   }
-  return sum / max(count, set1(1.0f));
+  return sum / count;
 }
 
-// y = sums / total for the rows that are `due`.  A row whose every key was dropped has total 0: zeros,
-// or the average of what it could have seen.
+// y = sums / total for the rows that are `due`.  A row whose every score is -inf has total 0: zeros
+// where a guard makes them so, else the NaN of its softmax.  A boolean mask that drops to a finite
+// score leaves equal scores: the average of what the row could have seen.
 void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Running& run,
             const bool* due) {
   const tracea_attention_tile* t = h.t;
   const int64_t width = padded(t->head_v);
+  const bool equal = t->mask_kind == 2 && t->fill != -INF;
+  const bool none = !t->keys || (t->zero_rows && !equal);
   for (int64_t i = 0; i < rows; i++) {
     if (!due[i]) continue;
     const vf factor = set1(1.0f / run.total[i]);
     for (int64_t d = 0; d < t->head_v; d += W) {
       const vm m = first(t->head_v - d);
       vf y = load(s.sums + i * width + d) * factor;
-      if (run.total[i] == 0.0f) y = t->zero_rows ? set1(0.0f) : average(h, q + i, d, m);
+      if (run.total[i] == 0.0f)
+        y = none    ? set1(0.0f)
+            : equal ? average(h, q + i, d, m)
+                    : set1(__builtin_nanf(""));
       const int64_t at = (q + i) * t->y_stride + d;
       store((float*)h.y + at, y, m);
     }
