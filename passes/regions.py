@@ -34,7 +34,12 @@ def fused(
     results: Sequence[str],
     covered: Sequence[Region],
 ) -> Region:
-    """A region of the vocabulary that stands for ``covered``, first operator first."""
+    """A region of the vocabulary that stands for ``covered``, first operator first.
+
+    Raises ValueError if its parameters are of another number of operands.
+    """
+    if len(operands) != params.operands:
+        raise ValueError(f"{rule} gives {len(operands)} operands to what takes {params.operands}")
     nodes = {id(n): n for r in covered for n in r.nodes}
     order = sorted(nodes.values(), key=lambda n: n.source if n.source is not None else -1)
     return Region(

@@ -59,7 +59,12 @@ class AbsorbEpilogue:
             return Miss(self.name, region.id, "the epilogue would have too many operands")
         chain, names = joined
         kinds = tuple(_kind(product, graph.spec(n), result) for n in names)
-        chain = dataclasses.replace(chain, operands=kinds, results=_results(chain, before, kept))
+        chain = dataclasses.replace(
+            chain,
+            operands=kinds,
+            results=_results(chain, before, kept),
+            stores=(*chain.result_types, *(before.result_types[i] for i in kept)),
+        )
         params = dataclasses.replace(product.params, epilogue=chain)
         operands = (*product.operands[:count], *names[1:])
         results = (*region.results, *(product.results[i] for i in kept))

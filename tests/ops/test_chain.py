@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import numpy as np
@@ -212,3 +213,12 @@ def test_elementwise_shapes_that_stay_open_are_refused() -> None:
     for bad in (other, TensorSpec(DType.F32, None)):
         with pytest.raises(ValueError, match="do not provably broadcast"):
             params.infer([known, bad])
+
+
+def test_every_result_is_stored_in_a_type_of_its_own() -> None:
+    """One more result than there are types to store them in is no chain."""
+    chain = Chain(("full",), (Step("round", (0,)),), (1,), stores=(DType.I64,))
+    with pytest.raises(ValueError, match="every one of its results"):
+        dataclasses.replace(chain, results=(1, 0))
+    both = dataclasses.replace(chain, results=(1, 0), stores=(DType.I64, DType.F32))
+    assert both.result_types == (DType.I64, DType.F32)

@@ -416,3 +416,16 @@ def test_a_flattened_product_that_others_read_stays() -> None:
     graph = net.graph(net("Tanh", flat), y)
     trace = schedule_only(graph, gemm.LiftGemm(), gemm.AbsorbFlattening())
     assert any("has other readers" in r for r in reasons(trace, "gemm-flattening"))
+
+
+def test_a_product_that_is_an_output_beside_what_is_cast_of_it() -> None:
+    """Both are results of the epilogue: its numbers and, stored as integers, the same numbers."""
+    net, x = new()
+    product = linear(net, x, bias=False)
+    whole = net("Cast", product, to=DType.I64.onnx)
+    graph = net.graph(product, whole)
+    optimized(graph)
+    region = only(graph, "FusedGemm")
+    assert region.results == (whole, product)
+    assert region.params.epilogue.result_types == (DType.I64, DType.F32)
+    assert_same(net, graph, {"x": 9 * normal(2, 5, 24)})

@@ -109,6 +109,8 @@ class Chain:
             raise ValueError("an operand is float32, bool or an integer of a known width")
         types = self.types
         natural = tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
+        if self.stores and len(self.stores) != len(self.results):
+            raise ValueError("a chain stores every one of its results, in a type for each")
         if self.stores == natural:
             object.__setattr__(self, "stores", ())
         elif self.stores and any(

@@ -38,7 +38,7 @@ def finish_of(epilogue: Chain | None) -> Finish:
 
 
 def _is_identity(chain: Chain) -> bool:
-    return chain.results == (0,) and len(chain.operands) == 1
+    return chain.results == (0,) and len(chain.operands) == 1 and not chain.stores
 
 
 def _addend(chain: Chain) -> tuple[int, Chain] | None:
@@ -57,7 +57,8 @@ def _addend(chain: Chain) -> tuple[int, Chain] | None:
     kinds = (*rest.operands[:other], *rest.operands[other + 1 :])
     dtypes = (*rest.dtypes[:other], *rest.dtypes[other + 1 :])
     results = tuple(r - (r > other) for r in rest.results)
-    return other - 1, Chain(kinds, moved, results, dtypes)
+    without = replace(rest, operands=kinds, steps=moved, results=results, dtypes=dtypes)
+    return other - 1, without
 
 
 def _down(ref: int | float, gone: int) -> int | float:
