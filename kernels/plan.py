@@ -267,7 +267,7 @@ class _Reader:
             return None
         index, rank = self.take(2)
         offset, dims, strides = self.extent(), self.extents(rank), self.extents(rank)
-        return View(Buffer(_KINDS[kind], index), dims, strides, offset)
+        return View(Buffer(_word(_KINDS, kind), index), dims, strides, offset)
 
     def extents(self, count: int) -> tuple[Extent, ...]:
         return tuple(self.extent() for _ in range(count))
@@ -282,9 +282,16 @@ class _Reader:
                 stack.append(f"s{next(code, 0)}")
             else:
                 b, a = stack.pop(), stack.pop()
-                stack.append(Expr(_OPERATORS[op - _FIRST_OPERATOR], (a, b)))
+                stack.append(Expr(_word(_OPERATORS, op - _FIRST_OPERATOR), (a, b)))
         (value,) = stack
         return value
+
+
+def _word(words: Sequence[str], code: int) -> str:
+    """The word a number stands for: none from the end, as an index would take it."""
+    if not 0 <= code < len(words):
+        raise ValueError(f"{code} is none of {', '.join(words)}")
+    return words[code]
 
 
 def _element(code: int) -> DType:

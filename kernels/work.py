@@ -61,7 +61,10 @@ def calls_of_plan(plan: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork
         raise GraphError(f"The plan has {len(made.symbols)} symbols, not {len(symbols)}.")
     bound = {f"s{i}": value for i, value in enumerate(symbols[: len(made.symbols)])}
     types = _types(made)
-    return tuple(_in_all(made, i, call, types, bound) for i, call in enumerate(made.calls))
+    try:
+        return tuple(_in_all(made, i, call, types, bound) for i, call in enumerate(made.calls))
+    except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
+        raise GraphError(f"the plan cannot be read: {error!r}") from error
 
 
 def _types(plan: DecodedPlan) -> dict[Buffer, DType]:

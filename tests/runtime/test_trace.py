@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,15 @@ import pytest
 from runtime.cases import gemm
 from runtime.conv_calls import conv, depthwise, stem
 from runtime.sparse_cases import sparse_cases
-from runtime.support import Case, model, run_worker
+from runtime.support import Case, model, run_worker, single, spec
 
 from tracea_graph.build import Library
 from tracea_graph.errors import GraphError
+from tracea_graph.ir import Expr
 from tracea_graph.kernels.calls import CALLS
 from tracea_graph.kernels.plan import encode
 from tracea_graph.kernels.work import calls_of_plan
-from tracea_graph.ops.program import ConvDriver, GemmDriver
+from tracea_graph.ops.program import Buffer, ConvDriver, GemmDriver, View
 
 CASE = "gemm_then_norm"
 
@@ -137,6 +139,46 @@ def test_stored_blocks_are_what_is_multiplied() -> None:
 def test_what_a_call_multiplies_is_its_roof(name: str, multiplies: str) -> None:
     schema = CALLS[name]
     assert (schema.multiplies or schema.dtype) == multiplies and schema.problem is not None
+
+
+@pytest.mark.parametrize("number", [-7, -3, -2, 0, 99])
+def test_a_damaged_plan_is_refused_or_counted(number: int, cases: dict[str, Case]) -> None:
+    """Whatever word is damaged, nothing but a GraphError comes of it."""
+    for name in (CASE, f"{CASE}_by_8", "attention_added"):
+        program = cases[name].program
+        plan = list(encode(program))
+        for at in range(len(plan)):
+            damaged = [*plan[:at], number, *plan[at + 1 :]]
+            with contextlib.suppress(GraphError):
+                calls_of_plan(damaged, [8] * len(program.symbols))
+
+
+@pytest.mark.parametrize(
+    ("extent", "code"), [(Expr("mul", ("m", 4)), 4), (Expr("min", ("m", 4)), 8)]
+)
+def test_an_operator_that_is_none_is_refused(extent: Expr, code: int) -> None:
+    view = View(Buffer("input", 0), (extent,), (1,))
+    call = CALLS.make("copy", x=view, y=View(Buffer("output", 0), (extent,), (1,)))
+    plan = list(encode(single(call, [spec("m")], [spec(extent)], m=(0, 0))))
+    for other in (-1, -5, 9):
+        damaged = [other if word == code and plan[i - 2 : i] == [0, 4] else word
+                   for i, word in enumerate(plan)]  # fmt: skip
+        assert damaged != plan
+        with pytest.raises(GraphError):
+            calls_of_plan(damaged, [8])
+
+
+def test_a_kind_of_buffer_that_is_none_is_refused() -> None:
+    view = View(Buffer("input", 0), (3,), (1,))
+    call = CALLS.make("copy", x=view, y=View(Buffer("output", 0), (3,), (1,)))
+    plan = list(encode(single(call, [spec(3)], [spec(3)])))
+    head = plan.index(CALLS.opcode(call), 9)  # behind the counts
+    assert plan[head + 7] == 0
+    for other in (-2, -3, 3):
+        damaged = [*plan]
+        damaged[head + 7] = other  # the first word of the first view
+        with pytest.raises(GraphError):
+            calls_of_plan(damaged, [])
 
 
 def test_a_foreign_plan_is_refused() -> None:
