@@ -29,7 +29,7 @@ from tracea_graph.ops.attention import CAUSAL, MASKS
 from tracea_graph.ops.program import ConvDriver, GemmDriver
 from tracea_graph.ops.resize import WAYS
 
-__all__ = ["BLOCK", "CALLS", "LIMITS"]
+__all__ = ["BLOCK", "CALLS", "GEMM_DTYPES", "LIMITS"]
 
 BLOCK = 16
 """Channels of a block, and columns of a panel (``TRACEA_PANEL``)."""
@@ -181,14 +181,12 @@ _NORM = CallSchema(
 _CHANNEL_NORM = CallSchema(
     "channel_norm",
     (
-        _op("x", "N C P"),
-        _op("gamma", "C", optional=True),
-        _op("beta", "C", optional=True),
+        _op("x", "N C P"), _op("gamma", "C", optional=True), _op("beta", "C", optional=True),
         _out("y", "N C P"),
     ),
     (_NORM_KIND, number("groups", 0, MAX_INT), real("epsilon")),
     kernels=("norm",),
-)
+)  # fmt: skip
 _ELEMENTWISE = CallSchema(
     "elementwise",
     (_op("x", "*", "chain", many="operands"), _out("y", "*", "chain", many="results")),
@@ -224,11 +222,9 @@ _REDUCE = _over("reduce", "f32", choice("kind", _REDUCTIONS), flag("mean"), bits
 _ARG = _over("arg", "i64", number("axis", 0, RANK - 1), flag("smallest"), flag("last"))
 _SOFTMAX = _over("softmax", "f32", number("axis", 0, RANK - 1), flag("log"))
 _TOP_K = CallSchema(
-    "top_k",
-    (_op("x", "M N"), _out("y", "M k"), _out("index", "M k", "i64")),
-    (flag("smallest"),),
-    kernels=("top_k",),
-)
+    "top_k", (_op("x", "M N"), _out("y", "M k"), _out("index", "M k", "i64")),
+    (flag("smallest"),), kernels=("top_k",),
+)  # fmt: skip
 
 
 def _recurrent_problem(s: Sizes) -> tuple[int, ...]:
@@ -283,9 +279,7 @@ def _attention(dtype: str, multiplies: str, *kernels: str) -> CallSchema:
             number("before", -1, window),
             number("behind", 0, window),
             number("everywhere", 0, window),
-            real("scale"),
-            real("fill"),
-            real("softcap"),
+            *map(real, ("scale", "fill", "softcap")),
         ),
         dtype,
         kernels=kernels,
@@ -594,3 +588,12 @@ CALLS = Calls(
     )
 )  # fmt: skip
 """In the order of their opcodes."""
+
+GEMM_DTYPES = {
+    layout: schema.dtype
+    for schema in CALLS.values()
+    for attribute in schema.attributes
+    if schema.op == "gemm" and attribute.name == "layout"
+    for layout in attribute.words or ()
+}
+"""What a product with weights in a layout multiplies."""

@@ -200,7 +200,6 @@ class CallSchema:
     multiplies: str = ""
     row_tiled: bool = False
     granularity: str = ""
-    note: str = ""
 
     @property
     def name(self) -> str:
@@ -214,9 +213,6 @@ class CallSchema:
     @property
     def reals(self) -> tuple[Attribute, ...]:
         return tuple(a for a in self.attributes if a.real)
-
-    def attribute(self, name: str) -> Attribute | None:
-        return next((a for a in self.attributes if a.name == name), None)
 
     # ---- making calls ----------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
+from tracea_graph.kernels.calls import GEMM_DTYPES
 from tracea_graph.ops.gemm import (
     IN_PAIRS,
     PANEL,
@@ -32,7 +33,6 @@ _BY_MAP = {
     "blocks": ("gemm_blocks", "f32"), "pair_blocks": ("gemm_blocks", "bf16"),
     "masked": ("gemm_masked", "f32"), "masked_bf16": ("gemm_masked", "bf16"),
 }  # fmt: skip
-_DTYPES = {"pairs": "bf16", "mixed": "bf16", "int16": "int16", "split": "bf16x2"}
 
 
 def lower_gemm(
@@ -64,7 +64,7 @@ def lower_gemm(
     else:
         scales = {"row_scales": rows_of, "column_scales": operands[-1].view} if rows_of else {}
         w.call(
-            "gemm", _DTYPES.get(p.layout, "f32"), x=x, w=weight, bias=bias, **scales,
+            "gemm", GEMM_DTYPES[p.layout], x=x, w=weight, bias=bias, **scales,
             inputs=views, y=into, layout=p.layout, parts=len(p.parts) or 1, chain=chain,
             drivers=DRIVERS,
         )  # fmt: skip

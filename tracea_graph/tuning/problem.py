@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracea_graph.ir import TensorSpec, evaluate
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.calls import CALLS, GEMM_DTYPES
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.gemm import IN_BF16, IN_PAIRS, PANEL
+from tracea_graph.ops.gemm import IN_PAIRS, PANEL
 from tracea_graph.ops.program import Call, ConvDriver, Driver, GemmDriver, Program, View
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
@@ -47,9 +47,7 @@ class GemmProblem:
     @property
     def multiplies(self) -> str:
         """The element type its call is for."""
-        if self.layout == "int16":
-            return "int16"
-        return "bf16" if self.layout in IN_BF16 else "f32"
+        return GEMM_DTYPES[self.layout]
 
     @property
     def kernel(self) -> str:
