@@ -271,7 +271,7 @@ def norm(
 
 
 def elementwise(call: Call, *, x: list[Any], y: list[Any]) -> None:
-    assert len({v.shape for v in (*x, *y)}) == 1 and x[0].ndim <= 6
+    assert len({v.shape for v in (*x, *y)}) == 1 and y[0].ndim <= 6
     finish(call.chain, [], x, y)
 
 
