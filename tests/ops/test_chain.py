@@ -159,7 +159,7 @@ def test_the_cost_of_a_chain_is_its_steps() -> None:
             "step 0, exp, takes other types",
         ),
         (lambda: Chain(("full",), (), (0,), (DType.F64,)), "float32, bool or an integer"),
-        (lambda: Chain(("full",), (), (0,), (DType.BOOL,) * 2), "float32, bool or an integer"),
+        (lambda: Chain(("full",), (), (0,), (DType.BOOL,) * 2), "every one of its operands"),
         (lambda: Chain(("full",), (), (0, 0, 0)), "1 or 2 results"),
         (lambda: Chain(("diagonal",), (), (0,)), "unknown operand kind"),
         (lambda: Chain(("full",), (Step("relu", (1,)),), (1,)), "reads a later value"),
@@ -213,6 +213,15 @@ def test_elementwise_shapes_that_stay_open_are_refused() -> None:
     for bad in (other, TensorSpec(DType.F32, None)):
         with pytest.raises(ValueError, match="do not provably broadcast"):
             params.infer([known, bad])
+
+
+def test_every_operand_is_read_in_a_type_of_its_own() -> None:
+    """So many types as operands, even where each is the usual one."""
+    chain = Chain(("full", "row"), (Step("add", (0, 1)),), (2,), (DType.F32, DType.I64))
+    with pytest.raises(ValueError, match="every one of its operands"):
+        dataclasses.replace(chain, operands=("full", "row", "row"))
+    with pytest.raises(ValueError, match="every one of its operands"):
+        dataclasses.replace(chain, dtypes=(DType.F32,))
 
 
 def test_every_result_is_stored_in_a_type_of_its_own() -> None:

@@ -103,9 +103,11 @@ class Chain:
         last = count + len(self.steps)
         if any(isinstance(r, float) or not 0 <= r < last for r in self.results):
             raise ValueError("a result is no value of the chain")
+        if self.dtypes and len(self.dtypes) != count:
+            raise ValueError("a chain reads every one of its operands, in a type for each")
         if all(d is DType.F32 for d in self.dtypes):
             object.__setattr__(self, "dtypes", ())  # one spelling for equal chains
-        elif len(self.dtypes) != count or not set(self.dtypes) <= set(DTYPES):
+        elif not set(self.dtypes) <= set(DTYPES):
             raise ValueError("an operand is float32, bool or an integer of a known width")
         types = self.types
         natural = tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
