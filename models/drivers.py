@@ -32,7 +32,6 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.onnx_io import load
 from tracea_graph.passes import WEIGHED
-from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.jobs import jobs_of
@@ -49,7 +48,8 @@ def _named(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mappin
     for path in paths:
         model = load(path)
         bound = bindings(model.graph, (), model.inputs)[0][0].symbols
-        assembly = assemble(Planner(model.graph, options, bound).plan().graph)
+        planner = Planner(model.graph, options, bound)
+        assembly, _ = planner.assembled(planner.plan)
         for job in jobs_of(assembly.workloads([bound]), isa, (1,)):
             if job.asked:
                 told = digest(json.dumps(job.case.problem.key, default=str))[:6]

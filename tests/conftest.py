@@ -7,6 +7,7 @@ is 0, and in slow runs also each of ``--fuzz-seeds``, every one a test of its ow
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tracea_graph.kernels.levels import TILES
 from tracea_graph.pipeline import planning
 from tracea_graph.policy import Machine
 
+# A rule that raises fails its test, instead of being left out with a warning.
+os.environ.setdefault("TRACEA_STRICT", "1")
 # An example is not wrong because the machine was busy meanwhile.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")

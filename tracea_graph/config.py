@@ -55,6 +55,10 @@ class Environment:
         default_factory=lambda: os.environ.get("TRACEA_CHECK", "") not in ("", "0")
     )
     """``TRACEA_CHECK=1``: check the graph after every pass."""
+    strict: bool = field(
+        default_factory=lambda: os.environ.get("TRACEA_STRICT", "") not in ("", "0")
+    )
+    """``TRACEA_STRICT=1``: a rule that raises ends the run, instead of being left out."""
 
 
 def usable_processors() -> int:

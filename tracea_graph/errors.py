@@ -6,23 +6,29 @@
     ├── VerifyError                  3   a result is outside its tolerance
     ├── BuildError                   4   no compiler, or it failed
     ├── WorkerError                  4   a worker process died or exceeded its time limit
-    └── GraphError                   70  an internal invariant broke; names the pass
+    ├── GraphError                   70  an internal invariant broke; names the pass
+    └── RuleError                    70  a rule raised; ends a run only where errors are strict
 
 A message is one sentence: what, where, what to try.  Unsupported operators are no error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "BuildError",
     "CycleError",
     "GraphError",
     "ModelError",
+    "RuleError",
     "StillReadError",
     "TraceaError",
     "UsageError",
     "VerifyError",
     "WorkerError",
+    "blamed_on",
 ]
 
 
@@ -77,6 +83,28 @@ class GraphError(TraceaError):
     """An internal invariant of the graph broke."""
 
     exit_code = 70
+
+
+class RuleError(TraceaError):
+    """A ``rule`` raised something it should not have: what it raised is the cause."""
+
+    exit_code = 70
+
+    def __init__(self, rule: str, cause: Exception) -> None:
+        self.raised = f"{type(cause).__name__}: {cause}"
+        super().__init__(f"rule {rule!r} raised {self.raised}")
+        self.rule = rule
+
+
+@contextmanager
+def blamed_on(rule: str) -> Iterator[None]:
+    """Name the rule in whatever is raised meanwhile, as a RuleError."""
+    try:
+        yield
+    except (RuleError, MemoryError):
+        raise
+    except Exception as error:
+        raise RuleError(rule, error) from error
 
 
 class StillReadError(GraphError):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from graphs import Net
 
-from tracea_graph.errors import GraphError
+from tracea_graph.errors import GraphError, RuleError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.rewrite import Limits, Miss, Phase, Proposal, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
@@ -276,6 +276,37 @@ def test_graph_errors_of_replace_leave_the_graph_usable() -> None:
         graph.replace([first], [])
     graph.check()
     assert graph.regions() == [first, second]
+
+
+# ---- rules that raise ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Raising(Fuse):
+    """Raises where it would propose."""
+
+    def fused(self, before: Region, region: Region) -> Region:
+        raise KeyError(region.id)
+
+
+def test_a_rule_that_raises_is_named() -> None:
+    _, graph = chain("Tanh", "Relu")
+    with pytest.raises(RuleError, match="rule 'tanh-relu' raised KeyError: ") as caught:
+        run(graph, Raising("Tanh", "Relu"))
+    assert caught.value.rule == "tanh-relu" and isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_rewrite_that_breaks_the_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where graphs are checked after every rewrite."""
+
+    def check(graph: TileGraph) -> None:
+        if "Pair" in ops(graph):
+            raise GraphError("it has a hole")
+
+    monkeypatch.setattr(TileGraph, "check", check)
+    _, graph = chain("Tanh", "Relu")
+    with pytest.raises(RuleError, match="rule 'tanh-relu' raised GraphError: it has a hole"):
+        run(graph, Fuse("Tanh", "Relu"))
 
 
 # ---- gain per cost, and the error budget ---------------------------------------------------

@@ -223,6 +223,9 @@ def _show_stages(args: argparse.Namespace, options: Options, until: str) -> int:
     shown = []
     for model in args.models:
         made = api.stages(model, until, options)
+        for warning, fault in made.trace.faults().items():
+            _complain(f"warning: {warning}")
+            sys.stderr.write(fault if args.verbose else "")
         if args.json:
             shown.append(made.to_dict())
             continue

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracea_graph.errors import GraphError
+from tracea_graph.errors import GraphError, blamed_on
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.kernels.cpu import kernels_of
 from tracea_graph.kernels.plan import encode
@@ -50,13 +50,17 @@ def turns_of(group: str) -> str:
 
 @dataclass
 class Assembly:
-    """A result before it has a library: everything but the domain."""
+    """A result before it has a library: everything but the domain.
+
+    ``unfit`` are regions whose programs are larger than the runtime takes, and why.
+    """
 
     graph: TileGraph
     placed: list[Placed] = field(default_factory=list)
     types: dict[str, OpType] = field(default_factory=dict)
     kernels: set[str] = field(default_factory=set)
     chains: dict[int, Chain] = field(default_factory=dict)
+    unfit: list[tuple[Region, str]] = field(default_factory=list)
 
     @property
     def groups(self) -> dict[str, list[Placed]]:
@@ -67,16 +71,6 @@ class Assembly:
             if isinstance(item.region.params, RegionParams) and item.region.params.bands:
                 groups.setdefault(turns_of(item.group), []).append(item)
         return groups
-
-    def unfit(self) -> list[tuple[Region, str]]:
-        """Regions whose programs are larger than the runtime takes, and why."""
-        found = []
-        for item in self.placed:
-            try:
-                encode(item.program)
-            except GraphError as error:
-                found.append((item.region, str(error)))
-        return found
 
     def within(self, other: Assembly) -> bool:
         """True if every group, kernel and chain of this assembly is one of ``other``'s."""
@@ -155,26 +149,38 @@ class Assembly:
 
 
 def assemble(graph: TileGraph) -> Assembly:
-    """Lower every fused region of a graph."""
+    """Lower every fused region of a graph.
+
+    Raises RuleError, naming the rule that made it, if a region cannot be lowered.
+    """
     result = Assembly(graph)
     bodies: dict[Any, Body] = {}
     for region in graph.regions():
         if not region.fused:
             continue
-        program = lower(graph, region)
-        body = bodies.setdefault(region.params, region.params.body(graph.opset))
-        inputs = tuple(s.dtype or DType.F32 for s in program.inputs)
-        outputs = tuple(s.dtype or DType.F32 for s in program.outputs)
-        type_name = f"{region.op}_{_type_key(body, inputs, outputs)}"
-        result.types[type_name] = OpType(type_name, inputs, outputs)
-        result.placed.append(
-            Placed(region, type_name, program, body, _group(graph, region, type_name))
-        )
-        for call in program.calls:
-            result.kernels |= kernels_of(call)
-            if call.chain is not None:
-                result.chains[call.chain.key] = call.chain
+        with blamed_on(region.rule):
+            program = lower(graph, region)
+            body = bodies.setdefault(region.params, region.params.body(graph.opset))
+            try:
+                encode(program)
+            except GraphError as error:
+                result.unfit.append((region, str(error)))
+        _place(result, region, program, body)
     return result
+
+
+def _place(result: Assembly, region: Region, program: Program, body: Body) -> None:
+    """Add a region's node, with the type, kernels and chains it needs."""
+    inputs = tuple(s.dtype or DType.F32 for s in program.inputs)
+    outputs = tuple(s.dtype or DType.F32 for s in program.outputs)
+    type_name = f"{region.op}_{_type_key(body, inputs, outputs)}"
+    result.types[type_name] = OpType(type_name, inputs, outputs)
+    group = _group(result.graph, region, type_name)
+    result.placed.append(Placed(region, type_name, program, body, group))
+    for call in program.calls:
+        result.kernels |= kernels_of(call)
+        if call.chain is not None:
+            result.chains[call.chain.key] = call.chain
 
 
 def _type_key(body: Body, inputs: Sequence[DType], outputs: Sequence[DType]) -> str:

@@ -16,7 +16,7 @@ from tracea_graph.onnx_io import DataFile, DataPool, Model, write
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED, LENGTHS
 from tracea_graph.passes.precision import FALLBACK, FURTHER
-from tracea_graph.pipeline.assembly import Assembly, assemble
+from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
 from tracea_graph.policy import CostModel
@@ -119,15 +119,13 @@ class Workshop:
         """A plan all of whose programs the runtime takes: what is too large for it is cut up, or
         left as it was."""
         if self._locked is not None:
-            plan = self.planner.follow(self._locked.ruling)
-            return assemble(plan.graph), plan
+            return self.planner.assembled(partial(self.planner.follow, self._locked.ruling))
         while True:
-            plan = self.planner.plan(frozen, barred)
-            assembly = assemble(plan.graph)
-            unfit = assembly.unfit()
-            if not unfit:
+            made = partial(self.planner.plan, frozen, barred)
+            assembly, plan = self.planner.assembled(made)
+            if not assembly.unfit:
                 return assembly, plan
-            for region, why in unfit:
+            for region, why in assembly.unfit:
                 joins = region.rule in (BANDED, *JOINING)
                 values = (v for n in region.nodes for v in n.outputs if v)
                 (barred.setdefault(region.rule, {}) if joins else frozen).update(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tracea_graph.config import Options
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import RuleError, UsageError
 from tracea_graph.ir import Node
 from tracea_graph.kernels.levels import TILES
 from tracea_graph.ops.concat import ConcatParams
@@ -20,6 +20,7 @@ from tracea_graph.passes import CONNECT, UNCHANGED, phases
 from tracea_graph.passes.bands import BANDED, RunInBands
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.quantised import rounded_later
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Phase, Trace, schedule
@@ -61,6 +62,9 @@ class Planner:
     model only orders proposals, so a fixed machine serves; else this one is measured, once.
     ``cost`` is the model of a plan made earlier, to plan the same again; ``compressed`` has what
     stands for matrices; ``scan`` what an earlier planner found in the model's weights.
+
+    A rule that raises costs that rule, not the model: from then on it is left out of every plan,
+    whose trace says so.  Where the environment is strict, RuleError is raised instead.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Planner:
         self._graph, self._options = graph, options
         self._named = {(n.op, n.name): r for r in graph.regions() for n in r.nodes if n.name}
         self._known_petty: dict[str, str] = {}
+        self._broken: dict[str, RuleError] = {}
         self._rounded = rounded_later(graph) if options.precision == "fp32" else {}
 
     def plan(
@@ -126,11 +131,33 @@ class Planner:
 
     def follow(self, ruling: Ruling, apart: bool = False) -> Plan:
         """The scheduled graph under a ruling, with nothing added to it."""
+        while True:
+            try:
+                return self._scheduled(ruling, apart)
+            except RuleError as error:
+                self._leave_out(error)
+
+    def assembled(self, plan: Callable[[], Plan]) -> tuple[Assembly, Plan]:
+        """A plan of this planner's and its programs."""
+        while True:
+            made = plan()
+            try:
+                return assemble(made.graph), made
+            except RuleError as error:
+                self._leave_out(error)
+
+    def _leave_out(self, error: RuleError) -> None:
+        """Plan without the rule from now on; raises the error if that is not to be, or not new."""
+        if self._options.environment.strict or error.rule in self._broken:
+            raise error
+        self._broken[error.rule] = error
+
+    def _scheduled(self, ruling: Ruling, apart: bool) -> Plan:
         graph = self._graph.copy()
         graph.bindings = {**graph.bindings, **self.cost.bindings}
         limits = Limits(
             frozenset(self._options.only),
-            frozenset(self._options.skip),
+            frozenset((*self._options.skip, *self._broken)),
             ruling.frozen,
             ruling.barred,
             # a region that joins a program costs no node of its own
@@ -139,7 +166,9 @@ class Planner:
             check=self._options.environment.check,
         )
         phases = [p for p in self._phases if self._wanted(p, apart)]
-        return Plan(graph, schedule(graph, phases, self.cost, limits, self._price), ruling)
+        trace = schedule(graph, phases, self.cost, limits, self._price)
+        trace.broken = tuple(self._broken.values())
+        return Plan(graph, trace, ruling)
 
     def _wanted(self, phase: Phase, apart: bool) -> bool:
         """Bands pay here and cost there: they are tried where somebody measures, or asks."""

@@ -158,7 +158,7 @@ class Reporter:
             held_out=self.held_out,
             timings=timings if kept else (),
             tried=() if kept else timings,
-            warnings=self._warnings(judge),
+            warnings=(*self._warnings(judge), *self._faults(kept)),
             bindings=self.inputs.labels,
             notes=(
                 *self.inputs.notes,
@@ -167,11 +167,16 @@ class Reporter:
                 *_skipped(kept),
             ),
             rejected=dict(check.rejected) if check else {},
+            faults=tuple(self._faults(kept).values()),
             seconds={**self.clock.seconds, **judge.workshop.seconds},
             versions=versions(),
             machine=dict(_machine()),
             manifest=dict(kept.built.manifest) if kept and kept.built else {},
         )
+
+    def _faults(self, kept: Built | None) -> dict[str, str]:
+        """A warning and a traceback for every rule that raised, in the first plan or the last."""
+        return {**self.trace.faults(), **(kept.trace.faults() if kept else {})}
 
     def _findings(self, kept: Built | None) -> tuple[FindingRow, ...]:
         """What the weights hold; equal weights need no second look."""

@@ -12,7 +12,6 @@ from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import Source, units
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.program import Program
-from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.policy import CostModel
@@ -63,12 +62,14 @@ class Stages:
         appraise_by(planner.cost, graph)
         if until == "import":
             return cls(graph, Trace(), graph, levels)
-        plan = planner.plan()
+        if until == "passes":
+            plan = planner.plan()
+            appraise_by(planner.cost, plan.graph)
+            overridable = len(model.overridable)
+            return cls(plan.graph, plan.trace, graph, levels, overridable=overridable)
+        assembly, plan = planner.assembled(planner.plan)
         planned, trace = plan.graph, plan.trace
         appraise_by(planner.cost, planned)
-        if until == "passes":
-            return cls(planned, trace, graph, levels, overridable=len(model.overridable))
-        assembly = assemble(planned)
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
             return cls(planned, trace, graph, levels, programs)

@@ -13,7 +13,6 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of
@@ -59,8 +58,8 @@ def tune_model(
     inputs = gather_inputs(model, options)
     isas = levels_of(options.target, options.precision)
     planner = Planner(model.graph, options, inputs.timed[0].symbols, isas)
-    graph = planner.plan().graph
-    assembly = assemble(graph)
+    assembly, plan = planner.assembled(planner.plan)
+    graph = plan.graph
     bindings = [binding.symbols for binding in inputs.timed]
     loads = assembly.workloads(bindings)
     rest = sum(_beside(planner.cost, graph, region) for region in graph.regions())

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import hypot
 
-from tracea_graph.errors import CycleError, GraphError, StillReadError
+from tracea_graph.errors import CycleError, GraphError, StillReadError, blamed_on
 from tracea_graph.ir import RANDOM_OPS, Weight
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.pattern import Miss
@@ -34,7 +34,7 @@ def schedule(
 ) -> Trace:
     """Run the phases in order on ``graph``, in place.
 
-    Raises GraphError naming the rule if a rewrite breaks the graph.
+    Raises RuleError if a rule raises, or a rewrite breaks the graph; ``graph`` is of no use then.
     """
     run = _Run(graph, phases, cost, limits, price)
     for index in range(len(phases)):
@@ -130,13 +130,14 @@ class _Run:
             self.missed.pop(key, None)
             for earlier in self.waiting.pop(key, ()):
                 self.heap.withdraw(earlier)
-            for item in p.propose(self.graph, region):
-                if isinstance(item, Miss):
-                    self.missed.setdefault(key, {})[item] = None
-                else:
-                    site = Waiting(phase, item, self.gain(item))
-                    self.waiting.setdefault(key, []).append(site)
-                    self.heap.push(self.graph, site)
+            with blamed_on(p.name):
+                for item in p.propose(self.graph, region):
+                    if isinstance(item, Miss):
+                        self.missed.setdefault(key, {})[item] = None
+                    else:
+                        site = Waiting(phase, item, self.gain(item))
+                        self.waiting.setdefault(key, []).append(site)
+                        self.heap.push(self.graph, site)
 
     def gain(self, proposal: Proposal) -> float:
         preview = Preview(self.graph, proposal)
@@ -158,14 +159,15 @@ class _Run:
             return False
         missing = (r for r in proposal.shared if self.graph.region(r.id) is None)
         new = (*proposal.new, *missing)
-        try:
-            self.graph.replace(proposal.old, new, proposal.specs, proposal.weights)
+        with blamed_on(rule):
+            try:
+                self.graph.replace(proposal.old, new, proposal.specs, proposal.weights)
+            except GraphError as error:
+                why = _impossible(proposal, error)
+                self.trace.add(phase, rule, where, "rejected", why, site.gain, nodes)
+                return False
             if self.limits.check:
                 self.graph.check()
-        except GraphError as error:
-            why = _impossible(proposal, error)
-            self.trace.add(phase, rule, where, "rejected", why, site.gain, nodes)
-            return False
         self.trace.add(phase, rule, where, "applied", "", site.gain, nodes)
         self.error = hypot(self.error, proposal.error)
         self.heap.settle(proposal)

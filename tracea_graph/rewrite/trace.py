@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from tracea_graph.errors import RuleError
 
 __all__ = ["Decision", "Trace"]
 
@@ -24,12 +28,22 @@ class Decision:
 
 @dataclass
 class Trace:
-    """What was proposed, and what became of it, in order."""
+    """What was proposed, and what became of it, in order; ``broken`` says which rules were left
+    out because they raised."""
 
     decisions: list[Decision] = field(default_factory=list)
+    broken: Sequence[RuleError] = ()
 
     def add(self, *args: object) -> None:
         self.decisions.append(Decision(*args))  # type: ignore[arg-type]
+
+    def faults(self) -> dict[str, str]:
+        """A sentence for each rule that was left out because it raised, and its traceback."""
+        return {
+            f"rule {error.rule!r} is left out: it raised {error.raised} (a bug; -v shows where)":
+            "".join(traceback.format_exception(error))
+            for error in self.broken
+        }  # fmt: skip
 
     def applied(self) -> dict[str, int]:
         """How often each rule was applied."""

@@ -86,7 +86,7 @@ def located(reason: str, tensor: str) -> str:
 
 
 def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
-    """The rules that were applied, then those that were not and why.
+    """The rules that were applied, then those that were not and why, then those that raised.
 
     Reasons that differ in the tensors they name only share a row, which names the first.
     """
@@ -100,7 +100,8 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
         where = next(iter(decision.nodes), "")
         first = alike.get(key, RuleRow(rule, 0, "missed", located(why, where)))
         alike[key] = dataclasses.replace(first, count=first.count + 1)
-    return (*applied, *alike.values())
+    raised = (RuleRow(error.rule, 1, "raised", error.raised) for error in trace.broken)
+    return (*applied, *alike.values(), *raised)
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Report:
     ``inconclusive`` or ``skipped``.  ``held_out`` is the error of all smaller layers on held-out
     inputs, by the user's own metric where there is one.  ``tried`` are the timings of what was not
     kept, where the original was; ``rejected`` the inputs the original itself refuses, and what it
-    said.
+    said; ``faults`` the tracebacks of rules that raised and were left out.
     """
 
     input: str
@@ -225,6 +226,7 @@ class Report:
     bindings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)

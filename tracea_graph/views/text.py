@@ -161,6 +161,8 @@ def _compressed(rows: Sequence[CompressionRow]) -> Table:
 def _details(report: Report) -> Iterator[RenderableType]:
     for label, said in report.rejected.items():
         yield Text(f"not verified with {plain(label)}, which the original rejects: {plain(said)}")
+    for fault in report.faults:
+        yield from (Text(plain(line)) for line in fault.splitlines())
     steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in report.seconds.items())
     yield Text(f"seconds: {steps}")
 
