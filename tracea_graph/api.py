@@ -32,6 +32,7 @@ from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.stages import STAGES, Stages
 from tracea_graph.pipeline.targets import levels_of, settle_precision
+from tracea_graph.pipeline.unread import keep_unread
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
@@ -66,6 +67,8 @@ def optimize(
 
     ``progress`` hears the name of each step; ``folder`` says that ``options.output`` can only be
     a folder.
+
+    A model that this tool cannot read, but ONNX Runtime can, is kept as it is.
 
     Raises ModelError for an invalid model, UsageError for impossible options, BuildError without
     a working compiler, VerifyError if a result is wrong and no rewrite can be blamed.  Whatever
@@ -121,10 +124,10 @@ def _together(
         if len(runs) > 1:
             progress(f"building one library for {len(runs)} models")
             foundry.stock((p for p in planned if isinstance(p, Assembly)), Path(name, "all.so"))
-        errors = [p if isinstance(p, Exception) else None for p in planned]
+        ended = [None if isinstance(p, Assembly) else p for p in planned]
         del planned
-        for (source, _), start, run, error in zip(work, starts, runs, errors, strict=True):
-            found = error or _advance(run)
+        for (source, _), start, run, end in zip(work, starts, runs, ended, strict=True):
+            found = end or _advance(run)
             if isinstance(found, OutdatedError):
                 anew = start(fresh=True)
                 found = first if isinstance(first := _advance(anew), Exception) else _advance(anew)
@@ -160,14 +163,18 @@ class _Job:
 
 
 def _steps(source: Path, job: _Job, lock: Lock | None, fresh: bool = False) -> Steps:
-    """The way of one model.  It waits once, when it is planned, so that others can be too.
+    """The way of one model.  It waits once, when it is planned, so that others can be too; one
+    that only ONNX Runtime can read is kept as it is.
 
     Raises OutdatedError where an equal earlier run's decision does not hold; not if ``fresh``.
     """
     options = job.options
     job.clock.step(f"reading {source.name}")
-    model = load_model(source, freeze=options.freeze_initializers)
-    files = files_of(model)
+    try:
+        model = load_model(source, freeze=options.freeze_initializers)
+    except Exception as error:  # raised again unless ONNX Runtime takes the model
+        return keep_unread(source, error, job.paths, options, job.crew)
+    files = files_of(source)
     check_earlier(job.paths, files)
     memory = Memory.of(files, options, job.foundry.isas)
     if lock is None and not (fresh or options.fresh):

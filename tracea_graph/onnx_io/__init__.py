@@ -10,6 +10,7 @@ from tracea_graph.onnx_io.original import (
     files_of,
     is_result,
     library_need,
+    node_count,
     write_original,
 )
 from tracea_graph.onnx_io.reader import load
@@ -17,5 +18,5 @@ from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
     "DataFile", "DataPool", "Function", "LibraryNeed", "Model", "Written", "files_of", "is_result",
-    "library_need", "load", "write", "write_original",
+    "library_need", "load", "node_count", "write", "write_original",
 ]  # fmt: skip

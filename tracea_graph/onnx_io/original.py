@@ -20,17 +20,22 @@ from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import WireError, skim
 from tracea_graph.onnx_io.writer import Written
 
-__all__ = ["LibraryNeed", "files_of", "is_result", "library_need", "write_original"]
+__all__ = ["LibraryNeed", "files_of", "is_result", "library_need", "node_count", "write_original"]
 
 _CHUNK = 1 << 22
 _LIBRARY_KEY = "tracea.library.sha256"
 _DOMAINS = "tracea."
 
 
-def files_of(model: Model) -> tuple[Path, ...]:
-    """The model file and every data file it refers to."""
-    outside = [t for t in tensors_of(_skimmed(model.path)) if is_external(t)]
-    return (model.path, *sorted({locate(t, model.path).path for t in outside}))
+def files_of(path: Path) -> tuple[Path, ...]:
+    """The model file and every data file it refers to.  Raises ModelError if it is no model."""
+    outside = [t for t in tensors_of(_skimmed(path)) if is_external(t)]
+    return (path, *sorted({locate(t, path).path for t in outside}))
+
+
+def node_count(path: Path) -> int:
+    """How many nodes a model's graph has.  Raises ModelError if the file is no model."""
+    return len(_skimmed(path).graph.node)
 
 
 def is_result(model: Model) -> bool:
@@ -58,21 +63,21 @@ def library_need(path: Path) -> LibraryNeed:
     return LibraryNeed(digest, not custom <= bodies)
 
 
-def write_original(model: Model, out: Path) -> Written:
-    """Write the model as it was read.
+def write_original(path: Path, out: Path) -> Written:
+    """Write the model at ``path`` as it is.
 
     Without external data the file is copied byte for byte.  Else its data file is linked (or,
     where that is impossible, copied) beside ``out`` and only the references change; several data
     files become one.
     """
-    _, *files = files_of(model)
+    _, *files = files_of(path)
     if not files:
-        shutil.copyfile(model.path, out)
+        shutil.copyfile(path, out)
         return Written(out, None, out.stat().st_size)
-    proto = onnx.load(model.path, load_external_data=False)
+    proto = onnx.load(path, load_external_data=False)
     data, starts = _gather(files, out)
     for tensor in (t for t in tensors_of(proto) if is_external(t)):
-        segment = locate(tensor, model.path)
+        segment = locate(tensor, path)
         _refer(tensor, data.name, starts[segment.path] + segment.offset, segment.length)
     out.write_bytes(proto.SerializeToString())
     return Written(out, data, out.stat().st_size + data.stat().st_size)

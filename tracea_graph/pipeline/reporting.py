@@ -98,7 +98,7 @@ class Reporter:
         """Stage the final files, write the report beside them, and move all into place."""
         if kept is None:
             final, library, model = None, None, stage.model
-            data = write_original(self.model, model).data
+            data = write_original(self.model.path, model).data
         else:
             final = self._final(kept, workshop, stage)
             data, library, model = final.data, final.library, final.model

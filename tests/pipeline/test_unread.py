@@ -1,0 +1,94 @@
+"""Models that ONNX Runtime takes and this tool cannot read are copied, with a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tracea_graph import Options, api
+from tracea_graph.cli import optimize_main
+from tracea_graph.errors import ModelError
+from tracea_graph.onnx_io import reader
+
+LEGAL = Options(keep="legal", target="cpu:scalar")
+
+
+def relu(path: Path, opset: int = 17) -> Path:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", opset)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def broken_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(reader, "canonicalize", fail)
+
+
+def test_an_operator_set_older_than_can_be_read(tmp_path: Path) -> None:
+    model = relu(tmp_path / "m.onnx", opset=6)
+    report = api.optimize(model, LEGAL)
+    assert report.outcome == "kept original" and not report.warnings
+    assert report.reason.startswith(
+        "ONNX Runtime can read it, this tool cannot: opset 6 is not supported"
+    )
+    assert (report.nodes_before, report.nodes_after) == (1, 1)
+    assert Path(report.output).read_bytes() == model.read_bytes()
+    (y,) = api.session(report.output).run(None, {"x": np.float32([-1, 2])})
+    assert y.tolist() == [0, 2]
+
+
+def test_one_that_onnx_runtime_lacks_too_is_refused(tmp_path: Path) -> None:
+    model = relu(tmp_path / "m.onnx", opset=1)
+    with pytest.raises(ModelError, match="opset 1 is not supported"):
+        api.optimize(model, LEGAL)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_the_command_ends_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among several models, too, and where the import has a bug."""
+    monkeypatch.delenv("TRACEA_STRICT")
+    models = [
+        relu(tmp_path / "a.onnx", opset=6),
+        relu(tmp_path / "b.onnx", opset=6),
+    ]
+    names = [str(model) for model in models]
+    assert optimize_main([*names, "--keep", "legal"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("kept original: ONNX Runtime can read it, this tool cannot: ") == 2
+    broken_import(monkeypatch)
+    assert optimize_main([str(relu(tmp_path / "c.onnx")), "-v"]) == 0
+    said = capsys.readouterr().out
+    assert "cannot: KeyError: 'lost' (a bug; -v shows where)" in said and "Traceback" in said
+
+
+def test_strictly_a_bug_of_the_import_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_import(monkeypatch)
+    with pytest.raises(KeyError, match="lost"):
+        api.optimize(relu(tmp_path / "m.onnx"), LEGAL)
+
+
+def test_external_data_goes_along(tmp_path: Path) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32)[::-1].copy(), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [weight])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=8)
+    model, where = tmp_path / "m.onnx", {"location": "m.data", "size_threshold": 0}
+    onnx.save(proto, model, save_as_external_data=True, **where)
+    report = api.optimize(model, Options(keep="legal", output=tmp_path / "out"))
+    assert report.outcome == "kept original"
+    assert report.data is not None and Path(report.data).parent == tmp_path / "out"
+    (y,) = api.session(report.output).run(None, {"x": np.eye(4, dtype=np.float32)})
+    np.testing.assert_array_equal(y, np.eye(4)[::-1])
