@@ -1,7 +1,8 @@
 """A content-addressed store of compiled objects.
 
 An entry is one file, named by its key: the SHA-256 of the object, then the object.  An entry that
-does not match its own digest counts as absent, so a torn or tampered file is rebuilt.
+does not match its own digest counts as absent, so a torn file is rebuilt; so does one that others
+can have written (:mod:`~tracea_graph.build.trust`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracea_graph.build.trust import make_private, read_private, trusted
 from tracea_graph.errors import BuildError
 
 __all__ = ["ObjectCache", "digest", "write_whole"]
@@ -49,19 +51,26 @@ class ObjectCache:
     root: Path
 
     def get(self, key: str) -> bytes | None:
-        """The object stored under a key, or None when it is absent or damaged."""
+        """The object stored under a key, or None when it is absent, damaged or not trusted."""
         try:
-            data = self._path(key).read_bytes()
+            data = read_private(self._path(key), self.root)
         except OSError:
+            return None
+        if data is None:
             return None
         body = data[_DIGEST_BYTES:]
         return body if hashlib.sha256(body).digest() == data[:_DIGEST_BYTES] else None
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object.  Raises BuildError when the folder cannot be written safely."""
+        """Store an object, unless others can write to the folder.
+
+        Raises BuildError when this user cannot.
+        """
+        path = self._path(key)
         try:
-            folder = self._private(self._path(key).parent)
-            write_whole(folder / key, hashlib.sha256(data).digest() + data, mode=0o600)
+            make_private(path.parent)
+            if trusted(path.parent, self.root):
+                write_whole(path, hashlib.sha256(data).digest() + data, mode=0o600)
         except OSError as error:
             raise BuildError(
                 f"The build cache {self.root} cannot be written ({error.strerror}); "
@@ -70,14 +79,3 @@ class ObjectCache:
 
     def _path(self, key: str) -> Path:
         return self.root / key[:2] / key
-
-    def _private(self, folder: Path) -> Path:
-        for path in (self.root, folder):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if path.stat().st_uid != os.getuid():
-                raise BuildError(
-                    f"The build cache {path} belongs to another user; "
-                    "set TRACEA_CACHE to a folder of your own."
-                )
-            os.chmod(path, 0o700)
-        return folder

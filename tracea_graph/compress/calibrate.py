@@ -20,6 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from tracea_graph.build.trust import make_private, trusted
 from tracea_graph.check.worker import Worker
 from tracea_graph.compress.samples import Samples
 from tracea_graph.errors import UsageError, WorkerError
@@ -150,19 +151,27 @@ def add_all(
 
 
 def _keep(found: Calibration, path: Path) -> None:
-    """Write what was summed, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write what was summed, whole or not at all; not where others can write to."""
+    make_private(path.parent)
+    if not trusted(path.parent, path.parent):
+        return
     arrays: dict[str, Any] = {f"g{i}": g for i, g in enumerate(found.grams.values())}
     arrays["names"] = np.array(list(found.grams))
     arrays["rows"] = np.array(list(found.rows.values()), np.int64)
     arrays["sets"] = np.array(found.sets)
     draft = path.with_suffix(f".{os.getpid()}.npz")
     np.savez(draft, **arrays)
+    draft.chmod(0o600)
     os.replace(draft, path)
 
 
 def _resumed(path: Path, values: Sequence[Seen]) -> Calibration:
-    """What an earlier pass summed; nothing if there was none, or of other values."""
+    """What an earlier pass summed; nothing if there was none, or of other values.
+
+    What others can have written is none.
+    """
+    if not trusted(path, path.parent):
+        return Calibration()
     try:
         with np.load(path, allow_pickle=False) as data:
             names = [str(n) for n in data["names"]]

@@ -1,7 +1,7 @@
 """Answers that are dear to find out and small to keep: one JSON file each, under a key.
 
-A file that cannot be read, or was written for another key, counts as absent.  A folder that
-cannot be written costs the next caller time, nothing else.
+A file that cannot be read, that somebody else can have written, or that was written for another
+key, counts as absent.  A folder that cannot be written costs the next caller time, nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.build.cache import digest, write_whole
+from tracea_graph.build.trust import make_private, read_private, trusted
 
 __all__ = ["keep", "key_of", "recall", "stamp"]
 
@@ -36,7 +37,7 @@ def stamp(path: str | Path | None) -> list[Any]:
 def recall(folder: Path, name: str, key: str) -> Any | None:
     """The value kept under a name for a key, or None."""
     try:
-        entry = json.loads((folder / f"{name}-{key}.json").read_bytes())
+        entry = json.loads(read_private(folder / f"{name}-{key}.json", folder) or b"null")
     except (OSError, ValueError):
         return None
     return entry.get("value") if isinstance(entry, dict) and entry.get("key") == key else None
@@ -46,5 +47,6 @@ def keep(folder: Path, name: str, key: str, value: Any) -> None:
     """Keep a JSON-ready value; readers see the old file or the new one."""
     data = json.dumps({"key": key, "value": value}, indent=1).encode()
     with contextlib.suppress(OSError):  # measured again next time
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(folder / f"{name}-{key}.json", data, mode=0o600)
+        make_private(folder)
+        if trusted(folder, folder):
+            write_whole(folder / f"{name}-{key}.json", data, mode=0o600)

@@ -22,6 +22,7 @@ from typing import Any
 
 from tracea_graph import version
 from tracea_graph.build.cache import digest, write_whole
+from tracea_graph.build.trust import make_private, read_private, trusted
 from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
 from tracea_graph.hardware import profile_cpu
@@ -70,7 +71,7 @@ class Memory:
         if self.path is None:
             return None
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            found = json.loads(read_private(self.path, self.path.parent) or b"null")
             made = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(found["made"])))
             said = f"decided on {made} ({found['gain']}), verified again now"
             lock = parse_lock(found["lock"], str(self.path))
@@ -95,7 +96,9 @@ class Memory:
             "findings": [dataclasses.asdict(row) for row in report.findings],
         }  # fmt: skip
         with suppress(OSError):
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.path.parent)
+            if not trusted(self.path.parent, self.path.parent):
+                return
             write_whole(self.path, json.dumps(found, default=str).encode(), 0o600)
             for old in _by_age(self.path.parent.glob("*.json"))[_MOST:]:
                 old.unlink(missing_ok=True)

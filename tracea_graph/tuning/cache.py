@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from tracea_graph.build.trust import distrust, make_private
+
 __all__ = ["Entry", "TuningCache"]
 
 _APPLICATION = 0x74726163
@@ -47,7 +49,8 @@ ON CONFLICT (key) DO UPDATE SET
     final = excluded.final, written = excluded.written
 WHERE excluded.final >= result.final
 """
-
+_BESIDE = ("-wal", "-shm")
+"""What SQLite adds to the names of files that belong to a database's."""
 _COLUMNS = "key, what, about, value, evidence, final, written"
 
 _T = TypeVar("_T")
@@ -87,7 +90,8 @@ class TuningCache(AbstractContextManager["TuningCache"]):
     """The cache in the file ``path``; use it in a ``with`` statement.
 
     Any number of processes may share the file.  A file that is damaged or not ours is moved aside
-    with a warning; where none can be written the cache lasts as long as the object.
+    with a warning; where none can be written, or others can write to it, the cache lasts as long
+    as the object.
     """
 
     def __init__(self, path: Path) -> None:
@@ -170,11 +174,12 @@ class TuningCache(AbstractContextManager["TuningCache"]):
             return self._in_memory(error)
 
     def _make_private(self) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.path.parent.stat().st_uid != os.getuid():
-            raise PermissionError("the folder belongs to another user")
+        make_private(self.path.parent)
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+        for suffix in ("", *_BESIDE):
+            if why := distrust(_beside(self.path, suffix), self.path.parent):
+                raise PermissionError(why)
 
     def _set_aside(self, error: Exception) -> None:
         """Move a damaged file away, unless another process has done so already."""
@@ -183,8 +188,8 @@ class TuningCache(AbstractContextManager["TuningCache"]):
             if _is_sound(self.path):
                 return
             os.replace(self.path, aside)
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            for suffix in _BESIDE:
+                _beside(self.path, suffix).unlink(missing_ok=True)
             self._make_private()
         warnings.warn(
             f"The tuning cache {self.path} is damaged ({error}); it was moved to {aside.name} "
@@ -201,6 +206,10 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         connection = sqlite3.connect(":memory:", isolation_level=None)
         connection.execute(_TABLE)
         return connection
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
 def _entry(row: tuple[Any, ...]) -> Entry | None:
@@ -262,6 +271,6 @@ def _is_sound(path: Path) -> bool:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One process at a time, by an advisory lock on a file beside ``path``."""
-    with path.with_name(path.name + ".lock").open("w") as file:
+    with _beside(path, ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -20,6 +20,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, TextIO
 
+from tracea_graph.build.trust import make_private
 from tracea_graph.tuning.events import Event, Measured, Settled, Started
 from tracea_graph.tuning.problem import Case
 
@@ -143,7 +144,7 @@ def _percentile(numbers: Iterable[float], share: float) -> float:
 
 def _open(path: Path) -> TextIO | None:
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         for old in runs(path.parent)[_MOST_RUNS - 1 :]:
             old.unlink(missing_ok=True)
         return path.open("w", encoding="utf-8")
