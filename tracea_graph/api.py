@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tracea_graph.check.crew import Crew
 from tracea_graph.config import Options
-from tracea_graph.errors import OutdatedError, UsageError
+from tracea_graph.errors import OutdatedError
 from tracea_graph.hardware import Decision, Doctor
-from tracea_graph.onnx_io import Model, files_of, library_need
+from tracea_graph.onnx_io import Model, files_of, library_of
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.passes import JOINING
 from tracea_graph.pipeline.assembly import Assembly
@@ -270,11 +269,6 @@ def session(path: str | Path, **settings: Any) -> onnxruntime.InferenceSession:
 
     model = Path(path)
     options = settings.pop("sess_options", None) or onnxruntime.SessionOptions()
-    library, need = model.with_suffix(".so"), library_need(model)
-    if library.is_file() and need.sha256:
-        if hashlib.sha256(library.read_bytes()).hexdigest() != need.sha256:
-            raise UsageError(f"{library} is not the library {model.name} was written with")
+    if (library := library_of(model)) is not None:
         options.register_custom_ops_library(str(library.resolve()))
-    elif need.required:
-        raise UsageError(f"{model} cannot run without its library: put {library.name} beside it")
     return onnxruntime.InferenceSession(str(model), options, **settings)

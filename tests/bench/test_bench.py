@@ -142,7 +142,7 @@ def test_a_missing_library_is_told(tmp_path: Path) -> None:
     assert entrant(path).library is None
     options = BenchOptions(threads=(1,), pairs=2, peers=())
     report = bench([path], options)
-    assert "result.onnx has no library beside it" in report.warnings[0]
+    assert "result.onnx has no library of its own beside it" in report.warnings[0]
 
 
 def test_another_models_library_is_refused(tmp_path: Path) -> None:

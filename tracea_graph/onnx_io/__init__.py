@@ -6,10 +6,9 @@ from tracea_graph.onnx_io.external import DataFile, DataPool
 from tracea_graph.onnx_io.functions import Function
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.original import (
-    LibraryNeed,
     files_of,
     is_result,
-    library_need,
+    library_of,
     node_count,
     write_original,
 )
@@ -17,6 +16,6 @@ from tracea_graph.onnx_io.reader import load
 from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
-    "DataFile", "DataPool", "Function", "LibraryNeed", "Model", "Written", "files_of", "is_result",
-    "library_need", "load", "node_count", "write", "write_original",
+    "DataFile", "DataPool", "Function", "Model", "Written", "files_of", "is_result", "library_of",
+    "load", "node_count", "write", "write_original",
 ]  # fmt: skip

@@ -7,20 +7,19 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
-from tracea_graph.errors import ModelError
+from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io.external import ALIGNMENT, is_external, locate, tensors_of
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import WireError, skim
 from tracea_graph.onnx_io.writer import Written
 
-__all__ = ["LibraryNeed", "files_of", "is_result", "library_need", "node_count", "write_original"]
+__all__ = ["files_of", "is_result", "library_of", "node_count", "write_original"]
 
 _CHUNK = 1 << 22
 _LIBRARY_KEY = "tracea.library.sha256"
@@ -43,24 +42,28 @@ def is_result(model: Model) -> bool:
     return any(node.domain.startswith(_DOMAINS) for node in model.skeleton.graph.node)
 
 
-@dataclass(frozen=True)
-class LibraryNeed:
-    """The library a model was written with: its SHA-256, empty if there is none.
+def library_of(path: Path, named: Path | None = None) -> Path | None:
+    """The library a model is to run with; None if it runs on plain operators alone.
 
-    ``required`` is True if the model cannot run without it, for it has no function bodies.
+    That is ``named``, or the file beside the model; the one it was written with, byte for byte.
+    Where the model does not say which that was, a library counts only if it is named.  Raises
+    ModelError if the file is no model, and UsageError if ``named`` is missing, if the library is
+    another model's, and if there is none though the model has no function bodies to run on.
     """
-
-    sha256: str
-    required: bool
-
-
-def library_need(path: Path) -> LibraryNeed:
-    """What a model says of its library.  Raises ModelError if the file is no model."""
     proto = _skimmed(path)
-    digest = next((p.value for p in proto.metadata_props if p.key == _LIBRARY_KEY), "")
-    bodies = {(f.domain, f.name) for f in proto.functions}
     custom = {(n.domain, n.op_type) for n in proto.graph.node if n.domain.startswith(_DOMAINS)}
-    return LibraryNeed(digest, not custom <= bodies)
+    wanted = next((p.value for p in proto.metadata_props if p.key == _LIBRARY_KEY), "")
+    library = named or path.with_suffix(".so")
+    if named is not None and not named.is_file():
+        raise UsageError(f"there is no library {named}")
+    if library.is_file() and (named or (custom and wanted)):
+        if wanted and _sha256(library) != wanted:
+            raise UsageError(f"{library} is not the library {path.name} was written with")
+        return library
+    if not custom <= {(f.domain, f.name) for f in proto.functions}:
+        how = f": put {library.name} beside it" if wanted else ", and does not say which that is"
+        raise UsageError(f"{path} cannot run without its library{how}")
+    return None
 
 
 def write_original(path: Path, out: Path) -> Written:
@@ -114,10 +117,7 @@ def _gather(files: Sequence[Path], out: Path) -> tuple[Path, dict[Path, int]]:
                 starts[file] = target.tell()
                 for chunk in _chunks(file):
                     target.write(chunk)
-    digest = hashlib.sha256()
-    for chunk in _chunks(joined):
-        digest.update(chunk)
-    data = out.with_name(f"{out.stem}.{digest.hexdigest()[:10]}.data")
+    data = out.with_name(f"{out.stem}.{_sha256(joined)[:10]}.data")
     os.replace(joined, data)
     return data, starts
 
@@ -127,6 +127,11 @@ def _link(source: Path, target: Path) -> None:
         os.link(source.resolve(), target)
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, target)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def _chunks(file: Path) -> Iterator[bytes]:

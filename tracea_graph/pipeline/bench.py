@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from tracea_graph.check.worker import Array, Rejected
 from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import fingerprint, profile_cpu
-from tracea_graph.onnx_io import Model, library_need
+from tracea_graph.onnx_io import Model, library_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
@@ -123,19 +122,10 @@ def bench(
 
 
 def entrant(path: Path) -> Entrant:
-    """A model with the library beside it.  Raises UsageError if that is another model's."""
-    model, library = load(path), path.with_suffix(".so")
-    calls, nodes = calls_of(model), len(model.graph.regions())
-    need = library_need(path)
-    if not (calls and library.is_file()):
-        if need.required:
-            raise UsageError(
-                f"{path} cannot run without its library: put {library.name} beside it"
-            )
-        return Entrant(path.name, path, None, 0, nodes)
-    if need.sha256 and hashlib.sha256(library.read_bytes()).hexdigest() != need.sha256:
-        raise UsageError(f"{library} is not the library {path.name} was written with")
-    return Entrant(path.name, path, library, len(calls), nodes)
+    """A model with its library (:func:`~tracea_graph.onnx_io.library_of`)."""
+    model = load(path)
+    library, nodes = library_of(path), len(model.graph.regions())
+    return Entrant(path.name, path, library, len(calls_of(model)) if library else 0, nodes)
 
 
 def _check_inputs(model: Model, others: Sequence[Path]) -> None:
@@ -168,7 +158,7 @@ def busy_note(others: float) -> tuple[str, ...]:
 
 
 def _no_library(one: Entrant) -> str:
-    return f"{one.name} has no library beside it: it runs on its function bodies"
+    return f"{one.name} has no library of its own beside it: it runs on its function bodies"
 
 
 @dataclass

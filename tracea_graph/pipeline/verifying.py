@@ -10,7 +10,7 @@ from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare
 from tracea_graph.config import TOLERANCE, Options
 from tracea_graph.errors import UsageError
-from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io import library_of, load
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.views.verify import Comparison
@@ -27,9 +27,9 @@ def verify_models(
 ) -> Comparison:
     """Run both on the same inputs and compare every output.
 
-    ``library`` defaults to the one beside ``candidate``; ``tolerances`` (shares of ``max|y|``) go
-    by output name and beat the options'.  Raises ModelError for what is no model, UsageError for
-    an output that does not exist.
+    ``library`` is that of ``candidate`` (:func:`~tracea_graph.onnx_io.library_of`); ``tolerances``
+    (shares of ``max|y|``) go by output name and beat the options'.  Raises ModelError for what is
+    no model, UsageError for an output that does not exist and a library of another model.
     """
     model, other = load(original, inline=True), load(candidate)
     outputs = [p.name for p in model.skeleton.graph.output]
@@ -38,11 +38,7 @@ def verify_models(
             raise UsageError(
                 f"{original.name} has no output {name!r}; it has {', '.join(outputs)}"
             )
-    beside = candidate.with_suffix(".so")
-    if library is None and calls_of(other) and beside.is_file():
-        library = beside
-    if library is not None and not library.is_file():
-        raise UsageError(f"there is no library {library}")
+    library = library_of(candidate, library)
     inputs = gather_inputs(model, options)
     feeds = inputs.verification
     chosen = dict(choices(model.graph))
