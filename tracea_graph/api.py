@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from tracea_graph.onnx_io import load as load_model
 from tracea_graph.passes import JOINING
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
-from tracea_graph.pipeline.clock import Clock
+from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Setting, compress
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.inputs import gather_inputs
@@ -108,16 +109,20 @@ def _together(
     options = lock.settle(options) if lock else options
     options, notes = settle_precision(options)
     foundry = Foundry(levels_of(options.target, options.precision), options.environment)
+    budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
-        starts = [
-            partial(
-                _steps, source,
-                _Job(paths, options, notes, foundry, crew, Path(name, str(i)), Clock(progress)),
-                lock,
+        clocks = [Clock(progress) for _ in work]
+        jobs = [
+            _Job(
+                paths, options, notes, foundry, crew, Path(name, str(i)), clock,
+                Deadline(budget, clock.spent),
             )
-            for i, (source, paths) in enumerate(work)
+            for i, ((_, paths), clock) in enumerate(zip(work, clocks, strict=True))
         ]  # fmt: skip
+        starts = [
+            partial(_steps, source, job, lock) for (source, _), job in zip(work, jobs, strict=True)
+        ]
         runs = [start() for start in starts]
         planned = [_advance(run) for run in runs]
         if len(runs) > 1:
@@ -150,7 +155,8 @@ def _advance(run: Steps) -> Assembly | Report | Exception:
 
 @dataclass(frozen=True)
 class _Job:
-    """How one model is optimized, and where its files go."""
+    """How one model is optimized, where its files go, and when it must be done: the time of other
+    models does not count."""
 
     paths: Paths
     options: Options
@@ -159,6 +165,7 @@ class _Job:
     crew: Crew | None
     scratch: Path
     clock: Clock
+    deadline: Deadline
 
 
 def _steps(source: Path, job: _Job, lock: Lock | None, fresh: bool = False) -> Steps:
@@ -186,24 +193,29 @@ def _decided(
     job: _Job, model: Model, files: Sequence[Path], lock: Lock | None, memory: Memory
 ) -> Steps:
     """From a model that is read to its result; a ``lock`` leaves nothing to decide."""
-    paths, options, foundry, clock = job.paths, job.options, job.foundry, job.clock
+    paths, options, foundry = job.paths, job.options, job.foundry
+    clock, deadline = job.clock, job.deadline
     clock.step("preparing inputs")
     inputs = gather_inputs(model, options)
 
     clock.step("planning")
     locked = lock.recipe(model.graph, foundry.isas) if lock else None
     cost, symbols = lock.cost if lock else None, inputs.timed[0].symbols
-    planner = Planner(model.graph, options, symbols, foundry.isas, cost)
-    smaller = compress(Setting(model, options, inputs, planner, foundry, job.scratch, clock))
+    planner = Planner(
+        model.graph, options, symbols, foundry.isas, cost, deadline=None if lock else deadline
+    )
+    with deadline.suspended():  # how far matrices shrink is what the user asked for
+        smaller = compress(Setting(model, options, inputs, planner, foundry, job.scratch, clock))
     inputs, planner = smaller.inputs, smaller.planner
     workshop = Workshop(model, options, planner, foundry, job.scratch, locked)
     report = Reporter(
-        paths, model, inputs, foundry.isas, options, job.notes, clock, smaller, lock, memory
-    )
-    judge = Judge(model, workshop, inputs, options, foundry.isas, job.crew, lock)
+        paths, model, inputs, foundry.isas, options, job.notes, clock, smaller, deadline, lock,
+        memory,
+    )  # fmt: skip
+    judge = Judge(model, workshop, inputs, options, foundry.isas, job.crew, lock, deadline)
     if lock and lock.improved:
         judge.prepare()
-    assembly, trace = workshop.plan()
+    assembly, trace = workshop.begin(deadline)
     if lock:
         lock.check(assembly)
         workshop.use(lock.drivers(assembly.workloads(())))
@@ -214,14 +226,16 @@ def _decided(
     with staging(paths, files) as stage:
         clock.step("tuning")
         if options.keep == "faster" and (lock is None or lock.recalled):
-            workshop.tune([b.symbols for b in inputs.timed], measure=lock is None)
+            sizes = [b.symbols for b in inputs.timed]
+            workshop.tune(sizes, measure=lock is None, seconds=deadline.left)
 
         clock.step("building")
         out = stage.model if options.keep == "legal" or lock else None
         wanted = report.worth_building() and (lock is None or lock.improved)
         earlier = lock.stored(paths) if lock else None
         out = stage.beside if earlier else out
-        full = workshop.build(out=out, earlier=earlier) if wanted else None
+        with deadline.suspended():  # compilers take their time once: what they made is kept
+            full = workshop.build(out=out, earlier=earlier) if wanted else None
 
         clock.step("verifying")
         right = judge.verify(full)

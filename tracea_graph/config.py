@@ -127,7 +127,8 @@ class Options:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     budget: float = 180.0
-    """Seconds of measuring, at most."""
+    """Seconds of planning, verifying and measuring, at most; what is unfinished then is left out.
+    Not of compiling, which is done once: its results are kept."""
     effort: str = "default"
     """``quick`` judges all rewrites together; ``thorough`` searches for better drivers, otherwise
     those found earlier are used."""

@@ -6,6 +6,7 @@
     ├── VerifyError                  3   a result is outside its tolerance
     ├── BuildError                   4   no compiler, or it failed
     ├── WorkerError                  4   a worker process died or exceeded its time limit
+    ├── OutOfTime                    4   the budget ran out; caught: what is unfinished is dropped
     ├── GraphError                   70  an internal invariant broke; names the pass
     └── RuleError                    70  a rule raised; ends a run only where errors are strict
 
@@ -22,6 +23,7 @@ __all__ = [
     "CycleError",
     "GraphError",
     "ModelError",
+    "OutOfTime",
     "RuleError",
     "StillReadError",
     "TraceaError",
@@ -79,6 +81,12 @@ class WorkerError(TraceaError):
     exit_code = 4
 
 
+class OutOfTime(TraceaError):
+    """The budget ran out before something was finished, which is then dropped."""
+
+    exit_code = 4
+
+
 class GraphError(TraceaError):
     """An internal invariant of the graph broke."""
 
@@ -101,7 +109,7 @@ def blamed_on(rule: str) -> Iterator[None]:
     """Name the rule in whatever is raised meanwhile, as a RuleError."""
     try:
         yield
-    except (RuleError, MemoryError):
+    except (RuleError, OutOfTime, MemoryError):
         raise
     except Exception as error:
         raise RuleError(rule, error) from error

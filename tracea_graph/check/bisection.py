@@ -16,16 +16,21 @@ def bisect(
 
     ``fails(on)`` builds and verifies with just the rewrites in ``on``; it must be False for none.
     No rewrite can be left out of the result.  One guilty rewrite of n costs about 2·log2(n)
-    calls.  Empty if all of them together do not fail; all of them as soon as ``patient()`` is
-    False, asked before each call but the first.
+    calls.  Empty if all of them together do not fail.  As soon as ``patient()`` is False, asked
+    before and after each call, the smallest set that was seen to fail: what a call says is not
+    believed if patience ended meanwhile.
     """
-    if not rewrites or not fails(frozenset(rewrites)):
+    known = frozenset(rewrites)
+    if not rewrites or (not fails(known) and patient()):
         return frozenset()
 
     def fails_in_time(on: frozenset[str]) -> bool:
+        nonlocal known
+        failed = patient() and fails(on)
         if not patient():
             raise _OutOfPatience
-        return fails(on)
+        known = on if failed else known
+        return failed
 
     def blame(sure: frozenset[str], fresh: bool, rest: tuple[str, ...]) -> frozenset[str]:
         """What of ``rest`` is needed to fail beside ``sure``; ``fresh`` if ``sure`` just grew."""
@@ -41,7 +46,7 @@ def bisect(
     try:
         return blame(frozenset(), False, tuple(dict.fromkeys(rewrites)))
     except _OutOfPatience:
-        return frozenset(rewrites)
+        return known
 
 
 class _OutOfPatience(Exception):

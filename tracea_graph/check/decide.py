@@ -39,7 +39,7 @@ from tracea_graph.check.bench import (
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.timing import Ratio, busy_cores
 from tracea_graph.check.worker import Worker
-from tracea_graph.errors import BuildError, WorkerError
+from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 
 __all__ = ["Candidate", "Decision", "Group", "Verdict", "clear_gain", "decide"]
 
@@ -201,7 +201,7 @@ class _Decider:
                 unit.ratings[key] = self.bench.contest(
                     unit.without, self.full, key, seconds, screen=True, proven=unit.proven
                 )
-            except (WorkerError, BuildError) as error:
+            except (WorkerError, BuildError, OutOfTime) as error:
                 unit.trouble = f"kept with the whole: without it nothing could be timed ({error})"
 
     def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> Decision:
@@ -228,7 +228,7 @@ class _Decider:
         total = first
         try:
             verdicts = self._together(verdicts)
-        except (WorkerError, BuildError) as error:
+        except (WorkerError, BuildError, OutOfTime) as error:
             return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
         kept = frozenset(v.group.key for v in verdicts if v.kept)
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
@@ -239,7 +239,7 @@ class _Decider:
             if dropped or shaken:
                 candidate = self.build(dropped) if dropped else self.full
                 total = self.bench.against(self.original, candidate, self.bench.left)
-        except (WorkerError, BuildError) as error:
+        except (WorkerError, BuildError, OutOfTime) as error:
             return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
         if clear_gain(total, self.bench.keys):
             return Decision(kept, tuple(verdicts), total, candidate, self.notes)

@@ -8,6 +8,7 @@ which request it was.  What ONNX Runtime merely refuses is :class:`Rejected`; th
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import signal
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +28,10 @@ import numpy.typing as npt
 
 from tracea_graph.check.timing import Race
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
-from tracea_graph.errors import WorkerError
+from tracea_graph.errors import OutOfTime, WorkerError
 from tracea_graph.ir import RANDOM_OPS
 
-__all__ = ["Array", "Cut", "NodeTime", "OpenInfo", "Port", "Rejected", "Worker"]
+__all__ = ["Array", "Cut", "NodeTime", "OpenInfo", "Port", "Rejected", "Worker", "unlimited"]
 
 Array = npt.NDArray[Any]
 
@@ -94,11 +95,18 @@ class NodeTime:
     samples: tuple[float, ...]
 
 
+def unlimited() -> float:
+    """Seconds left to who is in no hurry."""
+    return math.inf
+
+
 class Worker(AbstractContextManager["Worker"]):
     """A process that opens, runs and measures models; use it in a ``with`` statement.
 
     ``limit`` is the default time limit of a request in seconds, ``env`` is added to the
     environment (``TRACEA_ISA``).  Once it died every further request raises WorkerError.
+    ``left`` tells how many seconds whoever asks has left: a request that is not answered by then
+    ends the worker and raises OutOfTime, and so does, without ending it, one that comes later.
     """
 
     script: ClassVar[Path] = Path(__file__).with_name("worker_main.py")
@@ -106,6 +114,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     def __init__(self, *, limit: float = 120.0, env: Mapping[str, str] | None = None) -> None:
         self._limit, self._count, self._buffer, self._why = limit, 0, b"", ""
+        self.left: Callable[[], float] = unlimited
         self._folder = tempfile.TemporaryDirectory(prefix="tracea-worker-")
         self._stderr = Path(self._folder.name) / "stderr"
         with self._stderr.open("wb") as stderr:
@@ -275,6 +284,8 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> Any:
         if self._why:
             raise WorkerError(f"{self._why}, so it cannot {what}")
+        if self.left() <= 0:
+            raise OutOfTime(f"there was no time left to {what}")
         path = self._path("arrays") if feeds is not None else None
         if path is not None and feeds is not None:
             arrays = write_arrays(str(path), map(_bits, feeds.values()))
@@ -306,10 +317,13 @@ class Worker(AbstractContextManager["Worker"]):
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, end - time.monotonic())):
+                if not selector.select(max(0.0, min(end - time.monotonic(), self.left()))):
+                    if self.left() <= 0:
+                        self._fail(late := f"there was no time left to {what}")
+                        raise OutOfTime(late)
                     rested = limit - (self._worked() - worked)
-                    late = time.monotonic() - start > limit + _STARVED
-                    if late or rested < limit / 2:
+                    starved = time.monotonic() - start > limit + _STARVED
+                    if starved or rested < limit / 2:
                         raise self._fail(f"the worker took over {limit:.0f} s to {what}")
                     end = time.monotonic() + min(rested, _STARVED)
                     continue

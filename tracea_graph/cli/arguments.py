@@ -93,7 +93,8 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--budget", type=values.seconds, default=Options.budget, metavar="SECONDS",
-        help="longest time to measure, such as 90, 90s or 5m",
+        help="longest time to plan, verify and measure, such as 90, 90s or 5m: what is not "
+        "finished by then is left out (default: 180)",
     )  # fmt: skip
     add("--no-verify", action="store_true", help="do not compare outputs with the original's")
     add("--max-error", type=float, metavar="EPS", help="accepted error, as a share of max|y|")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from pathlib import Path
 
 from tracea_graph.build import Library
 from tracea_graph.config import Options
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import OutOfTime, UsageError
 from tracea_graph.kernels.cpu import units
 from tracea_graph.onnx_io import DataFile, DataPool, Model, write
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED, LENGTHS
 from tracea_graph.passes.precision import FALLBACK, FURTHER
 from tracea_graph.pipeline.assembly import Assembly
+from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
 from tracea_graph.policy import CostModel
@@ -26,6 +28,8 @@ from tracea_graph.tuning.hints import hinted, hints_from
 
 __all__ = ["Built", "Recipe", "Workshop"]
 
+_PLANNING_SHARE = 0.5
+"""Of the budget, for the first plan: who has less left cannot verify and time it."""
 _TUNING_SHARE = {"quick": 0.0, "default": 0.0, "thorough": 0.15}
 """Of the budget, by effort; without any, what earlier runs found still counts."""
 
@@ -82,8 +86,21 @@ class Workshop:
         self._plans: dict[frozenset[str], tuple[Assembly, Plan]] = {}
         self._pool = DataPool(folder / "weights.data")
 
+    def begin(self, deadline: Deadline) -> tuple[Assembly, Trace]:
+        """The assembly of everything; one without any rewrite where planning it takes more than
+        its share of the budget."""
+        seconds = _PLANNING_SHARE * self.options.budget
+        try:
+            with deadline.within(seconds):
+                return self.plan()
+        except OutOfTime:
+            deadline.tell(f"planning was not finished in {seconds:.3g} s, its share of the budget")
+            graph = self.model.graph
+            self._plans[frozenset()] = Assembly(graph), Plan(graph, Trace(), Ruling({}, {}))
+            return self.plan()
+
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
-        """The assembly without the dropped groups."""
+        """The assembly without the dropped groups.  Raises OutOfTime."""
         assembly, plan = self._planned(dropped)
         return assembly.tuned(self._drivers), plan.trace
 
@@ -184,11 +201,16 @@ class Workshop:
         items = self._planned(dropped)[0].groups.get(group, ())
         return tuple(item.region.params.bands for item in items)
 
-    def tune(self, bindings: Sequence[Mapping[str, int]], measure: bool = True) -> None:
+    def tune(
+        self,
+        bindings: Sequence[Mapping[str, int]],
+        measure: bool = True,
+        seconds: float = math.inf,
+    ) -> None:
         """Find better drivers for the whole model; later plans use them.
 
-        Unless it is to ``measure``, the drivers in use must be what earlier runs found: raises
-        UsageError if others were found since.
+        Takes up to ``seconds``.  Unless it is to ``measure``, the drivers in use must be what
+        earlier runs found: raises UsageError if others were found since.
         """
         start = time.perf_counter()
         assembly, _ = self.plan()
@@ -196,7 +218,7 @@ class Workshop:
         task = Task(
             self.foundry.isas,
             options.thread_counts,
-            _TUNING_SHARE[options.effort] * options.budget * measure,
+            min(_TUNING_SHARE[options.effort] * options.budget, seconds) * measure,
             seed=options.seed,
             storage=options.storage,
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from time import monotonic
+from pathlib import Path
 
 from tracea_graph.check.bench import Bench
 from tracea_graph.check.bisection import bisect
@@ -18,22 +18,24 @@ from tracea_graph.check.distance import Choice, Elementwise, choices
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.config import Options, usable_processors
-from tracea_graph.errors import VerifyError
+from tracea_graph.errors import OutOfTime, VerifyError
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.precision import LOWERING
 from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.reliefs import relief
-from tracea_graph.pipeline.turns import LENGTHS_SHARE, fastest_lengths
+from tracea_graph.pipeline.turns import fastest_lengths
 
 __all__ = ["Judge"]
 
-_PATIENCE = 60.0
-"""Seconds to look for the rewrites to blame; after that all that could be to blame are dropped."""
+_PATIENCE, _SEARCH_SHARE = 60.0, 0.3
+"""Seconds of one search for the rewrites to blame, and its share of the time that is left; after
+that all that could be to blame are dropped."""
 _SPENT = 0.9  # of what is allowed, where all of it was too much for another level or feed
 _TELLING = 4  # feeds a search for what is to blame looks at
 _METRIC_TOLERANCE = 1.0  # of max|y|: where the user's own metric judges
@@ -50,6 +52,7 @@ class Judge:
     isas: tuple[str, ...]
     crew: Crew | None = None
     lock: Lock | None = None
+    deadline: Deadline = field(default_factory=Deadline)
     verification: Verification | None = None
     decision: Decision | None = None
     guilty: frozenset[str] = frozenset()
@@ -65,7 +68,7 @@ class Judge:
     _reference: Reference | None = None
     _ahead: Future[Reference] | None = None
     _built: dict[frozenset[str], Built] = field(default_factory=dict)
-    _patience_ends: float = math.inf
+    _check_seconds: float = 0.0
 
     def prepare(self) -> None:
         """Begin to run the original while its result is still planned and built."""
@@ -87,8 +90,18 @@ class Judge:
             spare=self.inputs.spare,
             trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),
-            hire=self.crew.hire if self.crew else fresh,
+            hire=self._hire,
         )
+
+    @contextmanager
+    def _hire(self, library: Path | None, env: Mapping[str, str]) -> Iterator[Worker]:
+        """A worker that no request keeps beyond the deadline."""
+        with (self.crew.hire if self.crew else fresh)(library, env) as worker:
+            worker.left = lambda: self.deadline.left
+            try:
+                yield worker
+            finally:
+                worker.left = unlimited
 
     # ---- verification ------------------------------------------------------------------
 
@@ -97,14 +110,27 @@ class Judge:
 
         None too if even the model without any fused region is wrong: ONNX Runtime takes models
         that the specification forbids as long as it does not look closely, and constants that
-        were folded make it.
+        were folded make it; and if there is no time to say that anything is right.
         """
         if full is None:
             return None
+        try:
+            return self._verified(full)
+        except OutOfTime:
+            self.reason = f"{self._out_of_time} before a result was verified"
+            return None
+
+    @property
+    def _out_of_time(self) -> str:
+        return f"the budget of {self.options.budget:g} s ran out"
+
+    def _verified(self, full: Built) -> Built | None:
         self._built[frozenset()] = full
         if not (self.options.verify or (self.inputs.trouble and self.options.keep == "faster")):
             return full
+        start = self.deadline.spent()
         self.verification = self.check(full, self._unproved(full))
+        self._check_seconds = self.deadline.spent() - start
         if self.verification.status == "inconclusive":
             self.reason = self.verification.sentence
             return None
@@ -117,12 +143,15 @@ class Judge:
         """A candidate that was just verified, without the rewrites to blame for what was wrong."""
         assert self.verification is not None
         rest, first = full, self.verification.sentence
-        self._patience_ends = monotonic() + _PATIENCE
         while self.verification.status == "failed":
             if not self.verification.loads:
                 self.reason = self.verification.sentence
                 return None
-            guilty = self._too_coarse() or self._blame(rest)
+            with self._searching():
+                guilty = self._too_coarse()
+            if not guilty:
+                with self._searching():
+                    guilty = self._blame(rest)
             if not guilty:
                 self.reason = f"no rewrite is to blame, but its plain form is wrong: {first}"
                 return None
@@ -155,7 +184,8 @@ class Judge:
         if not self.options.verify or final is self._right:
             return
         known = self._right is not None and kept.assembly.within(self._right.assembly)
-        self.verification = self.check(final, self.isas[-1:] if known else ())
+        with self.deadline.lifted():  # it was worth keeping, and time for this was set aside
+            self.verification = self.check(final, self.isas[-1:] if known else ())
         if self.verification.status != "passed":
             raise VerifyError(f"the written result is wrong: {self.verification.sentence}")
 
@@ -203,7 +233,7 @@ class Judge:
             choices=self._choices(),
             threads=max(self.options.thread_counts),
             env={"TRACEA_ISA": isa} if candidate.library else {},
-            hire=self.crew.hire if self.crew else fresh,
+            hire=self._hire,
             check=highest,
             labels=labels if labels or highest else self.inputs.brief,
         )
@@ -224,8 +254,10 @@ class Judge:
         if self.options.precision == "fp32" or self.verification is None:
             return frozenset()
         spent = _SPENT if self.guilty else 1.0
-        self._patience_ends = monotonic() + _PATIENCE
-        keys = {rule: self.workshop.lowered(rule) for rule in LOWERING}
+        try:
+            keys = {rule: self.workshop.lowered(rule) for rule in LOWERING}
+        except OutOfTime:
+            return frozenset()
         coarse = partial(self._wrong, spent=spent)
         counts = relief(keys, self.dropped, self._wrong, coarse, self._patient)
         if not counts:
@@ -253,7 +285,10 @@ class Judge:
 
     def _blame_within(self, group: str, others: frozenset[str]) -> frozenset[str]:
         """The steps of a guilty program that are to blame; the whole of it if no part is."""
-        parts = self.workshop.parts(group)
+        try:
+            parts = self.workshop.parts(group)
+        except OutOfTime:
+            return frozenset((group,))
 
         def fails(kept: frozenset[str]) -> bool:
             return self._wrong(self.dropped | others | (frozenset(parts) - kept))
@@ -261,18 +296,28 @@ class Judge:
         found = bisect(parts, fails, self._patient)
         return found if 0 < len(found) < len(parts) else frozenset((group,))
 
+    @contextmanager
+    def _searching(self) -> Iterator[None]:
+        """A search for what is to blame takes its share of the time that is left."""
+        seconds = min(_PATIENCE, _SEARCH_SHARE * self.deadline.left)
+        with self.deadline.within(seconds):
+            yield
+            if self.deadline.over:
+                sought = f"what is to blame was sought for {seconds:.3g} s"
+                self.deadline.tell(f"{sought}: others may have gone with it")
+
     def _patient(self) -> bool:
         """False once looking for what is to blame took too long."""
-        patient = monotonic() < self._patience_ends
-        note = f"what is to blame was sought for {_PATIENCE:.0f} s: others may have gone with it"
-        if not patient and note not in self.warnings:
-            self.warnings.append(note)
-        return patient
+        return not self.deadline.over
 
     def _wrong(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
         """True if the result without some rewrites takes more than ``spent`` of the tolerance, as
-        far as the feeds tell that did; the others are looked at when nothing is to blame."""
-        found = self.check(self.build(dropped), (self._failing,), self._telling())
+        far as the feeds tell that did; the others are looked at when nothing is to blame.  False
+        means nothing once patience is over."""
+        try:
+            found = self.check(self.build(dropped), (self._failing,), self._telling())
+        except OutOfTime:
+            return False
         return found.status == "failed" or (found.spent > spent and not self._elementwise())
 
     def _telling(self) -> frozenset[str] | None:
@@ -292,6 +337,13 @@ class Judge:
         """
         if candidate is None or self.options.keep == "legal" or self.lock:
             return candidate
+        try:
+            return self._timed_and_right(candidate)
+        except OutOfTime:
+            self.reason = f"{self._out_of_time} before what was measured faster was verified"
+            return None
+
+    def _timed_and_right(self, candidate: Built) -> Built | None:
         kept = self._faster(candidate, self.options.effort != "quick")
         if kept is None or kept is self._right or not self._rounds:
             return kept
@@ -302,16 +354,19 @@ class Judge:
         return self._faster(rest, apart=False) if rest else None
 
     @property
+    def _budget(self) -> float:
+        """Seconds to measure in: what is left of the budget, but for verifying what is kept."""
+        return max(min(self.options.budget, self.deadline.left) - self._check_seconds, 0.0)
+
+    @property
     def _rounds(self) -> bool:
         return self.options.verify and self.options.precision != "fp32"
 
     def _faster(self, candidate: Built, apart: bool) -> Built | None:
         """What of it is measured faster; groups that were slower before stay away."""
         before = self.decision.verdicts if self.decision else ()
-        budget = self.options.budget
         if apart and (choices := self._lengths(candidate)):
-            count, budget = self.options.thread_counts, budget * (1 - LENGTHS_SHARE)
-            with Bench(Worker, self._timed(), count, self.options.budget) as bench:
+            with Bench(Worker, self._timed(), self.options.thread_counts, self._budget) as bench:
                 self.lengths = fastest_lengths(choices, self._candidate, bench)
             self.notes += (f"{key}: shorter turns were measured faster" for key in self.lengths)
         found = decide(
@@ -320,7 +375,7 @@ class Judge:
             self._candidate,
             self._timed(),
             threads=self.options.thread_counts,
-            budget=budget,
+            budget=self._budget,
             worker=Worker,
             apart=apart,
         )

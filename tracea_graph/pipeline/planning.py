@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tracea_graph.config import Options
-from tracea_graph.errors import RuleError, UsageError
+from tracea_graph.errors import OutOfTime, RuleError, UsageError
 from tracea_graph.ir import Node
 from tracea_graph.kernels.levels import TILES
 from tracea_graph.ops.concat import ConcatParams
@@ -21,6 +21,7 @@ from tracea_graph.passes.bands import BANDED, RunInBands
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
+from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.quantised import rounded_later
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
 from tracea_graph.rewrite import Limits, Phase, Trace, schedule
@@ -61,7 +62,8 @@ class Planner:
     ``bindings`` are the symbol values gains are predicted for.  Where nothing is timed the cost
     model only orders proposals, so a fixed machine serves; else this one is measured, once.
     ``cost`` is the model of a plan made earlier, to plan the same again; ``compressed`` has what
-    stands for matrices; ``scan`` what an earlier planner found in the model's weights.
+    stands for matrices; ``scan`` what an earlier planner found in the model's weights.  Every
+    method that plans raises OutOfTime when the ``deadline``, by default none, is over.
 
     A rule that raises costs that rule, not the model: from then on it is left out of every plan,
     whose trace says so.  Where the environment is strict, RuleError is raised instead.
@@ -76,7 +78,9 @@ class Planner:
         cost: CostModel | None = None,
         compressed: Mapping[str, Compressed] = UNCHANGED,
         scan: WeightScan | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
+        self._deadline = deadline or Deadline()
         if cost is None:
             measure = options.keep == "faster" and isas
             machine = (
@@ -119,14 +123,20 @@ class Planner:
         """The scheduled graph; operators that write a frozen value stay.
 
         ``frozen`` says why of each; ``barred`` does for single rules.  ``apart`` leaves regions
-        that could be steps of one program as nodes of their own.
+        that could be steps of one program as nodes of their own.  A plan that was finished stands
+        where there is no time to plan again without what it has too little of.
         """
         frozen = {**self._rounded, **self._known_petty, **frozen}
         plan = self.follow(Ruling(frozen, barred), apart)
-        petty = {} if self._legal or apart else self._petty(plan)
-        if petty.keys() - frozen.keys():
-            self._known_petty |= petty
-            return self.plan(frozen, barred)
+        try:
+            petty = {} if self._legal or apart else self._petty(plan)
+            if petty.keys() - frozen.keys():
+                self._known_petty |= petty
+                return self.plan(frozen, barred)
+        except OutOfTime:
+            self._deadline.tell(
+                f"planning ended early: kernels below {_WORTH_US:g} µs are left in"
+            )
         return plan
 
     def follow(self, ruling: Ruling, apart: bool = False) -> Plan:
@@ -164,6 +174,7 @@ class Planner:
             min_gain_us=float("-inf") if self._legal else -self.cost.machine.node_us,
             max_error=self._options.tolerance,
             check=self._options.environment.check,
+            patient=lambda: not self._deadline.over,
         )
         phases = [p for p in self._phases if self._wanted(p, apart)]
         trace = schedule(graph, phases, self.cost, limits, self._price)

@@ -15,7 +15,7 @@ from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Built, Workshop
-from tracea_graph.pipeline.clock import Clock
+from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Compression
 from tracea_graph.pipeline.findings import Finding, finding_rows, findings_of
 from tracea_graph.pipeline.inputs import Inputs
@@ -64,6 +64,7 @@ class Reporter:
     notes: Sequence[str]
     clock: Clock
     compression: Compression
+    deadline: Deadline = field(default_factory=Deadline)
     lock: Lock | None = None
     memory: Memory = field(default_factory=Memory)
     assembly: Assembly | None = None
@@ -210,7 +211,7 @@ class Reporter:
     def _reason(self, kept: Built | None, judge: Judge) -> str:
         if kept is None:
             locked = self.lock and f"{self.lock.where} says so"
-            return judge.reason or locked or "no rewrite applies"
+            return judge.reason or locked or next(iter(self.deadline.cut), "no rewrite applies")
         before, after = len(self.model.skeleton.graph.node), len(kept.assembly.graph.regions())
         kernels = len(kept.assembly.placed)
         kind = "kernels" if kernels > 1 else "a kernel"
@@ -220,6 +221,7 @@ class Reporter:
 
     def _warnings(self, judge: Judge) -> tuple[str, ...]:
         found = [*self.notes, *self.compression.warnings, *self.told, *judge.warnings]
+        found += self.deadline.cut
         found += filter(None, (runtime_conflict(),))
         if is_result(self.model):
             name = self.model.path.name

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from tracea_graph.check.bench import Bench, Candidate
 from tracea_graph.check.decide import clear_gain
-from tracea_graph.errors import BuildError, WorkerError
+from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 
-__all__ = ["LENGTHS_SHARE", "fastest_lengths"]
+__all__ = ["fastest_lengths"]
 
 LENGTHS_SHARE = 0.1
 """Of the budget, for these races."""
@@ -35,7 +35,7 @@ def fastest_lengths(
         other = chosen - {*keys} | {key}
         try:
             ratios = bench.against(build(chosen), build(other), seconds)
-        except (BuildError, WorkerError):
+        except (BuildError, OutOfTime, WorkerError):
             continue
         if clear_gain(ratios, bench.keys):
             chosen = other

@@ -105,7 +105,8 @@ class Limits:
 
     ``frozen`` maps values whose operators stay as they are to the reason; ``barred`` does so for
     single rules.  ``max_error`` bounds the root of the summed squares of predicted errors, which
-    are independent roundings.
+    are independent roundings.  ``patient`` is asked again and again: scheduling ends with
+    OutOfTime once it is False.
     """
 
     only: frozenset[str] = frozenset()
@@ -115,6 +116,7 @@ class Limits:
     min_gain_us: float = 0.0
     max_error: float = float("inf")
     check: bool = False
+    patient: Callable[[], bool] = lambda: True
 
 
 class Preview(TileGraph):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import hypot
 
-from tracea_graph.errors import CycleError, GraphError, StillReadError, blamed_on
+from tracea_graph.errors import CycleError, GraphError, OutOfTime, StillReadError, blamed_on
 from tracea_graph.ir import RANDOM_OPS, Weight
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.pattern import Miss
@@ -34,7 +34,8 @@ def schedule(
 ) -> Trace:
     """Run the phases in order on ``graph``, in place.
 
-    Raises RuleError if a rule raises, or a rewrite breaks the graph; ``graph`` is of no use then.
+    Raises RuleError if a rule raises, or a rewrite breaks the graph, and OutOfTime if the caller's
+    patience ends; ``graph`` is of no use then.
     """
     run = _Run(graph, phases, cost, limits, price)
     for index in range(len(phases)):
@@ -123,6 +124,8 @@ class _Run:
         return applied
 
     def ask(self, region: Region, passes: Iterable[_Opened]) -> None:
+        if not self.limits.patient():
+            raise OutOfTime("planning took too long")
         if region.writes and self.constant.issuperset(region.writes):
             return
         for phase, p in passes:

@@ -1,0 +1,186 @@
+"""A budget bounds the whole run: what is not finished by then is left out, and said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import onnx
+import pytest
+
+from tests.graphs import Net
+from tests.tiny import product
+from tracea_graph import api
+from tracea_graph.check.verify import Verification
+from tracea_graph.check.worker import Worker
+from tracea_graph.config import Options
+from tracea_graph.errors import OutOfTime
+from tracea_graph.pipeline.clock import Clock, Deadline
+from tracea_graph.pipeline.judging import Judge
+from tracea_graph.pipeline.planning import Planner
+
+
+class Time:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_a_clock_counts_the_steps_and_not_what_lies_between() -> None:
+    time = Time()
+    clock = Clock(lambda step: None, now=time)
+    time.seconds = 5.0
+    assert clock.spent() == 0.0, "nothing has begun"
+    clock.step("planning")
+    time.seconds = 7.0
+    assert clock.spent() == 2.0
+    clock.pause()
+    time.seconds = 100.0
+    clock.step("building it")
+    time.seconds = 101.0
+    assert clock.spent() == 3.0
+    clock.step("done")
+    assert clock.seconds == {"planning": 2.0, "building": 1.0}
+
+
+def test_what_a_deadline_leaves() -> None:
+    time = Time()
+    deadline = Deadline(20.0, time)
+    with deadline.within(5.0):
+        time.seconds = 4.0
+        assert deadline.left == 1.0
+        with deadline.within(3.0):
+            assert deadline.left == 1.0, "a part cannot end after the whole"
+        with deadline.lifted():
+            time.seconds = 6.0
+            assert not deadline.over
+        assert deadline.over
+        assert deadline.left == 0.0
+    assert deadline.left == 14.0
+    with deadline.suspended():
+        time.seconds = 50.0
+        assert not deadline.over
+    assert deadline.left == 14.0
+    time.seconds = 64.0
+    assert deadline.over
+    deadline.tell("so")
+    deadline.tell("so")
+    assert deadline.cut == ["so"]
+
+
+def outcome(tmp_path: Path, **options: Any) -> Any:
+    """What became of a perceptron; the input's bytes are those of the output's model."""
+    source, out = product(tmp_path / "m.onnx"), tmp_path / "out.onnx"
+    given = Options(output=out, threads=(1,), fresh=True, **options)
+    report = api.optimize(source, given)
+    plain, result = onnx.load(source), onnx.load(out)
+    assert [n.op_type for n in result.graph.node] == [n.op_type for n in plain.graph.node]
+    assert not out.with_suffix(".so").exists()
+    assert json.loads(out.with_suffix(".json").read_text())["outcome"] == "kept original"
+    return report
+
+
+@pytest.mark.parametrize("keep", ["faster", "legal"])
+def test_a_plan_there_is_no_time_for_leaves_the_original(tmp_path: Path, keep: str) -> None:
+    report = outcome(tmp_path, keep=keep, budget=1e-9)
+    sentence = "planning was not finished in 5e-10 s, its share of the budget"
+    assert report.reason == sentence
+    assert sentence in report.warnings
+
+
+@pytest.mark.parametrize("keep", ["faster", "legal"])
+def test_nothing_is_kept_that_there_was_no_time_to_verify(
+    tmp_path: Path, keep: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Judge):
+        def verify(self, full: Any) -> Any:
+            with self.deadline.within(0.0):
+                return super().verify(full)
+
+    monkeypatch.setattr(api, "Judge", Late)
+    report = outcome(tmp_path, keep=keep)
+    assert report.reason == "the budget of 180 s ran out before a result was verified"
+
+
+def test_nothing_is_kept_that_there_was_no_time_to_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Judge):
+        def time(self, candidate: Any) -> Any:
+            assert candidate is not None
+            with self.deadline.within(0.0):
+                return super().time(candidate)
+
+    monkeypatch.setattr(api, "Judge", Late)
+    assert outcome(tmp_path).reason == "the budget ran out before it was timed everywhere"
+
+
+def test_a_plan_that_is_finished_stands_without_its_second_thoughts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def petty(planner: Planner, plan: Any) -> Any:
+        raise OutOfTime("planning took too long")
+
+    net = Net()
+    graph = net.graph(net("Relu", net("MatMul", net.input("x", 64, 32), net.weight(32, 32))))
+    deadline = Deadline(20.0, Time())
+    planner = Planner(graph, Options(), {}, deadline=deadline)
+    monkeypatch.setattr(Planner, "_petty", petty)
+    assert any(region.fused for region in planner.plan().graph.regions())
+    assert deadline.cut == ["planning ended early: kernels below 1 µs are left in"]
+
+
+def test_a_worker_is_not_asked_when_there_is_no_time(tmp_path: Path) -> None:
+    model = product(tmp_path / "m.onnx")
+    with Worker() as worker:
+        worker.left = lambda: 0.0
+        with pytest.raises(OutOfTime, match=r"no time left to open 'm' \(m\.onnx\)"):
+            worker.open("m", model)
+        assert worker.alive
+        left = iter([1.0, 0.0, 0.0])
+        worker.left = lambda: next(left)
+        with pytest.raises(OutOfTime):
+            worker.open("m", model)
+        assert not worker.alive, "nobody waits for what it is at"
+
+
+class Blaming(Judge):
+    """Wrong where ``e`` is on; each look takes four seconds."""
+
+    def check(self, candidate: Any, isas: Any = (), labels: Any = None) -> Verification:
+        cast(Time, self.deadline.spent).seconds += 4.0
+        if self.deadline.over:
+            raise OutOfTime("there was no time left")
+        return Verification("failed" if "e" in candidate else "passed", "")
+
+    def build(self, dropped: frozenset[str]) -> Any:
+        return frozenset("abcdefgh") - dropped
+
+
+@pytest.fixture
+def full() -> Iterator[Any]:
+    yield SimpleNamespace(assembly=SimpleNamespace(groups=dict.fromkeys("abcdefgh", ())))
+
+
+@pytest.mark.parametrize(
+    ("budget", "dropped"),
+    [(20.0, "abcdefgh"), (60.0, "abcdef"), (70.0, "abcde"), (1000.0, "e")],
+)
+def test_a_search_ends_with_the_least_it_knows(budget: float, dropped: str, full: Any) -> None:
+    nothing, time = cast(Any, None), Time()
+    shop = cast(Any, SimpleNamespace(parts=lambda group: ()))
+    judge = Blaming(
+        nothing, shop, nothing, Options(), ("avx512",), deadline=Deadline(budget, time)
+    )
+    with judge._searching():
+        assert judge._blame(full) == set(dropped)
+    sentence = f"what is to blame was sought for {min(60.0, 0.3 * budget):.3g} s"
+    assert [cut.partition(":")[0] for cut in judge.deadline.cut] == [sentence] * (dropped != "e")
+    assert time.seconds <= 0.3 * budget + 4.0
