@@ -8,7 +8,9 @@ Two elements of 16 bits that are multiplied together lie side by side: a last ax
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 from tracea_graph.kernels.schema import (
     Attribute,
@@ -53,7 +55,7 @@ _EITHER = ("f32", "bf16")
 
 def _op(
     name: str,
-    shape: str = "*",
+    shape: str = "...",
     *types: str,
     optional: bool = False,
     many: str | None = None,
@@ -64,15 +66,17 @@ def _op(
     return Operand(name, axes, types or ("f32",), optional, many, False, rows, touched)
 
 
-def _out(
-    name: str = "y", shape: str = "*", *types: str, optional: bool = False, many: str | None = None
-) -> Operand:
-    return Operand(name, tuple(shape.split()), types or ("f32",), optional, many, True)
+def _out(name: str = "y", shape: str = "...", *types: str, **more: Any) -> Operand:
+    return replace(_op(name, shape, *types, **more), written=True)
 
 
 _BIAS = _op("bias", "N", optional=True, rows="all")
-_INPUTS = _op("inputs", "*", "chain", many="inputs")
-_RESULTS = _out("y", "*", "chain", many="results")
+
+
+def _epilogue(shape: str) -> tuple[Operand, Operand]:
+    """What a product's chain reads beside it, and the results."""
+    inputs = _op("inputs", shape, "chain", many="inputs")
+    return inputs, _out("y", shape, "chain", many="results")
 
 
 # ---- products ------------------------------------------------------------------------------
@@ -104,12 +108,11 @@ def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...], kernel: str) 
     return CallSchema(
         "gemm",
         (
-            _op("x", "*", *x),
+            _op("x", "... M K", *x),
             _op("w", "*", _NARROW.get(dtype, "f32"), rows="all"),
             _BIAS,
             *(scales if dtype == "int16" else ()),
-            _INPUTS,
-            _RESULTS,
+            *_epilogue("... M N"),
         ),
         (choice("layout", layouts), number("parts", 1, LIMITS["kMaxParts"], default=1)),
         dtype,
@@ -130,8 +133,7 @@ def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -
             _op("w", w, _NARROW.get(dtype, "f32"), rows="all"),
             _BIAS,
             _op("index", index, "i32", rows="all"),
-            _INPUTS,
-            _RESULTS,
+            *_epilogue("M N"),
         ),
         (number("parts", 1, LIMITS["kMaxParts"], default=1),),
         dtype,
@@ -189,30 +191,30 @@ _CHANNEL_NORM = CallSchema(
 )  # fmt: skip
 _ELEMENTWISE = CallSchema(
     "elementwise",
-    (_op("x", "*", "chain", many="operands"), _out("y", "*", "chain", many="results")),
+    (_op("x", "...", "chain", many="operands"), _out("y", "...", "chain", many="results")),
     chain="required",
     row_tiled=True,
 )
-_COPY = CallSchema("copy", (_op("x", "*", "any"), _out("y", "*", "any")), kernels=("copy",))
+_COPY = CallSchema("copy", (_op("x", "...", "any"), _out("y", "...", "any")), kernels=("copy",))
 _INDEX = choice("index_type", {"i32": 6, "i64": 7})
 _EMBEDDING = CallSchema(
     "embedding",
     (
         _op("tables", "V H", many="count", touched="picks"),
-        _op("ids", "*", "i32", "i64", many="count"),
-        _out(),
+        _op("ids", "...", "i32", "i64", many="count"),
+        _out("y", "... H"),
     ),
     (number("count", 1, LIMITS["kMaxTables"]), _INDEX),
     kernels=("gather",),
 )
-_TAKE = CallSchema("take", (_op("x"), _op("index", "*", "i32", "i64"), _out()), (_INDEX,))
+_TAKE = CallSchema("take", (_op("x"), _op("index", "...", "i32", "i64"), _out()), (_INDEX,))
 _GRID = CallSchema("grid", (_out(),), (real("start"), reals("steps", 0)))
 
 
 def _over(op: str, y: str, *attributes: Attribute) -> CallSchema:
     """Something over some axes of one operand, or of what a chain makes of several."""
     return CallSchema(
-        op, (_op("x", "*", "chain", many="operands"), _out("y", "*", y)), attributes,
+        op, (_op("x", "...", "chain", many="operands"), _out("y", "...", y)), attributes,
         chain="prologue", kernels=(op,),
     )  # fmt: skip
 
@@ -368,11 +370,12 @@ def _convolution(
     multiplies: str = "",
     row_tiled: bool = False,
     tiled: bool = False,
+    more: Sequence[Attribute] = (),
 ) -> CallSchema:
     """``y = epilogue(min(high, max(low, x * w + bias + add)), inputs)``, y in blocks."""
     low = _NARROW.get(dtype, "f32")
     either = _EITHER if low == "bf16" else ("f32",)
-    scales = (_op("image_scales", "N"), _op("filter_scales", "*"))
+    scales = (_op("image_scales", "N"), _op("filter_scales", "F"))
     return CallSchema(
         op,
         (
@@ -385,7 +388,7 @@ def _convolution(
             _op("inputs", "N Ob H W 16", "chain", many="inputs"),
             _out("y", "N Ob H' W' 16", *either),
         ),
-        (*attributes, _HALO, *_CLAMP),
+        (*attributes, _HALO, *more, *_CLAMP),
         dtype,
         chain="epilogue",
         schedule=ConvDriver if tiled else None,
@@ -408,6 +411,8 @@ _SIDES = numbers("columns", 2, 0, _STEP)
 """Columns of zeros before and behind each line, which are not stored."""
 _DEPTHWISE = (_STRIDES, _DILATIONS, _LAST, _SIDES)
 _WINOGRAD = (choice("tile", {2: 2, 4: 4}), _LAST_OUT, _LAST_IN)
+_WINOGRAD_2 = (choice("tile", {2: 2}), _LAST_OUT, _LAST_IN)
+"""Integers have no room for the sums of larger tiles."""
 _PAIRS = "Ob Ib kh kw 8 16 2"
 _PLANES, _PLANES16 = "(tile+2)² Ob Ib 16 16", "16 Ob Ib 8 16 2"
 
@@ -418,9 +423,10 @@ def _either_way(dtype: str, direct: str, planes: str, *kernels: str) -> CallSche
     low = _NARROW.get(dtype, "f32")
     scales = (_op("direct_scales", "16*Ob"),) if dtype == "int16" else ()
     first = (_op("direct", direct, low, touched="none"), *scales)
+    integers = dtype == "int16"
     return _convolution(
-        "conv_or_winograd", dtype, _X, planes, _WINOGRAD, _winograd_problem, *kernels,
-        first=first, x_type="f32" if dtype == "int16" else "",
+        "conv_or_winograd", dtype, _X, planes, _WINOGRAD_2 if integers else _WINOGRAD,
+        _winograd_problem, *kernels, first=first, x_type="f32" if integers else "",
     )  # fmt: skip
 
 
@@ -476,22 +482,17 @@ _CLEAR = CallSchema("halo", (_out("y", "N Cb H' W' 16", *_EITHER),), (_HALO,), r
 _CONV_PLAIN = CallSchema(
     "conv_plain",
     (
-        _op("x"),
-        _op("w"),
-        _op("bias", "O", optional=True),
-        _op("inputs", "*", "chain", many="inputs"),
-        _out(),
+        _op("x", "N C ..."), _op("w", "O I ..."), _op("bias", "O", optional=True),
+        _op("inputs", "N O ...", "chain", many="inputs"), _out("y", "N O ..."),
     ),
     (
-        number("groups", 1, _STEP),
-        numbers("strides", 0, 1, _STEP),
-        numbers("dilations", 0, 1, _STEP),
-        numbers("starts", 0, 0, _STEP),
+        number("groups", 1, _STEP), numbers("strides", 0, 1, _STEP),
+        numbers("dilations", 0, 1, _STEP), numbers("starts", 0, 0, _STEP),
     ),
     chain="epilogue",
     kernels=("conv_plain",),
     problem=_conv_plain_problem,
-)
+)  # fmt: skip
 
 
 def _images(dtype: str, y: Operand, *more: Operand) -> CallSchema:
@@ -548,8 +549,8 @@ CALLS = Calls(
             x_type="f32", w_type="f32", multiplies="bf16x2",
         ),
         _convolution(
-            "depthwise", "bf16", _X, "Cb kh kw 16", (*_DEPTHWISE, flag("rounded_filters")),
-            _depthwise_problem, "depthwise_bf16", w_type="f32", row_tiled=True,
+            "depthwise", "bf16", _X, "Cb kh kw 16", _DEPTHWISE, _depthwise_problem,
+            "depthwise_bf16", w_type="f32", row_tiled=True, more=(flag("rounded_filters"),),
         ),
         _convolution(
             "winograd", "bf16", _X, _PLANES16, _WINOGRAD, _winograd_problem, "conv_bf16",
@@ -568,7 +569,7 @@ CALLS = Calls(
         _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv_int16"),
         _images("int16", _out("y", "N Cb H' W' 16", "i16", optional=True), _out("scales", "N")),
         _convolution(
-            "winograd", "int16", _X, _PLANES16, _WINOGRAD, _winograd_problem, "conv_int16",
+            "winograd", "int16", _X, _PLANES16, _WINOGRAD_2, _winograd_problem, "conv_int16",
             "winograd_int16", x_type="f32",
         ),
         _ARG,

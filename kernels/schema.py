@@ -130,7 +130,8 @@ def reals(name: str, count: int) -> Attribute:
 class Operand:
     """One operand or result of a call.
 
-    ``shape`` says what each axis is, ``"*"`` for any rank.  ``types`` are the element types it may
+    ``shape`` says what each axis is.  ``...`` stands for axes that the call decides, as many in
+    every operand that has them; ``*`` alone for any rank.  ``types`` are the element types it may
     have; ``chain``: as the call's chain has it.  ``many`` says how many views it stands for, None
     for one: the chain's ``operands``, its ``inputs`` beyond the first operand, its ``results``, or
     the attribute whose value or length is the number.  ``rows`` is what a row of the result needs
@@ -140,7 +141,7 @@ class Operand:
     """
 
     name: str
-    shape: tuple[str, ...] = ("*",)
+    shape: tuple[str, ...] = ("...",)
     types: tuple[str, ...] = ("f32",)
     optional: bool = False
     many: str | None = None
@@ -149,9 +150,19 @@ class Operand:
     touched: str = "all"
 
     @property
+    def open(self) -> bool:
+        """Whether it has axes that the call decides."""
+        return "..." in self.shape
+
+    @property
+    def named(self) -> int:
+        """How many axes have a name."""
+        return len([axis for axis in self.shape if axis not in ("...", "*")])
+
+    @property
     def rank(self) -> int | None:
         """Its number of axes; None where the call decides."""
-        return None if self.shape == ("*",) else len(self.shape)
+        return None if self.open or self.shape == ("*",) else self.named
 
 
 class Sizes:

@@ -15,7 +15,8 @@ inline Ahead panels_of(Run& run, const Call& call, int32_t index, const int64_t*
   const View& weights = call.views[1];
   const bool pairs = call.opcode != kGemm;  // two elements are a lane of four bytes
   Box box;
-  if (weights.kind != kInput || !(pairs || call.ints[0] == kPanels) ||
+  const bool panels = pairs || call.ints[gemm_call::kLayout] == gemm_call::kLayoutPanels;
+  if (weights.kind != kInput || !panels ||
       weights.rank != (pairs ? 4 : 3) ||
       !find_view(run, call, index, 1, symbols, buffers, &box))
     return {};

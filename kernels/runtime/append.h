@@ -65,11 +65,6 @@ inline void append_task(void* usr, size_t index) {
   put(nullptr, end, y.dims[2]);
 }
 
-inline bool check_append(Signature& call) {
-  return call.no_chain() && call.counts(0, 0, 4) && call.reads(0, 4) && call.may_read(1, 4) &&
-         call.reads(2, 1, ORT_I64) && call.writes(3, 4);
-}
-
 inline bool run_append(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &past = views[1], &places = views[2], &y = views[3];
   const bool cached = call.views[1].kind != kNone;

@@ -78,21 +78,19 @@ inline void divide_search(ArgJob& job) {
   job.chunk = most(kGrain / (along * job.block), 1);
 }
 
-// ints: the axis, 1 for the smallest, 1 for the last of equal ones.
 inline bool check_arg(Signature& call) {
-  return call.takes_ints(3) && call.parameter(0, 0, kMaxRank - 1) && call.parameter(1, 0, 1) &&
-         call.parameter(2, 0, 1) && check_prologue(call, ORT_I64) &&
-         (call.integer(0) < call.rank(call.views() - 1) || call.fail("an axis it does not have"));
+  return call.integer(arg_call::kAxis) < call.rank(call.view_count() - 1) ||
+         call.fail("an axis it does not have");
 }
 
 inline bool run_arg(Run& run, const Call& call, const Box* views) {
   const int32_t last = call.view_count - 1, rank = call.views[last].rank;
-  const int64_t special = int64_t{1} << call.ints[0];
+  const int64_t special = int64_t{1} << call.ints[arg_call::kAxis];
   bool no_result = false, no_element = false;
   if (!sizes_agree(call, views, special, &no_result, &no_element))
     return run.fault.fail("The views of an ArgMax do not fit together.");
   if (no_result) return true;
-  const int64_t along = views[0].dims[call.ints[0]];
+  const int64_t along = views[0].dims[call.ints[arg_call::kAxis]];
   if (along < 1 || along > INT32_MAX)
     return run.fault.fail("An ArgMax chooses from 1 .. 2^31 - 1 elements, here there are %lld.",
                           static_cast<long long>(along));
@@ -105,8 +103,8 @@ inline bool run_arg(Run& run, const Call& call, const Box* views) {
   }
   job.find = job.down ? run.host.isa->arg_columns : run.host.isa->arg_rows;
   job.y = reinterpret_cast<int64_t*>(views[last].data);
-  job.least = static_cast<int32_t>(call.ints[1]);
-  job.latest = static_cast<int32_t>(call.ints[2]);
+  job.least = static_cast<int32_t>(call.ints[arg_call::kSmallest]);
+  job.latest = static_cast<int32_t>(call.ints[arg_call::kLast]);
   if (job.down && !job.writes_densely())
     return run.fault.fail("An ArgMax's result does not lie densely.");
   divide_search(job);

@@ -8,11 +8,9 @@ namespace tracea {
 
 constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the keys too often
 constexpr int64_t kFewQueries = 4;  // rows for which packing the keys would cost more than it saves
-constexpr int64_t kMaxWindow = int64_t{1} << 40;
 constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
 constexpr int64_t kLargeMask = 1 << 18;  // elements from which a mask all heads share is read once
 constexpr int64_t kRangesPerTask = 16;
-constexpr int64_t kPlaced = 3;  // the order of keys: up to the place of each item's queries
 
 struct AttentionJob {
   tracea_attention_fn attention;
@@ -97,28 +95,18 @@ inline bool find_ranges(Run& run, AttentionJob& job, Scratch& scratch) {
   return job.ranges && run.parallel(batches * job.chunks * job.pieces, ranges_task, &job);
 }
 
-inline bool check_attention_of(Signature& call, int32_t type, int32_t result) {
-  if (!call.no_chain() || !call.counts(6, 3, 5) || !call.parameter(0, 0, 2) ||
-      !call.parameter(1, 0, 1) || !call.parameter(2, 0, 3) || !call.parameter(3, -1, kMaxWindow) ||
-      !call.parameter(4, 0, kMaxWindow) || !call.parameter(5, 0, kMaxWindow))
-    return false;
-  const int64_t kind = call.integer(0);
-  const bool ok = call.reads(0, 4, type) && call.reads(1, 4, type) && call.reads(2, 4, type) &&
-                  call.writes(4, 4, result);
-  if (!ok) return false;
-  if (call.integer(2) == kPlaced)
-    return (kind == 0 && call.integer(5) == 0 && call.reads(3, 1, ORT_I64)) ||
-           call.fail("a mask beside places");
-  if (kind == 0) return call.absent(3);
-  return call.reads(3, 4, kind == 1 ? ORT_F32 : ORT_BOOL);
-}
-
+// A mask has four axes; where keys end at the place of each item's queries, it is these places.
 inline bool check_attention(Signature& call) {
-  return check_attention_of(call, ORT_F32, ORT_F32);
-}
-inline bool check_attention_bf16(Signature& call) {
-  const bool rounds = call.views() == 5 && call.type(4) == ORT_BF16;
-  return check_attention_of(call, ORT_BF16, rounds ? ORT_BF16 : ORT_F32);
+  using namespace attention_call;
+  const int64_t kind = call.integer(kMaskKind);
+  const int32_t type = call.lacks(kMask) ? 0 : call.type(kMask);
+  const int32_t rank = call.lacks(kMask) ? 0 : call.rank(kMask);
+  if (call.integer(kOrder) == kOrderPlaced)
+    return (kind == kMaskKindNone && !call.integer(kEverywhere) && type == ORT_I64 && rank == 1) ||
+           call.fail("a mask beside places");
+  if (kind == kMaskKindNone) return !type || call.fail("a mask it does not take");
+  return (type == (kind == kMaskKindAdd ? ORT_F32 : ORT_BOOL) && rank == 4) ||
+         call.fail("another mask than it says");
 }
 
 // Pairs of columns lie together, and whole pairs between rows and heads.
@@ -192,7 +180,8 @@ inline bool round_heads(Run& run, const Box* places, Box* views, Scratch& scratc
 
 // What a call says about all its tasks.
 inline tracea_attention_tile attention_tile(const Call& call, const Box* views, int64_t lane) {
-  const Box &q = views[0], &k = views[1], &v = views[2], &mask = views[3], &y = views[4];
+  using namespace attention_call;
+  const Box &q = views[kQ], &k = views[kK], &v = views[kV], &mask = views[kMask], &y = views[kY];
   tracea_attention_tile tile = {};
   tile.keys = k.dims[2], tile.head = q.dims[3] / lane, tile.head_v = v.dims[3];
   tile.q_stride = q.strides[2] / lane, tile.q_head = q.strides[1] / lane;
@@ -200,17 +189,19 @@ inline tracea_attention_tile attention_tile(const Call& call, const Box* views, 
   tile.v_stride = v.strides[2] / lane;
   tile.y_size = call.views[4].type == ORT_BF16 ? 2 : 4;
   tile.y_stride = y.strides[2], tile.y_head = y.strides[1];
-  tile.mask_kind = static_cast<int32_t>(call.ints[0]);
+  tile.mask_kind = static_cast<int32_t>(call.ints[kMaskKind]);
   if (tile.mask_kind)
     tile.mask_head = mask.strides[1], tile.mask_row = mask.strides[2], tile.mask_col = mask.strides[3];
-  tile.zero_rows = static_cast<int32_t>(call.ints[1]);
-  const int64_t seen = call.ints[2] == 1 ? 0 : k.dims[2] - q.dims[2];  // before the first query
-  tile.causal = call.ints[2] != 0 && seen + 1 < tile.keys;
+  tile.zero_rows = static_cast<int32_t>(call.ints[kZeroRows]);
+  const int64_t order = call.ints[kOrder];
+  const int64_t seen = order == kOrderTop ? 0 : k.dims[2] - q.dims[2];  // before the first query
+  tile.causal = order != kOrderNone && seen + 1 < tile.keys;
   tile.seen = seen + 1, tile.seen_step = 1;
-  tile.before = call.ints[3], tile.after = call.ints[4], tile.everywhere = call.ints[5];
-  tile.scale = static_cast<float>(call.floats[0]);
-  tile.fill = static_cast<float>(call.floats[1]);
-  tile.softcap = static_cast<float>(call.floats[2]);
+  tile.before = call.ints[kBefore], tile.after = call.ints[kBehind];
+  tile.everywhere = call.ints[kEverywhere];
+  tile.scale = static_cast<float>(call.floats[kScale]);
+  tile.fill = static_cast<float>(call.floats[kFill]);
+  tile.softcap = static_cast<float>(call.floats[kSoftcap]);
   return tile;
 }
 
@@ -228,19 +219,21 @@ inline bool attend_to_nothing(Run& run, const Call& call, const Box& q, const Bo
 }
 
 inline bool run_attention(Run& run, const Call& call, const Box* given) {
+  using namespace attention_call;
   const Host& host = run.host;
-  const Box &q = given[0], &y = given[4];
-  const bool masked = call.ints[0] != 0;
+  const Box &q = given[kQ], &y = given[kY];
+  const bool placed = call.ints[kOrder] == kOrderPlaced;
+  const bool masked = call.ints[kMaskKind] != kMaskKindNone;
   if (q.dims[0] == 0 || q.dims[1] == 0 || q.dims[2] == 0 || y.dims[3] == 0) {
     const bool empty = y.dims[0] == 0 || y.dims[1] == 0 || y.dims[2] == 0 || y.dims[3] == 0;
     return empty || misfit(run, "fused attention");
   }
-  if (call.ints[2] != kPlaced && given[1].dims[2] == 0 && given[2].dims[2] == 0)
+  if (!placed && given[1].dims[2] == 0 && given[2].dims[2] == 0)
     return attend_to_nothing(run, call, q, y);
   // Rounding keys that a few queries read once would cost more than it saves.
-  const bool rounds = call.opcode == kAttentionRounded && q.dims[2] > kFewQueries;
+  const bool rounds = call.opcode == kAttentionF32AsBf16 && q.dims[2] > kFewQueries;
   const bool narrow = rounds || call.opcode == kAttentionBf16;
-  const Box* places = call.ints[2] == kPlaced ? &given[3] : nullptr;
+  const Box* places = placed ? &given[3] : nullptr;
   const int64_t queries = q.dims[2], keys = given[1].dims[2];
   Box views[5] = {q, given[1], given[2], given[3], y};
   Scratch heads(run), scratch(run), ranges(run);
@@ -255,7 +248,7 @@ inline bool run_attention(Run& run, const Call& call, const Box* given) {
   job.lane = narrow ? 2 : 1;
   job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[4];
   job.mask = masked ? &views[3] : nullptr;
-  job.mask_size = call.ints[0] == 1 ? 4 : 1;
+  job.mask_size = call.ints[kMaskKind] == kMaskKindAdd ? 4 : 1;
   job.common = attention_tile(call, views, job.lane);
   job.places = places;
   job.groups = views[1].dims[1];

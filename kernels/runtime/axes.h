@@ -103,20 +103,6 @@ struct Prologue {
   }
 };
 
-// One float32 operand, or a chain's operands and one float32 result; then the result's view.
-inline bool check_prologue(Signature& call, int32_t result = ORT_F32) {
-  const tracea_chain_type* chain = call.chain();
-  const int32_t operands = chain ? chain->operands : 1;
-  if (call.views() != operands + 1) return call.fail("the wrong number of views");
-  if (chain && (chain->results != 1 || chain->result[0] != ORT_F32))
-    return call.fail("a chain that does not give one float32 result");
-  const int32_t rank = call.rank(operands);
-  bool ok = call.writes(operands, rank, result);
-  for (int32_t v = 0; v < operands; ++v)
-    ok = ok && call.reads(v, rank, chain ? chain->type[v] : static_cast<uint8_t>(ORT_F32));
-  return ok;
-}
-
 // Operands and a result as rows and columns, of which one are special.
 struct Planes {
   Prologue prologue;

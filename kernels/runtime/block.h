@@ -46,30 +46,20 @@ inline bool agrees(const Box& plain, const Box& blocks, int64_t height, int64_t 
          plain.dims[2] == height && plain.dims[3] == width;
 }
 
-inline bool check_block(Signature& call) {
-  return call.no_chain() && call.counts(5, 0, 2) && call.reads(0, 4) && call.writes(1, 5) &&
-         call.parameter(0, 1, kLanes) && check_halo(call, 1);
-}
-
 inline bool run_block(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
   Canvas canvas;
-  if (!open_canvas(y, call.ints + 1, &canvas) ||
-      !agrees(x, y, canvas.height, canvas.width, call.ints[0]))
+  if (!open_canvas(y, call.ints + block_call::kHalo, &canvas) ||
+      !agrees(x, y, canvas.height, canvas.width, call.ints[block_call::kLast]))
     return misfit(run, "block");
   if (canvas.bare()) return true;
   BlockJob job = {run.host.isa->block, &x, &y, &canvas, {}};
   return run_turn(run, job);
 }
 
-inline bool check_unblock(Signature& call) {
-  return call.no_chain() && call.counts(1, 0, 2) && call.reads(0, 5) && call.writes(1, 4) &&
-         call.parameter(0, 1, kLanes);
-}
-
 inline bool run_unblock(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
-  if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[0]))
+  if (!blocked(x) || !agrees(y, x, x.dims[2], x.dims[3], call.ints[unblock_call::kLast]))
     return misfit(run, "unblock");
   if (empty(y, 4)) return true;
   BlockJob job = {run.host.isa->unblock, &y, &x, nullptr, {}};
@@ -78,15 +68,11 @@ inline bool run_unblock(Run& run, const Call& call, const Box* views) {
 
 // ---- halo --------------------------------------------------------------------------------------
 
-inline bool check_halo_call(Signature& call) {
-  return call.no_chain() && call.counts(4, 0, 1) && check_halo(call, 0) &&
-         call.writes(0, 5, call.type(0) == ORT_BF16 ? ORT_BF16 : ORT_F32);
-}
-
 inline bool run_halo(Run& run, const Call& call, const Box* views) {
   Canvas y;
   if (empty(views[0], 5)) return true;
-  if (!open_canvas(views[0], call.ints, &y, call.views[0].type, true)) return misfit(run, "halo");
+  if (!open_canvas(views[0], call.ints + halo_call::kHalo, &y, call.views[0].type, true))
+    return misfit(run, "halo");
   if (y.bare()) return true;
   for (int64_t n = 0; n < views[0].dims[0]; ++n)
     for (int64_t block = 0; block < y.blocks; ++block)

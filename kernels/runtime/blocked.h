@@ -10,7 +10,6 @@
 
 namespace tracea {
 
-constexpr int64_t kMaxStep = 1 << 16;  // largest stride, dilation, pad or halo of a plan
 constexpr int64_t kLanes = TRACEA_PANEL, kHalf = kLanes / 2;
 
 inline bool blocked(const Box& box) {
@@ -151,12 +150,6 @@ inline bool open_canvas(const Box& box, const int64_t* halo, Canvas* out,
          steps_of(box, lanes, out->strides);
 }
 
-inline bool check_halo(Signature& call, int32_t first) {
-  bool ok = true;
-  for (int32_t i = first; i < first + 4; ++i) ok = ok && call.parameter(i, 0, kMaxStep);
-  return ok;
-}
-
 // ---- what follows the sum ----------------------------------------------------------------------
 
 // y = chain(clamp(sum + add), extras...), on a canvas.
@@ -209,33 +202,6 @@ struct Finish {
   }
 };
 
-// What a convolution reads, and whether what it adds and writes may be in bf16.
-struct ConvTypes {
-  int32_t x_rank, w_rank, x = ORT_F32, w = ORT_F32;
-  bool rounds = false;
-  bool scaled = false;  // views 4 and 5 are the scales of images and of filters
-};
-
-// The views of a convolution: x, w, bias, add, of integers the scales, extras, y.
-inline bool check_finish(Signature& call, int32_t ints, const ConvTypes& types) {
-  const tracea_chain_type* chain = call.chain();
-  const int32_t extra = chain ? chain->operands - 1 : 0;
-  const int32_t fixed = types.scaled ? 6 : 4;
-  if (!call.counts(ints, 2, fixed + 1 + extra)) return false;
-  const auto type = [&](int32_t i) {
-    return types.rounds && !call.lacks(i) && call.type(i) == ORT_BF16 ? ORT_BF16 : ORT_F32;
-  };
-  const int32_t y = fixed + extra;
-  if (chain && (chain->operands < 1 || chain->kind[0] != TRACEA_FULL ||
-                chain->type[0] != ORT_F32 || chain->results != 1 || chain->result[0] != type(y)))
-    return call.fail("a chain that does not turn the sum into one result of its type");
-  bool ok = call.reads(0, types.x_rank, types.x) && call.reads(1, types.w_rank, types.w) &&
-            call.may_read(2, 1) && call.may_read(3, 5, type(3)) &&
-            (!types.scaled || (call.reads(4, 1) && call.reads(5, 1)));
-  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(fixed + i, 5, chain->type[i + 1]);
-  return ok && call.writes(y, 5, type(y)) && check_halo(call, ints - 4);
-}
-
 // Whether an operand lies as its kind says.
 inline bool lies_blocked(const Box& box, uint8_t kind, const Canvas& y) {
   const Box& whole = *y.box;
@@ -265,8 +231,8 @@ inline bool lies_by_twos(const Box& box, const Canvas& y) {
 }
 
 // Fills `out` from the views; false if they do not fit each other, or the bias its blocks.  With
-// `by_twos` y and what is added may be broad.
-inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* out,
+// `by_twos` y and what is added may be broad.  `halo`: where the call's lies among its numbers.
+inline bool open_finish(Run& run, const Call& call, const Box* views, int32_t halo, Finish* out,
                         bool by_twos = false) {
   out->type = call.chain_type();
   out->chain = out->type ? run.host.isa->chain[call.chain] : nullptr;
@@ -274,10 +240,11 @@ inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* ou
   const int64_t lanes = lanes_of(call.views[3].type);
   const int32_t fixed = in_integers(call) ? 6 : 4;
   out->extra = &views[fixed];
-  out->lo = static_cast<float>(call.floats[0]), out->hi = static_cast<float>(call.floats[1]);
+  out->lo = static_cast<float>(call.floats[conv_call::kLow]);
+  out->hi = static_cast<float>(call.floats[conv_call::kHigh]);
   const int32_t extra = out->type ? out->type->operands - 1 : 0;
   const Box &y = views[fixed + extra], &bias = views[2];
-  bool ok = open_canvas(y, call.ints + call.int_count - 4, &out->canvas,
+  bool ok = open_canvas(y, call.ints + halo, &out->canvas,
                         call.views[fixed + extra].type, by_twos);
   ok = ok && (!bias.data || (bias.dims[0] / kLanes == out->canvas.blocks && bias.dims[0] % kLanes == 0 &&
                              bias.strides[0] == 1));
@@ -286,8 +253,8 @@ inline bool open_finish(Run& run, const Call& call, const Box* views, Finish* ou
   out->add_lanes = out->add_broad ? kLanes : lanes;
   ok = ok && (!out->add || ((out->add_broad || lies_blocked(*out->add, TRACEA_FULL, out->canvas)) &&
                             steps_of(*out->add, lanes, out->add_strides)));
-  const Halo& halo = out->canvas.halo;
-  out->needed = out->chain || halo.top || halo.left || halo.bottom || halo.right;
+  const Halo& zeros = out->canvas.halo;
+  out->needed = out->chain || zeros.top || zeros.left || zeros.bottom || zeros.right;
   out->as_one_row = true;
   for (int32_t i = 1; ok && i <= extra; ++i) {
     const uint8_t kind = out->type->kind[i];

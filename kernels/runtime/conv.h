@@ -172,39 +172,27 @@ inline void conv_task(void* usr, size_t index) {
   if (job.end) job.end();
 }
 
-constexpr int32_t kConvInts = 15;
-
-inline bool check_conv_of(Signature& call, const ConvTypes& types) {
-  bool ok = check_finish(call, kConvInts, types);
-  for (int32_t i = 0; i < 5; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
-  for (int32_t i = 7; i < 11; ++i) ok = ok && call.parameter(i, 0, kMaxStep);
-  return ok && call.parameter(5, 1, kLanes) && call.parameter(6, 1, kLanes);
-}
-inline bool check_conv(Signature& call) { return check_conv_of(call, {5, 6}); }
-
 // The last input block has an even number of channels: pairs are whole.
 inline bool check_conv_bf16(Signature& call) {
-  return check_conv_of(call, {5, 7, ORT_BF16, ORT_BF16, true}) &&
-         (call.integer(6) % 2 == 0 || call.fail("a pair of which one channel is missing"));
+  return call.integer(conv_call::kLastIn) % 2 == 0 ||
+         call.fail("a pair of which one channel is missing");
 }
 
 // Whole blocks: there are zeros where a channel is missing.
 inline bool check_conv_bf16x2(Signature& call) {
-  return check_conv_of(call, {5, 7, ORT_BF16, ORT_BF16, true}) &&
-         (call.integer(6) == kLanes || call.fail("a block of which channels are missing"));
-}
-
-inline bool check_conv_int16(Signature& call) {
-  return check_conv_of(call, {5, 7, ORT_I16, ORT_I16, false, true});
+  return call.integer(conv_call::kLastIn) == kLanes ||
+         call.fail("a block of which channels are missing");
 }
 
 // Leaves out taps that meet nothing but zeros around the input: most of a kernel that is wider than
 // a map.
 inline void leave_out(ConvJob& job, const Call& call, const float** x) {
   tracea_conv_tile& tap = job.tap;
-  const int64_t *steps = call.ints, *pads = call.ints + 7;
-  job.down = {job.x->dims[2], pads[0], pads[2], steps[0], steps[2]};
-  job.along = {job.x->dims[3], pads[1], pads[3], steps[1], steps[3]};
+  const int64_t *strides = call.ints + conv_call::kStrides;
+  const int64_t *dilations = call.ints + conv_call::kDilations;
+  const int64_t *pads = call.ints + conv_call::kZeros;
+  job.down = {job.x->dims[2], pads[0], pads[2], strides[0], dilations[0]};
+  job.along = {job.x->dims[3], pads[1], pads[3], strides[1], dilations[1]};
   const Taps rows = taps_of(job.down, tap.rows, 0, job.height);
   const Taps cols = in_turns(taps_of(job.along, tap.cols, 0, job.width), job.turn, tap.cols);
   const int64_t tall = rows.end - rows.first, wide = cols.end - cols.first;
@@ -212,8 +200,8 @@ inline void leave_out(ConvJob& job, const Call& call, const float** x) {
   *x += rows.first * tap.x_row + cols.first * tap.x_col;
   tap.w += rows.first * tap.w_row + cols.first * tap.depth * kLanes;
   tap.rows = tall, tap.cols = wide;
-  job.down.before -= rows.first * steps[2], job.down.size -= rows.first * steps[2];
-  job.along.before -= cols.first * steps[3], job.along.size -= cols.first * steps[3];
+  job.down.before -= rows.first * dilations[0], job.down.size -= rows.first * dilations[0];
+  job.along.before -= cols.first * dilations[1], job.along.size -= cols.first * dilations[1];
 }
 
 inline bool run_conv(Run& run, const Call& call, const Box* views) {
@@ -222,12 +210,16 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   Box both;
   if ((split || twos) && !both_halves(views[0], &both)) return misfit(run, "conv");
   const Box &x = split || twos ? both : views[0], &w = views[1];
-  const int64_t stride_h = call.ints[0], stride_w = call.ints[1];
-  const int64_t dilation_h = call.ints[2], dilation_w = call.ints[3];
+  const int64_t* strides = call.ints + conv_call::kStrides;
+  const int64_t* dilations = call.ints + conv_call::kDilations;
+  const int64_t stride_h = strides[0], stride_w = strides[1];
+  const int64_t dilation_h = dilations[0], dilation_w = dilations[1];
+  const int64_t last_out = call.ints[conv_call::kLastOut], last_in = call.ints[conv_call::kLastIn];
   ConvJob job = {};
-  job.groups = call.ints[4];
-  job.eight = job.groups == 1 && call.ints[5] <= kLanes / 2;
-  if (!open_finish(run, call, views, &job.finish, true)) return misfit(run, "conv");
+  job.groups = call.ints[conv_call::kGroups];
+  job.eight = job.groups == 1 && last_out <= kLanes / 2;
+  if (!open_finish(run, call, views, conv_call::kHalo, &job.finish, true))
+    return misfit(run, "conv");
   const Canvas& y = job.finish.canvas;
   job.images = y.box->dims[0], job.blocks = y.blocks;
   job.height = y.height, job.width = y.width;
@@ -262,21 +254,21 @@ inline bool run_conv(Run& run, const Call& call, const Box* views) {
   job.x_step_row = stride_h * steps[2];
   tracea_conv_tile& tap = job.tap;
   tap.blocks = inputs, tap.rows = rows, tap.cols = cols;
-  tap.depth = lanes, tap.last = job.groups > 1 ? lanes : ceil_div(call.ints[6] * lanes, kLanes);
+  tap.depth = lanes, tap.last = job.groups > 1 ? lanes : ceil_div(last_in * lanes, kLanes);
   tap.x_block = steps[1], tap.x_row = dilation_h * steps[2];
   tap.x_col = dilation_w * lanes, tap.x_depth = 1;
   tap.x_step = stride_w * lanes, tap.x_line = job.x_step_row;
   tap.w = w.f32();
   tap.w_row = cols * lanes * kLanes, tap.w_block = rows * tap.w_row;
   tap.w_panel = inputs * tap.w_block;
-  const int64_t channels = (inputs - 1) * kLanes + call.ints[6];
+  const int64_t channels = (inputs - 1) * kLanes + last_in;
   if (!pairs && !each && job.blocks == 1 && job.groups == 1 &&
-      narrow_pays(call.ints[5], channels, inputs, rows * cols)) {
+      narrow_pays(last_out, channels, inputs, rows * cols)) {
     lay_finish(job.finish, tap);
     tap.bias = job.bias;
     NarrowJob few = {isa.conv_narrow, tap, &job.finish, &x, steps[0], job.x_step_row,
                      0, 0};
-    return run_narrow(run, few, call.ints[5], job.images);
+    return run_narrow(run, few, last_out, job.images);
   }
   job.w_image = each ? job.blocks * tap.w_panel : 0;
   if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.finish)) {

@@ -120,20 +120,11 @@ inline void plain_task(void* usr, size_t index) {
   }
 }
 
+// Lists have a number for each spatial axis.
 inline bool check_conv_plain(Signature& call) {
-  const tracea_chain_type* chain = call.chain();
-  const int32_t extra = chain ? chain->operands - 1 : 0, axes = call.axes(0, 2);
-  if (chain && (chain->operands < 1 || chain->kind[0] != TRACEA_FULL ||
-                chain->type[0] != ORT_F32 || chain->results != 1 || chain->result[0] != ORT_F32))
-    return call.fail("a chain that does not turn the sum into one f32 result");
-  if (axes < 1 || axes > 3) return call.fail("a value that has not 1 to 3 spatial axes");
-  if (!call.counts(1 + 3 * axes, 0, 4 + extra)) return false;
-  bool ok = call.reads(0, 2 + axes) && call.reads(1, 2 + axes) && call.may_read(2, 1);
-  for (int32_t i = 0; i < extra; ++i)
-    ok = ok && call.reads(3 + i, 2 + axes, chain->type[i + 1]);
-  ok = ok && call.writes(3 + extra, 2 + axes);
-  for (int32_t i = 0; i < 1 + 3 * axes; ++i) ok = ok && call.parameter(i, i <= 2 * axes, kMaxStep);
-  return ok;
+  const int32_t axes = call.rank(conv_plain_call::kX) - 2;
+  return (axes >= 1 && axes <= 3 && call.integers() == 1 + 3 * axes) ||
+         call.fail("a value that has not 1 to 3 spatial axes");
 }
 
 // Whether an operand lies as its kind says: rows are channels, columns the last axis.
@@ -148,15 +139,16 @@ inline bool lies_plain(const Box& box, uint8_t kind, const Box& y, int32_t axes)
 
 inline bool plain_shapes(const Call& call, const Box* views, PlainJob& job) {
   const Box &x = *job.x, &w = *job.w, &y = *job.y;
-  const int64_t groups = call.ints[0];
+  const int64_t groups = call.ints[conv_plain_call::kGroups];
+  const int64_t* strides = call.ints + conv_plain_call::kStrides;  // then dilations, and starts
   for (int32_t i = 0; i < 3; ++i) {
     const int32_t own = i - (3 - job.axes), axis = 2 + own;
     const bool has = own >= 0;
     job.in[i] = has ? x.dims[axis] : 1, job.out[i] = has ? y.dims[axis] : 1;
     job.kernel[i] = has ? w.dims[axis] : 1;
-    job.stride[i] = has ? call.ints[1 + own] : 1;
-    job.dilation[i] = has ? call.ints[1 + job.axes + own] : 1;
-    job.before[i] = has ? call.ints[1 + 2 * job.axes + own] : 0;
+    job.stride[i] = has ? strides[own] : 1;
+    job.dilation[i] = has ? strides[job.axes + own] : 1;
+    job.before[i] = has ? strides[2 * job.axes + own] : 0;
     job.x_stride[i] = has ? x.strides[axis] : 0, job.y_stride[i] = has ? y.strides[axis] : 0;
   }
   const int32_t rank = 2 + job.axes;
@@ -220,7 +212,8 @@ inline bool run_conv_plain(Run& run, const Call& call, const Box* views) {
   job.joined = 1;
   if (job.stride[1] == 1 && job.stride[2] == 1 && job.out[2] < kShortLine && job.line < kJoined)
     job.joined = most(1, least(job.out[1], (kJoined - job.out[2]) / job.line + 1));
-  job.items = call.ints[0] * job.tiles_per_group * job.out[0] * ceil_div(job.out[1], job.joined);
+  job.items = call.ints[conv_plain_call::kGroups] * job.tiles_per_group * job.out[0] *
+              ceil_div(job.out[1], job.joined);
   const int64_t work = kPlainRows * job.inputs * job.taps * job.out[2] * job.joined;
   job.per_task = most(1, kPlainTask / work);
   for (job.image = 0; job.image < job.y->dims[0]; ++job.image)

@@ -129,14 +129,6 @@ inline bool stem_leaves(const StemJob& job) {
          reach(y.width, job.stride_w, job.kernel_w, job.dilation_w) > job.x->dims[3];
 }
 
-inline bool check_conv_stem_of(Signature& call, bool rounds) {
-  bool ok = check_finish(call, 13, {4, 5, ORT_F32, ORT_F32, rounds});
-  for (int32_t i = 0; i < 8; ++i) ok = ok && call.parameter(i, i < 4, kMaxStep);
-  return ok && call.parameter(8, 1, kLanes);
-}
-inline bool check_conv_stem(Signature& call) { return check_conv_stem_of(call, false); }
-inline bool check_conv_stem_bf16(Signature& call) { return check_conv_stem_of(call, true); }
-
 // What all tiles share.
 inline void lay_stem(StemJob& job, const Box& w) {
   tracea_conv_tile& tap = job.tap;
@@ -154,7 +146,8 @@ inline void lay_stem(StemJob& job, const Box& w) {
 inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &w = views[1];
   StemJob job = {};
-  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "conv_stem");
+  if (!open_finish(run, call, views, conv_stem_call::kHalo, &job.finish))
+    return misfit(run, "conv_stem");
   const Canvas& y = job.finish.canvas;
   job.blocks = y.box->dims[1];
   const int64_t images = y.box->dims[0];
@@ -168,13 +161,16 @@ inline bool run_conv_stem(Run& run, const Call& call, const Box* views) {
   job.x = &x;
   job.bias = views[2].data ? views[2].f32() : nullptr;
   job.kernel_h = w.dims[2], job.kernel_w = w.dims[3];
-  job.stride_h = call.ints[0], job.stride_w = call.ints[1];
-  job.dilation_h = call.ints[2], job.dilation_w = call.ints[3];
-  job.top = call.ints[4], job.left = call.ints[5];
+  const int64_t *strides = call.ints + conv_stem_call::kStrides;
+  const int64_t *dilations = call.ints + conv_stem_call::kDilations;
+  const int64_t *pads = call.ints + conv_stem_call::kPads;
+  job.stride_h = strides[0], job.stride_w = strides[1];
+  job.dilation_h = dilations[0], job.dilation_w = dilations[1];
+  job.top = pads[0], job.left = pads[1];
   alignas(64) float room[kStemCopy];
   Box copy;
   const bool whole = !stem_leaves(job) || stem_copy(job, &copy, room);
-  job.eight = job.conv == isa.conv && call.ints[8] <= kLanes / 2;
+  job.eight = job.conv == isa.conv && call.ints[conv_stem_call::kLastOut] <= kLanes / 2;
   job.pairs = whole && y.width <= job.widest / 2 && !job.finish.apart();
   lay_stem(job, w);
   Scratch filters(run), lines(run);

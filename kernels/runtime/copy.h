@@ -98,9 +98,7 @@ inline int64_t divide_copy(const Run& run, CopyJob& job) {
 }
 
 inline bool check_copy(Signature& call) {
-  if (!call.no_chain() || !call.counts(0, 0, 2)) return false;
-  const int32_t rank = call.rank(1), type = call.type(1);
-  return call.reads(0, rank, type) && call.writes(1, rank, type);
+  return call.type(copy_call::kX) == call.type(copy_call::kY) || call.fail("two element types");
 }
 
 inline bool run_copy(Run& run, const Call& call, const Box* views) {

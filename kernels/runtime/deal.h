@@ -9,8 +9,6 @@
 
 namespace tracea {
 
-constexpr int kMaxDealt = 9;  // parts of one call
-constexpr int64_t kMaxDealtChannels = 1 << 20;
 
 struct DealJob {
   tracea_deal_fn deal;
@@ -56,15 +54,8 @@ inline void deal_task(void* usr, size_t index) {
 }
 
 inline bool check_deal(Signature& call) {
-  const int32_t parts = call.views() - 1;
-  bool ok = call.no_chain() && (parts >= 1 || call.fail("no parts")) &&
-            (parts <= kMaxDealt || call.fail("too many parts")) &&
-            call.counts(7 + parts, 0, parts + 1);
-  for (int32_t v = 0; ok && v < parts; ++v)
-    ok = call.reads(v, 5) && call.parameter(7 + v, 1, kMaxDealtChannels);
-  return ok && call.writes(parts, 5) && call.parameter(0, 1, kMaxDealtChannels) &&
-         call.parameter(1, 0, kMaxDealtChannels * kMaxDealt) &&
-         call.parameter(2, 1, kMaxDealtChannels * kMaxDealt) && check_halo(call, 3);
+  const int32_t parts = call.view_count() - 1;
+  return (parts >= 1 && parts <= kMaxDealt) || call.fail("no parts, or too many");
 }
 
 inline bool run_deal(Run& run, const Call& call, const Box* views) {
@@ -72,9 +63,10 @@ inline bool run_deal(Run& run, const Call& call, const Box* views) {
   const Box& y = views[parts];
   DealJob job = {};
   job.deal = run.host.isa->deal;
-  job.x = views, job.channels = call.ints + 7;
-  job.groups = call.ints[0], job.first = call.ints[1], job.count = call.ints[2];
-  bool ok = open_canvas(y, call.ints + 3, &job.y);
+  job.x = views, job.channels = call.ints + deal_call::kPartChannels;
+  job.groups = call.ints[deal_call::kGroups], job.first = call.ints[deal_call::kFirst];
+  job.count = call.ints[deal_call::kChannels];
+  bool ok = open_canvas(y, call.ints + deal_call::kHalo, &job.y);
   for (int32_t v = 0; ok && v < parts; ++v) {
     const Box& x = views[v];
     job.total += job.channels[v];

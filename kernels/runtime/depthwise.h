@@ -69,26 +69,17 @@ inline void depthwise_task(void* usr, size_t index) {
   }
 }
 
-// In bf16 there is one more integer: whether filters may be rounded.
-inline bool check_depthwise_of(Signature& call, const ConvTypes& types, bool narrow) {
-  bool ok = check_finish(call, narrow ? 12 : 11, types);
-  for (int32_t i = 0; i < 4; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
-  return ok && call.parameter(4, 1, kLanes) && call.parameter(5, 0, kMaxStep) &&
-         call.parameter(6, 0, kMaxStep) && (!narrow || call.parameter(7, 0, 1));
-}
-
-inline bool check_depthwise(Signature& call) { return check_depthwise_of(call, {5, 4}, false); }
-inline bool check_depthwise_bf16(Signature& call) {
-  return check_depthwise_of(call, {5, 4, ORT_BF16, ORT_F32, true}, true);
-}
-
 inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &w = views[1];
-  const int64_t stride_h = call.ints[0], stride_w = call.ints[1];
-  const int64_t dilation_h = call.ints[2], dilation_w = call.ints[3];
-  const int64_t left = call.ints[5], right = call.ints[6];
+  const int64_t* strides = call.ints + depthwise_call::kStrides;
+  const int64_t* dilations = call.ints + depthwise_call::kDilations;
+  const int64_t* sides = call.ints + depthwise_call::kColumns;
+  const int64_t stride_h = strides[0], stride_w = strides[1];
+  const int64_t dilation_h = dilations[0], dilation_w = dilations[1];
+  const int64_t left = sides[0], right = sides[1];
   DepthwiseJob job = {};
-  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "depthwise");
+  if (!open_finish(run, call, views, depthwise_call::kHalo, &job.finish))
+    return misfit(run, "depthwise");
   const Canvas& y = job.finish.canvas;
   const int64_t images = y.box->dims[0];
   const int64_t blocks = y.box->dims[1];
@@ -114,7 +105,8 @@ inline bool run_depthwise(Run& run, const Call& call, const Box* views) {
   tap.x_line = job.x_step_row, tap.y_line = y.strides[2];
   if (job.finish.add) tap.add_line = job.finish.add_strides[2];
   // Columns side by side, and a part of every window on the line.
-  job.pairs = lanes != kLanes && call.ints[7] && dilation_w == 1 && left < cols && x.dims[3] > 0 &&
+  job.pairs = lanes != kLanes && call.ints[depthwise_call::kRoundedFilters] && dilation_w == 1 &&
+              left < cols && x.dims[3] > 0 &&
               (y.width - 1) * stride_w - left < x.dims[3];
   const Layout layout = layout_of(job.finish);
   tap.y_size = layout.y_size, tap.add_size = layout.add_size;

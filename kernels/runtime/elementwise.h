@@ -189,19 +189,6 @@ inline void elementwise_task(void* usr, size_t index) {
   }
 }
 
-inline bool check_elementwise(Signature& call) {
-  const tracea_chain_type* chain = call.chain();
-  if (!chain) return call.fail("no chain");
-  const int32_t views = chain->operands + chain->results;
-  if (!call.counts(0, 0, views)) return false;
-  const int32_t rank = call.rank(0);
-  bool ok = true;
-  for (int32_t v = 0; v < views; ++v)
-    ok = ok && (v < chain->operands ? call.reads(v, rank, chain->type[v])
-                                    : call.writes(v, rank, chain->result[v - chain->operands]));
-  return ok;
-}
-
 // The chain over boxes of `rank` axes and equal sizes, operands first.
 inline bool apply_chain(Run& run, int32_t chain, const Box* boxes, int32_t rank) {
   ElementwiseJob job = {};

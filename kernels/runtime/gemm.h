@@ -10,17 +10,11 @@ namespace tracea {
 constexpr int64_t kNearFloats = 192 * 1024;  // of a column of w that stay in a core's own cache
 constexpr int64_t kDepthBlock = 2048;        // steps of k where they do not
 constexpr int64_t kPackFloats = 64 * 1024;   // of w packed at a time
-constexpr int64_t kMaxParts = 16;            // results side by side
 constexpr int64_t kThinPack = 256;           // steps of k packed at a time where rows lie apart
 constexpr int64_t kThinBlock = 64;           // and between columns where such rows stay in place
 
-// As LAYOUTS in ops/gemm.py; stored blocks have a driver of their own.
-enum WeightLayout : int64_t {
-  kPanels, kPlain, kTurned, kPairPanels, kMixedPanels, kInt16Panels = 7, kSplitPanels = 10
-};
-
 // Views before those of the epilogue: x, w, bias and, of integers, the scales of rows and columns.
-inline int32_t fixed_views(int64_t layout) { return layout == kInt16Panels ? 5 : 3; }
+inline int32_t fixed_views(int64_t layout) { return layout == gemm_call::kLayoutInt16 ? 5 : 3; }
 
 inline Driver choose_driver(const Call& call, int64_t m) {
   Driver driver = {INT32_MAX, 0, 128, 0, m > 4};  // few rows stream at full speed unaided
@@ -93,43 +87,17 @@ inline bool run_tiles(Run& run, GemmJob& job, const Driver& driver) {
   return run.parallel(tasks, gemm_task, &job);
 }
 
-inline bool check_gemm_of(Signature& call, int64_t lowest, int64_t highest) {
-  const tracea_chain_type* chain = call.chain();
-  if (!call.takes_ints(2) || !call.parameter(0, lowest, highest) || !call.parameter(1, 1, kMaxParts))
-    return false;
-  const int32_t parts = static_cast<int32_t>(call.integer(1));
-  const int32_t extra = chain ? chain->operands - 1 : 0, results = chain ? chain->results : parts;
-  if (chain && parts > 1) return call.fail("a chain over several products");
-  if (chain &&
-      (chain->operands < 1 || chain->kind[0] != TRACEA_FULL || chain->type[0] != ORT_F32))
-    return call.fail("a chain that does not begin with the product");
-  const int64_t layout = call.integer(0);
-  const int32_t first = fixed_views(layout);
-  if (!call.counts(2, 0, first + extra + results)) return false;
-  const int32_t rank = call.rank(0), panels = layout == kPanels ? 1 : layout >= kPairPanels ? 2 : 0;
-  if (rank < 2 || rank + panels > kMaxRank || (panels == 2 && rank > 2))
+// Panels are one axis more than a matrix, lanes of two elements another one; x has such lanes too,
+// unless it is rounded on the way.
+inline bool check_gemm(Signature& call) {
+  const int64_t layout = call.integer(gemm_call::kLayout);
+  const int32_t rank = call.rank(gemm_call::kX), lane = element_size(call.type(gemm_call::kW));
+  const int32_t more = lane == 2 ? 2 : layout == gemm_call::kLayoutPanels ? 1 : 0;
+  if (call.rank(gemm_call::kW) != rank + more || (lane == 2 && rank > 2))
     return call.fail("operands that are no matrices");
-  const bool whole = layout == kInt16Panels;
-  const int32_t narrow = whole ? ORT_I16 : ORT_BF16;
-  const bool lanes = panels == 2 && layout != kMixedPanels;
-  bool ok = call.reads(0, rank, lanes ? narrow : ORT_F32) &&
-            call.reads(1, rank + panels, panels == 2 ? narrow : ORT_F32) && call.may_read(2, 1) &&
-            (!whole || (call.reads(3, 1) && call.reads(4, 1)));
-  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(first + i, rank, chain->type[i + 1]);
-  for (int32_t i = 0; i < results; ++i)
-    ok = ok && call.writes(first + extra + i, rank, chain ? chain->result[i] : ORT_F32);
-  return ok;
-}
-
-inline bool check_gemm(Signature& call) { return check_gemm_of(call, kPanels, kTurned); }
-inline bool check_gemm_bf16(Signature& call) {
-  return check_gemm_of(call, kPairPanels, kMixedPanels);
-}
-inline bool check_gemm_int16(Signature& call) {
-  return check_gemm_of(call, kInt16Panels, kInt16Panels);
-}
-inline bool check_gemm_bf16x2(Signature& call) {
-  return check_gemm_of(call, kSplitPanels, kSplitPanels);
+  const bool lanes = lane == 2 && layout != gemm_call::kLayoutMixed;
+  return element_size(call.type(gemm_call::kX)) == (lanes ? 2 : 4) ||
+         call.fail("operands that are not as its layout says");
 }
 
 // Whether an [..., M, N] operand lies as its kind says; then the chain stays inside the view.
@@ -144,24 +112,25 @@ inline bool lies_as(const GemmJob& job, const Box& box, uint8_t kind) {
 inline bool gemm_shapes(Run& run, const Call& call, const Box* views, GemmJob& job) {
   const Box &x = *job.x, &w = *job.w, &y = job.results[0];
   const int32_t o = job.outer;
-  const int64_t layout = call.ints[0], *wide = w.dims + o;
+  const int64_t layout = call.ints[gemm_call::kLayout], *wide = w.dims + o;
+  const bool by_row = layout == gemm_call::kLayoutKn;
   job.m = x.dims[o], job.k = x.dims[o + 1];
   bool sized = true;
   for (int32_t i = 0; i < job.parts; ++i)
     sized = sized && !__builtin_add_overflow(job.n, job.results[i].dims[o + 1], &job.n);
   bool ok = sized && (!job.bias || (job.bias->is(job.n) && (job.n <= 1 || job.bias->strides[0] == 1)));
-  if (layout == kPanels)
+  if (layout == gemm_call::kLayoutPanels)
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && w.strides[o + 2] == 1;
-  else if (layout >= kPairPanels)  // x and w as lanes of two elements
+  else if (layout >= gemm_call::kLayoutPairs)  // x and w as lanes of two elements
     ok = ok && wide[0] == ceil_div(job.n, TRACEA_PANEL) && 2 * wide[1] == job.k &&
          wide[2] == TRACEA_PANEL && wide[3] == 2 && w.strides[2] == 2 && w.strides[3] == 1 &&
          w.strides[1] == 2 * TRACEA_PANEL && w.strides[0] % 2 == 0 && x.strides[1] == 1 &&
-         (layout == kMixedPanels || x.strides[0] % 2 == 0) &&
-         (layout != kSplitPanels || job.k % (2 * TRACEA_SPLIT) == 0);
+         (layout == gemm_call::kLayoutMixed || x.strides[0] % 2 == 0) &&
+         (layout != gemm_call::kLayoutSplit || job.k % (2 * TRACEA_SPLIT) == 0);
   else
-    ok = ok && wide[layout == kPlain ? 0 : 1] == job.k && wide[layout == kPlain ? 1 : 0] == job.n;
-  if (layout == kInt16Panels) {
+    ok = ok && wide[by_row ? 0 : 1] == job.k && wide[by_row ? 1 : 0] == job.n;
+  if (layout == gemm_call::kLayoutInt16) {
     const Box &rows = views[3], &columns = views[4];
     ok = ok && rows.is(job.m) && (job.m <= 1 || rows.strides[0] == 1) &&
          columns.is(ceil_div(job.n, TRACEA_PANEL) * TRACEA_PANEL) && columns.strides[0] == 1;
@@ -189,27 +158,27 @@ inline bool run_gemm(Run& run, const Call& call, const Box* views) {
   job.chain = job.type ? job.isa->chain[call.chain] : nullptr;
   job.x = &views[0], job.w = &views[1];
   job.bias = views[2].data ? &views[2] : nullptr;
-  job.extra = &views[fixed_views(call.ints[0])];
+  job.extra = &views[fixed_views(call.ints[gemm_call::kLayout])];
   job.results = job.extra + (job.type ? job.type->operands - 1 : 0);
-  job.parts = static_cast<int32_t>(call.ints[1]);
+  job.parts = static_cast<int32_t>(call.ints[gemm_call::kParts]);
   job.outer = call.views[0].rank - 2;
   if (!gemm_shapes(run, call, views, job)) return false;
   if (job.items == 0 || job.m == 0 || job.n == 0) return true;
   const int64_t *x = job.x->strides + job.outer, *w = job.w->strides + job.outer;
-  const int64_t layout = call.ints[0];
+  const int64_t layout = call.ints[gemm_call::kLayout];
   job.x_row = x[0], job.x_step = x[1];
   job.kernel = job.isa->gemm;
   job.mr = job.isa->gemm_mr, job.nv = job.isa->gemm_nv;
-  if (layout == kPanels) {
+  if (layout == gemm_call::kLayoutPanels) {
     job.w_panel = w[0], job.w_row = w[1], job.w_column = 1;
-  } else if (layout >= kPairPanels) {
-    job.split = layout == kSplitPanels;
-    if (layout == kPairPanels || job.split) {
+  } else if (layout >= gemm_call::kLayoutPairs) {
+    job.split = layout == gemm_call::kLayoutSplit;
+    if (layout == gemm_call::kLayoutPairs || job.split) {
       job.kernel = job.split ? job.isa->gemm_bf16x2 : job.isa->gemm_bf16;
       job.end = job.split ? job.isa->gemm_bf16x2_end : job.isa->gemm_bf16_end;
       job.mr = job.isa->pairs_mr, job.nv = job.isa->pairs_nv;
       job.x_row /= 2;
-    } else if (layout == kInt16Panels) {
+    } else if (layout == gemm_call::kLayoutInt16) {
       job.kernel = job.isa->gemm_int16;
       job.x_row /= 2;
     } else {
@@ -219,7 +188,8 @@ inline bool run_gemm(Run& run, const Call& call, const Box* views) {
     job.k /= 2, job.w_panel = w[0] / 2, job.w_row = TRACEA_PANEL, job.w_column = 1;
   } else {
     job.w_panel = TRACEA_PANEL;
-    job.w_row = w[layout == kPlain ? 0 : 1], job.w_column = w[layout == kPlain ? 1 : 0];
+    const bool by_row = layout == gemm_call::kLayoutKn;
+    job.w_row = w[by_row ? 0 : 1], job.w_column = w[by_row ? 1 : 0];
     const bool along = job.k <= 1 || (job.w_row == 1 && job.x_step == 1);
     if (along && job.m <= kDotRows) return run_dot(run, job);
     job.w_exact = (job.n == 1 || job.w_column == 1) && job.m <= kDotRows;

@@ -29,32 +29,6 @@ struct BlocksJob {
 
 enum Packing : int32_t { kAsItLies, kUnderWay, kPacked };
 
-// A product by a matrix of which only a part is stored: operands and results.
-inline bool check_stored(Signature& call, int32_t x_type, int32_t w_rank, int32_t w_type,
-                         int32_t map_rank) {
-  const tracea_chain_type* chain = call.chain();
-  if (!call.takes_ints(1) || !call.parameter(0, 1, kMaxParts)) return false;
-  const int32_t parts = static_cast<int32_t>(call.integer(0));
-  const int32_t extra = chain ? chain->operands - 1 : 0, results = chain ? chain->results : parts;
-  if (chain && (parts > 1 || chain->operands < 1 || chain->kind[0] != TRACEA_FULL ||
-                chain->type[0] != ORT_F32))
-    return call.fail("a chain that does not begin with the product");
-  if (!call.counts(1, 0, 4 + extra + results)) return false;
-  bool ok = call.reads(0, 2, x_type) && call.reads(1, w_rank, w_type) && call.may_read(2, 1) &&
-            call.reads(3, map_rank, ORT_I32);
-  for (int32_t i = 0; i < extra; ++i) ok = ok && call.reads(4 + i, 2, chain->type[i + 1]);
-  for (int32_t i = 0; i < results; ++i)
-    ok = ok && call.writes(4 + extra + i, 2, chain ? chain->result[i] : ORT_F32);
-  return ok;
-}
-
-inline bool check_gemm_blocks(Signature& call) {
-  return check_stored(call, ORT_F32, 3, ORT_F32, 1);
-}
-inline bool check_gemm_blocks_bf16(Signature& call) {
-  return check_stored(call, ORT_BF16, 4, ORT_BF16, 1);
-}
-
 inline GemmJob stored_job(Run& run, const Call& call, const Box* views) {
   GemmJob gemm = {};
   gemm.isa = run.host.isa;
@@ -64,7 +38,7 @@ inline GemmJob stored_job(Run& run, const Call& call, const Box* views) {
   gemm.bias = views[2].data ? &views[2] : nullptr;
   gemm.extra = &views[4];
   gemm.results = gemm.extra + (gemm.type ? gemm.type->operands - 1 : 0);
-  gemm.parts = static_cast<int32_t>(call.ints[0]);
+  gemm.parts = static_cast<int32_t>(call.ints[gemm_blocks_call::kParts]);
   gemm.items = 1;
   return gemm;
 }

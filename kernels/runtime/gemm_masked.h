@@ -20,13 +20,6 @@ struct MaskedJob {
   int32_t odd;  // 1: a panel's numbers do not end where the next one's begin
 };
 
-inline bool check_gemm_masked(Signature& call) {
-  return check_stored(call, ORT_F32, 1, ORT_F32, 2);
-}
-inline bool check_gemm_masked_bf16(Signature& call) {
-  return check_stored(call, ORT_F32, 1, ORT_BF16, 2);
-}
-
 inline int64_t masked_start(const MaskedJob& job, int64_t panel) {
   return panel < job.panels ? job.map[panel * job.map_row] : job.stored;
 }

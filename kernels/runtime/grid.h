@@ -16,13 +16,13 @@ inline void grid_task(void* usr, size_t task) {
   const GridJob& job = *static_cast<const GridJob*>(usr);
   const Box& y = *job.y;
   const int64_t begin = static_cast<int64_t>(task) * job.chunk;
-  const double step = job.floats[1 + job.last];
+  const double step = job.floats[grid_call::kSteps + job.last];
   for (int64_t line = begin; line < least(job.lines, begin + job.chunk); ++line) {
-    double first = job.floats[0];
+    double first = job.floats[grid_call::kStart];
     int64_t offset = 0;
     for (int64_t axis = job.last, at = line; axis-- > 0; at /= y.dims[axis]) {
       offset += at % y.dims[axis] * y.strides[axis];
-      first += static_cast<double>(at % y.dims[axis]) * job.floats[1 + axis];
+      first += static_cast<double>(at % y.dims[axis]) * job.floats[grid_call::kSteps + axis];
     }
     float* out = y.f32() + offset;
     for (int64_t i = 0; i < y.dims[job.last]; ++i)
@@ -30,11 +30,11 @@ inline void grid_task(void* usr, size_t task) {
   }
 }
 
-// floats: the first number, then a step for each axis.
+// A step for each axis.
 inline bool check_grid(Signature& call) {
-  const int32_t rank = call.axes(0, 0);
-  return (rank > 0 || call.fail("no result of a rank above 0")) && call.no_chain() &&
-         call.counts(0, 1 + rank, 1) && call.writes(0, rank);
+  const int32_t rank = call.rank(grid_call::kY);
+  return (rank > 0 && call.floats() == grid_call::kSteps + rank) ||
+         call.fail("steps that are not one for each axis");
 }
 
 inline bool run_grid(Run& run, const Call& call, const Box* views) {

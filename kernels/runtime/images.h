@@ -47,12 +47,6 @@ inline void image_round_task(void* usr, size_t index) {
   job.y.clear(at.n, at.block, at.first, at.last - at.first, 0, job.y.width);
 }
 
-inline bool check_round_images(Signature& call) {
-  return call.no_chain() && call.counts(5, 0, 3) && call.parameter(0, 1, kLanes) &&
-         check_halo(call, 1) && call.reads(0, 5) &&
-         (call.lacks(1) || call.writes(1, 5, ORT_I16)) && call.writes(2, 1);
-}
-
 // One number for each image: the largest absolute over LIMIT, 0 if there is nothing, NaN where
 // anything is not finite.
 inline void find_scales(const ImagesJob& job, int64_t tasks) {
@@ -72,11 +66,11 @@ inline bool run_round_images(Run& run, const Call& call, const Box* views) {
   ImagesJob job = {};
   bool ok = blocked(x) && scale.is(x.dims[0]) && (x.dims[0] <= 1 || scale.strides[0] == 1);
   if (ok && rounds)
-    ok = open_canvas(y, call.ints + 1, &job.y, ORT_I16) && y.is(x.dims[0], x.dims[1]) &&
-         job.y.height == x.dims[2] && job.y.width == x.dims[3];
+    ok = open_canvas(y, call.ints + round_images_call::kHalo, &job.y, ORT_I16) &&
+         y.is(x.dims[0], x.dims[1]) && job.y.height == x.dims[2] && job.y.width == x.dims[3];
   if (!ok) return misfit(run, "round_images");
   job.range = run.host.isa->image_range, job.round = run.host.isa->image_round;
-  job.x = &x, job.scale = scale.f32(), job.last = call.ints[0];
+  job.x = &x, job.scale = scale.f32(), job.last = call.ints[round_images_call::kLast];
   if (empty(x, 5)) {
     if (rounds) job.y.bare();
     for (int64_t n = 0; n < x.dims[0]; ++n) job.scale[n] = 0.0f;

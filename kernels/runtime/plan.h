@@ -2,6 +2,7 @@
 // The format is written down in plan.py.
 #pragma once
 #include "runtime/core.h"
+#include "runtime/schema.h"
 #include "runtime/table.h"
 #include "tracea_kernels.h"
 
@@ -13,39 +14,9 @@ constexpr int kMaxWords = 1 << 20, kMaxInputs = 512, kMaxOutputs = 64, kMaxSymbo
 constexpr int kMaxTemps = 1024, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
 constexpr int kMaxLoops = 64, kMaxSteps = 1024;
 
-enum Opcode : int32_t {  // as in plan.py
-  kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention,
-  kConv, kConvStem, kDepthwise, kWinograd,
-  kPool, kPoolAll, kToBlocked, kToPlain, kHalo, kConvPlain,
-  kGemmBf16, kRoundBf16,
-  kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent,
-  kGemmBlocks, kAttentionBf16,
-  kConvBf16, kConvStemBf16, kDepthwiseBf16, kWinogradBf16,
-  kResize, kDeal,
-  kGemmBlocksBf16,
-  kGemmMasked, kGemmMaskedBf16,
-  kGemmInt16, kRoundInt16,
-  kAppend,
-  kGemmBf16x2, kRoundBf16x2,
-  kConvInt16, kRoundImages, kWinogradInt16,
-  kArg, kTake,
-  kConvOrWinograd,
-  kTopK,
-  kAttentionRounded,
-  kConvOrWinogradBf16, kConvOrWinogradInt16,
-  kPoolBf16,
-  kSplitImages, kConvBf16x2,
-  kGrid,
-  kLastOpcode = kGrid,
-};
-inline bool cuts_apply(int32_t opcode) {
-  return opcode == kConv || opcode == kWinograd || opcode == kConvBf16 ||
-         opcode == kWinogradBf16;
-}
 inline bool is_winograd(int32_t opcode) {
-  return opcode == kWinograd || opcode == kWinogradBf16 || opcode == kWinogradInt16 ||
-         opcode == kConvOrWinograd || opcode == kConvOrWinogradBf16 ||
-         opcode == kConvOrWinogradInt16;
+  const Op op = kCalls[opcode - 1].op;
+  return op == kWinogradOp || op == kConvOrWinogradOp;
 }
 enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
@@ -316,7 +287,7 @@ inline const ConvCut* Reader::cuts(int32_t count) {
 }
 
 inline void Reader::call(Call* out, int32_t index) {
-  out->opcode = small(kGemm, kLastOpcode, "opcode");
+  out->opcode = small(1, kLastOpcode, "opcode");
   out->int_count = small(0, kMaxParams, "number of ints");
   out->float_count = small(0, kMaxParams, "number of floats");
   out->view_count = small(0, kMaxViews, "number of views");
@@ -340,7 +311,7 @@ inline void Reader::call(Call* out, int32_t index) {
   out->ints = ints;
   out->floats = floats;
   out->views = views;
-  if (cuts_apply(out->opcode)) out->cuts = cuts(out->driver_count);
+  if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->cuts = cuts(out->driver_count);
   else out->drivers = drivers(out->driver_count);
   if (!fault_->set) check_call(*out, *fault_);
 }

@@ -71,20 +71,10 @@ inline void pool_task(void* usr, size_t index) {
     pool_line(job, piece.n, piece.block, row);
 }
 
-inline bool check_pool_of(Signature& call, int32_t type, int32_t kinds) {
-  bool ok = call.no_chain() && call.counts(15, 0, 2) && call.reads(0, 5, type) &&
-            call.writes(1, 5, type) && call.parameter(0, 0, kinds - 1);
-  for (int32_t i = 1; i < 7; ++i) ok = ok && call.parameter(i, 1, kMaxStep);
-  for (int32_t i = 7; i < 11; ++i) ok = ok && call.parameter(i, 0, kMaxStep);
-  return ok && check_halo(call, 11);
-}
-inline bool check_pool(Signature& call) { return check_pool_of(call, ORT_F32, 3); }
-inline bool check_pool_bf16(Signature& call) { return check_pool_of(call, ORT_BF16, 1); }
-
 inline bool run_pool(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
   PoolJob job = {};
-  if (!open_canvas(y, call.ints + 11, &job.y, call.views[1].type, true) ||
+  if (!open_canvas(y, call.ints + pool_call::kHalo, &job.y, call.views[1].type, true) ||
       !(job.y.broad ? broad(x) : blocked(x)) || !x.is(y.dims[0], y.dims[1]) ||
       !steps_of(x, lanes_of(call.views[1].type), job.strides))
     return misfit(run, "pool");
@@ -92,11 +82,14 @@ inline bool run_pool(Run& run, const Call& call, const Box* views) {
   if (empty(x, 5)) return misfit(run, "pool");
   job.pool = job.y.rounds() ? run.host.isa->pool_bf16 : run.host.isa->pool;
   job.x = &x;
-  job.average = call.ints[0] != 0, job.padding = call.ints[0] == 1;
+  const int64_t kind = call.ints[pool_call::kKind];
+  job.average = kind != pool_call::kKindMax, job.padding = kind == pool_call::kKindAverage;
   for (int axis = 0; axis < 2; ++axis) {
-    job.kernel[axis] = call.ints[1 + axis], job.stride[axis] = call.ints[3 + axis];
-    job.dilation[axis] = call.ints[5 + axis];
-    job.before[axis] = call.ints[7 + axis], job.after[axis] = call.ints[9 + axis];
+    job.kernel[axis] = call.ints[pool_call::kKernel + axis];
+    job.stride[axis] = call.ints[pool_call::kStrides + axis];
+    job.dilation[axis] = call.ints[pool_call::kDilations + axis];
+    job.before[axis] = call.ints[pool_call::kPads + axis];
+    job.after[axis] = call.ints[pool_call::kPads + 2 + axis];
   }
   const int64_t taps = least(job.kernel[0], x.dims[2]) * least(job.kernel[1], x.dims[3]);
   const int64_t line = job.y.width * taps;
@@ -131,17 +124,13 @@ inline void pool_all_task(void* usr, size_t index) {
   memcpy(y, joined, static_cast<size_t>(channels) * sizeof(float));
 }
 
-inline bool check_pool_all(Signature& call) {
-  return call.no_chain() && call.counts(2, 0, 2) && call.reads(0, 5) && call.writes(1, 2) &&
-         call.parameter(0, 1, kLanes) && call.parameter(1, 0, 1);
-}
-
 inline bool run_pool_all(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
-  PoolAllJob job = {run.host.isa->pool, &x, &y, call.ints[1] == 1, x.dims[1]};
+  const bool average = call.ints[pool_all_call::kKind] == pool_all_call::kKindAverage;
+  PoolAllJob job = {run.host.isa->pool, &x, &y, average, x.dims[1]};
   if (empty(y, 2)) return true;
   if (!blocked(x) || empty(x, 5) || x.dims[0] != y.dims[0] ||
-      y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[0] ||
+      y.dims[1] != (x.dims[1] - 1) * kLanes + call.ints[pool_all_call::kLast] ||
       (y.dims[1] > 1 && y.strides[1] != 1))
     return misfit(run, "pool_all");
   const int64_t together = kPoolUnits / (x.dims[2] * x.dims[3]);

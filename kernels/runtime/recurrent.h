@@ -71,19 +71,14 @@ inline void recurrent_task(void* usr, size_t index) {
     copy_state(tile.c, tile.c_row, tile.c_next, tile.c_next_row, tile.rows, tile.hidden);
 }
 
-enum Cell : int64_t { kLstm, kGru, kGruBefore };  // the last one resets before its product
-
-// Views: p, r, rest, h0, c0, h, c, y.  ints: the cell; the reversed directions as bits.
+// An LSTM has states c; a GRU that resets behind its product has a bias of its own for that.
 inline bool check_recurrent(Signature& call) {
-  if (!call.no_chain() || !call.counts(2, 0, 8) || !call.parameter(0, kLstm, kGruBefore) ||
-      !call.parameter(1, 0, 3))
-    return false;
-  const bool gru = call.integer(0) != kLstm;
-  bool ok = call.reads(0, 4) && call.reads(1, 4) && call.may_read(3, 3) && call.writes(7, 4);
-  ok = ok && (call.integer(0) == kGru ? call.reads(2, 2) : call.absent(2));
-  ok = ok && (gru ? call.absent(4) && call.absent(6)
-                  : call.may_read(4, 3) && call.writes(6, 3));
-  return ok && call.may_write(5, 3);
+  const int64_t cell = call.integer(recurrent_call::kCell);
+  const bool lstm = cell == recurrent_call::kCellLstm, rests = cell == recurrent_call::kCellGru;
+  const bool fits = rests != call.lacks(recurrent_call::kRest) &&
+                    lstm != call.lacks(recurrent_call::kC) &&
+                    (lstm || call.lacks(recurrent_call::kC0));
+  return fits || call.fail("views that are not those of its cell");
 }
 
 inline bool is_state(const Box* box, int64_t directions, int64_t batch, int64_t hidden) {
@@ -95,7 +90,9 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   RecurrentJob job = {};
   job.p = &views[0], job.r = &views[1], job.rest = given(2), job.h0 = given(3);
   job.c0 = given(4), job.h = given(5), job.c = given(6), job.y = &views[7];
-  const bool gru = call.ints[0] != kLstm, before = call.ints[0] == kGruBefore;
+  const int64_t cell = call.ints[recurrent_call::kCell];
+  const bool gru = cell != recurrent_call::kCellLstm;
+  const bool before = cell == recurrent_call::kCellGruResetBefore;
   const int64_t *p = job.p->dims, *r = job.r->dims, gates = gru ? 3 : 4;
   const int64_t directions = r[0], hidden = r[2], together = before ? 2 : gates;
   const int64_t padded = ceil_div(hidden, TRACEA_PANEL) * TRACEA_PANEL;
@@ -115,8 +112,8 @@ inline bool run_recurrent(Run& run, const Call& call, const Box* views) {
   if (!ok) return run.fault.fail("The views of a recurrent cell do not fit together.");
   if (directions == 0 || job.batch == 0) return true;
   const tracea_isa_table& isa = *run.host.isa;
-  job.step = !gru ? isa.lstm : call.ints[0] == kGru ? isa.gru : isa.gru_before;
-  job.reverse = call.ints[1];
+  job.step = !gru ? isa.lstm : !before ? isa.gru : isa.gru_before;
+  job.reverse = call.ints[recurrent_call::kReverse];
   job.tile.hidden = hidden, job.tile.blocks = own_panels(together, hidden);
   job.tile.p_row = job.p->strides[2], job.tile.y_row = job.y->strides[2];
   job.tile.c_next_row = job.c ? job.c->strides[1] : 0;

@@ -128,13 +128,6 @@ inline void divide_reduction(ReduceJob& job) {
   job.parts = ceil_div(job.steps, job.per_part);
 }
 
-// ints: kind, 1 for a mean, the reduced axes as bits.
-inline bool check_reduce(Signature& call) {
-  return call.takes_ints(3) && call.parameter(0, TRACEA_SUM, TRACEA_PRODUCT) &&
-         call.parameter(1, 0, 1) && call.parameter(2, 0, (1 << kMaxRank) - 1) &&
-         check_prologue(call);
-}
-
 // What a reduction of nothing gives; a mean as well, as in ONNX Runtime.
 inline void fill_start(const Call& call, const Box& y) {
   const float inf = __builtin_inff();
@@ -146,30 +139,31 @@ inline void fill_start(const Call& call, const Box& y) {
     int64_t offset = 0;
     for (int64_t axis = rank, at = i; axis-- > 0; at /= y.dims[axis])
       offset += at % y.dims[axis] * y.strides[axis];
-    y.f32()[offset] = starts[call.ints[0]];
+    y.f32()[offset] = starts[call.ints[reduce_call::kKind]];
   }
 }
 
 inline bool run_reduce(Run& run, const Call& call, const Box* views) {
   const int32_t last = call.view_count - 1, rank = call.views[last].rank;
   bool no_result = false, no_element = false;
-  if (!sizes_agree(call, views, call.ints[2], &no_result, &no_element))
+  const int64_t axes = call.ints[reduce_call::kAxes];
+  if (!sizes_agree(call, views, axes, &no_result, &no_element))
     return run.fault.fail("The views of a reduction do not fit together.");
   if (no_result) return true;
   if (no_element) return fill_start(call, views[last]), true;
   ReduceJob job = {};
   Scratch dense(run), partial(run);
   job.begin(run, call, views);
-  if (!job.fold(views, rank, call.ints[2], false)) {
+  if (!job.fold(views, rank, axes, false)) {
     if (!job.prologue.type)
       return run.fault.fail("A reduction's operand does not lie densely.");
-    if (!fold_apart(job, run, dense, call, views, rank, call.ints[2], false)) return false;
+    if (!fold_apart(job, run, dense, call, views, rank, axes, false)) return false;
   }
   job.reduce = job.down ? run.host.isa->reduce_columns : run.host.isa->reduce_rows;
   job.y = views[last].f32();
-  job.kind = static_cast<int32_t>(call.ints[0]);
+  job.kind = static_cast<int32_t>(call.ints[reduce_call::kKind]);
   const int64_t along = (job.down ? job.rows : job.cols) * job.axes.size(true);
-  job.divisor = call.ints[1] ? static_cast<float>(along) : 1.0f;
+  job.divisor = call.ints[reduce_call::kMean] ? static_cast<float>(along) : 1.0f;
   if (job.down && !job.writes_densely())
     return run.fault.fail("A reduction's result does not lie densely.");
   divide_reduction(job);

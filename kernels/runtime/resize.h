@@ -8,8 +8,6 @@ namespace tracea {
 constexpr int64_t kResizeTask = 16 * 1024;  // vectors of 16 made by one task, about
 constexpr int64_t kResizeRun = 128;         // positions of a line whose neighbours are kept
 
-enum Coordinates : int64_t { kHalfPixel, kAsymmetric, kAlignCorners, kTorchHalfPixel, kNearest };
-
 struct ResizeJob {
   tracea_resize_fn resize;
   Canvas y;
@@ -26,11 +24,15 @@ struct Between {
 inline Between between(const ResizeJob& job, int axis, int64_t index, int64_t count) {
   const int64_t last = job.x->dims[2 + axis] - 1;
   const float at = static_cast<float>(index);
+  const bool corners = job.how == resize_call::kCoordinatesAlignCorners;
+  const bool nearest = job.how == resize_call::kCoordinatesNearest;
   float place;
-  if (count == 1 && (job.how == kAlignCorners || job.how == kTorchHalfPixel)) place = 0.0f;
-  else if (job.how == kAlignCorners)
+  if (count == 1 && (corners || job.how == resize_call::kCoordinatesPytorchHalfPixel))
+    place = 0.0f;
+  else if (corners)
     place = at * static_cast<float>(last) / static_cast<float>(count - 1);
-  else if (job.how == kAsymmetric || job.how == kNearest) place = at / job.scale[axis];
+  else if (nearest || job.how == resize_call::kCoordinatesAsymmetric)
+    place = at / job.scale[axis];
   else place = (at + 0.5f) / job.scale[axis] - 0.5f;
   place = place > 0.0f ? place : 0.0f;
   const int64_t low = place < static_cast<float>(last) ? static_cast<int64_t>(place) : last;
@@ -47,7 +49,8 @@ inline void resize_task(void* usr, size_t index) {
   int64_t low[kResizeRun], high[kResizeRun];
   float share[kResizeRun];
   tracea_resize_tile tile = {};
-  tile.low = low, tile.high = high, tile.share = job.how == kNearest ? nullptr : share;
+  tile.low = low, tile.high = high;
+  tile.share = job.how == resize_call::kCoordinatesNearest ? nullptr : share;
   for (int64_t col = 0; col < job.y.width; col += tile.pixels) {
     tile.pixels = least(kResizeRun, job.y.width - col);
     for (int64_t p = 0; p < tile.pixels; ++p) {
@@ -66,23 +69,19 @@ inline void resize_task(void* usr, size_t index) {
   }
 }
 
-inline bool check_resize(Signature& call) {
-  return call.no_chain() && call.counts(5, 2, 2) && call.reads(0, 5) && call.writes(1, 5) &&
-         call.parameter(0, kHalfPixel, kNearest) && check_halo(call, 1);
-}
-
 inline bool run_resize(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1];
   ResizeJob job = {};
-  if (!open_canvas(y, call.ints + 1, &job.y) || !blocked(x) || !x.is(y.dims[0], y.dims[1]))
+  if (!open_canvas(y, call.ints + resize_call::kHalo, &job.y) || !blocked(x) ||
+      !x.is(y.dims[0], y.dims[1]))
     return misfit(run, "resize");
   if (job.y.bare()) return true;
   if (empty(x, 5)) return misfit(run, "resize");
   job.resize = run.host.isa->resize;
-  job.x = &x, job.how = call.ints[0], job.blocks = y.dims[1];
+  job.x = &x, job.how = call.ints[resize_call::kCoordinates], job.blocks = y.dims[1];
   const int64_t made[2] = {job.y.height, job.y.width};
   for (int axis = 0; axis < 2; ++axis) {
-    const float given = static_cast<float>(call.floats[axis]);
+    const float given = static_cast<float>(call.floats[resize_call::kScales + axis]);
     const float found = static_cast<float>(made[axis]) / static_cast<float>(x.dims[2 + axis]);
     job.scale[axis] = given > 0.0f ? given : found;
   }

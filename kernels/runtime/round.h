@@ -40,11 +40,6 @@ inline bool round_rows(Run& run, void (*round)(const Tile*), const Tile& whole) 
   return run.parallel(ceil_div(whole.rows, job.chunk), round_task<Tile>, &job);
 }
 
-inline bool check_round(Signature& call) {
-  return call.no_chain() && call.counts(0, 0, 2) && call.reads(0, 2) &&
-         call.writes(1, 2, ORT_BF16);
-}
-
 inline bool run_round(Run& run, const Call&, const Box* views) {
   const Box &x = views[0], &y = views[1];
   if (!round_fits(x, y)) return run.fault.fail("The views of a rounding do not fit together.");
@@ -65,11 +60,6 @@ inline bool run_round_bf16x2(Run& run, const Call&, const Box* views) {
   return round_rows<tracea_round_tile>(
       run, run.host.isa->round_bf16x2,
       {rows, cols, x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data), y.strides[0]});
-}
-
-inline bool check_round_int16(Signature& call) {
-  return call.no_chain() && call.counts(0, 0, 3) && call.reads(0, 2) &&
-         call.writes(1, 2, ORT_I16) && call.writes(2, 1);
 }
 
 inline bool run_round_int16(Run& run, const Call&, const Box* views) {

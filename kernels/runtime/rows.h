@@ -26,12 +26,9 @@ inline void norm_task(void* usr, size_t index) {
   job.norm(&tile);
 }
 
-// A fifth view is the result in bf16; then there may be none in float32.
+// The result may be in bf16, in float32, or in both.
 inline bool check_norm(Signature& call) {
-  return call.no_chain() && call.counts(1, 1, 5) && call.parameter(0, 0, 1) &&
-         call.reads(0, 2) && call.may_read(1, 1) && call.may_read(2, 1) &&
-         call.may_write(3, 2) && call.may_write(4, 2, ORT_BF16) &&
-         (!call.lacks(3) || !call.lacks(4) || call.fail("no result"));
+  return !call.lacks(norm_call::kY) || !call.lacks(norm_call::kYBf16) || call.fail("no result");
 }
 
 inline bool run_norm(Run& run, const Call& call, const Box* views) {
@@ -50,9 +47,11 @@ inline bool run_norm(Run& run, const Call& call, const Box* views) {
     return run.fault.fail("The views of a norm do not fit together.");
   if (rows == 0 || cols == 0) return true;
   NormJob job = {};
-  job.norm = call.ints[0] ? run.host.isa->norm_rms : run.host.isa->norm_layer;
+  const bool rms = call.ints[norm_call::kKind] == norm_call::kKindRms;
+  job.norm = rms ? run.host.isa->norm_rms : run.host.isa->norm_layer;
   job.whole = {rows,         cols, x.f32(), x.strides[0], gamma.f32(), beta.f32(),
-               static_cast<float>(call.floats[0]), y.f32(), y.strides[0], 0, nullptr, 0};
+               static_cast<float>(call.floats[norm_call::kEpsilon]), y.f32(), y.strides[0], 0,
+               nullptr, 0};
   if (rounds)
     job.whole.rounded = reinterpret_cast<uint16_t*>(views[4].data),
     job.whole.rounded_stride = views[4].strides[0];
@@ -91,17 +90,10 @@ inline void channel_norm_task(void* usr, size_t index) {
   }
 }
 
-// ints: 0 layer or 1 rms, groups of an item (0: over the channels at each position).
-inline bool check_channel_norm(Signature& call) {
-  return call.no_chain() && call.counts(2, 1, 4) && call.parameter(0, 0, 1) &&
-         call.parameter(1, 0, INT32_MAX) && call.reads(0, 3) && call.may_read(1, 1) &&
-         call.may_read(2, 1) && call.writes(3, 3);
-}
-
 inline bool run_channel_norm(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &gamma = views[1], &beta = views[2], &y = views[3];
   const int64_t items = x.dims[0], channels = x.dims[1], inner = x.dims[2];
-  const int64_t groups = call.ints[1];
+  const int64_t groups = call.ints[channel_norm_call::kGroups];
   const auto vector = [&](const Box& v) {
     return !v.data || (v.is(channels) && (channels <= 1 || v.strides[0] == 1));
   };
@@ -113,6 +105,7 @@ inline bool run_channel_norm(Run& run, const Call& call, const Box* views) {
     return run.fault.fail("The views of a channel norm do not fit together.");
   if (items == 0 || channels == 0 || inner == 0) return true;
   ChannelNormJob job = {};
+  const bool layer = call.ints[channel_norm_call::kKind] == channel_norm_call::kKindLayer;
   job.norm = groups ? run.host.isa->norm_group : run.host.isa->norm_columns;
   job.groups = groups;
   job.blocks = groups ? 1 : ceil_div(inner, most(kGrain / channels / 16, 1) * 16);
@@ -120,8 +113,8 @@ inline bool run_channel_norm(Run& run, const Call& call, const Box* views) {
   job.chunk = most(kGrain / (channels * inner / (groups ? groups : job.blocks)), 1);
   job.x_item = x.strides[0], job.y_item = y.strides[0];
   job.whole = {groups ? channels / groups : channels, inner, x.f32(), x.strides[1], gamma.f32(),
-               beta.f32(), static_cast<float>(call.floats[0]), y.f32(), y.strides[1],
-               call.ints[0] == 0, nullptr, 0};
+               beta.f32(), static_cast<float>(call.floats[channel_norm_call::kEpsilon]), y.f32(),
+               y.strides[1], layer, nullptr, 0};
   return run.parallel(ceil_div(job.total, job.chunk), channel_norm_task, &job);
 }
 
@@ -184,18 +177,11 @@ inline void embedding_task(void* usr, size_t index) {
 }
 
 inline bool check_embedding(Signature& call) {
-  if (!call.no_chain() || !call.takes_ints(2)) return false;
-  if (!call.parameter(0, 1, TRACEA_MAX_TABLES) || !call.parameter(1, ORT_I32, ORT_I64))
-    return false;
-  const int32_t tables = static_cast<int32_t>(call.integer(0));
-  if (!call.counts(2, 0, 2 * tables + 1)) return false;
-  const int32_t rank = call.rank(2 * tables) - 1;
-  if (rank < 0) return call.fail("a result without rows");
-  bool ok = call.writes(2 * tables, rank + 1);
+  const int32_t tables = static_cast<int32_t>(call.integer(embedding_call::kCount));
+  bool ok = true;
   for (int32_t t = 0; t < tables; ++t)
-    ok = ok && call.reads(t, 2) &&
-         call.reads(tables + t, rank, static_cast<int32_t>(call.integer(1)));
-  return ok;
+    ok = ok && call.type(tables + t) == call.integer(embedding_call::kIndexType);
+  return ok || call.fail("ids of another type");
 }
 
 // Whether y's rows, counted through, lie at one stride (stored in the job).
@@ -217,8 +203,8 @@ inline bool even_rows(EmbeddingJob& job) {
 inline bool run_embedding(Run& run, const Call& call, const Box* views) {
   EmbeddingJob job = {};
   job.gather = run.host.isa->gather;
-  job.count = static_cast<int32_t>(call.ints[0]);
-  job.wide = call.ints[1] == ORT_I64;
+  job.count = static_cast<int32_t>(call.ints[embedding_call::kCount]);
+  job.wide = call.ints[embedding_call::kIndexType] == ORT_I64;
   job.tables = views, job.ids = views + job.count, job.y = views + 2 * job.count;
   job.rank = call.views[2 * job.count].rank - 1;
   job.bad_table = -1;

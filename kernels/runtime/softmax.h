@@ -38,11 +38,9 @@ inline void softmax_task(void* usr, size_t index) {
   }
 }
 
-// ints: the axis, 1 for the logarithm.
 inline bool check_softmax(Signature& call) {
-  return call.takes_ints(2) && call.parameter(0, 0, kMaxRank - 1) && call.parameter(1, 0, 1) &&
-         check_prologue(call) &&
-         (call.integer(0) < call.rank(call.views() - 1) || call.fail("an axis it does not have"));
+  return call.integer(softmax_call::kAxis) < call.rank(call.view_count() - 1) ||
+         call.fail("an axis it does not have");
 }
 
 inline bool run_softmax(Run& run, const Call& call, const Box* views) {
@@ -56,7 +54,7 @@ inline bool run_softmax(Run& run, const Call& call, const Box* views) {
     }
   if (empty) return true;
   SoftmaxJob job = {};
-  const int64_t special = int64_t{1} << call.ints[0];
+  const int64_t special = int64_t{1} << call.ints[softmax_call::kAxis];
   job.begin(run, call, views);
   job.y = views[last].f32();
   if (!job.fold(views, rank, special, true) || !job.writes_densely()) {
@@ -71,7 +69,7 @@ inline bool run_softmax(Run& run, const Call& call, const Box* views) {
       return run.fault.fail("A softmax's result does not lie densely.");
   }
   job.softmax = job.down ? run.host.isa->softmax_columns : run.host.isa->softmax_rows;
-  job.log = static_cast<int32_t>(call.ints[1]);
+  job.log = static_cast<int32_t>(call.ints[softmax_call::kLog]);
   const int64_t kept = job.down ? job.cols : job.rows, along = job.down ? job.rows : job.cols;
   const int64_t fits = most(4 * kTile / along, 1);  // in the second cache, with room to spare
   job.block = least(kept, job.down ? ceil_div(fits, 64) * 64 : ceil_div(fits, 4) * 4);

@@ -31,21 +31,17 @@ inline void split_task(void* usr, size_t index) {
   job.y.clear(n, block, first, end - first, 0, job.y.width);
 }
 
-inline bool check_split_images(Signature& call) {
-  return call.no_chain() && call.counts(5, 0, 2) && call.parameter(0, 1, kLanes) &&
-         check_halo(call, 1) && call.reads(0, 5) && call.writes(1, 5, ORT_BF16);
-}
-
 inline bool run_split_images(Run& run, const Call& call, const Box* views) {
   const Box& x = views[0];
   SplitJob job = {};
   Box y;
-  if (!blocked(x) || !both_halves(views[1], &y) || !open_canvas(y, call.ints + 1, &job.y) ||
+  if (!blocked(x) || !both_halves(views[1], &y) ||
+      !open_canvas(y, call.ints + round_images_call::kHalo, &job.y) ||
       !x.is(y.dims[0], y.dims[1]) || job.y.height != x.dims[2] || job.y.width != x.dims[3])
     return misfit(run, "split_images");
   if (job.y.bare()) return true;
   job.split = run.host.isa->split_pixels;
-  job.x = &x, job.last = call.ints[0];
+  job.x = &x, job.last = call.ints[round_images_call::kLast];
   const int64_t line = x.dims[3] * kLanes;
   job.pieces = Pieces(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kSplitTask / line);
   const int64_t together = kSplitTask / (job.pieces.rows * line);

@@ -79,18 +79,15 @@ inline void take_task(void* usr, size_t task) {
 }
 
 inline bool check_take(Signature& call) {
-  if (!call.no_chain() || !call.counts(1, 0, 3) || !call.parameter(0, ORT_I32, ORT_I64))
-    return false;
-  const int32_t rank = call.rank(2);
-  return call.reads(0, rank) && call.reads(1, rank, static_cast<int32_t>(call.integer(0))) &&
-         call.writes(2, rank);
+  return call.type(take_call::kIndex) == call.integer(take_call::kIndexType) ||
+         call.fail("indices of another type");
 }
 
 inline bool run_take(Run& run, const Call& call, const Box* views) {
   TakeJob job = {};
   job.x = views, job.index = views + 1, job.y = views + 2;
   job.rank = call.views[2].rank;
-  job.wide = call.ints[0] == ORT_I64;
+  job.wide = call.ints[take_call::kIndexType] == ORT_I64;
   const int32_t last = job.rank - 1;
   bool fits = last >= 0 && job.index->dims[last] == job.y->dims[last];
   job.rows = job.alike = 1;

@@ -21,12 +21,6 @@ inline void top_k_task(void* usr, size_t index) {
   job.choose(&tile);
 }
 
-// ints: 1 for the smallest.
-inline bool check_top_k(Signature& call) {
-  return call.no_chain() && call.counts(1, 0, 3) && call.parameter(0, 0, 1) && call.reads(0, 2) &&
-         call.writes(1, 2) && call.writes(2, 2, ORT_I64);
-}
-
 inline bool run_top_k(Run& run, const Call& call, const Box* views) {
   const Box &x = views[0], &y = views[1], &place = views[2];
   const int64_t rows = x.dims[0], cols = x.dims[1], k = y.dims[1];
@@ -40,10 +34,11 @@ inline bool run_top_k(Run& run, const Call& call, const Box* views) {
   if (k < 1 || k > cols)
     return run.fault.fail("A TopK chooses %lld of %lld elements.", static_cast<long long>(k),
                           static_cast<long long>(cols));
+  const int32_t smallest = static_cast<int32_t>(call.ints[top_k_call::kSmallest]);
   TopKJob job = {};
   job.choose = run.host.isa->top_k;
   job.whole = {rows,    cols, k, x.f32(), x.strides[0], y.f32(),
-               reinterpret_cast<int64_t*>(place.data), static_cast<int32_t>(call.ints[0])};
+               reinterpret_cast<int64_t*>(place.data), smallest};
   job.chunk = most(kGrain / cols, 1);
   return run.parallel(ceil_div(rows, job.chunk), top_k_task, &job);
 }

@@ -204,26 +204,17 @@ inline bool run_shared_band(Run& run, WinogradJob& job, int64_t n, int64_t band)
          run.parallel(job.outputs, after, &job);
 }
 
-inline bool check_winograd_of(Signature& call, const ConvTypes& types) {
-  return check_finish(call, 7, types) && call.parameter(0, 2, 4) && call.integer(0) != 3 &&
-         call.parameter(1, 1, kLanes) && call.parameter(2, 1, kLanes);
-}
-inline bool check_winograd(Signature& call) { return check_winograd_of(call, {5, 5}); }
+// Calls to either way are alike.
 inline bool check_winograd_bf16(Signature& call) {
-  return check_winograd_of(call, {5, 6, ORT_BF16, ORT_BF16, true}) &&
-         (call.integer(2) % 2 == 0 || call.fail("a pair of which one channel is missing"));
-}
-
-inline bool check_winograd_int16(Signature& call) {
-  return check_winograd_of(call, {5, 6, ORT_F32, ORT_I16, false, true}) &&
-         (call.integer(0) == 2 || call.fail("integers for four outputs a side"));
+  return call.integer(winograd_call::kLastIn) % 2 == 0 ||
+         call.fail("a pair of which one channel is missing");
 }
 
 inline bool winograd_shapes(Run& run, const Call& call, const Box* views, WinogradJob& job) {
   const Box &x = views[0], &w = views[1];
   const Canvas& y = job.finish.canvas;
-  job.m = call.ints[0], job.side = job.m + 2, job.planes = job.side * job.side;
-  job.last = call.ints[2];
+  job.m = call.ints[winograd_call::kTile], job.side = job.m + 2, job.planes = job.side * job.side;
+  job.last = call.ints[winograd_call::kLastIn];
   job.inputs = x.dims[1], job.outputs = y.box->dims[1];
   const bool pairs = job.lanes != kLanes;
   const int32_t rank = pairs ? 6 : 5;
@@ -248,7 +239,8 @@ inline int64_t even_bands(const Run& run, const WinogradJob& job, int64_t images
 
 inline bool run_winograd(Run& run, const Call& call, const Box* views) {
   WinogradJob job = {};
-  if (!open_finish(run, call, views, &job.finish)) return misfit(run, "winograd");
+  if (!open_finish(run, call, views, winograd_call::kHalo, &job.finish))
+    return misfit(run, "winograd");
   const Canvas& y = job.finish.canvas;
   if (y.bare()) return true;
   const bool whole = in_integers(call);
@@ -323,17 +315,6 @@ inline Call without_direct(const Call& call) {
   return inner;
 }
 
-inline bool check_conv_or_winograd(Signature& call) {
-  return call.views() > 1 && call.reads(0, 6) && call.behind(1, check_winograd);
-}
-inline bool check_conv_or_winograd_bf16(Signature& call) {
-  return call.views() > 1 && call.reads(0, 7, ORT_BF16) && call.behind(1, check_winograd_bf16);
-}
-inline bool check_conv_or_winograd_int16(Signature& call) {
-  return call.views() > 2 && call.reads(0, 7, ORT_I16) && call.reads(1, 1) &&
-         call.behind(2, check_winograd_int16);
-}
-
 // A convolution of integers whose x is still float32.
 inline bool run_rounded(Run& run, Call call, Box* views) {
   const Box x = views[0];
@@ -344,7 +325,8 @@ inline bool run_rounded(Run& run, Call call, Box* views) {
   if (!(scales.data = scratch.take(4 * x.dims[0] + 2 * count + kAlign))) return false;
   scales.strides[0] = 1;
   whole.data = scales.data + ceil_div(4 * x.dims[0], kAlign) * kAlign;
-  const int64_t ints[] = {call.ints[6], 0, 0, 0, 0};
+  int64_t ints[round_images_call::kInts] = {};
+  ints[round_images_call::kLast] = call.ints[conv_call::kLastIn];
   Call rounding = call;
   rounding.ints = ints;
   const Box between[] = {x, whole, scales};
@@ -359,18 +341,21 @@ inline bool run_conv_or_winograd(Run& run, const Call& call, const Box* views) {
   const int32_t before = call.view_count - inner.view_count;
   const Box& w = views[0];
   Finish finish = {};
-  if (!open_finish(run, inner, views + before, &finish)) return misfit(run, "conv_or_winograd");
+  if (!open_finish(run, inner, views + before, winograd_call::kHalo, &finish))
+    return misfit(run, "conv_or_winograd");
   const bool whole = in_integers(inner);
-  if (!direct_pays(finish.canvas, w.dims[1], w.dims[0], call.ints[0], whole))
+  if (!direct_pays(finish.canvas, w.dims[1], w.dims[0], call.ints[winograd_call::kTile], whole))
     return run_winograd(run, inner, views + before);
-  const int64_t* halo = call.ints + 3;
-  const int64_t ints[kConvInts] = {1, 1, 1, 1, 1, call.ints[1], call.ints[2], 1, 1, 1, 1,
-                                   halo[0], halo[1], halo[2], halo[3]};
+  int64_t ints[conv_call::kInts];
+  for (int64_t& one : ints) one = 1;  // strides, dilations, groups, zeros around the image
+  ints[conv_call::kLastOut] = call.ints[winograd_call::kLastOut];
+  ints[conv_call::kLastIn] = call.ints[winograd_call::kLastIn];
+  memcpy(ints + conv_call::kHalo, call.ints + winograd_call::kHalo, 4 * sizeof *ints);
   Box boxes[kMaxViews];
   for (int32_t i = 0; i < inner.view_count; ++i) boxes[i] = views[before + i];
   boxes[1] = w;
   inner.opcode = whole ? kConvInt16 : inner.opcode == kWinograd ? kConv : kConvBf16;
-  inner.ints = ints, inner.int_count = kConvInts;
+  inner.ints = ints, inner.int_count = conv_call::kInts;
   if (!whole) return run_conv(run, inner, boxes);
   const Canvas& y = finish.canvas;
   if (!blocked(boxes[0]) || !dense_from(w, 0, 7) ||

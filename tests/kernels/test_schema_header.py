@@ -1,0 +1,67 @@
+"""The runtime's header and the README say of each call what its record says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tracea_graph.kernels
+from tracea_graph.errors import GraphError
+from tracea_graph.kernels.call_table import call_table
+from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.schema import Calls, CallSchema, Operand, choice, number, numbers
+from tracea_graph.kernels.schema_header import schema_header
+
+HEADER = Path(tracea_graph.kernels.__file__).parent / "runtime" / "schema.h"
+
+
+def test_the_header_is_that_of_the_records(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):
+        HEADER.write_text(schema_header())
+    assert HEADER.read_text() == schema_header(), "run pytest --update-golden"
+
+
+def test_the_readme_has_the_table_of_calls(request: pytest.FixtureRequest) -> None:
+    readme = HEADER.parents[1] / "README.md"
+    before, begin, rest = readme.read_text().partition("<!-- kernel calls: begin -->\n")
+    _, end, behind = rest.partition("<!-- kernel calls: end -->")
+    whole = f"{before}{begin}\n{call_table()}\n{end}{behind}"
+    if request.config.getoption("--update-golden"):
+        readme.write_text(whole)
+    assert readme.read_text() == whole, "run pytest --update-golden"
+
+
+def test_every_call_has_a_number_and_a_row() -> None:
+    header = schema_header()
+    assert re.findall(r'^    \{"(\w+)", k\w+Op, ', header, re.M) == list(CALLS)
+    assert f"constexpr int32_t kLastOpcode = {len(CALLS)};" in header
+
+
+def test_places_count_through_attributes_and_operands() -> None:
+    call = CallSchema(
+        "blend",
+        (Operand("x"), Operand("rest", many="inputs"), Operand("y", written=True)),
+        (number("first", 0, 9), numbers("pair", 2, 0, 9), choice("how", {"over": 3, "under": 4})),
+        chain="epilogue",
+    )
+    header = schema_header(Calls((call,)), {"kMaxStep": 7})
+    assert "constexpr int64_t kMaxStep = 7;" in header
+    assert "enum Int : int32_t { kFirst, kPair, kHow = 3, kInts };" in header
+    assert "enum View : int32_t { kX, kRest };" in header  # y lies behind an unknown number
+    assert "enum How : int32_t { kHowOver = 3, kHowUnder };" in header
+    assert '{"how", 3, 4, 1, 0x18},' in header
+    assert '{"rest", 0, kOpen, kChainInputs, 0x2},' in header
+
+
+def test_calls_of_one_op_agree_where_an_attribute_lies() -> None:
+    x = (Operand("x"),)
+    calls = Calls(
+        (
+            CallSchema("blend", x, (number("first", 0, 9), number("second", 0, 9))),
+            CallSchema("blend", x, (number("second", 0, 9),), "bf16"),
+        )
+    )
+    with pytest.raises(GraphError, match="kSecond at places 1 and 0"):
+        schema_header(calls, {})
