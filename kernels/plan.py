@@ -38,7 +38,7 @@ __all__ = ["LIMITS", "MAGIC", "VERSION", "DecodedCall", "DecodedPlan", "decode",
 
 MAGIC = 0x6165_6361_7274
 """``tracea`` in ASCII, little end first."""
-VERSION = 4
+VERSION = 5
 
 LIMITS = MappingProxyType(
     {

@@ -9,7 +9,7 @@
 namespace tracea {
 
 constexpr int64_t kMagic = 0x616563617274;
-constexpr int64_t kVersion = 4;
+constexpr int64_t kVersion = 5;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 512, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 1024, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
 constexpr int kMaxLoops = 64, kMaxSteps = 1024;
