@@ -21,7 +21,8 @@ struct Op : OrtCustomOp {
   const tracea_op_type* type;
 };
 
-// Everything registration sets, once per process; guarded by `locked` until `ready`.
+// Everything registration sets, once while the library is loaded; guarded by `locked` until it is
+// `ready`.
 struct State {
   const OrtApi* api;
   const tracea_isa_table* isa;
@@ -175,6 +176,12 @@ int minor_of(const char* version) {
   return minor;
 }
 
+void release(const OrtApi* api, OrtCustomOpDomain* domain, Op* ops, int trace) {
+  if (domain) ort::ReleaseCustomOpDomain(api, domain);
+  free(ops);
+  if (trace != kNoTrace) close(trace);
+}
+
 // The domain is created once: the runtime keeps the pointers and does not own them.
 OrtStatus* prepare(const OrtApi* api, const char* version, Fault& fault) {
   const tracea_library& library = tracea_library_table;
@@ -185,7 +192,10 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Fault& fault) {
   if (fault.set) return nullptr;
   const size_t types = static_cast<size_t>(library.types);
   Op* ops = static_cast<Op*>(calloc(types + 1, sizeof(Op)));
-  if (!ops) return fault.fail("There is no memory for the op types."), nullptr;
+  if (!ops) {
+    release(api, nullptr, nullptr, trace);
+    return fault.fail("There is no memory for the op types."), nullptr;
+  }
   OrtCustomOpDomain* domain = nullptr;
   OrtStatus* status = ort::CreateCustomOpDomain(api, library.domain, &domain);
   for (size_t i = 0; !status && i < types; ++i) {
@@ -193,13 +203,18 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Fault& fault) {
     status = ort::CustomOpDomain_Add(api, domain, &ops[i]);
   }
   if (status) {
-    if (domain) ort::ReleaseCustomOpDomain(api, domain);
-    free(ops);
+    release(api, domain, ops, trace);
     return status;
   }
   state = {api, isa, ops, domain, minor_of(version) >= kDimsByReferenceSince, true, true,
            trace};
   return nullptr;
+}
+
+// The library is unloaded when nothing that could use the domain is left: the runtime holds it
+// open for as long as session options or a session does.
+__attribute__((destructor)) void leave() {
+  if (state.ready) release(state.api, state.domain, state.ops, state.trace);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -124,6 +125,44 @@ def register(job: dict[str, Any]) -> str:
     return ""
 
 
+def registrations(job: dict[str, Any]) -> float:
+    """Bytes of the process's own memory that one registration of a library costs, once the first
+    of them have been made; nothing else keeps the library loaded."""
+
+    def register(times: int) -> int:
+        for _ in range(times):
+            ort.SessionOptions().register_custom_ops_library(job["library"])
+        text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+        return int(next(r for r in text.splitlines() if r.startswith("Anonymous:")).split()[1])
+
+    before = register(job["times"] // 4)
+    return (register(job["times"]) - before) * 1024 / job["times"]
+
+
+def files(job: dict[str, Any]) -> int:
+    """Files that stay open after many registrations of a library."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(job["times"]):
+        ort.SessionOptions().register_custom_ops_library(job["library"])
+    return len(os.listdir("/proc/self/fd")) - before
+
+
+def comings_and_goings(job: dict[str, Any]) -> bool:
+    """Whether 4 threads that each make a session, run it and drop it, over and over, get the
+    same bits every time: the library is unloaded whenever no thread has one."""
+    folder = Path(job["folder"])
+    with np.load(folder / "feeds.npz") as data:
+        feeds = dict(data)
+
+    def answer(_: int) -> list[bytes]:
+        found = session(job["library"], str(folder / "model.onnx"), threads=1)
+        return [y.tobytes() for y in found.run(None, feeds)]
+
+    first = answer(0)
+    with ThreadPoolExecutor(4) as pool:
+        return all(found == first for found in pool.map(answer, range(job["times"])))
+
+
 def version(job: dict[str, Any]) -> str:
     return str(ort.__version__)
 
@@ -135,6 +174,9 @@ TASKS = {
     "concurrent": concurrent,
     "shapes": shapes,
     "register": register,
+    "registrations": registrations,
+    "files": files,
+    "comings_and_goings": comings_and_goings,
     "version": version,
 }
 

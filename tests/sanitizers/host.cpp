@@ -363,5 +363,6 @@ int main(int count, char** argument) {
     answer(ops[job.type], api, job, atoi(argument[5]), atoi(argument[6]), answers);
   }
   answers.flush();
+  dlclose(library);  // what it leaves behind is a leak
   return answers ? 0 : 1;
 }
