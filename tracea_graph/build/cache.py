@@ -33,7 +33,7 @@ def digest(*parts: str | bytes) -> str:
 
 def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file completely, then rename it into place; readers see the old or the new one."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=".tracea-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from tracea_graph.check.demand import Demand, demand
 from tracea_graph.check.wishes import Dims
 from tracea_graph.check.worker import Array
 from tracea_graph.errors import UsageError
+from tracea_graph.files import open_regular
 from tracea_graph.ir import DType, TensorSpec, evaluate, symbols_of
 from tracea_graph.ttg.graph import TileGraph
 
@@ -39,6 +41,8 @@ _NUMPY: Mapping[DType, str] = {
 _FLOATS = frozenset({DType.F32, DType.F64, DType.F16, DType.BF16, DType.C64, DType.C128})
 _WORDS = ("alpha", "beta", "gamma", "")
 _MASKED_SCORE = -1e4
+_LONGEST_REASON = 300
+"""Characters of what a library says of a damaged file."""
 _ELEMENTS = 9
 """Tensors in a sequence: more than any index that nothing else bounds."""
 
@@ -221,10 +225,9 @@ def from_file(
     anything that does not fit the model.
     """
     try:
-        with np.load(path, allow_pickle=False) as data:
-            arrays = {name: data[name] for name in data.files}
-    except (OSError, ValueError, BadZipFile, AttributeError) as error:
-        why = getattr(error, "strerror", None) or error
+        arrays = _arrays_of(path)
+    except Exception as error:  # NumPy and zipfile raise a dozen kinds for files that are damaged
+        why = getattr(error, "strerror", None) or shorten(str(error), _LONGEST_REASON)
         raise UsageError(f"cannot read input data from {path}: {why}") from error
     names = fed(graph, inputs)
     missing = [v for v in names if v not in arrays]
@@ -236,6 +239,19 @@ def from_file(
         )
     sets = _split(path, arrays, graph)
     return [{n: _fitting(path, n, a, graph) for n, a in one.items()} for one in sets]
+
+
+def _arrays_of(path: Path) -> dict[str, Array]:
+    with open_regular(path) as file:
+        if not is_zipfile(file):
+            raise ValueError("it is no .npz file; numpy.savez writes one")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as data:
+            arrays = {name: data[name] for name in data.files}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{name!r} is no array")
+    return arrays
 
 
 def _split(path: Path, arrays: dict[str, Array], graph: TileGraph) -> list[dict[str, Array]]:

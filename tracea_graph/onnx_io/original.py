@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
 from tracea_graph.errors import ModelError, UsageError
+from tracea_graph.files import open_regular
 from tracea_graph.onnx_io.external import ALIGNMENT, is_external, locate, tensors_of
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import WireError, skim
@@ -90,7 +91,7 @@ def _skimmed(path: Path) -> ModelProto:
     """The model without the data of its large tensors, which are never read."""
     try:
         with (
-            path.open("rb") as file,
+            open_regular(path) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
             memoryview(view) as whole,
         ):
@@ -105,7 +106,7 @@ def _skimmed(path: Path) -> ModelProto:
 
 def _gather(files: Sequence[Path], out: Path) -> tuple[Path, dict[Path, int]]:
     """One data file beside ``out`` that holds all of ``files``; where each begins in it."""
-    joined = out.with_name(f".{out.stem}.joined")
+    joined = out.with_name(".tracea-joined")
     starts: dict[Path, int] = {}
     if len(files) == 1:
         starts[files[0]] = 0

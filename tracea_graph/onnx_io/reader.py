@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
 from tracea_graph.errors import ModelError
+from tracea_graph.files import open_regular
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external, tensors, validate
 from tracea_graph.onnx_io.canonical import canonicalize
@@ -113,7 +114,7 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool) -> Model
 def _read(path: Path) -> tuple[ModelProto, Spans, int]:
     """The model without its large tensors, where those lie, and the file's size in bytes."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             if not size:
                 raise ModelError(f"{path.name} is empty")

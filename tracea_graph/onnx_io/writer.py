@@ -6,6 +6,7 @@ The file is assembled in pieces, so that weights stream through and are never he
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -201,7 +202,9 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """A name in the same folder, short whatever the path's own."""
+    mark = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
+    return path.with_name(f".tracea-{mark}.{os.getpid()}")
 
 
 def _complaint(out: Path, error: OSError) -> str:

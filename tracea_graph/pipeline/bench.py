@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +143,7 @@ def _check_inputs(model: Model, others: Sequence[Path]) -> None:
 def result_beside(path: Path) -> tuple[Path, ...]:
     """``NAME.tracea.onnx`` beside ``NAME.onnx``, if it exists."""
     result = path.with_name(f"{path.stem}.tracea.onnx")
-    return (result,) if result.is_file() else ()
+    return (result,) if os.path.isfile(result) else ()  # its name may be too long for one
 
 
 def thread_counts(threads: Sequence[int]) -> tuple[int, ...]:

@@ -139,8 +139,7 @@ class Chooser:
         values = _seen(layers)
         marks = samples.mark, _model_mark(model), sorted(s.key for s in values)
         key = hashlib.sha256(repr(marks).encode())
-        name = f"{model.path.stem}-{key.hexdigest()[:16]}.npz"
-        kept = self.options.environment.cache / "calibration" / name
+        kept = self.options.environment.cache / "calibration" / f"{key.hexdigest()[:32]}.npz"
         progress = self.setting.progress
         return calibrate(model.path, values, samples, progress, kept, self.threads)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -104,8 +103,6 @@ def inputs_to_run(model: Model, options: Options) -> Inputs:
 
 
 def _real(model: Model, data: Path) -> dict[str, Feed]:
-    if data.is_file() and not is_zipfile(data):
-        raise UsageError(f"--data {data} is no .npz file; numpy.savez writes one")
     sets = from_file(data, model.graph, model.inputs)
     return {f"data[{i}]": feed for i, feed in enumerate(sets)}
 

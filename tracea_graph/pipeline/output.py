@@ -18,6 +18,7 @@ from typing import Any
 
 from tracea_graph.build.cache import write_whole
 from tracea_graph.errors import UsageError
+from tracea_graph.files import open_regular
 
 __all__ = [
     "Paths", "Stage", "check_earlier", "check_file", "check_folder", "paths_for", "paths_of_all",
@@ -64,7 +65,7 @@ def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
     default = f"{source.stem}.tracea.onnx"
     if output is None:
         target = source.with_name(default)
-    elif output.is_dir() or (not output.suffix and not output.exists()):
+    elif os.path.isdir(output) or not (output.suffix or os.path.exists(output)):
         target = output / default
     elif folder:
         raise UsageError(f"-o {output} must be a folder here, and it names a file")
@@ -74,11 +75,14 @@ def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
         target = output
     if _same(target, source):
         raise UsageError(f"the output {target} is the input; choose another name")
-    if target.is_dir():
+    if os.path.isdir(target):
         raise UsageError(f"the output {target} is a folder; choose another name")
-    made = output is not None and target.parent == output and not output.exists()
-    _check_folder(target.parent.parent if made else target.parent)
-    return Paths(target)
+    made = output is not None and target.parent == output and not os.path.exists(output)
+    home, paths = target.parent.parent if made else target.parent, Paths(target)
+    _check_folder(home)
+    for path in (target.parent, paths.model, paths.library, paths.report):
+        _check_name(path.name, home, "choose another with -o")
+    return paths
 
 
 def paths_of_all(
@@ -89,7 +93,7 @@ def paths_of_all(
     Raises UsageError, before anything is done, if one would overwrite another or an input.
     """
     every = tuple(paths_for(source, output, folder or len(sources) > 1) for source in sources)
-    read = {_mark(source): source for source in sources if source.exists()}
+    read = {_mark(source): source for source in sources if os.path.exists(source)}
     written: dict[Path, Path] = {}
     for source, paths in zip(sources, every, strict=True):
         if (input_there := read.get(_mark(paths.model))) is not None:
@@ -103,17 +107,19 @@ def paths_of_all(
 
 def check_file(path: Path, what: str, inputs: Sequence[Path]) -> None:
     """Raise UsageError if a file the option ``what`` asks for cannot be written."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"{what} {path} is a folder; name a file")
     if any(_same(path, file) for file in inputs):
         raise UsageError(f"{what} {path} is an input; choose another name")
-    if not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if not os.path.isdir(folder):
         raise UsageError(f"{what} {path} cannot be written: its folder does not exist")
+    _check_name(path.name, folder, f"choose another for {what}")
 
 
 def check_folder(path: Path, what: str) -> None:
     """Raise UsageError if the folder the option ``what`` asks for is something else."""
-    if path.exists() and not path.is_dir():
+    if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{what} {path} is a file; name a folder")
 
 
@@ -220,8 +226,17 @@ def _meant(file: object, home: Path, paths: Paths) -> Path:
     return home / found.name if found.parent.name.startswith(_STAGED) else found
 
 
+def _check_name(name: str, folder: Path, advice: str) -> None:
+    """Raise UsageError if no file in the folder can have this name."""
+    limit = os.pathconf(folder, "PC_NAME_MAX")
+    if len(os.fsencode(name)) > limit:
+        raise UsageError(
+            f"{name} is longer than the {limit} bytes a file's name may have in {folder}; {advice}"
+        )
+
+
 def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UsageError(f"the folder {folder} does not exist")
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"the folder {folder} is not writable; choose another with -o")
@@ -240,7 +255,7 @@ def check_earlier(paths: Paths, inputs: Sequence[Path]) -> None:
 
 
 def _same(a: Path, b: Path) -> bool:
-    return a.exists() and b.exists() and a.samefile(b)
+    return os.path.exists(a) and os.path.exists(b) and a.samefile(b)
 
 
 def _mark(path: Path) -> tuple[int, int] | None:
@@ -254,7 +269,10 @@ def _mark(path: Path) -> tuple[int, int] | None:
 
 def _is_our_library(path: Path) -> bool:
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        with (
+            open_regular(path) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
+        ):
             return all(mark.search(view) for mark in _LIBRARY_MARKS)
     except (OSError, ValueError):  # unreadable, or empty
         return False
@@ -263,7 +281,8 @@ def _is_our_library(path: Path) -> bool:
 def _earlier(paths: Paths) -> Mapping[str, Any]:
     """The report of an earlier result of this tool at the same place, or nothing."""
     try:
-        found = json.loads(paths.report.read_text(encoding="utf-8"))
+        with open_regular(paths.report) as file:
+            found = json.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
     known = isinstance(found, dict) and isinstance(found.get("versions"), dict)
