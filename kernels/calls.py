@@ -27,7 +27,7 @@ from tracea_graph.kernels.schema import (
     real,
     reals,
 )
-from tracea_graph.ops.attention import CAUSAL, MASKS
+from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
 from tracea_graph.ops.program import ConvDriver, GemmDriver
 from tracea_graph.ops.resize import WAYS
 
@@ -276,7 +276,7 @@ def _attention(dtype: str, multiplies: str, *kernels: str) -> CallSchema:
         ),
         (
             choice("mask_kind", MASKS),
-            flag("zero_rows"),
+            choice("zero_rows", ZERO_ROWS),
             choice("order", CAUSAL),
             number("before", -1, window),
             number("behind", 0, window),

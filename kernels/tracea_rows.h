@@ -126,8 +126,11 @@ typedef struct {
 //       place = seen - 1 + row * seen_step; not for keys nor for places below `everywhere`
 //   y = softmax(s with the mask) v
 // mask_kind: 0 none; 1 additive f32; 2 boolean bytes, true keeps the key (causal drops like false).
-// A boolean mask drops keys to `fill`.  A row whose scores are all -inf gives zeros if zero_rows,
-// else NaN, as its softmax does (see kernels/README.md); without any keys y is 0.
+// A boolean mask drops keys to `fill`.  Rows without a usable score (see kernels/README.md), by
+// zero_rows: 0 softmax as it is, NaN where all scores are -inf; 1 zeros where the weights are NaN;
+// 2 zeros where every key is out of the window or has the lowest float or less added or in its
+// score's place; 3 zeros where of several keys none scores above the lowest float.  Without any
+// keys y is 0.
 typedef struct {
   int64_t queries, keys, head, head_v;  // head: q/k width; head_v: v width; 1 .. 256
   int64_t heads;

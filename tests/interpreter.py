@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.arg import ArgParams
-from tracea_graph.ops.attention import FEW_QUERIES
+from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
@@ -297,7 +297,7 @@ def take(call: Call, *, x: Array, index: Array, y: Array, index_type: str) -> No
 
 def attention(
     call: Call, *, q: Array, k: Array, v: Array, mask: Any, y: Array, mask_kind: str,
-    zero_rows: bool, order: str, before: int, behind: int, everywhere: int, scale: float,
+    zero_rows: str, order: str, before: int, behind: int, everywhere: int, scale: float,
     fill: float, softcap: float,
 ) -> None:  # fmt: skip
     if call.dtype == "f32_as_bf16" and q.shape[2] > FEW_QUERIES:
@@ -312,22 +312,27 @@ def attention(
         assert mask.dtype == np.int64 and mask_kind == "none"
         first, mask = mask[:, None, None, None], None
     place = first + np.arange(rows)[:, None]
+    seen = np.ones(scores.shape, bool)
     if order != "none":
         scores = np.where(np.arange(keys) <= place, scores, fill)
+        seen &= (np.arange(keys) <= place) | (fill > LOWEST)
     assert (mask is None) == (mask_kind == "none")
     if mask_kind == "add":
         scores = scores + mask
+        seen &= ~(mask <= LOWEST)
     elif mask_kind == "bool":
         scores = np.where(mask, scores, fill)
+        seen &= mask | (fill > LOWEST)
     if before >= 0:
         key = np.arange(keys)
         near = (place - before <= key) & (key <= place + behind)
         near |= (key < everywhere) | (place < everywhere)
         scores = np.where(near, scores, -np.inf)
+        seen &= near
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
         shares = weights / weights.sum(-1, keepdims=True)
-    y[...] = (np.nan_to_num(shares) if zero_rows else shares) @ v
+    y[...] = without_empty_rows(shares, scores, seen, zero_rows) @ v
 
 
 def append(call: Call, *, x: Array, past: Any, places: Array, y: Array) -> None:

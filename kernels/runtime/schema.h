@@ -57,6 +57,7 @@ enum Int : int32_t { kMaskKind, kZeroRows, kOrder, kBefore, kBehind, kEverywhere
 enum Float : int32_t { kScale, kFill, kSoftcap };
 enum View : int32_t { kQ, kK, kV, kMask, kY };
 enum MaskKind : int32_t { kMaskKindNone, kMaskKindAdd, kMaskKindBool };
+enum ZeroRows : int32_t { kZeroRowsNone, kZeroRowsGuarded, kZeroRowsMasked, kZeroRowsLowest };
 enum Order : int32_t { kOrderNone, kOrderTop, kOrderBottom, kOrderPlaced };
 }
 namespace conv_call {
@@ -261,7 +262,7 @@ constexpr OperandSpec kEmbeddingOperands[] = {
 };
 constexpr AttributeSpec kAttentionInts[] = {
     {"mask_kind", 0, 2, 1, 0x7},
-    {"zero_rows", 0, 1, 1, 0x0},
+    {"zero_rows", 0, 3, 1, 0xf},
     {"order", 0, 3, 1, 0xf},
     {"before", -1, 1099511627776, 1, 0x0},
     {"behind", 0, 1099511627776, 1, 0x0},

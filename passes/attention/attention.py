@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from math import inf
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.passes.attention.masks import Masking, Masks
@@ -87,7 +86,7 @@ class RecogniseAttention:
         for tail in ends:
             params = attention_params(
                 graph, (q, k, v), masking, tail.layout, scale, scores.softcap,
-                guarded and masking.lowest == -inf, (scaled,),
+                "guarded" if guarded else "none", (scaled,),
             )  # fmt: skip
             try:
                 return attention_proposal(self.name, walk, params, (q, k, v), masks, masking, tail)
@@ -104,7 +103,7 @@ def attention_params(
     result: str,
     scale: float,
     softcap: float = 0.0,
-    zero_rows: bool = False,
+    zero_rows: str = "none",
     written: Collection[str] = (),
 ) -> AttentionParams:
     """Raises Unfit unless q, k and v provably belong together; those ``written`` are float32."""

@@ -125,11 +125,12 @@ def valid_keys(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
 # ---- which keys are padding --------------------------------------------------------------
 
 
-def padded_keys(new: Masks, mask: str, number: float) -> str:
+def padded_keys(new: Masks, mask: str, number: float | None) -> str:
     """What a mask of keys, ``[B,T]`` or ``[B,S,T]``, adds to the scores.
 
-    That is ``number`` where it is not above 0.  Layers share it.  Its sizes are those the operator
-    takes, whatever their names.  Raises Unfit for another rank.
+    That is ``number`` where it is not above 0; without a number a boolean mask, true where it is
+    above 0.  Layers share it.  Its sizes are those the operator takes, whatever their names.
+    Raises Unfit for another rank.
     """
     spec, (batch, _, rows, keys) = new.graph.spec(mask), new.full
     if spec.rank not in (2, 3) or spec.dtype is None:
@@ -139,7 +140,7 @@ def padded_keys(new: Masks, mask: str, number: float) -> str:
     for have, need in zip(spec.shape or (), shape, strict=True):
         if have != need and (have == 1 or (isinstance(have, int) and isinstance(need, int))):
             raise Unfit("its mask is not one number for each key")
-    stem = f"{mask}.{number:g}.{keys}"
+    stem = f"{mask}.{'kept' if number is None else format(number, 'g')}.{keys}"
 
     def write(role: str, op: str, *operands: str, dtype: DType = DType.F32, **attrs: Attr) -> str:
         name = f"{stem}.{role}"
@@ -149,10 +150,15 @@ def padded_keys(new: Masks, mask: str, number: float) -> str:
         return name
 
     known = write("known", "Cast", mask, to=DType.F32.onnx)
-    kept = write("kept", "Greater", known, new.constant(0.0), dtype=DType.BOOL)
-    added = write("added", "Where", kept, new.constant(0.0), new.constant(number))
+    value, dtype = (
+        write("above", "Greater", known, new.constant(0.0), dtype=DType.BOOL),
+        DType.BOOL,
+    )
+    if number is not None:
+        value = write("added", "Where", value, new.constant(0.0), new.constant(number))
+        dtype = DType.F32
     axes = (1,) if between else (1, 2)
     shape = (batch, *(1 for _ in axes), *between, keys)
     if new.graph.opset < 13:
-        return write("padding", "Unsqueeze", added, axes=axes)
-    return write("padding", "Unsqueeze", added, new.numbers(*axes))
+        return write("padding", "Unsqueeze", value, dtype=dtype, axes=axes)
+    return write("padding", "Unsqueeze", value, new.numbers(*axes), dtype=dtype)

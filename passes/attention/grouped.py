@@ -7,7 +7,8 @@ Item b of a batch holds ``seqlens_k[b] + 1`` rows once its S new ones are there,
     place[b] = 0 if total_sequence_length = S (a first prompt) else seqlens_k[b] + 1 − S
     query i sees keys up to place[b] + i, the last ``local_window_size`` of them
     cos and sin are read at position place[b] + i; of a first prompt at ids[0, 0] + i if it has ids
-    with a bias of scores, what it sees is −inf in the mask that the bias becomes
+    with a bias of scores, what it does not see is −inf in the mask that the bias becomes
+    without a cap, queries of several keys none of which scores above float32's lowest give zeros
 
 The cache is as long as the past one, or ``total_sequence_length`` if that is more.  What it holds
 behind an item's last row nobody reads (ONNX Runtime writes zeros there, and so do we); outputs of
@@ -95,13 +96,14 @@ def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
     q = qkv[0]
     window = int(number(node, "local_window_size", -1))
     bias = operands[10]
+    softcap = number(node, "softcap")
     attend = AttentionParams(
         q.count, size, size, number(node, "scale") or 1 / sqrt(size),
         "add" if bias else "none",
         offsets=(q.offset, 0, 0), widths=(q.width, 0, 0),
         kv_heads=qkv[1].count if qkv[1].count != q.count else 0,
         layouts=("rows", "heads", "heads", "rows"), causal="none" if bias else "placed",
-        softcap=number(node, "softcap"), window=max(window, 0),
+        softcap=softcap, window=max(window, 0), zero_rows="none" if softcap else "lowest",
     )  # fmt: skip
     last = places.bias(bias, q.count) if bias else places.first()
     write(attend, (q.value, *cache, last), node.results[0])

@@ -52,16 +52,12 @@ class Term:
 
 @dataclass(frozen=True)
 class Masking:
-    """What all terms amount to: causality and at most one mask.
-
-    ``lowest`` bounds from below what is added to a score.
-    """
+    """What all terms amount to: causality and at most one mask."""
 
     causal: str = "none"
     kind: str = "none"
     value: str = ""
     fill: float = -inf
-    lowest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -133,9 +129,9 @@ class Masks:
         self.regions.append(Region(f"mask:{name}", node.op, node.inputs, (name,), (node,)))
         self.specs[name] = spec
 
-    def order(self, causal: str) -> None:
-        """Keys are seen in this order, others score −∞."""
-        self.steps.append(_Drop((), causal, -inf, False))
+    def order(self, causal: str, fill: float = -inf) -> None:
+        """Keys are seen in this order, others score ``fill``."""
+        self.steps.append(_Drop((), causal, fill, True))
 
     def _sum_as_drop(self, value: str) -> _Drop | None:
         """A mask of zeros and one absorbing number, by its condition."""
@@ -189,12 +185,11 @@ class Masks:
     def done(self) -> Masking:
         """Raises Unfit for masks that interfere or do not provably broadcast to the scores."""
         drops = [s for s in self.steps if isinstance(s, _Drop)]
-        lowest = self._lowest()
         if len(drops) == len(self.steps) and _are_one(drops):
             orders = {d.causal for d in drops} - {"none"}
             kept = list(dict.fromkeys(v for d in drops for v in d.kept))
             if len(orders) < 2:
-                return self._dropping(orders.pop() if orders else "none", kept, drops, lowest)
+                return self._dropping(orders.pop() if orders else "none", kept, drops)
         causal, fill, sums = "none", -inf, list[str]()
         for i, step in enumerate(self.steps):
             if isinstance(step, str):
@@ -209,7 +204,7 @@ class Masks:
             sums.append(self._as_sum(step))
         value = self._joined("Add", sums, DType.F32)
         self._check(value, DType.F32)
-        return Masking(causal, "add", value, fill, lowest)
+        return Masking(causal, "add", value, fill)
 
     def _vanish(self, steps: Sequence[_Drop | str], fill: float) -> bool:
         """True if adding these masks to ``fill`` gives ``fill``: they are far smaller."""
@@ -217,25 +212,14 @@ class Masks:
         calm = all(low >= -CALM and high <= CALM for low, high in sums)
         return not steps or (fill <= ABSORBING and calm and len(sums) == len(steps))
 
-    def _dropping(
-        self, causal: str, kept: list[str], drops: Sequence[_Drop], lowest: float
-    ) -> Masking:
+    def _dropping(self, causal: str, kept: list[str], drops: Sequence[_Drop]) -> Masking:
         if not drops:
             return Masking()
         if not kept:
-            return Masking(causal, fill=drops[0].fill, lowest=lowest)
+            return Masking(causal, fill=drops[0].fill)
         value = self._joined("And", kept, DType.BOOL)
         self._check(value, DType.BOOL)
-        return Masking(causal, "bool", value, drops[0].fill, lowest)
-
-    def _lowest(self) -> float:
-        low = 0.0
-        for step in self.steps:
-            if isinstance(step, str):
-                low += interval(self.graph, step)[0]
-            else:
-                low = step.fill if step.selects else low + step.fill
-        return low if low >= -float(np.finfo(np.float32).max) else -inf
+        return Masking(causal, "bool", value, drops[0].fill)
 
     def _joined(self, op: str, values: Sequence[str], dtype: DType) -> str:
         total, *rest = values

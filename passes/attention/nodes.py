@@ -5,7 +5,8 @@
     com.microsoft GroupQueryAttention                                        -> see grouped
 
 Past keys and values are joined by a Concat that stays, since the graph needs its result
-(``caches``).  With the operator's own masks a query without keys gives zeros in ONNX Runtime.
+(``caches``).  Of a query whose every key is masked ONNX Runtime's Attention makes zeros; its
+MultiHeadAttention gives what the softmax does, with float32's lowest number out of order.
 Source: ONNX operator ``Attention``, opsets 23 and 24; ONNX Runtime's contributed operators.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from math import inf, sqrt
 
 from tracea_graph.ir import DType
+from tracea_graph.ops.attention import LOWEST
 from tracea_graph.passes.attention.attention import attention_params, attention_proposal
 from tracea_graph.passes.attention.caches import cached, padded_keys, valid_keys
 from tracea_graph.passes.attention.grouped import GROUP_QUERY, group_query
@@ -85,7 +87,7 @@ class LiftAttention:
             boolean = graph.spec(inputs[3]).dtype is DType.BOOL
             masks.take(Term(inputs[3], -inf) if boolean else Term(inputs[3]))
         ends = [Tail("rows", results[0], ())] if flat else tails(graph, results[0])
-        return self._proposal(Walk(graph, [node]), (q, k, v), masks, ends)
+        return self._proposal(Walk(graph, [node]), (q, k, v), masks, ends, "masked")
 
     def _multi_head(self, graph: TileGraph, node: Region) -> Proposal:
         inputs, results = _padded(node.operands, 10), _padded(node.results, 4)
@@ -106,13 +108,15 @@ class LiftAttention:
         q = rows_of(graph, inputs[0], heads)
         k, v = (cached(made, inputs[1 + i], heads, past[i], results[1 + i]) for i in (0, 1))
         masks = dataclasses.replace(made, full=(q.batch, q.heads, q.length, k.length))
-        if attribute(node, "unidirectional", 0):
+        ordered = bool(attribute(node, "unidirectional", 0))
+        if ordered:
             if not past[0] and not where_equal(q.length, k.length):
                 raise Unfit("it keeps an order between sequences of different lengths")
-            masks.order("bottom")
+            masks.order("bottom", LOWEST)
         if inputs[4]:
-            lowered = number(node, "mask_filter_value", _FILTER)
-            masks.take(Term(padded_keys(masks, inputs[4], lowered)))
+            masks.take(
+                _padding(masks, inputs[4], number(node, "mask_filter_value", _FILTER), ordered)
+            )
         if inputs[5]:
             masks.take(Term(inputs[5]))
         ends = [Tail("rows", node.results[0], ())]
@@ -124,6 +128,7 @@ class LiftAttention:
         qkv: tuple[Operand, Operand, Operand],
         masks: Masks,
         ends: list[Tail],
+        zero_rows: str = "none",
     ) -> Proposal:
         node = walk.covered[0]
         if any(o.scale != 1.0 for o in qkv[2:]):
@@ -143,7 +148,7 @@ class LiftAttention:
                 tail.layout,
                 scale,
                 softcap,
-                masking.lowest == -inf,
+                zero_rows,
                 masks.specs,
             )
             try:
@@ -154,6 +159,18 @@ class LiftAttention:
                 if tail is ends[-1]:
                     raise
         raise AssertionError("an attention has at least one end")
+
+
+def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> Term:
+    """What padding does to scores: ``lowered`` is added, but not to keys out of order.
+
+    These have ``LOWEST`` instead, and what is above it vanishes beside that.
+    """
+    if not ordered or lowered > LOWEST:
+        return Term(padded_keys(masks, mask, lowered))
+    if lowered != LOWEST:
+        raise Unfit("keys out of order outweigh its padding")
+    return Term(padded_keys(masks, mask, None), LOWEST)
 
 
 def _padded(values: tuple[str, ...], count: int) -> tuple[str, ...]:

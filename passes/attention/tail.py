@@ -27,11 +27,7 @@ class Tail:
 
 
 def behind_guard(walk: Walk, weights: str) -> tuple[str, bool]:
-    """Pass ``Where(IsNaN(p), 0, p)``; True if there is one.
-
-    Only rows without a key are what exporters guard: a NaN or an overflow in the scores
-    themselves is not turned into zero any more, it shows.
-    """
+    """Pass ``Where(IsNaN(p), 0, p)``; True if there is one."""
     graph = walk.graph
     test = next((r for r in readers(graph, weights) if r.op == "IsNaN"), None)
     if test is None:

@@ -2,7 +2,8 @@
 
 FusedAttention(q, k, v)    ->    FusedAttention(q, k, v, window)
 
-This changes what the model computes.
+This changes what the model computes.  A query all of whose near keys are masked (padding among
+padding) gives zeros: NaN would reach every query of the next layer, as 0 times NaN is NaN.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class WindowAttention:
             yield Miss(self.name, region.id, reason)
             return
         window = named[-1]
-        near = dataclasses.replace(params, window=window.keys, everywhere=window.everywhere)
+        near = dataclasses.replace(
+            params, window=window.keys, everywhere=window.everywhere,
+            zero_rows="masked" if params.zero_rows == "none" else params.zero_rows,
+        )  # fmt: skip
         new = fused(self.name, near, region.operands, region.results, [region])
         yield Proposal(self.name, (region,), (new,))
 

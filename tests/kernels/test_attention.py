@@ -24,8 +24,7 @@ from tests.kernels.conformance import (
     scratch_size,
 )
 from tracea_graph.kernels.cpu import emit, symbols
-
-LOWEST = np.finfo(np.float32).min
+from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 
 
 def _attend(
@@ -34,7 +33,7 @@ def _attend(
     k: Array,
     v: Array,
     mask: Array | None = None,
-    zero_rows: bool = False,
+    zero_rows: str = "none",
     turned: bool = False,
     **more: Any,
 ) -> Array:
@@ -50,8 +49,8 @@ def _attend(
     tile = AttentionTile(
         queries=queries, keys=keys, head=head, head_v=head_v, q=address(q), q_stride=head,
         k=address(k), k_stride=head, v=address(v), v_stride=head_v, scale=head**-0.5,
-        scratch=memory.ctypes.data + start, zero_rows=zero_rows, heads=1, k_col=1, seen_step=1,
-        before=-1, y_size=4, fill=-np.inf,
+        scratch=memory.ctypes.data + start, zero_rows=ZERO_ROWS.index(zero_rows), heads=1,
+        k_col=1, seen_step=1, before=-1, y_size=4, fill=-np.inf,
     )  # fmt: skip
     if turned:
         k = guarded(np.ascontiguousarray(k.T))
@@ -209,17 +208,61 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("attention_avx512.cpp", emit("attention", "avx512").text)
 
 
-@pytest.mark.parametrize("boolean", [False, True])
-def test_rows_without_keys_are_zero_if_asked(isa: str, boolean: bool) -> None:
+Rows = dict[str, str]
+EMPTY: dict[str, tuple[float, Rows]] = {
+    "bool": (-np.inf, {"none": "NaN", "guarded": "0", "masked": "0", "lowest": "0"}),
+    "bool, lowest": (LOWEST, {"none": "mean", "guarded": "mean", "masked": "0", "lowest": "0"}),
+    "bool, -1e9": (-1e9, dict.fromkeys(ZERO_ROWS, "mean")),
+    "-inf": (-np.inf, {"none": "NaN", "guarded": "0", "masked": "0", "lowest": "0"}),
+    "lowest": (LOWEST, {"none": "mean", "guarded": "mean", "masked": "0", "lowest": "0"}),
+    "-3e38": (-3e38, dict.fromkeys(ZERO_ROWS, "mean")),
+}
+"""What rows give whose every key is dropped to, or has added, such a number."""
+
+
+@pytest.mark.parametrize("zero_rows", ZERO_ROWS)
+@pytest.mark.parametrize("kind", EMPTY)
+@pytest.mark.parametrize("queries,direct", [(30, 0), (4, 1)])
+def test_rows_without_keys(isa: str, queries: int, direct: int, kind: str, zero_rows: str) -> None:
+    q, k, v = _inputs(queries, 300, 16, 24)
+    low, rows = EMPTY[kind]
+    keep = np.random.default_rng(7).random((queries, 300)) < 0.5
+    empty = np.arange(queries) % 3 == 0
+    keep[1::3], keep[empty] = True, False
+    mask = keep if kind.startswith("bool") else np.where(keep, np.float32(0), np.float32(low))
+    got = _attend(isa, q, k, v, mask, zero_rows=zero_rows, fill=low, direct=direct)
+    wanted = {"NaN": np.nan, "0": 0.0, "mean": v.astype(np.float64).mean(0)}[rows[zero_rows]]
+    np.testing.assert_allclose(got[empty], np.broadcast_to(wanted, got[empty].shape), atol=1e-5)
+    close(got[~empty], _reference(q, k, v, mask)[~empty])
+
+
+@pytest.mark.parametrize("zero_rows", ZERO_ROWS)
+def test_only_a_guard_hides_scores_that_are_no_numbers(isa: str, zero_rows: str) -> None:
     q, k, v = _inputs(30, 40, 16, 24)
-    keep = np.ones((30, 40), bool)
-    keep[[0, 7, 29]] = False
-    keep[5, 1:] = False
-    mask = keep if boolean else np.where(keep, np.float32(0), np.float32(-np.inf))
-    got = _attend(isa, q, k, v, mask, zero_rows=True)
-    assert not got[[0, 7, 29]].any()
-    rest = keep.any(1)
-    close(got[rest], _reference(q, k, v, mask)[rest])
+    q[3, 2], q[20] = np.nan, 0.0
+    q[20, 0], k[7, 0] = np.inf, 1.0
+    got = _attend(isa, q, k, v, zero_rows=zero_rows)
+    lost = got[[3, 20]]
+    assert not lost.any() if zero_rows == "guarded" else np.isnan(lost).all()
+    close(np.delete(got, [3, 20], 0), np.delete(_reference(q, k, v), [3, 20], 0))
+
+
+def test_masks_decide_whose_weights_are_zeros_not_scores(isa: str) -> None:
+    q, k, v = _inputs(9, 40, 16, 24)
+    q[:], k[:, 0], mask = 1.0, -np.inf, np.zeros((9, 40), np.float32)
+    mask[4] = -np.inf
+    got = _attend(isa, q, k, v, mask, zero_rows="masked")
+    assert not got[4].any() and np.isnan(np.delete(got, 4, 0)).all()
+    assert not _attend(isa, q, k, v, mask, zero_rows="lowest").any()
+
+
+def test_weights_of_zero_do_not_hide_values_that_are_no_numbers(isa: str) -> None:
+    q, k, v = _inputs(9, 40, 16, 24)
+    v[7, 5] = np.nan
+    mask = np.zeros((9, 40), bool)
+    for zero_rows in ZERO_ROWS[1:]:
+        got = _attend(isa, q, k, v, mask, zero_rows=zero_rows)
+        assert np.isnan(got[:, 5]).all() and not np.delete(got, 5, 1).any()
 
 
 # ---- order, cap, layouts, what is skipped ------------------------------------------------

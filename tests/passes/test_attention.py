@@ -363,15 +363,20 @@ def test_what_is_missed_says_why(name: str) -> None:
 @pytest.mark.parametrize("name", GUARDED)
 def test_a_guard_counts_where_rows_may_be_empty(name: str) -> None:
     net, graph = recognised(replace(PLAIN, guard=True, mask=GUARDED[name]))
-    assert only(graph, "FusedAttention").params.zero_rows
+    assert only(graph, "FusedAttention").params.zero_rows == "guarded"
     given = feeds(net, empty_row=name == "−∞")
     assert name != "−∞" or not net.run(given)[0][1].any()
     assert_same(net, graph, given)
 
 
-def test_a_guard_that_cannot_act_is_dropped() -> None:
-    _, graph = recognised(SPELLINGS["guarded, −1e4"])
-    assert not only(graph, "FusedAttention").params.zero_rows
+def test_a_guard_counts_for_scores_that_are_nan_or_infinite() -> None:
+    """Rows of such weights become zeros where the mask leaves every row a key, too."""
+    net, graph = recognised(SPELLINGS["guarded, −1e4"])
+    assert only(graph, "FusedAttention").params.zero_rows == "guarded"
+    given = feeds(net)
+    given["q"][0, 1], given["k"][1, 0, ::4] = np.nan, np.inf
+    assert not net.run(given)[0][0, 1].any()
+    assert_same(net, graph, given)
 
 
 def test_an_output_inside_is_a_reason() -> None:

@@ -9,6 +9,7 @@ import pytest
 from graphs import APART, Net, evaluate, normal, reasons, relative_error
 
 from tracea_graph.config import Window
+from tracea_graph.ir import DType
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.passes import phases
 from tracea_graph.policy import CostModel, Machine
@@ -18,15 +19,17 @@ from tracea_graph.ttg import TileGraph
 HEADS, HEAD = 2, 8
 
 
-def attention(net: Net, x: str, keys: str) -> str:
-    """Heads of one attention over values ``[B,S,16]``."""
+def attention(net: Net, x: str, keys: str, keep: str = "") -> str:
+    """Heads of one attention over values ``[B,S,16]``; ``keep`` says which keys are no padding."""
 
     def heads(source: str, perm: tuple[int, ...]) -> str:
         wide = net("MatMul", source, net.weight(16, 16))
         return net("Transpose", net("Reshape", wide, net.ints(0, 0, HEADS, HEAD)), perm=perm)
 
     scores = net("MatMul", heads(x, (0, 2, 1, 3)), heads(keys, (0, 2, 3, 1)))
-    shares = net("Softmax", net("Mul", scores, HEAD**-0.5), axis=-1)
+    scores = net("Mul", scores, HEAD**-0.5)
+    scores = net("Where", keep, scores, -np.inf) if keep else scores
+    shares = net("Softmax", scores, axis=-1)
     y = net("Transpose", net("MatMul", shares, heads(keys, (0, 2, 1, 3))), perm=(0, 2, 1, 3))
     return net("Reshape", y, net.ints(0, 0, 16))
 
@@ -53,6 +56,22 @@ def test_without_a_wish_nothing_changes() -> None:
 def test_the_last_window_that_names_a_layer_counts() -> None:
     found, _ = planned(layers()[1], Window(64), Window(16, 1, (1, 2)))
     assert [(p.window, p.everywhere) for p in found] == [(64, 0), (16, 1), (64, 0)]
+
+
+def test_a_query_with_padding_all_around_gives_zeros() -> None:
+    """NaN would reach every query of the next layer: 0 times NaN is NaN."""
+    net, keep = Net(), "keep"
+    net.input(keep, "batch", 1, 1, "seq", dtype=DType.BOOL)
+    x = net.input("x", "batch", "seq", 16)
+    for _ in range(2):
+        x = attention(net, x, x, keep)
+    graph = net.graph(x)
+    (first, second), _ = planned(graph, Window(4))
+    assert first.zero_rows == second.zero_rows == "masked"
+    seen = np.ones((1, 1, 1, 32), bool)
+    seen[..., :12] = False
+    (y,) = evaluate(graph, {"x": normal(1, 32, 16), keep: seen})
+    assert np.isfinite(y).all() and not y[:, :8].any() and y[:, 12:].all()
 
 
 def test_layers_nobody_names_see_all() -> None:

@@ -450,7 +450,7 @@ def attention(
         heads_view(0, "output", heads, "s", dv),
     )
     call = CALLS.listed(
-        "attention", views, mask_kind=("none", "add", "bool")[code], zero_rows=False,
+        "attention", views, mask_kind=("none", "add", "bool")[code], zero_rows="none",
         order="none", before=-1, behind=0, everywhere=0, scale=0.25, fill=-np.inf, softcap=0.0,
     )  # fmt: skip
     program = single(call, inputs, [spec("b", "s", heads * dv)], b=(0, 0), s=(0, 1), t=(1, 1))

@@ -18,9 +18,10 @@ from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, normal, operator_case, spec
 
 from tracea_graph.ir import DType, Extent
-from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.attention import LOWEST, ZERO_ROWS, AttentionParams
 
-LOWEST = float(np.finfo(np.float32).min)
+LOW = {"-inf": -np.inf, "lowest": LOWEST, "-3e38": float(np.float32(-3e38))}
+"""What a masked key scores."""
 ROUNDED = 2.0**-7
 """Of max|y| in bf16: weights of the softmax are rounded, to 2^-9, and values outweigh y."""
 MASKS: dict[str, tuple[str, tuple[Extent, ...]]] = {
@@ -34,7 +35,8 @@ MASKS: dict[str, tuple[str, tuple[Extent, ...]]] = {
 }
 FACTORS = {
     "mask": tuple(MASKS),
-    "lost": ("-inf", "lowest", "zero"),
+    "lost": ("-inf", "lowest", "-3e38"),
+    "zero_rows": ZERO_ROWS,
     "causal": ("none", "top", "bottom"),
     "heads": ((1, 1), (4, 4), (4, 1), (6, 2), (3, 3)),
     "head": (16, 24, 64, 80, 96, 128, 17, 256),
@@ -55,11 +57,11 @@ def attention_case(row: dict[str, Any], batch: int = 2) -> Case:
     kind = row["layouts"]
     in_bf16 = row["numbers"] != "f32" and kind != "turned" and head % 2 == head_v % 2 == 0
     layouts = {"turned": ("heads", "turned", "heads", "heads")}.get(kind, (kind,) * 4)
-    zero = row["lost"] == "zero"
+    low = LOW[row["lost"]]
     params = AttentionParams(
         heads, head, head_v, head**-0.5, MASKS[row["mask"]][0], kv_heads=shared, layouts=layouts,
         widths=(heads * head, shared * head, shared * head_v) if kind == "rows" else (0, 0, 0),
-        fill=LOWEST if row["lost"] == "lowest" else -np.inf, zero_rows=zero,
+        fill=low, zero_rows=row["zero_rows"],
         causal=row["causal"], in_bf16=in_bf16, whole=in_bf16 and row["numbers"] == "rounded",
         softcap=3.0 if row["more"] == "softcap" else 0.0,
         window=9 if row["more"] == "window" else 0,
@@ -77,8 +79,7 @@ def attention_case(row: dict[str, Any], batch: int = 2) -> Case:
         keep = np.random.default_rng(rows).random([sizes.get(d, d) for d in shape]) < 0.7  # type: ignore[misc, call-overload]
         keep.reshape(-1, keep.shape[-1])[::3] = False  # rows that see nothing
         bias = normal(*keep.shape, seed=9)
-        low = np.float32(LOWEST if row["lost"] == "lowest" else -np.inf)
-        feeds.append(keep if params.mask == "bool" else np.where(keep, bias, low))
+        feeds.append(keep if params.mask == "bool" else np.where(keep, bias, np.float32(low)))
         specs.append(spec(*shape, dtype=DType.BOOL if params.mask == "bool" else DType.F32))
     name = "_".join(str(v).replace(" ", "") for v in (*row.values(), in_bf16, batch))
     return operator_case(
@@ -108,8 +109,9 @@ def decoding() -> Iterator[Case]:
     for keys, low in itertools.product(PAST, (False, True)):
         heads, head = next(kinds)
         numbers = ("bf16", "rounded")[keys % 2] if low else "f32"
-        row = {"mask": "bool of keys" if keys % 2 else "none", "lost": "lowest", "heads": heads,
-               "causal": "bottom", "head": head, "head_v": "same", "queries": 1 + keys % 3 // 2,
+        row = {"mask": "bool of keys" if keys % 2 else "none", "lost": "lowest",
+               "zero_rows": "none", "heads": heads, "causal": "bottom",
+               "head": head, "head_v": "same", "queries": 1 + keys % 3 // 2,
                "keys": keys, "layouts": "heads", "more": "plain", "numbers": numbers}  # fmt: skip
         yield attention_case(row, 1 + keys % 2)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,10 @@ from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import Body, BodyBuilder
 
-__all__ = ["CAUSAL", "FEW_QUERIES", "LAYOUTS", "MASKS", "AttentionParams"]
+__all__ = [
+    "CAUSAL", "FEW_QUERIES", "LAYOUTS", "LOWEST", "MASKS", "ZERO_ROWS", "AttentionParams",
+    "without_empty_rows",
+]  # fmt: skip
 
 MASKS = ("none", "add", "bool")
 """No mask; an additive one; a boolean one, true where the key is kept."""
@@ -33,6 +37,13 @@ MASKS = ("none", "add", "bool")
 CAUSAL = ("none", "top", "bottom", "placed")
 """Query i sees every key; keys up to i; keys up to i + T − S (the last query sees all); keys up to
 i + the place of its item's first query, which an operand says."""
+
+ZERO_ROWS = ("none", "guarded", "masked", "lowest")
+"""Which rows of weights are zeros: none, so that a row whose scores are all −∞ is NaN; those that
+are NaN; those whose every key is masked, which is out of the window, or has ``LOWEST`` or less
+added or in its place; those of several keys of which none scores above ``LOWEST``."""
+
+LOWEST = float(np.finfo(np.float32).min)
 
 LAYOUTS = ("rows", "split", "heads", "turned")
 """``[B,S,H·D]``, ``[B,S,H,D]``, ``[B,H,S,D]``, and for k alone ``[B,H,D,S]``."""
@@ -54,8 +65,8 @@ class AttentionParams:
     ``kv_heads`` heads of k and v serve ``heads`` of q, each as many neighbouring ones; 0 means as
     many as q has.  ``layouts`` are those of q, k, v and y.  In rows, ``offsets`` are the first
     columns of q, k and v and ``widths`` their tensors' last dimensions.  ``fill`` is the score a
-    key gets that a boolean mask or causality drops.  ``zero_rows``: a query with no key left (all
-    scores −inf) gives zeros instead of NaN.  With places there is no mask, a place p lies in
+    key gets that a boolean mask or causality drops.  ``zero_rows`` says what becomes of queries
+    with no key left.  With places there is no mask, a place p lies in
     ``[0, T − S]``, and keys from p + S on are never read.  ``in_bf16``: q, k, v and the weights
     are rounded to bf16 before they are multiplied; the sums and the softmax stay in float32.
     ``whole``: q, k and v lie in float32, and up to ``FEW_QUERIES`` queries are not rounded at all.
@@ -70,7 +81,7 @@ class AttentionParams:
     offsets: tuple[int, int, int] = (0, 0, 0)
     widths: tuple[int, int, int] = (0, 0, 0)
     fill: float = float("-inf")
-    zero_rows: bool = False
+    zero_rows: str = "none"
     kv_heads: int = 0
     layouts: tuple[str, str, str, str] = ("rows", "rows", "rows", "rows")
     causal: str = "none"
@@ -83,6 +94,8 @@ class AttentionParams:
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
             raise ValueError(f"no attention with {self.heads} heads and mask {self.mask!r}")
+        if self.zero_rows not in ZERO_ROWS:
+            raise ValueError(f"no attention whose {self.zero_rows!r} rows are zeros")
         if self.in_bf16 and (self.head % 2 or "turned" in self.layouts):
             raise ValueError("attention in bf16 takes pairs of columns, k by rows")
         if self.whole and not self.in_bf16:
@@ -180,13 +193,27 @@ class AttentionParams:
         with np.errstate(invalid="ignore"):  # −inf − −inf, where no key is left
             weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
             shares = weights / weights.sum(-1, keepdims=True)
-        shares = np.nan_to_num(shares) if self.zero_rows else shares
-        y = shares @ v
+        shares = without_empty_rows(shares, scores, self._seen(arrays, scores), self.zero_rows)
+        y: Any = shares @ v
         if self.layouts[3] == "heads":
             return [y]
         y = np.moveaxis(y, 1, 2)
         shape = self.infer([TensorSpec(DType.F32, np.shape(arrays[0]))])[0].shape
         return [y.reshape(shape)]
+
+    def _seen(self, arrays: Sequence[Any], scores: Floats) -> npt.NDArray[np.bool_]:
+        """True where a key is not masked, broadcast to the scores."""
+        seen = np.ones(scores.shape, bool)
+        place = self._places(arrays, *scores.shape[-2:])
+        if self.causal != "none" and self.fill <= LOWEST:
+            seen &= np.arange(scores.shape[-1]) <= place
+        if self.mask == "add":
+            seen &= ~(arrays[3] <= LOWEST)
+        elif self.mask == "bool" and self.fill <= LOWEST:
+            seen &= arrays[3]
+        if self.window:
+            seen &= self._near(place, scores.shape[-1])
+        return seen
 
     def _places(self, arrays: Sequence[Any], rows: int, keys: int) -> npt.NDArray[np.int64]:
         """The places of queries among the keys, ``[S,1]``, or one for each item, ``[B,1,S,1]``."""
@@ -230,9 +257,7 @@ class AttentionParams:
             scores = b("Where", b.inputs[3], scores, b.number(self.fill))
         if self.window:
             scores = b("Where", self._spell_near(b, scores), scores, b.number(-float("inf")))
-        shares = b("Softmax", scores, axis=3)
-        if self.zero_rows:
-            shares = b("Where", b("IsNaN", shares), b.number(0.0), shares)
+        shares = self._spell_zero_rows(b, scores, b("Softmax", scores, axis=3))
         y = b("MatMul", shares, v)
         if self.layouts[3] == "heads":
             return b.done(y)
@@ -258,6 +283,33 @@ class AttentionParams:
             return x
         repeated = np.repeat(np.arange(count), self.heads // count)
         return b("Gather", x, b.ints(*map(int, repeated)), axis=1)
+
+    def _spell_zero_rows(self, b: BodyBuilder, scores: str, shares: str) -> str:
+        if self.zero_rows == "none":
+            return shares
+        if self.zero_rows == "guarded":
+            empty = b("IsNaN", shares)
+        else:
+            lowest = self.zero_rows == "lowest"
+            seen = _spell_scored(b, scores) if lowest else self._spell_seen(b, scores)
+            if not seen:
+                return shares
+            count = b.reduce("ReduceSum", b("Cast", seen, to=DType.F32.onnx), (-1,))
+            empty = b("Less", count, b.number(0.5))
+        return b("Where", empty, b.number(0.0), shares)
+
+    def _spell_seen(self, b: BodyBuilder, scores: str) -> str:
+        """True where a key is not masked, ``[…,1 or S,1 or T]``; empty if none ever is."""
+        parts = []
+        if self.mask == "add":
+            parts.append(_above(b, b.inputs[3]))
+        if self.mask == "bool" and self.fill <= LOWEST:
+            parts.append(b.inputs[3])
+        if self.causal != "none" and self.fill <= LOWEST:
+            parts.append(b("Not", self._spell_later(b, scores)))
+        if self.window:
+            parts.append(self._spell_near(b, scores))
+        return reduce(lambda seen, part: b("And", seen, part), parts) if parts else ""
 
     def _spell_places(self, b: BodyBuilder, scores: str) -> tuple[str, str]:
         """The places of keys ``[T]`` and of queries ``[S,1]`` or ``[B,1,S,1]``."""
@@ -291,3 +343,28 @@ class AttentionParams:
             return near
         first = b.ints(self.everywhere)
         return b("Or", near, b("Or", b("Less", key, first), b("Less", place, first)))
+
+
+def _above(b: BodyBuilder, x: str) -> str:
+    """True where x is above ``LOWEST``, or NaN."""
+    lowest = np.float32(LOWEST)
+    return b("Not", b("Less", x, b.number(float(np.nextafter(lowest, np.float32(0))))))
+
+
+def _spell_scored(b: BodyBuilder, scores: str) -> str:
+    """True where a key scores above ``LOWEST``, or is the only one."""
+    keys = b("Gather", b("Shape", scores), b.ints(3))
+    return b("Or", _above(b, scores), b("Less", keys, b.ints(2)))
+
+
+def without_empty_rows(
+    shares: Floats, scores: Floats, seen: npt.NDArray[np.bool_], zero_rows: str
+) -> Floats:
+    """The softmax's weights ``[…,S,T]`` with zeros in the rows that one of ``ZERO_ROWS`` names."""
+    if zero_rows == "guarded":
+        return np.asarray(np.where(np.isnan(shares), 0.0, shares))
+    if zero_rows == "none":
+        return shares
+    if zero_rows == "lowest":
+        seen = ~(scores.astype(np.float32) <= LOWEST) | (scores.shape[-1] == 1)
+    return np.asarray(np.where(seen.any(-1, keepdims=True), shares, 0.0))
