@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 LITERALS: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
         "clip": (-1.5, 2.5),
+        "saturate": (-1.5, 2.5),
         "leaky_relu": (0.01,),
         "elu": (1.25,),
         "selu": (1.6732632, 1.050701),

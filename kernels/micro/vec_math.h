@@ -236,6 +236,13 @@ INLINE vf v_sign(vf x) {  // NaN for NaN
   return select(less(zero, x), set1(1.0f), select(less(x, zero), set1(-1.0f), x + zero));
 }
 //% endif
+//% if "whole" in needs
+
+// What a cast to an integer below `limit` leaves: the lowest one of what is out of range or NaN.
+INLINE vf v_whole(vf x, vf limit) {
+  return select(less(abs(x), limit), trunc(x) + set1(0.0f), -limit);  // no integer is -0
+}
+//% endif
 //% if "turns" in needs
 
 // 2/pi, most significant word first; its first bit counts 1/2.

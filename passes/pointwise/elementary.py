@@ -211,7 +211,9 @@ def _read_swish(graph: TileGraph, region: Region) -> Spelled | None:
 def _read_cast(graph: TileGraph, region: Region) -> Spelled | None:
     """Between float32, bool and integers, where float32 lies between the two.
 
-    A cast out of an integer's range has no meaning (ONNX, Cast).
+    ONNX leaves open what a cast of a number beyond the integers' range gives, and of NaN; here it
+    is what ONNX Runtime's kernels give on x86: the lowest integer of 32 and 64 bits.  Where they
+    wrap, in 8 bits and between integers, casts stay.
     """
     value = region.operands[0]
     source, result = graph.spec(value), graph.spec(region.results[0])
@@ -219,8 +221,10 @@ def _read_cast(graph: TileGraph, region: Region) -> Spelled | None:
     step = _CASTS.get((_letter(first), _letter(last)))
     if step is None:
         return None
+    if step == "int":
+        step = "int32" if last is DType.I32 else "int64"
     if last in (DType.U8, DType.I8) and first is not DType.BOOL:
-        return None  # a number outside their range is wrapped by some runtimes
+        return None
     if graph.weight(value) is not None or not _regular([source], result):
         return None
     steps = (Step(step, (0,)),) if step else ()
@@ -230,7 +234,7 @@ def _read_cast(graph: TileGraph, region: Region) -> Spelled | None:
 _CASTS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("b", "f"): "number", ("b", "i"): "number", ("f", "b"): "nonzero", ("i", "b"): "nonzero",
-        ("f", "i"): "trunc", ("i", "f"): "",
+        ("f", "i"): "int", ("i", "f"): "",
     }
 )  # fmt: skip
 """The step of a cast: from a truth value, an integer or a number to another of them."""
@@ -272,7 +276,7 @@ def _read_quantise(graph: TileGraph, region: Region) -> Spelled | None:
     scale, zero, dtype = found
     steps = (
         Step("div", (0, scale)), Step("round", (1,)), Step("add", (2, zero)),
-        Step("clip", (3, *_RANGES[dtype])),
+        Step("saturate", (3, *_RANGES[dtype])),
     )  # fmt: skip
     return Chain((FULL,), steps, (4,), (), (dtype,)), (value,)
 

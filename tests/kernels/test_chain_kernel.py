@@ -87,6 +87,37 @@ def test_integers_are_read_and_stored(isa: str, dtype: DType) -> None:
         np.testing.assert_array_equal(got, want)
 
 
+BEYOND = np.array(
+    [np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, -(2.0**31), 3e9, -3e9, 2.0**31 - 128, 2.0**63,
+     -(2.0**63), 2.0**63 - 2.0**39, 1e19, -0.0, -0.5, 0.5, 1.9, -1.9, 300, -129],
+    np.float32,
+)  # fmt: skip
+"""Numbers that casts to integers leave in no range."""
+
+
+@pytest.mark.parametrize("op,dtype", [("int32", DType.I32), ("int64", DType.I64)])
+def test_casts_beyond_integers_give_the_lowest(isa: str, op: str, dtype: DType) -> None:
+    """As the processor converts: also where the integer is a number again, and no zero is -0."""
+    x = BEYOND[None]
+    steps = (Step(op, (0,)), Step("reciprocal", (1,)))
+    chain = Chain(("full",), steps, (1, 2), (), (dtype, DType.F32))
+    stored, inverse = _evaluate(isa, chain, [x], *x.shape)
+    lowest = np.iinfo(STORED[dtype]).min
+    inside = np.abs(x.astype(np.float64)) < -float(lowest)
+    want = np.where(inside, np.trunc(np.where(inside, x, 0)).astype(STORED[dtype]), lowest)
+    np.testing.assert_array_equal(stored, want)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(inverse, np.float32(1) / want.astype(np.float32), rtol=1e-6)
+
+
+def test_what_saturates_makes_the_least_of_nan(isa: str) -> None:
+    x = BEYOND[None]
+    chain = Chain(("full",), (Step("saturate", (0, -128.0, 127.0)),), (1,), (), (DType.I8,))
+    (got,) = _evaluate(isa, chain, [x], *x.shape)
+    whole = np.trunc(np.clip(np.nan_to_num(x, nan=-128.0), -128, 127))
+    np.testing.assert_array_equal(got, whole.astype(np.int8))
+
+
 def test_every_stated_bound_is_of_a_step_and_within_the_target() -> None:
     assert set(ULPS) | set(ABSOLUTE) <= set(ELEMENTARY)
     assert max(ULPS.values()) <= 4

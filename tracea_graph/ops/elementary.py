@@ -87,6 +87,12 @@ def _binary(op: str, numpy: Callable[..., Any], flops: int) -> Elementary:
     return Elementary("ff", numpy, ((op, ("a", "b")),), flops)
 
 
+def _whole(limit: float) -> Callable[[Any], Any]:
+    """What a cast to an integer below ``limit`` leaves: the lowest one of what is out of range,
+    infinite or NaN, as x86 converts and ONNX Runtime does there."""
+    return lambda x: np.where(np.abs(x) < limit, np.trunc(x) + 0.0, np.float32(-limit))
+
+
 def _test(op: str, takes: str, numpy: Callable[..., Any], since: int = 1) -> Elementary:
     return Elementary(takes, numpy, ((op, tuple("abc"[: len(takes)])),), 1, "b", since=since)
 
@@ -105,7 +111,12 @@ _ARITHMETIC = {
     "floor": _unary("Floor", np.floor, 1),
     "ceil": _unary("Ceil", np.ceil, 1),
     "round": _unary("Round", np.rint, 1, since=11),
-    "trunc": Elementary("f", np.trunc, (("Cast", ("a", "to=7")), ("Cast", ("0", "to=1"))), 1),
+    "int32": Elementary(
+        "f", _whole(2.0**31), (("Cast", ("a", "to=6")), ("Cast", ("0", "to=1"))), 4
+    ),
+    "int64": Elementary(
+        "f", _whole(2.0**63), (("Cast", ("a", "to=7")), ("Cast", ("0", "to=1"))), 4
+    ),
     "sqrt": _unary("Sqrt", np.sqrt, 8),
     "reciprocal": _unary("Reciprocal", lambda x: 1 / x, 8),
     "exp": _unary("Exp", np.exp, 10),
@@ -124,6 +135,12 @@ _ACTIVATIONS = {
     "clip": Elementary(
         "fff", _clip, (("Clip", ("a", "b", "c")),), 2, since=11,
         older=(("Clip", ("a", "min=b", "max=c")),),
+    ),
+    "saturate": Elementary(
+        "fff", lambda x, low, high: np.where(np.isnan(x), np.float32(low), _clip(x, low, high)),
+        (("Clip", ("a", "b", "c")), ("IsNaN", ("a",)), ("Where", ("1", "b", "0"))), 2, literals=2,
+        since=11, older=(("Clip", ("a", "min=b", "max=c")), ("IsNaN", ("a",)),
+                         ("Where", ("1", "b", "0"))),
     ),
     "prelu": Elementary(
         "ff", lambda x, slope: np.where(x < 0, slope * x, x), (("PRelu", ("a", "b")),), 3
