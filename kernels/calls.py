@@ -44,9 +44,10 @@ LIMITS = {
     "kMaxTables": 4,
     "kMaxDealt": 9,
     "kMaxDealtChannels": 1 << 20,
+    "kMaxCompared": 11,  # tensors of one call
 }
 """Bounds of attributes that the runtime shares."""
-_STEP = LIMITS["kMaxStep"]
+_STEP, _DEALT = LIMITS["kMaxStep"], LIMITS["kMaxDealtChannels"]
 
 _NARROW = {"bf16": "bf16", "int16": "i16", "bf16x2": "bf16"}
 """Element type of what a call multiplies, where that is not float32."""
@@ -201,14 +202,21 @@ _EMBEDDING = CallSchema(
     "embedding",
     (
         _op("tables", "V H", many="count", touched="picks"),
-        _op("ids", "...", "i32", "i64", many="count"),
-        _out("y", "... H"),
+        _op("ids", "...", "i32", "i64", many="count"), _out("y", "... H"),
     ),
-    (number("count", 1, LIMITS["kMaxTables"]), _INDEX),
-    kernels=("gather",),
-)
+    (number("count", 1, LIMITS["kMaxTables"]), _INDEX), kernels=("gather",),
+)  # fmt: skip
 _TAKE = CallSchema("take", (_op("x"), _op("index", "...", "i32", "i64"), _out()), (_INDEX,))
 _GRID = CallSchema("grid", (_out(),), (real("start"), reals("steps", 0)))
+_SAME_BYTES = CallSchema(
+    "same_bytes",
+    (
+        _op("x", "N", "any", many="count"), _op("reference", "N", "any", many="count"),
+        _out("y", "1", "bool"),
+    ),
+    (number("count", 1, LIMITS["kMaxCompared"]), flag("further")),
+)  # fmt: skip
+"""Whether all of ``x`` hold the bytes of their references; ``further``: and y was true before."""
 
 
 def _over(op: str, y: str, *attributes: Attribute) -> CallSchema:
@@ -431,18 +439,11 @@ def _either_way(dtype: str, direct: str, planes: str, *kernels: str) -> CallSche
 
 
 def _pool(dtype: str) -> CallSchema:
-    kinds = ("max", "average", "average_inside") if dtype == "f32" else ("max",)
+    kinds = choice("kind", ("max", "average", "average_inside") if dtype == "f32" else ("max",))
     return CallSchema(
         "pool",
         (_op("x", _X, dtype), _out("y", "N Cb H' W' 16", dtype)),
-        (
-            choice("kind", kinds),
-            numbers("kernel", 2, 1, _STEP),
-            _STRIDES,
-            _DILATIONS,
-            _PADS,
-            _HALO,
-        ),
+        (kinds, numbers("kernel", 2, 1, _STEP), _STRIDES, _DILATIONS, _PADS, _HALO),
         dtype,
         kernels=(f"pool{_suffix(dtype)}",),
     )
@@ -464,14 +465,12 @@ _DEAL = CallSchema(
     "deal",
     (_op("parts", "N Cb H W 16", many="part_channels"), _out("y", "N Cb H' W' 16")),
     (
-        number("groups", 1, LIMITS["kMaxDealtChannels"]),
-        number("first", 0, LIMITS["kMaxDealtChannels"] * LIMITS["kMaxDealt"]),
-        number("channels", 1, LIMITS["kMaxDealtChannels"] * LIMITS["kMaxDealt"]),
-        _HALO,
-        numbers("part_channels", 0, 1, LIMITS["kMaxDealtChannels"]),
+        number("groups", 1, _DEALT), number("first", 0, _DEALT * LIMITS["kMaxDealt"]),
+        number("channels", 1, _DEALT * LIMITS["kMaxDealt"]), _HALO,
+        numbers("part_channels", 0, 1, _DEALT),
     ),
     kernels=("deal",),
-)
+)  # fmt: skip
 _BLOCK = CallSchema(
     "block", (_op("x", "N C H W"), _out("y", "N Cb H' W' 16")), (_LAST, _HALO), kernels=("block",)
 )
@@ -586,6 +585,7 @@ CALLS = Calls(
             "conv_bf16x2",
         ),
         _GRID,
+        _SAME_BYTES,
     )
 )  # fmt: skip
 """In the order of their opcodes."""

@@ -680,6 +680,13 @@ def grid(call: Call, *, y: Array, start: float, steps: Sequence[float]) -> None:
     y[...] = start + sum(s * i for s, i in zip(steps, np.indices(y.shape), strict=True))
 
 
+def same_bytes(
+    call: Call, *, x: list[Any], reference: list[Any], y: Array, count: int, further: bool
+) -> None:
+    same = all(a.tobytes() == b.tobytes() for a, b in zip(x, reference, strict=True))
+    y[...] = same and (not further or y)
+
+
 def top_k(call: Call, *, x: Array, y: Array, index: Array, smallest: bool) -> None:
     y[...], index[...] = TopKParams(y.shape[-1], not smallest).reference([x])
 
@@ -766,7 +773,7 @@ KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
         "deal": deal, "block": block, "unblock": unblock, "halo": clear_halo,
         "reduce": reduce, "arg": arg, "top_k": top_k, "softmax": softmax,
         "channel_norm": channel_norm, "copy": copy, "recurrent": recurrent, "take": take,
-        "grid": grid,
+        "grid": grid, "same_bytes": same_bytes,
     }
 )  # fmt: skip
 """By op; each takes a call's operands and attributes by the names its record gives them."""

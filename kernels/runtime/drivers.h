@@ -23,6 +23,7 @@
 #include "runtime/resize.h"
 #include "runtime/round.h"
 #include "runtime/rows.h"
+#include "runtime/same_bytes.h"
 #include "runtime/softmax.h"
 #include "runtime/split.h"
 #include "runtime/take.h"
@@ -131,6 +132,7 @@ constexpr KernelDriver kDrivers[] = {  // by opcode - 1
     {kRoundImagesBf16x2, nullptr, run_split_images, holds_conv_bf16x2},
     {kConvBf16x2, check_conv_bf16x2, run_conv, holds_conv_bf16x2},
     {kGrid, check_grid, run_grid, nullptr},
+    {kSameBytes, check_same_bytes, run_same_bytes, nullptr},
 };
 
 constexpr bool drivers_in_order() {

@@ -10,6 +10,7 @@ constexpr int64_t kMaxParts = 16;
 constexpr int64_t kMaxTables = 4;
 constexpr int64_t kMaxDealt = 9;
 constexpr int64_t kMaxDealtChannels = 1048576;
+constexpr int64_t kMaxCompared = 11;
 
 enum Opcode : int32_t {
   kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention, kConv, kConvStem, kDepthwise,
@@ -18,15 +19,16 @@ enum Opcode : int32_t {
   kConvStemBf16, kDepthwiseBf16, kWinogradBf16, kResize, kDeal, kGemmBlocksBf16, kGemmMasked,
   kGemmMaskedBf16, kGemmInt16, kRoundInt16, kAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16,
   kRoundImagesInt16, kWinogradInt16, kArg, kTake, kConvOrWinograd, kTopK, kAttentionF32AsBf16,
-  kConvOrWinogradBf16, kConvOrWinogradInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kGrid
+  kConvOrWinogradBf16, kConvOrWinogradInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kGrid,
+  kSameBytes
 };
-constexpr int32_t kLastOpcode = 52;
+constexpr int32_t kLastOpcode = 53;
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvStemOp,
   kDepthwiseOp, kWinogradOp, kPoolOp, kPoolAllOp, kBlockOp, kUnblockOp, kHaloOp, kConvPlainOp,
   kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp, kRecurrentOp, kGemmBlocksOp,
   kResizeOp, kDealOp, kGemmMaskedOp, kAppendOp, kRoundImagesOp, kArgOp, kTakeOp,
-  kConvOrWinogradOp, kTopKOp, kGridOp
+  kConvOrWinogradOp, kTopKOp, kGridOp, kSameBytesOp
 };
 
 // Places among a call's whole numbers, floats and views, and words' numbers.
@@ -187,6 +189,10 @@ enum View : int32_t { kX, kY, kIndex };
 namespace grid_call {
 enum Float : int32_t { kStart, kSteps };
 enum View : int32_t { kY };
+}
+namespace same_bytes_call {
+enum Int : int32_t { kCount, kFurther, kInts };
+enum View : int32_t { kX };
 }
 
 enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
@@ -683,6 +689,15 @@ constexpr OperandSpec kRoundImagesBf16x2Operands[] = {
 constexpr OperandSpec kGridOperands[] = {
     {"y", 0, kOpen | kWritten, kOnce, 0x2},
 };
+constexpr AttributeSpec kSameBytesInts[] = {
+    {"count", 1, 11, 1, 0x0},
+    {"further", 0, 1, 1, 0x0},
+};
+constexpr OperandSpec kSameBytesOperands[] = {
+    {"x", 1, 0, 0, 0xfffffffe},
+    {"reference", 1, 0, 0, 0xfffffffe},
+    {"y", 1, kWritten, kOnce, 0x200},
+};
 constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"gemm", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmInts, kGemmOperands},
@@ -788,6 +803,8 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      7, 2, 6, -1, false, kConvInts, kConvBf16Operands},
     {"grid", kGridOp, kNoChain, kNoSchedule,
      0, 1, 1, -1, true, nullptr, kGridOperands},
+    {"same_bytes", kSameBytesOp, kNoChain, kNoSchedule,
+     2, 0, 3, -1, false, kSameBytesInts, kSameBytesOperands},
 };
 
 }  // namespace tracea

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from runtime.bf16x2_cases import bf16x2_cases
 from runtime.caches import cache_cases
+from runtime.guard_cases import guard_cases
 from runtime.int16_cases import int16_cases
 from runtime.masked_cases import masked_cases
 from runtime.recurrences import recurrent_cases
@@ -621,4 +622,5 @@ def all_cases() -> tuple[Case, ...]:
         *masked_cases(),
         *int16_cases(),
         *bf16x2_cases(),
+        *guard_cases(),
     )

@@ -31,6 +31,7 @@ MUTATED = (
     "attention_placed_chunk",
     "append_one_each",
     "blocks_chain",
+    "guard_mixed",
 )
 
 
