@@ -10,6 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, StringStringEntryProto, help
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Node, Weight
 from tracea_graph.onnx_io import functions as function_io
+from tracea_graph.onnx_io import guards
 from tracea_graph.onnx_io import nodes as node_io
 from tracea_graph.onnx_io.functions import Function
 from tracea_graph.onnx_io.model import Model
@@ -28,8 +29,9 @@ def compose(
     domain: str,
     metadata: Mapping[str, str],
     node_metadata: Mapping[str, Mapping[str, str]],
+    guard: Sequence[Node] = (),
 ) -> ModelProto:
-    """The model around ``nodes``, without initializers."""
+    """The model around ``nodes``, without initializers; see :mod:`guards` for a ``guard``."""
     source = model.skeleton
     proto = ModelProto()
     proto.CopyFrom(source)
@@ -50,6 +52,8 @@ def compose(
             function_io.to_proto(function, domain, proto.opset_import, imported)
         )
     _set_metadata(proto.metadata_props, metadata)
+    if guard:
+        guards.wrap(proto, model, [node_io.to_proto(node, ()) for node in guard])
     return proto
 
 

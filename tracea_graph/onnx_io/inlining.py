@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from tracea_graph.onnx_io.facts import attribute
+from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.nodes import has_subgraph
 from tracea_graph.onnx_io.wire import Span, Spans
@@ -43,7 +44,7 @@ class Call:
 
 def calls_of(model: Model) -> tuple[Call, ...]:
     """The custom-op nodes of a model loaded without inlining, in its order."""
-    nodes = (n for n in model.skeleton.graph.node if n.domain.startswith(_DOMAINS))
+    nodes = (n for n in nodes_of(model.skeleton) if n.domain.startswith(_DOMAINS))
     return tuple(_call(node) for node in nodes)
 
 

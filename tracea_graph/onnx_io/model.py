@@ -20,6 +20,9 @@ class Model:
 
     ``graph`` is in canonical form.  ``inputs`` are the true feeds; ``overridable`` the
     initializers a caller may feed too (IR ≥ 4), which are inputs of the graph and no weights.
+    ``guarded`` are those of them that are weights of the graph after all: a result compares what
+    is fed with these and, where it differs, runs the original's nodes with the constants in
+    ``stored``.
     ``size`` counts the bytes of the file and of the external data in use.  ``skeleton`` (the
     model without large tensor data) and ``defaults`` (values of overridable initializers) belong
     to this package.
@@ -34,6 +37,16 @@ class Model:
     size: int
     skeleton: ModelProto = field(repr=False)
     defaults: Mapping[str, Weight] = field(default_factory=dict, repr=False)
+    guarded: Mapping[str, Weight] = field(default_factory=dict, repr=False)
+    stored: Mapping[str, Weight] = field(default_factory=dict, repr=False)
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """The overridable initializers that something reads and no kernel can hold."""
+        return frozenset(v for v in self.overridable if v not in self.guarded and self._is_read(v))
+
+    def _is_read(self, value: str) -> bool:
+        return bool(self.graph.uses(value)) or self.graph.is_output(value)
 
     @property
     def containers(self) -> dict[str, tuple[bool, TensorSpec]]:

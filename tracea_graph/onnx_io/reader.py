@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from tracea_graph.errors import ModelError
 from tracea_graph.files import open_regular
 from tracea_graph.ir import TensorSpec, Weight
-from tracea_graph.onnx_io import external, tensors, validate
+from tracea_graph.onnx_io import external, guards, tensors, validate
 from tracea_graph.onnx_io.canonical import canonicalize
 from tracea_graph.onnx_io.derived import derive_weights
 from tracea_graph.onnx_io.draft import Draft
@@ -50,17 +50,23 @@ class _Stored:
 
 
 def load(
-    path: Path, inline: bool = False, kept: Container[str] = (), *, freeze: bool = False
+    path: Path,
+    inline: bool = False,
+    kept: Container[str] = (),
+    *,
+    freeze: bool = False,
+    guard: bool = False,
 ) -> Model:
     """Read, check and canonicalize a model; ``inline`` puts bodies in place of custom ops.
 
     Nodes of the op types in ``kept`` are not inlined.  With ``freeze`` initializers that could
-    be fed too are plain constants, and no inputs.
+    be fed too are plain constants, and no inputs; with ``guard`` those that can be compared with
+    what is fed are constants, and inputs of the result (see ``onnx_io.guards``).
 
     Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
     """
     with _no_collection():
-        return _load(path, inline, kept, freeze)
+        return _load(path, inline, kept, freeze, guard)
 
 
 @contextmanager
@@ -75,9 +81,10 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _load(path: Path, inline: bool, kept: Container[str], freeze: bool) -> Model:
+def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: bool) -> Model:
     skeleton, spans, size = _read(path)
     if inline:
+        guards.unwrap(skeleton, spans)
         inline_bodies(skeleton, spans, kept)
     validate.check_text(skeleton)
     opsets = _opsets(skeleton)
@@ -89,9 +96,13 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool) -> Model
     constant = freeze or skeleton.ir_version < _OVERRIDABLE_SINCE
     overridable = set() if constant else fed & set(names)
     order, captures = validate.check_structure(skeleton.graph, names)
+    defaults = {n: w for n, w in stored.initializers.items() if n in overridable}
+    captured = {v for values in captures for v in values}
+    guarded = guards.guardable(skeleton, defaults, captured) if guard else {}
+    unknown = overridable - guarded.keys()
     shell = validate.without_data(skeleton, spans, list(_external(skeleton.graph)))
     known = validate.infer_all(shell, _first_outputs(skeleton.graph, order))
-    weights = {n: w for n, w in stored.initializers.items() if n not in overridable}
+    weights = {n: w for n, w in stored.initializers.items() if n not in unknown}
     total = size + stored.outside
     draft = Draft(
         skeleton, order, captures, weights | stored.constants, opsets, known, GROWTH * total
@@ -102,12 +113,11 @@ def _load(path: Path, inline: bool, kept: Container[str], freeze: bool) -> Model
         canonicalize(draft)
     derive_weights(draft)
     inputs = tuple(v.name for v in skeleton.graph.input if v.name not in names)
-    extra = [n for n in names if n in overridable or n in stored.sparse]
+    extra = [n for n in names if n in unknown or n in stored.sparse]
     graph = _tile_graph(draft, (*inputs, *dict.fromkeys(extra)))
-    defaults = {n: w for n, w in stored.initializers.items() if n in overridable}
     return Model(
         path, graph, opsets, skeleton.ir_version, inputs, frozenset(overridable), total,
-        skeleton, defaults,
+        skeleton, defaults, guarded, (stored.initializers | stored.constants) if guarded else {},
     )  # fmt: skip
 
 

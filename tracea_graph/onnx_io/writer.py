@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto
 
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import Node, Weight
-from tracea_graph.onnx_io import envelope, external, tensors
+from tracea_graph.onnx_io import envelope, external, guards, tensors
 from tracea_graph.onnx_io.functions import Function
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import LARGE, tag
@@ -53,6 +53,7 @@ def write(
     out: Path,
     *,
     functions: Sequence[Function] = (),
+    guard: Sequence[Node] = (),
     domain: str = "",
     metadata: Mapping[str, str] = {},
     node_metadata: Mapping[str, Mapping[str, str]] = {},
@@ -63,14 +64,16 @@ def write(
 ) -> Written:
     """Write ``nodes`` with the interface, metadata and settings of ``model``.
 
-    Only weights that are read are written; ``domain`` is that of ``functions`` and of the custom
-    operators among ``nodes``.  ``node_metadata`` is keyed by node name or first output.  With a
-    ``pool`` large weights go there, whatever their size in all; an ``earlier`` data file beside
-    ``out`` is used as it is.  Raises UsageError when the files cannot be written or that one
-    holds other weights, GraphError when a value has no source.
+    ``guard`` are nodes that say whether guarded initializers have their defaults: ``nodes`` are
+    run only then.  Only weights that are read are written; ``domain`` is that of ``functions`` and
+    of the custom operators among ``nodes``.  ``node_metadata`` is keyed by node name or first
+    output.  With a ``pool`` large weights go there, whatever their size in all; an ``earlier``
+    data file beside ``out`` is used as it is.  Raises UsageError when the files cannot be written
+    or that one holds other weights, GraphError when a value has no source.
     """
-    proto = envelope.compose(model, nodes, functions, domain, metadata, node_metadata)
-    stored = _stored(model, envelope.constants_of(model, proto, nodes, weights))
+    proto = envelope.compose(model, nodes, functions, domain, metadata, node_metadata, guard)
+    needed = envelope.constants_of(model, proto, nodes, weights)
+    stored = _stored(model, needed | (guards.constants_of_guard(model) if guard else {}))
     large = [w for w in stored.values() if w.nbytes > LARGE]
     aside = not single_file and sum(w.nbytes for w in large) > INLINE_LIMIT
     _check_target(model, out)

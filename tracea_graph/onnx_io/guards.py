@@ -1,0 +1,220 @@
+"""Guards: initializers that callers may feed, computed with as constants while nobody does.
+
+    y = If(every guarded initializer has the bytes of its default)
+            { what rewrites made of the model with constants }
+        else
+            { the original's nodes }
+
+The guarded initializers stay inputs.  The comparison is an operator of the library that keeps no
+state, so runs at the same time see each their own values.  Without the library its body says
+"no", which is always right: ONNX Runtime then runs the original's nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+
+from tracea_graph.ir import RANDOM_OPS, DType, Weight
+from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.wire import Spans
+
+__all__ = [
+    "CONDITION", "constants_of_guard", "guardable", "is_guarded", "nodes_of", "reference_of",
+    "unwrap", "wrap",
+]  # fmt: skip
+
+CONDITION = "tracea:unchanged"
+"""The value that says whether every guarded initializer has its default."""
+_REFERENCE, _UNCHANGED, _OVERRIDDEN = ":default", ":unchanged", ":overridden"
+"""What follows the names of defaults to compare with, and of values inside the branches."""
+_UNCOMPARED = frozenset(
+    (DType.STR, DType.C64, DType.C128, *(t for t in DType if t.size < 1), *(
+        t for t in DType if t.short.startswith("f8")))
+)  # fmt: skip
+"""Element types programs do not hold."""
+
+
+def reference_of(name: str) -> str:
+    """The constant that holds the default of a guarded initializer."""
+    return f"{name}{_REFERENCE}"
+
+
+def guardable(
+    skeleton: ModelProto, defaults: Mapping[str, Weight], captured: Iterable[str]
+) -> dict[str, Weight]:
+    """The initializers among ``defaults`` that a guard can compare: read ones of a known size.
+
+    None where the graph cannot become two branches: an output that no node writes, that is no
+    tensor, or names like those a guard gives; nor where something random is drawn, which could
+    not be compared with what the original draws.  ``captured`` are values subgraphs read.
+    """
+    graph = skeleton.graph
+    written = {v for node in graph.node for v in node.output}
+    names = written | {t.name for t in graph.initializer} | {v.name for v in graph.input}
+    taken = any(name.endswith((_REFERENCE, _UNCHANGED, _OVERRIDDEN)) for name in names)
+    outputs = all(v.name in written and v.type.HasField("tensor_type") for v in graph.output)
+    if taken or not outputs or skeleton.training_info or any(map(_draws, _all_nodes(graph))):
+        return {}
+    read = {v for node in graph.node for v in node.input} | {*captured}
+    declared = {v.name: v for v in graph.input}
+    return {
+        name: weight
+        for name, weight in defaults.items()
+        if name in read and weight.dtype not in _UNCOMPARED and _fixed(declared[name], weight)
+    }
+
+
+def _draws(node: NodeProto) -> bool:
+    """True for an operator that may give something else each time."""
+    asked = node.op_type != "Dropout" or (len(node.input) > 2 and bool(node.input[2]))
+    return node.op_type in RANDOM_OPS and asked
+
+
+def _fixed(value: ValueInfoProto, weight: Weight) -> bool:
+    """True if whatever is fed for the weight has its type and sizes."""
+    tensor = value.type.tensor_type
+    dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
+    return (
+        value.type.HasField("tensor_type")
+        and tensor.HasField("shape")
+        and (tensor.elem_type, dims) == (weight.dtype.onnx, weight.shape)
+    )
+
+
+def constants_of_guard(model: Model) -> dict[str, Weight]:
+    """What a guarded model stores beside the constants of its rewritten nodes: references, and
+    the constants of the original's nodes that cannot be fed."""
+    fed = {*model.inputs, *model.overridable}
+    read = {v for node in _all_nodes(model.skeleton.graph) for v in node.input}
+    references = {
+        reference_of(name): replace(weight, name=reference_of(name))
+        for name, weight in model.guarded.items()
+    }
+    return references | {n: w for n, w in model.stored.items() if n in read and n not in fed}
+
+
+def wrap(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> None:
+    """Put the nodes of ``proto`` into one branch and those of the original into the other.
+
+    ``condition`` computes :data:`CONDITION` at the level of the graph.
+    """
+    graph, source = proto.graph, model.skeleton.graph
+    outputs = [v.name for v in graph.output]
+    guarded = {name: reference_of(name) for name in model.guarded}
+    own = {name: f"{name}{_UNCHANGED}" for name in outputs}
+    kept = [n for n in source.node if model.stored.keys().isdisjoint(n.output)]
+    other = {v: f"{v}{_OVERRIDDEN}" for n in kept for v in n.output if v}
+    branches = {
+        "then_branch": _branch("unchanged", graph.node, graph, guarded | own),
+        "else_branch": _branch("overridden", kept, source, other),
+    }
+    made = helper.make_node("If", [CONDITION], outputs, "tracea_guard", **branches)
+    for field in ("node", "value_info"):
+        graph.ClearField(field)
+    graph.node.extend([*condition, made])
+
+
+def unwrap(skeleton: ModelProto, spans: Spans) -> bool:
+    """Leave of a guarded model the original's nodes, in place; False if it is none.
+
+    Initializers that only the other branch had go; ``spans`` follow those they belong to.
+    """
+    guard = _guard(skeleton.graph)
+    if guard is None:
+        return False
+    (branch,) = (a.g for a in guard.attribute if a.name == "else_branch")
+    written = [v for node in branch.node for v in node.output if v]
+    names = {v: v.removesuffix(_OVERRIDDEN) for v in written}
+    nodes = [_renamed(node, names) for node in branch.node]
+    infos = [_info(v, names) for v in branch.value_info]
+    graph = skeleton.graph
+    for field, items in (("node", nodes), ("value_info", infos)):
+        graph.ClearField(field)
+        getattr(graph, field).extend(items)
+    gone = {*names.values()}
+    kept = [
+        i for i, t in enumerate(graph.initializer)
+        if t.name not in gone and not t.name.endswith(_REFERENCE)
+    ]  # fmt: skip
+    at = spans.initializers
+    spans.initializers = {new: at[old] for new, old in enumerate(kept) if old in at}
+    rest = GraphProto()
+    rest.initializer.extend(graph.initializer[i] for i in kept)
+    graph.ClearField("initializer")
+    graph.initializer.extend(rest.initializer)
+    return True
+
+
+def is_guarded(model: Model) -> bool:
+    """True for a result that compares initializers with their defaults."""
+    return _guard(model.skeleton.graph) is not None
+
+
+def nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
+    """The nodes of a model; of a guarded one the guard, and those it runs unless it is fed."""
+    guard = _guard(skeleton.graph)
+    if guard is None:
+        return tuple(skeleton.graph.node)
+    (branch,) = (a.g for a in guard.attribute if a.name == "then_branch")
+    return (*(n for n in skeleton.graph.node if n is not guard), *branch.node)
+
+
+def _guard(graph: GraphProto) -> NodeProto | None:
+    found = (n for n in graph.node if n.op_type == "If" and [*n.input] == [CONDITION])
+    return next(found, None)
+
+
+def _branch(
+    name: str, nodes: Iterable[NodeProto], source: GraphProto, names: Mapping[str, str]
+) -> GraphProto:
+    """The nodes as a subgraph that gives the outputs of ``source``; values are renamed."""
+    branch = GraphProto(name=name)
+    branch.node.extend(_renamed(node, names) for node in nodes)
+    written = {v for node in branch.node for v in node.output}
+    branch.output.extend(_info(v, names) for v in source.output)
+    infos = (_info(v, names) for v in source.value_info)
+    branch.value_info.extend(v for v in infos if v.name in written)
+    return branch
+
+
+def _info(value: ValueInfoProto, names: Mapping[str, str]) -> ValueInfoProto:
+    made = ValueInfoProto()
+    made.CopyFrom(value)
+    made.name = names.get(value.name, value.name)
+    return made
+
+
+def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+    """A copy, its values and those its subgraphs capture called otherwise."""
+    made = NodeProto()
+    made.CopyFrom(node)
+    for field in (made.input, made.output):
+        field[:] = [names.get(v, v) for v in field]
+    for body in _bodies(made.attribute):
+        own = {v.name for v in body.input} | {t.name for t in body.initializer}
+        own |= {v for inner in body.node for v in inner.output}
+        outer = {old: new for old, new in names.items() if old not in own}
+        nodes = [_renamed(inner, outer) for inner in body.node]
+        outputs = [_info(v, outer) for v in body.output]
+        for name, items in (("node", nodes), ("output", outputs)):
+            body.ClearField(name)
+            getattr(body, name).extend(items)
+    return made
+
+
+def _bodies(attributes: Iterable[AttributeProto]) -> Iterator[GraphProto]:
+    for attribute in attributes:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Every node, those of subgraphs among them."""
+    for node in graph.node:
+        yield node
+        for body in _bodies(node.attribute):
+            yield from _all_nodes(body)
