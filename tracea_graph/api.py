@@ -23,6 +23,7 @@ from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Setting, compress
 from tracea_graph.pipeline.foundry import Foundry
+from tracea_graph.pipeline.guarding import guarded_if_it_pays, overridden
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock, read_lock
@@ -199,14 +200,16 @@ def _decided(
     inputs = gather_inputs(model, options)
 
     clock.step("planning")
+    symbols = inputs.timed[0].symbols
+    if lock is None:
+        model, planner = guarded_if_it_pays(model, options, symbols, foundry.isas, deadline)
+    else:
+        model = load_model(model.path, guard=True) if lock.guarded else model
+        planner = Planner(model.graph, options, symbols, foundry.isas, lock.cost)
     locked = lock.recipe(model.graph, foundry.isas) if lock else None
-    cost, symbols = lock.cost if lock else None, inputs.timed[0].symbols
-    planner = Planner(
-        model.graph, options, symbols, foundry.isas, cost, deadline=None if lock else deadline
-    )
     with deadline.suspended():  # how far matrices shrink is what the user asked for
         smaller = compress(Setting(model, options, inputs, planner, foundry, job.scratch, clock))
-    inputs, planner = smaller.inputs, smaller.planner
+    inputs, planner = overridden(model, smaller.inputs), smaller.planner
     workshop = Workshop(model, options, planner, foundry, job.scratch, locked)
     report = Reporter(
         paths, model, inputs, foundry.isas, options, job.notes, clock, smaller, deadline, lock,

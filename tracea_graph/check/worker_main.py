@@ -321,7 +321,11 @@ def domains(opened: Opened) -> dict[str, str]:
     import onnx
 
     model = onnx.load(opened.request["model"], load_external_data=False)
-    return {node.op_type: node.domain for node in model.graph.node if node.domain}
+    graphs = [model.graph]
+    for graph in graphs:
+        attributes = [a for node in graph.node for a in node.attribute]
+        graphs += [g for a in attributes for g in (*a.graphs, *([a.g] if a.HasField("g") else []))]
+    return {n.op_type: n.domain for graph in graphs for n in graph.node if n.domain}
 
 
 def node_times(trace: Path, total: int, keep: int, domain: Mapping[str, str]) -> list[list[Any]]:

@@ -23,7 +23,7 @@ from tracea_graph.onnx_io.wire import Spans
 
 __all__ = [
     "CONDITION", "constants_of_guard", "guardable", "is_guarded", "nodes_of", "reference_of",
-    "unwrap", "wrap",
+    "unwrap", "working_nodes_of", "wrap",
 ]  # fmt: skip
 
 CONDITION = "tracea:unchanged"
@@ -160,6 +160,20 @@ def nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
         return tuple(skeleton.graph.node)
     (branch,) = (a.g for a in guard.attribute if a.name == "then_branch")
     return (*(n for n in skeleton.graph.node if n is not guard), *branch.node)
+
+
+def working_nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
+    """Those of :func:`nodes_of` that run anew each time: not what only makes constants."""
+    constant = {t.name for t in skeleton.graph.initializer} - {
+        v.name for v in skeleton.graph.input
+    }
+    found = []
+    for node in nodes_of(skeleton):
+        if constant.issuperset(filter(None, node.input)) and not any(_bodies(node.attribute)):
+            constant.update(node.output)
+        else:
+            found.append(node)
+    return tuple(found)
 
 
 def _guard(graph: GraphProto) -> NodeProto | None:

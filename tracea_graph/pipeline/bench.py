@@ -16,6 +16,7 @@ from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, library_of
+from tracea_graph.onnx_io.guards import is_guarded, working_nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
@@ -126,6 +127,8 @@ def entrant(path: Path) -> Entrant:
     """A model with its library (:func:`~tracea_graph.onnx_io.library_of`)."""
     model = load(path)
     library, nodes = library_of(path), len(model.graph.regions())
+    if is_guarded(model):
+        nodes = len(working_nodes_of(model.skeleton))
     return Entrant(path.name, path, library, len(calls_of(model)) if library else 0, nodes)
 
 

@@ -13,13 +13,14 @@ from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, UsageError
 from tracea_graph.kernels.cpu import units
-from tracea_graph.onnx_io import DataFile, DataPool, Model, write
+from tracea_graph.onnx_io import DataFile, DataPool, Model, write, write_original
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED, LENGTHS
 from tracea_graph.passes.precision import FALLBACK, FURTHER
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.foundry import Foundry
+from tracea_graph.pipeline.guarding import condition_of, guards_of
 from tracea_graph.pipeline.planning import Plan, Planner, Ruling
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
@@ -85,6 +86,7 @@ class Workshop:
         self._drivers: Drivers = {}
         self._plans: dict[frozenset[str], tuple[Assembly, Plan]] = {}
         self._pool = DataPool(folder / "weights.data")
+        self._guards = guards_of(model)
 
     def begin(self, deadline: Deadline) -> tuple[Assembly, Trace]:
         """The assembly of everything; one without any rewrite where planning it takes more than
@@ -136,10 +138,11 @@ class Workshop:
         """A plan all of whose programs the runtime takes: what is too large for it is cut up, or
         left as it was."""
         if self._locked is not None:
-            return self.planner.assembled(partial(self.planner.follow, self._locked.ruling))
+            made = partial(self.planner.follow, self._locked.ruling)
+            return self._guarded(*self.planner.assembled(made))
         while True:
             made = partial(self.planner.plan, frozen, barred)
-            assembly, plan = self.planner.assembled(made)
+            assembly, plan = self._guarded(*self.planner.assembled(made))
             if not assembly.unfit:
                 return assembly, plan
             for region, why in assembly.unfit:
@@ -148,6 +151,12 @@ class Workshop:
                 (barred.setdefault(region.rule, {}) if joins else frozen).update(
                     dict.fromkeys(values, why)
                 )
+
+    def _guarded(self, assembly: Assembly, plan: Plan) -> tuple[Assembly, Plan]:
+        """With guards of what it computes with as if nobody could feed it."""
+        if assembly.placed:
+            assembly.types |= {guard.type.name: guard.type for guard in self._guards}
+        return assembly, plan
 
     def parts(self, group: str) -> tuple[str, ...]:
         """Keys under which the steps of a group can be dropped one by one, in graph order.
@@ -254,7 +263,13 @@ class Workshop:
         self, out: Path, assembly: Assembly, trace: Trace,
         pool: DataPool | None = None, earlier: DataFile | None = None,
     ) -> Built:  # fmt: skip
-        """Build the library and write the model at ``out``; no library if nothing was fused."""
+        """Build the library and write the model at ``out``; no library if nothing was fused.
+
+        Of a guarded model nothing is left then that could be compared: it is the original.
+        """
+        if self._guards and not assembly.placed:
+            plain = write_original(self.model.path, out)
+            return Built(plain.model, plain.data, None, assembly, trace, None)
         library, library_path = None, None
         if assembly.types:
             start = time.perf_counter()
@@ -264,13 +279,15 @@ class Workshop:
         start = time.perf_counter()
         domain = library.domain if library else ""
         nodes = assembly.nodes(domain)
-        bodies = [] if self.options.require_library else assembly.functions()
+        guards = [*{guard.type.name: guard.function for guard in self._guards}.values()]
+        bodies = [] if self.options.require_library else [*assembly.functions(), *guards]
         written = write(
             self.model,
             nodes,
             assembly.weights(),
             out,
             functions=bodies,
+            guard=condition_of(self._guards, domain),
             domain=domain,
             metadata=_metadata(library),
             node_metadata=assembly.metadata(nodes, domain),

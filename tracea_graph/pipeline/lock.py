@@ -1,7 +1,8 @@
 """Plan locks: all decisions of one optimization in a file, to be applied again without measuring.
 
     {"format": 2, "structure": …, "isas": […], "settings": {…}, "machine": {…}, "bindings": {…},
-     "improved": true, "frozen": [[key, why]…], "barred": […], "drivers": […], "groups": […]}
+     "improved": true, "guarded": false, "frozen": [[key, why]…], "barred": […], "drivers": […],
+     "groups": […]}
 
 Values are named by structural hashes, so a model that was exported or trained anew still fits; a
 model that computes something else does not.  The cost model's figures are part of the lock, for
@@ -72,8 +73,10 @@ class Lock:
         recipe: Recipe,
         groups: Sequence[Mapping[str, Any]],
         improved: bool,
+        guarded: bool = False,
     ) -> Lock:
-        """What was decided about an imported graph; ``groups`` are the report's rows."""
+        """What was decided about an imported graph; ``groups`` are the report's rows, ``guarded``
+        says that initializers of the graph may be fed (see ``guarding``)."""
         keys = value_keys(graph)
         frozen = [[keys.get(v, v), why] for v, why in recipe.ruling.frozen.items()]
         barred = [
@@ -96,6 +99,7 @@ class Lock:
                 "machine": dataclasses.asdict(recipe.cost.machine),
                 "bindings": dict(recipe.cost.bindings),
                 "improved": improved,
+                "guarded": guarded,
                 "frozen": sorted(frozen),
                 "barred": sorted(barred),
                 "drivers": sorted(drivers, key=str),
@@ -121,6 +125,11 @@ class Lock:
     def improved(self) -> bool:
         """False if the original was kept."""
         return bool(self.content["improved"])
+
+    @property
+    def guarded(self) -> bool:
+        """True if initializers that may be fed are constants of the graph, behind a guard."""
+        return bool(self.content.get("guarded", False))
 
     @property
     def groups(self) -> tuple[GroupRow, ...]:

@@ -111,6 +111,7 @@ class Planner:
         self._graph, self._options = graph, options
         self._named = {(n.op, n.name): r for r in graph.regions() for n in r.nodes if n.name}
         self._known_petty: dict[str, str] = {}
+        self._whole: Plan | None = None
         self._broken: dict[str, RuleError] = {}
         self._rounded = rounded_later(graph) if options.precision == "fp32" else {}
 
@@ -126,13 +127,19 @@ class Planner:
         that could be steps of one program as nodes of their own.  A plan that was finished stands
         where there is no time to plan again without what it has too little of.
         """
+        if frozen or barred or apart:
+            return self._planned(frozen, barred, apart)
+        self._whole = self._whole or self._planned(frozen, barred, apart)
+        return self._whole
+
+    def _planned(self, frozen: Mapping[str, str], barred: Barred, apart: bool) -> Plan:
         frozen = {**self._rounded, **self._known_petty, **frozen}
         plan = self.follow(Ruling(frozen, barred), apart)
         try:
             petty = {} if self._legal or apart else self._petty(plan)
             if petty.keys() - frozen.keys():
                 self._known_petty |= petty
-                return self.plan(frozen, barred)
+                return self._planned(frozen, barred, apart)
         except OutOfTime:
             self._deadline.tell(
                 f"planning ended early: kernels below {_WORTH_US:g} µs are left in"
@@ -160,7 +167,7 @@ class Planner:
         """Plan without the rule from now on; raises the error if that is not to be, or not new."""
         if self._options.environment.strict or error.rule in self._broken:
             raise error
-        self._broken[error.rule] = error
+        self._broken[error.rule], self._whole = error, None
 
     def _scheduled(self, ruling: Ruling, apart: bool) -> Plan:
         graph = self._graph.copy()

@@ -110,7 +110,10 @@ class Reporter:
         stage.publish(data, library, model)
         recipe = workshop.recipe(judge.dropped if kept else frozenset())
         groups = [asdict(row) for row in report.groups]
-        lock = Lock.of(self.model.graph, self.options, self.isas, recipe, groups, kept is not None)
+        lock = Lock.of(
+            self.model.graph, self.options, self.isas, recipe, groups, kept is not None,
+            bool(self.model.guarded),
+        )  # fmt: skip
         if self.options.save_lock is not None:
             write_text(self.options.save_lock, lock.to_json())
         if final is not None:
@@ -166,6 +169,7 @@ class Reporter:
                 *self.compression.notes,
                 *judge.notes,
                 *_skipped(kept),
+                *_compared(kept, self.model),
             ),
             rejected=dict(check.rejected) if check else {},
             faults=tuple(self._faults(kept).values()),
@@ -226,8 +230,8 @@ class Reporter:
         if is_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool; give it the original for a better one")
-        if self.model.overridable:
-            found.append(fed_too(len(self.model.overridable)))
+        if self.model.unknown:
+            found.append(fed_too(len(self.model.unknown)))
         rejected = judge.verification.rejected if judge.verification else {}
         for label in (label for label in self.inputs.timing if label in rejected):
             found.insert(0, f"the original rejects inputs with {label}: {_brief(rejected[label])}")
@@ -281,6 +285,17 @@ def _brief(said: str) -> str:
     """What ONNX Runtime said, without where in its sources it stood."""
     said = said.rpartition("Status Message: ")[2].rpartition(" was false. ")[2]
     return said.split("\n")[0][:200]
+
+
+def _compared(kept: Built | None, model: Model) -> tuple[str, ...]:
+    """What becomes of initializers that are inputs as well."""
+    if kept is None or not model.guarded:
+        return ()
+    size = sum(weight.nbytes for weight in model.guarded.values())
+    return (
+        f"initializers that may be fed too: {len(model.guarded)} ({size / 1e6:.3g} MB) are "
+        "compared with their defaults in every run; where they differ, the original's nodes run",
+    )
 
 
 def _skipped(kept: Built | None) -> tuple[str, ...]:

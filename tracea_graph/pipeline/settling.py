@@ -20,6 +20,7 @@ from tracea_graph.config import Options
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import DataPool, load
+from tracea_graph.onnx_io.guards import is_guarded
 from tracea_graph.onnx_io.inlining import Call, calls_of
 from tracea_graph.pipeline.bench import entrant
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
@@ -39,11 +40,17 @@ def settle(path: Path, options: Options, progress: Progress = lambda _: None) ->
     ``options`` say what to measure with (threads, shapes, data, budget, seed).  The model is
     replaced as a whole; its library goes when nothing uses it any more.  Where nothing loses, no
     file changes.  Raises UsageError if the model has no kernels, no library beside it or no
-    bodies, VerifyError if the kernels are wrong on this machine.
+    bodies, or compares initializers with their defaults, VerifyError if the kernels are wrong on
+    this machine.
     """
     progress(f"reading {path.name}")
-    calls = calls_of(load(path))
-    library = entrant(path).library
+    model = load(path)
+    if is_guarded(model):
+        raise UsageError(
+            f"{path} runs its kernels only while initializers have their defaults, and cannot be "
+            "settled: optimize the original here instead"
+        )
+    calls, library = calls_of(model), entrant(path).library
     if not calls or library is None:
         missing = f"put {path.with_suffix('.so').name} beside it" if calls else "it is plain ONNX"
         raise UsageError(f"{path} has no kernels to settle: {missing}")

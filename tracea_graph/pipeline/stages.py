@@ -12,6 +12,7 @@ from tracea_graph.config import Options
 from tracea_graph.kernels.cpu import Source, units
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.program import Program
+from tracea_graph.pipeline.guarding import guarded_if_it_pays
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.policy import CostModel
@@ -36,7 +37,7 @@ class Stages:
     """What each stage made of one model; later fields are empty before their stage.
 
     ``imported`` is the graph before the passes; programs are planned for the memory ``levels``;
-    ``overridable`` initializers may be fed too.
+    ``overridable`` initializers may be fed too, and no kernel can hold them.
     """
 
     graph: TileGraph
@@ -55,9 +56,13 @@ class Stages:
         """
         options, _ = settle_precision(options)
         model = load(path, freeze=options.freeze_initializers)
+        symbols = bindings(model.graph, options.shapes, model.inputs)[0][0].symbols
+        if until == "import":
+            planner = Planner(model.graph, options, symbols, isas)
+        else:
+            model, planner = guarded_if_it_pays(model, options, symbols, isas)
         graph = model.graph
-        graph.bindings = bindings(graph, options.shapes, model.inputs)[0][0].symbols
-        planner = Planner(graph, options, graph.bindings, isas)
+        graph.bindings = symbols
         levels = planner.cost.machine.levels
         appraise_by(planner.cost, graph)
         if until == "import":
@@ -65,7 +70,7 @@ class Stages:
         if until == "passes":
             plan = planner.plan()
             appraise_by(planner.cost, plan.graph)
-            overridable = len(model.overridable)
+            overridable = len(model.unknown)
             return cls(plan.graph, plan.trace, graph, levels, overridable=overridable)
         assembly, plan = planner.assembled(planner.plan)
         planned, trace = plan.graph, plan.trace

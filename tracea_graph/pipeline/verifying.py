@@ -11,6 +11,7 @@ from tracea_graph.check.verify import compare
 from tracea_graph.config import TOLERANCE, Options
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import library_of, load
+from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.views.verify import Comparison
@@ -62,7 +63,7 @@ def verify_models(
         choices=chosen,
         threads=threads,
     )
-    calls, nodes = len(calls_of(other)), len(other.skeleton.graph.node)
+    calls, nodes = len(calls_of(other)), len(nodes_of(other.skeleton))
     return Comparison(
         str(original), str(candidate), str(library or ""), found, calls if library else 0, nodes
     )
