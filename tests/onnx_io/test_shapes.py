@@ -54,7 +54,7 @@ CASES: dict[str, tuple[list[NodeProto], list[Any], str]] = {
     "flatten": ([node("Flatten", "x", "y", axis=2)], [], "f32[(b*s),12]"),
     "last": (
         [node("Slice", "x m far one", "y")],
-        [ints("m", -1), ints("far", 1 << 62), ints("one", 1)], "f32[b,1,12]",
+        [ints("m", -1), ints("far", 1 << 62), ints("one", 1)], "f32[b,min(s,1),12]",
     ),
     "as many of the last as there are": (
         [node("Shape", "x", "q"), node("Slice", "q one two", "n"), node("Neg", "n", "m"),
@@ -68,7 +68,18 @@ CASES: dict[str, tuple[list[NodeProto], list[Any], str]] = {
     ),
     "all but first": (
         [node("Slice", "x one far one", "y")], [ints("one", 1), ints("far", 1 << 62)],
-        "f32[b,(s-1),12]",
+        "f32[b,max((s-1),0),12]",
+    ),
+    "first": (
+        [node("Slice", "x z one one", "y")], [ints("z", 0), ints("one", 1)], "f32[b,min(s,1),12]",
+    ),
+    "all but last": (
+        [node("Slice", "x z m one", "y")], [ints("z", 0), ints("m", -1), ints("one", 1)],
+        "f32[b,max((s-1),0),12]",
+    ),
+    "from beyond a short end": (
+        [node("Slice", "x two five one", "y")], [ints("two", 2), ints("five", 5), ints("one", 1)],
+        "f32[b,max((min(s,5)-2),0),12]",
     ),
     "range": (
         [node("Shape", "x", "q"), node("Gather", "q i", "n"), node("Range", "o n i", "y")],
@@ -78,12 +89,13 @@ CASES: dict[str, tuple[list[NodeProto], list[Any], str]] = {
         [node("Slice", "x i2 far i2", "c"), node("Shape", "c", "q"), node("Gather", "q i", "n"),
          node("Range", "o n i", "y")],
         [tensor("i", 1, np.int64), tensor("o", 0, np.int64), ints("i2", 1), ints("far", 1 << 62)],
-        "i64[(s-1)]",
+        "i64[max((s-1),0)]",
     ),
     "cut to such a size": (
         [node("Slice", "x one far one", "c"), node("Shape", "c", "q"),
          node("Slice", "q one two", "n"), node("Slice", "c z n one", "y")],
-        [ints("one", 1), ints("two", 2), ints("z", 0), ints("far", 1 << 62)], "f32[b,(s-1),12]",
+        [ints("one", 1), ints("two", 2), ints("z", 0), ints("far", 1 << 62)],
+        "f32[b,max((s-1),0),12]",
     ),
     "expand by where": (
         [node("Shape", "x", "q"), node("Equal", "k m", "e"), node("Where", "e q k", "t"),

@@ -47,7 +47,7 @@ def test_divisions_have_one_form() -> None:
 def test_extremes_have_one_form() -> None:
     assert sym.minimum(sym.minimum("s", 512), 77) == sym.minimum(77, "s")
     assert sym.minimum("s", "t") == sym.minimum("t", "s")
-    assert sym.maximum("s", 1) == "s"
+    assert sym.maximum("s", 0) == "s" and sym.maximum("s", 1) == Expr("max", ("s", 1))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,8 @@ def test_broadcast(a: Extent, b: Extent, size: Extent | None) -> None:
     assert sym.broadcast(a, b) == size
 
 
-def test_bounds_hold_for_sizes_of_at_least_one() -> None:
-    assert sym.at_least(sym.sub("s", 1), 0)
-    assert not sym.at_least(sym.sub("s", 2), 0)
+def test_bounds_hold_for_sizes_of_nothing() -> None:
+    assert sym.at_least("s", 0) and not sym.at_least(sym.sub("s", 1), 0)
+    assert sym.at_least(sym.sub("s", 1), 0, least=1)
+    assert not sym.at_least(sym.sub("s", 2), 0, least=1)
     assert not sym.at_least(sym.sub("s", "t"), 0)

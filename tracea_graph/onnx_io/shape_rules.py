@@ -14,7 +14,7 @@ from typing import Any
 
 from onnx import NodeProto
 
-from tracea_graph.ir import Extent, combine
+from tracea_graph.ir import Extent
 from tracea_graph.onnx_io import symbolic as sym
 from tracea_graph.onnx_io.facts import Facts, Partial, Shape, attribute, elements
 from tracea_graph.onnx_io.values import slice_parameters
@@ -137,25 +137,30 @@ def _slice_extent(facts: Facts, size: Extent, start: Any, end: Any, step: int) -
     if step < 0:
         whole = start == -1 and isinstance(end, int) and end < -_FAR
         return sym.ceil_div(size, -step) if whole else None
-    if step > 1:
-        length = _slice_extent(facts, size, start, end, 1)
-        return None if length is None else sym.ceil_div(length, step)
-    if not isinstance(start, int) and sym.at_least(back := sym.sub(0, start), 1):
-        to_the_end = isinstance(end, int) and end >= _FAR
+    reach = _reach(facts, size, start, end)
+    return None if reach is None else sym.maximum(sym.ceil_div(reach, step), 0)
+
+
+def _reach(facts: Facts, size: Extent, start: Any, end: Any) -> Extent | None:
+    """How far it is from the start of a slice to its end; below 0 where that lies before."""
+    to_the_end = isinstance(end, int) and end >= _FAR
+    # x[-n:] is all of x where n is 0: nobody who takes the last n means that
+    if not isinstance(start, int) and sym.at_least(back := sym.sub(0, start), 1, least=1):
         return sym.minimum(back, size) if to_the_end else None
-    first = sym.add(size, start) if isinstance(start, int) and start < 0 else start
-    if isinstance(end, int) and end >= _FAR:
-        last = end = size
-    elif isinstance(end, int) and end < 0:
-        last = end = sym.add(size, end)
-    else:
-        last = sym.minimum(end, size)
-    if not (facts.not_negative(first) and facts.not_negative(end)):
+    if isinstance(start, int) and start < 0 and to_the_end:
+        return sym.minimum(-start, size)
+    first, last = _from_front(size, start), size if to_the_end else _from_front(size, end)
+    if not (facts.not_negative(first) and facts.not_negative(last)):
         return None
-    length = sym.sub(last, first)
-    if sym.at_least(length, 0) or first == 0 or sym.at_least(sym.sub(end, first), 0):
-        return length
-    return combine("max", length, 0) if last == size else None
+    if not isinstance(end, int) or 0 <= end < _FAR:
+        last = sym.minimum(last, size)
+    return sym.sub(last, first)
+
+
+def _from_front(size: Extent, place: Extent) -> Extent:
+    """A place along an axis; a number below 0 counts from its end, and stops at its front."""
+    behind = isinstance(place, int) and place < 0
+    return sym.maximum(sym.add(size, place), 0) if behind else place
 
 
 def _range(node: NodeProto, facts: Facts) -> Partial:

@@ -1,7 +1,7 @@
 """Arithmetic on extents in one normal form, so that provably equal sizes compare equal.
 
 An extent becomes a polynomial over atoms (symbols, and divisions, minima and maxima that do not
-cancel) and back.  Symbols are sizes of at least 1.  Division rounds down; what divides leaves it:
+cancel) and back.  Symbols are sizes of at least 0.  Division rounds down; what divides leaves it:
 
     (2·h + 5) // 2  =  h + 2          (h - 1) // 2 + 1  =  (h + 1) // 2
     (h // 2 + 1) // 2  =  (h + 2) // 4       (4·h + 6) // 8  =  (2·h + 3) // 4
@@ -87,11 +87,11 @@ def maximum(a: Extent, b: Extent) -> Extent:
     return b if at_least(sub(b, a), 0) else _extreme("max", a, b)
 
 
-def at_least(a: Extent, bound: int) -> bool:
-    """Whether an extent is provably no smaller than ``bound``."""
+def at_least(a: Extent, bound: int, least: int = 0) -> bool:
+    """Whether an extent is provably no smaller than ``bound`` if no symbol is than ``least``."""
     if isinstance(a, int):
         return a >= bound
-    low = _lowest(_poly(a))
+    low = _lowest(_poly(a), least)
     return low is not None and low >= bound
 
 
@@ -194,18 +194,18 @@ def _atom(op: str, a: Extent, b: Extent) -> Poly:
 # ---- bounds ----------------------------------------------------------------------------
 
 
-def _lowest(poly: Poly) -> int | None:
+def _lowest(poly: Poly, least: int) -> int | None:
     """A number the polynomial never falls below; None if none is found."""
-    plain = _sum_of_lows({m: Fraction(f) for m, f in poly.items()})
-    spread = _sum_of_lows(_without_divisions(poly))
+    plain = _sum_of_lows({m: Fraction(f) for m, f in poly.items()}, least)
+    spread = _sum_of_lows(_without_divisions(poly), least)
     found = [math.ceil(low) for low in (plain, spread) if low is not None]
     return max(found, default=None)
 
 
-def _sum_of_lows(poly: dict[Monomial, Fraction]) -> Fraction | None:
+def _sum_of_lows(poly: dict[Monomial, Fraction], least: int) -> Fraction | None:
     total = Fraction(0)
     for monomial, factor in poly.items():
-        lows = [low for atom in monomial if (low := _low(atom)) is not None]
+        lows = [low for atom in monomial if (low := _low(atom, least)) is not None]
         unsigned = len(lows) > 1 and min(lows) < 0
         if len(lows) < len(monomial) or unsigned or (monomial and factor < 0):
             return None
@@ -231,11 +231,11 @@ def _without_divisions(poly: Poly) -> dict[Monomial, Fraction]:
 
 
 @lru_cache(maxsize=4096)
-def _low(atom: str | Expr) -> int | None:
+def _low(atom: str | Expr, least: int) -> int | None:
     """A number the atom is provably no smaller than; None if none is known."""
     if isinstance(atom, str):
-        return 1
-    a, b = (arg if isinstance(arg, int) else _lowest(_poly(arg)) for arg in atom.args)
+        return least
+    a, b = (arg if isinstance(arg, int) else _lowest(_poly(arg), least) for arg in atom.args)
     if atom.op == "min":
         return None if a is None or b is None else min(a, b)
     if atom.op == "max":

@@ -254,8 +254,10 @@ def _symbolic(value: Any) -> bool:
 
 
 def _div(a: Any, b: Any) -> Any:
-    """ONNX truncates towards zero, extents round down: the same unless a sign is negative."""
-    return sym.div(a, b) if sym.at_least(a, 0) and sym.at_least(b, 1) else None
+    """ONNX truncates towards zero, extents round down: the same unless a sign is negative.
+
+    Division by 0 has no result there either."""
+    return sym.div(a, b) if sym.at_least(a, 0) and sym.at_least(b, 1, least=1) else None
 
 
 def _mod(a: Any, b: Any) -> Any:
