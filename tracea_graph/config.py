@@ -12,7 +12,8 @@ from typing import Any
 from tracea_graph.errors import UsageError
 
 __all__ = [
-    "CHOICES", "TOLERANCE", "Environment", "Options", "Prune", "Window", "usable_processors",
+    "CHOICES", "LEVELS", "TOLERANCE", "Environment", "Options", "Prune", "Window",
+    "usable_processors",
 ]  # fmt: skip
 
 
@@ -41,9 +42,16 @@ class Tolerance:
 TOLERANCE = Tolerance()
 
 
+LEVELS = ("scalar", "avx2", "avx512", "avx512bf16", "amxbf16")
+"""Names of instruction-set levels, lowest first."""
+
+
 @dataclass(frozen=True)
 class Environment:
-    """The environment variables the package reads, in one place."""
+    """The environment variables the package reads, in one place.
+
+    Raises UsageError for a level there is none of.
+    """
 
     isa: str | None = field(default_factory=lambda: os.environ.get("TRACEA_ISA"))
     """``TRACEA_ISA=scalar|avx2|avx512|avx512bf16|amxbf16``: the highest level kernels may use."""
@@ -59,6 +67,11 @@ class Environment:
         default_factory=lambda: os.environ.get("TRACEA_STRICT", "") not in ("", "0")
     )
     """``TRACEA_STRICT=1``: a rule that raises ends the run, instead of being left out."""
+
+    def __post_init__(self) -> None:
+        if self.isa and self.isa not in LEVELS:
+            known = ", ".join(LEVELS)
+            raise UsageError(f"TRACEA_ISA is {self.isa!r}, but must be one of {known}")
 
 
 def usable_processors() -> int:

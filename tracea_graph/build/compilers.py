@@ -55,7 +55,7 @@ def find_compiler(
     """
     environment = environment or Environment()
     if environment.compiler and environment.compiler.strip():
-        return _probe(tuple(shlex.split(environment.compiler)), seconds)
+        return _probe(_words(environment.compiler), seconds)
     for name in ("g++", "clang++"):
         if path := shutil.which(name):
             with contextlib.suppress(BuildError):
@@ -67,6 +67,13 @@ def find_compiler(
         "No C++ compiler was found; install g++ or clang++, run `pip install ziglang`, "
         "or set CXX to one."
     )
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise BuildError(f"CXX is no command, {error}: {command}") from None
 
 
 _running: set[subprocess.Popen[bytes]] = set()

@@ -23,7 +23,7 @@ from tracea_graph.check.distance import (
 )
 from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.saturation import overturned
-from tracea_graph.check.worker import Array, Cut, Port, Rejected, Worker
+from tracea_graph.check.worker import Array, Cut, Port, Rejected, Unloadable, Worker
 from tracea_graph.errors import WorkerError
 
 __all__ = ["Outputs", "Reference", "cut_of", "reference"]
@@ -58,6 +58,8 @@ class Reference:
     drawn: Mapping[str, Outputs] = field(default_factory=dict)
     floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
+    unloadable: bool = False
+    """True if ONNX Runtime cannot even load the original."""
 
     @property
     def patience(self) -> float:
@@ -90,7 +92,10 @@ def reference(
         with hire(None, {}) as worker:
             return _reference(worker, original, feeds, scores, watched, spare, threads)
     except WorkerError as error:
-        return Reference({}, {}, {}, (), (), {}, trouble=f"the original does not run: {error}")
+        why = f"the original does not run: {error}"
+        return Reference(
+            {}, {}, {}, (), (), {}, trouble=why, unloadable=isinstance(error, Unloadable)
+        )
 
 
 def _reference(

@@ -31,7 +31,10 @@ from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerError
 from tracea_graph.ir import RANDOM_OPS
 
-__all__ = ["Array", "Cut", "NodeTime", "OpenInfo", "Port", "Rejected", "Worker", "unlimited"]
+__all__ = [
+    "Array", "Cut", "NodeTime", "OpenInfo", "Port", "Rejected", "Unloadable", "Worker",
+    "unlimited",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 
@@ -55,6 +58,12 @@ in, because others had the processors."""
 
 class Rejected(WorkerError):
     """ONNX Runtime or onnx refused a model, a library or an input; the worker lives on."""
+
+
+class Unloadable(Rejected):
+    """ONNX Runtime cannot load a model."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -169,19 +178,17 @@ class Worker(AbstractContextManager["Worker"]):
         ``NAME.drawn_from``.  ``weigh`` takes the time (some ms) to see what the session adds to
         the process's memory.
         """
-        found = self._ask(
-            "open",
-            f"open {name!r} ({model.name})",
-            limit,
-            name=name,
-            model=str(model.resolve()),
-            library=str(library.resolve()) if library else "",
-            threads=threads,
-            level=level,
-            extra=list(extra),
-            cut={name: list(spec) for name, spec in cut.items()},
-            weigh=weigh,
-        )
+        request: dict[str, Any] = {
+            "name": name, "model": str(model.resolve()), "threads": threads, "level": level,
+            "library": str(library.resolve()) if library else "", "extra": list(extra),
+            "cut": {name: list(spec) for name, spec in cut.items()}, "weigh": weigh,
+        }  # fmt: skip
+        try:
+            found = self._ask("open", f"open {name!r} ({model.name})", limit, **request)
+        except Rejected as error:
+            if library is not None:
+                raise
+            raise Unloadable(f"ONNX Runtime cannot load {model.name}: {error}") from None
         inputs, outputs = (
             tuple(Port(n, t, tuple(d)) for n, t, d in found[k]) for k in ("inputs", "outputs")
         )

@@ -27,7 +27,7 @@ from tracea_graph.cli.settings import with_config
 from tracea_graph.cli.sweep import run_sweep
 from tracea_graph.cli.tune import run_tune, run_tune_report, run_worker, whole_command
 from tracea_graph.cli.verify import run_strip, run_verify
-from tracea_graph.config import Options
+from tracea_graph.config import Environment, Options
 from tracea_graph.errors import BuildError, TraceaError, UsageError
 from tracea_graph.pipeline.explaining import explain
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
@@ -47,6 +47,8 @@ __all__ = ["main", "optimize_main"]
 
 INTERRUPTED, INTERNAL = 130, 70
 _NARROWEST, _UNLIMITED = 60, 100_000
+_LONGEST = 6000
+"""Characters of a complaint: two paths, and words about them."""
 
 _PLAIN: Mapping[str, Callable[[argparse.Namespace, Console], int]] = MappingProxyType(
     {
@@ -100,6 +102,7 @@ def _guarded(
         words = whole_command(sys.argv[1:] if argv is None else argv)
         args = parser().parse_args(with_config(words))
         verbose = getattr(args, "verbose", 0)
+        Environment()  # says so if a variable makes no sense, whatever the command
         code = run(args)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -145,8 +148,10 @@ def _drop_stdout() -> None:
 
 
 def _complain(sentence: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(plain(" ".join(sentence.split())) + "\n")
+    """One line on stderr; what a file or an option says in it may be of any length."""
+    line = " ".join(sentence.split())
+    shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
+    sys.stderr.write(plain(shown) + "\n")
 
 
 # ---- commands --------------------------------------------------------------------------

@@ -83,8 +83,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"--config {path} is no text") from None
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # the latter for dates and numbers
         raise UsageError(f"--config {path} is no YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UsageError(f"--config {path} has more lists inside lists than can be read") from None
     if not isinstance(found, dict):
         raise UsageError(f"--config {path} is no mapping of options to values")
     return {str(name): value for name, value in found.items()}
@@ -100,11 +102,27 @@ def _words(name: str, value: Any, path: Path) -> list[str]:
         return [f"--{name}"]
     if name == "threads" and isinstance(value, list):
         value = ",".join(map(str, value))
-    values = value if isinstance(value, list) else [value]
-    return [f"--{name}={_text(one)}" for one in values]
+    try:
+        values = value if isinstance(value, list) else [value]
+        return [f"--{name}={_text(one)}" for one in values]
+    except ValueError as error:
+        raise UsageError(f"--config {path} has no such value for {name!r}: {error}") from None
 
 
 def _text(value: Any) -> str:
+    """Raises ValueError for what no option can be.
+
+    Lists inside lists are not written out: a few aliases in a file make millions of values.
+    """
     if isinstance(value, dict):  # sizes: {batch: 1, sequence: 128}
-        return ",".join(f"{name}={size}" for name, size in value.items())
-    return str(value)
+        return ",".join(f"{_plain(name)}={_plain(size)}" for name, size in value.items())
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | dict | set | tuple):
+        raise ValueError("it holds lists or mappings")
+    text = str(value)
+    if "\0" in text:
+        raise ValueError("it holds a NUL")
+    return text

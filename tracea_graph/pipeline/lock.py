@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.config import Options
@@ -35,16 +36,70 @@ from tracea_graph.views import FindingRow, GroupRow
 
 __all__ = ["Lock", "parse_lock", "read_lock"]
 
+Check = Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are(value: Any, check: Callable[[Any], object]) -> bool:
+    """Whether a value is a list of what passes."""
+    return isinstance(value, list) and all(map(check, value))
+
+
+def _are_texts(value: Any) -> bool:
+    return _are(value, _is_text)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _fits(
+    found: Mapping[str, Any], checks: Mapping[str, Check], names: Collection[str] | None = None
+) -> bool:
+    """Whether what stands under these names, all by default, passes its check."""
+    return all(checks[name](found[name]) for name in (checks if names is None else names))
+
+
 _FORMAT = 2
-_SETTINGS = (
-    "keep", "only", "skip", "budget", "precision", "max_error", "custom_ops", "require_library",
-    "plain_weights", "single_file", "freeze_initializers",
+_GROUP = MappingProxyType(
+    {
+        "group": _is_text, "rule": _is_text, "count": lambda value: type(value) is int,
+        "kept": _is_flag, "reason": _is_text, "originals": _are_texts,
+        "gains": lambda found: _are(found, _is_number),
+    }
 )  # fmt: skip
-"""Options the files depend on, beside the recipe."""
-_KEYS = frozenset(
-    ("tracea", "structure", "isas", "settings", "machine", "bindings", "improved", "frozen",
-     "barred", "drivers", "groups")
+_SETTINGS = MappingProxyType(
+    {
+        "keep": _is_text, "only": _are_texts, "skip": _are_texts, "budget": _is_number,
+        "precision": _is_text, "max_error": lambda value: value is None or _is_number(value),
+        "custom_ops": _is_flag, "require_library": _is_flag, "plain_weights": _is_flag,
+        "single_file": _is_flag, "freeze_initializers": _is_flag,
+    }
 )  # fmt: skip
+"""Options the files depend on, beside the recipe, and what their values are."""
+_CONTENT = MappingProxyType(
+    {
+        "tracea": _is_text,
+        "structure": _is_text,
+        "isas": _are_texts,
+        "settings": lambda found: _fits(found, _SETTINGS, found.keys()),
+        "machine": lambda found: all(_is_flag(v) or _is_number(v) for v in found.values()),
+        "bindings": lambda found: all(type(value) is int for value in found.values()),
+        "improved": _is_flag,
+        "frozen": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 2),
+        "barred": lambda found: _are(found, lambda row: _are_texts(row) and len(row) == 3),
+        "drivers": lambda found: _are(found, lambda row: _are(row[1], driver_from_json)),
+        "groups": lambda found: _are(found, lambda group: _fits(group, _GROUP)),
+    }
+)
+"""What :meth:`Lock.of` writes; a check may also raise where a value is something else."""
 _ADVICE = "make a new one with --save-lock"
 
 
@@ -237,21 +292,22 @@ def parse_lock(content: Any, path: str | Path) -> Lock:
         raise UsageError(
             f"{path} has format {content['format']}, and this version reads {_FORMAT}; {_ADVICE}"
         )
-    if missing := _KEYS - content.keys():
+    if missing := _CONTENT.keys() - content.keys():
         raise UsageError(f"{path} is no plan lock: it lacks {', '.join(sorted(missing))}")
+    for name, check in _CONTENT.items():
+        if not _passes(check, content[name]):
+            raise UsageError(f"{path} is no plan lock: {name!r} is malformed in it; {_ADVICE}")
     lock = Lock(str(path), content)
     try:
         lock.settle(Options())
-        assert lock.cost and _well_formed(content)
-    except (TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise UsageError(
-            f"{path} is no plan lock: {error or 'its lists are malformed'}"
-        ) from error
+        assert lock.cost
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{path} is no plan lock: {error}") from error
     return lock
 
 
-def _well_formed(content: Mapping[str, Any]) -> bool:
-    """True if every list holds what :meth:`Lock.of` writes."""
-    lengths = (("frozen", 2), ("barred", 3), ("drivers", 2))
-    rows = all(len(row) == n for name, n in lengths for row in content[name])
-    return rows and all({"group", "count", "kept"} <= group.keys() for group in content["groups"])
+def _passes(check: Check, value: Any) -> bool:
+    try:
+        return check(value)
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
+        return False

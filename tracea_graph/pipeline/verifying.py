@@ -9,7 +9,7 @@ from tracea_graph.check.distance import Elementwise, choices
 from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare
 from tracea_graph.config import TOLERANCE, Options
-from tracea_graph.errors import UsageError
+from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io import library_of, load
 from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
@@ -45,15 +45,14 @@ def verify_models(
     chosen = dict(choices(model.graph))
     threads = max(options.thread_counts)
     by_element = options.rtol is not None or options.atol is not None
+    wanted = reference(
+        original, feeds, choices=chosen, spare=inputs.spare, trouble=inputs.trouble,
+        threads=threads,
+    )  # fmt: skip
+    if wanted.unloadable:
+        raise ModelError(wanted.trouble)
     found = compare(
-        reference(
-            original,
-            feeds,
-            choices=chosen,
-            spare=inputs.spare,
-            trouble=inputs.trouble,
-            threads=threads,
-        ),
+        wanted,
         candidate,
         library,
         feeds,

@@ -15,6 +15,7 @@ default's.  A hint settles its cases: nothing is measured.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -71,7 +72,7 @@ class Hint:
 def hints_from(entries: Any) -> tuple[Hint, ...]:
     """Hints of a file's ``patterns``.  Raises UsageError for what makes no sense."""
     if not isinstance(entries, list | tuple):
-        raise UsageError(f"patterns is a list of hints, not {entries!r}")
+        raise UsageError(f"patterns is a list of hints, not {_brief(entries)}")
     return tuple(map(_hint, entries))
 
 
@@ -143,14 +144,14 @@ def _settings(case: Case) -> Mapping[str, str]:
 
 def _hint(entry: Any) -> Hint:
     if not isinstance(entry, dict) or not isinstance(entry.get("match"), str):
-        raise UsageError(f"a hint needs a match, such as 'gemm 768x3072*': {entry!r}")
+        raise UsageError(f"a hint needs a match, such as 'gemm 768x3072*': {_brief(entry)}")
     if unknown := set(entry) - set(_KEYS):
         raise UsageError(f"a hint has {', '.join(_KEYS)}, not {', '.join(map(str, unknown))}")
     rows, epilogue = entry.get("rows"), entry.get("epilogue", "any")
     if epilogue not in _EPILOGUES:
-        raise UsageError(f"epilogue is {', '.join(_EPILOGUES)}, not {epilogue!r}")
+        raise UsageError(f"epilogue is {', '.join(_EPILOGUES)}, not {_brief(epilogue)}")
     if rows is not None and (type(rows) is not int or rows < 1):
-        raise UsageError(f"rows is a number above 0, not {rows!r}")
+        raise UsageError(f"rows is a number above 0, not {_brief(rows)}")
     tile = tuple(_tile(entry.get("tile", {}), "a hint").items())
     return Hint(entry["match"], tile, _stages(entry.get("stages")), epilogue, rows)
 
@@ -158,15 +159,23 @@ def _hint(entry: Any) -> Hint:
 def _tile(tile: Any, where: str, names: Sequence[str] = ()) -> dict[str, int]:
     known = tuple(names) or tuple(dict.fromkeys((*_PRODUCT, *_CONVOLUTION)))
     if not isinstance(tile, dict) or set(tile) - set(known):
-        raise UsageError(f"{where} has a tile of {', '.join(known)}, not {tile!r}")
+        raise UsageError(f"{where} has a tile of {', '.join(known)}, not {_brief(tile)}")
     for name, size in tile.items():
         least = _LEAST.get(name, 0)
         if type(size) is not int or not least <= size <= _LARGEST:
-            raise UsageError(f"{where} has {name} of at least {least}, not {size!r}")
+            raise UsageError(f"{where} has {name} of at least {least}, not {_brief(size)}")
     return dict(tile)
 
 
 def _stages(stages: Any) -> int | None:
     if stages not in (None, 1, 2):
-        raise UsageError(f"stages is 1 or 2, not {stages!r}")
+        raise UsageError(f"stages is 1 or 2, not {_brief(stages)}")
     return None if stages is None else int(stages)
+
+
+def _brief(value: Any) -> str:
+    """A value of a file in a sentence, however much it holds."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # more digits than Python writes out
+        return "a very large number"
