@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from tiny import ROOT, product
 from tracea_graph import api
 from tracea_graph.build.compilers import COMPILE_SECONDS
 from tracea_graph.cli import optimize_main
+from tracea_graph.cli.stopping import code_of, stoppable
 
 
 @pytest.mark.compiler
@@ -86,32 +90,119 @@ def test_an_interrupt_in_any_step_leaves_nothing(
 
 
 def _listen() -> None:
-    """A shell starts what runs in the background with interrupts ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """A shell starts what runs in the background with interrupts ignored, and so does nohup."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """A run whose compilers never end, and the folders it works in."""
+
+    process: subprocess.Popen[str]
+    models: Path
+    temporary: Path
+    compilers: Path
+
+    def running(self) -> list[int]:
+        """Processes of compilers, and of what those started, that have not ended."""
+        started = [int(path.name) for path in self.compilers.iterdir()]
+        return [pid for pid in started if alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    """False for a process that has ended, whether or not its parent has noticed."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+@contextmanager
+def compiling(folder: Path, ready: int = 1) -> Iterator[Compiling]:
+    """A run of ``folder/models/m.onnx`` that has started ``ready`` compilers with a child each."""
+    script, pids = folder / "cxx", folder / "pids"
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n'
+        f"sleep 1000 &\ntouch {pids}/$! {pids}/$$\nwait\n"
+    )
+    script.chmod(0o755)
+    for name in ("models", "tmp", "pids"):
+        (folder / name).mkdir()
+    model = product(folder / "models" / "m.onnx")
+    process = subprocess.Popen(
+        [*COMMAND, model, *LEGAL, "--cache", folder / "cache"], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "CXX": str(script), "TMPDIR": str(folder / "tmp")}, cwd=ROOT,
+        preexec_fn=_listen,
+    )  # fmt: skip
+    run = Compiling(process, model.parent, folder / "tmp", pids)
+    try:
+        while len(list(pids.iterdir())) < 2 * ready and process.poll() is None:
+            time.sleep(0.05)
+        yield run
+    finally:
+        process.kill()
+        process.communicate()
+        for pid in run.running():
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.compiler
-def test_an_interrupt_while_compiling(tmp_path: Path) -> None:
-    script, mark = tmp_path / "cxx", tmp_path / "started"
-    script.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] && exit 0\ntouch {mark}\nexec sleep 1000\n'
-    )
-    script.chmod(0o755)
-    folder = tmp_path / "models"
-    folder.mkdir()
-    model = product(folder / "m.onnx")
-    process = subprocess.Popen(
-        [*COMMAND, model, *LEGAL, "--cache", tmp_path / "cache"],
-        env={**os.environ, "CXX": str(script)}, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        preexec_fn=_listen,
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted: no half-written file is left"),
+        (signal.SIGTERM, 143, "interrupted by SIGTERM: no half-written file is left"),
+        (signal.SIGHUP, 129, "interrupted by SIGHUP: no half-written file is left"),
+    ],
+)
+def test_an_interrupt_while_compiling(
+    tmp_path: Path, number: signal.Signals, code: int, said: str
+) -> None:
+    with compiling(tmp_path) as run:
+        run.process.send_signal(number)
+        # it does not wait for the compiler's end
+        _, err = run.process.communicate(timeout=COMPILE_SECONDS - 10)
+        assert run.process.returncode == code, err
+        assert err.startswith(said) and err.count("\n") == 1
+        assert [path.name for path in run.models.iterdir()] == ["m.onnx"]
+        assert list(run.temporary.iterdir()) == []
+        assert run.running() == []
+
+
+def test_a_second_signal_does_not_interrupt_the_cleaning_up() -> None:
+    cleaned = False
+    with pytest.raises(KeyboardInterrupt) as caught, stoppable():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGHUP)
+            cleaned = True
+    assert cleaned and code_of(caught.value) == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_ignores_a_signal_goes_on_ignoring_it() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        while not mark.exists() and process.poll() is None:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=COMPILE_SECONDS - 10)  # it does not wait for the end
+        with stoppable():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
-        process.kill()
-    assert process.returncode == 130, err
-    assert err.startswith("interrupted: no half-written file is left") and err.count("\n") == 1
-    assert [path.name for path in folder.iterdir()] == ["m.onnx"]
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_threads_other_than_the_main_one_leave_signals_alone() -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        with stoppable():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [signal.SIG_DFL]

@@ -49,7 +49,7 @@ def optimize_parser(prog: str = "tracea-optimize") -> argparse.ArgumentParser:
         description="Write a faster model that computes the same function in plain onnxruntime. "
         "A rewrite stays only if it was measured faster and within tolerance.",
         epilog="exit codes: 0 written (improved, or original kept), 2 usage or invalid model, "
-        "3 verification failed, 4 build failed, 130 interrupted",
+        "3 verification failed, 4 build failed, 130, 129, 143 interrupted",
     )
     _add_optimize(parser)
     return parser

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,7 @@ from tracea_graph.cli.cache import run_cache
 from tracea_graph.cli.doctor import run_doctor
 from tracea_graph.cli.inspect import run_explain, run_inspect
 from tracea_graph.cli.settings import with_config
+from tracea_graph.cli.stopping import code_of, stoppable
 from tracea_graph.cli.sweep import run_sweep
 from tracea_graph.cli.tune import run_tune, run_tune_report, run_worker, whole_command
 from tracea_graph.cli.verify import run_strip, run_verify
@@ -45,7 +47,7 @@ from tracea_graph.views.explain import render_explanation
 
 __all__ = ["main", "optimize_main"]
 
-INTERRUPTED, INTERNAL = 130, 70
+INTERNAL = 70
 _NARROWEST, _UNLIMITED = 60, 100_000
 _LONGEST = 6000
 """Characters of a complaint: two paths, and words about them."""
@@ -103,18 +105,22 @@ def _guarded(
         args = parser().parse_args(with_config(words))
         verbose = getattr(args, "verbose", 0)
         Environment()  # says so if a variable makes no sense, whatever the command
-        code = run(args)
+        with stoppable():
+            code = run(args)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever read the output has left
         _drop_stdout()
         return 0
-    except KeyboardInterrupt:
-        _complain(
-            "interrupted: no half-written file is left; what was compiled or measured is kept"
-        )
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        by = f" by {error}" if str(error) else ""
+        with suppress(OSError):  # the terminal may be what has gone
+            _complain(
+                f"interrupted{by}: no half-written file is left; "
+                "what was compiled or measured is kept"
+            )
+        return code_of(error)
     except Exception as error:  # the last line of defence: no traceback unless asked for
         return _failed(error, verbose)
 
