@@ -227,6 +227,9 @@ class TensorSpec:
         return f"{self.dtype.short if self.dtype else '?'}[{dims}]"
 
 
+_FEW = 16
+
+
 @dataclass(frozen=True, eq=False)
 class Weight:
     """A constant of the model whose bytes are read only when asked for.
@@ -259,7 +262,12 @@ class Weight:
         return math.ceil(self.count * self.dtype.size)
 
     def array(self) -> Array:
-        """The values, shape as declared."""
+        """The values, shape as declared; not to be written to."""
+        return self._few if self.count <= _FEW else self.load()
+
+    @cached_property
+    def _few(self) -> Array:
+        """So few that they may stay: axes, bounds and factors are looked at all the time."""
         return self.load()
 
     @cached_property

@@ -121,7 +121,7 @@ def seen_layouts(
     """Every way an operand is read: its number, and the view of it."""
     if isinstance(params, ElementwiseParams):
         for i, (index_map, spec) in enumerate(zip(params.views, specs, strict=True)):
-            yield i, index_map.layout(Layout.dense(spec.shape or ()))
+            yield i, index_map.view(spec.shape or ())
         return
     for part in params.parts:
         for i, layout in seen_layouts(part.params, [specs[i] for i in part.operands]):

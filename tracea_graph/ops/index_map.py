@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,9 @@ __all__ = ["HUGE", "IndexMap", "Layout", "Move", "dense_strides", "factors", "re
 
 HUGE = 2**31 - 1
 """Beyond every index: a slice that ends here ends with its axis."""
+
+_MANY = 1 << 16
+"""Views kept: planning asks for the same ones again and again."""
 
 Array = npt.NDArray[Any]
 Shape = tuple[Extent, ...]
@@ -99,7 +103,11 @@ class IndexMap:
 
     def shape(self, shape: Shape) -> Shape:
         """The view's dimensions.  Raises ValueError as :meth:`layout` does."""
-        return self.layout(Layout.dense(shape)).dims if self.moves else tuple(shape)
+        return _view(self.moves, tuple(shape)).dims if self.moves else tuple(shape)
+
+    def view(self, shape: Shape) -> Layout:
+        """Where the view of a dense tensor lies.  Raises ValueError as :meth:`layout` does."""
+        return _view(self.moves, tuple(shape))
 
     def reference(self, array: Array) -> Array:
         for move in self.moves:
@@ -113,8 +121,18 @@ class IndexMap:
         return value
 
 
-def dense_strides(shape: Shape) -> Shape:
+@lru_cache(_MANY)
+def _view(moves: tuple[Move, ...], shape: Shape) -> Layout:
+    return IndexMap(moves).layout(Layout.dense(shape))
+
+
+def dense_strides(shape: Sequence[Extent]) -> Shape:
     """Of a dense tensor, in elements."""
+    return _strides(tuple(shape))
+
+
+@lru_cache(_MANY)
+def _strides(shape: Shape) -> Shape:
     strides: list[Extent] = []
     step: Extent = 1
     for dim in reversed(shape):

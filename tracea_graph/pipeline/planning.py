@@ -24,7 +24,7 @@ from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.quantised import rounded_later
 from tracea_graph.policy import CostModel, Machine, measured_machine, price
-from tracea_graph.rewrite import Limits, Phase, Trace, schedule
+from tracea_graph.rewrite import Limits, Memo, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Plan", "Planner", "Ruling"]
@@ -113,6 +113,7 @@ class Planner:
         self._known_petty: dict[str, str] = {}
         self._whole: Plan | None = None
         self._broken: dict[str, RuleError] = {}
+        self._memo = Memo()
         self._rounded = rounded_later(graph) if options.precision == "fp32" else {}
 
     def plan(
@@ -167,10 +168,11 @@ class Planner:
         """Plan without the rule from now on; raises the error if that is not to be, or not new."""
         if self._options.environment.strict or error.rule in self._broken:
             raise error
-        self._broken[error.rule], self._whole = error, None
+        self._broken[error.rule] = error
+        self._whole, self._memo = None, Memo()  # both know what the rule said
 
     def _scheduled(self, ruling: Ruling, apart: bool) -> Plan:
-        graph = self._graph.copy()
+        graph = self._graph.copy(self._memo.history)
         graph.bindings = {**graph.bindings, **self.cost.bindings}
         limits = Limits(
             frozenset(self._options.only),
@@ -184,7 +186,7 @@ class Planner:
             patient=lambda: not self._deadline.over,
         )
         phases = [p for p in self._phases if self._wanted(p, apart)]
-        trace = schedule(graph, phases, self.cost, limits, self._price)
+        trace = schedule(graph, phases, self.cost, limits, self._price, self._memo)
         trace.broken = tuple(self._broken.values())
         return Plan(graph, trace, ruling)
 

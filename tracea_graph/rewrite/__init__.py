@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.pattern import Match, Miss, OpBuilder, Rule, constant_number, match
 from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Price, Proposal, RulePass
 from tracea_graph.rewrite.scheduler import constant_values, schedule
@@ -12,6 +13,7 @@ __all__ = [
     "Decision",
     "Limits",
     "Match",
+    "Memo",
     "Miss",
     "OpBuilder",
     "Pass",

@@ -14,8 +14,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from tracea_graph.rewrite.proposal import Preview, Price, Proposal
-from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.rewrite.memo import Memo
+from tracea_graph.rewrite.proposal import Price, Proposal
+from tracea_graph.ttg import TileGraph
 
 __all__ = ["Heap", "Waiting"]
 
@@ -39,17 +40,20 @@ class _Pattern:
 class Heap:
     """Patterns by phase, then worth, then the order they were first seen in."""
 
-    def __init__(self, price: Price) -> None:
-        self._price = price
+    def __init__(self, price: Price, memo: Memo) -> None:
+        self._price, self._memo = price, memo
         self._heap: list[tuple[int, float, int, Hashable]] = []
         self._patterns: dict[Hashable, _Pattern] = {}
         self._keys: dict[Waiting, Hashable] = {}
-        self._known: set[Hashable] = set()
+        self._known: set[int] = set()
         self._count = 0
 
     def push(self, graph: TileGraph, waiting: Waiting) -> None:
         """Add a site to its pattern, which goes up (or down) in the heap."""
-        key = self._keys[waiting] = (waiting.phase, *_pattern_of(graph, waiting.proposal))
+        key = self._keys[waiting] = (
+            waiting.phase,
+            self._memo.pattern(graph, waiting.proposal),
+        )
         self._count += 1
         pattern = self._patterns.setdefault(key, _Pattern(self._count))
         pattern.sites[waiting] = None
@@ -79,34 +83,12 @@ class Heap:
 
     def settle(self, proposal: Proposal) -> None:
         """The kinds of region it makes are decided: further sites cost nothing."""
-        self._known.update(map(_kind_of, proposal.new))
+        self._known.update(map(self._memo.kind, proposal.new))
 
     def _place(self, key: Hashable, pattern: _Pattern) -> None:
         """An entry with the pattern's present worth; the older ones are passed over by pop."""
         site = next(iter(pattern.sites))
-        kinds = {_kind_of(r): r for r in site.proposal.new}
+        kinds = {self._memo.kind(r): r for r in site.proposal.new}
         new = sum(self._price(r) for kind, r in kinds.items() if kind not in self._known)
         pattern.worth = site.gain / (1.0 + new)
         heapq.heappush(self._heap, (site.phase, -pattern.worth, pattern.first, key))
-
-
-def _pattern_of(graph: TileGraph, proposal: Proposal) -> tuple[Hashable, ...]:
-    preview = Preview(graph, proposal)
-    old = tuple(_signature(graph, r) for r in proposal.old)
-    return proposal.rule, old, tuple(_signature(preview, r) for r in proposal.new)
-
-
-def _signature(graph: TileGraph, region: Region) -> Hashable:
-    """What tells a region from others that would be lowered and predicted differently."""
-    specs = tuple(
-        (graph.spec(v).dtype, graph.spec(v).shape, graph.weight(v) is not None) if v else None
-        for v in region.operands
-    )
-    return _kind_of(region), specs
-
-
-def _kind_of(region: Region) -> Hashable:
-    """What it computes, whatever it is given."""
-    if region.params is not None:
-        return region.op, region.params
-    return region.op, tuple(sorted((k, repr(v)) for k, v in region.node.attrs.items()))

@@ -18,7 +18,7 @@ Price = Callable[[Region], float]
 """Share of the budget that compiling and measuring a new kind of region takes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Proposal:
     """Replace ``old`` by ``new``; ``specs`` and ``weights`` describe values that are new.
 
@@ -83,7 +83,7 @@ class RulePass:
             return
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Phase:
     """Passes that run to a fixed point together, before the next phase starts.
 

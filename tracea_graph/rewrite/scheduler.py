@@ -9,12 +9,13 @@ in the way.  The outcome is deterministic: ties break by the order of passes and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, OutOfTime, StillReadError, blamed_on
 from tracea_graph.ir import RANDOM_OPS, Weight
 from tracea_graph.rewrite.heap import Heap, Waiting
+from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import Cost, Limits, Pass, Phase, Preview, Price, Proposal
 from tracea_graph.rewrite.trace import Trace
@@ -31,13 +32,19 @@ def schedule(
     cost: Cost,
     limits: Limits = NO_LIMITS,
     price: Price = lambda region: 0.0,
+    memo: Memo | None = None,
 ) -> Trace:
     """Run the phases in order on ``graph``, in place.
+
+    A ``memo`` of earlier runs, with the same phases and costs on copies of the same graph with the
+    memo's history, saves asking again what was asked then.
 
     Raises RuleError if a rule raises, or a rewrite breaks the graph, and OutOfTime if the caller's
     patience ends; ``graph`` is of no use then.
     """
-    run = _Run(graph, phases, cost, limits, price)
+    if memo is None:
+        graph.record((memo := Memo()).history)
+    run = _Run(graph, phases, cost, limits, price, memo)
     for index in range(len(phases)):
         run.open(index)
         graph.prune()
@@ -62,8 +69,6 @@ def constant_values(graph: TileGraph) -> frozenset[str]:
 _RECOMPUTED = RANDOM_OPS | {"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
 """What ONNX Runtime does not fold."""
 
-_Opened = tuple[int, Pass]
-"""A pass and the index of its phase."""
 _Asked = tuple[str, int, str]
 """Who was asked about what: region, phase and pass."""
 
@@ -78,10 +83,11 @@ class _Run:
         cost: Cost,
         limits: Limits,
         price: Price,
+        memo: Memo,
     ) -> None:
         self.graph, self.phases, self.cost, self.limits = graph, phases, cost, limits
-        self.heap, self.trace = Heap(price), Trace()
-        self.opened: list[_Opened] = []
+        self.heap, self.trace, self.memo = Heap(price, memo), Trace(), memo
+        self.opened: dict[tuple[int, str], Pass] = {}
         # by region, phase and pass, as of the last time they were asked
         self.missed: dict[_Asked, dict[Miss, None]] = {}
         self.waiting: dict[_Asked, list[Waiting]] = {}
@@ -94,16 +100,14 @@ class _Run:
 
     def open(self, index: int) -> None:
         """Ask a phase's passes everywhere, and dispose of what comes until nothing does."""
-        passes = [(index, p) for p in self.phases[index].passes if _wanted(p.name, self.limits)]
-        self.opened += passes
+        passes = [p for p in self.phases[index].passes if _wanted(p.name, self.limits)]
+        self.opened |= {(index, p.name): p for p in passes}
         for region in self.graph.regions():
-            self.ask(region, passes)
+            self.ask(region, index, passes)
         while self.drain():
             for where, phase, name in list(self.missed):
                 if (again := self.graph.region(where)) is not None:
-                    self.ask(
-                        again, [(i, p) for i, p in self.opened if (i, p.name) == (phase, name)]
-                    )
+                    self.ask(again, phase, [self.opened[phase, name]], name)
         self.tell_misses()
 
     def tell_misses(self) -> None:
@@ -123,29 +127,37 @@ class _Run:
             applied += self.dispose(site)
         return applied
 
-    def ask(self, region: Region, passes: Iterable[_Opened]) -> None:
+    def ask(
+        self, region: Region, phase: int, passes: Sequence[Pass], key: Hashable = None
+    ) -> None:
+        """What passes of a phase, all of them unless there is a ``key``, say of a region."""
         if not self.limits.patient():
             raise OutOfTime("planning took too long")
         if region.writes and self.constant.issuperset(region.writes):
             return
-        for phase, p in passes:
-            key = region.id, phase, p.name
-            self.missed.pop(key, None)
-            for earlier in self.waiting.pop(key, ()):
+        said = self.memo.ask(self.graph, region, (self.phases[phase], key), passes)
+        for p in passes:
+            asked = region.id, phase, p.name
+            self.missed.pop(asked, None)
+            for earlier in self.waiting.pop(asked, ()):
                 self.heap.withdraw(earlier)
-            with blamed_on(p.name):
-                for item in p.propose(self.graph, region):
-                    if isinstance(item, Miss):
-                        self.missed.setdefault(key, {})[item] = None
-                    else:
-                        site = Waiting(phase, item, self.gain(item))
-                        self.waiting.setdefault(key, []).append(site)
-                        self.heap.push(self.graph, site)
+        for name, item in said:
+            asked = region.id, phase, name
+            if isinstance(item, Miss):
+                self.missed.setdefault(asked, {})[item] = None
+                continue
+            with blamed_on(name):
+                site = Waiting(phase, item, self.gain(item))
+            self.waiting.setdefault(asked, []).append(site)
+            self.heap.push(self.graph, site)
 
     def gain(self, proposal: Proposal) -> float:
-        preview = Preview(self.graph, proposal)
-        before = sum(self.time(self.graph, r) for r in proposal.old)
-        return before - sum(self.time(preview, r) for r in proposal.new)
+        gains = self.memo.gains
+        if proposal not in gains:
+            preview = Preview(self.graph, proposal)
+            before = sum(self.time(self.graph, r) for r in proposal.old)
+            gains[proposal] = before - sum(self.time(preview, r) for r in proposal.new)
+        return gains[proposal]
 
     def time(self, graph: TileGraph, region: Region) -> float:
         """A region and the shapes around it never change, so it is predicted once."""
@@ -177,8 +189,9 @@ class _Run:
         for gone in proposal.old:
             self.missed.pop((gone.id, site.phase, rule), None)
             self.took[gone.id] = rule
+        passes = [p for (i, _), p in self.opened.items() if i == site.phase]
         for region in self.neighbourhood(new):
-            self.ask(region, [(i, p) for i, p in self.opened if i == site.phase])
+            self.ask(region, site.phase, passes)
         return True
 
     def verdict(self, site: Waiting) -> tuple[str, str] | None:

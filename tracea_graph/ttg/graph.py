@@ -8,6 +8,7 @@ passes replace sets of regions by fused ones.  ``graph.nx`` is the same as a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 
 from networkx import MultiDiGraph
@@ -24,7 +25,7 @@ from tracea_graph.ttg.region import Region, Use, region_of
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 from tracea_graph.ttg.tiling import Tiling, tile_regions
 from tracea_graph.ttg.traffic import MemoryLevel, Staging
-from tracea_graph.ttg.wiring import Wiring
+from tracea_graph.ttg.wiring import History, Wiring
 
 __all__ = ["Region", "TileGraph", "Use"]
 
@@ -66,6 +67,7 @@ class TileGraph:
         self._wiring = Wiring()
         self._wiring.add([((i, 0), region) for i, region in enumerate(regions)])
         self._view: MultiDiGraph | None = None
+        self._models: dict[tuple[Describe, Region], RegionModel | None] = {}
         for value in (*self.outputs, *(v for r in self._wiring.regions.values() for v in r.reads)):
             self._source(value)
         self._wiring.order()
@@ -85,14 +87,20 @@ class TileGraph:
         regions = (region_of(node, i) for i, node in enumerate(nodes))
         return cls(regions, inputs, outputs, weights, specs, opset, name)
 
-    def copy(self) -> TileGraph:
-        """An independent graph that shares regions and weights."""
+    def copy(self, history: History | None = None) -> TileGraph:
+        """An independent graph that shares regions and weights.
+
+        Copies with one ``history`` tell by number what became of a value: see :meth:`state`.
+        """
         twin = TileGraph(
             self.regions(), self.inputs, self.outputs, self.weights, self.specs, self.opset,
             self.name,
         )  # fmt: skip
         twin.describe, twin.appraise, twin.open = self.describe, self.appraise, self.open
         twin.bindings = self.bindings
+        if history is not None:
+            twin.record(history)
+            twin._models = self._models
         return twin
 
     @property
@@ -110,11 +118,11 @@ class TileGraph:
 
     def region(self, name: str) -> Region | None:
         """The region with this id, or None."""
-        return self._wiring.regions.get(name)
+        return self._wiring.region(name)
 
     def producer(self, value: str) -> Region | None:
         """The region that writes a value; None for inputs, weights and ``""``."""
-        return self._wiring.producer.get(value)
+        return self._wiring.writer(value)
 
     def uses(self, value: str) -> tuple[Use, ...]:
         """Who reads a value; a graph output is not a use, see :meth:`is_output`."""
@@ -134,6 +142,12 @@ class TileGraph:
         Only such a set can run as one program: no path leaves it and comes back.
         """
         return self.in_order(self._wiring.regions[n] for n in self._wiring.between(regions))
+
+    def joining(self, inside: Mapping[str, Region], near: Region) -> list[Region]:
+        """What has to join a convex set of regions by name for ``near`` to, itself included, so
+        that the set stays convex; producers first."""
+        names = self._wiring.joining(inside, near)
+        return self.in_order([near, *(self._wiring.regions[name] for name in names)])
 
     def in_order(self, regions: Iterable[Region]) -> list[Region]:
         """Some of its regions, producers before consumers."""
@@ -157,6 +171,21 @@ class TileGraph:
     def weight(self, value: str) -> Weight | None:
         return self.weights.get(value)
 
+    # ---- what answers depend on --------------------------------------------------------
+
+    def record(self, history: History) -> None:
+        """Number states from here on: see :meth:`state`."""
+        self._wiring.record(history)
+
+    def watched(self) -> AbstractContextManager[set[str]]:
+        """What the answers that are given meanwhile depend on: while all of it is in the same
+        :meth:`state` they are the same, in every copy with the same history."""
+        return self._wiring.watched()
+
+    def state(self, value: str) -> int:
+        """A number that changes with who writes and who reads a value."""
+        return self._wiring.state(value)
+
     # ---- surgery -----------------------------------------------------------------------
 
     def replace(
@@ -174,7 +203,11 @@ class TileGraph:
         """
         gone = {r.id for r in old}
         self._check_values(gone, old, new, weights or {})
+        news = {v for v, spec in (specs or {}).items() if self._known(v) and self.spec(v) != spec}
         self._wiring.exchange(old, new)
+        if news:
+            self._wiring.relearn()
+            self._models = {}
         self.specs.update(specs or {})
         self.weights.update(weights or {})
         self._view = None
@@ -229,8 +262,14 @@ class TileGraph:
     # ---- loops and tiles ---------------------------------------------------------------
 
     def model(self, region: Region) -> RegionModel | None:
-        """The loops, accesses and arithmetic of a region; None if it is opaque."""
-        return self.describe(region, self)
+        """The loops, accesses and arithmetic of a region; None if it is opaque.
+
+        They follow from the region and what is known of its values, and are made once.
+        """
+        key = self.describe, region
+        if key not in self._models:
+            self._models[key] = self.describe(region, self)
+        return self._models[key]
 
     def expand(
         self,

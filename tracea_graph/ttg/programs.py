@@ -53,6 +53,8 @@ class _Growing:
         self.graph, self.seed, self.joining, self.without = graph, seed, joining, without
         self.chosen = {seed.id: seed}
         self._steps: dict[str, int] = {}
+        self._count = self.steps(seed)
+        self._reads, self._writes = {*seed.reads}, {*seed.writes}
         self._leading = set[str]()
 
     def steps(self, region: Region) -> int:
@@ -78,7 +80,7 @@ class _Growing:
                 cores = [self.seed, *(r for r in more if self.joining.core(r))]
                 if graph.in_order(cores)[0] is not self.seed:
                     return False
-                self.chosen |= {r.id: r for r in more}
+                self._take(more)
                 waiting += more
         return True
 
@@ -101,13 +103,19 @@ class _Growing:
 
     def _closure(self, near: Region) -> list[Region] | None:
         """A region and everything on paths between it and the chosen; None if not all can join."""
-        every = self.graph.convex((*self.chosen.values(), near))
-        more = [r for r in every if r.id not in self.chosen]
+        more = self.graph.joining(self.chosen, near)
         if not all(map(self.steps, more)):
             return None
-        operands = {v for r in every for v in r.reads} - {v for r in every for v in r.writes}
-        fits = sum(map(self.steps, every)) <= self.joining.most_steps
+        reads = self._reads.union(*(r.reads for r in more))
+        operands = reads.difference(self._writes, *(r.writes for r in more))
+        fits = self._count + sum(map(self.steps, more)) <= self.joining.most_steps
         return more if fits and len(operands) <= self.joining.most_operands else None
+
+    def _take(self, more: Sequence[Region]) -> None:
+        self.chosen |= {r.id: r for r in more}
+        self._count += sum(map(self.steps, more))
+        self._reads.update(*(r.reads for r in more))
+        self._writes.update(*(r.writes for r in more))
 
     def trimmed(self) -> list[Region]:
         """Without what has no core before it, and what follows the last core in vain.

@@ -10,14 +10,21 @@ Source: Pearce and Kelly, "A dynamic topological sort algorithm", JEA 2006, with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 
 from tracea_graph.errors import CycleError, GraphError
 from tracea_graph.ttg.region import Region, Use
 
-__all__ = ["Rank", "Wiring"]
+__all__ = ["History", "Rank", "Wiring"]
 
 Rank = tuple[int, int]
+History = dict[tuple[int, Region | None, bool], int]
+"""Numbers of states: from the state before, and what came or went."""
+
+_ALL, _KNOWN = "", " "
+"""Stand for the whole graph, and for what is known of values that are there, where others stand
+for a value; none has such a name."""
 
 
 class Wiring:
@@ -31,17 +38,71 @@ class Wiring:
         self._position: dict[str, int] = {}
         self._order: list[Region] | None = None
         self._index: dict[str, int] = {}
+        self._history: History | None = None
+        self._states: dict[str, int] = {}
+        self._seen: set[str] | None = None
+
+    # ---- what an answer depends on -----------------------------------------------------
+
+    def record(self, history: History) -> None:
+        """Number the states of values from here on; wirings that share a history have the same
+        number where the same happened to what was equal when recording began."""
+        self._history, self._states = history, {}
+
+    def state(self, value: str) -> int:
+        """The number of a value's state: who writes it, who reads it, what is known of it."""
+        return self._states.get(value, 0)
+
+    @contextmanager
+    def watched(self) -> Iterator[set[str]]:
+        """What is asked for meanwhile: as long as these are in the same state, so are answers."""
+        before, self._seen = self._seen, {_KNOWN}
+        try:
+            yield self._seen
+        finally:
+            self._seen = before
+
+    def relearn(self) -> None:
+        """Something else is known of a value that was there before."""
+        self._touch((_KNOWN,), None, came=True)
+
+    def _touch(self, values: Iterable[str], by: Region | None, came: bool) -> None:
+        """Values, and with them the whole, are in another state."""
+        if self._history is not None:
+            for value in (_ALL, *values):
+                step = self._states.get(value, 0), by, came
+                self._states[value] = self._history.setdefault(step, len(self._history) + 1)
+
+    # ---- questions ---------------------------------------------------------------------
+
+    def region(self, name: str) -> Region | None:
+        """The region of that name."""
+        if self._seen is not None:
+            self._seen.add(_ALL)
+        return self.regions.get(name)
+
+    def writer(self, value: str) -> Region | None:
+        """The region that writes a value."""
+        if self._seen is not None:
+            self._seen.add(value)
+        return self.producer.get(value)
 
     def uses(self, value: str) -> Iterable[Use]:
         """The operands that read a value, in the order in which they came."""
+        if self._seen is not None:
+            self._seen.add(value)
         return self._uses.get(value, _NOBODY).values()
 
     def read(self, value: str) -> bool:
         """True if a region reads the value."""
+        if self._seen is not None:
+            self._seen.add(value)
         return bool(self._uses.get(value))
 
     def sources(self, region: Region) -> Iterator[Region]:
         """Regions that write what a region reads; one may come several times."""
+        if self._seen is not None:
+            self._seen.update(region.reads)
         return (self.producer[v] for v in region.reads if v in self.producer)
 
     def readers(self, region: Region) -> Iterator[Region]:
@@ -50,6 +111,8 @@ class Wiring:
 
     def order(self) -> list[Region]:
         """Producers before consumers, by rank otherwise.  Raises GraphError on a cycle."""
+        if self._seen is not None:
+            self._seen.add(_ALL)
         if self._order is None:
             self._order = self._sorted()
             self._index = {r.id: i for i, r in enumerate(self._order)}
@@ -79,6 +142,8 @@ class Wiring:
 
     def between(self, regions: Iterable[Region]) -> set[str]:
         """Names of the regions, and of all that lie on paths from one of them to another."""
+        if self._seen is not None:
+            self._seen.add(_ALL)
         self._settled()
         inside = list(regions)
         places = [self._position[r.id] for r in inside]
@@ -86,6 +151,44 @@ class Wiring:
         below = self._reached(inside, self.readers, lambda at: at <= high)
         above = self._reached(inside, self.sources, lambda at: at >= low)
         return {r.id for r in inside} | (below & above)
+
+    def joining(self, inside: Mapping[str, Region], near: Region) -> set[str]:
+        """Names of what lies on paths between ``near`` and regions ``inside``, which lie apart
+        from it and have all that is between them among them: only what is around ``near`` is
+        looked at.
+        """
+        if self._seen is not None:
+            self._seen.add(_ALL)
+        self._settled()
+        places = [self._position[name] for name in inside]
+        low, high = min(places), max(places)
+        found = self._leading(inside, near, self.sources, lambda at: at >= low)
+        return found | self._leading(inside, near, self.readers, lambda at: at <= high)
+
+    def _leading(
+        self, inside: Mapping[str, Region], near: Region,
+        step: Callable[[Region], Iterable[Region]], close: Callable[[int], bool],
+    ) -> set[str]:  # fmt: skip
+        """What steps from a region pass through that come to one inside, as far as is close."""
+        behind: dict[str, list[str]] = {}
+        waiting, ends = [near], list[str]()
+        while waiting:
+            at = waiting.pop()
+            for region in step(at):
+                if region.id in inside:
+                    ends.append(at.id)
+                elif region.id in behind:
+                    behind[region.id].append(at.id)
+                elif close(self._position[region.id]):
+                    behind[region.id] = [at.id]
+                    waiting.append(region)
+        found = set[str]()
+        while ends:
+            name = ends.pop()
+            if name not in found and name != near.id:
+                found.add(name)
+                ends += behind[name]
+        return found
 
     def _reached(
         self, start: Iterable[Region], step: Callable[[Region], Iterable[Region]],
@@ -107,6 +210,7 @@ class Wiring:
             if region.id in self.regions:
                 raise GraphError(f"two regions are called {region.id!r}")
             self.regions[region.id], self.rank[region.id] = region, rank
+            self._touch((*region.reads, *region.writes), region, came=True)
             for value in region.writes:
                 if value in self.producer:
                     raise GraphError(f"value {value!r} is written twice")
@@ -120,6 +224,7 @@ class Wiring:
         """Regions leave; what they read and wrote stays for others to name."""
         self._order = None
         for region in regions:
+            self._touch((*region.reads, *region.writes), region, came=False)
             for value in region.captures:
                 del self._uses[value][region.id, -1]
             for operand, value in enumerate(region.operands):

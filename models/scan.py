@@ -1,0 +1,107 @@
+"""A state-space model whose scan an exporter unrolled: thousands of operators of microseconds.
+
+``python -m models.scan OUT.onnx [--layers N] [--steps N]`` writes one as tf2onnx does: every step
+slices its row out of the sequence, squeezes it, updates the state and unsqueezes what it gives.
+The defaults make 2,512 operators that take ONNX Runtime some milliseconds in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+__all__ = ["main", "unrolled"]
+
+WIDTH, STATE = 32, 8
+
+
+@dataclass
+class _Draft:
+    """Operators and constants in the order they are added."""
+
+    rng: np.random.Generator
+    nodes: list[NodeProto] = field(default_factory=list)
+    weights: dict[str, TensorProto] = field(default_factory=dict)
+
+    def add(self, op: str, *operands: str, **attributes: Any) -> str:
+        """The result of one more operator."""
+        name = f"StatefulPartitionedCall/{op}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, operands, [f"{name}:0"], name, **attributes))
+        return f"{name}:0"
+
+    def ints(self, *values: int) -> str:
+        """A constant of int64; equal ones are one."""
+        name = "const_" + "_".join(map(str, values))
+        self.weights[name] = numpy_helper.from_array(np.asarray(values, np.int64), name)
+        return name
+
+    def matrix(self, *shape: int) -> str:
+        """Random weights that keep the scale of what they multiply."""
+        name = f"kernel_{len(self.weights)}"
+        array = self.rng.standard_normal(shape) / np.sqrt(shape[0])
+        self.weights[name] = numpy_helper.from_array(array.astype(np.float32), name)
+        return name
+
+    def row(self, x: str, step: int) -> str:
+        """[batch, steps, …] → [batch, …], as tf2onnx writes a strided slice."""
+        one = self.add("Slice", x, self.ints(step), self.ints(step + 1), self.ints(1))
+        return self.add("Squeeze", one, self.ints(1))
+
+
+def unrolled(layers: int = 4, steps: int = 52, seed: int = 0) -> ModelProto:
+    """[batch, steps, 32] → [batch, steps, 32]; each step of a layer is eleven operators.
+
+    A layer is h = exp(-softplus(x·D))·h + x·B, y = h·C, with a gate and a residual around it.
+    """
+    draft = _Draft(np.random.default_rng(seed))
+    x = "x"
+    for _ in range(layers):
+        x = _layer(draft, x, steps)
+    ends = [
+        helper.make_tensor_value_info(v, TensorProto.FLOAT, ["batch", steps, WIDTH])
+        for v in ("x", x)
+    ]
+    graph = helper.make_graph(
+        draft.nodes, "tf2onnx", ends[:1], ends[1:], list(draft.weights.values())
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _layer(draft: _Draft, x: str, steps: int) -> str:
+    add, inner = draft.add, WIDTH * STATE
+    rate = add("Softplus", add("MatMul", x, draft.matrix(WIDTH, inner)))
+    decay = add("Exp", add("Neg", rate))
+    drive = add("Mul", add("MatMul", x, draft.matrix(WIDTH, inner)), rate)
+    read, given = draft.matrix(inner, WIDTH), list[str]()
+    state = ""
+    for step in range(steps):
+        fresh = draft.row(drive, step)
+        if state:
+            fresh = add("Add", add("Mul", state, draft.row(decay, step)), fresh)
+        state = fresh
+        gated = add("Mul", add("MatMul", state, read), add("Sigmoid", draft.row(x, step)))
+        given.append(add("Unsqueeze", gated, draft.ints(1)))
+    return add("Add", add("Concat", *given, axis=1), x)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="Write a state-space model, its scan unrolled.")
+    parser.add_argument("output", type=Path, metavar="OUT.onnx")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=52)
+    args = parser.parse_args(argv)
+    model = unrolled(args.layers, args.steps)
+    onnx.save(model, args.output)
+    print(f"{args.output}: {len(model.graph.node)} operators")
+
+
+if __name__ == "__main__":
+    main()
