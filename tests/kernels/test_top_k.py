@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
+import onnxruntime
 import pytest
 
 from tests.kernels.conformance import Array, Output, TopKTile, guarded, kernel
@@ -54,3 +56,28 @@ def test_any_order_and_any_place(isa: str, least: bool) -> None:
     alone = np.zeros((150, 150), np.float32)
     np.fill_diagonal(alone, -1 if least else 1)
     _check(isa, alone, 4, least)
+
+
+@pytest.mark.parametrize("least", [False, True])
+def test_nan_is_above_all_numbers(isa: str, least: bool) -> None:
+    """As ONNX Runtime has it, which the reference is compared with."""
+    for cols in (1, 2, 5, 33, 64, 150, 400):
+        x = RNG.integers(-2, 3, (12, cols)).astype(np.float32)
+        x[RNG.random(x.shape) < 0.1] = -np.inf if least else np.inf
+        x[:4][RNG.random((4, cols)) < 0.05] = np.nan
+        x[4:8][RNG.random((4, cols)) < 0.8] = np.nan
+        x[8], x[9, 0], x[10, -1], x[11, : cols // 2] = np.nan, np.nan, np.nan, np.nan
+        for k in sorted({1, min(3, cols), max(1, cols // 2), cols}):
+            _check(isa, x, k, least)
+            found = _onnxruntime(x, k, least)
+            for got, want in zip(TopKParams(k, not least).reference([x]), found, strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+def _onnxruntime(x: Array, k: int, least: bool) -> list[Array]:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[R,C] x) => (float[R,K] y, int64[R,K] at) <int64[1] k = {{{k}}}> {{
+            y, at = TopK<axis = -1, largest = {int(not least)}>(x, k)
+        }}"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    return list(onnxruntime.InferenceSession(model).run(None, {"x": x}))

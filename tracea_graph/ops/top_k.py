@@ -2,8 +2,8 @@
 
     y, i = the first k of x in descending (ascending) order, and their indices
 
-Of equal elements that of the lower index comes first, as in ONNX Runtime.  Where NaN goes is left
-open, as it is there.
+Of equal elements that of the lower index comes first, and NaN is above all numbers, as in ONNX
+Runtime.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class TopKParams:
     def reference(self, arrays: Sequence[Array]) -> list[Array]:
         (x,) = arrays
         order = np.argsort(-x if self.largest else x, axis=-1, kind="stable")
+        if self.largest:  # NumPy puts NaN last in any case
+            lost = np.isnan(np.take_along_axis(x, order, axis=-1))
+            first = np.argsort(~lost, axis=-1, kind="stable")
+            order = np.take_along_axis(order, first, axis=-1)
         places = order[..., : self.k].astype(np.int64)
         return [np.take_along_axis(x, places, axis=-1), places]
 
