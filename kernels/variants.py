@@ -223,11 +223,12 @@ def _blocked(isa: str) -> tuple[Variant, ...]:
     turn = frozenset({"transpose"} if isa != "scalar" else ())
     rows, vectors = {1: (4, 2), 8: (4, 3), 16: (8, 3)}[isa_of(isa).width]
     plain = {"rows": rows, "vectors": vectors}
-    pool = Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4, "dtype": "f32"})
+    taken = frozenset({"mask", "any"})
+    pool = Variant("pool", isa, "pool.cpp.in", "4x16", {"pixels": 4, "dtype": "f32"}, taken)
     half = {**pool.params, "dtype": "bf16"}
     return (
         pool,
-        replace(pool, op="pool_bf16", params=half, functions=frozenset({"halves"}), dtype="bf16"),
+        replace(pool, op="pool_bf16", params=half, functions=taken | {"halves"}, dtype="bf16"),
         Variant("resize", isa, "resize.cpp.in", "1x16"),
         Variant("deal", isa, "deal.cpp.in", "1x16", functions=frozenset({"permute"})),
         Variant("block", isa, "block.cpp.in", "", functions=turn),

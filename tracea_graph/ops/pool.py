@@ -17,7 +17,8 @@ __all__ = ["PoolParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 KINDS = ("max", "average", "average-inside")
-"""The largest; the mean with padding counted as zeros; the mean of what lies inside."""
+"""The largest number, NaN if there is none; the mean with padding counted as zeros; the mean of
+what lies inside."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,13 @@ class PoolParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         x = arrays[0]
         axes = tuple(range(2, x.ndim))
-        reduce = np.max if self.kind == "max" else np.mean
+        reduce = _most if self.kind == "max" else np.mean
         if self.window is None:
             return [reduce(x, axis=axes, keepdims=not self.flat)]
         inner = tuple(a + self.window.rank for a in axes)
         if self.kind == "max":
-            return [np.max(windows_of(x, self.window, -np.inf), axis=inner)]
+            inside = windows_of(np.ones_like(x), self.window, 0.0)
+            return [_most(windows_of(x, self.window, -np.inf), inner, inside=inside > 0)]
         total = windows_of(x, self.window, 0.0)
         if self.kind == "average":
             return [np.mean(total, axis=inner)]
@@ -85,6 +87,14 @@ class PoolParams:
         if self.kind != "max":
             attrs["count_include_pad"] = int(self.kind == "average")
         return b.done(b(word, x, **attrs))
+
+
+def _most(x: Floats, axis: tuple[int, ...], keepdims: bool = False, inside: Any = True) -> Floats:
+    """The largest number along axes; NaN where there is nothing but NaN ``inside``."""
+    numbers = np.where(np.isnan(x), -np.inf, x)
+    lost = (np.isnan(x) | np.logical_not(inside)).all(axis, keepdims=keepdims)
+    lost &= np.isnan(x).any(axis, keepdims=keepdims)
+    return np.where(lost, np.nan, np.max(numbers, axis=axis, keepdims=keepdims))
 
 
 def _positions(size: Extent, slack: int, stride: int) -> Extent:
