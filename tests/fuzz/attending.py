@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from fuzz.draft import Dims, Draft, Value, fixed
+from fuzz.masking import masked
 
 __all__ = ["ATTENDING"]
 
@@ -51,8 +52,9 @@ def attention(d: Draft) -> None:
     if not before:
         by = ("Div", root) if d.often(50) else ("Mul", d.const(np.float32(size**-0.5)))
         scores = d.add(by[0], [scores, by[1]], scores.dims)
-    scores = _masked(d, scores)
+    scores = masked(d, scores)
     weights = d.add("Softmax", [scores], scores.dims, axis=-1 if d.opset >= 13 else 3)
+    weights = _after(d, weights)
     y = d.add("MatMul", [weights, v], (batch, heads, length, size))
     y = d.add("Transpose", [y], (batch, length, heads, size), perm=[0, 2, 1, 3])
     y = d.add("Reshape", [y, d.ints(0, 0, inner)], (batch, length, inner))
@@ -62,20 +64,12 @@ def attention(d: Draft) -> None:
             d.add("Add", [y, x], x.dims)
 
 
-def _masked(d: Draft, scores: Value) -> Value:
-    """A mask that is added, chosen by Where, or none."""
-    kind, length = d.number(0, 3), scores.dims[-1]
-    if kind == 0:
-        return scores
-    if kind == 1 and isinstance(length, int):
-        hidden = np.triu(np.full((length, length), -1e4, np.float32), 1)
-        return d.add("Add", [scores, d.const(hidden)], scores.dims)
-    if kind == 2 and isinstance(length, int) and d.opset >= 9:
-        seen = d.const(np.tril(np.ones((length, length), np.bool_)))
-        return d.add("Where", [seen, scores, d.const(np.float32(-1e9))], scores.dims)
-    mask = d.input(4, "f", (scores.dims[0], 1, 1, length))
-    penalty = d.add("Mul", [mask, d.const(np.float32(-3.0))], mask.dims)
-    return d.add("Add", [scores, penalty], scores.dims)
+def _after(d: Draft, weights: Value) -> Value:
+    """Some exporters write zeros for the NaN of rows without keys."""
+    if d.opset >= 13 and d.often(15):
+        lost = d.add("IsNaN", [weights], weights.dims, "b", True)
+        return d.add("Where", [lost, d.const(np.float32(0.0)), weights], weights.dims)
+    return weights
 
 
 def attention_operator(d: Draft) -> None:
@@ -85,9 +79,16 @@ def attention_operator(d: Draft) -> None:
     heads = d.choose([h for h in (1, 2, 4) if width % h == 0])
     if d.opset >= 23 and d.often(70):
         attributes: dict[str, Any] = {"is_causal": 1} if d.often(40) else {}
-        d.add("Attention", [q, q, q], q.dims, q_num_heads=heads, kv_num_heads=heads, **attributes)
+        mask = None
+        if d.often(50):
+            kind, prefix = d.choose([("b", "keep"), ("f", "mask")])
+            batch, length = q.dims[:2]
+            dims = d.choose([(length, length), (batch, 1, length, length)])
+            mask = d.input(len(dims), kind, dims, prefix)
+        operands = [q, q, q, mask]
+        d.add("Attention", operands, q.dims, q_num_heads=heads, kv_num_heads=heads, **attributes)
     else:
         d.add("MultiHeadAttention", [q, q, q], q.dims, num_heads=heads, domain="com.microsoft")
 
 
-ATTENDING = (embedding, attention, attention_operator)
+ATTENDING = (attention, embedding, attention, attention_operator)

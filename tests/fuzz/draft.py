@@ -7,11 +7,16 @@
 Dims are numbers or symbols; a symbol is equal only to itself, so every size it is given fits.  A
 value is ``exact`` where rounding cannot differ between two ways to compute it: only such values
 may reach operators whose result jumps (Floor, Less, ArgMax …).
+
+The model may declare other dims than the draft has: one name for several symbols (:meth:`tangle`).
+What it really takes stands in its metadata (:func:`true_dims`), and so do its ``traits``: what
+makes it hard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,6 +27,7 @@ from onnx import helper, numpy_helper
 
 __all__ = [
     "Dims", "Draft", "Unfit", "Value", "broadcast", "ends", "fixed", "reduced", "symbolic",
+    "traits", "true_dims",
 ]  # fmt: skip
 
 Dims = tuple[int | str, ...]
@@ -29,8 +35,12 @@ T = TypeVar("T")
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 31, 32, 33)
 SYMBOLS = ("batch", "seq", "n")
-_ELEMENT = {"f": onnx.TensorProto.FLOAT, "b": onnx.TensorProto.BOOL, "i": onnx.TensorProto.INT64}
+_ELEMENT = {
+    "f": onnx.TensorProto.FLOAT, "b": onnx.TensorProto.BOOL, "i": onnx.TensorProto.INT64,
+    "n": onnx.TensorProto.INT32, "h": onnx.TensorProto.FLOAT16, "d": onnx.TensorProto.DOUBLE,
+}  # fmt: skip
 _MAX_RANK, _MOST = 5, 1 << 15
+_DIMS, _TRAITS = "fuzz.dims", "fuzz.traits"
 
 
 class Unfit(Exception):
@@ -39,7 +49,11 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the draft; ``type`` is ``f``, ``b`` or ``i`` (float32, bool, int64)."""
+    """A tensor of the draft; ``type`` is ``f``, ``b`` or ``i`` (float32, bool, int64).
+
+    Those of type ``n``, ``h`` and ``d`` (int32, float16, double) are only outputs, and of type
+    ``q`` (uint8) nothing but read.
+    """
 
     name: str
     dims: Dims
@@ -98,6 +112,10 @@ class Draft:
         self.inputs: list[onnx.ValueInfoProto] = []
         self.weights: list[onnx.TensorProto] = []
         self.domains: set[str] = set()
+        self.shown: list[Value] = []
+        """Values that must be outputs, read or not."""
+        self.traits: list[str] = []
+        self._declared: dict[str, str] = {}
         self._count = 0
 
     # ---- decisions ---------------------------------------------------------------------
@@ -143,12 +161,14 @@ class Draft:
         """A float value that two ways to compute it give alike."""
         return self.floats(where=lambda v: v.exact)
 
-    def input(self, rank: int, type: str = "f", dims: Dims | None = None) -> Value:
+    def input(
+        self, rank: int, type: str = "f", dims: Dims | None = None, prefix: str = "x"
+    ) -> Value:
         if len(self.inputs) > 4:
             raise Unfit
         if dims is None:
             dims = tuple(self._dim(axis, rank) for axis in range(rank))
-        name = f"x{len(self.inputs)}"
+        name = f"{prefix}{len(self.inputs)}"
         self.inputs.append(helper.make_tensor_value_info(name, _ELEMENT[type], dims))
         return self._known(Value(name, dims, type, exact=True))
 
@@ -234,15 +254,34 @@ class Draft:
 
     def mark(self) -> tuple[int, ...]:
         """Where the draft stands, for :meth:`reset`."""
-        return tuple(map(len, (self.values, self.nodes, self.inputs, self.weights)))
+        return tuple(map(len, self._lists()))
 
     def reset(self, mark: tuple[int, ...]) -> None:
         """Forget what was begun and did not fit."""
-        lists: tuple[list[Any], ...] = (self.values, self.nodes, self.inputs, self.weights)
-        for found, length in zip(lists, mark, strict=True):
+        for found, length in zip(self._lists(), mark, strict=True):
             del found[length:]
 
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.values, self.nodes, self.inputs, self.weights, self.shown, self.traits
+
     # ---- the model ---------------------------------------------------------------------
+
+    def tangle(self) -> None:
+        """Declare all symbols, and some dims of 1 that broadcast, under one name.
+
+        Raises Unfit where they would all be fed one size nevertheless.
+        """
+        dims = [d for v in self.values if v.name in self._fed() for d in v.dims]
+        symbols = sorted({d for d in dims if isinstance(d, str)})
+        ones = bool(symbols) and 1 in dims and self.often(50)
+        if len(symbols) + ones < 2:
+            raise Unfit
+        self._declared = dict.fromkeys((*symbols, *(("1",) * ones)), "size")
+        self.traits.append("symbols")
+
+    def _fed(self) -> set[str]:
+        held = {t.name for t in self.weights}
+        return {v.name for v in self.inputs} - held
 
     def model(self, outputs: Sequence[Value], name: str = "fuzz") -> onnx.ModelProto:
         """The model with these outputs; what leads to none of them stays in it."""
@@ -250,13 +289,48 @@ class Draft:
             helper.make_tensor_value_info(v.name, _ELEMENT[v.type], self._outer(v.dims))
             for v in outputs
         ]
-        graph = helper.make_graph(self.nodes, name, self.inputs, results, self.weights)
+        fed = [v for v in self.values if v.name in self._fed()]
+        dims = {v.name: v.dims for v in fed}
+        inputs = [
+            helper.make_tensor_value_info(
+                v.name, v.type.tensor_type.elem_type, self._given(dims[v.name])
+            )
+            if v.name in dims
+            else v
+            for v in self.inputs
+        ]
+        graph = helper.make_graph(self.nodes, name, inputs, results, self.weights)
         opsets = [helper.make_opsetid("", self.opset)]
         opsets += [helper.make_opsetid(d, 1) for d in sorted(self.domains) if d]
         version = 8 if self.opset < 21 else 10
-        return helper.make_model(graph, opset_imports=opsets, ir_version=version)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=version)
+        known = {_DIMS: json.dumps(dims), _TRAITS: json.dumps(sorted({*self.traits}))}
+        helper.set_model_props(model, known)
+        return model
+
+    def _given(self, dims: Dims) -> list[int | str]:
+        """Dims of an input as the model declares them."""
+        return [self._declared.get(str(d), d) for d in dims]
 
     def _outer(self, dims: Dims) -> list[int | str | None]:
         """Dims as a model declares them: those computed from symbols have no name."""
         plain = {d.dim_param for v in self.inputs for d in v.type.tensor_type.shape.dim}
-        return [d if isinstance(d, int) or d in plain else None for d in dims]
+        return [
+            d if isinstance(d, int) else self._declared.get(d, d) if d in plain else None
+            for d in dims
+        ]
+
+
+def true_dims(model: onnx.ModelProto) -> Mapping[str, Dims]:
+    """What each input of a drawn model takes: a number, or a symbol that is equal to itself."""
+    return {name: tuple(dims) for name, dims in json.loads(_known(model, _DIMS)).items()}
+
+
+def traits(model: onnx.ModelProto) -> frozenset[str]:
+    """What makes a drawn model hard: ``symbols`` of one name for two sizes, rows that ``masks``
+    hide wholly under every input, and several ``outputs`` of one product."""
+    return frozenset(json.loads(_known(model, _TRAITS)))
+
+
+def _known(model: onnx.ModelProto, key: str) -> str:
+    return next(p.value for p in model.metadata_props if p.key == key)

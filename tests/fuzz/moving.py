@@ -124,6 +124,17 @@ def slices(d: Draft) -> None:
         d.add("Slice", [x, *operands], dims, exact=x.exact)
 
 
+def trim(d: Draft) -> None:
+    """All but the ends of an axis of any size, which may be nothing; or its end alone."""
+    d.need(10)
+    x = d.floats(least=2, where=lambda v: symbolic(v.dims))
+    at = d.choose([i for i, dim in enumerate(x.dims) if isinstance(dim, str)])
+    start, stop = d.choose([(1, 1 << 40), (0, -1), (-1, 1 << 40), (0, 1), (1, -1)])
+    dims = (*x.dims[:at], f"{x.dims[at]}[{start}:{stop}]", *x.dims[at + 1 :])
+    operands = [d.ints(start), d.ints(stop), d.ints(ends(d, at, x.rank))]
+    d.add("Slice", [x, *operands], dims, exact=x.exact)
+
+
 def split(d: Draft) -> None:
     x = d.floats(least=1)
     at = d.number(0, x.rank - 1)
@@ -285,6 +296,6 @@ def branches(d: Draft) -> None:
 
 
 MOVES = (
-    transpose, reshape, concat, slices, split, gather, computed_reshape, squeeze, flatten,
+    transpose, reshape, concat, slices, trim, split, gather, computed_reshape, squeeze, flatten,
     expand, tile, pad, blocks, running, dropout, branches,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzz.draft import Dims, Draft, Unfit, broadcast, fixed
+from fuzz.draft import Dims, Draft, Unfit, Value, broadcast, fixed
 from fuzz.pointwise import activation
 
 __all__ = ["PRODUCTS"]
@@ -93,4 +93,32 @@ def siblings(d: Draft) -> None:
         d.add("Mul", [gate, made[1]], gate.dims)
 
 
-PRODUCTS = (matmul, gemm, vector_matmul, batched_matmul, siblings)
+_CASTS = (("i", 7), ("h", 10), ("d", 11), ("n", 6), ("b", 9))
+"""Types of a draft that a product is cast to, and ONNX's numbers of them."""
+
+
+def shown(d: Draft) -> None:
+    """A product that is an output itself, and read by a cast or more that are outputs too."""
+    x = d.floats(least=2)
+    k, n = fixed(x.dims[-1]), d.choose(WIDTHS)
+    w = d.weight(k, n, scale=k**-0.5)
+    if x.rank == 2 and d.often(30):
+        y = d.add("Gemm", [x, w, d.weight(n)], (x.dims[0], n))
+    else:
+        y = d.add("MatMul", [x, w], (*x.dims[:-1], n))
+    made = [_read_once(d, y) for _ in range(d.number(1, 2))]
+    d.shown += [y, *made]
+    d.traits.append("outputs")
+
+
+def _read_once(d: Draft, y: Value) -> Value:
+    """What is made of a product, or of its sum with a bias."""
+    if d.often(30):
+        y = d.add("Add", [y, d.weight(fixed(y.dims[-1]))], y.dims)
+    if d.often(60):
+        letter, number = d.choose(_CASTS)
+        return d.add("Cast", [y], y.dims, letter, to=number)
+    return activation(d, y)
+
+
+PRODUCTS = (matmul, gemm, vector_matmul, batched_matmul, siblings, shown)

@@ -7,34 +7,42 @@ value may cross) would be called wrong by any other order of the same arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from onnx import helper
+from onnx import helper, numpy_helper
 
-__all__ = ["Array", "answers", "steady"]
+__all__ = ["Array", "brittle", "jittered_twice", "moved", "steady"]
 
 Array = npt.NDArray[Any]
 JITTER, MOVED = 1e-6, 2e-5
 """Rounding to float32 moves a value by up to 6e-8; what is allowed are 1e-4."""
+_ZERO = "brittle__zero"
 _RANDOM = 21
 """The newest opset of which ONNX Runtime has RandomUniformLike."""
 
 
 def steady(model: onnx.ModelProto, feeds: Mapping[str, Mapping[str, Array]]) -> bool:
-    """True if some feed is taken, and every output under each such feed is finite and stands."""
-    plain, moved = _session(model), [_session(m) for m in _jittered_twice(model)]
+    """True if some feed is taken, and under each such feed every output stands, some finite."""
+    plain, moved = _session(model), [_session(m) for m in jittered_twice(model)]
     found = {_stands(plain, moved, feed) for feed in feeds.values()}
     return True in found and False not in found
 
 
-def answers(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[Array]:
-    """ONNX Runtime's, its optimizations off."""
-    return list(_session(model).run(None, dict(feed)))
+def moved(feed: Mapping[str, Array]) -> dict[str, Array]:
+    """Every float32 multiplied by a random number within ``1 ± JITTER``."""
+    rng = np.random.default_rng(1)
+    return {
+        name: (array * rng.uniform(1 - JITTER, 1 + JITTER, array.shape)).astype(array.dtype)
+        if array.dtype == np.float32
+        else array
+        for name, array in feed.items()
+    }
 
 
 def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -45,7 +53,7 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
-def _jittered_twice(model: onnx.ModelProto) -> list[onnx.ModelProto]:
+def jittered_twice(model: onnx.ModelProto) -> list[onnx.ModelProto]:
     """Two of them; none for operators newer than ONNX Runtime's RandomUniformLike."""
     if any(node.op_type == "Attention" for node in model.graph.node):
         return []
@@ -54,6 +62,42 @@ def _jittered_twice(model: onnx.ModelProto) -> list[onnx.ModelProto]:
 
 def _jittered(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     """The model with a multiplication behind every float value."""
+    low, high = 1.0 - JITTER, 1.0 + JITTER
+    count = itertools.count(seed * 1000)
+
+    def behind(raw: str, name: str) -> list[onnx.NodeProto]:
+        by = f"{name}__by"
+        random = helper.make_node(
+            "RandomUniformLike", [raw], [by], low=low, high=high, seed=float(next(count)), dtype=1
+        )
+        return [random, helper.make_node("Mul", [raw, by], [name])]
+
+    made = _amended(model, behind)
+    for opset in made.opset_import:
+        opset.version = min(opset.version, _RANDOM)
+    return made
+
+
+def brittle(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with NaN for every value that becomes infinite.
+
+    A sum of numbers whose products overflow may be an infinity or NaN, as the order wants it.
+    """
+
+    def behind(raw: str, name: str) -> list[onnx.NodeProto]:
+        lost = f"{name}__lost"
+        nothing = helper.make_node("Mul", [raw, _ZERO], [lost])
+        return [nothing, helper.make_node("Add", [raw, lost], [name])]
+
+    made = _amended(model, behind)
+    made.graph.initializer.append(numpy_helper.from_array(np.float32(0), _ZERO))
+    return made
+
+
+def _amended(
+    model: onnx.ModelProto, behind: Callable[[str, str], list[onnx.NodeProto]]
+) -> onnx.ModelProto:
+    """The model with nodes behind every float value, from its old name to its own."""
     typed = onnx.shape_inference.infer_shapes(model)
     floats = {
         v.name
@@ -63,24 +107,13 @@ def _jittered(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     del made.graph.node[:]
-    for opset in made.opset_import:
-        opset.version = min(opset.version, _RANDOM)
-    low, high = 1.0 - JITTER, 1.0 + JITTER
-    for count, node in enumerate(model.graph.node):
+    for node in model.graph.node:
         node = _copy(made, node)
         for i, name in enumerate(node.output):
             if name not in floats or node.op_type == "Constant":
                 continue
             node.output[i] = f"{name}__raw"
-            made.graph.node.extend(
-                [
-                    helper.make_node(
-                        "RandomUniformLike", [f"{name}__raw"], [f"{name}__by"],
-                        low=low, high=high, seed=float(seed * 1000 + count), dtype=1,
-                    ),
-                    helper.make_node("Mul", [f"{name}__raw", f"{name}__by"], [name]),
-                ]
-            )  # fmt: skip
+            made.graph.node.extend(behind(node.output[i], name))
     return made
 
 
@@ -100,7 +133,8 @@ def _stands(
         wanted = plain.run(None, dict(feed))
     except Exception:
         return None
-    return all(
+    told = any(y.dtype.kind != "f" or np.isfinite(y).any() for y in wanted if y.size)
+    return (told or not any(y.size for y in wanted)) and all(
         _near(x, y)
         for session in moved
         for x, y in zip(session.run(None, dict(feed)), wanted, strict=True)
@@ -110,7 +144,8 @@ def _stands(
 def _near(x: Array, y: Array) -> bool:
     if y.dtype.kind != "f":
         return bool(np.array_equal(x, y))
-    if not np.isfinite(y).all() or not np.isfinite(x).all():
+    finite = np.isfinite(y)
+    if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
         return False
-    scale = float(np.abs(y).max(initial=0.0))
-    return float(np.abs(x - y).max(initial=0.0)) <= MOVED * scale
+    scale = float(np.abs(y[finite]).max(initial=0.0))
+    return float(np.abs(x[finite] - y[finite]).max(initial=0.0)) <= MOVED * scale

@@ -20,7 +20,7 @@ __all__ = ["drawn", "models"]
 
 OPSETS = (17, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24, 25, 26)
 _HEAVY = PRODUCTS + WINDOWS + ATTENDING
-GROUPS = (_HEAVY, _HEAVY, POINTWISE, ROWS, MOVES)
+GROUPS = (_HEAVY, ATTENDING, WINDOWS, _HEAVY, POINTWISE, ROWS, MOVES)
 
 
 @st.composite
@@ -35,19 +35,23 @@ def models(draw: Callable[..., object]) -> onnx.ModelProto:
         except Unfit:
             draft.reset(mark)
     if not draft.nodes:
-        draft.reset((0, 0, 0, 0))
+        draft.reset((0,) * len(draft.mark()))
         x = draft.input(2)
         draft.add("Relu", [x], x.dims)
     made = {v for node in draft.nodes for v in node.output}
     read = {v for node in draft.nodes for v in node.input}
     values = [v for v in draft.values if v.name in made and v.type != "q"]
     ends = [v for v in values if v.name not in read] or values[-1:]
-    middle = [v for v in values if v.name in read and draft.often(10)]
+    shown = {v.name for v in draft.shown}
+    middle = [v for v in values if v.name in read and (v.name in shown or draft.often(10))]
     if draft.often(5):
         middle += [v for v in draft.values if v.name[0] == "x"][:1]
     outputs = [*ends, *middle]
     if draft.often(30):
         outputs.reverse()
+    if draft.dynamic and draft.often(40):
+        with suppress(Unfit):
+            draft.tangle()
     return draft.model(outputs)
 
 

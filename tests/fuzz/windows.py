@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from fuzz.draft import Draft, Unfit, Value, fixed
+from fuzz.draft import Draft, Unfit, Value, fixed, symbolic
 from fuzz.pointwise import activation
 
 __all__ = ["WINDOWS"]
@@ -15,17 +15,21 @@ CHANNELS = (1, 2, 3, 4, 6, 8, 12, 16, 17, 24)
 
 
 def _window(
-    d: Draft, x: Value, dilate: bool = True
+    d: Draft, x: Value, dilate: bool = True, far: bool = False
 ) -> tuple[list[int], dict[str, Any], list[int | str]]:
-    """Kernel, attributes and the spatial dims of a window over an image."""
+    """Kernel, attributes and the spatial dims of a window over an image.
+
+    With ``far`` it may be padded until it finds room beside an image without pixels.
+    """
     kernel, strides, pads, spread, dims = [], [], [], [], list[int | str]()
     same = d.often(15)
     for dim in x.dims[2:]:
         size = d.choose([1, 3, 2, 5, 4, 7])
         step = d.choose([1, 1, 2, 3])
         gap = d.choose([1, 1, 2]) if dilate and not same else 1
-        low, high = (0, 0) if same else (d.number(0, size // 2), d.number(0, size // 2))
         reach = (size - 1) * gap + 1
+        most = reach - reach // 2 if far and not same else size // 2
+        low, high = (0, 0) if same else (d.number(0, most), d.number(0, most))
         if isinstance(dim, str):
             out: int | str = f"({dim}:{reach}:{step}:{low + high}:{same})"
             if same and step == 1:
@@ -64,7 +68,7 @@ def conv(d: Draft) -> None:
     divisors = [g for g in range(1, channels + 1) if channels % g == 0]
     groups = d.choose([1, 1, 1, channels, *divisors])
     filters = groups * d.choose([1, 2, 4, 8, 3]) if groups > 1 else d.choose(CHANNELS)
-    kernel, attributes, dims = _window(d, x)
+    kernel, attributes, dims = _window(d, x, far=symbolic(x.dims[2:]) or d.often(20))
     fan = channels // groups * math.prod(kernel)
     w = d.weight(filters, channels // groups, *kernel, scale=fan**-0.5)
     bias = d.weight(filters) if d.often(60) else None

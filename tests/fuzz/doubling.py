@@ -1,0 +1,95 @@
+"""The model in double precision: what it computes where float32 itself is ill-conditioned.
+
+Every float32 value becomes a double.  Operators that ONNX Runtime has for float32 only stand
+between casts: what they round is all that is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
+
+__all__ = ["doubled"]
+
+_FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
+
+
+def doubled(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with doubles in the place of float32 inputs, constants, values and outputs."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph, opset = made.graph, next(o.version for o in model.opset_import if not o.domain)
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == _FLOAT:
+            value.type.tensor_type.elem_type = _DOUBLE
+    floats = {v.name for v in graph.input if v.type.tensor_type.elem_type == _DOUBLE}
+    for tensor in graph.initializer:
+        if tensor.data_type == _FLOAT:
+            floats.add(tensor.name)
+            _widen(tensor)
+    types = _types(model)
+    del graph.node[:]
+    for count, node in enumerate(model.graph.node):
+        results = {v for v in node.output if types.get(v) == _FLOAT}
+        graph.node.extend(_widened(node, floats, results, opset, count))
+        floats |= results
+    return made
+
+
+def _types(model: onnx.ModelProto) -> Mapping[str, int]:
+    typed = onnx.shape_inference.infer_shapes(model).graph
+    found = {v.name: v.type.tensor_type.elem_type for v in (*typed.value_info, *typed.output)}
+    for node in model.graph.node:  # of operators that onnx does not know
+        for name in node.output:
+            found.setdefault(name, _FLOAT)
+    return found
+
+
+def _widened(
+    node: onnx.NodeProto, floats: set[str], results: set[str], opset: int, count: int
+) -> list[onnx.NodeProto]:
+    """The node for doubles, or as it is between casts; ``floats`` are doubles by now."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    if node.op_type == "Constant" and not node.domain:
+        for attribute in made.attribute:
+            if attribute.t.data_type == _FLOAT:
+                _widen(attribute.t)
+        return [made]
+    if node.op_type == "Cast" and not node.domain:
+        for attribute in made.attribute:
+            if attribute.name == "to" and attribute.i == _FLOAT:
+                attribute.i = _DOUBLE
+        return [made]
+    if node.op_type == "If" or has_doubles(node.domain, node.op_type, opset):
+        return [made]
+    before, after = list[onnx.NodeProto](), list[onnx.NodeProto]()
+    for i, name in enumerate(node.input):
+        if name in floats:
+            made.input[i] = f"{name}__single{count}_{i}"
+            before.append(helper.make_node("Cast", [name], [made.input[i]], to=_FLOAT))
+    for i, name in enumerate(node.output):
+        if name in results:
+            made.output[i] = f"{name}__single"
+            after.append(helper.make_node("Cast", [made.output[i]], [name], to=_DOUBLE))
+    return [*before, made, *after]
+
+
+@cache
+def has_doubles(domain: str, op: str, opset: int) -> bool:
+    """True if ONNX Runtime has the operator for doubles, wherever it has it for floats."""
+    kernels = [
+        k for k in get_all_opkernel_def()
+        if (k.domain, k.op_name, k.provider) == (domain, op, "CPUExecutionProvider")
+        and k.version_range[0] <= opset <= k.version_range[1]
+    ]  # fmt: skip
+    return any("tensor(double)" in types for k in kernels for types in k.type_constraints.values())
+
+
+def _widen(tensor: TensorProto) -> None:
+    array = numpy_helper.to_array(tensor).astype("float64")
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))

@@ -1,0 +1,79 @@
+"""What a drawn model itself answers, in a process of its own: some inputs end it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+from fuzz.doubling import doubled
+from fuzz.judging import alike, settled
+from fuzz.steadiness import Array, brittle, jittered_twice, moved
+
+from tracea_graph.check.crew import Crew
+from tracea_graph.errors import WorkerError
+
+__all__ = ["Original"]
+
+_HUGE = 1e20
+"""Finite numbers from here may have infinite products."""
+
+Answer = Mapping[str, Array]
+
+
+class Original:
+    """A model on disk, and beside it, once they are asked for, the models made of it."""
+
+    def __init__(self, crew: Crew, path: Path) -> None:
+        self._crew, self._path = crew, path
+
+    def answer(self, feed: Mapping[str, Array]) -> Answer | None:
+        """Optimizations off.  None for inputs that ONNX Runtime does not take."""
+        return self._asked(self._path, feed, "off")
+
+    def judge(self, found: Answer, wanted: Answer, feed: Mapping[str, Array]) -> str:
+        """What is wrong with an answer, where ``wanted`` is :meth:`answer`; or ""."""
+        trouble = alike(found, wanted)
+        if not trouble:
+            return ""
+        others = [wanted, self._asked(self._path, feed, "all")]
+        near = moved(feed)
+        others += [self._asked(path, near, "off") for path in (self._path, *self._jittered)]
+        if (
+            max(
+                (abs(a).max(initial=0.0) for a in feed.values() if a.dtype == "float32"), default=0
+            )
+            > _HUGE
+        ):
+            others.append(self._asked(self._brittle, feed, "off"))
+        wide = {n: a.astype("float64") if a.dtype == "float32" else a for n, a in feed.items()}
+        double = self._asked(self._doubled, wide, "off")
+        known = [answer for answer in others if answer is not None]
+        return settled(found, double or wanted, known)
+
+    def _asked(self, path: Path, feed: Mapping[str, Array], level: str) -> Answer | None:
+        try:
+            with self._crew.hire(None, {}) as worker:
+                worker.open("original", path, level=level)
+                return worker.run("original", feed)
+        except WorkerError:  # it refuses them, or they end its process
+            return None
+
+    @cached_property
+    def _jittered(self) -> list[Path]:
+        made = jittered_twice(onnx.load(self._path))
+        return [self._saved(model, f"jittered{i}") for i, model in enumerate(made)]
+
+    @cached_property
+    def _brittle(self) -> Path:
+        return self._saved(brittle(onnx.load(self._path)), "brittle")
+
+    @cached_property
+    def _doubled(self) -> Path:
+        return self._saved(doubled(onnx.load(self._path)), "doubled")
+
+    def _saved(self, model: onnx.ModelProto, what: str) -> Path:
+        path = self._path.with_suffix(f".{what}.onnx")
+        onnx.save(model, path)
+        return path
