@@ -20,7 +20,7 @@ HOMES = {"tracea_graph.kernels": ROOT / "kernels", "tracea_graph.passes": ROOT /
 # A part may import those of its own line and of the lines above it; parts of one line that must
 # not import each other stand in APART.  Modules beside api.py rank as api.py does.
 RANKS = (
-    ("errors", "config", "files", "ir", "version"),
+    ("errors", "config", "files", "ir", "scratch", "version"),
     ("ttg",),
     ("ops", "rewrite"),
     ("schema",),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.stages import STAGES, Stages
 from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.pipeline.unread import keep_unread
+from tracea_graph.scratch import Scratch, sweep
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
@@ -111,7 +111,8 @@ def _together(
     options, notes = settle_precision(options)
     foundry = Foundry(levels_of(options.target, options.precision), options.environment)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
-    with tempfile.TemporaryDirectory(prefix="tracea-") as name, ExitStack() as stack:
+    sweep()
+    with Scratch() as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
         clocks = [Clock(progress) for _ in work]
         jobs = [

@@ -171,6 +171,21 @@ def test_an_interrupt_while_compiling(
         assert run.running() == []
 
 
+@pytest.mark.compiler
+def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
+    with compiling(tmp_path) as run:
+        run.process.kill()
+        run.process.wait()
+        assert list(run.temporary.iterdir())
+        assert len(list(run.models.iterdir())) == 2
+        command = [*COMMAND, run.models / "m.onnx", *LEGAL, "--no-custom-ops", "-q"]
+        env = {**os.environ, "TMPDIR": str(run.temporary)}
+        subprocess.run(command, env=env, cwd=ROOT, check=True)
+        made = {f"m.tracea.{ending}" for ending in ("onnx", "json")}
+        assert {path.name for path in run.models.iterdir()} == {"m.onnx", *made}
+        assert list(run.temporary.iterdir()) == []
+
+
 def test_a_second_signal_does_not_interrupt_the_cleaning_up() -> None:
     cleaned = False
     with pytest.raises(KeyboardInterrupt) as caught, stoppable():

@@ -165,10 +165,10 @@ def test_a_file_that_cannot_be_written_has_the_name_it_would_have_had(paths: Pat
 def test_a_folder_that_takes_no_files_is_named(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(prefix: str, dir: Path) -> str:
+    def refuse(suffix: str | None, prefix: str, dir: Path) -> str:
         raise OSError(errno.EROFS, "No", f"{dir}/{prefix}x")
 
-    monkeypatch.setattr("tracea_graph.pipeline.output.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
     with pytest.raises(UsageError) as caught, staging(paths, ()):
         pass
     assert str(caught.value) == f"cannot write {paths.model.parent}: No"

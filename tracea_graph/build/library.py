@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from tracea_graph.kernels.cpu import Source
 from tracea_graph.kernels.levels import COMMON_FLAGS, LEVELS
 from tracea_graph.kernels.table import OpType
 from tracea_graph.ops.chain import Chain
+from tracea_graph.scratch import Scratch
 from tracea_graph.version import VERSION
 
 __all__ = ["Library", "build_library", "domain_of", "manifest"]
@@ -123,7 +123,7 @@ def build_library(
     facts = manifest(types, held, chains, isas, quick=quick)
     domain = domain_of(facts)
     units = _units(types, held, chains, isas, domain, quick)
-    with tempfile.TemporaryDirectory(prefix="tracea-build-") as name:
+    with Scratch("build") as name:
         folder = Path(name)
         fresh = _compile(_Shop(compiler, cache, folder, seconds), units)
         data = _link(compiler, folder, len(units), seconds)

@@ -14,7 +14,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -30,6 +29,7 @@ from tracea_graph.check.timing import Race
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerError
 from tracea_graph.ir import RANDOM_OPS
+from tracea_graph.scratch import Scratch
 
 __all__ = [
     "Array", "Cut", "NodeTime", "OpenInfo", "Port", "Rejected", "Unloadable", "Worker",
@@ -124,7 +124,7 @@ class Worker(AbstractContextManager["Worker"]):
     def __init__(self, *, limit: float = 120.0, env: Mapping[str, str] | None = None) -> None:
         self._limit, self._count, self._buffer, self._why = limit, 0, b"", ""
         self.left: Callable[[], float] = unlimited
-        self._folder = tempfile.TemporaryDirectory(prefix="tracea-worker-")
+        self._folder = Scratch("worker")
         self._stderr = Path(self._folder.name) / "stderr"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(

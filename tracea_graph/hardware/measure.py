@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from tracea_graph.hardware.cpu import CpuProfile, fingerprint
 from tracea_graph.kernels import probe
 from tracea_graph.kernels.levels import isa_of
 from tracea_graph.kernels.probe import PROBES, Probe, probe_source
+from tracea_graph.scratch import Scratch
 
 __all__ = ["SECONDS", "Bandwidth", "Measurements", "Peak", "assumed", "compiler_key", "measure"]
 
@@ -191,7 +191,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float) -> Measu
         compiler = find_compiler(environment, seconds)
     except (BuildError, ValueError) as error:
         return replace(assumed(cpu), notes=(f"nothing was measured: {error}",))
-    with tempfile.TemporaryDirectory(prefix="tracea-doctor-") as name:
+    with Scratch("doctor") as name:
         probes = [p for p in PROBES if _runs(p, cpu)]
         notes = _compile(
             compiler, probes, Path(name), start + seconds * _COMPILE_SHARE, cpu.threads

@@ -7,7 +7,6 @@ The library appends a line per run of a node to the file ``TRACEA_PROFILE`` name
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from tracea_graph.kernels.work import CallWork, calls_of_plan
 from tracea_graph.onnx_io.inlining import Call
 from tracea_graph.pipeline.bench import Entrant
 from tracea_graph.pipeline.inputs import Feed
+from tracea_graph.scratch import Scratch
 
 __all__ = ["CallTime", "Traced", "read_trace", "time_calls"]
 
@@ -40,7 +40,7 @@ def time_calls(one: Entrant, calls: Sequence[Call], feed: Feed, threads: int, ru
     """Median times of every kernel call of a model, in a process of its own."""
     if one.library is None or not calls:
         return {}
-    with tempfile.TemporaryDirectory(prefix="tracea-calls-") as folder:
+    with Scratch("calls") as folder:
         trace = Path(folder) / "trace"
         with Worker(env={"TRACEA_PROFILE": str(trace)}) as worker:
             worker.open("model", one.path, one.library, threads=threads)

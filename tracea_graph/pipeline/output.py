@@ -8,8 +8,6 @@ import json
 import mmap
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import Any
 from tracea_graph.build.cache import write_whole
 from tracea_graph.errors import UsageError
 from tracea_graph.files import open_regular
+from tracea_graph.scratch import STAGED, Scratch, sweep
 
 __all__ = [
     "Paths", "Stage", "check_earlier", "check_file", "check_folder", "paths_for", "paths_of_all",
@@ -26,8 +25,6 @@ __all__ = [
 ]  # fmt: skip
 
 _DATA = re.compile(r"\.[0-9a-f]{10}\.data")
-_STAGED = ".tracea-"
-"""How the names of private folders beside an output begin."""
 _LIBRARY_MARKS = (re.compile(rb"tracea\.[0-9a-f]{10}\0"), re.compile(rb"RegisterCustomOps\0"))
 _UNWRITABLE = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
@@ -192,12 +189,13 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
     inside that says a file cannot be written (disk full, no permission).
     """
     check_earlier(paths, inputs)
-    home, folder, stage = paths.model.parent, None, None
+    home, scratch, stage = paths.model.parent, None, None
     made = not home.exists()
     try:
         home.mkdir(exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=_STAGED, dir=home))
-        stage = Stage(folder, paths, tuple(inputs))
+        sweep(home)
+        scratch = Scratch(folder=home)
+        stage = Stage(Path(scratch.name), paths, tuple(inputs))
         yield stage
     except OSError as error:
         if error.errno not in _UNWRITABLE:
@@ -209,8 +207,8 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[Stage]:
         if stage is not None:
             for file in (stage.beside, stage.beside.with_suffix(".so")):
                 file.unlink(missing_ok=True)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        if scratch is not None:
+            scratch.cleanup()
         if made:
             with suppress(OSError):  # it holds results, or could not be made
                 home.rmdir()
@@ -221,9 +219,9 @@ def _meant(file: object, home: Path, paths: Paths) -> Path:
     if not isinstance(file, str):
         return paths.model
     found = Path(file)
-    if found.name.startswith(_STAGED):
+    if found.name.startswith(STAGED):
         return home
-    return home / found.name if found.parent.name.startswith(_STAGED) else found
+    return home / found.name if found.parent.name.startswith(STAGED) else found
 
 
 def _check_name(name: str, folder: Path, advice: str) -> None:

@@ -7,7 +7,6 @@ so nothing is compiled: an operator type that is not faster gets its bodies back
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from tracea_graph.pipeline.inputs import Feed, gather_inputs
 from tracea_graph.pipeline.output import Paths, Stage, staging
 from tracea_graph.pipeline.packages import versions
 from tracea_graph.pipeline.stripping import strip, write_inlined
+from tracea_graph.scratch import Scratch
 from tracea_graph.views.settlement import Settlement, SettlementRow
 
 __all__ = ["settle"]
@@ -55,7 +55,7 @@ def settle(path: Path, options: Options, progress: Progress = lambda _: None) ->
         missing = f"put {path.with_suffix('.so').name} beside it" if calls else "it is plain ONNX"
         raise UsageError(f"{path} has no kernels to settle: {missing}")
     feeds = gather_inputs(load(path, inline=True), options)
-    with tempfile.TemporaryDirectory(prefix="tracea-") as name:
+    with Scratch() as name:
         plain = Path(name, "plain.onnx")
         strip(path, plain)
         progress("verifying")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.policy import architecture_of
+from tracea_graph.scratch import Scratch
 from tracea_graph.tuning.bench_model import Stand
 from tracea_graph.tuning.cache import TuningCache
 from tracea_graph.tuning.events import Listener, ignore
@@ -60,7 +60,7 @@ def tuner(
     size = profile.l3 or profile.l2 or _UNKNOWN_CACHE
     with (
         TuningCache(environment.cache / CACHE_FILE) as cache,
-        tempfile.TemporaryDirectory(prefix="tracea-tune-") as folder,
+        Scratch("tune") as folder,
     ):
         stand = partial(
             _stand, isa=task.isas[-1], folder=Path(folder), environment=environment, cache=size
