@@ -47,14 +47,14 @@ class SelectFirst:
         if found is None or source is None:
             return
         readers = {u.region.id: u.region for u in graph.uses(value)}.values()
-        readings = {r.results[0]: read_selection(graph, r) for r in readers}
-        kept = (name for name, read in readings.items() if read and read[1])
-        result = next(kept, f"{value}_{found[0].name}")
-        site = _Site(graph, found[0], value, source, tuple(readers), readings, result)
+        site = _Site(graph, found[0], value, source, tuple(readers))
+        reason = site.obstacle()
+        if reason is None:
+            site.name_result()
         old = site.rows_apart() or site.flattened() or site.part()
         if old is None:
             return
-        if (reason := site.obstacle()) is not None:
+        if reason is not None:
             yield Miss(self.name, region.id, reason)
             return
         site.hand_out()
@@ -68,7 +68,7 @@ class SelectFirst:
 class _Site:
     """An operator and what selects from its result, written anew the other way round.
 
-    ``readings`` are what its readers select, by their results; ``result`` takes their place.
+    ``result`` is what takes their place.
     """
 
     graph: TileGraph
@@ -76,21 +76,31 @@ class _Site:
     value: str
     source: Region
     readers: tuple[Region, ...]
-    readings: Mapping[str, tuple[Selection, bool] | None]
-    result: str
+    result: str = ""
     new: list[Region] = field(default_factory=list)
     shared: list[Region] = field(default_factory=list)
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def obstacle(self) -> str | None:
-        """Why all of the value is needed."""
-        value = self.value
-        same = all(f is not None and f[0] == self.chosen for f in self.readings.values())
+        """Why all of the value is needed; the first reader that needs more is enough."""
+        value, found = self.value, (read_selection(self.graph, r) for r in self.readers)
+        same = all(f is not None and f[0] == self.chosen for f in found)
         if self.graph.is_output(value):
             return f"{value!r} is an output"
         operands = [u.operand for u in self.graph.uses(value)]
         return None if same and not any(operands) else f"{value!r} has other readers"
+
+    def name_result(self) -> None:
+        """Where nothing is in the way: a selection that is there, whose axis stays, or a name."""
+        kept = (name for name, axis_stays in self._readings() if axis_stays)
+        self.result = next(kept, f"{self.value}_{self.chosen.name}")
+
+    def _readings(self) -> Iterator[tuple[str, bool]]:
+        """What its readers call what they select, and whether its axis stays."""
+        for reader in self.readers:
+            if (found := read_selection(self.graph, reader)) is not None:
+                yield reader.results[0], found[1]
 
     # ---- the operator on what is selected ----------------------------------------------
 
@@ -159,10 +169,10 @@ class _Site:
         """Selections that were the same under other names, or without the axis."""
         result = self.result
         self.specs[result] = self.chosen.spec(self.graph.spec(self.value))
-        for other, found in self.readings.items():
-            if other == result or found is None:
+        for other, axis_stays in self._readings():
+            if other == result:
                 continue
-            if found[1]:
+            if axis_stays:
                 self.append("Identity", (result,), other)
             elif self.graph.opset < 13:
                 self.append("Squeeze", (result,), other, {"axes": (self.chosen.axis,)})

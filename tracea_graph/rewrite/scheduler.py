@@ -91,6 +91,7 @@ class _Run:
         # by region, phase and pass, as of the last time they were asked
         self.missed: dict[_Asked, dict[Miss, None]] = {}
         self.waiting: dict[_Asked, list[Waiting]] = {}
+        self.spoke: dict[tuple[str, int], set[str]] = {}  # passes that had something to say
         self.told: set[Miss] = set()
         self.took: dict[str, str] = {}  # regions that are gone, and the rule that took them
         self.times: dict[Region, float] = {}
@@ -136,13 +137,15 @@ class _Run:
         if region.writes and self.constant.issuperset(region.writes):
             return
         said = self.memo.ask(self.graph, region, (self.phases[phase], key), passes)
-        for p in passes:
-            asked = region.id, phase, p.name
+        spoke = self.spoke.setdefault((region.id, phase), set())
+        for name in [p.name for p in passes if p.name in spoke] if spoke else ():
+            asked = region.id, phase, name
             self.missed.pop(asked, None)
             for earlier in self.waiting.pop(asked, ()):
                 self.heap.withdraw(earlier)
         for name, item in said:
             asked = region.id, phase, name
+            spoke.add(name)
             if isinstance(item, Miss):
                 self.missed.setdefault(asked, {})[item] = None
                 continue

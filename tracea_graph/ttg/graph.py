@@ -242,11 +242,12 @@ class TileGraph:
 
     def prune(self) -> int:
         """Drop regions none of whose results is read; return how many went."""
-        dropped, doubtful = 0, self.regions()
+        dropped, doubtful = 0, [*self._wiring.regions.values()]
         while doubtful:
             dead = [r for r in doubtful if not any(map(self._needed, r.writes))]
             sources = {s.id: s for r in dead for s in self._wiring.sources(r)}
-            self._wiring.drop(dead)
+            if dead:
+                self._wiring.drop(dead)
             dropped += len(dead)
             doubtful = [r for r in sources.values() if r.id in self._wiring.regions]
         self._view = None

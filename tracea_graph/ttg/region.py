@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tracea_graph.ir import Node
@@ -29,12 +30,12 @@ class Region:
     rule: str = ""
     captures: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """Every value it needs, captured ones included, absent ones not."""
         return tuple(v for v in (*self.operands, *self.captures) if v)
 
-    @property
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         return tuple(v for v in self.results if v)
 
