@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "PARTED",
     "RANDOM_OPS",
     "Attr",
     "Blob",
@@ -110,6 +111,9 @@ class Expr:
 
 Extent = int | str | Expr
 """A size: a number, a symbol such as ``"seq"``, or arithmetic over them."""
+
+PARTED = "#"
+"""What comes before the number of a symbol that the model has at axes of different sizes."""
 
 EXPR_OPS: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
     {

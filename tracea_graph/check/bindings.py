@@ -10,11 +10,12 @@ A symbol's role follows from its name, else from where it stands in an input:
     image         224      97   "height", "width"; dims of 4-D inputs with 1, 3 or 4 channels
     other          16       5
 
-Symbols of one role get one size, for a model whose symbols are unnamed may need them equal.  A
-symbol such as ``past_sequence_length + 1`` is the sum it spells; ``total…`` is past + sequence.
-A last dim that meets a weight takes the weight's size, and no default exceeds what the model's
-constants allow (``limits``): the rows of a position table, say.  ONNX Runtime's operators on
-caches of several items take one new row of each: with them the primes have a sequence of 1.
+Symbols of one role get one size, for a model whose symbols are unnamed may need them equal.
+``seq#2`` is called ``seq`` in the model, but may have another size; what is given for ``seq`` is
+for both.  A symbol such as ``past_sequence_length + 1`` is the sum it spells; ``total…`` is past +
+sequence.  A last dim that meets a weight takes the weight's size, and no default exceeds what the
+model's constants allow (``limits``): the rows of a position table, say.  ONNX Runtime's operators
+on caches of several items take one new row of each: with them the primes have a sequence of 1.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from types import MappingProxyType
 
 from tracea_graph.check.limits import Limit, clip, limits
 from tracea_graph.errors import UsageError
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import PARTED, DType, TensorSpec
 from tracea_graph.ttg.graph import Region, TileGraph
 
 __all__ = ["Binding", "binding_of", "bindings", "fed"]
@@ -92,6 +93,8 @@ def bindings(
         if name not in roles:
             known = ", ".join(sorted(roles)) or "none"
             raise UsageError(f"the model has no dim {name!r}; its symbols are: {known}")
+    shapes = [{**{n: shape[_plain(n)] for n in roles if _plain(n) in shape}, **shape}
+              for shape in shapes]  # fmt: skip
     pinned = _pinned(graph, needed)
     bounds = limits(graph)
     timed = [
@@ -140,7 +143,8 @@ def _bound(
         if clipped == found:
             break
         chosen = {name: clipped[name] for name in chosen}
-    label = " ".join(f"{name}={size}" for name, size in found.items())
+    told = {n: size for n, size in found.items() if n == _plain(n) or size != found[_plain(n)]}
+    label = " ".join(f"{name}={size}" for name, size in told.items())
     return Binding(label, MappingProxyType(found), notes=notes)
 
 
@@ -190,8 +194,13 @@ def _roles(graph: TileGraph, inputs: Sequence[str]) -> dict[str, str]:
     return roles
 
 
+def _plain(symbol: str) -> str:
+    """What the model calls a symbol that was parted by the axes it stands at."""
+    return symbol.partition(PARTED)[0]
+
+
 def _role(symbol: str, spec: TensorSpec, axis: int) -> str:
-    role = _role_of_name(symbol) or _role_of_place(spec, axis)
+    role = _role_of_name(_plain(symbol)) or _role_of_place(spec, axis)
     waveform = role == "sequence" and spec.rank == 2 and spec.dtype in (DType.F32, DType.F16)
     return "samples" if waveform else role
 

@@ -36,7 +36,10 @@ ROUNDS = 32
 
 
 def canonicalize(draft: Draft) -> None:
-    """Apply all steps until nothing changes."""
+    """Bind the symbols of the inputs, then apply all steps until nothing changes."""
+    lift_constants(draft)
+    drop_dead(draft)
+    draft.bind_symbols()
     for _ in range(ROUNDS):
         draft.study()
         if not sum([step(draft) for step in STEPS]):

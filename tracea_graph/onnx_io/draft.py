@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, NodeProto, TypeProto, helper
+from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from tracea_graph.ir import Node, Weight
 from tracea_graph.onnx_io import nodes as node_io
 from tracea_graph.onnx_io.facts import Facts
+from tracea_graph.onnx_io.input_symbols import bind_symbols
 from tracea_graph.onnx_io.shapes import infer
 from tracea_graph.onnx_io.tensors import constant
 
@@ -47,7 +48,9 @@ class Draft:
     """A graph under canonicalization.
 
     ``growth`` is how many bytes folding may still add, ``held`` how many it has put in memory;
-    ``kept`` are values whose producer and name must stay.
+    ``kept`` are values whose producer and name must stay.  ``inputs`` are the declared ones
+    under symbols that mean one size each; ``loose`` are inputs and symbols of theirs in whose
+    place 1 may stand.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class Draft:
         self.weights = dict(weights)
         self.captures = captures
         self.known = known
+        self.inputs: Sequence[ValueInfoProto] = skeleton.graph.input
+        self.loose: frozenset[tuple[str, str]] = frozenset()
         self.outputs = frozenset(v.name for v in skeleton.graph.output)
         self.kept = self.outputs | _annotated(skeleton)
         with _silent():
@@ -102,11 +107,19 @@ class Draft:
         """Values some subgraph reads by name."""
         return {v for call in self.calls() for v in call.captures}
 
+    def bind_symbols(self) -> None:
+        """Let symbols of the inputs mean one size each."""
+        nodes = [call.proto for call in self.calls()]
+        found = bind_symbols(
+            nodes, self.inputs, self.outputs, self.weights, self.opsets, self.known
+        )
+        self.inputs, self.known, self.loose = found.inputs, found.known, found.loose
+
     def study(self) -> None:
         """Infer the facts anew."""
         self.facts = infer(
             (call.proto for call in self.calls()),
-            self.skeleton.graph.input,
+            self.inputs,
             self.weights,
             self.opsets,
             self.known,

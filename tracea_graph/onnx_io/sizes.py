@@ -3,7 +3,7 @@
     Reshape(x, Concat(Gather(Shape(x), 0), …, 12, 32))   ->   Reshape(x, [0, 0, 12, 32])
     Gather(Shape(y), 1), equal to Gather(Shape(input), 1)  ->   the latter
 
-All trust what a model declares: inputs whose dimensions share a name are fed the same size.
+A symbol means one size (``input_symbols``), whatever else the model has under its name.
 Afterwards only data flow connects activations, so that fusion is not blocked by a ``Shape``.
 """
 

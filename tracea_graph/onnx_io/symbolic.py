@@ -27,10 +27,12 @@ from tracea_graph.onnx_io.polynomials import (
 )  # fmt: skip
 
 __all__ = [
-    "add", "at_least", "broadcast", "ceil_div", "div", "maximum", "merge", "minimum", "mul",
-    "parse", "product", "sub",
+    "VARIANT", "add", "at_least", "base_of", "broadcast", "ceil_div", "div", "join_of", "maximum",
+    "merge", "minimum", "mul", "parse", "product", "sub",
 ]  # fmt: skip
 
+VARIANT = "\u00a7"
+"""What parts the number of a variant from its symbol: variants are sizes that may broadcast."""
 _DEEPEST = 6
 """Divisions within divisions a proof of a bound looks through."""
 
@@ -99,6 +101,7 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
     """The size two axes broadcast to whenever they do; None if that depends.
 
     A size clipped to a constant, as in ``table[:seq]``, broadcasts only while it is not clipped.
+    Variants of one symbol give the larger of them.
     """
     if a == b or b == 1:
         return a
@@ -110,7 +113,26 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
         return b
     if _unclipped(b) == a:
         return a
+    whole_a, whole_b = _unclipped(a), _unclipped(b)
+    if (symbol := base_of(whole_a)) is not None and symbol == base_of(whole_b):
+        return _extreme("max", whole_a, whole_b)
     return b if _unclipped(a) == b else None
+
+
+def join_of(extent: object) -> frozenset[str] | None:
+    """The variants of an extent that is one of them, or several broadcast; else None."""
+    if isinstance(extent, str) and VARIANT in extent:
+        return frozenset((extent,))
+    if not isinstance(extent, Expr) or extent.op != "max":
+        return None
+    a, b = map(join_of, extent.args)
+    return a | b if a and b else None
+
+
+def base_of(extent: Extent) -> str | None:
+    """The symbol whose variants an extent joins; None if it does not, or if they are several."""
+    names = {name.partition(VARIANT)[0] for name in join_of(extent) or ()}
+    return names.pop() if len(names) == 1 else None
 
 
 def merge(a: Extent | None, b: Extent | None) -> Extent | None:

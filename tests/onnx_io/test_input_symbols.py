@@ -1,0 +1,83 @@
+"""Symbols at several axes of inputs: one size where operators say so, and no sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from graphs import Net
+from onnx import TensorProto
+
+from tracea_graph.check.bindings import bindings
+from tracea_graph.onnx_io import load
+from tracea_graph.ttg import TileGraph
+
+SHAPES = {"a": ("n", "s", 8), "b": ("n", "s", 8)}
+
+
+def read(
+    make: Callable[[Net], tuple[str, ...]], path: Path, **shapes: tuple[int | str, ...]
+) -> TileGraph:
+    net = Net()
+    for name, shape in (shapes or SHAPES).items():
+        net.input(name, *shape)
+    net.graph(*make(net))
+    onnx.save(net.model, path / "m.onnx")
+    return load(path / "m.onnx").graph
+
+
+def sizes(graph: TileGraph) -> list[str]:
+    return [str(graph.spec(v)) for v in graph.inputs]
+
+
+def test_sizes_that_never_meet_are_apart(tmp_path: Path) -> None:
+    graph = read(lambda net: (net("Tanh", "a"), net("Exp", "b")), tmp_path)
+    assert sizes(graph) == ["f32[n,s,8]", "f32[n#2,s#2,8]"]
+
+
+def test_rows_and_columns_of_a_product_are_apart(tmp_path: Path) -> None:
+    """Every one with every one: as many columns as there are of the other."""
+
+    def make(net: Net) -> tuple[str, ...]:
+        return (net("MatMul", "a", net("Transpose", "b", perm=[1, 0])),)
+
+    graph = read(make, tmp_path, a=("n", "d"), b=("n", "d"))
+    assert sizes(graph) == ["f32[n,d]", "f32[n#2,d]"]
+    assert str(graph.spec(graph.outputs[0])) == "f32[n,n#2]"
+
+
+def test_sizes_beside_the_axis_of_a_concatenation_are_equal(tmp_path: Path) -> None:
+    graph = read(lambda net: (net("Concat", "a", "b", axis=1),), tmp_path)
+    assert sizes(graph) == ["f32[n,s,8]", "f32[n,s#2,8]"]
+    assert str(graph.spec(graph.outputs[0])) == "f32[n,(s+s#2),8]"
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_sizes_that_broadcast_are_one_symbol_if_nobody_sees_it(reads: int, tmp_path: Path) -> None:
+    """What is summed before it is broadcast shows its own size."""
+
+    def make(net: Net) -> tuple[str, ...]:
+        total = net("Add", "a", net("Exp", "b"))
+        return (total, net("ReduceMax", "b", axes=[1]))[:reads]
+
+    graph = read(make, tmp_path)
+    assert sizes(graph)[1] == ("f32[n,s,8]" if reads == 1 else "f32[n#2,s#2,8]")
+
+
+def test_numbers_made_of_sizes_show_them(tmp_path: Path) -> None:
+    def make(net: Net) -> tuple[str, ...]:
+        last = net("Gather", net("Shape", "b"), net.const(1, "int64"))
+        return (net("Mul", net("Add", "a", "b"), net("Cast", last, to=TensorProto.FLOAT)),)
+
+    assert sizes(read(make, tmp_path))[1] == "f32[n,s#2,8]"
+
+
+def test_a_size_that_is_given_is_for_all_that_have_its_name(tmp_path: Path) -> None:
+    graph = read(lambda net: (net("Tanh", "a"), net("Exp", "b")), tmp_path)
+    (timed,), _ = bindings(graph, [{"s": 5}])
+    assert dict(timed.symbols) == {"n": 1, "s": 5, "n#2": 1, "s#2": 5}
+    assert timed.label == "n=1 s=5"
+    (other,), _ = bindings(graph, [{"s": 5, "s#2": 7}])
+    assert other.label == "n=1 s=5 s#2=7"

@@ -1,0 +1,237 @@
+"""What operators ask of the sizes of a model's inputs: which are equal, which must be whole.
+
+Every axis of an input that shares its symbol has a *variant* of it (``symbolic.VARIANT``), and
+sizes that broadcast are the set of their variants, here called :data:`Sizes`.  An operator forces
+two of them to be equal, or looks at an axis in a way that shows its size: then this has to be the
+size all of them have together.  Broadcasting does neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from onnx import NodeProto
+
+from tracea_graph.ir import Expr, Extent
+from tracea_graph.onnx_io.facts import Facts, Shape, attribute, elements
+from tracea_graph.onnx_io.symbolic import base_of, join_of
+from tracea_graph.onnx_io.values import slice_parameters
+
+__all__ = ["Demands", "Sizes"]
+
+Sizes = frozenset[str]
+"""Variants of a symbol that broadcast to one size."""
+
+_POINTWISE = frozenset((
+    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "Cast",
+    "CastLike", "Ceil", "Celu", "Clip", "ConstantOfShape", "Cos", "Cosh", "Div", "Elu", "Equal",
+    "Erf", "Exp", "Expand", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid",
+    "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max",
+    "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu",
+    "Round", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt",
+    "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Unsqueeze", "Where", "Xor",
+))  # fmt: skip
+"""Operators that give the same, repeated, where an operand is repeated along an axis."""
+_SIZED = ("Expand", "ConstantOfShape")
+"""Operators whose last operand says sizes that may broadcast."""
+_ALONE_SINCE = 13
+"""The opset from which softmax looks along one axis, not all from it on."""
+
+Demand = Callable[[NodeProto, Sequence[Shape], "Demands"], Iterable[int] | None]
+"""The axes of the first operand that an operator looks along; None if that is not known."""
+
+
+@dataclass
+class Demands:
+    """Found so far: sizes that are ``equal``, that must be ``whole``, and all that are ``met``."""
+
+    facts: Facts
+    opset: int
+    equal: list[tuple[Sizes, Sizes]] = field(default_factory=list)
+    whole: set[Sizes] = field(default_factory=set)
+    met: set[Sizes] = field(default_factory=set)
+
+    def output(self, name: str) -> None:
+        """Everybody sees the sizes of an output of the model."""
+        self.whole |= self._of_shape(name) | self._of_contents(name)
+
+    def node(self, node: NodeProto) -> None:
+        """Learn what one node asks."""
+        reads = [name for name in node.input if name]
+        every = {d for name in reads for d in self._of_shape(name) | self._of_contents(name)}
+        if any(a.HasField("g") or a.graphs for a in node.attribute):
+            # its bodies may read any value
+            self.whole |= {d for name in self.facts.specs for d in self._of_shape(name)}
+            self.whole |= {d for name in self.facts.values for d in self._of_contents(name)}
+            return
+        self.met |= {d for name in node.output for d in self._of_shape(name)}
+        if not every:
+            return
+        shapes = [self.facts.shape(name) for name in reads]
+        known = [shape for shape in shapes if shape is not None]
+        standard = node.domain in ("", "ai.onnx") and len(known) == len(shapes)
+        axes: Iterable[int] | None = None
+        if standard and not self._lost(node, known):
+            pointwise = node.op_type in _POINTWISE
+            axes = () if pointwise else _DEMANDS.get(node.op_type, _unknown)(node, known, self)
+        if axes is not None:
+            self.look_along(known[0], axes)
+            self._compute(node, reads)
+            return
+        self.whole |= every
+        self._alike(every)
+
+    def look_along(self, shape: Shape, axes: Iterable[int]) -> None:
+        """The size of each of these axes shows."""
+        inside = (a for a in axes if -len(shape) <= a < len(shape))
+        self.whole |= {d for a in inside for d in _parts(shape[a])}
+
+    def same(self, a: Extent, b: Extent) -> None:
+        """Two sizes that the operator only takes if they are equal."""
+        one, other = join_of(a), join_of(b)
+        if one and other and base_of(a) == base_of(b):
+            self.equal.append((one, other))
+        elif a != b:
+            self.whole |= {*_parts(a), *_parts(b)}
+
+    def _lost(self, node: NodeProto, shapes: Sequence[Shape]) -> bool:
+        """True if the results have sizes of which it is not known what makes them."""
+        before = {e for shape in shapes for e in shape}
+        for shape in (self.facts.shape(name) for name in node.output if name):
+            if shape is None or any(str(e).startswith("?") for e in set(shape) - before):
+                return True
+        return False
+
+    def _compute(self, node: NodeProto, reads: Sequence[str]) -> None:
+        """Sizes that are computed with have to stay sizes that are followed."""
+        if node.op_type in _SIZED:
+            value = self.facts.value(reads[-1])
+            held = elements(value) if value is not None else []
+            self.whole |= {d for e in held if join_of(e) is None for d in _parts(e)}
+            return
+        made = [self.facts.value(name) for name in node.output]
+        if not all(value is not None and None not in elements(value) for value in made):
+            self.whole |= {d for name in reads for d in self._of_contents(name)}
+
+    def _alike(self, every: Iterable[Sizes]) -> None:
+        """Sizes of one symbol that an operator takes of which nothing is known are equal; so are
+        those that a reshape takes and gives."""
+        first: dict[str, Sizes] = {}
+        for sizes in sorted(every, key=sorted):
+            known = first.setdefault(base_of(min(sizes)) or "", sizes)
+            self.equal.append((known, sizes))
+
+    def _of_shape(self, name: str) -> set[Sizes]:
+        return {d for e in self.facts.shape(name) or () for d in _parts(e)}
+
+    def _of_contents(self, name: str) -> set[Sizes]:
+        value = self.facts.value(name)
+        return set() if value is None else {d for e in elements(value) for d in _parts(e)}
+
+
+def _parts(extent: object) -> Iterator[Sizes]:
+    """The sizes an extent is computed from."""
+    if not isinstance(extent, (str, Expr)):
+        return
+    if (whole := join_of(extent)) is not None:
+        yield whole
+    elif isinstance(extent, Expr):
+        for arg in extent.args:
+            yield from _parts(arg)
+
+
+# ---- single operators ----------------------------------------------------------------------
+
+
+def _unknown(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> None:
+    return None
+
+
+def _along(default: int) -> Demand:
+    return lambda node, shapes, demands: (attribute(node, "axis", default),)
+
+
+def _softmax(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+    if demands.opset >= _ALONE_SINCE:
+        return (attribute(node, "axis", -1),)
+    return _behind(attribute(node, "axis", 1), shapes[0])
+
+
+def _normalised(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+    return _behind(attribute(node, "axis", -1), shapes[0])
+
+
+def _behind(axis: int, shape: Shape) -> range:
+    return range(axis % max(len(shape), 1), len(shape))
+
+
+def _told(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
+    """The axes an attribute or the second operand names; all if nothing does."""
+    axes = attribute(node, "axes")
+    if axes is None and len(node.input) > 1 and node.input[1]:
+        axes = demands.facts.numbers(node.input[1])
+        return axes or None
+    return range(len(shapes[0])) if axes is None else axes
+
+
+def _sliced(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
+    parts = slice_parameters(node, demands.facts)
+    return None if parts is None else [axis for _, _, axis, _ in parts]
+
+
+def _cumulated(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
+    return demands.facts.numbers(node.input[1])
+
+
+def _channels(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+    """Everything but the batch."""
+    return range(1, len(shapes[0]))
+
+
+def _product(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+    a, b = shapes[:2]
+    if a and b:
+        demands.same(a[-1], b[-2] if len(b) > 1 else b[-1])
+    return ()
+
+
+def _gemm(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+    a, b = shapes[:2]
+    demands.same(a[0 if attribute(node, "transA", 0) else 1],
+                 b[1 if attribute(node, "transB", 0) else 0])  # fmt: skip
+    return ()
+
+
+def _concat(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+    along = attribute(node, "axis", 0) % len(shapes[0])
+    for shape in shapes:
+        demands.look_along(shape, (along,))
+        for axis, (a, b) in enumerate(zip(shapes[0], shape, strict=False)):
+            if axis != along:
+                demands.same(a, b)
+    return ()
+
+
+_DEMANDS: Mapping[str, Demand] = MappingProxyType(
+    {
+        **dict.fromkeys(("ArgMax", "ArgMin", "Gather", "Split"), _along(0)),
+        **dict.fromkeys(("LpNormalization", "TopK"), _along(-1)),
+        **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _softmax),
+        **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalised),
+        **dict.fromkeys(
+            ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+             "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Squeeze"), _told,
+        ),
+        **dict.fromkeys(
+            ("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "GlobalAveragePool",
+             "GlobalMaxPool", "InstanceNormalization", "MaxPool"), _channels,
+        ),
+        **dict.fromkeys(("MatMul", "MatMulInteger"), _product),
+        "Concat": _concat,
+        "CumSum": _cumulated,
+        "Gemm": _gemm,
+        "Slice": _sliced,
+    }
+)  # fmt: skip
