@@ -172,6 +172,18 @@ def test_an_interrupt_while_compiling(
 
 
 @pytest.mark.compiler
+def test_compilers_die_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    with compiling(tmp_path) as run:
+        assert len(run.running()) >= 2
+        run.process.kill()
+        run.process.wait()
+        end = time.monotonic() + 100
+        while run.running() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert run.running() == []
+
+
+@pytest.mark.compiler
 def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
     with compiling(tmp_path) as run:
         run.process.kill()

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,8 @@ def _words(command: str) -> tuple[str, ...]:
         raise BuildError(f"CXX is no command, {error}: {command}") from None
 
 
-_running: set[subprocess.Popen[bytes]] = set()
+_running: set[int] = set()
+"""Process groups of the commands under way."""
 
 
 def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
@@ -85,30 +86,31 @@ def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
     Raises BuildError with the command and the end of its stderr.
     """
     shown = shlex.join(command)
-    try:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
-    except OSError as error:
-        message = f"The compiler {command[0]} could not be started ({error.strerror}); check CXX."
-        raise BuildError(message, shown) from error
-    _running.add(process)
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        message = f"The compiler {command[0]} took longer than {seconds:g} s and was stopped."
-        raise BuildError(message, shown) from error
-    finally:
-        _running.discard(process)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    with _group() as group:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "LC_ALL": "C"},
+                process_group=group,
+            )
+        except OSError as error:
+            message = (
+                f"The compiler {command[0]} could not be started ({error.strerror}); check CXX."
+            )
+            raise BuildError(message, shown) from error
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            message = f"The compiler {command[0]} took longer than {seconds:g} s and was stopped."
+            raise BuildError(message, shown) from error
+        finally:
+            if process.poll() is None:
+                os.killpg(group, signal.SIGKILL)
+                process.communicate()
     if process.returncode != 0:
         tail = err.decode(errors="replace")[-_STDERR_TAIL:]
         message = f"The compiler {command[0]} failed with exit code {process.returncode}."
@@ -116,11 +118,38 @@ def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
     return out.decode(errors="replace")
 
 
+@contextlib.contextmanager
+def _group() -> Iterator[int]:
+    """A process group that ends if this process dies meanwhile, even by SIGKILL.
+
+    Its leader, a shell, waits for a line, and kills the group when its input ends without one.
+    The kernel's own signal at a parent's death reaches no more than a compiler's driver.  Raises
+    BuildError where there is no shell.
+    """
+    try:
+        started = subprocess.Popen(
+            ("/bin/sh", "-c", "read -r _ || kill -s KILL 0"),
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            process_group=0,
+        )  # fmt: skip
+    except OSError as error:
+        message = f"The shell that compilers run under could not be started ({error.strerror})."
+        raise BuildError(message) from error
+    with started as leader:
+        _running.add(leader.pid)
+        try:
+            yield leader.pid
+        finally:
+            _running.discard(leader.pid)
+            with contextlib.suppress(BrokenPipeError):  # it was killed with its group
+                leader.communicate(b"\n")
+
+
 def stop_running() -> None:
     """End every command under way, in whichever thread: an interrupted build waits for none."""
-    for process in tuple(_running):
+    for group in tuple(_running):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
 
 
 def _probe(command: tuple[str, ...], seconds: float) -> Compiler:
