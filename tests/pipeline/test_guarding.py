@@ -20,7 +20,8 @@ from tracea_graph import Options, Report, optimize
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model, guards, load
 from tracea_graph.pipeline import candidates, guarding
-from tracea_graph.pipeline.bench import entrant
+from tracea_graph.pipeline.bench import BenchOptions, entrant
+from tracea_graph.pipeline.profiling import profile
 from tracea_graph.pipeline.settling import settle
 from tracea_graph.pipeline.stripping import strip
 from tracea_graph.pipeline.verifying import verify_models
@@ -195,6 +196,13 @@ def test_the_tools_see_through_it(original: Path, report: Report, tmp_path: Path
     }  # fmt: skip
     with pytest.raises(UsageError, match="optimize the original here instead"):
         settle(result, LEGAL)
+
+
+def test_a_profile_counts_nodes_in_the_branch_once(report: Report) -> None:
+    found = profile(Path(report.output), BenchOptions(threads=(1,), pairs=3, seconds=2.0))
+    assert sorted(row.op.split("_")[0] for row in found.rows) == ["FusedRegion", "Guard"]
+    (guard,) = (row for row in found.rows if row.op.startswith("Guard"))
+    assert {call.op for call in guard.calls} == {"same_bytes"}
 
 
 def test_an_equal_run_from_a_lock_gives_equal_files(original: Path, tmp_path: Path) -> None:

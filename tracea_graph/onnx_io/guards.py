@@ -22,12 +22,14 @@ from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.wire import Spans
 
 __all__ = [
-    "CONDITION", "constants_of_guard", "guardable", "is_guarded", "nodes_of", "reference_of",
-    "unwrap", "working_nodes_of", "wrap",
+    "BRANCHES", "CONDITION", "constants_of_guard", "guardable", "is_guarded", "nodes_of",
+    "reference_of", "unwrap", "working_nodes_of", "wrap",
 ]  # fmt: skip
 
 CONDITION = "tracea:unchanged"
 """The value that says whether every guarded initializer has its default."""
+BRANCHES = "tracea_guard"
+"""The name of the node that holds both branches."""
 _REFERENCE, _UNCHANGED, _OVERRIDDEN = ":default", ":unchanged", ":overridden"
 """What follows the names of defaults to compare with, and of values inside the branches."""
 _UNCOMPARED = frozenset(
@@ -111,7 +113,7 @@ def wrap(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> Non
         "then_branch": _branch("unchanged", graph.node, graph, guarded | own),
         "else_branch": _branch("overridden", kept, source, other),
     }
-    made = helper.make_node("If", [CONDITION], outputs, "tracea_guard", **branches)
+    made = helper.make_node("If", [CONDITION], outputs, BRANCHES, **branches)
     for field in ("node", "value_info"):
         graph.ClearField(field)
     graph.node.extend([*condition, made])

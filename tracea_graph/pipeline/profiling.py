@@ -11,6 +11,7 @@ from tracea_graph.check.peers import PeerWorker
 from tracea_graph.check.worker import NodeTime
 from tracea_graph.hardware import fingerprint
 from tracea_graph.hardware.doctor import Doctor
+from tracea_graph.onnx_io.guards import BRANCHES
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.anatomy import Anatomy, Work, sizes_of
@@ -48,6 +49,7 @@ def profile(
 
     progress(f"profiling {label}, {threads} thread{'s' * (threads > 1)}")
     run_ms, nodes, others = _measure(one, feed, threads, options)
+    nodes = [node for node in nodes if node.name != BRANCHES]  # its time is that of those inside
 
     anatomy = Anatomy(model.graph, calls, sizes_of(model.graph, feed))
     traced = time_calls(one, calls, feed, threads, len(nodes[0].samples) if nodes else 0)
