@@ -1,0 +1,67 @@
+"""The state-space model: what it computes, and that planning it takes work in proportion."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from models.scan import STATE, WIDTH, unrolled
+from tracea_graph.config import Options
+from tracea_graph.onnx_io import load
+from tracea_graph.passes.movement import hoisting
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.policy import CostModel, Machine
+from tracea_graph.ttg.wiring import Wiring
+
+
+def test_it_is_a_scan() -> None:
+    model = unrolled(1, 5)
+    drawn = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
+    first, second, read = (w for name, w in drawn.items() if name.startswith("kernel"))
+    x = np.random.default_rng(0).standard_normal((2, 5, WIDTH)).astype(np.float32)
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    state, rate = np.zeros((2, WIDTH * STATE), np.float32), np.log1p(np.exp(x @ first))
+    for i in range(5):
+        state = np.exp(-rate[:, i]) * state + (x @ second * rate)[:, i]
+        wanted = state @ read / (1 + np.exp(-x[:, i])) + x[:, i]
+        np.testing.assert_allclose(found[:, i], wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_the_usual_one_has_thousands_of_operators() -> None:
+    assert len(unrolled().graph.node) == 2512
+
+
+@pytest.mark.parametrize("keep", ["legal", "faster"])
+def test_twice_the_steps_take_twice_the_work_to_plan(
+    keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            calls[name] += 1
+            return function(*args)
+
+        return call
+
+    def work(steps: int) -> Counter[str]:
+        onnx.save(unrolled(1, steps), tmp_path / "m.onnx")
+        graph, sizes = load(tmp_path / "m.onnx").graph, {"batch": 1}
+        calls.clear()
+        Planner(graph, Options(keep=keep), sizes, cost=CostModel(Machine(), sizes)).plan()
+        return calls.copy()
+
+    monkeypatch.setattr(hoisting, "read_selection", counted("selections", hoisting.read_selection))
+    for name in ("sources", "readers"):
+        monkeypatch.setattr(Wiring, name, counted("steps along edges", getattr(Wiring, name)))
+    few, many = work(12), work(24)
+    assert set(few) == {"selections", "steps along edges"}
+    assert all(many[name] < 2.6 * few[name] for name in few), (few, many)
