@@ -81,7 +81,7 @@ def attention_operator(d: Draft) -> None:
         attributes: dict[str, Any] = {"is_causal": 1} if d.often(40) else {}
         mask = None
         if d.often(50):
-            kind, prefix = d.choose([("b", "keep"), ("f", "mask")])
+            kind, prefix = d.choose([("b", "keep_mask"), ("f", "mask")])
             batch, length = q.dims[:2]
             dims = d.choose([(length, length), (batch, 1, length, length)])
             mask = d.input(len(dims), kind, dims, prefix)

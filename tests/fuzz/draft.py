@@ -173,8 +173,8 @@ class Draft:
         return self._known(Value(name, dims, type, exact=True))
 
     def _dim(self, axis: int, rank: int) -> int | str:
-        if self.dynamic and axis < rank - 1 and self.often(40):
-            if axis == 0:
+        if self.dynamic and self.often(40 if axis < 2 else 60):
+            if axis == 0 and rank > 1:
                 return "batch"
             if rank == 3 and axis == 1:
                 return "seq"

@@ -7,6 +7,7 @@ masks     rows all of whose keys are hidden
 values    infinities, signed zeros, subnormal numbers and 1e30 among the numbers; NaN
 maxima    NaN where a largest or smallest number is looked for
 casts     numbers that no integer is, where floats become integers
+attention NaN and infinities where attention is one operator
 guards    numbers whose scores are NaN, where the model has a zero for each NaN
 
 Of models whose symbols are declared so, every feed is of kind ``symbols``.
@@ -31,7 +32,7 @@ from tracea_graph.onnx_io import load
 
 __all__ = ["KINDS", "Feed", "feeds"]
 
-KINDS = ("plain", "symbols", "empty", "masks", "values", "maxima", "casts", "guards")
+KINDS = ("plain", "symbols", "empty", "masks", "values", "maxima", "casts", "attention", "guards")
 SIZES = {"batch": 2, "seq": 9, "rows": 11, "columns": 6}
 """Of symbols, when a result is held against its original: none that verification uses."""
 _VALUES: Mapping[str, tuple[float, ...]] = {
@@ -44,6 +45,7 @@ _MAXIMA = frozenset(
     ("Max", "Min", "Clip", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "ArgMax")
 )
 """Operators of which ONNX Runtime's own kernels disagree about NaN."""
+_WHOLE = frozenset(("Attention", "MultiHeadAttention"))
 _MOST = 3
 """Numbers of an input that are replaced: rows without any must not notice."""
 
@@ -68,7 +70,10 @@ def _feeds(model: onnx.ModelProto) -> Iterator[Feed]:
     plain = _made(model, SIZES)
     yield Feed("plain", "other sizes", plain)
     yield from _hidden(plain)
+    operators = {node.op_type for node in model.graph.node}
     for feed in _planted(plain):
+        if feed.label == "1e30" and not operators.isdisjoint(_WHOLE):
+            continue  # whether its products overflow, only their order says
         yield replace(feed, kind=_kind(model, feed.label))
     symbols = sorted({d for dims in true_dims(model).values() for d in dims if isinstance(d, str)})
     for label, names in [(s, [s]) for s in symbols] + [("all", symbols)] * (len(symbols) > 1):
@@ -80,6 +85,8 @@ def _kind(model: onnx.ModelProto, label: str) -> str:
     """Of a feed with these numbers among the others."""
     if label != "zeros" and any(map(_to_integers, model.graph.node)):
         return "casts"
+    if label != "zeros" and any(node.op_type in _WHOLE for node in model.graph.node):
+        return "attention"
     if label != "zeros" and any(node.op_type == "IsNaN" for node in model.graph.node):
         return "guards"
     ordered = any(node.op_type in _MAXIMA for node in model.graph.node)

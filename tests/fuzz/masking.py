@@ -2,7 +2,8 @@
 
     scores + mask · scores + (1 − keep)·c · Where(keep, scores, c) · scores + Where(keep, 0, c)
 
-Masks are constants or inputs: ``mask…`` are added, ``keep…`` are true or 1 where a key is seen.
+Masks are constants or inputs: ``mask…`` are added, ``keep_mask…`` are true or 1 where a key is
+seen.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _added(d: Draft, scores: Value) -> Value:
 def _flipped(d: Draft, scores: Value) -> Value:
     """(1 − keep)·c of integers, booleans or floats."""
     kind = d.choose(["i", "f", "b"])
-    keep = d.input(4, kind, _dims(d, scores), "keep")
+    keep = d.input(4, kind, _dims(d, scores), "keep_mask")
     if kind != "f":
         keep = d.add("Cast", [keep], keep.dims, exact=True, to=1)
     left = d.add("Sub", [d.const(np.float32(1.0)), keep], keep.dims, exact=True)
@@ -77,9 +78,9 @@ def _keep(d: Draft, scores: Value) -> tuple[Value, bool]:
     if d.often(50):
         return d.const(_triangle(d, scores)), True
     if d.often(50):
-        keep = d.input(4, "b", _dims(d, scores), "keep")
+        keep = d.input(4, "b", _dims(d, scores), "keep_mask")
     else:
-        number = d.input(4, d.choose(["i", "f"]), _dims(d, scores), "keep")
+        number = d.input(4, d.choose(["i", "f"]), _dims(d, scores), "keep_mask")
         if number.type == "i" and d.opset >= 11 and d.often(60):
             zero = d.const(np.int64(0))
             return d.add("Equal", [number, zero], number.dims, "b", True), False

@@ -21,7 +21,7 @@ from tracea_graph.pipeline.inputs import gather_inputs
 
 __all__ = ["NOT_YET", "Ran", "run_many", "write_steady"]
 
-NOT_YET: tuple[str, ...] = ("symbols", "masks", "maxima", "casts", "guards")
+NOT_YET: tuple[str, ...] = ("symbols", "masks", "maxima", "casts", "attention", "guards")
 """Kinds of feeds (:mod:`.feeding`), and of models, that still go wrong and are left out."""
 _POISON = {"MALLOC_PERTURB_": "128"}
 """Memory that nobody has written reads as 3.4e38 instead of zeros."""

@@ -28,8 +28,9 @@ def _window(
         step = d.choose([1, 1, 2, 3])
         gap = d.choose([1, 1, 2]) if dilate and not same else 1
         reach = (size - 1) * gap + 1
-        most = reach - reach // 2 if far and not same else size // 2
-        low, high = (0, 0) if same else (d.number(0, most), d.number(0, most))
+        low, high = (0, 0) if same else (d.number(0, size // 2), d.number(0, size // 2))
+        if far and not same and d.often(50):
+            low, high = reach - reach // 2, reach // 2
         if isinstance(dim, str):
             out: int | str = f"({dim}:{reach}:{step}:{low + high}:{same})"
             if same and step == 1:
