@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tracea_graph.config import Window
-from tracea_graph.ops.gemm import BLOCKS
+from tracea_graph.ops.panels import BLOCKS
 from tracea_graph.passes import recurrent, trunk
 from tracea_graph.passes.attention import attention, flattened, rotary
 from tracea_graph.passes.attention import nodes as attention_nodes

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -24,12 +24,23 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.gemm import (
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.masked import round_masked
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.panels import (
     BF16_SINCE,
+    BLOCKS,
+    INT16,
+    MASKED,
+    MASKED_BF16,
+    MIXED,
+    PAIRS,
     PANEL,
+    PANELS,
     SPLIT,
-    Floats,
-    GemmParams,
+    SPLIT_STEPS,
+    BlockPairs,
+    Blocks,
     pack_block_pairs,
     pack_int16,
     pack_pairs,
@@ -37,9 +48,8 @@ from tracea_graph.ops.gemm import (
     pack_split,
     unpack_panels,
 )
-from tracea_graph.ops.masked import round_masked
-from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.weights import Floats, WeightLayout
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -97,7 +107,7 @@ RELIEFS = (
 )  # fmt: skip
 """What to do without where all of it is too coarse: what costs least time first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)
-_LAYOUTS = {"bf16": "pairs", "bf16-weights": "mixed"}
+_LAYOUTS: Mapping[str, WeightLayout] = MappingProxyType({"bf16": PAIRS, "bf16-weights": MIXED})
 Lower = Callable[[TileGraph, GemmParams, str], tuple[GemmParams, Weight] | str]
 """A product over the weights of a name in lower precision, and those; or why it stays."""
 
@@ -162,9 +172,10 @@ class GemmInBf16:
     name: str = "bf16"
 
     @property
-    def _able(self) -> tuple[str, ...]:
+    def _able(self) -> tuple[WeightLayout, ...]:
         """Layouts that have one in this precision."""
-        return ("panels", "blocks", "masked") if self.precision == "bf16" else ("panels", "masked")
+        blocks = map(Blocks, BLOCKS) if self.precision == "bf16" else ()
+        return (PANELS, MASKED, *blocks)
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         yield from _lowered(self.name, PRODUCT_ERROR, self._able, self._lower, graph, region)
@@ -178,14 +189,15 @@ class GemmInBf16:
             return why
         if stored is None:
             return f"{panels!r} is not constant"
-        if layout == "mixed" and params.layout == "panels" and params.k % 2:
+        if layout == MIXED and params.layout == PANELS and params.k % 2:
             return f"K = {params.k} is odd"
-        if params.layout == "masked":
-            return dataclasses.replace(params, layout="masked_bf16"), _numbers(stored)
-        if params.layout == "blocks":
-            if params.block % 2:
+        if params.layout == MASKED:
+            return dataclasses.replace(params, layout=MASKED_BF16), _numbers(stored)
+        if isinstance(params.layout, Blocks):
+            if params.layout.block % 2:
                 return "blocks of one step do not lie in pairs"
-            return dataclasses.replace(params, layout="pair_blocks"), _blocks_in_pairs(stored)
+            pairs = BlockPairs(params.layout.block)
+            return dataclasses.replace(params, layout=pairs), _blocks_in_pairs(stored)
         return dataclasses.replace(params, layout=layout), _in_pairs(stored, params.n)
 
 
@@ -197,13 +209,13 @@ class GemmInInt16:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         params = region.params
-        if not isinstance(params, GemmParams) or params.layout != "panels":
+        if not isinstance(params, GemmParams) or params.layout != PANELS:
             return
         panels = graph.weight(region.operands[1])
         if panels is None:
             yield Miss(self.name, region.id, f"{region.operands[1]!r} is not constant")
             return
-        lower = dataclasses.replace(params, layout="int16")
+        lower = dataclasses.replace(params, layout=INT16)
         made = _in_integers(panels, params.n)
         yield stored_as(self.name, region, lower, made, INT16_ERROR)
 
@@ -215,7 +227,7 @@ class GemmInBf16x2:
     name: str = "bf16x2"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        yield from _lowered(self.name, BF16X2_ERROR, ("panels",), self._lower, graph, region)
+        yield from _lowered(self.name, BF16X2_ERROR, (PANELS,), self._lower, graph, region)
 
     def _lower(
         self, graph: TileGraph, params: GemmParams, panels: str
@@ -225,12 +237,17 @@ class GemmInBf16x2:
             return why
         if stored is None:
             return f"{panels!r} is not constant"
-        return dataclasses.replace(params, layout="split"), _in_halves(stored, params.n)
+        return dataclasses.replace(params, layout=SPLIT), _in_halves(stored, params.n)
 
 
 def _lowered(
-    rule: str, error: float, able: Sequence[str], lower: Lower, graph: TileGraph, region: Region
-) -> Iterator[Proposal | Miss]:
+    rule: str,
+    error: float,
+    able: Sequence[WeightLayout],
+    lower: Lower,
+    graph: TileGraph,
+    region: Region,
+) -> Iterator[Proposal | Miss]:  # fmt: skip
     """A product in one of the layouts that are ``able``, or all of one program at once: they share
     what lies between them."""
     params = region.params
@@ -291,7 +308,9 @@ def _in_halves(panels: Weight, n: int) -> Weight:
     def load() -> Array:
         return pack_split(unpack_panels(np.asarray(panels.array(), np.float32), n))
 
-    return Weight(f"{panels.name}_bf16x2", DType.BF16, (count, k + -k % SPLIT, PANEL, 2), load)
+    return Weight(
+        f"{panels.name}_bf16x2", DType.BF16, (count, k + -k % SPLIT_STEPS, PANEL, 2), load
+    )
 
 
 def _blocks_in_pairs(blocks: Weight) -> Weight:

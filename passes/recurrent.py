@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.ops.gemm import PANEL
+from tracea_graph.ops.panels import PANEL
 from tracea_graph.ops.recurrent import GATES, Gates, RecurrentParams, pack_gates, pad_gates
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal

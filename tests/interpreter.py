@@ -23,16 +23,16 @@ from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
-from tracea_graph.ops.gemm import (
-    SPLIT,
+from tracea_graph.ops.int16 import round_images as rounded_images
+from tracea_graph.ops.int16 import round_rows
+from tracea_graph.ops.masked import unpack_masked
+from tracea_graph.ops.panels import (
+    SPLIT_STEPS,
     pack_panels,
     unpack_block_pairs,
     unpack_blocks,
     unpack_split,
 )
-from tracea_graph.ops.int16 import round_images as rounded_images
-from tracea_graph.ops.int16 import round_rows
-from tracea_graph.ops.masked import unpack_masked
 from tracea_graph.ops.program import Buffer, Call, Loop, Program, View
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.take import TakeParams
@@ -216,10 +216,10 @@ def side_by_side(call: Call, acc: Array, inputs: list[Any], y: list[Any]) -> Non
 def round_rows_of(call: Call, *, x: Array, y: Array, scales: Any = None) -> None:
     """Rows in bf16, as sums of two numbers in bf16, or in integers with their scales."""
     if call.dtype == "bf16x2":
-        halves = y.reshape(len(y), -1, 2, SPLIT)
-        filled = np.pad(x, ((0, 0), (0, -x.shape[1] % SPLIT)))
+        halves = y.reshape(len(y), -1, 2, SPLIT_STEPS)
+        filled = np.pad(x, ((0, 0), (0, -x.shape[1] % SPLIT_STEPS)))
         for part, half in enumerate(split_bf16(filled)):
-            halves[:, :, part] = half.reshape(len(y), -1, SPLIT)
+            halves[:, :, part] = half.reshape(len(y), -1, SPLIT_STEPS)
         return
     y[...] = 0
     if call.dtype == "bf16":
@@ -230,7 +230,7 @@ def round_rows_of(call: Call, *, x: Array, y: Array, scales: Any = None) -> None
 
 def turns_of(x: Array) -> tuple[Array, Array]:
     """Upper and lower halves of rows that hold them in turn."""
-    halves = np.asarray(x, np.float64).reshape(len(x), -1, 2, SPLIT)
+    halves = np.asarray(x, np.float64).reshape(len(x), -1, 2, SPLIT_STEPS)
     return halves[:, :, 0].reshape(len(x), -1), halves[:, :, 1].reshape(len(x), -1)
 
 

@@ -7,17 +7,11 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.calls import GEMM_DTYPES
-from tracea_graph.ops.gemm import (
-    IN_PAIRS,
-    PANEL,
-    ROUNDED,
-    SPLIT,
-    WITH_MAP,
-    GemmParams,
-)
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import INT16, SPLIT, SPLIT_STEPS
 from tracea_graph.ops.program import GemmDriver, View
 from tracea_graph.passes.lowering.rows import norm_call, stored, sum_of
-from tracea_graph.passes.lowering.writer import Shape, Slot, Writer, dense, matrix, over_rows
+from tracea_graph.passes.lowering.writer import Slot, Writer, dense, matrix, over_rows
 
 __all__ = ["DRIVERS", "lower_gemm", "rounded"]
 
@@ -39,13 +33,7 @@ def lower_gemm(
     w: Writer, p: GemmParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     rows = product(operands[0].shape[:-1])
-    panels: Shape = (-(-p.n // PANEL), p.k, PANEL)
-    if p.layout in IN_PAIRS:
-        panels = (-(-p.n // PANEL), -(-p.k // 2), PANEL, 2)
-    elif p.layout == "split":
-        panels = (-(-p.n // PANEL), p.k + -p.k % SPLIT, PANEL, 2)
-    packed = p.layout in ("panels", "split", *IN_PAIRS)
-    weight = dense(operands[1].buffer, panels if packed else operands[1].shape)
+    weight = dense(operands[1].buffer, p.layout.shape(p.k, p.n) or operands[1].shape)
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
     _, _, _, extras, affine = p.split(operands)
@@ -54,8 +42,8 @@ def lower_gemm(
     chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
     into = [total] if total else [matrix(slot) for slot in slots]
     x, rows_of = _left(w, p, operands[0])
-    if p.layout in WITH_MAP:
-        op, dtype = _BY_MAP[p.layout]
+    if p.layout.name in _BY_MAP:
+        op, dtype = _BY_MAP[p.layout.name]
         w.call(
             op, dtype, x=x, w=weight, bias=bias,
             index=dense(operands[-1].buffer, operands[-1].shape), inputs=views, y=into,
@@ -64,8 +52,8 @@ def lower_gemm(
     else:
         scales = {"row_scales": rows_of, "column_scales": operands[-1].view} if rows_of else {}
         w.call(
-            "gemm", GEMM_DTYPES[p.layout], x=x, w=weight, bias=bias, **scales,
-            inputs=views, y=into, layout=p.layout, parts=len(p.parts) or 1, chain=chain,
+            "gemm", GEMM_DTYPES[p.layout.name], x=x, w=weight, bias=bias, **scales,
+            inputs=views, y=into, layout=p.layout.name, parts=len(p.parts) or 1, chain=chain,
             drivers=DRIVERS,
         )  # fmt: skip
     if p.norm is not None and total is not None:
@@ -74,11 +62,11 @@ def lower_gemm(
 
 def _left(w: Writer, p: GemmParams, slot: Slot) -> tuple[View, View | None]:
     """x as its kernel reads it, and the scales of its rows if there are such."""
-    if p.layout == "int16":
+    if p.layout == INT16:
         return _whole(w, slot, p.k + p.k % 2)
-    if p.layout == "split":
+    if p.layout == SPLIT:
         return _halves(w, slot, p.k), None
-    return (rounded(w, slot, p.k + p.k % 2) if p.layout in ROUNDED else matrix(slot)), None
+    return (rounded(w, slot, p.k + p.k % 2) if p.layout.rounds else matrix(slot)), None
 
 
 def _whole(w: Writer, slot: Slot, columns: Extent) -> tuple[View, View]:
@@ -97,8 +85,8 @@ def _halves(w: Writer, slot: Slot, columns: int) -> View:
     A row is an odd number of cache lines: matrix tiles read sixteen rows at once, which must not
     lie in the same few sets of the first cache (15 to 20 % of the product's time).
     """
-    x, width = matrix(slot), 2 * (columns + -columns % SPLIT)
-    pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], width + SPLIT)))
+    x, width = matrix(slot), 2 * (columns + -columns % SPLIT_STEPS)
+    pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], width + SPLIT_STEPS)))
     halves = replace(pairs.view, dims=(x.dims[0], width))
     w.call("round", "bf16x2", x=x, y=halves)
     return halves

@@ -16,7 +16,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import BLOCK
-from tracea_graph.ops.gemm import ROUNDED, GemmParams
+from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.moves import BORDERS, MoveParams
 from tracea_graph.ops.norm import NormParams
@@ -187,7 +187,7 @@ def _rounds(step: RegionStep) -> Collection[int | None]:
     params = step.params
     if isinstance(params, ConvParams) and params.in_bf16:
         return (0, params.added)
-    if isinstance(params, GemmParams) and params.layout in ROUNDED and params.k % 2 == 0:
+    if isinstance(params, GemmParams) and params.layout.rounds and params.k % 2 == 0:
         return range(1)
     if isinstance(params, AttentionParams) and params.in_bf16 and not params.whole:
         return range(3)

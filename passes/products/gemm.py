@@ -19,6 +19,7 @@ from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.panels import PANELS
 from tracea_graph.passes.pointwise.chains import kind_of
 from tracea_graph.passes.products.storage import storage_for, stored_smaller
 from tracea_graph.passes.regions import (
@@ -67,7 +68,7 @@ class LiftGemm:
         transposed = gemm and attribute(region, "transB", 0) == 1
         scale = float(attribute(region, "alpha", 1.0)) if gemm else 1.0  # type: ignore[arg-type]
         stored = storage_for(graph, region.operands[1], transposed, scale, self.plain, self.twice)
-        if stored.layout != "panels" and graph.spec(stored.value).rank != 2:
+        if stored.layout != PANELS and graph.spec(stored.value).rank != 2:
             yield Miss(self.name, region.id, f"{stored.value!r} is needed as it is, no matrix")
             return
         n, k = shape if transposed else shape[::-1]

@@ -13,7 +13,8 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.gemm import MAX_PARTS, PANEL, GemmParams
+from tracea_graph.ops.gemm import MAX_PARTS, GemmParams
+from tracea_graph.ops.panels import PANEL, PANELS
 from tracea_graph.passes.products.gemm import merge_columns
 from tracea_graph.passes.regions import fused, operand_producer
 from tracea_graph.rewrite import Miss, Proposal
@@ -47,7 +48,7 @@ class MergeProjections:
             return "the projections read different inputs"
         if any(g.params.epilogue or g.params.norm for g in parts):
             return "a projection has an epilogue"
-        if any(g.params.layout != "panels" for g in parts):
+        if any(g.params.layout != PANELS for g in parts):
             return "the projections' matrices stay as they are"
         if any(g.params.n % PANEL for g in parts) or len({g.params.bias for g in parts}) > 1:
             return "the projections' columns do not fall on panel borders"
@@ -99,7 +100,7 @@ class MergeProducts:
 def _alone(graph: TileGraph, region: Region) -> bool:
     """True for a product of packed constants with no epilogue, whose columns are whole panels."""
     p = region.params
-    plain = isinstance(p, GemmParams) and p.layout == "panels" and not p.n % PANEL
+    plain = isinstance(p, GemmParams) and p.layout == PANELS and not p.n % PANEL
     if not plain or p.epilogue or p.norm or p.parts:
         return False
     return all(graph.weight(v) is not None for v in region.operands[1:])

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, Weight
-from tracea_graph.ops.gemm import PANEL, pack_panels
+from tracea_graph.ops.panels import PANEL, PANELS, pack_panels
+from tracea_graph.ops.weights import KN, NK, WeightLayout
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 
@@ -31,7 +32,7 @@ class Storage:
     the scale is part of it."""
 
     value: str
-    layout: str
+    layout: WeightLayout
     weight: Weight | None = None
     scaled: bool = False
 
@@ -49,12 +50,12 @@ def storage_for(
     turned ^= transposed
     kept = not twice and weight.nbytes > _SMALL and _needed_elsewhere(graph, root)
     if plain or kept:
-        return Storage(root, "nk" if turned else "kn")
+        return Storage(root, NK if turned else KN)
     name = f"{root}{'_t' if turned else ''}{f'_{scale!r}' if scale != 1.0 else ''}_panels"
     n, k = weight.shape[-2:] if transposed else weight.shape[:-3:-1]
     load = _panels(weight.load, transposed, scale)
     panels = Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load)
-    return Storage(name, "panels", panels, True)
+    return Storage(name, PANELS, panels, True)
 
 
 def stored_smaller(graph: TileGraph, value: str) -> str | None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracea_graph.ir import DType, Weight
-from tracea_graph.ops.gemm import BLOCKS, PANEL, SCATTER_SINCE, GemmParams, pack_blocks
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import BLOCKS, PANEL, PANELS, SCATTER_SINCE, Blocks, pack_blocks
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.passes.sparse.structure import WeightScan
@@ -65,7 +66,7 @@ def skipping(
     """The product over the blocks at ``places``; of a zero matrix one block stays."""
     if not len(places):
         places = np.zeros(1, np.int32)
-    params: GemmParams = dataclasses.replace(region.params, layout="blocks", block=block)
+    params: GemmParams = dataclasses.replace(region.params, layout=Blocks(block))
     blocks = _stored(panels, places, block)
     at = Weight(f"{blocks.name}_map", DType.I32, places.shape, lambda: places)
     operands = (region.operands[0], blocks.name, *region.operands[2:], at.name)
@@ -77,7 +78,7 @@ def skipping(
 def own_panels(graph: TileGraph, region: Region) -> Weight | None:
     """The packed float32 panels of a product, while they hold the model's own numbers."""
     params = region.params
-    if not isinstance(params, GemmParams) or params.layout != "panels":
+    if not isinstance(params, GemmParams) or params.layout != PANELS:
         return None
     if region.rule in (FACTORED, LOW_RANK) or not sources_of(graph, region):
         return None

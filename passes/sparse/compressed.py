@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Weight
-from tracea_graph.ops.gemm import BLOCKS, PANEL, SCATTER_SINCE, GemmParams, pack_panels
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import BLOCKS, PANEL, PANELS, SCATTER_SINCE, pack_panels
+from tracea_graph.ops.weights import KN, NK, WeightLayout
 from tracea_graph.passes.sparse.block_sparse import skipping
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK, two_products
 from tracea_graph.passes.sparse.zeros import active_places
@@ -27,7 +29,7 @@ __all__ = ["PRUNED", "STORED", "Compressed", "FactorOnRequest", "PruneBlocks", "
 
 Floats = npt.NDArray[np.floating[Any]]
 PRUNED = "prune"
-STORED = ("panels", "nk", "kn")
+STORED: tuple[WeightLayout, ...] = (PANELS, NK, KN)
 """Layouts of a product's matrix that two factors may take the place of."""
 _LEAST_SKIPPED = 0.1
 """Share of zero blocks below which storing only the others gains nothing."""
@@ -92,7 +94,7 @@ class PruneBlocks:
 
 
 def chosen_for(
-    chosen: Mapping[str, Compressed], region: Region, layouts: Sequence[str], count: int
+    chosen: Mapping[str, Compressed], region: Region, layouts: Sequence[WeightLayout], count: int
 ) -> Compressed | None:
     """So many matrices, if they were chosen for that of a product in one of some layouts."""
     params = region.params

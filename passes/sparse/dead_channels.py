@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.gemm import PANEL, GemmParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import PANEL, PANELS
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.narrowed import (
     ins,
@@ -192,7 +193,7 @@ def _narrows(region: Region) -> bool:
     params = region.params
     if isinstance(params, ConvParams):
         return params.groups == 1 and params.layout in _FILTERS and not params.in_bf16
-    return isinstance(params, GemmParams) and params.layout == "panels"
+    return isinstance(params, GemmParams) and params.layout == PANELS
 
 
 def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | None:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec, Weight
-from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import PANEL, PANELS, pack_panels
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.ranks import EPSILON
 from tracea_graph.passes.sparse.structure import WeightScan
@@ -40,7 +41,7 @@ class FactorGemm:
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         params = region.params
-        if not isinstance(params, GemmParams) or params.layout != "panels" or params.parts:
+        if not isinstance(params, GemmParams) or params.layout != PANELS or params.parts:
             return
         if region.rule == self.name:
             return
@@ -80,7 +81,7 @@ def two_products(
     }
     weights = {n: _held(n, array) for n, array in stored.items()}
     first = GemmParams(a.shape[0], rank)
-    second: GemmParams = dataclasses.replace(region.params, k=rank, layout="panels")
+    second: GemmParams = dataclasses.replace(region.params, k=rank, layout=PANELS)
     name_a, name_b = stored
     operands = (middle, name_b, *region.operands[2:])
     new = (

@@ -18,7 +18,8 @@ from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import pack_filters
-from tracea_graph.ops.gemm import GemmParams, pack_panels
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import pack_panels
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.passes.sparse.compressed import Compressed

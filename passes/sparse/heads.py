@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import PANELS
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, pruned_for
 from tracea_graph.passes.sparse.narrowed import (
@@ -41,7 +42,7 @@ def heads_behind(graph: TileGraph, region: Region) -> tuple[Region, Region] | No
         return None
     merged = {*attention.operands[:3]}
     qkv = graph.producer(attention.operands[0]) if len(merged) == 1 else None
-    if qkv is None or not isinstance(qkv.params, GemmParams) or qkv.params.layout != "panels":
+    if qkv is None or not isinstance(qkv.params, GemmParams) or qkv.params.layout != PANELS:
         return None
     g = qkv.params
     alone = only_read_by(graph, attention.operands[0], attention)

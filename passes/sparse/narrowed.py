@@ -11,7 +11,8 @@ import numpy.typing as npt
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import pack_filters, stored_shape, unpack_filters
-from tracea_graph.ops.gemm import PANEL, GemmParams, pack_panels, unpack_panels
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import PANEL, pack_panels, unpack_panels
 from tracea_graph.passes.convolution.filters import bias_size
 
 __all__ = [

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight, product
-from tracea_graph.ops.gemm import PANEL, GemmParams
+from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.masked import map_words, pack_masked
+from tracea_graph.ops.panels import MASKED, PANEL
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.block_sparse import own_panels, sources_of, without_scatter
 from tracea_graph.passes.sparse.structure import WeightScan
@@ -63,7 +64,7 @@ class SkipScatteredZeros:
 
 
 def _reading(rule: str, region: Region, panels: Weight, count: int) -> Proposal:
-    params: GemmParams = dataclasses.replace(region.params, layout="masked")
+    params: GemmParams = dataclasses.replace(region.params, layout=MASKED)
 
     def packed() -> tuple[Array, Array]:
         return pack_masked(np.asarray(panels.array(), np.float32))

@@ -11,7 +11,7 @@ from tests.kernels.test_gemm_bf16 import RoundTile
 from tracea_graph.kernels.cpu import emit, symbols
 from tracea_graph.kernels.variants import pairs_tile
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
-from tracea_graph.ops.gemm import SPLIT, pack_split, unpack_split
+from tracea_graph.ops.panels import SPLIT_STEPS, pack_split, unpack_split
 
 LEVELS = levels("bf16x2")
 
@@ -20,7 +20,7 @@ def halves(level: str, x: Array) -> Array:
     """What the kernel makes of rows, ``[M, K filled up, 2]`` by turns, as ``uint16``."""
     run = kernel(emit("gemm_bf16x2", level), symbols("gemm_bf16x2", level)[2])
     rows, cols = x.shape
-    wide = 2 * (cols + -cols % SPLIT)
+    wide = 2 * (cols + -cols % SPLIT_STEPS)
     y, source = np.full((rows, wide + 6), 0x1234, np.uint16), guarded(x)
     run(RoundTile(rows, cols, source.ctypes.data, cols, y.ctypes.data, wide + 6))
     assert (y[:, wide:] == 0x1234).all()
@@ -72,7 +72,9 @@ def test_rows_are_split_as_the_reference_does(level: str, cols: int) -> None:
     x = rng.standard_normal((5, cols)).astype(np.float32)
     special = [0.0, -0.0, np.inf, -np.inf, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-8, 1 / 3, np.nan]
     x.reshape(-1)[: min(x.size, len(special))] = special[: x.size]
-    turns = halves(level, x).view(ml_dtypes.bfloat16).astype(np.float32).reshape(5, -1, 2, SPLIT)
+    turns = (
+        halves(level, x).view(ml_dtypes.bfloat16).astype(np.float32).reshape(5, -1, 2, SPLIT_STEPS)
+    )
     for part, want in enumerate(split_bf16(x)):
         got = turns[:, :, part].reshape(5, -1)
         np.testing.assert_array_equal(got[:, :cols], want)

@@ -21,7 +21,7 @@ from tests.kernels.conformance import (
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emit, symbols
 from tracea_graph.ops.bf16 import round_bf16
-from tracea_graph.ops.gemm import pack_block_pairs
+from tracea_graph.ops.panels import pack_block_pairs
 
 ROWS = 16
 

@@ -23,11 +23,24 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.gemm import (
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.masked import pack_masked
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.panels import (
     BF16_SINCE,
     BLOCKS,
+    INT16,
+    MASKED,
+    MASKED_BF16,
+    MIXED,
+    PAIRS,
     PANEL,
-    GemmParams,
+    SPLIT,
+    BlockPairs,
+    Blocks,
     pack_block_pairs,
     pack_blocks,
     pack_int16,
@@ -36,23 +49,19 @@ from tracea_graph.ops.gemm import (
     pack_split,
     unpack_panels,
 )
-from tracea_graph.ops.grid import GridParams
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move
-from tracea_graph.ops.masked import pack_masked
-from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
+from tracea_graph.ops.weights import KN, NK
 
 OPSETS = (11, 13, 17, 18, 21)
 
 GELU_RESIDUAL = Chain(("full", "full"), (Step("gelu", (0,)), Step("add", (2, 1))), (3,))
 SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
-MASKED = Chain(("full", "col", "row"), (Step("mul", (0, 1)), Step("max", (3, 2))), (4,))
+MUL_MAX = Chain(("full", "col", "row"), (Step("mul", (0, 1)), Step("max", (3, 2))), (4,))
 SQUARE_ROWS = Chain(("full", "row"), (Step("mul", (0, 0)), Step("mul", (2, 1))), (3,))
 ROOT_PLUS = Chain(
     ("full", "full"), (Step("abs", (0,)), Step("sqrt", (2,)), Step("add", (3, 1))), (4,)
@@ -129,35 +138,31 @@ ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
 
 CASES = {
     "gemm": Case(GemmParams(12, 32), (X, panels(12, 32))),
-    "gemm, panels in bf16": Case(
-        GemmParams(12, 21, "mixed", bias=True), (X, pairs(12, 21), (21,))
-    ),
-    "gemm, all in bf16, K odd": Case(
-        GemmParams(11, 16, "pairs"), ((2, 5, 11), pairs(11, 16)), 1e-2
-    ),
+    "gemm, panels in bf16": Case(GemmParams(12, 21, MIXED, bias=True), (X, pairs(12, 21), (21,))),
+    "gemm, all in bf16, K odd": Case(GemmParams(11, 16, PAIRS), ((2, 5, 11), pairs(11, 16)), 1e-2),
     "gemm, in integers, K odd": Case(
-        GemmParams(11, 21, "int16", bias=True),
+        GemmParams(11, 21, INT16, bias=True),
         ((2, 5, 11), integers(11, 21)[0], (21,), integers(11, 21)[1]),
         1e-3,
     ),
     "gemm, as sums of two": Case(
-        GemmParams(40, 21, "split", bias=True),
+        GemmParams(40, 21, SPLIT, bias=True),
         ((2, 5, 40), pack_split(normal(40, 21, seed=99)), (21,)),
         1e-5,
     ),
     "gemm, as sums of two, whole panels": Case(
-        GemmParams(64, 32, "split"), ((3, 64), pack_split(normal(64, 32, seed=99))), 1e-5
+        GemmParams(64, 32, SPLIT), ((3, 64), pack_split(normal(64, 32, seed=99))), 1e-5
     ),
     **{
         f"gemm, blocks of {block}": Case(
-            GemmParams(70, 50, "blocks", bias=True, block=block),
+            GemmParams(70, 50, Blocks(block), bias=True),
             ((2, 5, 70), blocks(70, 50, block)[0], (50,), blocks(70, 50, block)[1]),
         )
         for block in BLOCKS
     },
     **{
         f"gemm, blocks of {block} in bf16": Case(
-            GemmParams(70, 50, "pair_blocks", bias=True, block=block),
+            GemmParams(70, 50, BlockPairs(block), bias=True),
             (
                 (2, 5, 70),
                 pack_block_pairs(blocks(70, 50, block)[0]),
@@ -169,18 +174,18 @@ CASES = {
         for block in BLOCKS[1:]
     },
     "gemm, blocks, gelu, residual and norm": Case(
-        GemmParams(12, 32, "blocks", True, GELU_RESIDUAL, LAYER, block=4),
+        GemmParams(12, 32, Blocks(4), True, GELU_RESIDUAL, LAYER),
         (X, blocks(12, 32, 4)[0], (32,), (2, 5, 32), (32,), (32,), blocks(12, 32, 4)[1]),
     ),
     **{
         f"gemm, scattered zeros, K = {k}": Case(
-            GemmParams(k, 50, "masked", bias=True),
+            GemmParams(k, 50, MASKED, bias=True),
             ((4, k), scattered(k, 50)[0], (50,), scattered(k, 50)[1]),
         )
         for k in (70, 33)
     },
     "gemm, scattered zeros in bf16": Case(
-        GemmParams(12, 32, "masked_bf16", True, GELU_RESIDUAL, LAYER),
+        GemmParams(12, 32, MASKED_BF16, True, GELU_RESIDUAL, LAYER),
         (
             X,
             scattered(12, 32)[0].astype(ml_dtypes.bfloat16),
@@ -193,8 +198,8 @@ CASES = {
     ),
     "gemm, N not whole panels": Case(GemmParams(12, 21), (X, panels(12, 21))),
     "gemm, one column": Case(GemmParams(12, 1, bias=True), ((3, 12), panels(12, 1), (1,))),
-    "gemm [K,N]": Case(GemmParams(12, 21, "kn", bias=True), (X, (12, 21), (21,))),
-    "gemm [N,K]": Case(GemmParams(12, 21, "nk", bias=True), (X, (21, 12), (21,))),
+    "gemm [K,N]": Case(GemmParams(12, 21, KN, bias=True), (X, (12, 21), (21,))),
+    "gemm [N,K]": Case(GemmParams(12, 21, NK, bias=True), (X, (21, 12), (21,))),
     "gemm, rank 4": Case(GemmParams(12, 16), ((2, 3, 1, 12), panels(12, 16))),
     "gemm, no rows": Case(GemmParams(12, 16, bias=True), ((0, 12), panels(12, 16), (16,))),
     "gemm, gelu and residual": Case(
@@ -202,7 +207,7 @@ CASES = {
         (X, panels(12, 20), (20,), (2, 5, 20)),
     ),
     "gemm, column and row operands": Case(
-        GemmParams(12, 20, epilogue=MASKED), (X, panels(12, 20), (2, 5, 1), (20,))
+        GemmParams(12, 20, epilogue=MUL_MAX), (X, panels(12, 20), (2, 5, 1), (20,))
     ),
     "gemm, three parts": Case(
         GemmParams(12, 40, bias=True, parts=(16, 4, 20)), (X, panels(12, 40), (40,))
@@ -558,7 +563,9 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
     ("make", "reason"),
     [
         (lambda: GemmParams(0, 4), "no product with K=0"),
-        (lambda: GemmParams(4, 4, "blocked"), "layout 'blocked'"),
+        (lambda: GemmParams(4, 4, Blocks(3)), "no blocks of 3 steps"),
+        (lambda: GemmParams(4, 4, BlockPairs(1)), "no blocks of 1 steps"),
+        (lambda: GemmParams(3, 4, MIXED), "an even K"),
         (lambda: GemmParams(4, 4, keep_sum=True), "only if there is a norm"),
         (lambda: GemmParams(4, 4, parts=(1, 2)), "all columns"),
         (lambda: GemmParams(4, 4, parts=(0, 4)), "1 column or more"),

@@ -21,8 +21,8 @@ from tracea_graph.ops.filters import (
     stored_shape,
     unpack_filters,
 )
-from tracea_graph.ops.gemm import BF16_SINCE
 from tracea_graph.ops.int16 import LIMIT, run_of
+from tracea_graph.ops.panels import BF16_SINCE
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.ops.winograd import spell_transform

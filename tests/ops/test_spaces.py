@@ -27,8 +27,10 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.panels import PANELS
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.weights import KN, NK
 from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand
 
 Array = npt.NDArray[Any]
@@ -149,9 +151,9 @@ CASES = (
     Case("Slice", ((6, 5), np.array([99]), np.array([1]), np.array([0]), np.array([-2]))),
     Case("FusedGemm", ((2, 3, 4), (2, 4, 16), (20,)), params=GemmParams(4, 20, bias=True)),
     Case("FusedGemm", ((3, 4), (6, 4), (6,), (3, 6)), params=GemmParams(
-        4, 6, "nk", epilogue=BIAS_RELU)),
+        4, 6, NK, epilogue=BIAS_RELU)),
     Case("FusedGemm", ((3, 4), (4, 6), (3, 6), (6,), (6,)), results=2, params=GemmParams(
-        4, 6, "kn", epilogue=SUM, norm=Norm("layer", 1e-5), keep_sum=True)),
+        4, 6, KN, epilogue=SUM, norm=Norm("layer", 1e-5), keep_sum=True)),
     Case("FusedNorm", ((2, 3, 4), (4,)), params=NormParams(Norm("rms", 1e-5, beta=False))),
     Case("FusedNorm", ((2, 4), (2, 4), (4,), (4,)), results=2, params=NormParams(
         Norm("layer", 1e-5), SUM, keep_sum=True)),
@@ -253,7 +255,7 @@ def test_tiles_depend_on_their_boxes_and_on_nothing_else(case: Case) -> None:
 
 def _views(case: Case, arrays: Sequence[Array]) -> Callable[[Array, int], Array]:
     """Operands as the model describes them: panels as their matrix ``[K, N]``."""
-    packed = isinstance(case.params, GemmParams) and case.params.layout == "panels"
+    packed = isinstance(case.params, GemmParams) and case.params.layout == PANELS
 
     def view(array: Array, operand: int) -> Array:
         if not (packed and operand == 1):

@@ -14,6 +14,7 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.weights import KN
 
 NODES = (
     Node("MatMul", ("x", "w"), ("m",)),
@@ -85,7 +86,7 @@ def test_equal_parameters_share_a_body_and_different_ones_do_not() -> None:
     variants: list[OpParams] = [
         GemmParams(32, 20),
         GemmParams(32, 32),
-        GemmParams(32, 20, "kn"),
+        GemmParams(32, 20, KN),
         GemmParams(32, 20, bias=True),
         GemmParams(32, 20, epilogue=scaled),
         GemmParams(32, 20, norm=Norm("rms", 1e-6, beta=False)),

@@ -11,7 +11,8 @@ from graphs import Net, assert_same, normal, optimized
 
 from models.sparse import block_mask
 from tracea_graph.ir import DType, Weight
-from tracea_graph.ops.gemm import GemmParams, pack_panels
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import PANELS, Blocks, pack_panels
 from tracea_graph.passes import phases
 from tracea_graph.passes.sparse.zeros import ZeroScan, active_places, sampled_zeros
 from tracea_graph.policy import CostModel, Machine
@@ -48,7 +49,7 @@ def test_the_result_is_the_same(k: int, n: int) -> None:
     trace = optimized(graph, phases())
     assert trace.applied()["zero-blocks"] == 1
     (region,) = graph.regions()
-    assert region.params.layout == "blocks"
+    assert isinstance(region.params.layout, Blocks)
     assert_same(made, graph, {"x": normal(5, k)})
 
 
@@ -71,25 +72,25 @@ def test_the_cost_model_chooses_the_block(
     zeros: float, block: tuple[int, int], chosen: int
 ) -> None:
     params, _ = planned(product(sparse(768, 768, zeros, block))[1], 128)
-    assert params.block == chosen
+    assert params.layout == Blocks(chosen)
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.05, 0.08])
 def test_dense_stays_where_it_wins(zeros: float) -> None:
     params, _ = planned(product(sparse(768, 768, zeros))[1], 128)
-    assert params.layout == "panels"
+    assert params.layout == PANELS
 
 
 def test_scattered_zeros_fill_no_block() -> None:
     w = normal(128, 64) * (np.random.default_rng(1).random((128, 64)) < 0.5)
     params, trace = planned(product(w.astype(np.float32))[1], 128)
-    assert params.layout == "panels"
+    assert params.layout == PANELS
     assert any("do not fill runs" in reason for _, reason in trace.misses())
 
 
 def test_an_old_opset_cannot_place_blocks() -> None:
     params, trace = planned(product(sparse(64, 64, 0.8), opset=10)[1], 128)
-    assert params.layout == "panels"
+    assert params.layout == PANELS
     assert any("ScatterND" in reason for _, reason in trace.misses())
 
 
@@ -109,7 +110,7 @@ def test_projections_that_became_one_product_are_skipped_together() -> None:
     graph = made.graph(*parts)
     assert optimized(graph, phases()).applied()["zero-blocks"] == 1
     (region,) = graph.regions()
-    assert region.params.parts == (32, 32, 32) and region.params.layout == "blocks"
+    assert region.params.parts == (32, 32, 32) and isinstance(region.params.layout, Blocks)
     assert_same(made, graph, {"x": normal(4, 64)})
 
 

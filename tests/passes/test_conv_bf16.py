@@ -140,6 +140,6 @@ def test_products_inside_a_trunk_go_with_it() -> None:
     region, _ = planned(graph, "bf16")
     assert isinstance(region.params, RegionParams)
     (head,) = [s for s in region.params.steps if isinstance(s.params, GemmParams)]
-    assert head.params.layout == "pairs"
+    assert head.params.layout.name == "pairs"
     assert graph.weights[region.operands[head.operands[1]]].dtype is DType.BF16
     assert lower(graph, region).calls[-1].name == "gemm_bf16"

@@ -38,7 +38,7 @@ def test_matmul_of_any_rank(dims: tuple[Any, ...], n: int) -> None:
     graph = net.graph(net("MatMul", x, net.weight(24, n)))
     schedule_only(graph, gemm.LiftGemm())
     region = only(graph, "FusedGemm")
-    assert (region.params.k, region.params.n, region.params.layout) == (24, n, "panels")
+    assert (region.params.k, region.params.n, region.params.layout.name) == (24, n, "panels")
     assert graph.weights[region.operands[1]].shape == (-(-n // 16), 24, 16)
     assert_same(net, graph, {"x": normal(*range(2, 2 + len(dims)), 24)})
 
@@ -83,7 +83,7 @@ def test_a_matrix_others_need_is_packed_beside_where_that_is_smaller(twice: bool
     x = net("Gather", table, net.ids("i", "batch", "seq"), axis=0)
     graph = net.graph(x, net("Gemm", net.input("z", 3, 24), table, transB=1))
     schedule_only(graph, gemm.LiftGemm(twice=twice))
-    assert only(graph, "FusedGemm").params.layout == ("panels" if twice else "nk")
+    assert only(graph, "FusedGemm").params.layout.name == ("panels" if twice else "nk")
     assert_same(net, graph, {"i": np.array([[3, 5, 1]]), "z": normal(3, 24)})
 
 
@@ -96,7 +96,7 @@ def test_a_matrix_others_need_is_read_in_place() -> None:
     )
     optimized(graph)
     head = next(r for r in graph.regions() if r.op == "FusedGemm" and r.params.n == 1024)
-    assert head.params.layout == "nk" and head.operands[1] == table
+    assert head.params.layout.name == "nk" and head.operands[1] == table
     assert_same(net, graph, {"i": np.array([[3, 5, 1]]), "z": normal(3, 24)})
 
 
@@ -106,7 +106,7 @@ def test_plain_weights_leave_every_matrix() -> None:
     graph = net.graph(net("MatMul", x, weight))
     schedule_only(graph, gemm.LiftGemm(plain=True))
     region = only(graph, "FusedGemm")
-    assert region.params.layout == "kn" and region.operands[1] == weight
+    assert region.params.layout.name == "kn" and region.operands[1] == weight
     assert_same(net, graph, FEEDS)
 
 

@@ -30,6 +30,7 @@ from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.panels import INT16, MIXED, PAIRS, SPLIT
 from tracea_graph.ops.program import Buffer, Program
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
@@ -37,6 +38,7 @@ from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
+from tracea_graph.ops.weights import KN, NK
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
@@ -53,7 +55,7 @@ def map_of(*moves: tuple[str, tuple[int, ...]]) -> IndexMap:
 
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
-MIXED = Chain(
+FOUR_KINDS = Chain(
     ("full", "row", "col", "scalar", "full"),
     (Step("mul", (0, 1)), Step("add", (5, 2)), Step("sub", (6, 3)), Step("max", (7, 4))),
     (8,),
@@ -153,31 +155,31 @@ IDS = (F32, I64, F32, I64, F32, I64)
 CASES = {
     "gemm": Case(GemmParams(12, 20), (X, PANELS)),
     "gemm, panels in bf16": Case(
-        GemmParams(12, 20, "mixed", True), (X, (2, 6, 16, 2), (20,)), (F32, BF16)
+        GemmParams(12, 20, MIXED, True), (X, (2, 6, 16, 2), (20,)), (F32, BF16)
     ),
     "gemm, all in bf16, K odd": Case(
-        GemmParams(11, 20, "pairs", epilogue=RELU), ((*BS, 11), (2, 6, 16, 2)), (F32, BF16)
+        GemmParams(11, 20, PAIRS, epilogue=RELU), ((*BS, 11), (2, 6, 16, 2)), (F32, BF16)
     ),
     "gemm, in integers, K odd": Case(
-        GemmParams(11, 20, "int16", True, RELU),
+        GemmParams(11, 20, INT16, True, RELU),
         ((*BS, 11), (2, 6, 16, 2), (20,), (32,)),
         (F32, I16),
     ),
     "gemm, in integers, parts": Case(
-        GemmParams(12, 20, "int16", parts=(16, 4)), (X, (2, 6, 16, 2), (32,)), (F32, I16)
+        GemmParams(12, 20, INT16, parts=(16, 4)), (X, (2, 6, 16, 2), (32,)), (F32, I16)
     ),
     "gemm, as sums of two": Case(
-        GemmParams(40, 20, "split", True, RELU), ((*BS, 40), (2, 64, 16, 2), (20,)), (F32, BF16)
+        GemmParams(40, 20, SPLIT, True, RELU), ((*BS, 40), (2, 64, 16, 2), (20,)), (F32, BF16)
     ),
     "gemm, as sums of two, parts": Case(
-        GemmParams(32, 20, "split", parts=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
+        GemmParams(32, 20, SPLIT, parts=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
     ),
     "gemm, one row": Case(GemmParams(12, 20), ((1, 12), PANELS)),
-    "gemm [K,N], bias": Case(GemmParams(12, 20, "kn", True), (X, (12, 20), (20,))),
-    "gemm [N,K], bias": Case(GemmParams(12, 20, "nk", True), (X, (20, 12), (20,))),
+    "gemm [K,N], bias": Case(GemmParams(12, 20, KN, True), (X, (12, 20), (20,))),
+    "gemm [N,K], bias": Case(GemmParams(12, 20, NK, True), (X, (20, 12), (20,))),
     "gemm, activation": Case(GemmParams(12, 20, bias=True, epilogue=RELU), (X, PANELS, (20,))),
     "gemm, every kind of operand": Case(
-        GemmParams(12, 20, epilogue=MIXED), (X, PANELS, (1, 20), (*BS, 1), (1, 1), Y)
+        GemmParams(12, 20, epilogue=FOUR_KINDS), (X, PANELS, (1, 20), (*BS, 1), (1, 1), Y)
     ),
     "gemm, parts": Case(GemmParams(12, 20, parts=(16, 3, 1)), (X, PANELS)),
     "gemm, two results": Case(GemmParams(12, 20, epilogue=TWICE), (X, PANELS, Y)),
@@ -224,7 +226,7 @@ CASES = {
     "norm of a sum": Case(NormParams(LAYER, SUM), (X, X, (12,), (12,))),
     "norm of a sum, kept": Case(NormParams(RMS, SUM, keep_sum=True), (X, X, (12,))),
     "norm of every kind of operand": Case(
-        NormParams(RMS, MIXED, keep_sum=True), (X, (12,), (*BS, 1), (1,), X, (12,))
+        NormParams(RMS, FOUR_KINDS, keep_sum=True), (X, (12,), (*BS, 1), (1,), X, (12,))
     ),
     "elementwise": Case(ElementwiseParams(RELU), (X,)),
     "elementwise on one number": Case(ElementwiseParams(RELU), ((),)),

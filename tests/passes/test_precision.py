@@ -9,7 +9,8 @@ from graphs import Net, loaded, normal
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
-from tracea_graph.ops.gemm import GemmParams, pack_pairs, unpack_pairs, unpack_split
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import pack_pairs, unpack_pairs, unpack_split
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import phases
 from tracea_graph.rewrite import Limits, Trace, schedule
@@ -39,7 +40,7 @@ def planned(
 def test_the_layout_follows_the_precision(precision: str, layout: str) -> None:
     graph = net()
     region, _ = planned(graph, precision)
-    assert isinstance(region.params, GemmParams) and region.params.layout == layout
+    assert isinstance(region.params, GemmParams) and region.params.layout.name == layout
     weight = graph.weights[region.operands[1]]
     stored = weight.array()
     assert weight.dtype is (DType.F32 if precision == "fp32" else DType.BF16)
@@ -50,7 +51,7 @@ def test_the_layout_follows_the_precision(precision: str, layout: str) -> None:
 def test_integers_take_scales_along(k: int) -> None:
     graph = net(k)
     region, _ = planned(graph, "int16")
-    assert isinstance(region.params, GemmParams) and region.params.layout == "int16"
+    assert isinstance(region.params, GemmParams) and region.params.layout.name == "int16"
     for name, dtype in ((region.operands[1], DType.I16), (region.operands[-1], DType.F32)):
         weight = graph.weights[name]
         stored = weight.array()
@@ -64,7 +65,7 @@ def test_what_bf16_is_barred_from_goes_to_integers_or_sums(tiles: bool, layout: 
     barred = {"bf16": {graph.outputs[0]: "it was wrong"}}
     limits = Limits(min_gain_us=float("-inf"), barred=barred)
     region, trace = planned(graph, "bf16", limits, tiles)
-    assert isinstance(region.params, GemmParams) and region.params.layout == layout
+    assert isinstance(region.params, GemmParams) and region.params.layout.name == layout
     assert ("bf16", "it was wrong") in trace.misses()
 
 
@@ -73,7 +74,7 @@ def test_sums_of_two_lie_in_turns(k: int) -> None:
     graph = net(k)
     exact = np.asarray(graph.weights["w0"].array())
     region, _ = planned(graph, "bf16x2")
-    assert isinstance(region.params, GemmParams) and region.params.layout == "split"
+    assert isinstance(region.params, GemmParams) and region.params.layout.name == "split"
     weight = graph.weights[region.operands[1]]
     stored = weight.array()
     assert stored.shape == weight.shape and stored.nbytes == weight.nbytes
@@ -84,7 +85,7 @@ def test_sums_of_two_lie_in_turns(k: int) -> None:
 def test_sums_of_two_want_an_opset_with_bf16() -> None:
     graph = net(opset=12)
     region, trace = planned(graph, "bf16x2")
-    assert region.params.layout == "panels"
+    assert region.params.layout.name == "panels"
     assert ("bf16x2", "opset 12 has no bf16; 13 is the first") in trace.misses()
 
 
@@ -97,7 +98,7 @@ def test_stored_blocks_are_rounded_too(precision: str, layout: str) -> None:
     matrix[16:48] = 0
     graph = made.graph(made("MatMul", made.input("x", "batch", 64), made.const(matrix)))
     region, _ = planned(graph, precision)
-    assert isinstance(region.params, GemmParams) and region.params.layout == layout
+    assert isinstance(region.params, GemmParams) and region.params.layout.name == layout
     assert graph.weights[region.operands[1]].array().size == 32 * 64
 
 
@@ -114,7 +115,7 @@ def test_the_matrix_is_rounded_once() -> None:
 
 def test_an_odd_depth_has_no_mixed_form() -> None:
     region, trace = planned(net(7, 20), "bf16-weights")
-    assert region.params.layout == "panels"
+    assert region.params.layout.name == "panels"
     assert ("bf16", "K = 7 is odd") in trace.misses()
 
 
@@ -124,7 +125,7 @@ def test_a_barred_product_keeps_its_exact_form() -> None:
     barred = {rule: {result: "it was wrong"} for rule in ("bf16", "int16")}
     limits = Limits(min_gain_us=float("-inf"), barred=barred)
     region, trace = planned(graph, "bf16", limits)
-    assert region.op == "FusedGemm" and region.params.layout == "panels"
+    assert region.op == "FusedGemm" and region.params.layout.name == "panels"
     assert ("bf16", "it was wrong") in trace.misses()
 
 

@@ -17,7 +17,9 @@ from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.panels import INT16, PAIRS, PANELS
 from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.weights import WeightLayout
 from tracea_graph.ops.windows import Window
 from tracea_graph.policy import CostModel, Machine, measured_machine
 from tracea_graph.policy.efforts import EFFORTS
@@ -69,13 +71,13 @@ def test_attention_in_one_operator_costs_more_than_its_products_at_the_peak(op: 
 # ---- units -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ["pairs", "int16"])
-def test_two_numbers_at_once_halve_a_product(layout: str) -> None:
-    def work(layout: str) -> float:
+@pytest.mark.parametrize("layout", [PAIRS, INT16], ids=["pairs", "int16"])
+def test_two_numbers_at_once_halve_a_product(layout: WeightLayout) -> None:
+    def work(layout: WeightLayout) -> float:
         params = GemmParams(256, 256, layout=layout)
         return EFFORTS[GemmParams](fitted(), params, [(128, 256)], (128, 256)).product
 
-    assert 0.4 < work(layout) / work("panels") < 0.6
+    assert 0.4 < work(layout) / work(PANELS) < 0.6
 
 
 @pytest.mark.parametrize(("cap", "tiles"), [(None, True), ("amxbf16", True), ("avx512", False)])

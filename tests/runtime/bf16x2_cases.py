@@ -8,7 +8,8 @@ from runtime.sparse_cases import SPARSE_CHAIN
 from runtime.support import Case, bf16_product, dense, normal
 
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.gemm import GemmParams, pack_split
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import SPLIT, pack_split
 
 __all__ = ["bf16x2_cases"]
 
@@ -17,7 +18,7 @@ def _case(
     name: str, m: int, k: int, n: int, chain: Chain | None = None, parts: tuple[int, ...] = ()
 ) -> Case:
     """The program the passes write for one product."""
-    params = GemmParams(k, n, "split", True, chain, parts=parts)
+    params = GemmParams(k, n, SPLIT, True, chain, parts=parts)
     return bf16_product(f"bf16x2_{name}", m, params, pack_split(normal(k, n, seed=1)))
 
 

@@ -12,7 +12,8 @@ from runtime.support import Case, dense, normal, operator_case, spec
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.gemm import GemmParams, pack_int16
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import INT16, pack_int16
 from tracea_graph.ops.program import Program
 
 __all__ = ["int16_cases"]
@@ -30,7 +31,7 @@ def integers_case(
     spoilt: bool = False,
 ) -> Case:
     """The program the passes write for one product, its matrix in integers."""
-    params = GemmParams(k, n, "int16", True, chain, parts=parts)
+    params = GemmParams(k, n, INT16, True, chain, parts=parts)
     x, (weight, scale) = normal(m, k, seed=0), pack_int16(normal(k, n, seed=1))
     if spoilt:
         x[1, 0], x[m - 1, k - 1] = np.nan, np.inf

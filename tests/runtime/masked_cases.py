@@ -15,8 +15,8 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.calls import CALLS
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.gemm import pack_panels
 from tracea_graph.ops.masked import pack_masked
+from tracea_graph.ops.panels import pack_panels
 
 __all__ = ["masked_cases"]
 

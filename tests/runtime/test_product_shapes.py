@@ -19,9 +19,19 @@ from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, normal, operator_case, spec
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.gemm import GemmParams, pack_int16, pack_pairs, pack_panels
+from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.panels import (
+    INT16,
+    MIXED,
+    PAIRS,
+    PANELS,
+    pack_int16,
+    pack_pairs,
+    pack_panels,
+)
+from tracea_graph.ops.weights import KN, NK
 
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 130, 257)
 CALM = 1e-2
@@ -63,7 +73,7 @@ def by_weight(row: dict[str, Any]) -> Case:
     more = dict(FINISHES[row["finish"]])
     if more.pop("parts", False):
         more["parts"] = (n - n // 3, n // 3) if n > 2 else (n,)
-    params = GemmParams(k, n, layout, row["bias"], **more)
+    params = GemmParams(k, n, NAMED[layout], row["bias"], **more)
     weight = normal(k, n, seed=1) * np.float32(k**-0.5)
     scales = [pack_int16(weight)[1]] if layout == "int16" else []
     stored = {
@@ -88,6 +98,7 @@ def by_weight(row: dict[str, Any]) -> Case:
     return operator_case(name_of(row), "FusedGemm", params, specs, feeds, wide)
 
 
+NAMED = {layout.name: layout for layout in (PANELS, KN, NK, PAIRS, MIXED, INT16)}
 TYPES = {"pairs": DType.BF16, "mixed": DType.BF16, "int16": DType.I16}
 
 

@@ -20,7 +20,7 @@ from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.config import CHOICES, Options, Prune, Window
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.gemm import BLOCKS, PANEL
+from tracea_graph.ops.panels import BLOCKS, PANEL
 
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
 

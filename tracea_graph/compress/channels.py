@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ops.gemm import PANEL
+from tracea_graph.ops.panels import PANEL
 
 __all__ = ["ChannelMenu"]
 

@@ -24,7 +24,8 @@ from tracea_graph.ir import DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import unpack_filters
-from tracea_graph.ops.gemm import PANEL, GemmParams, unpack_panels
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import PANEL, unpack_panels
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import STORED
 from tracea_graph.passes.sparse.dead_channels import channel_makers
@@ -176,9 +177,7 @@ def _makers(graph: TileGraph, region: Region) -> tuple[tuple[Region, ...], int]:
 
 def _matrix(params: GemmParams, weight: Weight) -> Floats:
     array = np.asarray(weight.array(), np.float64)
-    if params.layout == "panels":
-        return unpack_panels(array, params.n)
-    return array.T if params.layout == "nk" else array
+    return params.layout.matrix([array], params.k, params.n)
 
 
 def _products(region: Region) -> list[Node]:

@@ -15,7 +15,7 @@ from tracea_graph.compress.layers import Layer
 from tracea_graph.compress.lowrank import LowRankMenu
 from tracea_graph.compress.prune import PruneMenu
 from tracea_graph.config import Prune
-from tracea_graph.ops.gemm import PANEL, pack_panels
+from tracea_graph.ops.panels import PANEL, pack_panels
 
 __all__ = ["Menus", "middling"]
 

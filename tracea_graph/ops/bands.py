@@ -11,6 +11,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RowBand
+from tracea_graph.ops.weights import NK
 from tracea_graph.ttg import ROOMS, Band, MemoryLevel, Plan, Region, Walk, band_of
 
 __all__ = ["bands_in", "plan_inside", "row_bands", "walks"]
@@ -29,7 +30,7 @@ def walks(step: Region) -> Walk | None:
     """
     params = step.params
     if isinstance(params, GemmParams):
-        return Walk(-(-params.n // _COLUMNS), _ROWS) if params.layout != "nk" else None
+        return Walk(-(-params.n // _COLUMNS), _ROWS) if params.layout != NK else None
     if isinstance(params, ConvParams):
         cut = params.in_blocks and params.layout != "stem"
         return Walk(together=WINOGRAD.get(params.layout, 1)) if cut else None

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Attr, DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
-from tracea_graph.ops.gemm import PANEL
+from tracea_graph.ops.panels import PANEL
 
 __all__ = ["GATES", "Gates", "RecurrentParams", "pack_gates", "pad_gates", "take_gates"]
 

@@ -21,6 +21,7 @@ from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, mod
 from tracea_graph.ops.spaces_maps import concat, elementwise
 from tracea_graph.ops.spaces_windows import fused_conv, fused_pool, resize
 from tracea_graph.ops.top_k import TopKParams
+from tracea_graph.ops.weights import NK
 from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.model import RegionModel, Work
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
@@ -44,7 +45,7 @@ def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
         return None
     rows, column, axes = _rows_and_columns((*shape[:-1], params.n), params.norm)
     space = IterationSpace((*axes, Axis("k", params.k, True)))
-    nk = params.layout == "nk"
+    nk = params.layout == NK
     dims, view = (along("k"), along("n")), (params.k, params.n)
     weight = access(graph, w, dims[::-1] if nk else dims, view[::-1] if nk else view)
     sums, outs = (*rows, "n"), (*rows, column)

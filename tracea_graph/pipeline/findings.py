@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import DType, Node, Weight
-from tracea_graph.ops.gemm import PANEL
+from tracea_graph.ops.panels import PANEL
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import TileGraph

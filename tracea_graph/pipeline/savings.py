@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Set
 from math import prod
 
-from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, PANEL, WITH_MAP, GemmParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.panels import PANEL, Blocks, Masked
 from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.views import SavingRow
@@ -27,9 +28,9 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
         params = items[0].region.params
         if not isinstance(params, GemmParams):
             continue
-        if params.layout in IN_BLOCKS:
-            technique = f"zero blocks, {params.block} × {PANEL}"
-        elif params.layout in MASKED:
+        if isinstance(params.layout, Blocks):
+            technique = f"zero blocks, {params.layout.block} × {PANEL}"
+        elif isinstance(params.layout, Masked):
             technique = "scattered zeros"
         elif items[0].region.rule in _RANKS:
             technique = _RANKS[items[0].region.rule]
@@ -44,8 +45,7 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
 def _stored_bytes(planned: Assembly, item: Placed) -> int:
     """Of the matrix, and of its map if it has one."""
     params, operands = item.region.params, item.region.operands
-    names = (operands[1], *([operands[-1]] if params.layout in WITH_MAP else []))
-    return sum(planned.graph.weights[name].nbytes for name in names)
+    return sum(planned.graph.weights[name].nbytes for name in params.stored(operands))
 
 
 def _dense_bytes(planned: Assembly, item: Placed) -> int:

@@ -21,11 +21,12 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import WINOGRAD
-from tracea_graph.ops.gemm import IN_BLOCKS, MASKED, ROUNDED, GemmParams
+from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.panels import Blocks, Masked
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
@@ -106,17 +107,18 @@ def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> E
         + (p.epilogue.flops if p.epilogue else 0)
         + (t.instructions["fused norm"] if p.norm else 0)
     )
-    if p.layout in MASKED:
+    if isinstance(p.layout, Masked):
         placing = t.instructions["fused placing"] * p.k * p.n
         return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside + placing)
-    if p.layout in IN_BLOCKS:
+    if isinstance(p.layout, Blocks):
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
-        busy = max(rows, STEP_ROWS + BLOCK_ROWS / p.block)
-        product = 2.0 * busy * stored / t.shares[f"FusedGemm block {p.block}"]
-        if p.layout in ROUNDED:  # two steps of k in one
+        busy = max(rows, STEP_ROWS + BLOCK_ROWS / p.layout.block)
+        product = 2.0 * busy * stored / t.shares[f"FusedGemm block {p.layout.block}"]
+        if p.layout.rounds:  # two steps of k in one
             product *= t.shares["FusedGemm"] / t.shares["FusedGemm pairs"]
         return Effort(product, count * beside + t.instructions["fused packing"] * rows * p.k)
-    share = t.shares[f"FusedGemm {p.layout}" if p.layout in _PAIRED else "FusedGemm"]
+    paired = p.layout.name in _PAIRED
+    share = t.shares[f"FusedGemm {p.layout.name}" if paired else "FusedGemm"]
     return Effort(2.0 * count * p.k / share, count * beside)
 
 

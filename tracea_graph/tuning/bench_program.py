@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.calls import CALLS
-from tracea_graph.ops.gemm import IN_BF16, IN_PAIRS, PANEL
+from tracea_graph.ops.panels import PANEL
 from tracea_graph.ops.program import Buffer, Call, Driver, Program, Temp, View
 from tracea_graph.tuning.convolution import Box, ConvProblem
-from tracea_graph.tuning.problem import GemmProblem, Problem
+from tracea_graph.tuning.problem import IN_PAIRS, GemmProblem, Problem
 
 __all__ = ["bench_program", "weight_of"]
 
@@ -32,7 +32,7 @@ def weight_of(problem: Problem) -> TensorSpec:
         return TensorSpec(DType.BF16 if problem.in_bf16 else DType.F32, problem.weights)
     k, n = problem.k, problem.n
     if problem.layout in IN_PAIRS:
-        dtype = DType.BF16 if problem.layout in IN_BF16 else DType.I16
+        dtype = DType.BF16 if problem.multiplies == "bf16" else DType.I16
         return TensorSpec(dtype, (-(-n // PANEL), k // 2, PANEL, 2))
     return TensorSpec(
         DType.F32, (-(-n // PANEL), k, PANEL) if problem.layout == "panels" else (k, n)

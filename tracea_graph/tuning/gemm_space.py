@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracea_graph.config import usable_processors
 from tracea_graph.kernels.variants import gemm_tile, pairs_tile
-from tracea_graph.ops.gemm import IN_PAIRS, PANEL
+from tracea_graph.ops.panels import PANEL
 from tracea_graph.ops.program import GemmDriver
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning.core import (
@@ -24,7 +24,7 @@ from tracea_graph.tuning.core import (
     units_of,
     vectors_of,
 )
-from tracea_graph.tuning.problem import Case, GemmProblem, default_of, row_class
+from tracea_graph.tuning.problem import IN_PAIRS, Case, GemmProblem, default_of, row_class
 
 __all__ = ["SEEDS", "Division", "divide", "driver_of", "modelled_us", "space_of"]
 

@@ -14,16 +14,18 @@ from typing import Any
 from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.kernels.calls import CALLS, GEMM_DTYPES
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.gemm import IN_PAIRS, PANEL
+from tracea_graph.ops.panels import PANEL
 from tracea_graph.ops.program import Call, ConvDriver, Driver, GemmDriver, Program, View
 from tracea_graph.passes.lowering.gemm import DRIVERS
 from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
 
 __all__ = [
-    "Case", "Drivers", "GemmProblem", "Problem", "Workload", "default_of", "limit_of", "limited",
-    "problem_of", "problems_of", "row_class", "with_drivers",
+    "IN_PAIRS", "Case", "Drivers", "GemmProblem", "Problem", "Workload", "default_of", "limit_of",
+    "limited", "problem_of", "problems_of", "row_class", "with_drivers",
 ]  # fmt: skip
 
+IN_PAIRS = tuple(w for w, dtype in GEMM_DTYPES.items() if dtype in ("bf16", "int16"))
+"""Layouts where two steps of k lie together."""
 _TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS)
 """Weights ``[N, K]`` are read by rows, where drivers have no say."""
 _PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16")
@@ -33,8 +35,8 @@ _PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16")
 class GemmProblem:
     """One product up to its row count: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
 
-    ``layout`` is how the weights lie, one of ``LAYOUTS`` but ``nk``; ``parts`` are the widths of
-    several products side by side, which sum up to ``n``; empty for one.
+    ``layout`` is how the weights lie, the attribute of its call, but not ``nk``; ``parts`` are the
+    widths of several products side by side, which sum up to ``n``; empty for one.
     """
 
     k: int

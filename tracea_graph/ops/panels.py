@@ -1,0 +1,367 @@
+"""Matrices in panels: the layouts that the kernels of a CPU read in place.
+
+Panels are ``[⌈N/16⌉][K][16]``, N padded with zeros, the same for every instruction set.  In bf16
+they are ``[⌈N/16⌉][⌈K/2⌉][16][2]``: two neighbouring steps of k lie together, as dot-product
+instructions want them.
+
+A matrix of which only some blocks are not zero is stored as those blocks of its panels,
+``[blocks][block][16]`` (``block`` steps of k each), and the L1 map of its tile grid: the int32
+places of the stored blocks, counted panel by panel and along k in each, in ascending order.  The
+map is the last operand.  In bf16 such blocks are ``[blocks][block / 2][16][2]``.
+
+A matrix whose zeros lie anywhere is stored, for products of few rows, as its other numbers and a
+map with a bit for each place (``masked``), the last operand too; the numbers may be in bf16.
+In 16-bit integers panels lie as in bf16, and the last operand is the scale of each column, those
+of whole panels; x is rounded to integers row by row (``ops/int16.py``).
+
+As sums of two numbers in bf16 (``split``) panels are ``[⌈N/16⌉][⌈K/32⌉ · 32][16][2]``, in pairs as
+above: the upper halves of 32 steps of k, then their lower halves, K filled up with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.bf16 import round_bf16, split_bf16
+from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
+from tracea_graph.ops.masked import spell_masked, unpack_masked
+from tracea_graph.ops.weights import KN, NK, Floats, Numbers, WeightLayout
+
+__all__ = [
+    "BF16_SINCE", "BLOCKS", "INT16", "LAYOUTS", "MASKED", "MASKED_BF16", "MIXED", "PAIRS", "PANEL",
+    "PANELS", "SCATTER_SINCE", "SPLIT", "SPLIT_STEPS", "BlockPairs", "Blocks", "Masked", "Pairs",
+    "Panels", "pack_block_pairs", "pack_blocks", "pack_int16", "pack_pairs", "pack_panels",
+    "pack_scales", "pack_split", "unpack_block_pairs", "unpack_blocks", "unpack_pairs",
+    "unpack_panels", "unpack_split",
+]  # fmt: skip
+
+PANEL = 16
+BLOCKS = (1, 4, 16, 32, 64)
+"""Steps of k in a block of sixteen columns."""
+SCATTER_SINCE = 11
+"""The opset from which ScatterND, which bodies place blocks with, counts from the end."""
+SPLIT_STEPS = 32
+"""Steps of k whose upper halves lie together as sums of two numbers; their lower ones follow."""
+BF16_SINCE = 13
+"""The opset from which Cast knows bf16."""
+
+
+def pack_panels(weight: Numbers) -> Numbers:
+    """``[K, N]`` to ``[⌈N/16⌉, K, 16]``, columns padded with zeros."""
+    k, n = weight.shape
+    panels = -(-n // PANEL)
+    out = np.zeros((panels, k, PANEL), weight.dtype)
+    whole = n // PANEL
+    out[:whole] = weight[:, : whole * PANEL].reshape(k, whole, PANEL).transpose(1, 0, 2)
+    if n % PANEL:
+        out[-1, :, : n % PANEL] = weight[:, whole * PANEL :]
+    return out
+
+
+def unpack_panels(panels: Floats, n: int) -> Floats:
+    """The inverse of :func:`pack_panels`."""
+    p, k, width = panels.shape
+    return panels.transpose(1, 0, 2).reshape(k, p * width)[:, :n]
+
+
+def pack_pairs(weight: Floats) -> Floats:
+    """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
+    import ml_dtypes
+
+    with np.errstate(over="ignore"):
+        return _in_pairs(np.asarray(weight, np.float32)).astype(ml_dtypes.bfloat16)
+
+
+def pack_int16(weight: Floats) -> tuple[Numbers, Floats]:
+    """``[K, N]`` to int16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]`` and the scales ``[⌈N/16⌉ · 16]``, both
+    padded with zeros."""
+    whole, scale = fit_columns(weight)
+    return _in_pairs(whole), _padded(scale)
+
+
+def pack_scales(weight: Floats) -> Floats:
+    """The scales of :func:`pack_int16` alone."""
+    return _padded(column_scales(weight))
+
+
+def _padded(scale: Floats) -> Floats:
+    return np.pad(scale, (0, -len(scale) % PANEL))
+
+
+def _in_pairs(weight: Numbers) -> Numbers:
+    """``[K, N]`` to ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, padded with zeros."""
+    panels = pack_panels(np.pad(weight, ((0, weight.shape[0] % 2), (0, 0))))
+    p, k, width = panels.shape
+    return np.ascontiguousarray(panels.reshape(p, k // 2, 2, width).transpose(0, 1, 3, 2))
+
+
+def unpack_pairs(pairs: Floats, k: int, n: int) -> Floats:
+    """The inverse of :func:`pack_pairs`, in float32."""
+    p, half, width, _ = pairs.shape
+    panels = np.asarray(pairs, np.float32).transpose(0, 1, 3, 2).reshape(p, 2 * half, width)
+    return unpack_panels(panels, n)[:k]
+
+
+def pack_split(weight: Floats) -> Floats:
+    """``[K, N]`` to bf16 ``[⌈N/16⌉, ⌈K/32⌉ · 32, 16, 2]``, upper and lower halves in turn."""
+    import ml_dtypes
+
+    fill = ((0, -len(weight) % SPLIT_STEPS), (0, 0))
+    halves = [_in_pairs(np.pad(h, fill)) for h in split_bf16(np.asarray(weight, np.float32))]
+    turns = [h.reshape(len(h), -1, SPLIT_STEPS // 2, PANEL, 2) for h in halves]
+    panels = np.stack(turns, 2).reshape(len(turns[0]), -1, PANEL, 2)
+    return panels.astype(ml_dtypes.bfloat16)
+
+
+def unpack_split(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
+    """The upper and the lower halves of :func:`pack_split`'s matrix, in float32."""
+    p, steps, _, _ = panels.shape
+    turns = np.asarray(panels, np.float32).reshape(p, -1, 2, SPLIT_STEPS // 2, PANEL, 2)
+    upper, lower = (turns[:, :, i].reshape(p, steps // 2, PANEL, 2) for i in (0, 1))
+    return unpack_pairs(upper, k, n), unpack_pairs(lower, k, n)
+
+
+def pack_blocks(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Floats:
+    """The blocks of ``[P, K, 16]`` panels at these places, ``[blocks, block, 16]``."""
+    count, k, width = panels.shape
+    depth = -(-k // block)
+    if k % block:
+        panels = np.pad(panels, ((0, 0), (0, depth * block - k), (0, 0)))
+    return np.ascontiguousarray(panels.reshape(count * depth, block, width)[places])
+
+
+def pack_block_pairs(blocks: Floats) -> Floats:
+    """Blocks ``[blocks, block, 16]``, an even number of steps each, in bf16 as
+    ``[blocks, block / 2, 16, 2]``."""
+    import ml_dtypes
+
+    count, block, width = blocks.shape
+    pairs = blocks.reshape(count, block // 2, 2, width).transpose(0, 1, 3, 2)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(pairs).astype(ml_dtypes.bfloat16)
+
+
+def unpack_block_pairs(pairs: Floats) -> Floats:
+    """The inverse of :func:`pack_block_pairs`, in float32."""
+    count, half, width, _ = pairs.shape
+    blocks = np.asarray(pairs, np.float32).transpose(0, 1, 3, 2)
+    return blocks.reshape(count, 2 * half, width)
+
+
+def unpack_blocks(blocks: Floats, places: npt.NDArray[np.integer[Any]], k: int, n: int) -> Floats:
+    """The inverse of :func:`pack_blocks` and :func:`pack_panels`: ``[K, N]``."""
+    _, block, width = blocks.shape
+    panels, depth = -(-n // width), -(-k // block)
+    whole = np.zeros((panels * depth, block, width), blocks.dtype)
+    whole[places] = blocks
+    return unpack_panels(whole.reshape(panels, depth * block, width), n)[:k]
+
+
+def _unpadded(b: BodyBuilder, wide: str, k: int, n: int, filled: int) -> str:
+    """``[K, N]`` of a matrix whose columns are whole panels, and whose steps of k are filled up to
+    a multiple of ``filled``."""
+    if k % filled:
+        wide = b.slice_last(wide, 0, k, 0)
+    return b.slice_last(wide, 0, n, 1) if n % PANEL else wide
+
+
+def _spell_panels(b: BodyBuilder, panels: str, k: int, n: int, filled: int = 1) -> str:
+    """``[K, N]`` of panels ``[⌈N/16⌉, K, 16]``."""
+    wide = b("Reshape", b("Transpose", panels, perm=(1, 0, 2)), b.ints(0, -1))
+    return _unpadded(b, wide, k, n, filled)
+
+
+@dataclass(frozen=True)
+class Panels(WeightLayout):
+    """Packed panels in float32."""
+
+    name: ClassVar[str] = "panels"
+
+    def shape(self, k: int, n: int) -> tuple[int, ...]:
+        return -(-n // PANEL), k, PANEL
+
+    def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        return unpack_panels(stored[0], n)
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+        return _spell_panels(b, stored[0], k, n)
+
+
+@dataclass(frozen=True)
+class _InPairs(WeightLayout):
+    """Panels where two steps of k lie together."""
+
+    def shape(self, k: int, n: int) -> tuple[int, ...]:
+        return -(-n // PANEL), -(-k // 2), PANEL, 2
+
+    def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        return unpack_pairs(stored[0], k, n)
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+        pairs = b("Transpose", b("Cast", stored[0], to=DType.F32.onnx), perm=(1, 3, 0, 2))
+        return _unpadded(b, b("Reshape", pairs, b.ints(k + k % 2, -1)), k, n, 2)
+
+
+@dataclass(frozen=True)
+class Pairs(_InPairs):
+    """Panels in bf16, x rounded to bf16 as well."""
+
+    name: ClassVar[str] = "pairs"
+    rounds: ClassVar[bool] = True
+
+    def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        return super().product(round_bf16(x), stored, k, n)
+
+
+@dataclass(frozen=True)
+class Mixed(_InPairs):
+    """Panels in bf16, x in float32."""
+
+    name: ClassVar[str] = "mixed"
+
+    def check(self, k: int, n: int) -> None:
+        super().check(k, n)
+        if k % 2:
+            raise ValueError(f"float32 times bf16 panels takes an even K, not {k}")
+
+
+@dataclass(frozen=True)
+class Int16(_InPairs):
+    """Panels and x in 16-bit integers; the scales of columns are the second array."""
+
+    name: ClassVar[str] = "int16"
+    operands: ClassVar[int] = 2
+
+    def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        plain: Floats = unpack_pairs(stored[0], k, n) * stored[1][:n]
+        return plain
+
+    def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        whole, scale = round_rows(x)
+        exact: Floats = np.multiply(whole, scale[..., None], dtype=x.dtype)
+        return super().product(exact, stored, k, n)
+
+    def spell_product(self, b: BodyBuilder, x: str, stored: Sequence[str], k: int, n: int) -> str:
+        acc, scale = super().spell_product(b, x, stored, k, n), stored[1]
+        return b("Mul", acc, b.slice_last(scale, 0, n, 0) if n % PANEL else scale)
+
+
+@dataclass(frozen=True)
+class Split(WeightLayout):
+    """Panels and x as sums of two numbers in bf16."""
+
+    name: ClassVar[str] = "split"
+
+    def shape(self, k: int, n: int) -> tuple[int, ...]:
+        return -(-n // PANEL), k + -k % SPLIT_STEPS, PANEL, 2
+
+    def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        upper, lower = unpack_split(stored[0], k, n)
+        return upper + lower
+
+    def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        """The smallest of the four products is left out."""
+        upper, lower = split_bf16(x)
+        acc = super().product(upper + lower, stored, k, n)
+        less: Floats = acc - lower @ unpack_split(stored[0], k, n)[1]
+        return less
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+        turns = b.ints(-(-n // PANEL), -1, 2, SPLIT_STEPS // 2, PANEL, 2)
+        halves = b("Reshape", b("Cast", stored[0], to=DType.F32.onnx), turns)
+        whole = b.reduce("ReduceSum", halves, (2,))
+        steps = b("Transpose", whole, perm=(1, 2, 3, 5, 0, 4))
+        wide = b("Reshape", steps, b.ints(k + -k % SPLIT_STEPS, -1))
+        return _unpadded(b, wide, k, n, SPLIT_STEPS)
+
+
+@dataclass(frozen=True)
+class Blocks(WeightLayout):
+    """The blocks of panels that are not zero, ``block`` steps of k each, and where they lie."""
+
+    block: int
+    name: ClassVar[str] = "blocks"
+    operands: ClassVar[int] = 2
+
+    def check(self, k: int, n: int) -> None:
+        super().check(k, n)
+        if self.block not in BLOCKS:
+            raise ValueError(f"layout {self.name!r} has no blocks of {self.block} steps of k")
+
+    def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        return unpack_blocks(self._blocks(stored[0]), stored[1], k, n)
+
+    def _blocks(self, stored: Numbers) -> Floats:
+        return stored
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+        panels, depth = -(-n // PANEL), -(-k // self.block)
+        zeros = b("ConstantOfShape", b.ints(panels * depth, self.block, PANEL))
+        at = b("Reshape", b("Cast", stored[1], to=DType.I64.onnx), b.ints(-1, 1))
+        whole = b("ScatterND", zeros, at, self._spell_blocks(b, stored[0]))
+        wide = b("Reshape", whole, b.ints(panels, depth * self.block, PANEL))
+        return _spell_panels(b, wide, k, n, self.block)
+
+    def _spell_blocks(self, b: BodyBuilder, blocks: str) -> str:
+        return blocks
+
+
+@dataclass(frozen=True)
+class BlockPairs(Blocks):
+    """Those in bf16, x rounded to bf16 as well."""
+
+    name: ClassVar[str] = "pair_blocks"
+    rounds: ClassVar[bool] = True
+
+    def check(self, k: int, n: int) -> None:
+        super().check(k, n)
+        if self.block % 2:
+            raise ValueError(f"layout {self.name!r} has no blocks of {self.block} steps of k")
+
+    def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        return super().product(round_bf16(x), stored, k, n)
+
+    def _blocks(self, stored: Numbers) -> Floats:
+        return unpack_block_pairs(stored)
+
+    def _spell_blocks(self, b: BodyBuilder, blocks: str) -> str:
+        steps = b("Transpose", b("Cast", blocks, to=DType.F32.onnx), perm=(0, 1, 3, 2))
+        return b("Reshape", steps, b.ints(-1, self.block, PANEL))
+
+
+@dataclass(frozen=True)
+class Masked(WeightLayout):
+    """The numbers of panels that are not zero, perhaps in bf16, and a bit for each place; x in
+    float32."""
+
+    in_bf16: bool = False
+    operands: ClassVar[int] = 2
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "masked_bf16" if self.in_bf16 else "masked"
+
+    def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
+        numbers = np.asarray(stored[0], np.float32) if self.in_bf16 else stored[0]
+        return unpack_panels(unpack_masked(numbers, stored[1], k), n)
+
+    def spell(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
+        numbers = b("Cast", stored[0], to=DType.F32.onnx) if self.in_bf16 else stored[0]
+        panels = spell_masked(b, numbers, stored[1], -(-n // PANEL), k)
+        return _spell_panels(b, panels, k, n, 2)
+
+
+PANELS, PAIRS, MIXED, INT16, SPLIT = Panels(), Pairs(), Mixed(), Int16(), Split()
+MASKED, MASKED_BF16 = Masked(), Masked(in_bf16=True)
+LAYOUTS: tuple[WeightLayout, ...] = (
+    PANELS, KN, NK, PAIRS, MIXED, INT16, SPLIT, *map(Blocks, BLOCKS),
+    *(BlockPairs(block) for block in BLOCKS if block % 2 == 0), MASKED, MASKED_BF16,
+)  # fmt: skip
+"""All layouts of a product's matrix."""
