@@ -246,3 +246,75 @@ def test_scores_that_are_no_numbers_are_what_onnx_runtime_makes_of_them(
             for spelling, y, wanted in pairs:
                 if not ("of keep" in spelling or "order 1" in spelling):
                     assert_equal(y, wanted, limit, f"{spelling} of {low} for {sizes}")
+
+
+def with_past() -> tuple[Net, list[str]]:
+    """Operators that join past keys, or are told how many there are."""
+    net, names, outs = Net(24), [], []
+    for x in "qkv":
+        net.input(x, "n", H, "s", D)
+        net.input(f"flat_{x}", "n", "s", H * D)
+    for x in ("past_k", "past_v"):
+        net.input(x, "n", H, "p", D)
+    for mask, dtype in (("m", DType.F32), ("keep", DType.BOOL)):
+        parts = [net.input(f"{mask}_{x}", "n", 1, "s", x, dtype=dtype) for x in "ps"]
+        net("Concat", *parts, axis=-1, name=mask)
+    net.ids("count", "n")
+    net.input("last", "n", dtype=DType.I32)
+    net.input("total", 1, dtype=DType.I32)
+    joined = [net("Concat", f"past_{x}", x, axis=2) for x in "kv"]
+    for mask, order in itertools.product(("m", "keep"), (0, 1)):
+        made = net.many("Attention", 3, *"qkv", mask, "past_k", "past_v", is_causal=order)
+        outs += [made[0], net("Attention", "q", *joined, mask, "", "", "count", is_causal=order)]
+        names += [f"Attention of {mask} {order} {end}" for end in ("with past", "of a count")]
+    for cap in (0.0, 2.0):
+        given = (
+            "flat_q",
+            "flat_k",
+            "flat_v",
+            "past_k",
+            "past_v",
+            "last",
+            "total",
+            "",
+            "",
+            "",
+            "m",
+        )
+        attrs = {"domain": "com.microsoft", "num_heads": H, "kv_num_heads": H, "softcap": cap}
+        outs.append(net.many("GroupQueryAttention", 3, *given, **attrs)[0])
+        names.append(f"GroupQueryAttention {cap}")
+    net.graph(*outs)
+    return net, names
+
+
+def test_masked_rows_behind_past_keys_are_what_onnx_runtime_makes_of_them(tmp_path: Path) -> None:
+    net, names = with_past()
+    onnx.save(net.model, tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    path = Path(str(report.output))
+    ops = [node.op_type for node in onnx.load(path).graph.node]
+    assert (
+        sum(op.startswith("FusedAttention") for op in ops) == len(names) and "Attention" not in ops
+    )
+    with Worker() as worker:
+        worker.open("m", path, path.with_suffix(".so"))
+        sizes = ((2, 1, 6), (1, 5, 20), (1, 30, 3), (1, 3, 300))
+        for (items, rows, past), low in itertools.product(sizes, LOW.values()):
+            keys = rows + past
+            masks = feeds((items, rows, keys), low)
+            given = {
+                "total": np.array([keys], np.int32), "last": np.full(items, keys - 1, np.int32),
+                "count": np.arange(items) * (keys // 2),
+            }  # fmt: skip
+            for mask in ("m", "keep"):
+                given[f"{mask}_p"], given[f"{mask}_s"] = np.split(masks[mask], [past], -1)
+            for seed, x in enumerate("qkv"):
+                given[x] = normal(items, H, rows, D, seed=seed) + 2 * (x == "v")
+                given[f"flat_{x}"] = normal(items, rows, H * D, seed=seed) + 2 * (x == "v")
+            for x in ("past_k", "past_v"):
+                given[x] = normal(items, H, past, D, seed=7) + 2 * (x == "past_v")
+            found = worker.run("m", given).values()
+            for name, y, wanted in zip(names, found, net.run(given), strict=True):
+                what = f"{name} of {low} for {items}, {rows}, {past}"
+                assert_equal(y, wanted, TOLERANCE.exact, what)
