@@ -7,7 +7,8 @@ part       words
 =========  =====================================================================================
 header     magic, version, total words, then the counts: inputs, outputs, symbols, loops, temps,
            calls
-tensor     (inputs, then outputs) ONNX element code, rank, one expression per dimension
+tensor     (inputs, then outputs) ONNX element code, rank and, of an input, 16 << axis for each
+           loose axis, one expression per dimension
 symbol     the input and the axis that bind it
 loop       first call, last call, rows of a turn, 1 if turns run apart, expression of all rows;
            its two symbols, the first row and the end of a turn, are numbered after the bound ones
@@ -63,6 +64,8 @@ _KINDS = ("input", "output", "temp")
 _OPERATORS = ("add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
 """From code 2 on."""
 _NUMBER, _SYMBOL, _FIRST_OPERATOR = 0, 1, 2
+_LOOSE = 16
+"""The bit of an input's first axis above its rank."""
 
 
 # ---- encoding ------------------------------------------------------------------------------
@@ -86,8 +89,8 @@ def encode(program: Program) -> tuple[int, ...]:
         ("calls", program.calls),
     ):
         body.append(_counted(what, items))
-    for spec in (*program.inputs, *program.outputs):
-        body += _tensor(spec, index)
+    for i, spec in enumerate((*program.inputs, *program.outputs)):
+        body += _tensor(spec, index, sum(_LOOSE << axis for n, axis in program.loose if n == i))
     for where in program.symbols.values():
         body += where
     for loop in program.loops:
@@ -110,10 +113,11 @@ def _counted(what: str, items: Sequence[object] | Iterable[object]) -> int:
     return count
 
 
-def _tensor(spec: TensorSpec, index: dict[str, int]) -> list[int]:
+def _tensor(spec: TensorSpec, index: dict[str, int], loose: int) -> list[int]:
     if spec.dtype is None or spec.shape is None:
         raise GraphError(f"A program's signature must be fully typed, but it has {spec}.")
-    return [spec.dtype.onnx, _counted("rank", spec.shape), *_expressions(spec.shape, index)]
+    rank = _counted("rank", spec.shape)
+    return [spec.dtype.onnx, rank | loose, *_expressions(spec.shape, index)]
 
 
 def _call(call: Call, index: dict[str, int]) -> list[int]:
@@ -188,6 +192,7 @@ class DecodedPlan:
     loops: tuple[Loop, ...]
     temps: tuple[Temp, ...]
     calls: tuple[DecodedCall, ...]
+    loose: frozenset[tuple[int, int]] = frozenset()
 
 
 def decode(plan: Sequence[int]) -> DecodedPlan:
@@ -219,7 +224,9 @@ class _Reader:
         if (magic, version) != (MAGIC, VERSION):
             raise ValueError("it was written by another version")
         inputs, outputs, symbols, loops, temps, calls = self.take(6)
-        tensors = [self.tensor() for _ in range(inputs + outputs)]
+        found = [self.tensor() for _ in range(inputs + outputs)]
+        tensors, marks = [spec for spec, _ in found], [axes for _, axes in found]
+        loose = frozenset((i, axis) for i, axes in enumerate(marks) for axis in axes)
         bound = tuple((i, axis) for i, axis in (self.take(2) for _ in range(symbols)))
         made = DecodedPlan(
             tuple(tensors[:inputs]),
@@ -228,14 +235,17 @@ class _Reader:
             tuple(self.loop(symbols + 2 * i) for i in range(loops)),
             tuple(self.temp() for _ in range(temps)),
             tuple(self.call() for _ in range(calls)),
+            loose,
         )
         if self.at != total or total != len(self.words):
             raise ValueError("it has another length than it says")
         return made
 
-    def tensor(self) -> TensorSpec:
-        code, rank = self.take(2)
-        return TensorSpec(_element(code), self.extents(rank))
+    def tensor(self) -> tuple[TensorSpec, list[int]]:
+        code, word = self.take(2)
+        marks, rank = divmod(word, _LOOSE)
+        loose = [axis for axis in range(rank) if marks >> axis & 1]
+        return TensorSpec(_element(code), self.extents(rank)), loose
 
     def loop(self, symbol: int) -> Loop:
         first, last, step, parallel = self.take(4)

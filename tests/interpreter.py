@@ -47,8 +47,13 @@ Bindings = Mapping[str, int]
 def bind(program: Program, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     """The symbols' values; ValueError where an input's dimension is not what the program says."""
     symbols = {name: shapes[i][axis] for name, (i, axis) in program.symbols.items()}
+    for i, axis in program.loose:
+        named = (program.inputs[i].shape or ())[axis]
+        if shapes[i][axis] != 1 and symbols.get(str(named)) == 1:
+            symbols[str(named)] = shapes[i][axis]
     for i, (spec, shape) in enumerate(zip(program.inputs, shapes, strict=True)):
-        if sizes(spec, symbols) != shape:
+        pairs = enumerate(zip(sizes(spec, symbols), shape, strict=True))
+        if any(a != b and (b != 1 or (i, axis) not in program.loose) for axis, (a, b) in pairs):
             raise ValueError(f"input {i} is {shape}, not {sizes(spec, symbols)}")
     return symbols
 

@@ -1,6 +1,6 @@
 // A node: a decoded program, and what one call of it does.
 #pragma once
-#include "runtime/trace.h"
+#include "runtime/repeat.h"
 
 namespace tracea {
 
@@ -83,7 +83,7 @@ inline void find_constants(const Host& host, const OrtKernelInfo* info, const Pr
   }
 }
 
-inline bool bind_inputs(Run& run, const Program& program, Frame& frame) {
+inline bool bind_inputs(Run& run, const Program& program, Frame& frame, Repeats& repeats) {
   const OrtApi* api = run.host.api;
   for (int32_t i = 0; i < program.input_count; ++i) {
     if (run.host.constants[i].data) {
@@ -105,16 +105,25 @@ inline bool bind_inputs(Run& run, const Program& program, Frame& frame) {
     frame.buffers[i] = {address_of(data), count};
   }
   for (int32_t s = 0; s < program.symbol_count; ++s)
-    frame.symbols[s] = frame.dims[program.symbols[s].input * kMaxRank + program.symbols[s].axis];
+    frame.symbols[s] = widest(program, run.host.constants, frame.dims, s);
   compute(program.steps, program.step_count, program.all_symbols(), frame.symbols);
-  for (int32_t i = 0; i < program.input_count; ++i)
-    for (int32_t axis = 0; !run.host.constants[i].data && axis < program.inputs[i].rank; ++axis) {
-      int64_t wanted;
-      const int64_t actual = frame.dims[i * kMaxRank + axis];
-      if (!evaluate(program.inputs[i].dims[axis], frame.symbols, &wanted))
+  for (int32_t i = 0; i < program.input_count; ++i) {
+    if (run.host.constants[i].data) continue;
+    const Tensor& tensor = program.inputs[i];
+    const int64_t* actual = frame.dims + i * kMaxRank;
+    int64_t wanted[kMaxRank];
+    bool repeats_it = false;
+    for (int32_t axis = 0; axis < tensor.rank; ++axis) {
+      if (!evaluate(tensor.dims[axis], frame.symbols, &wanted[axis]))
         return run.fault.fail("The size of input %d at axis %d cannot be computed.", i, axis);
-      if (wanted != actual) return mismatch(run, i, axis, actual, wanted);
+      if (wanted[axis] == actual[axis]) continue;
+      if (actual[axis] != 1 || !(tensor.loose >> axis & 1))
+        return mismatch(run, i, axis, actual[axis], wanted[axis]);
+      repeats_it = true;
     }
+    if (repeats_it && !repeat(run, tensor, actual, wanted, repeats, &frame.buffers[i]))
+      return false;
+  }
   return true;
 }
 
@@ -179,8 +188,9 @@ inline bool run_program(Run& run, const Program& program) {
           __builtin_alloca(static_cast<size_t>(program.all_values() + 1) * sizeof(int64_t))),
       static_cast<Memory*>(__builtin_alloca(buffers * sizeof(Memory)))};
   Scratch arena(run);
+  Repeats repeats;
   alignas(kAlign) char small[kSmallArena];
-  if (!bind_inputs(run, program, frame) || !bind_outputs(run, program, frame) ||
+  if (!bind_inputs(run, program, frame, repeats) || !bind_outputs(run, program, frame) ||
       !bind_temps(run, program, frame, arena, small))
     return false;
   if (run.host.trace != kNoTrace)

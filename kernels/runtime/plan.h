@@ -13,6 +13,7 @@ constexpr int64_t kVersion = 5;
 constexpr int kMaxWords = 1 << 20, kMaxInputs = 512, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int kMaxTemps = 1024, kMaxCalls = 4096, kMaxParams = 16, kMaxViews = 24, kMaxDrivers = 16;
 constexpr int kMaxLoops = 64, kMaxSteps = 1024;
+constexpr int kLoose = 16;  // the bit of an input's first axis above its rank
 
 inline bool is_winograd(int32_t opcode) {
   const Op op = kCalls[opcode - 1].op;
@@ -22,6 +23,7 @@ enum BufferKind : int32_t { kNone = -1, kInput, kOutput, kTemp };
 
 struct Tensor {
   int32_t type, rank;
+  int32_t loose;  // the bits of an input's axes that may have a size of 1 as well
   const Expr* dims;
 };
 struct Symbol {
@@ -220,8 +222,11 @@ inline const Expr* Reader::expressions(int32_t count) {
 inline Tensor Reader::tensor() {
   Tensor out = {};
   out.type = type();
-  out.rank = small(0, kMaxRank, "rank");
-  out.dims = expressions(out.rank);
+  const int32_t word = small(0, (kLoose << kMaxRank) - 1, "rank");
+  out.rank = word % kLoose, out.loose = word / kLoose;
+  if (out.rank > kMaxRank || out.loose >> out.rank)
+    fault_->fail("The plan's rank is %d, but must lie in 0 .. %d.", word, kMaxRank);
+  if (!fault_->set) out.dims = expressions(out.rank);
   return out;
 }
 

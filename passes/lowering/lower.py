@@ -38,6 +38,7 @@ from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.lowering.attention import lower_append, lower_attention
 from tracea_graph.passes.lowering.elementwise import lower_elementwise
 from tracea_graph.passes.lowering.gemm import lower_gemm
+from tracea_graph.passes.lowering.loose import bound_strictly, loose_axes
 from tracea_graph.passes.lowering.matmul import lower_matmul
 from tracea_graph.passes.lowering.recurrent import lower_recurrent
 from tracea_graph.passes.lowering.reduce import (
@@ -79,12 +80,14 @@ def lower(graph: TileGraph, region: Region) -> Program:
     params: OpParams = region.params
     specs = [graph.spec(v) for v in region.operands]
     wide = clipped(specs) if _broadcasts(params) else specs
-    local, where = _as_made(params, wide, *localise(wide))
+    local, where = localise(wide)
+    loose = loose_axes(graph, region)
+    local, where = _as_made(params, wide, local, bound_strictly(local, where, loose))
     writer = Writer(local, params.infer(local), where)
     _lower(writer, params, writer.operands(), writer.results())
     shapes = [spec.shape or () for spec in specs]
     sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
-    return _roughened(writer.done(sizes))
+    return replace(_roughened(writer.done(sizes)), loose=loose)
 
 
 def _roughened(program: Program) -> Program:

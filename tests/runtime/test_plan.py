@@ -13,7 +13,7 @@ from runtime.support import dense, single, spec
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.calls import CALLS
-from tracea_graph.kernels.plan import LIMITS, MAGIC, VERSION, encode
+from tracea_graph.kernels.plan import LIMITS, MAGIC, VERSION, decode, encode
 from tracea_graph.ops.program import Loop, Program
 
 NORM = CALLS.make(
@@ -46,6 +46,15 @@ def test_the_words_of_a_loop() -> None:
     assert any(words[i : i + 5] == (5, 1, 2, 1, 1) for i in range(len(words)))
     with pytest.raises(GraphError, match="'start', which no input"):
         encode(replace(looped, loops=()))
+
+
+def test_the_words_of_loose_axes() -> None:
+    """Bits above an input's rank, which the library refuses beyond it."""
+    loose = replace(PROGRAM, loose=frozenset([(0, 0)]))
+    words, plain = encode(loose), encode(PROGRAM)
+    assert words[10] == plain[10] + 16 and (words[:10], words[11:]) == (plain[:10], plain[11:])
+    assert decode(words).loose == loose.loose and decode(words).inputs == decode(plain).inputs
+    assert decode(plain).loose == frozenset()
 
 
 def test_plans_stay_as_they_were(golden: Callable[[str, str], None]) -> None:

@@ -19,7 +19,7 @@ from onnx_graphsurgeon.logger import G_LOGGER
 from tracea_graph.ir import Node, Weight
 from tracea_graph.onnx_io import nodes as node_io
 from tracea_graph.onnx_io.facts import Facts
-from tracea_graph.onnx_io.input_symbols import bind_symbols
+from tracea_graph.onnx_io.input_symbols import Held, bind_symbols
 from tracea_graph.onnx_io.shapes import infer
 from tracea_graph.onnx_io.tensors import constant
 
@@ -49,8 +49,7 @@ class Draft:
 
     ``growth`` is how many bytes folding may still add, ``held`` how many it has put in memory;
     ``kept`` are values whose producer and name must stay.  ``inputs`` are the declared ones
-    under symbols that mean one size each; ``loose`` are inputs and symbols of theirs in whose
-    place 1 may stand.
+    under symbols that mean one size each, ``loose`` ones but for broadcasting.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Draft:
         self.captures = captures
         self.known = known
         self.inputs: Sequence[ValueInfoProto] = skeleton.graph.input
-        self.loose: frozenset[tuple[str, str]] = frozenset()
+        self.loose: Mapping[str, Held] = {}
         self.outputs = frozenset(v.name for v in skeleton.graph.output)
         self.kept = self.outputs | _annotated(skeleton)
         with _silent():

@@ -17,7 +17,7 @@ Symbols that stand in sums (``past + sequence``) are taken by their word.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onnx import NodeProto, TypeProto, ValueInfoProto
 
@@ -26,10 +26,12 @@ from tracea_graph.onnx_io.shapes import infer
 from tracea_graph.onnx_io.size_demands import Demands, Sizes
 from tracea_graph.onnx_io.symbolic import VARIANT
 
-__all__ = ["InputSymbols", "bind_symbols"]
+__all__ = ["Held", "InputSymbols", "bind_symbols"]
 
 _At = tuple[int, int]
 """An input and an axis of it."""
+Held = frozenset[Sizes]
+"""Sets of axes, or inputs: where one of them is broadcast it has the whole size of a symbol."""
 _NEWEST = 1 << 30
 
 
@@ -37,13 +39,14 @@ _NEWEST = 1 << 30
 class InputSymbols:
     """The declared inputs under symbols that each mean one size.
 
-    ``loose`` are inputs and symbols of theirs in whose place 1 may stand; ``known`` are types that
-    inference over the whole model found, without what trusted a name.
+    ``loose`` are those in whose place 1 may stand, except in what is made of all the inputs of one
+    of their sets; ``known`` are types that inference over the whole model found, without what
+    trusted a name.
     """
 
     inputs: Sequence[ValueInfoProto]
     known: Mapping[str, TypeProto]
-    loose: frozenset[tuple[str, str]] = frozenset()
+    loose: Mapping[str, Held] = field(default_factory=dict)
 
 
 def bind_symbols(
@@ -66,14 +69,19 @@ def bind_symbols(
     for name in outputs:
         demands.output(name)
     trusted = any(len(one) != len(other) for one, other in demands.equal)
-    names, loose = dict[_At, str](), set[tuple[str, str]]()
+    names, loose = dict[_At, str](), dict[str, Held]()
     for symbol, found in places.items():
-        for i, (part, repeated) in enumerate(_parts([own[at] for at in found], demands, trusted)):
+        parts = _parts([own[at] for at in found], demands, trusted)
+        for i, (part, held) in enumerate(parts):
             name = f"{symbol}{PARTED}{i + 1}" if i else symbol
             names |= {at: name for at in found if own[at] in part}
-            loose |= {(inputs[at[0]].name, name) for at in found if own[at] in repeated}
+            if held is not None:
+                loose[name] = frozenset(
+                    frozenset(inputs[at[0]].name for at in found if own[at] in sizes)
+                    for sizes in held
+                )
     split = {s for s, found in places.items() if len({names[at] for at in found}) > 1}
-    return InputSymbols(_renamed(inputs, names), _without(known, split), frozenset(loose))
+    return InputSymbols(_renamed(inputs, names), _without(known, split), loose)
 
 
 def _places(inputs: Sequence[ValueInfoProto], weights: Collection[str]) -> dict[str, list[_At]]:
@@ -117,24 +125,27 @@ def _without(known: Mapping[str, TypeProto], symbols: Collection[str]) -> Mappin
 # ---- which variants of a symbol are one size ------------------------------------------------
 
 
-def _parts(variants: Sequence[str], demands: Demands, trusted: bool) -> list[tuple[Sizes, Sizes]]:
-    """Variants that share a symbol, in order, each with those that may be 1 in its place.
+def _parts(
+    variants: Sequence[str], demands: Demands, trusted: bool
+) -> list[tuple[Sizes, Held | None]]:
+    """Variants that share a symbol, in order; where some may be 1 in its place, which may not.
 
-    Where repeating some would show, these keep symbols of their own; if they are ``trusted``,
-    they have to have the size of all.
+    Where repeating some would show, all keep symbols of their own; if they are ``trusted``, those
+    are held to the size of all.
     """
     every = frozenset(variants)
     pairs = [(a, b) for a, b in demands.equal if a <= every]
     groups = _forced(variants, pairs)
     near = [*(a | b for a, b in pairs), *(s for s in demands.met if s <= every)]
-    found: list[tuple[Sizes, Sizes]] = []
+    found: list[tuple[Sizes, Held | None]] = []
     for whole in _merged([*groups, *near]):
         inside = [group for group in groups if group <= whole]
-        seen, sure = _seen(whole, inside, pairs, demands.whole)
+        full, seen = _held(whole, inside, pairs, demands.whole)
         if seen and not trusted:
-            found += [(group, frozenset()) for group in inside]
+            found += [(group, None) for group in inside]
         else:
-            found.append((whole, whole - seen - sure))
+            alone = all(any(s <= group for s in full | seen) for group in inside)
+            found.append((whole, None if alone else frozenset(full | seen)))
     return sorted(found, key=lambda item: min(map(variants.index, item[0])))
 
 
@@ -159,30 +170,23 @@ def _merged(sets: Iterable[Sizes]) -> list[Sizes]:
     return found
 
 
-def _seen(
+def _held(
     whole: Sizes,
     groups: Sequence[Sizes],
     pairs: Sequence[tuple[Sizes, Sizes]],
     demanded: Iterable[Sizes],
-) -> tuple[Sizes, Sizes]:
-    """The variants that somebody would see to be repeated, for their size shows and need not be
-    that of ``whole``; and those that have the size of ``whole`` in any case."""
+) -> tuple[set[Sizes], set[Sizes]]:
+    """What is as large as ``whole`` in any case; and what somebody would see to be repeated, for
+    its size shows and need not be that."""
 
     def filled(sizes: Sizes) -> Sizes:
         """With all that have the size of one of them."""
         return frozenset().union(*(group for group in groups if group & sizes))
 
-    def is_full(sizes: Sizes) -> bool:
-        return any(some <= sizes for some in full)
-
     full = {whole}
     both = [(filled(a), filled(b)) for a, b in pairs if a <= whole]
     both += [(b, a) for a, b in both]
-    while more := {b for a, b in both if is_full(a)} - full:
+    while more := {b for a, b in both if any(s <= a for s in full)} - full:
         full |= more
-    seen: Sizes = frozenset()
-    shown = (filled(sizes) for sizes in demanded if sizes & whole)
-    for sizes in sorted(shown, key=lambda s: (len(s), sorted(s))):
-        if not sizes & seen and not is_full(sizes):
-            seen |= sizes
-    return seen, frozenset(v for v in whole if is_full(filled(frozenset((v,)))))
+    shown = {filled(sizes) for sizes in demanded if sizes & whole}
+    return full, {sizes for sizes in shown if not any(s <= sizes for s in full)}

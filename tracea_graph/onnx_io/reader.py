@@ -206,4 +206,5 @@ def _tile_graph(draft: Draft, inputs: tuple[str, ...]) -> TileGraph:
         draft.skeleton.graph.name,
     )
     graph.describe, graph.open = space_of, inside_of
+    graph.loose = draft.loose
     return graph

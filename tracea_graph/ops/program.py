@@ -170,7 +170,8 @@ class Program:
     ``inputs``/``outputs`` shapes are extents; ``symbols`` says which input dimension binds each
     symbol: ``{"seq": (0, 1)}`` is axis 1 of input 0.  Every other use of the symbol is checked.
     ``temps`` are in the order in which they take their places in the arena (``ttg.arena``).
-    ``loops`` are in order and have no call in common.
+    ``loops`` are in order and have no call in common.  ``loose`` are inputs and axes that may have
+    a size of 1 in place of what the plan says: they are repeated.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -179,3 +180,4 @@ class Program:
     temps: tuple[Temp, ...]
     calls: tuple[Call, ...]
     loops: tuple[Loop, ...] = ()
+    loose: frozenset[tuple[int, int]] = frozenset()

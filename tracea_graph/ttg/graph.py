@@ -42,7 +42,8 @@ class TileGraph:
     ``describe`` says what a region does; whoever knows operators sets it, until then all are
     opaque.  ``open`` gives the steps of a region of several as a graph.  ``appraise`` says what a
     region costs (``microseconds``, ``bound`` …), and ``bindings`` are the symbol values that
-    every question assumes that is asked without.
+    every question assumes that is asked without.  An axis of a ``loose`` symbol may have a size of
+    1 instead, except in what is made of all the inputs of one of the sets the symbol has.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class TileGraph:
         self.open: Open = _closed
         self.appraise: Appraise = _unknown
         self.bindings: Mapping[str, int] = {}
+        self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
         self._entries, self._sinks = frozenset(self.inputs), frozenset(self.outputs)
         self._wiring = Wiring()
         self._wiring.add([((i, 0), region) for i, region in enumerate(regions)])
@@ -97,7 +99,7 @@ class TileGraph:
             self.name,
         )  # fmt: skip
         twin.describe, twin.appraise, twin.open = self.describe, self.appraise, self.open
-        twin.bindings = self.bindings
+        twin.bindings, twin.loose = self.bindings, self.loose
         if history is not None:
             twin.record(history)
             twin._models = self._models
