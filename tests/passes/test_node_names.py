@@ -34,7 +34,7 @@ def a_pick(net: Net, x: str) -> tuple[str, ...]:
     """One row of each item, of what two branches make."""
     y = net("Add", net("MatMul", x, net.weight(WIDTH, WIDTH)), x)
     y = net("Mul", y, net("Sigmoid", net("MatMul", y, net.weight(WIDTH, WIDTH))))
-    return (net("Gather", net("Flatten", y, axis=2), net.ids("flat", "batch"), axis=0),)
+    return (net("Gather", net("Flatten", y, axis=2), net.ids("flat", 2), axis=0),)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def a_pick(net: Net, x: str) -> tuple[str, ...]:
 )
 def test_nodes_keep_names_of_their_own(made: object, rule: Pass, tmp_path: Path) -> None:
     net = Net()
-    sizes = (2, 5, WIDTH) if made is two_selections else ("batch", "seq", WIDTH)
+    sizes = (2, 5, WIDTH) if made is two_selections else (2, "seq", WIDTH)
     net.graph(*made(net, net.input("x", *sizes)))  # type: ignore[operator]
     for i, node in enumerate(net.model.graph.node):
         node.name = f"node {i}"

@@ -58,7 +58,7 @@ def _values(made: Planner) -> list[str]:
 
 def test_a_workshop_drops_the_longest_turns_first(tmp_path: Path) -> None:
     made = planner()
-    unused: Any = None
+    unused: Any = SimpleNamespace(guarded={})
     workshop = Workshop(unused, Options(), made, unused, tmp_path)
     workshop.plan()
     (group,) = (g for g in workshop.plan()[0].groups if workshop.lengths(g))

@@ -22,6 +22,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, R
 from runtime.bf16_cases import bf16_cases
 from runtime.bf16x2_cases import bf16x2_cases
 from runtime.cases import Array, all_cases
+from runtime.guard_cases import compared
 from runtime.support import Case
 
 from tests.passes.test_lower import CASES as OTHERS
@@ -172,4 +173,7 @@ def _without(case: Case) -> Iterator[Empty]:
 def empty_cases() -> tuple[Empty, ...]:
     """Every kernel and every layout change, with nothing to work on."""
     by_hand = [c for c in (*all_cases(), *bf16_cases(), *bf16x2_cases()) if not c.error]
-    return (*_images(), *_rows(), *itertools.chain.from_iterable(map(_without, by_hand)))
+    nothing = [np.zeros((0, 4), np.float32), np.zeros(0, np.int64)]
+    guard = Empty(compared("of_nothing", nothing, nothing), (np.array([True]),), 0.0)
+    without = itertools.chain.from_iterable(map(_without, by_hand))
+    return (*_images(), *_rows(), *without, guard)

@@ -11,7 +11,7 @@ from runtime.support import Case
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.passes.lowering.guard import lower_guard
 
-__all__ = ["guard_cases"]
+__all__ = ["compared", "guard_cases"]
 
 DTYPES = {
     np.dtype(np.float32): DType.F32, np.dtype(np.float16): DType.F16,

@@ -143,7 +143,7 @@ def _bound(
         if clipped == found:
             break
         chosen = {name: clipped[name] for name in chosen}
-    told = {n: size for n, size in found.items() if n == _plain(n) or size != found[_plain(n)]}
+    told = {n: size for n, size in found.items() if n == _plain(n) or size != found.get(_plain(n))}
     label = " ".join(f"{name}={size}" for name, size in told.items())
     return Binding(label, MappingProxyType(found), notes=notes)
 
@@ -196,7 +196,8 @@ def _roles(graph: TileGraph, inputs: Sequence[str]) -> dict[str, str]:
 
 def _plain(symbol: str) -> str:
     """What the model calls a symbol that was parted by the axes it stands at."""
-    return symbol.partition(PARTED)[0]
+    name, _, number = symbol.rpartition(PARTED)
+    return name if name and number.isdecimal() else symbol
 
 
 def _role(symbol: str, spec: TensorSpec, axis: int) -> str:

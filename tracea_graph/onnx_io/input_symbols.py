@@ -9,8 +9,8 @@ symbol of its own first, and what operators make of the sizes tells which of the
   sum along the axis, an output) sees the size of all that share the symbol;
 * other sizes keep symbols of their own: they never meet, or repeating them would show.
 
-In models where operators hold a broadcast size to one of its parts, as attention does that adds a
-mask to scores, those whose repeating would show share the symbol all the same, and are held to it.
+In models with attention (``Demands.attends``) those whose repeating would show share it all
+the same, and are held to it: batches of queries and keys, say, or a mask that is counted.
 Symbols that stand in sums (``past + sequence``) are taken by their word.
 """
 
@@ -68,10 +68,9 @@ def bind_symbols(
         demands.node(node)
     for name in outputs:
         demands.output(name)
-    trusted = any(len(one) != len(other) for one, other in demands.equal)
     names, loose = dict[_At, str](), dict[str, Held]()
     for symbol, found in places.items():
-        parts = _parts([own[at] for at in found], demands, trusted)
+        parts = _parts([own[at] for at in found], demands)
         for i, (part, held) in enumerate(parts):
             name = f"{symbol}{PARTED}{i + 1}" if i else symbol
             names |= {at: name for at in found if own[at] in part}
@@ -125,12 +124,10 @@ def _without(known: Mapping[str, TypeProto], symbols: Collection[str]) -> Mappin
 # ---- which variants of a symbol are one size ------------------------------------------------
 
 
-def _parts(
-    variants: Sequence[str], demands: Demands, trusted: bool
-) -> list[tuple[Sizes, Held | None]]:
+def _parts(variants: Sequence[str], demands: Demands) -> list[tuple[Sizes, Held | None]]:
     """Variants that share a symbol, in order; where some may be 1 in its place, which may not.
 
-    Where repeating some would show, all keep symbols of their own; if they are ``trusted``, those
+    Where repeating some would show, all keep symbols of their own; where there is attention, those
     are held to the size of all.
     """
     every = frozenset(variants)
@@ -141,7 +138,7 @@ def _parts(
     for whole in _merged([*groups, *near]):
         inside = [group for group in groups if group <= whole]
         full, seen = _held(whole, inside, pairs, demands.whole)
-        if seen and not trusted:
+        if seen and not demands.attends:
             found += [(group, None) for group in inside]
         else:
             alone = all(any(s <= group for s in full | seen) for group in inside)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from types import MappingProxyType
 
 from onnx import NodeProto
 
 from tracea_graph.ir import Expr, Extent
 from tracea_graph.onnx_io.facts import Facts, Shape, attribute, elements
-from tracea_graph.onnx_io.symbolic import base_of, join_of
+from tracea_graph.onnx_io.symbolic import base_of, join_of, spelt
 from tracea_graph.onnx_io.values import slice_parameters
 
 __all__ = ["Demands", "Sizes"]
@@ -45,13 +46,18 @@ Demand = Callable[[NodeProto, Sequence[Shape], "Demands"], Iterable[int] | None]
 
 @dataclass
 class Demands:
-    """Found so far: sizes that are ``equal``, that must be ``whole``, and all that are ``met``."""
+    """Found so far: sizes that are ``equal``, that must be ``whole``, and all that are ``met``.
+
+    ``attends`` if there is a sign of attention: a product of stacks of matrices whose numbers
+    broadcast, or of a broadcast size that has to be one of its parts, as where a mask is added.
+    """
 
     facts: Facts
     opset: int
     equal: list[tuple[Sizes, Sizes]] = field(default_factory=list)
     whole: set[Sizes] = field(default_factory=set)
     met: set[Sizes] = field(default_factory=set)
+    attends: bool = False
 
     def output(self, name: str) -> None:
         """Everybody sees the sizes of an output of the model."""
@@ -75,6 +81,8 @@ class Demands:
         axes: Iterable[int] | None = None
         if standard and not self._lost(node, known):
             pointwise = node.op_type in _POINTWISE
+            if pointwise:
+                self._sums(known)
             axes = () if pointwise else _DEMANDS.get(node.op_type, _unknown)(node, known, self)
         if axes is not None:
             self.look_along(known[0], axes)
@@ -93,8 +101,17 @@ class Demands:
         one, other = join_of(a), join_of(b)
         if one and other and base_of(a) == base_of(b):
             self.equal.append((one, other))
+            self.attends |= len(one) != len(other)
         elif a != b:
+            self.equal += _paired(a, b)
             self.whole |= {*_parts(a), *_parts(b)}
+
+    def _sums(self, shapes: Sequence[Shape]) -> None:
+        """Sums of the same symbols that broadcast are equal."""
+        for one, other in combinations(shapes, 2):
+            for a, b in zip(one[::-1], other[::-1], strict=False):
+                if a != b and join_of(a) is None and join_of(b) is None:
+                    self.equal += _paired(a, b)
 
     def _lost(self, node: NodeProto, shapes: Sequence[Shape]) -> bool:
         """True if the results have sizes of which it is not known what makes them."""
@@ -122,6 +139,7 @@ class Demands:
         for sizes in sorted(every, key=sorted):
             known = first.setdefault(base_of(min(sizes)) or "", sizes)
             self.equal.append((known, sizes))
+            self.attends |= len(known) != len(sizes)
 
     def _of_shape(self, name: str) -> set[Sizes]:
         return {d for e in self.facts.shape(name) or () for d in _parts(e)}
@@ -129,6 +147,15 @@ class Demands:
     def _of_contents(self, name: str) -> set[Sizes]:
         value = self.facts.value(name)
         return set() if value is None else {d for e in elements(value) for d in _parts(e)}
+
+
+def _paired(a: Extent, b: Extent) -> list[tuple[Sizes, Sizes]]:
+    """Sizes of one symbol each in two sums of the same symbols: equal sums have equal terms, as
+    the model calls them."""
+    one, other = ({base_of(min(d)): d for d in _parts(e)} for e in (a, b))
+    if one.keys() != other.keys() or spelt(a) != spelt(b):
+        return []
+    return [(one[symbol], other[symbol]) for symbol in one]
 
 
 def _parts(extent: object) -> Iterator[Sizes]:
@@ -194,6 +221,9 @@ def _product(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iter
     a, b = shapes[:2]
     if a and b:
         demands.same(a[-1], b[-2] if len(b) > 1 else b[-1])
+    for one, other in zip(a[-3::-1], b[-3::-1], strict=False):
+        symbol = base_of(one)
+        demands.attends |= symbol is not None and symbol == base_of(other) and one != other
     return ()
 
 

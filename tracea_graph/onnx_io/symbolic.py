@@ -28,7 +28,7 @@ from tracea_graph.onnx_io.polynomials import (
 
 __all__ = [
     "VARIANT", "add", "at_least", "base_of", "broadcast", "ceil_div", "div", "join_of", "maximum",
-    "merge", "minimum", "mul", "parse", "product", "sub",
+    "merge", "minimum", "mul", "parse", "product", "spelt", "sub",
 ]  # fmt: skip
 
 VARIANT = "\u00a7"
@@ -101,7 +101,7 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
     """The size two axes broadcast to whenever they do; None if that depends.
 
     A size clipped to a constant, as in ``table[:seq]``, broadcasts only while it is not clipped.
-    Variants of one symbol give the larger of them.
+    Variants of one symbol give the larger of them; sums of the same symbols count as equal.
     """
     if a == b or b == 1:
         return a
@@ -116,7 +116,19 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
     whole_a, whole_b = _unclipped(a), _unclipped(b)
     if (symbol := base_of(whole_a)) is not None and symbol == base_of(whole_b):
         return _extreme("max", whole_a, whole_b)
-    return b if _unclipped(a) == b else None
+    if _unclipped(a) == b or (VARIANT in str(a) and spelt(a) == spelt(b)):
+        return b
+    return None
+
+
+def spelt(extent: Extent) -> Extent:
+    """An extent in the symbols of the model, whichever variants of them it has."""
+    if (symbol := base_of(extent)) is not None:
+        return symbol
+    if not isinstance(extent, Expr):
+        return extent
+    a, b = map(spelt, extent.args)
+    return Expr(extent.op, (a, b))
 
 
 def join_of(extent: object) -> frozenset[str] | None:
