@@ -245,7 +245,7 @@ def test_caches_that_are_their_own_results(three: tuple[Session, ...]) -> None:
     ("wrong", "message"),
     [
         (lambda f: f | {"mask": np.zeros_like(f["mask"])}, "begins at row -1"),
-        (lambda f: f | {"past_1_v": f["past_1_v"][:, :, :5]}, "must have (5|9) there"),
+        (lambda f: f | {"past_1_v": f["past_1_v"][:, :, :5]}, "must have 9 there"),
     ],
     ids=["no length", "another cache"],
 )

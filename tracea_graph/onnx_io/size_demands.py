@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from types import MappingProxyType
 
 from onnx import NodeProto
 
 from tracea_graph.ir import Expr, Extent
 from tracea_graph.onnx_io.facts import Facts, Shape, attribute, elements
-from tracea_graph.onnx_io.symbolic import base_of, join_of, spelt
+from tracea_graph.onnx_io.symbolic import base_of, join_of
 from tracea_graph.onnx_io.values import slice_parameters
 
 __all__ = ["Demands", "Sizes"]
@@ -58,6 +57,7 @@ class Demands:
     whole: set[Sizes] = field(default_factory=set)
     met: set[Sizes] = field(default_factory=set)
     attends: bool = False
+    caches: dict[tuple[str, str], Sizes] = field(default_factory=dict)
 
     def output(self, name: str) -> None:
         """Everybody sees the sizes of an output of the model."""
@@ -80,16 +80,15 @@ class Demands:
         standard = node.domain in ("", "ai.onnx") and len(known) == len(shapes)
         axes: Iterable[int] | None = None
         if standard and not self._lost(node, known):
-            pointwise = node.op_type in _POINTWISE
-            if pointwise:
-                self._sums(known)
-            axes = () if pointwise else _DEMANDS.get(node.op_type, _unknown)(node, known, self)
+            axes = _DEMANDS.get(node.op_type, _unknown)(node, known, self)
         if axes is not None:
             self.look_along(known[0], axes)
             self._compute(node, reads)
             return
         self.whole |= every
         self._alike(every)
+        if node.op_type == "GroupQueryAttention":
+            self._cached(node)
 
     def look_along(self, shape: Shape, axes: Iterable[int]) -> None:
         """The size of each of these axes shows."""
@@ -103,15 +102,8 @@ class Demands:
             self.equal.append((one, other))
             self.attends |= len(one) != len(other)
         elif a != b:
-            self.equal += _paired(a, b)
             self.whole |= {*_parts(a), *_parts(b)}
-
-    def _sums(self, shapes: Sequence[Shape]) -> None:
-        """Sums of the same symbols that broadcast are equal."""
-        for one, other in combinations(shapes, 2):
-            for a, b in zip(one[::-1], other[::-1], strict=False):
-                if a != b and join_of(a) is None and join_of(b) is None:
-                    self.equal += _paired(a, b)
+            self._alike({*_parts(a), *_parts(b)})
 
     def _lost(self, node: NodeProto, shapes: Sequence[Shape]) -> bool:
         """True if the results have sizes of which it is not known what makes them."""
@@ -141,21 +133,19 @@ class Demands:
             self.equal.append((known, sizes))
             self.attends |= len(known) != len(sizes)
 
+    def _cached(self, node: NodeProto) -> None:
+        """Caches are equally long where their nodes are told one total length."""
+        past, total = [*node.input, *[""] * 7][3:7:3]
+        for sizes in self._of_shape(past) if past and total else ():
+            known = self.caches.setdefault((total, base_of(min(sizes)) or ""), sizes)
+            self.equal.append((known, sizes))
+
     def _of_shape(self, name: str) -> set[Sizes]:
         return {d for e in self.facts.shape(name) or () for d in _parts(e)}
 
     def _of_contents(self, name: str) -> set[Sizes]:
         value = self.facts.value(name)
         return set() if value is None else {d for e in elements(value) for d in _parts(e)}
-
-
-def _paired(a: Extent, b: Extent) -> list[tuple[Sizes, Sizes]]:
-    """Sizes of one symbol each in two sums of the same symbols: equal sums have equal terms, as
-    the model calls them."""
-    one, other = ({base_of(min(d)): d for d in _parts(e)} for e in (a, b))
-    if one.keys() != other.keys() or spelt(a) != spelt(b):
-        return []
-    return [(one[symbol], other[symbol]) for symbol in one]
 
 
 def _parts(extent: object) -> Iterator[Sizes]:
@@ -174,6 +164,15 @@ def _parts(extent: object) -> Iterator[Sizes]:
 
 def _unknown(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> None:
     return None
+
+
+def _pointwise(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
+    """Sizes that are computed from others broadcast too, but are not followed: they are equal."""
+    for shape in shapes[1:]:
+        for a, b in zip(shapes[0][::-1], shape[::-1], strict=False):
+            if isinstance(a, Expr) and isinstance(b, Expr) and not (join_of(a) or join_of(b)):
+                demands.same(a, b)
+    return ()
 
 
 def _along(default: int) -> Demand:
@@ -246,6 +245,7 @@ def _concat(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Itera
 
 _DEMANDS: Mapping[str, Demand] = MappingProxyType(
     {
+        **dict.fromkeys(_POINTWISE, _pointwise),
         **dict.fromkeys(("ArgMax", "ArgMin", "Gather", "Split"), _along(0)),
         **dict.fromkeys(("LpNormalization", "TopK"), _along(-1)),
         **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _softmax),

@@ -28,7 +28,7 @@ from tracea_graph.onnx_io.polynomials import (
 
 __all__ = [
     "VARIANT", "add", "at_least", "base_of", "broadcast", "ceil_div", "div", "join_of", "maximum",
-    "merge", "minimum", "mul", "parse", "product", "spelt", "sub",
+    "merge", "minimum", "mul", "parse", "product", "sub",
 ]  # fmt: skip
 
 VARIANT = "\u00a7"
@@ -101,7 +101,8 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
     """The size two axes broadcast to whenever they do; None if that depends.
 
     A size clipped to a constant, as in ``table[:seq]``, broadcasts only while it is not clipped.
-    Variants of one symbol give the larger of them; sums of the same symbols count as equal.
+    Variants of one symbol give the larger of them; sums of variants that only differ in these are
+    taken for equal.
     """
     if a == b or b == 1:
         return a
@@ -116,19 +117,9 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
     whole_a, whole_b = _unclipped(a), _unclipped(b)
     if (symbol := base_of(whole_a)) is not None and symbol == base_of(whole_b):
         return _extreme("max", whole_a, whole_b)
-    if _unclipped(a) == b or (VARIANT in str(a) and spelt(a) == spelt(b)):
-        return b
-    return None
-
-
-def spelt(extent: Extent) -> Extent:
-    """An extent in the symbols of the model, whichever variants of them it has."""
-    if (symbol := base_of(extent)) is not None:
-        return symbol
-    if not isinstance(extent, Expr):
-        return extent
-    a, b = map(spelt, extent.args)
-    return Expr(extent.op, (a, b))
+    if _without_variants(a) == _without_variants(b):
+        return a
+    return b if _unclipped(a) == b else None
 
 
 def join_of(extent: object) -> frozenset[str] | None:
@@ -139,6 +130,18 @@ def join_of(extent: object) -> frozenset[str] | None:
         return None
     a, b = map(join_of, extent.args)
     return a | b if a and b else None
+
+
+def _without_variants(extent: Extent) -> Extent:
+    """The extent over the symbols whose variants it is made of."""
+    if isinstance(extent, str):
+        return extent.partition(VARIANT)[0]
+    if not isinstance(extent, Expr):
+        return extent
+    if (symbol := base_of(extent)) is not None:
+        return symbol
+    a, b = map(_without_variants, extent.args)
+    return Expr(extent.op, (a, b))
 
 
 def base_of(extent: Extent) -> str | None:
