@@ -14,6 +14,7 @@ from tracea_graph.check.bisection import bisect
 from tracea_graph.check.distance import Elementwise, choices, errors, floors, undecided
 from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare, verify
+from tracea_graph.check.worker import Worker
 from tracea_graph.config import TOLERANCE
 
 RNG = np.random.default_rng(0)
@@ -157,12 +158,34 @@ def test_feeds_to_spare_are_for_models_that_run_in_no_time(tmp_path, monkeypatch
     feeds = {**FEEDS, "more": FEEDS["one"], "still more": FEEDS["one"]}
     spare = {"more", "still more"}
     monkeypatch.setattr("tracea_graph.check.reference.SPARE", 1e4)
-    assert reference(path, feeds, spare=spare).off.keys() == feeds.keys()
+    whole = reference(path, feeds, spare=spare)
+    assert whole.off.keys() == feeds.keys()
     monkeypatch.setattr("tracea_graph.check.reference.SPARE", 0.0)
     known = reference(path, feeds, spare=spare)
     assert known.off.keys() == {"one"} and not known.rejected
     found = compare(known, path, None, feeds)
     assert found.status == "passed" and {o.feed for o in found.outputs} == {"one"}
+    monkeypatch.setattr("tracea_graph.check.verify.SPARE", 0.0)
+    found = compare(whole, path, None, feeds, spare=spare)
+    assert found.status == "passed" and {o.feed for o in found.outputs} == {"one"}
+    assert {o.feed for o in compare(whole, path, None, feeds).outputs} == feeds.keys()
+
+
+@pytest.mark.parametrize(
+    ("asked", "opened"), [(("off", "all"), ["off", "all"]), (("all",), ["all"])]
+)
+def test_a_candidate_runs_at_the_levels_asked_for(tmp_path, monkeypatch, asked, opened):
+    path, seen = save(tmp_path, "a.onnx", MATMUL, w=W), []
+    known = reference(path, FEEDS)
+    open_ = Worker.open
+
+    def noted(worker, *args, level, **more):
+        seen.append(level)
+        return open_(worker, *args, level=level, **more)
+
+    monkeypatch.setattr(Worker, "open", noted)
+    assert compare(known, path, None, FEEDS, levels=asked).status == "passed"
+    assert seen == opened
 
 
 NOISY = """g (float[N,8] x) => (float[N,8] y) {

@@ -14,10 +14,12 @@ import pytest
 from tests.graphs import Net
 from tests.tiny import product
 from tracea_graph import api
+from tracea_graph.check.reference import Reference
 from tracea_graph.check.verify import Verification
 from tracea_graph.check.worker import Worker
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime
+from tracea_graph.pipeline import judging
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.planning import Planner
@@ -184,3 +186,20 @@ def test_a_search_ends_with_the_least_it_knows(budget: float, dropped: str, full
     sentence = f"what is to blame was sought for {min(60.0, 0.3 * budget):.3g} s"
     assert [cut.partition(":")[0] for cut in judge.deadline.cut] == [sentence] * (dropped != "e")
     assert time.seconds <= 0.3 * budget + 4.0
+
+
+def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = dict[str, tuple[Any, Any]]()
+
+    def compare(*args: Any, **given: Any) -> Verification:
+        asked[given["env"]["TRACEA_ISA"]] = tuple(given["levels"]), set(given["spare"])
+        return Verification("passed", "")
+
+    monkeypatch.setattr(judging, "compare", compare)
+    monkeypatch.setattr(Judge, "_choices", lambda judge: {})
+    inputs = cast(Any, SimpleNamespace(verification={}, brief=("a", "b"), spare=frozenset("b")))
+    nothing, built = cast(Any, None), cast(Any, SimpleNamespace(model=None, library=Path("l")))
+    judge = Judge(nothing, nothing, inputs, Options(), ("scalar", "avx2"))
+    judge._reference = Reference({}, {}, {}, (), (), {})
+    assert judge.check(built).status == "passed"
+    assert asked == {"avx2": (("off", "all"), set()), "scalar": (("all",), {"b"})}

@@ -26,12 +26,12 @@ from tracea_graph.check.saturation import overturned
 from tracea_graph.check.worker import Array, Cut, Port, Rejected, Unloadable, Worker
 from tracea_graph.errors import WorkerError
 
-__all__ = ["Outputs", "Reference", "cut_of", "reference"]
+__all__ = ["SPARE", "Outputs", "Reference", "cut_of", "reference"]
 
 PATIENCE = 30.0
 """Seconds any candidate may take for one run, however fast the original is."""
 SPARE = 1.0
-"""Seconds after which the original is given no more of the feeds one can do without."""
+"""Seconds after which a model is given no more of the feeds one can do without."""
 Outputs = Mapping[str, Array]
 
 

@@ -14,6 +14,7 @@ answers differently each time all the same, or whose outputs rounding alone turn
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ from tracea_graph.check.distance import (
     undecided,
 )
 from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.reference import Outputs, Reference, cut_of, reference
+from tracea_graph.check.reference import SPARE, Outputs, Reference, cut_of, reference
 from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
@@ -130,12 +131,16 @@ def compare(
     hire: Hire = fresh,
     check: bool = True,
     labels: Collection[str] | None = None,
+    spare: Collection[str] = (),
+    levels: Collection[str] = ("off", "all"),
 ) -> Verification:
     """Hold a candidate against a reference: with optimizations off on one thread, then on.
 
     ``tolerances`` beat ``tolerance`` for the outputs they name; ``elementwise`` takes the place of
     both for floating-point outputs.  ``check`` runs onnx's checker first, if the original passes;
-    ``labels`` are the feeds to look at, all by default.
+    ``labels`` are the feeds to look at, all by default, of which those that are ``spare`` are left
+    out where the others take long; ``levels`` are those of ONNX Runtime's optimizations to run at,
+    of the reference's.
     """
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, tolerance)
@@ -151,14 +156,17 @@ def compare(
             if lacking := cut.keys() - {*(worker.random(candidate) if cut else ())}:
                 sentence = f"no random operator of the candidate writes {min(lacking)!r}"
                 return Verification("inconclusive", sentence, (), known.rejected, tolerance)
-            for level in known.levels:
+            for level in (one for one in known.levels if one in levels):
                 count = threads if level == "all" else 1
                 info = worker.open(
                     "candidate", candidate, library, threads=count, level=level, cut=cut
                 )
                 if wrong := _signature(known, info):
                     return Verification("failed", wrong, (), known.rejected, tolerance)
+                end = time.monotonic() + SPARE
                 for label in (k for k in known.off if labels is None or k in labels):
+                    if label in spare and time.monotonic() > end:
+                        continue
                     feed = {**feeds[label], **known.drawn.get(label, {})}
                     answers = worker.run("candidate", feed, limit=known.patience)
                     found += _judge(known, label, answers, limits, elementwise, choices)

@@ -196,7 +196,9 @@ class Judge:
 
         The levels run side by side: nothing is timed here.  The highest level to fail is
         remembered: who is to blame is asked at that one alone.  ``labels`` are the feeds to look
-        at; by default those below the highest level see a few of the caller's own.
+        at; by default those below the highest level see a few of the caller's own.  What ONNX
+        Runtime does around kernels depends on no level: below the highest, where kernels may take
+        many times as long, it runs with all its optimizations only, and spare feeds are left out.
         """
         levels = isas or (self.isas[::-1] if candidate.library else self.isas[-1:])
         found = self._found(candidate, levels, labels)
@@ -236,6 +238,8 @@ class Judge:
             hire=self._hire,
             check=highest,
             labels=labels if labels or highest else self.inputs.brief,
+            spare=() if highest else self.inputs.spare,
+            levels=known.levels if highest else known.levels[-1:],
         )
 
     def _choices(self) -> dict[str, Choice]:
