@@ -171,6 +171,16 @@ def test_feeds_to_spare_are_for_models_that_run_in_no_time(tmp_path, monkeypatch
     assert {o.feed for o in compare(whole, path, None, feeds).outputs} == feeds.keys()
 
 
+def test_a_brief_look_ends_with_the_first_wrong_output(tmp_path):
+    right, wrong = (save(tmp_path, f"{i}.onnx", MATMUL, w=W * i) for i in (1, 2))
+    feeds = {**FEEDS, "more": FEEDS["one"]}
+    known = reference(right, feeds)
+    for brief, looked_at in ((False, {"one", "more"}), (True, {"one"})):
+        found = compare(known, wrong, None, feeds, brief=brief)
+        assert found.status == "failed" and {o.feed for o in found.outputs} == looked_at
+    assert compare(known, right, None, feeds, brief=True).status == "passed"
+
+
 @pytest.mark.parametrize(
     ("asked", "opened"), [(("off", "all"), ["off", "all"]), (("all",), ["all"])]
 )

@@ -189,10 +189,11 @@ def test_a_search_ends_with_the_least_it_knows(budget: float, dropped: str, full
 
 
 def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = dict[str, tuple[Any, Any]]()
+    asked, brief = dict[str, tuple[Any, Any]](), list[bool]()
 
     def compare(*args: Any, **given: Any) -> Verification:
         asked[given["env"]["TRACEA_ISA"]] = tuple(given["levels"]), set(given["spare"])
+        brief.append(given["brief"])
         return Verification("passed", "")
 
     monkeypatch.setattr(judging, "compare", compare)
@@ -203,3 +204,7 @@ def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.Mon
     judge._reference = Reference({}, {}, {}, (), (), {})
     assert judge.check(built).status == "passed"
     assert asked == {"avx2": (("off", "all"), set()), "scalar": (("all",), {"b"})}
+    with judge._searching():
+        judge.check(built)
+    judge.check(built)
+    assert brief == [False, False, True, True, False, False], "who seeks asks only if it is wrong"

@@ -133,6 +133,7 @@ def compare(
     labels: Collection[str] | None = None,
     spare: Collection[str] = (),
     levels: Collection[str] = ("off", "all"),
+    brief: bool = False,
 ) -> Verification:
     """Hold a candidate against a reference: with optimizations off on one thread, then on.
 
@@ -140,7 +141,7 @@ def compare(
     both for floating-point outputs.  ``check`` runs onnx's checker first, if the original passes;
     ``labels`` are the feeds to look at, all by default, of which those that are ``spare`` are left
     out where the others take long; ``levels`` are those of ONNX Runtime's optimizations to run at,
-    of the reference's.
+    of the reference's.  A ``brief`` look ends with the first output that is wrong.
     """
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, tolerance)
@@ -170,6 +171,8 @@ def compare(
                     feed = {**feeds[label], **known.drawn.get(label, {})}
                     answers = worker.run("candidate", feed, limit=known.patience)
                     found += _judge(known, label, answers, limits, elementwise, choices)
+                    if brief and not all(output.passed for output in found):
+                        return _verdict(known, _worst_of(found), limits, tolerance)
     except WorkerError as error:
         sentence = f"the candidate does not run: {error}"
         return Verification("failed", sentence, tuple(found), known.rejected, tolerance)

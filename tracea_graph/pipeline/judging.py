@@ -69,6 +69,7 @@ class Judge:
     _ahead: Future[Reference] | None = None
     _built: dict[frozenset[str], Built] = field(default_factory=dict)
     _check_seconds: float = 0.0
+    _seeking: bool = False
 
     def prepare(self) -> None:
         """Begin to run the original while its result is still planned and built."""
@@ -240,6 +241,7 @@ class Judge:
             labels=labels if labels or highest else self.inputs.brief,
             spare=() if highest else self.inputs.spare,
             levels=known.levels if highest else known.levels[-1:],
+            brief=self._seeking,
         )
 
     def _choices(self) -> dict[str, Choice]:
@@ -302,10 +304,15 @@ class Judge:
 
     @contextmanager
     def _searching(self) -> Iterator[None]:
-        """A search for what is to blame takes its share of the time that is left."""
+        """A search for what is to blame takes its share of the time that is left, and asks only
+        whether something is wrong, not what."""
         seconds = min(_PATIENCE, _SEARCH_SHARE * self.deadline.left)
         with self.deadline.within(seconds):
-            yield
+            self._seeking = True
+            try:
+                yield
+            finally:
+                self._seeking = False
             if self.deadline.over:
                 sought = f"what is to blame was sought for {seconds:.3g} s"
                 self.deadline.tell(f"{sought}: others may have gone with it")
