@@ -20,6 +20,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime
 from tracea_graph.pipeline import judging
+from tracea_graph.pipeline.choosing import Chooser
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.planning import Planner
@@ -137,6 +138,31 @@ def test_a_plan_that_is_finished_stands_without_its_second_thoughts(
     monkeypatch.setattr(Planner, "_petty", petty)
     assert any(region.fused for region in planner.plan().graph.regions())
     assert deadline.cut == ["planning ended early: kernels below 1 µs are left in"]
+
+
+def test_a_plan_with_smaller_matrices_has_the_same_deadline() -> None:
+    net = Net()
+    graph = net.graph(net("Relu", net.input("x", 64, 32)))
+    planner = Planner(graph, Options(keep="legal"), {}, deadline=Deadline(0.0, Time()))
+    model, timed = SimpleNamespace(graph=graph), [SimpleNamespace(symbols={})]
+    setting = SimpleNamespace(model=model, foundry=SimpleNamespace(isas=()), planner=planner)
+    chooser = SimpleNamespace(
+        setting=setting, inputs=SimpleNamespace(timed=timed), options=Options(keep="legal")
+    )
+    with pytest.raises(OutOfTime):
+        Chooser.planner_of(cast(Any, chooser), {}).plan()
+
+
+def test_time_that_runs_out_while_timing_is_said() -> None:
+    class Late(Judge):
+        def _faster(self, candidate: Any, apart: bool) -> Any:
+            raise OutOfTime("planning took too long")
+
+    nothing = cast(Any, None)
+    judge = Late(nothing, nothing, nothing, Options(), ("avx512",))
+    assert judge.time(cast(Any, SimpleNamespace())) is None
+    said = "the budget of 180 s ran out before what is faster was measured and verified"
+    assert judge.reason == said
 
 
 def test_a_worker_is_not_asked_when_there_is_no_time(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ class Chooser:
         setting, symbols = self.setting, self.inputs.timed[0].symbols
         return Planner(
             setting.model.graph, self.options, symbols, setting.foundry.isas,
-            setting.planner.cost, compressed, setting.planner.scan,
+            setting.planner.cost, compressed, setting.planner.scan, setting.planner.deadline,
         )  # fmt: skip
 
     def _measured(

@@ -351,7 +351,7 @@ class Judge:
         try:
             return self._timed_and_right(candidate)
         except OutOfTime:
-            self.reason = f"{self._out_of_time} before what was measured faster was verified"
+            self.reason = f"{self._out_of_time} before what is faster was measured and verified"
             return None
 
     def _timed_and_right(self, candidate: Built) -> Built | None:

@@ -80,7 +80,7 @@ class Planner:
         scan: WeightScan | None = None,
         deadline: Deadline | None = None,
     ) -> None:
-        self._deadline = deadline or Deadline()
+        self.deadline = deadline or Deadline()
         if cost is None:
             measure = options.keep == "faster" and isas
             machine = (
@@ -142,9 +142,7 @@ class Planner:
                 self._known_petty |= petty
                 return self._planned(frozen, barred, apart)
         except OutOfTime:
-            self._deadline.tell(
-                f"planning ended early: kernels below {_WORTH_US:g} µs are left in"
-            )
+            self.deadline.tell(f"planning ended early: kernels below {_WORTH_US:g} µs are left in")
         return plan
 
     def follow(self, ruling: Ruling, apart: bool = False) -> Plan:
@@ -183,7 +181,7 @@ class Planner:
             min_gain_us=float("-inf") if self._legal else -self.cost.machine.node_us,
             max_error=self._options.tolerance,
             check=self._options.environment.check,
-            patient=lambda: not self._deadline.over,
+            patient=lambda: not self.deadline.over,
         )
         phases = [p for p in self._phases if self._wanted(p, apart)]
         trace = schedule(graph, phases, self.cost, limits, self._price, self._memo)
