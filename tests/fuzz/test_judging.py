@@ -1,0 +1,89 @@
+"""What the fuzzer judges with: it sees what is wrong, and lets be what rounding decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from fuzz.doubling import doubled
+from fuzz.feeding import feeds
+from fuzz.judging import settled
+from fuzz.original import Original
+from fuzz.strategies import drawn
+from onnx import TensorProto, helper, numpy_helper
+
+from tracea_graph.check.crew import Crew
+
+
+def one(*rows: list[float], dtype: type = np.float32) -> dict[str, np.ndarray]:
+    return {"y": np.array(rows, dtype)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        one([1, 2], [np.nan, 3]),
+        one([1, 2], [np.inf, 4]),
+        one([1, 2], [3.01, 4]),
+        one([1, 2], [3, np.nan]),
+        one([1, 2, 3], [3, 4, 5]),
+        one([1, 2], [3, 4], dtype=np.float64),
+    ],
+)
+def test_another_answer_is_seen(wrong: dict[str, np.ndarray]) -> None:
+    right = one([1, 2], [3, 4])
+    assert not settled(right, right, [right])
+    assert settled(wrong, right, [right])
+
+
+def test_large_numbers_of_a_row_excuse_none_of_another() -> None:
+    right, wrong = one([1e30, 1], [1, 1]), one([1e30, 2], [1, 2])
+    assert settled(wrong, right, [right]).endswith("in 1 of 4")
+
+
+def test_what_roundings_disagree_in_says_nothing() -> None:
+    right = one([np.inf, 2], [3, 4])
+    lost, moved = one([np.nan, 2], [3, 4]), one([np.inf, 2], [3.1, 4])
+    assert settled(lost, right, [right])
+    assert not settled(lost, right, [right, lost])
+    assert settled(one([np.inf, 2], [3.2, 4]), right, [right])
+    assert not settled(one([np.inf, 2], [3.2, 4]), right, [right, moved])
+
+
+def ill_conditioned(channels: int) -> onnx.ModelProto:
+    """A sum of 1e8, 1 and −1e8, by a convolution and by a product."""
+    weight = np.ones((1, channels, 1, 1), np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Sub", ["r", "big"], ["s"]),
+        helper.make_node("ReduceSum", ["s", "axes"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "ill", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, 1, 1])],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("c", "y")],
+        [
+            numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.float32(1e8), "big"),
+            numpy_helper.from_array(np.array([1]), "axes"),
+        ],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_doubles_keep_what_floats_lose(tmp_path: Path) -> None:
+    path = tmp_path / "ill.onnx"
+    onnx.save(doubled(ill_conditioned(3)), path)
+    feed = {"x": np.array([1.25, 2.25, 4.25]).reshape(1, 3, 1, 1)}
+    with Crew() as crew:
+        found = Original(crew, path).answer(feed)
+    assert found is not None
+    assert found["c"].dtype == found["y"].dtype == np.float64
+    assert found["c"].item() == 7.75
+    assert found["y"].item() == 7.75 - 3e8
+
+
+def test_drawn_models_are_fed_what_is_hard() -> None:
+    kinds = {feed.kind for model in drawn(60, 0) for feed in feeds(model)}
+    assert kinds >= {"plain", "symbols", "empty", "masks", "values"}
