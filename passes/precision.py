@@ -38,7 +38,6 @@ from tracea_graph.ops.panels import (
     PANEL,
     PANELS,
     SPLIT,
-    SPLIT_STEPS,
     BlockPairs,
     Blocks,
     pack_block_pairs,
@@ -294,7 +293,7 @@ def _in_integers(panels: Weight, n: int) -> tuple[Weight, Weight]:
     def matrix() -> Floats:
         return unpack_panels(np.asarray(panels.array(), np.float32), n)
 
-    shape = (count, -(-k // 2), PANEL, 2)
+    shape = INT16.shape(k, n)
     whole = Weight(f"{panels.name}_int16", DType.I16, shape, lambda: pack_int16(matrix())[0])
     columns = (count * PANEL,)
     scale = Weight(f"{panels.name}_scale", DType.F32, columns, lambda: pack_scales(matrix()))
@@ -303,14 +302,12 @@ def _in_integers(panels: Weight, n: int) -> tuple[Weight, Weight]:
 
 def _in_halves(panels: Weight, n: int) -> Weight:
     """The same matrix as sums of two numbers in bf16; nothing is kept between calls."""
-    count, k, _ = panels.shape
+    k = panels.shape[1]
 
     def load() -> Array:
         return pack_split(unpack_panels(np.asarray(panels.array(), np.float32), n))
 
-    return Weight(
-        f"{panels.name}_bf16x2", DType.BF16, (count, k + -k % SPLIT_STEPS, PANEL, 2), load
-    )
+    return Weight(f"{panels.name}_bf16x2", DType.BF16, SPLIT.shape(k, n), load)
 
 
 def _blocks_in_pairs(blocks: Weight) -> Weight:
@@ -335,10 +332,9 @@ def _numbers(stored: Weight) -> Weight:
 
 def _in_pairs(panels: Weight, n: int) -> Weight:
     """The same matrix in bf16; nothing is kept between calls."""
-    count, k, _ = panels.shape
+    k = panels.shape[1]
 
     def load() -> Array:
         return pack_pairs(unpack_panels(np.asarray(panels.array(), np.float32), n))
 
-    shape = (count, -(-k // 2), PANEL, 2)
-    return Weight(f"{panels.name}_bf16", DType.BF16, shape, load)
+    return Weight(f"{panels.name}_bf16", DType.BF16, PAIRS.shape(k, n), load)

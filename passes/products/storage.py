@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, Weight
-from tracea_graph.ops.panels import PANEL, PANELS, pack_panels
+from tracea_graph.ops.panels import PANELS, pack_panels
 from tracea_graph.ops.weights import KN, NK, WeightLayout
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
@@ -54,7 +54,7 @@ def storage_for(
     name = f"{root}{'_t' if turned else ''}{f'_{scale!r}' if scale != 1.0 else ''}_panels"
     n, k = weight.shape[-2:] if transposed else weight.shape[:-3:-1]
     load = _panels(weight.load, transposed, scale)
-    panels = Weight(name, DType.F32, (-(-n // PANEL), k, PANEL), load)
+    panels = Weight(name, DType.F32, PANELS.shape(k, n), load)
     return Storage(name, PANELS, panels, True)
 
 

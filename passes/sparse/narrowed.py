@@ -12,7 +12,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANEL, pack_panels, unpack_panels
+from tracea_graph.ops.panels import PANELS, pack_panels, unpack_panels
 from tracea_graph.passes.convolution.filters import bias_size
 
 __all__ = [
@@ -60,7 +60,7 @@ def narrowed(
     if isinstance(new, ConvParams):
         shape = stored_shape(new.layout, new.shape)
     else:
-        shape = (-(-new.n // PANEL), new.k, PANEL)
+        shape = PANELS.shape(new.k, new.n)
 
     def load() -> Array:
         part = np.compress(kept, plain_weights(old, weight), axis)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tracea_graph.files import open_regular
+
 __all__ = ["distrust", "make_private", "read_private", "trusted"]
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -66,11 +68,11 @@ def read_private(path: Path, root: Path) -> bytes | None:
     if not trusted(path, root):
         return None
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        file = open_regular(path)
     except FileNotFoundError:
         return None
-    with os.fdopen(handle, "rb") as file:
-        if why := _fault(os.fstat(handle)):  # it was exchanged meanwhile
+    with file:
+        if why := _fault(os.fstat(file.fileno())):  # it was exchanged meanwhile
             _warn(root, f"{path} {why}")
             return None
         return file.read()

@@ -32,10 +32,10 @@ from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
 from tracea_graph.ops.masked import spell_masked, unpack_masked
-from tracea_graph.ops.weights import KN, NK, Floats, Numbers, WeightLayout
+from tracea_graph.ops.weights import Floats, Numbers, WeightLayout
 
 __all__ = [
-    "BF16_SINCE", "BLOCKS", "INT16", "LAYOUTS", "MASKED", "MASKED_BF16", "MIXED", "PAIRS", "PANEL",
+    "BF16_SINCE", "BLOCKS", "INT16", "MASKED", "MASKED_BF16", "MIXED", "PAIRS", "PANEL",
     "PANELS", "SCATTER_SINCE", "SPLIT", "SPLIT_STEPS", "BlockPairs", "Blocks", "Masked", "Pairs",
     "Panels", "pack_block_pairs", "pack_blocks", "pack_int16", "pack_pairs", "pack_panels",
     "pack_scales", "pack_split", "unpack_block_pairs", "unpack_blocks", "unpack_pairs",
@@ -360,8 +360,3 @@ class Masked(WeightLayout):
 
 PANELS, PAIRS, MIXED, INT16, SPLIT = Panels(), Pairs(), Mixed(), Int16(), Split()
 MASKED, MASKED_BF16 = Masked(), Masked(in_bf16=True)
-LAYOUTS: tuple[WeightLayout, ...] = (
-    PANELS, KN, NK, PAIRS, MIXED, INT16, SPLIT, *map(Blocks, BLOCKS),
-    *(BlockPairs(block) for block in BLOCKS if block % 2 == 0), MASKED, MASKED_BF16,
-)  # fmt: skip
-"""All layouts of a product's matrix."""
