@@ -1,0 +1,85 @@
+"""Digests of what the tool makes of models: proof that a change of its source changed nothing.
+
+``python -m models.digests [MODEL.onnx…]`` prints a line per model and precision: plans, weights as
+they are stored and generated sources, each by the first digits of its SHA-256.  Without models it
+takes the zoo, large weights left empty (see :func:`models.make.make`).  Run it in the checkouts of
+two commits and compare the output with ``diff``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from models.make import available, make
+from tracea_graph.check.bindings import bindings
+from tracea_graph.config import Options
+from tracea_graph.errors import TraceaError
+from tracea_graph.kernels.cpu import units
+from tracea_graph.kernels.levels import ISAS, LEVELS
+from tracea_graph.kernels.plan import encode
+from tracea_graph.onnx_io import load
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.policy import CostModel, Machine
+
+__all__ = ["digests", "main"]
+
+PRECISIONS = ("fp32", "bf16", "int16", "bf16x2")
+
+
+def digests(path: Path, precision: str) -> str:
+    """The digests of one model's plans, weights and sources; or the error that planning raises.
+
+    Gains are predicted for a fixed machine, which has matrix tiles for ``bf16x2`` alone.
+    """
+    model = load(path)
+    sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
+    cost = CostModel(Machine(tiles=precision == "bf16x2"), sizes)
+    options = Options(keep="legal", precision=precision)
+    planner = Planner(model.graph, options, sizes, cost=cost)
+    try:
+        assembly, _ = planner.assembled(planner.plan)
+    except TraceaError as error:
+        return f"{type(error).__name__}: {error}"
+    isas = LEVELS if precision != "fp32" else ISAS
+    sources = units(assembly.kernels, assembly.chains.values(), [isa.name for isa in isas])
+    plans = (repr((item.type, encode(item.program))).encode() for item in assembly.placed)
+    weights = assembly.weights().values()
+    stored = (b for w in weights for b in (f"{w.name} {w.spec}".encode(), w.array().tobytes()))
+    parts = (plans, stored, ((s.symbol + s.text).encode() for s in sources))
+    return " ".join((str(len(assembly.placed)), *map(_digest, parts)))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:16]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the digests of models; 0."""
+    parser = argparse.ArgumentParser(prog="python -m models.digests", description=__doc__)
+    parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.onnx")
+    parser.add_argument("--precision", choices=PRECISIONS, action="append")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        for path in options.models or _zoo(Path(folder)):
+            for precision in options.precision or PRECISIONS:
+                print(path.stem, precision, digests(path, precision), flush=True)
+    return 0
+
+
+def _zoo(folder: Path) -> Iterator[Path]:
+    for name in available():
+        path = make(name, folder, hollow=True)
+        yield path
+        path.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
