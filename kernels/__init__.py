@@ -1,5 +1,1 @@
-"""Source text of the CPU kernels, and the runtime that executes programs of them.
-
-``variants`` lists what exists, ``cpu`` renders it, ``plan`` encodes programs for the runtime;
-``README.md`` says how the parts meet.
-"""
+"""What every backend shares, ``schema`` of kernel calls and ``program``, and a folder each."""

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.errors import GraphError
+from tracea_graph.kernels.program import Attributes, Call, Driver, View
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.program import Attributes, Call, Driver, View
 
 __all__ = [
     "Attribute", "CallSchema", "Calls", "Operand", "Sizes", "Value", "bits", "choice", "flag",

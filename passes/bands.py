@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.errors import GraphError
+from tracea_graph.kernels.cpu.lowering.loops import NotCut
+from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.bands import plan_inside, row_bands
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams, RowBand
-from tracea_graph.passes.lowering.loops import NotCut
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import ROOMS, MemoryLevel, Region, TileGraph
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import TensorSpec
+from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.lowering.writer import clipped, localise
 from tracea_graph.passes.movement.merging import Operation, read_operation
 from tracea_graph.passes.movement.moves import read_moves
 from tracea_graph.passes.movement.views import FREE

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.levels import TILES
+from tracea_graph.kernels.cpu.levels import TILES
 from tracea_graph.pipeline import planning
 from tracea_graph.policy import Machine
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.program import Buffer, Call, Loop, Program, View
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
@@ -33,7 +34,6 @@ from tracea_graph.ops.panels import (
     unpack_blocks,
     unpack_split,
 )
-from tracea_graph.ops.program import Buffer, Call, Loop, Program, View
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams

@@ -22,7 +22,8 @@ from tracea_graph.cli.tune import whole_command
 from tracea_graph.tuning.hints import hints_from
 
 PAGES = {
-    page: (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "kernels/README.md")
+    page: (ROOT / page).read_text(encoding="utf-8")
+    for page in ("README.md", "kernels/cpu/README.md")
 }
 README = PAGES["README.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Ref, Step
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import IDENTITY, MAX_RANK, ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.passes.lowering.writer import clipped, localise
 from tracea_graph.passes.movement.rearranging import read_rearrangement
 from tracea_graph.passes.movement.views import read_move, through
 from tracea_graph.passes.pointwise.elementary import read_chain

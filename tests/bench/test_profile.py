@@ -14,7 +14,7 @@ from models.make import make
 from tracea_graph import api
 from tracea_graph.config import Options
 from tracea_graph.ir import Node
-from tracea_graph.kernels.work import CallWork, Touched
+from tracea_graph.kernels.cpu.work import CallWork, Touched
 from tracea_graph.pipeline import profiling
 from tracea_graph.pipeline.anatomy import Anatomy
 from tracea_graph.pipeline.bench import BenchOptions

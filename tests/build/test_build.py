@@ -19,8 +19,8 @@ from tracea_graph.build.quick import quickly
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu import units
-from tracea_graph.kernels.table import OpType
+from tracea_graph.kernels.cpu.emitter import units
+from tracea_graph.kernels.cpu.table import OpType
 from tracea_graph.ops.chain import Chain, Step
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
@@ -182,7 +182,7 @@ def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_table_is_as_it_was(golden: Callable[[str, str], None]) -> None:
-    from tracea_graph.kernels.table import table_source
+    from tracea_graph.kernels.cpu.table import table_source
 
     golden(
         "table.cpp",

@@ -19,9 +19,9 @@ from tracea_graph.build.intrinsics import USES, precompiled
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu import units
-from tracea_graph.kernels.levels import COMMON_FLAGS, LEVELS, isa_of
-from tracea_graph.kernels.table import OpType
+from tracea_graph.kernels.cpu.emitter import units
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS, isa_of
+from tracea_graph.kernels.cpu.table import OpType
 
 CHAINS = [one_step(op) for op in ("relu", "neg", "abs")]
 TYPES = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]

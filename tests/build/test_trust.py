@@ -16,7 +16,7 @@ from tracea_graph.build.trust import distrust, make_private, read_private, trust
 from tracea_graph.config import Environment
 from tracea_graph.hardware import memo
 from tracea_graph.ir import DType
-from tracea_graph.kernels.table import OpType
+from tracea_graph.kernels.cpu.table import OpType
 from tracea_graph.pipeline.memory import Memory
 from tracea_graph.tuning import Entry, TuningCache
 

@@ -14,8 +14,8 @@ from tracea_graph.build.cache import ObjectCache
 from tracea_graph.cli import optimize_main
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu import Source
-from tracea_graph.kernels.table import OpType
+from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.table import OpType
 
 __all__ = ["COMMAND", "LEGAL", "cache_with_runtime", "content", "refused"]
 

@@ -14,7 +14,7 @@ from onnx import parser
 
 from tracea_graph.cli import main
 from tracea_graph.config import LEVELS
-from tracea_graph.kernels import levels
+from tracea_graph.kernels.cpu import levels
 
 LONGEST = 300
 """Characters of a complaint about text of any length."""

@@ -19,9 +19,9 @@ from tracea_graph.hardware import CpuProfile, Doctor, Measurements, profile_cpu
 from tracea_graph.hardware import doctor as doctor_module
 from tracea_graph.hardware import measure as measuring
 from tracea_graph.hardware.measure import Bandwidth, Peak, assumed, measure
-from tracea_graph.kernels import probe as probes
-from tracea_graph.kernels.cpu import Source
-from tracea_graph.kernels.probe import PROBES, Probe, probe_source
+from tracea_graph.kernels.cpu import probe as probes
+from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.views.doctor import render_health
 
 HERE = profile_cpu()

@@ -12,8 +12,8 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware import CpuProfile, Decision, plan_kernel
 from tracea_graph.hardware.measure import Measurements, Peak, assumed
 from tracea_graph.hardware.selection import OPS
-from tracea_graph.kernels.levels import ISAS
-from tracea_graph.kernels.variants import VARIANTS, find
+from tracea_graph.kernels.cpu.levels import ISAS
+from tracea_graph.kernels.cpu.variants import VARIANTS, find
 from tracea_graph.views.doctor import decision_json, render_decision
 
 TWIN = replace(find("gemm", "avx512"), template="twin.cpp.in")

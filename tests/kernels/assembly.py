@@ -7,7 +7,7 @@ import subprocess
 from functools import cache
 
 from tests.kernels.conformance import compile_unit
-from tracea_graph.kernels.cpu import emit
+from tracea_graph.kernels.cpu.emitter import emit
 
 __all__ = ["count", "inner_loop", "instructions", "loops", "spills"]
 

@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import tracea_graph.kernels
+import tracea_graph.kernels.cpu
 from tracea_graph.build.cache import ObjectCache
 from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.build.intrinsics import precompiled, takes_intrinsics
 from tracea_graph.config import TOLERANCE, Environment
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu import Source
-from tracea_graph.kernels.levels import TILES
+from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.levels import TILES
 
 Array = npt.NDArray[Any]
 
-HEADERS = Path(tracea_graph.kernels.__file__).parent
+HEADERS = Path(tracea_graph.kernels.cpu.__file__).parent
 LINK = ("-nodefaultlibs", "-lc", "-Wl,-z,defs")
 """Nothing but the C library: a unit that needs libstdc++ or libm does not link."""
 CANARY = np.float32(-7.25e11)

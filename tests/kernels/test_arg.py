@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import ArgTile, Array, Output, guarded, kernel
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 
 ORDERS = list(product((0, 1), repeat=2))
 """``least`` and ``latest``."""

@@ -11,8 +11,8 @@ import pytest
 
 from tests.kernels.assembly import count, inner_loop, instructions, loops, spills
 from tests.kernels.conformance import HEADERS
-from tracea_graph.kernels.levels import COMMON_FLAGS, isa_of
-from tracea_graph.kernels.variants import conv_tile, gemm_tile
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of
+from tracea_graph.kernels.cpu.variants import conv_tile, gemm_tile
 
 pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 STEPS = 2  # of k in one turn of the loops
@@ -279,7 +279,7 @@ HOT: list[Hot] = [
 def test_hot_loops_keep_their_sums_in_registers(
     kernel: str, level: str, name: str, product: str, sums: int
 ) -> None:
-    """Every height and width of every product; kernels/README.md names what is left out."""
+    """Every height and width of every product; kernels/cpu/README.md names what is left out."""
     assert not spills(inner_loop(kernel, level, name, sums, product))
 
 

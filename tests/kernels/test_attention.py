@@ -23,7 +23,7 @@ from tests.kernels.conformance import (
     kernel,
     scratch_size,
 )
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 
 

@@ -16,7 +16,7 @@ from tests.kernels.conformance import (
     levels,
     scratch_size,
 )
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 
 LEVELS = levels("bf16")
 WEIGHTS = 2.0**-8

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from steps import one_step, typed
 
-import tracea_graph.kernels
+import tracea_graph.kernels.cpu
 from tests.kernels.conformance import Array, ChainTile, Output, close, guarded, kernel
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.ops.chain import ELEMENTARY, INTEGERS, Chain, Step
 
-README = Path(tracea_graph.kernels.__file__).with_name("README.md").read_text()
+README = Path(tracea_graph.kernels.cpu.__file__).with_name("README.md").read_text()
 
 
 def stated(unit: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.kernels.conformance import compile_unit
-from tracea_graph.kernels.cpu import emit
+from tracea_graph.kernels.cpu.emitter import emit
 
 KERNELS = (
     "conv",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, CopyTile, guarded, kernel
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 
 LAYOUTS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "rows": (lambda x: x[:, :-1], lambda y: y[:, :-1]),

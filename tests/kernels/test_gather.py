@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import GatherTile, Output, guarded, kernel
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 
 
 @pytest.mark.parametrize("tables", [1, 2, 3, 4])

@@ -19,8 +19,8 @@ from tests.kernels.conformance import (
     kernel,
     unaligned,
 )
-from tracea_graph.kernels.cpu import emit, symbols
-from tracea_graph.kernels.variants import gemm_tile
+from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.variants import gemm_tile
 
 PANEL = 16
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.conformance import Array, NormTile, Output, address, close, guarded, kernel
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 
 EPS = 1e-5
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, Output, ReduceTile, close, guarded, kernel
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 
 NUMPY = {
     "sum": np.sum,

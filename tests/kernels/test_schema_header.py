@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import tracea_graph.kernels
+import tracea_graph.kernels.cpu
 from tracea_graph.errors import GraphError
-from tracea_graph.kernels.call_table import call_table
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu.call_table import call_table
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.schema_header import schema_header
 from tracea_graph.kernels.schema import Calls, CallSchema, Operand, choice, number, numbers
-from tracea_graph.kernels.schema_header import schema_header
 
-HEADER = Path(tracea_graph.kernels.__file__).parent / "runtime" / "schema.h"
+HEADER = Path(tracea_graph.kernels.cpu.__file__).parent / "runtime" / "schema.h"
 
 
 def test_the_header_is_that_of_the_records(request: pytest.FixtureRequest) -> None:

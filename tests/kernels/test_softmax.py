@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, Output, SoftmaxTile, close, guarded, kernel
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 
 FORMS = [(down, log) for down in (False, True) for log in (False, True)]
 

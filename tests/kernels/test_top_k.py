@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from tests.kernels.conformance import Array, Output, TopKTile, guarded, kernel
-from tracea_graph.kernels.cpu import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.ops.top_k import TopKParams
 
 RNG = np.random.default_rng(1)

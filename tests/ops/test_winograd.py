@@ -7,7 +7,7 @@ import pytest
 
 from tracea_graph.ops.winograd import transform
 
-# Transforms of inputs and outputs, as in kernels/micro/winograd.cpp.in.
+# Transforms of inputs and outputs, as in kernels/cpu/micro/winograd.cpp.in.
 B = {
     2: [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
     4: [

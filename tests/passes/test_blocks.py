@@ -12,9 +12,9 @@ from graphs import Net, assert_same, loaded, normal, ops, optimized, relative_er
 from interpreter import check_lifetimes, run
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.program import Program
+from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.program import Program
 from tracea_graph.passes import phases
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Limits, schedule
 from tracea_graph.ttg import TileGraph
 

@@ -8,10 +8,10 @@ import pytest
 from graphs import Net, normal
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import phases
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.passes.precision import FALLBACK, LOWERING, RELIEFS
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph

@@ -11,12 +11,12 @@ from graphs import Net, normal, optimized
 from interpreter import check_lifetimes, run
 
 from tracea_graph.ir import evaluate
-from tracea_graph.kernels.plan import encode
-from tracea_graph.kernels.work import calls_of_plan
-from tracea_graph.ops.program import Program
+from tracea_graph.kernels.cpu.lowering.loop_reach import NotCut
+from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.work import calls_of_plan
+from tracea_graph.kernels.program import Program
 from tracea_graph.ops.region import RowBand
-from tracea_graph.passes.lowering.loop_reach import NotCut
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 

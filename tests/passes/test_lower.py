@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from interpreter import bind, check_lifetimes, check_views, run, written
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
+from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.arg import ARGS, ArgParams
@@ -31,7 +34,6 @@ from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.panels import INT16, MIXED, PAIRS, SPLIT
-from tracea_graph.ops.program import Buffer, Program
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -39,8 +41,6 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ops.weights import KN, NK
-from tracea_graph.passes.lowering.gemm import DRIVERS
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 Shape = tuple[Extent, ...]

@@ -8,9 +8,9 @@ from convolutions import BF16, CASES, REGIONS, SIZES, Case
 from graphs import relative_error
 from interpreter import bind, check_lifetimes, check_views, run
 
+from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.program import Program
 from tracea_graph.ops import VOCABULARY
-from tracea_graph.ops.program import Program
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 

@@ -12,8 +12,8 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons
 from interpreter import run
 
 from tracea_graph import load
+from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.resize import COORDINATES, ResizeParams
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import TileGraph
 
 X = normal(2, 5, 6, 7)

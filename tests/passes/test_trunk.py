@@ -21,9 +21,9 @@ from graphs import (
 )
 from interpreter import run
 
+from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.rewrite import Limits
 from tracea_graph.ttg import TileGraph
 

@@ -15,7 +15,7 @@ from tiny import product, transformer
 from tracea_graph import Options, api
 from tracea_graph.check.decide import Decision, Group, Verdict
 from tracea_graph.errors import UsageError
-from tracea_graph.passes.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
 from tracea_graph.pipeline import candidates, judging
 from tracea_graph.tuning import Problem, Workload
 

@@ -10,7 +10,7 @@ import pytest
 from graphs import Net
 
 from tracea_graph import Options, api
-from tracea_graph.kernels import plan
+from tracea_graph.kernels.cpu import plan
 
 pytestmark = pytest.mark.compiler
 

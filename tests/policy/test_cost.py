@@ -12,7 +12,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.measure import Bandwidth, Peak, assumed
 from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.kernels.levels import isa_of
+from tracea_graph.kernels.cpu.levels import isa_of
 from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams

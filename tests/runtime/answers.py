@@ -14,8 +14,8 @@ import pytest
 from runtime.support import Case, model, mutate, run_cases, run_worker
 
 from tracea_graph.build import Library, build_library
-from tracea_graph.kernels.calls import CALLS
-from tracea_graph.kernels.plan import encode
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.ops.chain import Chain
 
 __all__ = ["Answers", "assert_never_crashes", "assert_threads_agree"]

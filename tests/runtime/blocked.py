@@ -16,10 +16,10 @@ from runtime.cases import Array, random, wide
 from runtime.support import Case, dense, single, spec
 
 from tracea_graph.ir import DType, Extent, TensorSpec
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Buffer, View
 
 Pair = tuple[int, int]
 Halo = tuple[int, int, int, int]

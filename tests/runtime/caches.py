@@ -9,10 +9,10 @@ import numpy as np
 from runtime.support import Case
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["cache_cases"]

@@ -20,10 +20,10 @@ from runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
 from runtime.support import Case, dense, operator_case, single, spec, strided
 
 from tracea_graph.ir import DType, Expr, Extent
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.program import Buffer, GemmDriver, Loop, Program, Temp, View
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Buffer, GemmDriver, Loop, Program, Temp, View
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ from runtime.support import Case, run_cases
 
 from tracea_graph.build import Library, build_library
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu import KERNELS
+from tracea_graph.kernels.cpu.emitter import KERNELS
 
 ISAS = profile_cpu().isas
 

@@ -26,9 +26,9 @@ from runtime.blocked import (
 from runtime.cases import Array, random
 from runtime.support import Case
 
+from tracea_graph.kernels.program import Buffer, ConvDriver, View
 from tracea_graph.ops.bf16 import round_bf16 as rounded
 from tracea_graph.ops.filters import pack_filters
-from tracea_graph.ops.program import Buffer, ConvDriver, View
 from tracea_graph.ops.winograd import transform
 
 

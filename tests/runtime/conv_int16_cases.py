@@ -10,7 +10,7 @@ import numpy as np
 from convolutions import ADD_RELU, CLIP_MUL, RELU, SILU_ADD, Case, conv, either, window
 from runtime.support import Case as Run
 
-from tracea_graph.passes.lowering.lower import lower
+from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["conv_int16_cases", "run_of_case"]

@@ -25,9 +25,9 @@ from runtime.cases import Array, random, wide
 from runtime.support import Case, dense, single, spec
 
 from tracea_graph.ir import DType, Extent, combine
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.program import Buffer, Program, View
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.program import Buffer, Program, View
 from tracea_graph.ops.resize import ResizeParams
 
 

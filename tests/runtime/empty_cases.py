@@ -29,9 +29,9 @@ from tests.passes.test_lower import CASES as OTHERS
 from tests.passes.test_lower_conv import program as lowered
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, evaluate
+from tracea_graph.kernels.program import Program
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.program import Program
 from tracea_graph.ops.recurrent import RecurrentParams
 
 __all__ = ["Empty", "empty_cases"]

@@ -9,7 +9,7 @@ import numpy as np
 from runtime.support import Case
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.passes.lowering.guard import lower_guard
+from tracea_graph.kernels.cpu.lowering.guard import lower_guard
 
 __all__ = ["compared", "guard_cases"]
 

@@ -12,7 +12,7 @@ from runtime.sparse_cases import SPARSE_CHAIN, infinite
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.masked import pack_masked

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from runtime.support import Case
 
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.recurrent import RecurrentParams
-from tracea_graph.passes.lowering.lower import lower
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["recurrent_cases"]

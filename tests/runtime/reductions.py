@@ -10,10 +10,10 @@ import numpy.typing as npt
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Call, View
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
 

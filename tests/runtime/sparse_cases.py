@@ -11,7 +11,7 @@ import numpy.typing as npt
 from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.panels import pack_block_pairs, pack_blocks, pack_panels

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracea_graph import kernels
+from tracea_graph.kernels import cpu
 from tracea_graph.ttg.arena import Life, lay_out
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("lay_out.cpp")
-HEADERS = Path(str(kernels.__file__)).parent
+HEADERS = Path(str(cpu.__file__)).parent
 
 
 def lives(seed: int) -> list[Life]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph import kernels
+from tracea_graph.kernels import cpu
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("crew.cpp")
-HEADERS = Path(str(kernels.__file__)).parent
+HEADERS = Path(str(cpu.__file__)).parent
 
 
 def test_each_thread_counts_once(tmp_path: Path) -> None:

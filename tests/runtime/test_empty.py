@@ -10,8 +10,8 @@ from runtime.empty_cases import Empty, empty_cases
 from sanitizers.harness import Answer, Sanitizer
 
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.calls import CALLS
-from tracea_graph.kernels.plan import encode
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.plan import encode
 
 pytestmark = pytest.mark.compiler
 ISAS = profile_cpu().levels("bf16")

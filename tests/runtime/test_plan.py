@@ -12,9 +12,9 @@ from runtime.support import dense, single, spec
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
-from tracea_graph.kernels.calls import CALLS
-from tracea_graph.kernels.plan import LIMITS, MAGIC, VERSION, decode, encode
-from tracea_graph.ops.program import Loop, Program
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.plan import LIMITS, MAGIC, VERSION, decode, encode
+from tracea_graph.kernels.program import Loop, Program
 
 NORM = CALLS.make(
     "norm", x=dense("input", 0, "m", 4), y=dense("output", 0, "m", 4), kind="rms", epsilon=0.5

@@ -28,8 +28,8 @@ from tracea_graph.build import Library
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import GraphError
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.plan import decode, encode
-from tracea_graph.ops.program import View
+from tracea_graph.kernels.cpu.plan import decode, encode
+from tracea_graph.kernels.program import View
 
 CASES = {case.name: case for case in all_conv_cases()}
 CALLS = (

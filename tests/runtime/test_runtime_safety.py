@@ -16,8 +16,8 @@ from runtime.support import Case, dense, model, mutate, run_cases, run_worker, s
 from tracea_graph.build import Library, build_library
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import Expr
-from tracea_graph.kernels.calls import CALLS
-from tracea_graph.kernels.plan import encode
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.plan import encode
 
 MUTATED = (
     "gemm_7x47x31_layout0_bias_0",

@@ -14,8 +14,8 @@ from runtime.support import Case
 
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.region import RowBand
-from tracea_graph.passes.lowering.lower import lower
 
 BANDS = {
     "at_once": (),

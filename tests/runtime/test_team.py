@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph import kernels
+from tracea_graph.kernels import cpu
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("team.cpp")
-HEADERS = Path(str(kernels.__file__)).parent
+HEADERS = Path(str(cpu.__file__)).parent
 
 
 def run(folder: Path, lines: list[str], *options: str) -> list[tuple[int, int]]:

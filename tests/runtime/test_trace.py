@@ -17,10 +17,10 @@ from runtime.support import Case, model, run_worker, single, spec
 from tracea_graph.build import Library
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
-from tracea_graph.kernels.calls import CALLS
-from tracea_graph.kernels.plan import encode
-from tracea_graph.kernels.work import calls_of_plan
-from tracea_graph.ops.program import Buffer, ConvDriver, GemmDriver, View
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.work import calls_of_plan
+from tracea_graph.kernels.program import Buffer, ConvDriver, GemmDriver, View
 
 CASE = "gemm_then_norm"
 

@@ -21,7 +21,7 @@ from runtime.support import Case
 
 from tracea_graph.build import Library, build_library
 from tracea_graph.config import Environment
-from tracea_graph.kernels.cpu import kernels_of
+from tracea_graph.kernels.cpu.emitter import kernels_of
 
 __all__ = ["Answer", "Job", "Sanitizer", "conforms", "kernels_in"]
 
@@ -29,7 +29,7 @@ Answer = tuple[np.ndarray[Any, Any], ...] | str
 Job = tuple[Case, Sequence[int]]
 """A case and the plan to run it with."""
 HOST = Path(__file__).with_name("host.cpp")
-KERNEL_SOURCES = Path(__file__).parents[2] / "kernels"
+KERNEL_SOURCES = Path(__file__).parents[2] / "kernels" / "cpu"
 SETTINGS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:abort_on_error=0",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",

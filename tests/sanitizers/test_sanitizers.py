@@ -19,8 +19,8 @@ from sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 
 from tracea_graph.config import TOLERANCE
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu import KERNELS
-from tracea_graph.kernels.plan import encode
+from tracea_graph.kernels.cpu.emitter import KERNELS
+from tracea_graph.kernels.cpu.plan import encode
 
 pytestmark = [pytest.mark.compiler, pytest.mark.sanitizer]
 ISAS = profile_cpu().isas

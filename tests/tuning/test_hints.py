@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tracea_graph.errors import UsageError
+from tracea_graph.kernels.program import GemmDriver
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import GemmDriver
 from tracea_graph.tuning import Case, GemmProblem, Tuned, Tuner, TuningCache, Workload, hints
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from, proposals
 from tracea_graph.tuning.problem import default_of

@@ -24,17 +24,17 @@ from tracea_graph.build.intrinsics import USES, precompiled, takes_intrinsics
 from tracea_graph.build.quick import quickly
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
-from tracea_graph.kernels import cpu, table
-from tracea_graph.kernels.cpu import Source
-from tracea_graph.kernels.levels import COMMON_FLAGS, LEVELS
-from tracea_graph.kernels.table import OpType
+from tracea_graph.kernels.cpu import emitter, table
+from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS
+from tracea_graph.kernels.cpu.table import OpType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.scratch import Scratch
 from tracea_graph.version import VERSION
 
 __all__ = ["Library", "build_library", "domain_of", "manifest"]
 
-_KERNELS = Path(cpu.__file__).resolve().parent
+_KERNELS = Path(emitter.__file__).resolve().parent
 _FLAGS = ("-fno-ident",)
 _RUNTIME_FLAGS = (*COMMON_FLAGS, "-O2", "-fno-threadsafe-statics")
 _LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,relro", "-Wl,-z,now")
@@ -150,7 +150,7 @@ def _units(
     quick: bool,
 ) -> list[Source]:
     runtime = (_KERNELS / "runtime" / "runtime.cpp").read_text()
-    units = cpu.units(kernels, chains, _levels(isas))
+    units = emitter.units(kernels, chains, _levels(isas))
     return [
         Source("runtime", runtime, _RUNTIME_FLAGS),
         Source("table", table.table_source(domain, types, kernels, chains, isas), _RUNTIME_FLAGS),

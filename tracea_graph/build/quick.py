@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Sequence
 
-from tracea_graph.kernels.cpu import Source
+from tracea_graph.kernels.cpu.emitter import Source
 
 __all__ = ["quickly"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.config import usable_processors
-from tracea_graph.kernels.levels import BF16_ISAS, ISAS
+from tracea_graph.kernels.cpu.levels import BF16_ISAS, ISAS
 
 __all__ = ["CpuProfile", "fingerprint", "fingerprint_hash", "profile_cpu"]
 

@@ -26,9 +26,9 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.hardware import memo
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint
-from tracea_graph.kernels import probe
-from tracea_graph.kernels.levels import isa_of
-from tracea_graph.kernels.probe import PROBES, Probe, probe_source
+from tracea_graph.kernels.cpu import probe
+from tracea_graph.kernels.cpu.levels import isa_of
+from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.scratch import Scratch
 
 __all__ = ["SECONDS", "Bandwidth", "Measurements", "Peak", "assumed", "compiler_key", "measure"]

@@ -15,8 +15,8 @@ from math import ceil, prod
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.measure import Measurements
-from tracea_graph.kernels.levels import LEVELS, isa_of
-from tracea_graph.kernels.variants import PANEL, VARIANTS, Variant
+from tracea_graph.kernels.cpu.levels import LEVELS, isa_of
+from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, Variant
 
 __all__ = ["ALIASES", "OPS", "Candidate", "Decision", "plan_kernel", "variant_id"]
 

@@ -2,7 +2,7 @@
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.  The
 matrices belong to the points 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4); the kernel's transforms
-of inputs and outputs, ``kernels/micro/winograd.cpp.in``, are written for the same.
+of inputs and outputs, ``kernels/cpu/micro/winograd.cpp.in``, are written for the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Times of the kernel calls inside programs, as the library itself takes them.
 
 The library appends a line per run of a node to the file ``TRACEA_PROFILE`` names; see
-``kernels/runtime/trace.h``.  A worker of its own runs the model so, for timing calls takes time.
+``kernels/cpu/runtime/trace.h``.  A worker of its own runs the model, for timing calls takes time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import GraphError, UsageError
-from tracea_graph.kernels.work import CallWork, calls_of_plan
+from tracea_graph.kernels.cpu.work import CallWork, calls_of_plan
 from tracea_graph.onnx_io.inlining import Call
 from tracea_graph.pipeline.bench import Entrant
 from tracea_graph.pipeline.inputs import Feed

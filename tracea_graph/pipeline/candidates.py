@@ -12,7 +12,7 @@ from pathlib import Path
 from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, UsageError
-from tracea_graph.kernels.cpu import units
+from tracea_graph.kernels.cpu.emitter import units
 from tracea_graph.onnx_io import DataFile, DataPool, Model, write, write_original
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.passes.bands import BANDED, LENGTHS

@@ -11,7 +11,7 @@ from pathlib import Path
 from tracea_graph.build import Library, build_library
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
-from tracea_graph.kernels.table import OpType
+from tracea_graph.kernels.cpu.table import OpType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.pipeline.assembly import Assembly
 

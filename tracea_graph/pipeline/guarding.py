@@ -16,12 +16,12 @@ import numpy as np
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime
 from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.kernels.plan import encode
-from tracea_graph.kernels.table import OpType
+from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
+from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.table import OpType
+from tracea_graph.kernels.program import Program
 from tracea_graph.onnx_io import Function, Model, load
 from tracea_graph.onnx_io.guards import CONDITION, reference_of
-from tracea_graph.ops.program import Program
-from tracea_graph.passes.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, RuleError, UsageError
 from tracea_graph.ir import Node
-from tracea_graph.kernels.levels import TILES
+from tracea_graph.kernels.cpu.levels import TILES
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams

@@ -9,9 +9,9 @@ from typing import Any
 
 from tracea_graph.check.bindings import bindings
 from tracea_graph.config import Options
-from tracea_graph.kernels.cpu import Source, units
+from tracea_graph.kernels.cpu.emitter import Source, units
+from tracea_graph.kernels.program import Program
 from tracea_graph.onnx_io import load
-from tracea_graph.ops.program import Program
 from tracea_graph.pipeline.guarding import guarded_if_it_pays
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.targets import levels_of, settle_precision

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.levels import BF16_ISAS
+from tracea_graph.kernels.cpu.levels import BF16_ISAS
 
 __all__ = ["levels_of", "settle_precision"]
 

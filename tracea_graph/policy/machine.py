@@ -8,7 +8,7 @@ from functools import cached_property
 from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.measure import Measurements, assumed, measure
-from tracea_graph.kernels.levels import ISAS, TILES
+from tracea_graph.kernels.cpu.levels import ISAS, TILES
 from tracea_graph.ttg import MemoryLevel, level_of
 
 __all__ = ["Machine", "measured_machine"]

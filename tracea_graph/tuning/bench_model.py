@@ -20,10 +20,10 @@ from tracea_graph.check.worker import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate
-from tracea_graph.kernels.cpu import kernels_of
-from tracea_graph.kernels.plan import encode
-from tracea_graph.kernels.table import OpType
-from tracea_graph.ops.program import Driver
+from tracea_graph.kernels.cpu.emitter import kernels_of
+from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.table import OpType
+from tracea_graph.kernels.program import Driver
 from tracea_graph.tuning.bench_program import bench_program, weight_of
 from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.problem import Case, Problem

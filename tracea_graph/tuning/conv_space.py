@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod
 
 from tracea_graph.config import usable_processors
-from tracea_graph.kernels.variants import conv_pairs_tile, conv_tile
-from tracea_graph.ops.program import ConvDriver
+from tracea_graph.kernels.cpu.variants import conv_pairs_tile, conv_tile
+from tracea_graph.kernels.program import ConvDriver
 from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.convolution import BLOCK, ConvProblem
 from tracea_graph.tuning.core import (

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from tracea_graph.ir import DType, Extent
+from tracea_graph.kernels.program import Attributes, Call, ConvDriver, Driver, Program, View
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.program import Attributes, Call, ConvDriver, Driver, Program, View
 
 __all__ = ["BLOCK", "CONVOLUTIONS", "Box", "ConvProblem", "convolution_of"]
 
@@ -38,7 +38,7 @@ class Box:
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """One convolution up to its images, as its call has it (``kernels/README.md``).
+    """One convolution up to its images, as its call has it (``kernels/cpu/README.md``).
 
     ``weights`` are the dims of the stored filters; ``add`` is added to the sum, ``extras`` are the
     chain's further operands.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracea_graph.check.timing import Race
-from tracea_graph.ops.program import Driver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.tuning.jobs import Job
 from tracea_graph.tuning.problem import Case
 

@@ -23,7 +23,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.program import Driver, GemmDriver
+from tracea_graph.kernels.program import Driver, GemmDriver
 from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.events import Tuned
 from tracea_graph.tuning.problem import Case, default_of

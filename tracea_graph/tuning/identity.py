@@ -17,8 +17,8 @@ from tracea_graph.build import find_compiler
 from tracea_graph.build.cache import digest
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, fingerprint_hash
-from tracea_graph.kernels import cpu
-from tracea_graph.kernels.calls import CALLS
+from tracea_graph.kernels.cpu import emitter
+from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.tuning.convolution import CONVOLUTIONS
 from tracea_graph.tuning.problem import Case, Problem, default_of
 from tracea_graph.version import VERSION
@@ -116,16 +116,16 @@ def _word(item: tuple[str, Any]) -> str:
 
 def _kernels(problem: Problem, isa: str) -> str:
     """A digest of all text the measured code is made of."""
-    chain = cpu.emit("chain", isa, problem.epilogue).text if problem.epilogue else ""
+    chain = emitter.emit("chain", isa, problem.epilogue).text if problem.epilogue else ""
     return digest(_sources(problem.kernel, isa), chain)[:16]
 
 
 @cache
 def _sources(kernel: str, isa: str) -> str:
     """A digest of a kernel's text and the runtime's around it."""
-    folder = Path(cpu.__file__).resolve().parent
+    folder = Path(emitter.__file__).resolve().parent
     globs = (*_RUNTIME, *(_CONVOLUTIONS if kernel in CONVOLUTIONS else _PRODUCTS))
     paths = sorted({path for glob in globs for path in folder.glob(glob)})
-    sources = [cpu.emit(name, isa) for name in sorted(CALLS[kernel].kernels)]
+    sources = [emitter.emit(name, isa) for name in sorted(CALLS[kernel].kernels)]
     words = (word for source in sources for word in (source.text, *source.flags))
     return digest(*words, *(path.read_bytes() for path in paths))

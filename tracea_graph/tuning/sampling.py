@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tracea_graph.ops.program import Driver
+from tracea_graph.kernels.program import Driver
 
 if TYPE_CHECKING:
     import optuna

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from warnings import catch_warnings, simplefilter
 
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.program import Driver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.tuning.sampling import SEEDS, params_of, sampler, space_of
 from tracea_graph.tuning.study import EXHAUSTIVE, Outcome, Study, Trial
 from tracea_graph.tuning.wire import driver_from_json, driver_to_json

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracea_graph.ops.program import ConvDriver, Driver
+from tracea_graph.kernels.program import ConvDriver, Driver
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning import conv_space, gemm_space
 from tracea_graph.tuning.convolution import ConvProblem

@@ -18,7 +18,7 @@ from typing import Any
 
 from tracea_graph.check.timing import Race, Ratio, pooled, ratio
 from tracea_graph.errors import WorkerError
-from tracea_graph.ops.program import Driver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.tuning.wire import driver_from_json, driver_to_json
 
 __all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Outcome", "Study", "Trial", "explore"]

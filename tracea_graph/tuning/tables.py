@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from tracea_graph.ops.program import Driver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.tuning.events import Tuned
 from tracea_graph.tuning.problem import Problem, limit_of, limited, row_class
 

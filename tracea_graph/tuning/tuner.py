@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import Protocol
 
 from tracea_graph.check.timing import Race
-from tracea_graph.ops.program import Driver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.policy import Architecture
 from tracea_graph.tuning.cache import Entry, TuningCache
 from tracea_graph.tuning.events import Event, Listener, Measured, Settled, Started, Tuned, ignore

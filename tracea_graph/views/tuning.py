@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.ops.program import ConvDriver
+from tracea_graph.kernels.program import ConvDriver
 from tracea_graph.tuning import Case, Tuned
 
 __all__ = ["Curve", "convergence_svg", "curves", "driver_text", "render_curves", "render_tuned"]

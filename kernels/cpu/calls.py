@@ -1,0 +1,600 @@
+"""The kernel calls of the CPU backend: one record each (see ``schema``).
+
+Shapes are what the kernels read.  ``Ib``, ``Ob`` and ``Cb`` count blocks of 16 channels, and
+``N Cb H W 16`` is a value in such blocks; ``Np`` counts panels of 16 columns of packed weights.
+Two elements of 16 bits that are multiplied together lie side by side: a last axis of 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tracea_graph.kernels.program import ConvDriver, GemmDriver
+from tracea_graph.kernels.schema import (
+    Attribute,
+    Calls,
+    CallSchema,
+    Operand,
+    Problem,
+    Sizes,
+    bits,
+    choice,
+    flag,
+    number,
+    numbers,
+    real,
+    reals,
+)
+from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
+from tracea_graph.ops.resize import WAYS
+
+__all__ = ["BLOCK", "CALLS", "GEMM_DTYPES", "LIMITS"]
+
+BLOCK = 16
+"""Channels of a block, and columns of a panel (``TRACEA_PANEL``)."""
+RANK = 8
+MAX_INT = 2**31 - 1
+LIMITS = {
+    "kMaxStep": 1 << 16,  # stride, dilation, padding or halo
+    "kMaxWindow": 1 << 40,
+    "kMaxParts": 16,  # products side by side
+    "kMaxTables": 4,
+    "kMaxDealt": 9,
+    "kMaxDealtChannels": 1 << 20,
+    "kMaxCompared": 11,  # tensors of one call
+}
+"""Bounds of attributes that the runtime shares."""
+_STEP, _DEALT = LIMITS["kMaxStep"], LIMITS["kMaxDealtChannels"]
+
+_NARROW = {"bf16": "bf16", "int16": "i16", "bf16x2": "bf16"}
+"""Element type of what a call multiplies, where that is not float32."""
+_EITHER = ("f32", "bf16")
+
+
+def _op(
+    name: str,
+    shape: str = "...",
+    *types: str,
+    optional: bool = False,
+    many: str | None = None,
+    rows: str = "row",
+    touched: str = "all",
+) -> Operand:
+    axes = tuple(shape.split())
+    return Operand(name, axes, types or ("f32",), optional, many, False, rows, touched)
+
+
+def _out(name: str = "y", shape: str = "...", *types: str, **more: Any) -> Operand:
+    return replace(_op(name, shape, *types, **more), written=True)
+
+
+_BIAS = _op("bias", "N", optional=True, rows="all")
+
+
+def _epilogue(shape: str) -> tuple[Operand, Operand]:
+    """What a product's chain reads beside it, and the results."""
+    inputs = _op("inputs", shape, "chain", many="inputs")
+    return inputs, _out("y", shape, "chain", many="results")
+
+
+# ---- products ------------------------------------------------------------------------------
+
+
+def _columns(s: Sizes) -> int:
+    return sum(dims[-1] for dims in s.each("y"))
+
+
+def _gemm_problem(s: Sizes) -> tuple[int, ...]:
+    *outer, rows, depth = s.of("x")
+    return prod(outer), rows, _columns(s), depth
+
+
+def _gemm_bf16x2_problem(s: Sizes) -> tuple[int, ...]:
+    """A row of x holds both halves of each number."""
+    count, rows, columns, depth = _gemm_problem(s)
+    return count, rows, columns, depth // 2
+
+
+def _stored_blocks(s: Sizes) -> tuple[int, ...]:
+    """Stored blocks alone are multiplied: 16 columns by the steps of k of all of them."""
+    return 1, s.of("x")[0], BLOCK, prod(s.of("w")) // BLOCK
+
+
+def _gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...], kernel: str) -> CallSchema:
+    """``y = epilogue(x · w + bias)``: one result, or several side by side."""
+    scales = (_op("row_scales", "M"), _op("column_scales", "16*Np", rows="all"))
+    return CallSchema(
+        "gemm",
+        (
+            _op("x", "... M K", *x),
+            _op("w", "*", _NARROW.get(dtype, "f32"), rows="all"),
+            _BIAS,
+            *(scales if dtype == "int16" else ()),
+            *_epilogue("... M N"),
+        ),
+        (choice("layout", layouts), number("parts", 1, LIMITS["kMaxParts"], default=1)),
+        dtype,
+        chain="epilogue",
+        schedule=GemmDriver,
+        kernels=(kernel,),
+        problem=_gemm_bf16x2_problem if dtype == "bf16x2" else _gemm_problem,
+        row_tiled=dtype in _EITHER,
+    )
+
+
+def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -> CallSchema:
+    """A product by the weights that are stored; ``index`` says which those are."""
+    return CallSchema(
+        op,
+        (
+            _op("x", "M K", x),
+            _op("w", w, _NARROW.get(dtype, "f32"), rows="all"),
+            _BIAS,
+            _op("index", index, "i32", rows="all"),
+            *_epilogue("M N"),
+        ),
+        (number("parts", 1, LIMITS["kMaxParts"], default=1),),
+        dtype,
+        chain="epilogue",
+        kernels=("gemm", f"gemm_blocks{_suffix(dtype)}") if op == "gemm_blocks" else
+        (f"gemm_masked{_suffix(dtype)}",),
+        problem=problem,
+        row_tiled=op == "gemm_blocks" and dtype == "f32",
+    )  # fmt: skip
+
+
+def _suffix(dtype: str) -> str:
+    return "" if dtype == "f32" else f"_{dtype}"
+
+
+_BLOCKS = _sparse("gemm_blocks", "f32", "f32", "T block 16", "T", _stored_blocks)
+_BLOCKS_BF16 = _sparse("gemm_blocks", "bf16", "bf16", "T block/2 16 2", "T", _stored_blocks)
+_MASKED = _sparse("gemm_masked", "f32", "f32", "numbers", "Np 1+K/2", _gemm_problem)
+_MASKED_BF16 = _sparse("gemm_masked", "bf16", "f32", "numbers", "Np 1+K/2", _gemm_problem)
+
+
+def _round(dtype: str, *more: Operand) -> CallSchema:
+    """Rows of float32 in a narrower type."""
+    y = _out("y", "M K'", _NARROW[dtype])
+    return CallSchema(
+        "round", (_op("x", "M K"), y, *more), dtype=dtype, kernels=(f"gemm_{dtype}",),
+        row_tiled=dtype == "bf16",
+    )  # fmt: skip
+
+
+# ---- rows ----------------------------------------------------------------------------------
+
+_NORM_KIND = choice("kind", ("layer", "rms"))
+_NORM = CallSchema(
+    "norm",
+    (
+        _op("x", "M N"),
+        _op("gamma", "N", optional=True, rows="all"),
+        _op("beta", "N", optional=True, rows="all"),
+        _out("y", "M N", optional=True),
+        _out("y_bf16", "M N", "bf16", optional=True),
+    ),
+    (_NORM_KIND, real("epsilon")),
+    kernels=("norm",),
+    row_tiled=True,
+)
+_CHANNEL_NORM = CallSchema(
+    "channel_norm",
+    (
+        _op("x", "N C P"), _op("gamma", "C", optional=True), _op("beta", "C", optional=True),
+        _out("y", "N C P"),
+    ),
+    (_NORM_KIND, number("groups", 0, MAX_INT), real("epsilon")),
+    kernels=("norm",),
+)  # fmt: skip
+_ELEMENTWISE = CallSchema(
+    "elementwise",
+    (_op("x", "...", "chain", many="operands"), _out("y", "...", "chain", many="results")),
+    chain="required",
+    row_tiled=True,
+)
+_COPY = CallSchema("copy", (_op("x", "...", "any"), _out("y", "...", "any")), kernels=("copy",))
+_INDEX = choice("index_type", {"i32": 6, "i64": 7})
+_EMBEDDING = CallSchema(
+    "embedding",
+    (
+        _op("tables", "V H", many="count", touched="picks"),
+        _op("ids", "...", "i32", "i64", many="count"), _out("y", "... H"),
+    ),
+    (number("count", 1, LIMITS["kMaxTables"]), _INDEX), kernels=("gather",),
+)  # fmt: skip
+_TAKE = CallSchema("take", (_op("x"), _op("index", "...", "i32", "i64"), _out()), (_INDEX,))
+_GRID = CallSchema("grid", (_out(),), (real("start"), reals("steps", 0)))
+_SAME_BYTES = CallSchema(
+    "same_bytes",
+    (
+        _op("x", "N", "any", many="count"), _op("reference", "N", "any", many="count"),
+        _out("y", "1", "bool"),
+    ),
+    (number("count", 1, LIMITS["kMaxCompared"]), flag("further")),
+)  # fmt: skip
+"""Whether all of ``x`` hold the bytes of their references; ``further``: and y was true before."""
+
+
+def _over(op: str, y: str, *attributes: Attribute) -> CallSchema:
+    """Something over some axes of one operand, or of what a chain makes of several."""
+    return CallSchema(
+        op, (_op("x", "...", "chain", many="operands"), _out("y", "...", y)), attributes,
+        chain="prologue", kernels=(op,),
+    )  # fmt: skip
+
+
+_REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
+_REDUCE = _over("reduce", "f32", choice("kind", _REDUCTIONS), flag("mean"), bits("axes", RANK))
+_ARG = _over("arg", "i64", number("axis", 0, RANK - 1), flag("smallest"), flag("last"))
+_SOFTMAX = _over("softmax", "f32", number("axis", 0, RANK - 1), flag("log"))
+_TOP_K = CallSchema(
+    "top_k", (_op("x", "M N"), _out("y", "M k"), _out("index", "M k", "i64")),
+    (flag("smallest"),), kernels=("top_k",),
+)  # fmt: skip
+
+
+def _recurrent_problem(s: Sizes) -> tuple[int, ...]:
+    """The state's products: gates of every step and direction."""
+    (directions, steps, batch, _), (_, panels, hidden, width) = s.of("p"), s.of("r")
+    return directions * steps, batch, panels * width, hidden
+
+
+_RECURRENT = CallSchema(
+    "recurrent",
+    (
+        _op("p", "D T B 16*P"),
+        _op("r", "D P H 16"),
+        _op("rest", "D 16*Hb", optional=True),
+        _op("h0", "D B H", optional=True),
+        _op("c0", "D B H", optional=True),
+        _out("h", "D B H", optional=True),
+        _out("c", "D B H", optional=True),
+        _out("y", "T D B H"),
+    ),
+    (choice("cell", ("lstm", "gru", "gru_reset_before")), bits("reverse", 2)),
+    kernels=("recurrent",),
+    problem=_recurrent_problem,
+)
+
+
+# ---- attention -----------------------------------------------------------------------------
+
+
+def _attention_problem(s: Sizes) -> tuple[int, ...]:
+    """Both products as one: queries × keys × the depths of keys and of values."""
+    batch, heads, rows, depth = s.of("q")
+    return batch * heads, rows, s.of("k")[2], depth + s.of("v")[3]
+
+
+def _attention(dtype: str, multiplies: str, *kernels: str) -> CallSchema:
+    low = "bf16" if dtype == "bf16" else "f32"
+    window = LIMITS["kMaxWindow"]
+    return CallSchema(
+        "attention",
+        (
+            _op("q", "B H S D", low),
+            _op("k", "B Hkv T D", low),
+            _op("v", "B Hkv T Dv", low),
+            _op("mask", "*", "f32", "bool", "i64", optional=True),
+            _out("y", "B H S Dv", *(_EITHER if dtype == "bf16" else ("f32",))),
+        ),
+        (
+            choice("mask_kind", MASKS),
+            choice("zero_rows", ZERO_ROWS),
+            choice("order", CAUSAL),
+            number("before", -1, window),
+            number("behind", 0, window),
+            number("everywhere", 0, window),
+            *map(real, ("scale", "fill", "softcap")),
+        ),
+        dtype,
+        kernels=kernels,
+        problem=_attention_problem,
+        multiplies=multiplies,
+    )
+
+
+_APPEND = CallSchema(
+    "append",
+    (
+        _op("x", "B H S D"),
+        _op("past", "B H T D", optional=True),
+        _op("places", "B", "i64"),
+        _out("y", "B H P D"),
+    ),
+)
+
+
+# ---- convolutions --------------------------------------------------------------------------
+
+_HALO = numbers("halo", 4, 0, _STEP)
+"""Top, left, bottom, right: what of a result's view lies around it, and is to be zero."""
+_STRIDES, _DILATIONS = numbers("strides", 2, 1, _STEP), numbers("dilations", 2, 1, _STEP)
+_PADS = numbers("pads", 4, 0, _STEP)
+_CLAMP = (real("low"), real("high"))
+_LAST_OUT = number("last_out", 1, BLOCK)
+_LAST_IN = number("last_in", 1, BLOCK)
+_LAST = number("last", 1, BLOCK)
+"""Channels of the last block: of the output, of the input, of both."""
+
+
+def _made(s: Sizes, last: int) -> tuple[int, int]:
+    """Pixels of a blocked result without its halo, and channels."""
+    batch, blocks, height, width, lanes = s.of("y")
+    top, left, bottom, right = s["halo"]
+    pixels = batch * (height - top - bottom) * (width - left - right)
+    return pixels, blocks * lanes - BLOCK + last
+
+
+def _conv_problem(s: Sizes) -> tuple[int, ...]:
+    """Pixels × channels × channels read at all taps, those of the last block that there are."""
+    _, depth, *taps = s.of("w")[:4]
+    missing = BLOCK - s["last_in"] if s["groups"] == 1 else 0
+    return 1, *_made(s, s["last_out"]), (depth * BLOCK - missing) * prod(taps)
+
+
+def _conv_bf16_problem(s: Sizes) -> tuple[int, ...]:
+    """Blocks that are read may be of 32 channels."""
+    *first, depth = _conv_problem(s)
+    return (*first, depth * (s.of("x")[4] // BLOCK))
+
+
+def _stem_problem(s: Sizes) -> tuple[int, ...]:
+    return 1, *_made(s, s["last_out"]), prod(s.of("w")[1:4])
+
+
+def _depthwise_problem(s: Sizes) -> tuple[int, ...]:
+    """One product per channel."""
+    pixels, channels = _made(s, s["last"])
+    return channels, pixels, 1, prod(s.of("w")[1:3])
+
+
+def _winograd_problem(s: Sizes) -> tuple[int, ...]:
+    """That of the direct convolution: what the transforms save counts as speed."""
+    depth = (s.of("w")[2] - 1) * BLOCK + s["last_in"]
+    return 1, *_made(s, s["last_out"]), depth * 9
+
+
+def _conv_plain_problem(s: Sizes) -> tuple[int, ...]:
+    groups, (out, *taps), (batch, _, *space) = s["groups"], s.of("w"), s.of("y")
+    return groups, batch * prod(space), out // groups, prod(taps)
+
+
+def _convolution(
+    op: str,
+    dtype: str,
+    x: str,
+    w: str,
+    attributes: Sequence[Attribute],
+    problem: Problem,
+    *kernels: str,
+    first: Sequence[Operand] = (),
+    x_type: str = "",
+    w_type: str = "",
+    multiplies: str = "",
+    row_tiled: bool = False,
+    tiled: bool = False,
+    more: Sequence[Attribute] = (),
+) -> CallSchema:
+    """``y = epilogue(min(high, max(low, x * w + bias + add)), inputs)``, y in blocks."""
+    low = _NARROW.get(dtype, "f32")
+    either = _EITHER if low == "bf16" else ("f32",)
+    scales = (_op("image_scales", "N"), _op("filter_scales", "F"))
+    return CallSchema(
+        op,
+        (
+            *first,
+            _op("x", x, x_type or low, rows="window"),
+            _op("w", w, w_type or low, rows="all"),
+            _op("bias", "16*Ob", optional=True, rows="all"),
+            _op("add", "N Ob H W 16", *either, optional=True),
+            *(scales if dtype == "int16" else ()),
+            _op("inputs", "N Ob H W 16", "chain", many="inputs"),
+            _out("y", "N Ob H' W' 16", *either),
+        ),
+        (*attributes, _HALO, *more, *_CLAMP),
+        dtype,
+        chain="epilogue",
+        schedule=ConvDriver if tiled else None,
+        kernels=kernels,
+        problem=problem,
+        multiplies=multiplies,
+        row_tiled=row_tiled,
+        granularity="tile" if op == "winograd" else "",
+    )
+
+
+_X = "N Ib Hi Wi 16"
+_CONV = (
+    _STRIDES, _DILATIONS, number("groups", 1, _STEP), _LAST_OUT, _LAST_IN,
+    numbers("zeros", 4, 0, _STEP),
+)  # fmt: skip
+"""``zeros``: lines and columns around what x holds that are known to be zero, and not read."""
+_STEM = (_STRIDES, _DILATIONS, _PADS, _LAST_OUT)
+_SIDES = numbers("columns", 2, 0, _STEP)
+"""Columns of zeros before and behind each line, which are not stored."""
+_DEPTHWISE = (_STRIDES, _DILATIONS, _LAST, _SIDES)
+_WINOGRAD = (choice("tile", {2: 2, 4: 4}), _LAST_OUT, _LAST_IN)
+_WINOGRAD_2 = (choice("tile", {2: 2}), _LAST_OUT, _LAST_IN)
+"""Integers have no room for the sums of larger tiles."""
+_PAIRS = "Ob Ib kh kw 8 16 2"
+_PLANES, _PLANES16 = "(tile+2)² Ob Ib 16 16", "16 Ob Ib 8 16 2"
+
+
+def _either_way(dtype: str, direct: str, planes: str, *kernels: str) -> CallSchema:
+    """A convolution of 3×3 that the library runs directly or by Winograd's transforms, whichever
+    is faster at the sizes it meets."""
+    low = _NARROW.get(dtype, "f32")
+    scales = (_op("direct_scales", "16*Ob"),) if dtype == "int16" else ()
+    first = (_op("direct", direct, low, touched="none"), *scales)
+    integers = dtype == "int16"
+    return _convolution(
+        "conv_or_winograd", dtype, _X, planes, _WINOGRAD_2 if integers else _WINOGRAD,
+        _winograd_problem, *kernels, first=first, x_type="f32" if integers else "",
+    )  # fmt: skip
+
+
+def _pool(dtype: str) -> CallSchema:
+    kinds = choice("kind", ("max", "average", "average_inside") if dtype == "f32" else ("max",))
+    return CallSchema(
+        "pool",
+        (_op("x", _X, dtype), _out("y", "N Cb H' W' 16", dtype)),
+        (kinds, numbers("kernel", 2, 1, _STEP), _STRIDES, _DILATIONS, _PADS, _HALO),
+        dtype,
+        kernels=(f"pool{_suffix(dtype)}",),
+    )
+
+
+_POOL_ALL = CallSchema(
+    "pool_all",
+    (_op("x", "N Cb H W 16"), _out("y", "N C")),
+    (_LAST, choice("kind", ("max", "average"))),
+    kernels=("pool",),
+)
+_RESIZE = CallSchema(
+    "resize",
+    (_op("x", "N Cb H W 16"), _out("y", "N Cb H' W' 16")),
+    (choice("coordinates", WAYS), _HALO, reals("scales", 2)),
+    kernels=("resize",),
+)
+_DEAL = CallSchema(
+    "deal",
+    (_op("parts", "N Cb H W 16", many="part_channels"), _out("y", "N Cb H' W' 16")),
+    (
+        number("groups", 1, _DEALT), number("first", 0, _DEALT * LIMITS["kMaxDealt"]),
+        number("channels", 1, _DEALT * LIMITS["kMaxDealt"]), _HALO,
+        numbers("part_channels", 0, 1, _DEALT),
+    ),
+    kernels=("deal",),
+)  # fmt: skip
+_BLOCK = CallSchema(
+    "block", (_op("x", "N C H W"), _out("y", "N Cb H' W' 16")), (_LAST, _HALO), kernels=("block",)
+)
+_UNBLOCK = CallSchema(
+    "unblock", (_op("x", "N Cb H W 16"), _out("y", "N C H W")), (_LAST,), kernels=("block",)
+)
+_CLEAR = CallSchema("halo", (_out("y", "N Cb H' W' 16", *_EITHER),), (_HALO,), row_tiled=True)
+_CONV_PLAIN = CallSchema(
+    "conv_plain",
+    (
+        _op("x", "N C ..."), _op("w", "O I ..."), _op("bias", "O", optional=True),
+        _op("inputs", "N O ...", "chain", many="inputs"), _out("y", "N O ..."),
+    ),
+    (
+        number("groups", 1, _STEP), numbers("strides", 0, 1, _STEP),
+        numbers("dilations", 0, 1, _STEP), numbers("starts", 0, 0, _STEP),
+    ),
+    chain="epilogue",
+    kernels=("conv_plain",),
+    problem=_conv_plain_problem,
+)  # fmt: skip
+
+
+def _images(dtype: str, y: Operand, *more: Operand) -> CallSchema:
+    """Images of float32 in a narrower type."""
+    return CallSchema(
+        "round_images", (_op("x", "N Cb H W 16"), y, *more), (_LAST, _HALO), dtype,
+        kernels=(f"conv_{dtype}",),
+    )  # fmt: skip
+
+
+CALLS = Calls(
+    (
+        _gemm("f32", {"panels": 0, "kn": 1, "nk": 2}, ("f32",), "gemm"),
+        _NORM,
+        _ELEMENTWISE,
+        _EMBEDDING,
+        _attention("f32", "", "attention"),
+        _convolution(
+            "conv", "f32", _X, "Ob Ib kh kw 16 16", _CONV, _conv_problem, "conv",
+            row_tiled=True, tiled=True,
+        ),
+        _convolution(
+            "conv_stem", "f32", "N C H W", "Ob C kh kw 16", _STEM, _stem_problem, "conv"
+        ),
+        _convolution(
+            "depthwise", "f32", _X, "Cb kh kw 16", _DEPTHWISE, _depthwise_problem, "depthwise",
+            row_tiled=True,
+        ),
+        _convolution(
+            "winograd", "f32", _X, _PLANES, _WINOGRAD, _winograd_problem, "conv", "winograd",
+            row_tiled=True, tiled=True,
+        ),
+        _pool("f32"),
+        _POOL_ALL,
+        _BLOCK,
+        _UNBLOCK,
+        _CLEAR,
+        _CONV_PLAIN,
+        _gemm("bf16", {"pairs": 3, "mixed": 4}, _EITHER, "gemm_bf16"),
+        _round("bf16"),
+        _REDUCE,
+        _SOFTMAX,
+        _CHANNEL_NORM,
+        _COPY,
+        _RECURRENT,
+        _BLOCKS,
+        _attention("bf16", "", "attention_bf16"),
+        _convolution(
+            "conv", "bf16", "N Ib Hi Wi 16|32", "Ob Ib kh kw 8|16 16 2", _CONV,
+            _conv_bf16_problem, "conv_bf16", row_tiled=True, tiled=True,
+        ),
+        _convolution(
+            "conv_stem", "bf16", "N C H W", "Ob C kh kw 16", _STEM, _stem_problem, "conv_bf16",
+            x_type="f32", w_type="f32", multiplies="bf16x2",
+        ),
+        _convolution(
+            "depthwise", "bf16", _X, "Cb kh kw 16", _DEPTHWISE, _depthwise_problem,
+            "depthwise_bf16", w_type="f32", row_tiled=True, more=(flag("rounded_filters"),),
+        ),
+        _convolution(
+            "winograd", "bf16", _X, _PLANES16, _WINOGRAD, _winograd_problem, "conv_bf16",
+            "winograd_bf16", row_tiled=True, tiled=True,
+        ),
+        _RESIZE,
+        _DEAL,
+        _BLOCKS_BF16,
+        _MASKED,
+        _MASKED_BF16,
+        _gemm("int16", {"int16": 7}, ("i16",), "gemm_int16"),
+        _round("int16", _out("scales", "M")),
+        _APPEND,
+        _gemm("bf16x2", {"split": 10}, ("bf16",), "gemm_bf16x2"),
+        _round("bf16x2"),
+        _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv_int16"),
+        _images("int16", _out("y", "N Cb H' W' 16", "i16", optional=True), _out("scales", "N")),
+        _convolution(
+            "winograd", "int16", _X, _PLANES16, _WINOGRAD_2, _winograd_problem, "conv_int16",
+            "winograd_int16", x_type="f32",
+        ),
+        _ARG,
+        _TAKE,
+        _either_way("f32", "Ob Ib 3 3 16 16", _PLANES, "conv", "winograd"),
+        _TOP_K,
+        _attention("f32_as_bf16", "bf16", "attention", "attention_bf16", "gemm_bf16"),
+        _either_way("bf16", _PAIRS, _PLANES16, "conv_bf16", "winograd_bf16"),
+        _either_way("int16", _PAIRS, _PLANES16, "conv_int16", "winograd_int16"),
+        _pool("bf16"),
+        _images("bf16x2", _out("y", "N Cb H' W' 32", "bf16")),
+        _convolution(
+            "conv", "bf16x2", "N Ib Hi Wi 32", "Ob Ib kh kw 16 16 2", _CONV, _conv_problem,
+            "conv_bf16x2",
+        ),
+        _GRID,
+        _SAME_BYTES,
+    )
+)  # fmt: skip
+"""In the order of their opcodes."""
+
+GEMM_DTYPES = {
+    layout: schema.dtype
+    for schema in CALLS.values()
+    for attribute in schema.attributes
+    if schema.op == "gemm" and attribute.name == "layout"
+    for layout in attribute.words or ()
+}
+"""What a product with weights in a layout multiplies."""

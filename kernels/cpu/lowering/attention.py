@@ -1,0 +1,80 @@
+"""Lowering of attention, and of caches it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.kernels.cpu.lowering.gemm import rounded
+from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast, matrix
+from tracea_graph.kernels.program import Buffer, View
+from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.attention import AttentionParams
+
+__all__ = ["lower_append", "lower_attention"]
+
+
+def lower_attention(
+    w: Writer, p: AttentionParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    batch, queries = p.extents(0, operands[0].spec)
+    keys = p.extents(1, operands[1].spec)[1]
+    if p.in_bf16 and not p.whole:
+        operands = [*_in_pairs(w, operands[:3]), *operands[3:]]
+    q = _heads(operands[0], p.layouts[0], queries, p.heads, p.head, p.widths[0], p.offsets[0])
+    k = _heads(operands[1], p.layouts[1], keys, p.shared_heads, p.head, p.widths[1], p.offsets[1])
+    v = _heads(
+        operands[2], p.layouts[2], keys, p.shared_heads, p.head_v, p.widths[2], p.offsets[2]
+    )
+    y = _heads(results[0], p.layouts[3], queries, p.heads, p.head_v, p.heads * p.head_v)
+    full: Shape = (batch, p.heads, queries, keys)
+    mask = broadcast(operands[3], full) if p.mask != "none" else None
+    if p.causal == "placed":
+        mask = operands[3].view
+    before, behind = p.reach
+    w.call(
+        "attention", "f32_as_bf16" if p.whole else "bf16" if p.in_bf16 else "f32",
+        q=q, k=k, v=v, mask=mask, y=y, mask_kind=p.mask, zero_rows=p.zero_rows, order=p.causal,
+        before=before, behind=behind, everywhere=p.everywhere,
+        scale=p.scale, fill=p.fill, softcap=p.softcap,
+    )  # fmt: skip
+    if results[0].rounded:
+        half = results[0].in_bf16
+        assert half is not None
+        w.call("round", "bf16", x=matrix(results[0]), y=matrix(half))
+
+
+def lower_append(
+    w: Writer, p: AppendParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    new, *past, places, _ = operands
+    rows = p.extents(new.spec)[1]
+    heads = _heads(new, "rows", rows, p.heads, p.size, p.width, p.offset)
+    held = past[0].view if past else None
+    w.call("append", x=heads, past=held, places=places.view, y=results[0].view)
+
+
+def _in_pairs(w: Writer, operands: Sequence[Slot]) -> list[Slot]:
+    """The operands in bf16; one that is read twice is rounded once."""
+    made: dict[Buffer, Slot] = {}
+    for slot in operands:
+        if slot.buffer not in made:
+            view = rounded(w, slot, slot.shape[-1])
+            made[slot.buffer] = Slot(view.buffer, TensorSpec(DType.BF16, slot.shape))
+    return [made[slot.buffer] for slot in operands]
+
+
+def _heads(
+    slot: Slot, layout: str, rows: Extent, count: int, size: int, width: int, first: int = 0
+) -> View:
+    """A tensor as ``[B, H, rows, size]``; in rows, ``width`` columns lie side by side."""
+    dims: Shape = (slot.shape[0], count, rows, size)
+    plane = combine("mul", rows, size)
+    if layout in ("rows", "split"):
+        width = width if layout == "rows" else count * size
+        strides: Shape = (combine("mul", rows, width), size, width, 1)
+    elif layout == "heads":
+        strides = (combine("mul", plane, count), plane, size, 1)
+    else:
+        strides = (combine("mul", plane, count), plane, 1, rows)
+    return View(slot.buffer, dims, strides, first if layout == "rows" else 0)

@@ -1,0 +1,136 @@
+"""Blocked values: how channels lie inside a program of convolutions.
+
+A value ``[N, C, H, W]`` (``[N, C, W]`` has H = 1) lies as ``[N, Cb, Hp, Wp, 16]``, Cb = ⌈C/16⌉,
+with a border of zeros around it, the halo its readers want: Hp = top + H + bottom, Wp likewise.
+It may fill a range of a larger buffer's blocks, as the parts of a concatenation do.  Lanes past C
+of the last block hold anything.  In bf16 blocks may be broad: of 32 channels, all of them whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tracea_graph.ir import DType, Extent, combine, product
+from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
+from tracea_graph.kernels.program import Buffer, View
+from tracea_graph.ops.filters import BLOCK, blocks
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.windows import plus
+
+__all__ = [
+    "BROAD",
+    "Blocked",
+    "Halo",
+    "alike",
+    "last_block",
+    "per_channel",
+    "spatial",
+    "through_blocks",
+]
+
+BROAD = 2 * BLOCK
+"""Channels of a broad block."""
+Halo = tuple[int, int, int, int]
+"""Rows above, columns before, rows below, columns behind."""
+
+
+def spatial(shape: Shape) -> tuple[Extent, Extent]:
+    """Height and width of ``[N, C, H, W]`` or ``[N, C, W]``."""
+    return (1, shape[2]) if len(shape) == 3 else (shape[2], shape[3])
+
+
+def last_block(channels: int) -> int:
+    """Channels in the last block: 1 to 16."""
+    return (channels - 1) % BLOCK + 1
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """``channels`` of a buffer of ``room`` blocks from block ``first`` on."""
+
+    buffer: Buffer
+    batch: Extent
+    channels: int
+    height: Extent
+    width: Extent
+    halo: Halo
+    room: int
+    first: int = 0
+    dtype: DType = DType.F32
+    numbers: int = BLOCK
+    """Of a block in one pixel: two for each where they are sums of two."""
+    block: int = BLOCK
+    """Channels of a block."""
+
+    @property
+    def shape(self) -> Shape:
+        """Of the whole buffer."""
+        top, left, bottom, right = self.halo
+        tall, wide = plus(self.height, top + bottom), plus(self.width, left + right)
+        return (self.batch, self.room, tall, wide, self.numbers)
+
+    @property
+    def count(self) -> Extent:
+        """Elements of the whole buffer."""
+        return product(self.shape)
+
+    def part(self, first: int, channels: int) -> Blocked:
+        """So many channels from channel ``first`` on, which is the first of a block."""
+        return replace(self, channels=channels, first=self.first + first // self.block)
+
+    def in_blocks_of(self, block: int) -> Blocked:
+        """The same room with so many channels in each of its blocks."""
+        room = self.room * self.block // block
+        return replace(self, room=room, numbers=block, block=block)
+
+    @property
+    def whole(self) -> View:
+        """The value with its halo, as writers take it."""
+        return self.view(self.halo)
+
+    def view(self, pads: Halo = (0, 0, 0, 0)) -> View:
+        """The value and so much of its halo."""
+        strides = dense_strides(self.shape)
+        dims = (
+            self.batch, -(-self.channels // self.block), plus(self.height, pads[0] + pads[2]),
+            plus(self.width, pads[1] + pads[3]), self.numbers,
+        )  # fmt: skip
+        starts = (0, self.first, self.halo[0] - pads[0], self.halo[1] - pads[1], 0)
+        offset: Extent = 0
+        for start, stride in zip(starts, strides, strict=True):
+            offset = combine("add", offset, combine("mul", stride, start))
+        return View(self.buffer, dims, strides, offset)
+
+
+def alike(source: Blocked, target: Blocked, pads: Halo = (0, 0, 0, 0)) -> tuple[View, View]:
+    """Two values of the same size and so much of their halos, one number above the other."""
+    views = source.view(pads), target.view(pads)
+    if source.block == target.block:
+        return views
+    return _by_halves(views[0], source.block), _by_halves(views[1], target.block)
+
+
+def _by_halves(view: View, block: int) -> View:
+    """``[N, C/32, 2, H, W, 16]``, whether blocks are broad or not."""
+    (n, count, h, w, _), (sn, sb, sh, sw, sl) = view.dims, view.strides
+    assert isinstance(count, int)
+    dims: Shape = (n, count * block // BROAD, 2, h, w, BLOCK)
+    if block == BROAD:
+        return View(view.buffer, dims, (sn, sb, BLOCK, sh, sw, sl), view.offset)
+    return View(view.buffer, dims, (sn, combine("mul", sb, 2), sb, sh, sw, sl), view.offset)
+
+
+def through_blocks(view: View, channels: int) -> View | None:
+    """A plain value ``[N, C, H, W]`` of whole blocks seen as ``[N, Cb, H, W, 16]``."""
+    if channels % BLOCK or len(view.dims) != 4:
+        return None
+    n, _, h, w = view.dims
+    sn, sc, sh, sw = view.strides
+    dims = (n, channels // BLOCK, h, w, BLOCK)
+    return View(view.buffer, dims, (sn, combine("mul", sc, BLOCK), sh, sw, sc), view.offset)
+
+
+def per_channel(slot: Slot, batches: bool, channels: int, full: View) -> View:
+    """A buffer of one number per channel (and image, if ``batches``), seen over ``full``."""
+    step = BLOCK * blocks(channels) if batches else 0
+    return View(slot.buffer, full.dims, (step, BLOCK, 0, 0, 1))

@@ -1,0 +1,90 @@
+"""Borders that repeat what is inside: reflected, or its edge.
+
+Columns first, then whole rows.  Around a blocked value the border is written where its halo would
+be, and nothing inside moves; else what is inside is copied first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.kernels.cpu.lowering.values import Values
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.windows import plus
+
+__all__ = ["lower_border"]
+
+_ROWS, _COLUMNS = 2, 3
+"""Axes, whether a value lies in blocks or plain."""
+
+
+def lower_border(v: Values, p: MoveParams, source: int, result: int) -> None:
+    """Write the border of ``result`` around ``source``."""
+    top, left, bottom, right = p.ints
+    if result in v.layout.around:
+        inner = v.block(source)
+        tall, wide = plus(inner.height, top + bottom), plus(inner.width, left + right)
+        home = replace(inner, height=tall, width=wide, halo=(0, 0, 0, 0))
+        v.blocks[result], whole = home, home.view()
+    else:
+        if result in v.layout.blocked:
+            small, whole = v.block(source).view(), v.interior(result)
+        else:
+            small, whole = v.view(source), v.out(result).view
+        lines = _part(whole, _ROWS, top, small.dims[_ROWS])
+        v.w.call("copy", x=small, y=_part(lines, _COLUMNS, left, small.dims[_COLUMNS]))
+    height, width = v.shape(source)[_ROWS:]
+    middle = _part(whole, _ROWS, top, height)
+    _sides(v, p.kind, middle, _COLUMNS, width, (left, right))
+    _sides(v, p.kind, whole, _ROWS, height, (top, bottom))
+    if result in v.layout.blocked and result not in v.layout.around:
+        v.finish(result, v.home(result))
+
+
+def _part(view: View, axis: int, start: Extent, size: Extent, turned: int = 1) -> View:
+    """So many positions of an axis from ``start`` on; backwards with ``turned`` -1, one with 0."""
+    step = view.strides[axis]
+    offset = combine("add", view.offset, combine("mul", step, start))
+    return View(
+        view.buffer,
+        _with(view.dims, axis, size),
+        _with(view.strides, axis, combine("mul", step, turned)),
+        offset,
+    )
+
+
+def _with(extents: Sequence[Extent], axis: int, value: Extent) -> tuple[Extent, ...]:
+    return (*extents[:axis], value, *extents[axis + 1 :])
+
+
+def _sides(
+    v: Values, kind: str, whole: View, axis: int, size: Extent, pads: tuple[int, int]
+) -> None:
+    """Both sides of an axis of which ``size`` positions, from ``pads[0]`` on, are there.
+
+    What is reflected or repeated must be there: else the two views differ in size, and a copy
+    refuses them.
+    """
+    before, behind = pads
+    last = plus(size, before - 1)
+    mirrored = kind == "reflect"
+    sides = (
+        (before, 0, before + 1 if mirrored else before),
+        (behind, plus(last, 1), plus(last, -1) if mirrored else last),
+    )
+    for number, (count, to, nearest) in enumerate(sides):
+        if not count:
+            continue
+        most = plus(size, -1) if mirrored else combine("mul", size, count)
+        there = combine("min", count, most)
+        if not mirrored:
+            read = _part(whole, axis, nearest, there, 0)
+        elif number == 0:
+            # the farthest first: backwards from there to the edge
+            read = _part(whole, axis, plus(there, before), there, -1)
+        else:
+            read = _part(whole, axis, nearest, there, -1)
+        v.w.call("copy", x=read, y=_part(whole, axis, to, count))

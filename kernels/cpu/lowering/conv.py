@@ -1,0 +1,231 @@
+"""Lowering of convolutions, pools and resizing, between values that lie plain or in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.lowering.blocked import BROAD, Blocked, last_block
+from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.layout import halo_of, stored_halo
+from tracea_graph.kernels.cpu.lowering.rounding import by_twos
+from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scale_filters
+from tracea_graph.kernels.cpu.lowering.values import Values, four
+from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.chain import COL, FULL, ROW
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.filters import BLOCK, WINOGRAD
+from tracea_graph.ops.finish import finish_of
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.ops.windows import Window
+
+__all__ = ["lower_conv", "lower_pool", "lower_resize"]
+
+
+def lower_conv(
+    v: Values, p: ConvParams, operands: Sequence[int], result: int, scaled: Scaled | None = None
+) -> None:
+    """One convolution by the call its layout is for; ``scaled`` is what it reads if nobody made
+    it."""
+    if p.layout == "plain":
+        _plain(v, p, operands, result)
+    elif p.layout == "panels":
+        _panels(v, p, operands, result)
+    else:
+        _blocked(v, p, operands, result, scaled)
+
+
+# ---- blocked -----------------------------------------------------------------------------
+
+
+def _blocked(
+    v: Values, p: ConvParams, operands: Sequence[int], result: int, scaled: Scaled | None
+) -> None:
+    """``conv``, ``conv_stem`` or ``depthwise``: the sum, what it is added to, a clamp, a chain."""
+    x, w, bias, extras = p.split(operands)
+    finish = finish_of(p.epilogue)
+    window = _two(p.window)
+    source = v.shape(w)
+    home = v.home(result)
+    inner = home.in_blocks_of(BLOCK).view()  # as operands of a chain lie over it
+    direct = [v.slot(spare).view for spare in operands[len(operands) - p.spare :]]
+    views = [v.over(e, result, inner, lanes=True) for i, e in enumerate(extras) if i != finish.add]
+    add, chain = _added(v, p, extras, finish.add, result), finish.chain
+    rounds = home.dtype is DType.BF16
+    if chain and rounds:
+        chain = replace(chain, stores=(home.dtype,))
+    named: dict[str, object] = {}
+    if p.layout == "stem":
+        op, read = "conv_stem", four(v.view(x))
+        named |= {"pads": halo_of(window)}
+    else:
+        block, each = _read(v, p, scaled.source if scaled else x)
+        op, read = "conv", block.view(stored_halo(p))
+        if each:
+            filter_scales = v.slot(operands[2 + p.bias + p.extras]).view
+            named |= {"image_scales": each.view, "filter_scales": filter_scales}
+    if p.layout == "depthwise":
+        _, left, _, right = halo_of(window)
+        op, named["last"], named["columns"] = "depthwise", last_block(p.filters), (left, right)
+        named |= {"rounded_filters": p.rounded_filters} if p.in_bf16 else {}
+    else:
+        named["last_out"] = last_block(p.filters)
+    if p.layout in WINOGRAD:
+        op, named["tile"] = "conv_or_winograd" if p.either else "winograd", WINOGRAD[p.layout]
+        named["last_in"] = last_block(p.channels)
+        named |= dict(zip(("direct", "direct_scales"), direct, strict=False))
+    else:
+        named |= {"strides": window.strides, "dilations": window.dilations}
+    if op == "conv":
+        whole = p.in_halves or p.in_broad
+        named |= {"groups": p.groups, "last_in": BLOCK if whole else last_block(p.channels)}
+        named["zeros"] = stored_halo(p)
+    weight = View(v.slot(w).buffer, source, dense_strides(source))
+    if scaled is not None:
+        weight = scale_filters(v, p, w, x, scaled.scale)
+    v.w.call(
+        op, _multiplied(p, rounds), **named, x=read, w=weight,
+        bias=v.slot(bias).view if bias is not None else None, add=add, inputs=views,
+        y=home.whole, halo=home.halo, low=finish.low, high=finish.high, chain=chain,
+    )  # fmt: skip
+    v.blocks[result] = home
+
+
+def _multiplied(p: ConvParams, rounds: bool) -> str:
+    """What a convolution multiplies; ``rounds`` if its result is stored in bf16."""
+    if p.in_halves:
+        return "bf16x2"
+    if p.in_int16:
+        return "int16"
+    return "bf16" if p.in_bf16 or (p.layout == "stem" and rounds) else "f32"
+
+
+def _read(v: Values, p: ConvParams, value: int) -> tuple[Blocked, Slot | None]:
+    """What a convolution reads, and of integers the scales of its images."""
+    if p.layout == "int16":
+        return v.block_in_int16(value)
+    if p.in_int16:
+        return v.block(value), v.image_scales(value)
+    if p.in_halves:
+        return v.block_in_halves(value), None
+    if p.in_bf16:
+        return v.block_in_bf16(value, BROAD if p.in_broad else BLOCK), None
+    return v.block(value), None
+
+
+def _added(
+    v: Values, p: ConvParams, extras: Sequence[int], index: int | None, result: int
+) -> View | None:
+    """What is added to the sum in registers."""
+    if index is None:
+        return None
+    if p.in_bf16:
+        block = v.block(extras[index]).block if by_twos(p) else BLOCK
+        return v.block_in_bf16(extras[index], block).view()
+    return v.over(extras[index], result, v.interior(result), lanes=True)
+
+
+def _two(window: Window) -> Window:
+    """A window over one axis as one over two."""
+    if window.rank == 2:
+        return window
+    before, after = window.pads
+    kernel, strides, dilations = (
+        (1, *ints) for ints in (window.kernel, window.strides, window.dilations)
+    )
+    return Window(kernel, strides, dilations, (0, before, 0, after))
+
+
+# ---- plain -------------------------------------------------------------------------------
+
+
+def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+    """A convolution over one position is a product: ``[N, C] x [C, O]``."""
+    x, w, bias, extras = p.split(operands)
+    rows = v.shape(result)[0]
+
+    def flat(slot: Slot, columns: int, kind: str = FULL) -> View:
+        strides: dict[str, Shape] = {FULL: (columns, 1), ROW: (0, 1)}
+        return View(slot.buffer, (rows, columns), strides.get(kind, (0, 0)))
+
+    kinds = p.epilogue.operands[1:] if p.epilogue else ()
+    views = []
+    for extra, kind in zip(extras, kinds, strict=True):
+        batches = kind == ROW and len(v.shape(extra)) == len(v.shape(result))
+        whole = batches and v.shape(extra)[0] != 1
+        views.append(flat(v.slot(extra), p.filters, FULL if whole else kind))
+    v.w.call(
+        "gemm", x=flat(v.slot(x), p.channels), w=v.slot(w).view,
+        bias=v.slot(bias).view if bias is not None else None, inputs=views,
+        y=flat(v.out(result), p.filters), layout="panels", chain=p.epilogue, drivers=DRIVERS,
+    )  # fmt: skip
+
+
+def _plain(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+    """Any convolution, on plain values; rows of its chain are channels, columns the last axis."""
+    x, w, bias, extras = p.split(operands)
+    y = v.out(result)
+    views, kinds = [], [FULL]
+    for extra in extras:
+        view, kind = _spread(v, extra, y)
+        views.append(view)
+        kinds.append(kind)
+    chain = replace(p.epilogue, operands=tuple(kinds)) if p.epilogue else None
+    window = p.window
+    v.w.call(
+        "conv_plain", x=v.slot(x).view, w=v.slot(w).view,
+        bias=v.slot(bias).view if bias is not None else None, inputs=views, y=y.view,
+        groups=p.groups, strides=window.strides, dilations=window.dilations,
+        starts=window.pads[: window.rank], chain=chain,
+    )  # fmt: skip
+
+
+def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
+    """An epilogue operand seen over a plain result, and how it lies over its last axis."""
+    shape, full = v.shape(value), y.shape
+    slot = v.slot(value)
+    if shape == full:
+        return slot.view, FULL
+    wide = (*(1,) * (len(full) - len(shape)), *shape)
+    pairs = zip(wide, dense_strides(wide), strict=True)
+    strides = tuple(0 if d == 1 else s for d, s in pairs)
+    return View(slot.buffer, full, strides), COL
+
+
+# ---- pools -------------------------------------------------------------------------------
+
+
+def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -> None:
+    """``pool`` between blocked values, ``pool_all`` to a plain ``[N, C]``."""
+    source = v.block(operands[0])
+    kind = p.kind.replace("-", "_")
+    if p.window is None:
+        slot = v.out(result)
+        flat = View(slot.buffer, (source.batch, source.channels), (source.channels, 1))
+        v.w.call("pool_all", x=source.view(), y=flat, last=last_block(source.channels), kind=kind)
+        return
+    window = _two(p.window)
+    home = v.home(result)
+    v.w.call(
+        "pool", "bf16" if home.dtype is DType.BF16 else "f32", x=source.view(), y=home.whole,
+        kind=kind, kernel=window.kernel, strides=window.strides, dilations=window.dilations,
+        pads=halo_of(window), halo=home.halo,
+    )  # fmt: skip
+    v.blocks[result] = home
+
+
+# ---- resizing ----------------------------------------------------------------------------
+
+
+def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: int) -> None:
+    """``resize`` between blocked values; without scales the sizes tell them."""
+    home = v.home(result)
+    v.w.call(
+        "resize", x=v.block(operands[0]).view(), y=home.whole, coordinates=p.how, halo=home.halo,
+        scales=(1.0, *p.scales)[-2:] if p.scales else (0.0, 0.0),
+    )  # fmt: skip
+    v.blocks[result] = home

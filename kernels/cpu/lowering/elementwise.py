@@ -1,0 +1,108 @@
+"""Lowering of what works element by element: chains, data movement, and both side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.kernels.cpu.lowering.rows import stored
+from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, dense, stretched
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.chain import COL, FULL, Chain
+from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.index_map import IndexMap, Layout
+from tracea_graph.ops.sizes import resolve
+
+__all__ = [
+    "chain_call",
+    "columns_of",
+    "lower_elementwise",
+    "lower_grid",
+    "places",
+    "write_part",
+]
+
+
+def lower_elementwise(
+    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    full = p.common([s.shape for s in operands])
+    chain, slots = stored(p.chain, results)
+    p = replace(p, chain=chain or p.chain)
+    _write_chain(w, p, operands, [dense(slot.buffer, full) for slot in slots])
+
+
+def places(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]:
+    """Where the parts belong; ``shapes`` are those of the operands."""
+    return _stretches(p, shapes, dense(result.buffer, p.common(shapes)))
+
+
+def write_part(w: Writer, part: Part, operands: Sequence[Slot], place: View) -> None:
+    """``operands`` are the part's own."""
+    if not isinstance(part.params, ConcatParams):
+        _write_chain(w, part.params, operands, [place])
+        return
+    inner = _stretches(part.params, [s.shape for s in operands], place)
+    for within, stretch in zip(part.params.parts, inner, strict=True):
+        write_part(w, within, [operands[i] for i in within.operands], stretch)
+
+
+def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+    """A chain over slots that broadcast to the results' shape."""
+    _write_chain(w, ElementwiseParams(chain), operands, [slot.view for slot in results])
+
+
+def lower_grid(w: Writer, p: GridParams, shapes: Sequence[Shape], result: Slot) -> None:
+    """``shapes`` are those of the operands, of which nothing else is read."""
+    sizes = tuple(resolve(size, shapes) for size in p.sizes)
+    w.call("grid", y=dense(result.buffer, sizes), start=p.start, steps=p.steps)
+
+
+def _write_chain(
+    w: Writer, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[View]
+) -> None:
+    """One call; a chain that computes nothing is a copy."""
+    full = results[0].dims
+    seen = [_through(m, slot) for m, slot in zip(p.views, operands, strict=True)]
+    views = [stretched(v, full) for v in seen]
+    if p.moves_only:
+        w.call("copy", x=views[0], y=results[0])
+        return
+    w.call("elementwise", x=views, y=results, chain=columns_of(p.chain, seen, full))
+
+
+def _stretches(p: ConcatParams, shapes: Sequence[Shape], y: View) -> list[View]:
+    """Every part's stretch of ``y``."""
+    start: Extent = 0
+    found = []
+    for shape in p.shapes(shapes):
+        shift = combine("mul", y.strides[p.axis], start)
+        found.append(View(y.buffer, shape, y.strides, combine("add", y.offset, shift)))
+        start = combine("add", start, shape[p.axis])
+    return found
+
+
+def _through(index_map: IndexMap, slot: Slot) -> View:
+    """A stored tensor as a chain sees it."""
+    at = index_map.layout(Layout.dense(slot.shape))
+    return View(slot.buffer, at.dims, at.strides, at.offset)
+
+
+def columns_of(chain: Chain, views: Sequence[View], full: Shape) -> Chain:
+    """The chain with two kinds only: an operand moves along the last axis that is longer than 1,
+    or it does not.
+
+    The runtime merges axes as the actual sizes allow, so finer kinds would promise too much.
+    """
+    last = next((-i for i, dim in enumerate(reversed(full), 1) if dim != 1), -1)
+    kinds = tuple(FULL if _moves(v, full, last) else COL for v in views)
+    return replace(chain, operands=kinds)
+
+
+def _moves(view: View, full: Shape, axis: int) -> bool:
+    """True if another element is read along an axis, counted from the end."""
+    within = len(view.dims) >= -axis
+    return within and view.dims[axis] == full[axis] and view.strides[axis] != 0

@@ -1,0 +1,47 @@
+"""The program of a guard: whether tensors still hold the bytes they were expected to hold.
+
+y = all(bytes of x[i] = bytes of reference[i])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import DType, TensorSpec, product
+from tracea_graph.kernels.cpu.calls import LIMITS
+from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, dense
+from tracea_graph.kernels.program import Program, View
+
+__all__ = ["MOST_GUARDED", "lower_guard"]
+
+MOST_GUARDED = 255
+"""Tensors of one guard: each is an input beside its reference, and a program has 512."""
+
+
+def lower_guard(specs: Sequence[TensorSpec]) -> Program:
+    """Compare tensors of these specs, then their references, bytewise; the result is bool ``[1]``.
+
+    Raises ValueError for none, more than :data:`MOST_GUARDED`, or a size that is not a number.
+    """
+    if not 0 < len(specs) <= MOST_GUARDED:
+        raise ValueError(f"a guard compares 1 to {MOST_GUARDED} tensors, not {len(specs)}")
+    if any(s.shape is None or any(not isinstance(d, int) for d in s.shape) for s in specs):
+        raise ValueError("a guard compares tensors of known sizes")
+    w = Writer((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),), {})
+    operands, (result,) = w.operands(), w.results()
+    x, references = operands[: len(specs)], operands[len(specs) :]
+    step = LIMITS["kMaxCompared"]
+    for i in range(0, len(specs), step):
+        w.call(
+            "same_bytes",
+            x=[*map(_flat, x[i : i + step])],
+            reference=[*map(_flat, references[i : i + step])],
+            y=result.view,
+            count=len(x[i : i + step]),
+            further=i > 0,
+        )
+    return w.done({})
+
+
+def _flat(slot: Slot) -> View:
+    return dense(slot.buffer, (product(slot.shape),))

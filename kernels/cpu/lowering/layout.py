@@ -1,0 +1,246 @@
+"""Which values of a region lie blocked, with what halo, and where in which buffer.
+
+Decided before a call is written: a value lies as the step that makes it likes to write it; its
+halo is the largest of what its readers pad; the parts of a concatenation, and slices of
+channels on block borders, share one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.lowering.blocked import Halo
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.filters import BLOCK, blocks
+from tracea_graph.ops.moves import BORDERS, MoveParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.region import RegionStep
+from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.ops.windows import Window
+
+__all__ = ["CHANNELS_FIRST", "MOST_DEALT", "Layout", "halo_of", "norm_in_blocks", "stored_halo"]
+
+MOST_DEALT = 9
+"""Parts that one ``deal`` takes channels from."""
+
+_NONE: Halo = (0, 0, 0, 0)
+CHANNELS_FIRST = (0, 3, 1, 2)
+"""The order of the axes of ``[N, H, W, C]`` that makes it ``[N, C, H, W]``."""
+
+
+def halo_of(window: Window) -> Halo:
+    """What a window pads, as rows and columns."""
+    if window.rank == 1:
+        return (0, window.pads[0], 0, window.pads[1])
+    top, left, bottom, right = window.pads
+    return (top, left, bottom, right)
+
+
+def stored_halo(params: ConvParams) -> Halo:
+    """What a convolution wants stored around its input; depthwise ones pad lines themselves."""
+    top, left, bottom, right = halo_of(params.window)
+    return (top, 0, bottom, 0) if params.layout == "depthwise" else (top, left, bottom, right)
+
+
+def _reads_blocks(params: OpParams) -> bool:
+    return isinstance(params, ConvParams) and params.in_blocks and params.layout != "stem"
+
+
+def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
+    """True if statistics of lanes can be put together to those of a norm's groups."""
+    if not params.groups or params.rank not in (3, 4):
+        return False
+    each = channels // params.groups
+    return BLOCK % each == 0 or each % BLOCK == 0
+
+
+@dataclass
+class Layout:
+    """By value: blocked or not; the value whose buffer it shares, and its first channel there, or
+    as whose border it lies ``around``; whether its channels lie last (``turned``).  What is to lie
+    ``apart`` is no part of a concatenation's buffer."""
+
+    specs: Sequence[TensorSpec]
+    steps: Sequence[RegionStep]
+    inputs: int
+    blocked: set[int] = field(default_factory=set)
+    within: dict[int, tuple[int, int]] = field(default_factory=dict)
+    halos: dict[int, Halo] = field(default_factory=dict)
+    around: dict[int, int] = field(default_factory=dict)
+    turned: set[int] = field(default_factory=set)
+    apart: Collection[int] = ()
+
+    @classmethod
+    def plan(
+        cls, specs: Sequence[TensorSpec], steps: Sequence[RegionStep], inputs: int,
+        apart: Collection[int] = (),
+    ) -> Layout:  # fmt: skip
+        """The layout of a region's values; ``specs`` are all of them, its inputs first."""
+        layout = cls(specs, steps, inputs, apart=apart)
+        value, read = inputs, {s.operands[0] for s in steps if _reads_blocks(s.params)}
+        for step in steps:
+            for result in range(value, value + step.results):
+                layout._place(step, result, result in read)
+            value += step.results
+        for step in steps:
+            layout._want(step)
+        layout._surround()
+        return layout
+
+    def root(self, value: int) -> tuple[int, int]:
+        """The value whose buffer holds this one, and the first channel there."""
+        first = 0
+        while value in self.within:
+            value, offset = self.within[value]
+            first += offset
+        return value, first
+
+    def alone(self, value: int) -> bool:
+        """True if a value shares its buffer with no other."""
+        return value not in self.within and all(value != w for w, _ in self.within.values())
+
+    def halo(self, value: int) -> Halo:
+        return self.halos.get(self.root(value)[0], _NONE)
+
+    def channels(self, value: int) -> int:
+        shape = self.specs[value].shape
+        assert shape is not None and isinstance(shape[1], int)
+        return shape[1]
+
+    # ---- where a result lies -----------------------------------------------------------
+
+    def _place(self, step: RegionStep, value: int, read: bool) -> None:
+        """``read`` says whether a convolution reads the value in blocks."""
+        params = step.params
+        if isinstance(params, ConvParams):
+            if params.in_blocks:
+                self.blocked.add(value)
+        elif isinstance(params, PoolParams):
+            if params.window is not None and params.window.rank <= 2:
+                self.blocked.add(value)
+        elif isinstance(params, ResizeParams):
+            self.blocked.add(value)
+        elif isinstance(params, ChannelNormParams):
+            if step.operands[0] in self.blocked and norm_in_blocks(params, self.channels(value)):
+                self.blocked.add(value)
+        elif isinstance(params, ElementwiseParams):
+            if self._blocked_chain(step, value, read):
+                self.blocked.add(value)
+        elif isinstance(params, MoveParams):
+            if params.kind == "transpose" and params.ints == CHANNELS_FIRST:
+                self.turned.add(value)
+            self._place_move(params, step.operands, value)
+
+    def _blocked_chain(self, step: RegionStep, value: int, read: bool) -> bool:
+        """True if an operand of the only result's shape is blocked, or has its channels last and
+        the result is ``read`` in blocks, and the others can be."""
+        types = {self.specs[v].dtype for v in (*step.operands, value)}
+        moves = isinstance(step.params, ElementwiseParams) and step.params.moves
+        if step.results > 1 or types != {DType.F32} or moves:
+            return False
+        shape = self.specs[value].shape or ()
+        near = self.blocked | self.turned if read else self.blocked
+        whole = [v for v in step.operands if v in near and self.specs[v].shape == shape]
+        return bool(whole) and all(self.lies_over(v, value) for v in step.operands)
+
+    def lies_over(self, value: int, full: int) -> str:
+        """How an operand lies over a blocked value: ``full`` (rows or columns may repeat), ``row``
+        (one number per channel), ``col`` (one per position) or ``scalar``; empty if in no such
+        way."""
+        shape, wide = self.specs[value].shape or (), self.specs[full].shape or ()
+        if shape == wide:
+            return "full"
+        if all(d == 1 for d in shape):
+            return "scalar"
+        if len(shape) > len(wide):
+            return ""
+        padded = (*(1,) * (len(wide) - len(shape)), *shape)
+        if padded[0] not in (1, wide[0]):
+            return ""
+        if padded[1] == wide[1] and set(padded[2:]) == {1}:
+            return "row"
+        if padded[1] == 1 and padded[2:] == wide[2:]:
+            return "col"
+        repeats = all(d in (1, full) for d, full in zip(shape, wide, strict=False))
+        return "full" if len(shape) == len(wide) == 4 and shape[1] == wide[1] and repeats else ""
+
+    def _place_move(self, params: MoveParams, operands: Sequence[int], value: int) -> None:
+        """Moves keep blocks: in place where channels fall on their borders, else dealt anew."""
+        shape = self.specs[value].shape or ()
+        kind, inside = params.kind, operands[0] in self.blocked
+        if kind in ("repeat", "pad", *BORDERS) and inside and len(shape) == 4:
+            self.blocked.add(value)
+        elif kind == "spread" and all(v in self.blocked for v in operands):
+            if len(operands) > 1 or self.channels(value) % BLOCK == 0:
+                self.blocked.add(value)
+        elif kind == "channels" and inside:
+            self.blocked.add(value)
+            if params.ints[0] % BLOCK == 0:
+                self.within[value] = (operands[0], params.ints[0])
+        elif (kind == "shuffle" and inside) or (
+            kind == "frames" and inside and self.channels(operands[0]) % BLOCK == 0
+        ):
+            self.blocked.add(value)
+        elif kind == "concat" and params.ints == (1,) and len(shape) in (3, 4):
+            if all(self.channels(v) % BLOCK == 0 for v in operands[:-1]):
+                if any(v in self.blocked for v in operands):
+                    self.blocked.add(value)
+                    self._adopt(operands, value)
+            elif self._can_be_dealt(operands, value):
+                self.blocked.add(value)
+
+    def _can_be_dealt(self, parts: Sequence[int], value: int) -> bool:
+        """True if one call can put the parts together, whose channels end within blocks."""
+        few = len(parts) <= MOST_DEALT
+        return few and all(v in self.blocked and self.fits(v, value) for v in parts)
+
+    def _adopt(self, parts: Sequence[int], value: int) -> None:
+        """Parts that lie nowhere else yet are written straight into the whole."""
+        first = 0
+        for part in parts:
+            # a slice of another value stays where it is, an input is copied when it is blocked,
+            # and a part whose size is not provably that of the whole is copied to see whether
+            here = part in self.blocked and part not in self.within and part not in self.apart
+            if here and self.fits(part, value):
+                self.within[part] = (value, first)
+            first += self.channels(part)
+
+    def fits(self, part: int, whole: int) -> bool:
+        """True if a part is provably of the whole's size but for channels."""
+        a, b = self.specs[part].shape or (), self.specs[whole].shape or ()
+        return a[:1] == b[:1] and a[2:] == b[2:]
+
+    # ---- what readers want -------------------------------------------------------------
+
+    def _want(self, step: RegionStep) -> None:
+        params = step.params
+        if not isinstance(params, ConvParams) or not _reads_blocks(params):
+            return
+        root, _ = self.root(step.operands[0])
+        wanted = zip(self.halos.get(root, _NONE), stored_halo(params), strict=True)
+        top, left, bottom, right = (max(pair) for pair in wanted)
+        self.halos[root] = (top, left, bottom, right)
+
+    def _surround(self) -> None:
+        """A border that repeats what is inside is written around it, where nobody wants zeros
+        there, or another border."""
+        value = self.inputs
+        for step in self.steps:
+            source = step.operands[0] if step.operands else value
+            apart = value in self.blocked and all(
+                self.alone(v) and self.halo(v) == _NONE for v in (source, value)
+            )
+            if apart and isinstance(step.params, MoveParams) and step.params.kind in BORDERS:
+                top, left, bottom, right = step.params.ints
+                self.halos[source] = (top, left, bottom, right)
+                self.around[value] = source
+            value += step.results
+
+    def room(self, value: int) -> int:
+        """Blocks of a value's buffer."""
+        return blocks(self.channels(value))

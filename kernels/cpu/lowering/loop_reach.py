@@ -1,0 +1,110 @@
+"""How a call follows the rows of its results: which rows of each view it needs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tracea_graph.ir import combine, product
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.program import Call, View
+
+__all__ = [
+    "SAME", "NotCut", "Reach", "as_rows", "halo_of_result", "in_turns", "made_together", "reaches",
+    "read", "results", "row_tiled", "written",
+]  # fmt: skip
+
+
+class NotCut(ValueError):
+    """Why some calls cannot run in bands of rows."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Rows [n0, n1) of a result need rows [n0·stride, (n1 − 1)·stride + span) of a view."""
+
+    stride: int = 1
+    span: int = 1
+
+
+SAME = Reach()
+
+
+def row_tiled(call: Call) -> bool:
+    """True if the call can make some rows of its results alone."""
+    return CALLS.of(call).row_tiled
+
+
+def reaches(call: Call) -> Sequence[Reach | None]:
+    """How far a row of the results reaches into each view; None where it needs all of it."""
+    kinds = {"row": SAME, "all": None, "window": None}
+    schema = CALLS.of(call)
+    return [
+        _window(call) if operand.rows == "window" else kinds[operand.rows]
+        for operand, _ in schema.each(call)
+    ]
+
+
+def _window(call: Call) -> Reach:
+    """The rows a convolution's window covers."""
+    if call.op == "winograd":
+        return Reach(1, 3)
+    weight = CALLS.of(call).named(call)["w"]
+    assert isinstance(weight, View)
+    taps = weight.dims[1 if call.op == "depthwise" else 2]
+    if not isinstance(taps, int):
+        raise NotCut("the window's height is not known")
+    return Reach(call.attributes["strides"][0], (taps - 1) * call.attributes["dilations"][0] + 1)
+
+
+def halo_of_result(call: Call) -> tuple[int, int, int, int]:
+    """Top, left, bottom and right of what lies around a call's result in its view."""
+    sides: tuple[int, int, int, int] = call.attributes.get("halo", (0, 0, 0, 0))
+    return sides
+
+
+def written(call: Call) -> range:
+    """The places of a call's results among its views."""
+    return CALLS.of(call).written(call)
+
+
+def results(call: Call) -> tuple[View, ...]:
+    return tuple(v for i in written(call) if (v := call.views[i]) is not None)
+
+
+def read(call: Call) -> Iterator[tuple[View, Reach | None]]:
+    """What a call reads, and how far; None for what it needs all of."""
+    own = written(call)
+    for i, (view, reach) in enumerate(zip(call.views, reaches(call), strict=True)):
+        if view is not None and i not in own:
+            yield view, reach
+
+
+def made_together(call: Call) -> int:
+    """Rows a call makes together: cut elsewhere, it would compute them otherwise."""
+    granularity = CALLS.of(call).granularity
+    return call.attributes[granularity] if granularity else 1
+
+
+def in_turns(call: Call) -> Call:
+    """The call as a loop has it: what lies around the rows of a turn need not be zeros."""
+    return call.having(zeros=(0, 0, 0, 0)) if "zeros" in call.attributes else call
+
+
+def as_rows(call: Call) -> Call:
+    """An elementwise call over the rows of matrices, where its views allow."""
+    views = [v for v in call.views if v is not None]
+    if call.op != "elementwise" or len(views[0].dims) in (2, 5):
+        return call
+    dims = views[0].dims
+    if len(dims) < 2 or any(v.dims != dims for v in views):
+        raise NotCut("an elementwise part is no matrix")
+    merged = []
+    for view in views:
+        for axis in range(len(dims) - 2):
+            inner = combine("mul", view.dims[axis + 1], view.strides[axis + 1])
+            if view.strides[axis] != inner and dims[axis] != 1:
+                raise NotCut("an elementwise part reads rows that lie apart")
+        shape = (product(dims[:-1]), dims[-1])
+        merged.append(View(view.buffer, shape, view.strides[-2:], view.offset))
+    return replace(call, views=tuple(merged))

@@ -1,0 +1,196 @@
+"""Lowering: a fused region becomes a program of kernel calls.
+
+Extents in a program are symbols bound by the node's own inputs.  Each word of the vocabulary has
+one function that writes its calls between the slots it is given, so that words compose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ir import Expr, Extent, TensorSpec, assumed, symbols_of
+from tracea_graph.kernels.cpu.lowering.attention import lower_append, lower_attention
+from tracea_graph.kernels.cpu.lowering.elementwise import lower_elementwise
+from tracea_graph.kernels.cpu.lowering.gemm import lower_gemm
+from tracea_graph.kernels.cpu.lowering.matmul import lower_matmul
+from tracea_graph.kernels.cpu.lowering.recurrent import lower_recurrent
+from tracea_graph.kernels.cpu.lowering.reduce import (
+    lower_arg,
+    lower_channel_norm,
+    lower_reduce,
+    lower_softmax,
+    lower_top_k,
+)
+from tracea_graph.kernels.cpu.lowering.region import alone, lower_region
+from tracea_graph.kernels.cpu.lowering.rows import lower_embedding, lower_norm, lower_take
+from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer
+from tracea_graph.kernels.program import Call, Program
+from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.recurrent import RecurrentParams
+from tracea_graph.ops.reduction import ReduceParams
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.ops.softmax import SoftmaxParams
+from tracea_graph.ops.take import TakeParams
+from tracea_graph.ops.top_k import TopKParams
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["lower"]
+
+_BROADCASTING = (
+    ElementwiseParams,
+    ConcatParams,
+    EmbeddingParams,
+    ReduceParams,
+    ArgParams,
+    SoftmaxParams,
+    TakeParams,
+)
+_SLIDING = (ConvParams, PoolParams)
+"""Words whose results have sizes of their own, with operands that share them."""
+_NARROW = ("bf16", "int16")
+"""Element types of 16 bits."""
+
+
+def lower(graph: TileGraph, region: Region) -> Program:
+    """The program of one fused region, its scratch planned for the graph's bindings.
+
+    Raises TypeError for a region that is not fused.
+    """
+    if not region.fused:
+        raise TypeError(f"{region.op} is not a fused region")
+    params: OpParams = region.params
+    specs = [graph.spec(v) for v in region.operands]
+    wide = clipped(specs) if _broadcasts(params) else specs
+    local, where = localise(wide)
+    loose = loose_axes(graph, region)
+    local, where = _as_made(params, wide, local, bound_strictly(local, where, loose))
+    writer = Writer(local, params.infer(local), where)
+    _lower(writer, params, writer.operands(), writer.results())
+    shapes = [spec.shape or () for spec in specs]
+    sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
+    return replace(_roughened(writer.done(sizes)), loose=loose)
+
+
+def _roughened(program: Program) -> Program:
+    """Chains and stems of a program that multiplies numbers of 16 bits need no more than those
+    bits; stems beside sums of two numbers in bf16 may take theirs so, too."""
+    narrow = any(call.dtype in _NARROW for call in program.calls)
+    if not narrow and not any(call.dtype == "bf16x2" for call in program.calls):
+        return program
+    return replace(program, calls=tuple(_rough(call, narrow) for call in program.calls))
+
+
+def _rough(call: Call, narrow: bool) -> Call:
+    """The call with a stem in bf16, and among products of 16 bits with a chain that is no more
+    exact than those."""
+    if call.op == "conv_stem":
+        call = replace(call, dtype="bf16")
+    if call.chain and narrow:
+        call = replace(call, chain=replace(call.chain, rough=True))
+    return call
+
+
+def _as_made(
+    params: OpParams,
+    specs: Sequence[TensorSpec],
+    local: Sequence[TensorSpec],
+    where: Mapping[str, tuple[int, int]],
+) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
+    """Operands over local symbols; one the graph knows to be as large as what a window makes is so
+    here, too: what is added to a strided convolution, say, instead of a size of its own."""
+    steps = params.steps if isinstance(params, RegionParams) else ()
+    steps = steps or (RegionStep(params, tuple(range(len(specs)))),)
+    wide, near, symbols = list(specs), list(local), dict(where)
+    for step in steps:
+        known = step.params.infer([wide[i] for i in step.operands])[: step.results]
+        found = step.params.infer([near[i] for i in step.operands])[: step.results]
+        wide, near = [*wide, *known], [*near, *found]
+        if not isinstance(step.params, _SLIDING):
+            continue
+        for size, made in zip(_sizes(known), _sizes(found), strict=True):
+            pairs = zip(_sizes(wide), _sizes(near), strict=True)
+            same = {n for w, n in pairs if w == size and n in symbols and isinstance(made, Expr)}
+            same -= set(symbols_of(made))
+            symbols = {symbol: place for symbol, place in symbols.items() if symbol not in same}
+            near = [_resized(spec, same, made) for spec in near]
+    return tuple(near[: len(specs)]), symbols
+
+
+def _sizes(specs: Sequence[TensorSpec]) -> list[Extent]:
+    return [dim for spec in specs for dim in spec.shape or ()]
+
+
+def _resized(spec: TensorSpec, old: Collection[Extent], new: Extent) -> TensorSpec:
+    return replace(spec, shape=spec.shape and tuple(new if d in old else d for d in spec.shape))
+
+
+def _broadcasts(params: OpParams) -> bool:
+    steps = params.steps if isinstance(params, RegionParams) else ()
+    return isinstance(params, _BROADCASTING) or any(_broadcasts(s.params) for s in steps)
+
+
+def _lower(w: Writer, params: OpParams, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+    _LOWERINGS[type(params)](w, params, operands, results)
+
+
+def _lower_region(
+    w: Writer, p: RegionParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    lower_region(w, p, operands, results, _lower)
+
+
+def _lower_alone(
+    w: Writer,
+    p: ConvParams | PoolParams | MoveParams | ResizeParams | ConcatParams | GridParams,
+    operands: Sequence[Slot],
+    results: Sequence[Slot],
+) -> None:
+    """Words that only regions know how to place are regions of one step."""
+    lower_region(w, alone(p), operands, results, _lower)
+
+
+Lowering = Callable[[Writer, Any, Sequence[Slot], Sequence[Slot]], None]
+_LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
+    {
+        GemmParams: lower_gemm,
+        MatMulParams: lower_matmul,
+        NormParams: lower_norm,
+        ElementwiseParams: lower_elementwise,
+        ConcatParams: _lower_alone,
+        AttentionParams: lower_attention,
+        AppendParams: lower_append,
+        EmbeddingParams: lower_embedding,
+        ConvParams: _lower_alone,
+        PoolParams: _lower_alone,
+        MoveParams: _lower_alone,
+        ResizeParams: _lower_alone,
+        GridParams: _lower_alone,
+        ChannelNormParams: lower_channel_norm,
+        ReduceParams: lower_reduce,
+        ArgParams: lower_arg,
+        TopKParams: lower_top_k,
+        SoftmaxParams: lower_softmax,
+        TakeParams: lower_take,
+        RecurrentParams: lower_recurrent,
+        RegionParams: _lower_region,
+    }
+)

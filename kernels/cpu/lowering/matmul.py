@@ -1,0 +1,88 @@
+"""Lowering of products of two tensors: both operands as strided views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import combine, product
+from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.index_map import IndexMap, Layout, Move, dense_strides
+from tracea_graph.ops.matmul import MatMulParams
+
+__all__ = ["lower_matmul"]
+
+"""Layout of the right operand: plain, its strides say how it lies."""
+
+
+def lower_matmul(
+    w: Writer, p: MatMulParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    a, b, *extras = operands
+    _, _, full = p.shapes([s.spec for s in operands])
+    left = _seen(a, _as_read(p, 0, a), full[:-2], column=False)
+    right = _seen(b, _as_read(p, 1, b), full[:-2], column=True)
+    views = [broadcast(slot, full) for slot in extras]
+    into = [View(slot.buffer, full, dense_strides(full)) for slot in results]
+    flat = _flat(left, right, [*views, *into])
+    x, weight, *rest = flat
+    w.call(
+        "gemm", x=x, w=weight, inputs=rest[: len(views)], y=rest[len(views) :], layout="kn",
+        chain=p.epilogue, drivers=DRIVERS,
+    )  # fmt: skip
+
+
+def _as_read(p: MatMulParams, which: int, slot: Slot) -> Layout:
+    """Heads apart, then the axes in order."""
+    perm, at = (p.a_perm, p.b_perm)[which], Layout.dense(slot.shape)
+    if p.heads[which]:
+        split = (*[0] * (len(perm) - 2), p.heads[which], -1)
+        at = IndexMap((Move("reshape", split),)).layout(at)
+    return IndexMap((Move("transpose", perm),)).layout(at) if perm else at
+
+
+def _seen(slot: Slot, at: Layout, outer: Shape, column: bool) -> View:
+    """An operand as matrices, one for each of the result's; stride 0 where one serves many.
+
+    A vector is a row, or a column on the right.
+    """
+    dims, strides = at.dims, at.strides
+    if len(dims) == 1:
+        dims, strides = ((*dims, 1), (*strides, 0)) if column else ((1, *dims), (0, *strides))
+    own, steps = dims[:-2], strides[:-2]
+    missing = len(outer) - len(own)
+    pairs = zip(own, steps, outer[missing:], strict=True)
+    repeated = tuple(0 if d == 1 and f != 1 else s for d, s, f in pairs)
+    lead = (0,) * missing + repeated
+    return View(slot.buffer, (*outer, *dims[-2:]), (*lead, *strides[-2:]))
+
+
+def _flat(left: View, right: View, others: Sequence[View]) -> list[View]:
+    """One tall product where the right matrix is always the same and rows lie evenly."""
+    views = [left, right, *others]
+    outer = len(left.dims) - 2
+    shared = all(s == 0 for s in right.strides[:outer])
+    even = all(_even(v) for v in (left, *others))
+    if outer == 0 or not shared or not even:
+        return views
+    tall = [_tall(v) for v in (left, *others)]
+    return [tall[0], View(right.buffer, right.dims[outer:], right.strides[outer:]), *tall[1:]]
+
+
+def _even(view: View) -> bool:
+    """True if all rows of all matrices follow each other at one stride."""
+    if all(s == 0 for s in view.strides[:-1]):
+        return True
+    return view.strides[:-1] == _row_strides(view)
+
+
+def _row_strides(view: View) -> Shape:
+    return tuple(
+        combine("mul", view.strides[-2], product(view.dims[i + 1 : -1]))
+        for i in range(len(view.dims) - 1)
+    )
+
+
+def _tall(view: View) -> View:
+    return View(view.buffer, (product(view.dims[:-1]), view.dims[-1]), view.strides[-2:])

@@ -1,0 +1,307 @@
+"""Lowering of moves: most are free, or one copy to where the numbers belong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType, Extent, combine
+from tracea_graph.kernels.cpu.lowering.blocked import Blocked
+from tracea_graph.kernels.cpu.lowering.borders import lower_border
+from tracea_graph.kernels.cpu.lowering.frames import ZERO, lower_frames
+from tracea_graph.kernels.cpu.lowering.layout import CHANNELS_FIRST, Layout
+from tracea_graph.kernels.cpu.lowering.values import Deal, Values, copy
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.filters import BLOCK
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.moves import BORDERS, MoveParams
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.sizes import resolve
+
+__all__ = ["inlaid", "lower_move"]
+
+_CHANNELS_LAST = (0, 2, 3, 1)
+
+
+def inlaid(p: RegionParams, layout: Layout, reads: Mapping[int, int]) -> frozenset[int]:
+    """Values in blocks that are spread for nobody but a pad, which writes them in their place;
+    ``reads`` says how often steps read a value."""
+    value, spread, found = p.inputs, set[int](), set[int]()
+    for step in p.steps:
+        kind = step.params.kind if isinstance(step.params, MoveParams) else ""
+        if kind == "spread" and reads[value] == 1:
+            spread.add(value)
+        if kind == "pad" and step.operands[0] in spread:
+            found.add(step.operands[0])
+        value += step.results
+    return frozenset(found & layout.blocked - set(p.results))
+
+
+def lower_move(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None:
+    if p.kind == "transpose":
+        _transpose(v, p.ints, operands[0], result)
+    elif p.kind == "repeat":
+        _repeat(v, p.ints, operands[0], result)
+    elif p.kind == "spread":
+        _spread(v, p.ints, operands, result)
+    elif p.kind == "pad":
+        _pad(v, p, operands, result)
+    elif p.kind == "frames":
+        lower_frames(v, p.ints, operands[0], result)
+    elif p.kind in BORDERS:
+        lower_border(v, p, operands[0], result)
+    elif p.kind == "shuffle":
+        _shuffle(v, p.ints[0], operands[0], result)
+    elif p.kind == "channels":
+        _channels(v, p.ints, operands[0], result)
+    else:
+        _concat(v, p.ints[0], operands, result)
+
+
+def _transpose(v: Values, perm: Sequence[int], source: int, result: int) -> None:
+    """Channels last out of blocks is how they are unblocked; any other order is a view."""
+    if tuple(perm) == _CHANNELS_LAST and v.is_blocked(source) and result not in v.targets:
+        v.block(source)
+        v.dense[result] = v.unblocked(source, perm)
+        return
+    view = v.view(source)
+    dims = tuple(view.dims[a] for a in perm)
+    strides = tuple(view.strides[a] for a in perm)
+    turned = View(view.buffer, dims, strides, view.offset)
+    if tuple(perm) == CHANNELS_FIRST and result not in v.targets:
+        v.views[result] = turned
+        return
+    copy(v.w, turned, v.out(result).view)
+
+
+def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None:
+    """One copy per row of a factor; the columns of a factor are an axis the source repeats on."""
+    if result not in v.layout.blocked:
+        _repeat_plain(v, factors, source, result)
+        return
+    home = v.home(result)
+    small, big = v.block(source).view(), v.interior(result)
+    tall, wide = factors
+    (n, b, h, w, lanes), (sn, sb, sh, sw, sl) = small.dims, small.strides
+    bn, bb, bh, bw, bl = big.strides
+    dims = (n, b, h, w, wide, lanes)
+    for row in range(tall):
+        target = View(
+            big.buffer, dims, (bn, bb, _times(bh, tall), _times(bw, wide), bw, bl),
+            _sum(big.offset, _times(bh, row)),
+        )  # fmt: skip
+        repeated = View(small.buffer, dims, (sn, sb, sh, sw, 0, sl), small.offset)
+        v.w.call("copy", x=repeated, y=target)
+    v.finish(result, home)
+
+
+def _repeat_plain(v: Values, factors: Sequence[int], source: int, result: int) -> None:
+    """``[N, C, D…]`` as ``[N·C, D, factor…]``: one copy per position within the outer factors."""
+    shape, big = v.shape(source), v.out(result)
+    inner, small = dense_strides(shape), v.slot(source)
+    outer = dense_strides(big.shape)
+    last = factors[-1]
+    dims = (*shape, last)
+    wide = (*outer[:2], *(_times(s, f) for s, f in zip(outer[2:], factors, strict=True)), 1)
+    for start in _grid(factors[:-1]):
+        offset = _sum(*(_times(s, i) for s, i in zip(outer[2:], start, strict=False)))
+        copy(v.w, View(small.buffer, dims, (*inner, 0)), View(big.buffer, dims, wide, offset))
+
+
+def _grid(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    points: list[tuple[int, ...]] = [()]
+    for size in sizes:
+        points = [(*p, i) for p in points for i in range(size)]
+    return points
+
+
+def _spread(v: Values, sides: Sequence[int], operands: Sequence[int], result: int) -> None:
+    if result in v.inlaid:
+        v.spread[result] = MoveParams("spread", tuple(sides), len(operands)), tuple(operands)
+        return
+    blocked = result in v.layout.blocked
+    home = v.home(result) if blocked else None
+    big = home.view() if home else v.out(result).view
+    _spread_into(v, sides, operands, v.layout.channels(result), big)
+    if home:
+        v.finish(result, home)
+
+
+def _spread_into(
+    v: Values, sides: Sequence[int], operands: Sequence[int], channels: int, big: View,
+    before: Sequence[Extent] = (0, 0),
+) -> None:  # fmt: skip
+    """One copy per group of channels: rows and columns so far apart are its own.
+
+    Above and before so much of ``big`` nothing is written; what it has no place for is left out.
+    """
+    blocked = len(big.dims) == 5
+    space = 3 if blocked and len(sides) == 1 else 2
+    for group, place in enumerate(_grid(sides)):
+        whole = operands[0] if len(operands) == 1 else operands[group]
+        first = group * channels if len(operands) == 1 else 0
+        part = _channels_of(v, whole, first, channels, blocked)
+        dims, steps, source, target = list(part.dims), list(big.strides), part.offset, big.offset
+        for axis, (side, at) in enumerate(zip(sides, place, strict=True), space):
+            start = _sum(before[axis - space], at)
+            cut, kept = _seen(part.dims[axis], big.dims[axis], start, side)
+            dims[axis] = kept
+            source = _sum(source, _times(part.strides[axis], cut))
+            target = _sum(target, _times(big.strides[axis], _sum(start, _times(cut, side))))
+            steps[axis] = _times(steps[axis], side)
+        size = tuple(dims)
+        copy(
+            v.w, View(part.buffer, size, part.strides, source),
+            View(big.buffer, size, tuple(steps), target),
+        )  # fmt: skip
+
+
+def _seen(count: Extent, room: Extent, start: Extent, side: int) -> tuple[Extent, Extent]:
+    """Of numbers at ``start``, ``start + side`` … the first with a place in ``room``, and how many
+    there are from there on."""
+    if _times(count, side) == room and isinstance(start, int) and 0 <= start < side:
+        return 0, count
+    cut = combine("max", combine("ceildiv", combine("sub", 0, start), side), 0)
+    end = combine("min", combine("ceildiv", combine("sub", room, start), side), count)
+    return cut, combine("max", combine("sub", end, cut), 0)
+
+
+def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -> View:
+    """Some channels of a value; whole blocks of it, or plain."""
+    if blocked:
+        return v.block(value).part(first, count).view()
+    slot = v.slot(value)
+    strides = dense_strides(slot.shape)
+    dims = (slot.shape[0], count, *slot.shape[2:])
+    return View(slot.buffer, dims, strides, _times(strides[1], first))
+
+
+def _pad(v: Values, p: MoveParams, operands: Sequence[int], result: int) -> None:
+    """What is inside, and zeros on all sides."""
+    top, left, bottom, right = (resolve(s, [v.shape(i) for i in operands]) for s in p.sizes)
+    source, blocked = operands[0], result in v.layout.blocked
+    home = v.home(result) if blocked else None
+    big = home.view() if home else v.out(result).view
+    rows = 2 if blocked else len(v.shape(source)) - 2
+    if source in v.spread:
+        move, parts = v.spread.pop(source)
+        _spread_into(v, move.ints, parts, v.layout.channels(source), big, (top, left))
+    else:
+        small = v.block(source).view() if blocked else v.slot(source).view
+        dims, froms, tos = list(small.dims), small.offset, big.offset
+        for axis, before, behind in ((rows, top, bottom), (rows + 1, left, right)):
+            cut = [combine("max", combine("sub", 0, pad), 0) for pad in (before, behind)]
+            left_over = combine("sub", combine("sub", dims[axis], cut[0]), cut[1])
+            dims[axis] = combine("max", left_over, 0) if any(cut) else left_over
+            froms = _sum(froms, _times(small.strides[axis], cut[0]))
+            tos = _sum(tos, _times(big.strides[axis], combine("max", before, 0)))
+        inside = View(small.buffer, tuple(dims), small.strides, froms)
+        copy(v.w, inside, View(big.buffer, tuple(dims), big.strides, tos))
+    _clear(v, big, rows, top, bottom)
+    _clear(v, big, rows + 1, left, right)
+    if home:
+        v.finish(result, home)
+
+
+def _clear(v: Values, big: View, axis: int, before: Extent, behind: Extent) -> None:
+    """Zeros at both ends of an axis, as many as are positive; no more than there are places, where
+    the other end is cut off."""
+    cuts = any(not isinstance(count, int) or count < 0 for count in (before, behind))
+    chain = ZERO
+    if (stored := v.w.dtype(big.buffer)) is not DType.F32:
+        chain = replace(ZERO, stores=(stored,))
+    for count, last in ((before, False), (behind, True)):
+        size = combine("max", count, 0)
+        if size == 0:
+            continue
+        size = combine("min", size, big.dims[axis]) if cuts else size
+        dims = (*big.dims[:axis], size, *big.dims[axis + 1 :])
+        start = combine("sub", big.dims[axis], size) if last else 0
+        offset = _sum(big.offset, _times(big.strides[axis], start))
+        edge = View(big.buffer, dims, big.strides, offset)
+        v.w.call("elementwise", x=(), y=edge, chain=chain)
+
+
+def _shuffle(v: Values, groups: int, source: int, result: int) -> None:
+    """In blocks when it is asked for; else one copy with the axes of groups turned."""
+    if result in v.layout.blocked:
+        deal = v.dealt.get(source, Deal((source,)))
+        whole = deal.groups == 1 and sum(map(v.layout.channels, deal.parts)) == v.layout.channels(
+            source
+        )
+        v.dealt[result] = replace(deal if whole else Deal((source,)), groups=groups)
+        return
+    slot, out = v.slot(source), v.out(result)
+    n, _, *space = slot.shape
+    sn, sc, *strides = dense_strides(slot.shape)
+    each = v.layout.channels(source) // groups
+    dims = (n, each, groups, *space)
+    turned = View(slot.buffer, dims, (sn, sc, _times(sc, each), *strides))
+    copy(v.w, turned, View(out.buffer, dims, dense_strides(dims)))
+
+
+def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> None:
+    """A range of blocks is there already; any other range is copied out of the plain value."""
+    if result in v.layout.within:
+        v.blocks[result] = v.block(source).part(bounds[0], bounds[1] - bounds[0])
+        return
+    if result in v.layout.blocked:
+        deal = v.dealt.get(source, Deal((source,)))
+        v.dealt[result] = replace(deal, first=deal.first + bounds[0])
+        return
+    slot, out = v.slot(source), v.out(result)
+    strides = dense_strides(slot.shape)
+    part = View(slot.buffer, out.shape, strides, _times(strides[1], bounds[0]))
+    copy(v.w, part, out.view)
+
+
+def _concat(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
+    """Parts that are not where they belong yet are brought there."""
+    if result not in v.layout.blocked:
+        _concat_plain(v, axis, operands, result)
+        return
+    if any(v.layout.channels(value) % BLOCK for value in operands[:-1]):
+        v.dealt[result] = Deal(tuple(operands))
+        return
+    home = v.home(result)
+    first = 0
+    for value in operands:
+        channels = v.layout.channels(value)
+        if v.layout.within.get(value) == (result, first):
+            v.block(value)
+        else:
+            _bring(v, value, result, home.part(first, channels))
+        first += channels
+    v.blocks[result] = home
+
+
+def _bring(v: Values, value: int, whole: int, place: Blocked) -> None:
+    if not v.is_blocked(value) and v.layout.fits(value, whole):
+        v.block_into(value, place)
+        return
+    v.block(value)
+    v.bring(v.blocks[value], place)
+    if any(place.halo):
+        v.w.call("halo", y=place.whole, halo=place.halo)
+
+
+def _concat_plain(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
+    out = v.out(result)
+    strides = dense_strides(out.shape)
+    offset = _times(strides[axis], 0)
+    for value in operands:
+        size = v.shape(value)[axis]
+        dims = tuple(size if a == axis else d for a, d in enumerate(out.shape))
+        copy(v.w, v.slot(value).view, View(out.buffer, dims, strides, offset))
+        offset = _sum(offset, _times(strides[axis], size))
+
+
+def _times(a: Extent, b: Extent) -> Extent:
+    return combine("mul", a, b)
+
+
+def _sum(*terms: Extent) -> Extent:
+    total: Extent = 0
+    for term in terms:
+        total = combine("add", total, term)
+    return total

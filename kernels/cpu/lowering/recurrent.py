@@ -1,0 +1,47 @@
+"""Lowering of recurrent cells: the input's products of all steps, then the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType, TensorSpec, product
+from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, matrix
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.recurrent import RecurrentParams
+
+__all__ = ["lower_recurrent"]
+
+
+def lower_recurrent(
+    w: Writer, p: RecurrentParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    x, weight, back, bias, rest, initial = p.split(operands)
+    steps, batch, _ = x.shape
+    rows, columns = product((steps, batch)), p.columns
+    ahead = w.temp(TensorSpec(DType.F32, (p.directions, steps, batch, columns)))
+    for d in range(p.directions):
+        w.call(
+            "gemm", x=matrix(x), w=_at(weight, d), bias=_at(bias, d),
+            y=View(ahead.buffer, (rows, columns), (columns, 1), product((d, rows, columns))),
+            layout="panels", drivers=DRIVERS,
+        )  # fmt: skip
+    found = dict(zip(p.results, results, strict=True))
+    whole, last = replace(p, results=("y", "h")).infer([x.spec])
+    y = found.get("y") or w.temp(whole)
+    cell = found.get("c") or (w.temp(last) if p.kind == "lstm" else None)
+    states = [*(slot.view for slot in initial), None, None]
+    rest_view, h, c = (slot.view if slot else None for slot in (rest, found.get("h"), cell))
+    w.call(
+        "recurrent", p=ahead.view, r=back.view, rest=rest_view, h0=states[0], c0=states[1], h=h,
+        c=c, y=y.view, cell="gru_reset_before" if p.before else p.kind,
+        reverse=tuple(d for d, turned in enumerate(p.reverse) if turned),
+    )  # fmt: skip
+
+
+def _at(slot: Slot, direction: int) -> View:
+    """One direction's part of an operand."""
+    dims = slot.shape[1:]
+    return View(slot.buffer, dims, dense_strides(dims), product((direction, *dims)))

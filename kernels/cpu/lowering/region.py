@@ -1,0 +1,132 @@
+"""Lowering of regions: their steps in order, over values that lie plain or in blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tracea_graph.kernels.cpu.lowering.blocked import per_channel
+from tracea_graph.kernels.cpu.lowering.conv import lower_conv, lower_pool, lower_resize
+from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, places, write_part
+from tracea_graph.kernels.cpu.lowering.layout import Layout
+from tracea_graph.kernels.cpu.lowering.loops import loop_over
+from tracea_graph.kernels.cpu.lowering.moves import inlaid, lower_move
+from tracea_graph.kernels.cpu.lowering.norms import lower_norm_in_blocks
+from tracea_graph.kernels.cpu.lowering.rounding import Rounding
+from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scaled_values
+from tracea_graph.kernels.cpu.lowering.values import Values
+from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.chain import FULL
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
+from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.passes.pointwise.chains import inline
+
+__all__ = ["Lower", "alone", "lower_region"]
+
+Lower = Callable[[Writer, OpParams, Sequence[Slot], Sequence[Slot]], None]
+"""Writes the calls of one word between dense slots."""
+
+
+def alone(
+    params: ConvParams | PoolParams | MoveParams | ResizeParams | ConcatParams | GridParams,
+) -> RegionParams:
+    """A region of one step."""
+    count = params.operands
+    return RegionParams(count, (RegionStep(params, tuple(range(count))),), (count,))
+
+
+def lower_region(
+    w: Writer, p: RegionParams, operands: Sequence[Slot], results: Sequence[Slot], lower: Lower
+) -> None:
+    """``lower`` writes the steps that know nothing of blocks.
+
+    Raises NotCut if the calls of a band cannot take turns.
+    """
+    specs = p.infer_all([s.spec for s in operands])
+    targets = dict(zip(p.results, results, strict=True))
+    layout = Layout.plan(specs, p.steps, p.inputs)
+    rounding = Rounding.plan(p, specs, layout)
+    layout = Layout.plan(specs, p.steps, p.inputs, rounding.apart)
+    reads = Counter(i for step in p.steps for i in step.operands)
+    v = Values(
+        w, layout, specs, rounding, targets=targets, inlaid=inlaid(p, layout, reads), reads=reads
+    )
+    v.dense |= dict(enumerate(operands))
+    value, begins, scaled = p.inputs, list[int](), scaled_values(p, specs, layout)
+    for step in p.steps:
+        begins.append(len(w.calls))
+        if value not in scaled:
+            _lower_step(v, step, value, lower, scaled)
+        value += step.results
+    begins.append(len(w.calls))
+    for result in p.results:
+        v.slot(result)
+    for band in reversed(p.bands):
+        loop_over(w, begins[band.first], begins[band.last + 1] - 1, band.rows)
+
+
+def _lower_step(
+    v: Values, step: RegionStep, value: int, lower: Lower, scaled: Mapping[int, Scaled]
+) -> None:
+    params = step.params
+    if value in v.rounding.views:
+        v.see_as(step.operands[0], value)
+    elif isinstance(params, ConvParams):
+        lower_conv(v, params, step.operands, value, scaled.get(step.operands[0]))
+    elif isinstance(params, PoolParams) and len(v.shape(step.operands[0])) < 5:
+        lower_pool(v, params, step.operands, value)
+    elif isinstance(params, ResizeParams):
+        lower_resize(v, params, step.operands, value)
+    elif isinstance(params, ElementwiseParams) and value in v.layout.blocked:
+        _lower_chain(v, params, step.operands, value)
+    elif isinstance(params, ChannelNormParams) and value in v.layout.blocked:
+        lower_norm_in_blocks(v, params, step.operands, value)
+    elif isinstance(params, ConcatParams):
+        _lower_concat(v, params, step.operands, value)
+    elif isinstance(params, GridParams):
+        lower_grid(v.w, params, [v.shape(i) for i in step.operands], v.out(value))
+    elif isinstance(params, MoveParams):
+        lower_move(v, params, step.operands, value)
+    else:
+        made = [v.out(value + i) for i in range(step.results)]
+        lower(v.w, params, [v.slot(i) for i in step.operands], made)
+
+
+def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: int) -> None:
+    """What lies in blocks is brought out of them to where it belongs."""
+    stretches = places(p, [v.shape(i) for i in operands], v.out(result))
+    for part, place in zip(p.parts, stretches, strict=True):
+        own, params = [operands[i] for i in part.operands], part.params
+        if not (reshapes(params) and v.unblock_into(own[0], place)):
+            write_part(v.w, part, [v.slot(i) for i in own], place)
+
+
+def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], result: int) -> None:
+    """A chain over the interior of a blocked value; norms it reads are a part of it."""
+    home, inner = v.home(result), v.interior(result)
+    kinds = tuple(v.layout.lies_over(i, result) for i in operands)
+    chain, rows = replace(p.chain, operands=kinds), dict[str, tuple[Slot, bool]]()
+    names = tuple(map(str, operands))
+    for value in dict.fromkeys(operands):
+        shifted = v.shifted.get(value)
+        if shifted is None or value in v.blocks or v.layout.lies_over(value, result) != FULL:
+            continue
+        own = {f"{value}.{i}": row for i, row in enumerate(shifted.rows)}
+        joined = inline((chain, names), str(value), (shifted.chain, (str(shifted.source), *own)))
+        if joined is not None:
+            (chain, names), rows = joined, {**rows, **own}
+    views = [
+        per_channel(*rows[n], home.channels, inner) if n in rows else v.over(int(n), result, inner)
+        for n in names
+    ]
+    v.w.call("elementwise", x=views, y=inner, chain=replace(chain, stores=(home.dtype,)))
+    v.finish(result, home)

@@ -1,0 +1,210 @@
+"""Which values of a region are kept in bf16: those whose readers round them anyway.
+
+A value that is read in bf16 only never exists in float32; one that is read either way is written
+twice by the step that makes it, while it is in registers.  What is moved or pooled is asked for as
+its result is.  Sums before a norm, statistics and whatever leaves the region stay in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.lowering.blocked import BROAD
+from tracea_graph.kernels.cpu.lowering.layout import Layout
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.filters import BLOCK
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.moves import BORDERS, MoveParams
+from tracea_graph.ops.norm import NormParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.region import RegionParams, RegionStep
+from tracea_graph.ops.resize import ResizeParams
+
+__all__ = ["Rounding", "by_twos"]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Values that exist ``only`` in bf16, and those that exist in bf16 ``too``.
+
+    ``views`` are results that nobody writes: their operand, under another shape.  What has to lie
+    ``apart`` is stored otherwise than the concatenation whose buffer it would share.  Of those in
+    bf16 only, some lie in ``broad`` blocks.
+    """
+
+    only: frozenset[int]
+    too: frozenset[int]
+    views: frozenset[int]
+    apart: frozenset[int]
+    broad: frozenset[int]
+
+    @classmethod
+    def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: Layout) -> Rounding:
+        """Of a region whose values have ``specs``, its inputs first.
+
+        What lies in blocks is stored once: as its readers want it if they agree.
+        """
+        wanted, exact, able = set[int](), set(p.results), set[int]()
+        views, carried = dict[int, int](), dict[int, _Carried]()
+        value = p.inputs
+        for step in p.steps:
+            if reshapes(step.params) and value not in {*p.results, *layout.blocked}:
+                views[value] = step.operands[0]
+                value += 1
+                continue
+            if (held := _held(step, value, layout)) is not None:
+                carried[value] = held
+                able.add(value)
+                value += 1
+                continue
+            rounds = _rounds(step)
+            for i, v in enumerate(_read(step)):
+                fits = (v in layout.blocked) == isinstance(step.params, ConvParams)
+                (wanted if i in rounds and fits else exact).add(v)
+            if _can_round(step) and specs[value].dtype is DType.F32:
+                able.add(value)
+            value += step.results
+        for value, source in reversed(views.items()):  # asked of a view, asked of what it shows
+            if value in wanted:
+                (exact if source in layout.blocked else wanted).add(source)
+            if value in exact:
+                exact.add(source)
+        only = _only(carried, wanted, exact, able)
+        apart = {v for v, (whole, _) in layout.within.items() if (v in only) != (whole in only)}
+        too = wanted & able & exact - layout.blocked
+        within = {v: place for v, place in layout.within.items() if v not in apart}
+        by_two = {v for v in only & layout.blocked if layout.channels(v) % BROAD == 0}
+        broad = _broad(p, carried, within, by_two)
+        return cls(only, frozenset(too), frozenset(views), frozenset(apart), broad)
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """A result in blocks that holds numbers of ``sources``: where they are in float32 they are
+    rounded on their way, or it is so too (``alike``)."""
+
+    sources: tuple[int, ...]
+    alike: bool
+    concat: bool = False
+
+
+def _held(step: RegionStep, value: int, layout: Layout) -> _Carried | None:
+    """What a step only moves from blocks to blocks, or takes the largest of."""
+    params, sources = step.params, _read(step)
+    if not {value, *sources} <= layout.blocked:
+        return None
+    if isinstance(params, PoolParams):
+        largest = params.kind == "max" and params.window is not None
+        return _Carried(sources, True) if largest else None
+    if not isinstance(params, MoveParams):
+        return None
+    if params.kind == "concat":
+        whole = not any(layout.channels(v) % BLOCK for v in sources[:-1])
+        return _Carried(sources, False, True) if whole else None
+    if params.kind in ("spread", "pad"):
+        return _Carried(sources, False)
+    there = params.kind in ("repeat", *BORDERS) or value in layout.within
+    return _Carried(sources, True) if there else None
+
+
+def _only(
+    carried: dict[int, _Carried], wanted: set[int], exact: set[int], able: set[int]
+) -> frozenset[int]:
+    """Values that exist only in bf16: all their readers want them so, or carry them on so."""
+    exact = set(exact)
+    while True:
+        asked, refused = set(wanted), set(exact)
+        for result, held in reversed(carried.items()):
+            (asked if result in asked - refused else refused).update(held.sources)
+        only = asked & able - refused
+        broken = {r for r in only & carried.keys() if carried[r].alike}
+        broken -= {r for r in broken if only.issuperset(carried[r].sources)}
+        if not broken:
+            return frozenset(only)
+        exact |= broken
+
+
+def by_twos(params: ConvParams) -> bool:
+    """True for kernels that add and write broad blocks as well."""
+    return params.layout in ("pairs", "broad") and params.groups == 1
+
+
+def _broad(
+    p: RegionParams, carried: dict[int, _Carried], within: dict[int, tuple[int, int]],
+    able: set[int],
+) -> frozenset[int]:  # fmt: skip
+    """Those of the ``able`` that convolutions read in broad blocks, if what shares them can."""
+    wanted, value = set[int](), p.inputs
+    for step in p.steps:
+        params = step.params
+        if isinstance(params, ConvParams):
+            if params.in_broad:
+                wanted.add(step.operands[0])
+            else:
+                able = able - {step.operands[0]}
+            others = step.operands[1:] if by_twos(params) else step.operands[:0]
+            able = able - set(step.operands[1:]).difference(others)
+        if value not in carried and not (isinstance(params, ConvParams) and by_twos(params)):
+            able = able - {value}
+        value += step.results
+    for result, held in reversed(carried.items()):
+        if result in wanted:
+            wanted.update(held.sources)
+    found = wanted & able
+    while True:
+        broken = {
+            v for v, (w, first) in within.items() if (v in found) != (w in found) or first % BROAD
+        }
+        broken |= {within[v][0] for v in broken}
+        for result, held in carried.items():
+            together = {result, *held.sources}
+            if not held.concat and together & found and not together <= found:
+                broken |= together
+        if not broken & found:
+            return frozenset(found)
+        found = found - broken
+
+
+def _read(step: RegionStep) -> tuple[int, ...]:
+    """The operands of which more than the size is asked for."""
+    params = step.params
+    if isinstance(params, GridParams):
+        return ()
+    sizes = isinstance(params, ResizeParams) or (
+        isinstance(params, MoveParams) and params.kind == "pad"
+    )
+    return step.operands[:1] if sizes else step.operands
+
+
+def _rounds(step: RegionStep) -> Collection[int | None]:
+    """The operands a step reads in bf16."""
+    params = step.params
+    if isinstance(params, ConvParams) and params.in_bf16:
+        return (0, params.added)
+    if isinstance(params, GemmParams) and params.layout.rounds and params.k % 2 == 0:
+        return range(1)
+    if isinstance(params, AttentionParams) and params.in_bf16 and not params.whole:
+        return range(3)
+    return range(0)
+
+
+def _can_round(step: RegionStep) -> bool:
+    """True if the kernel that writes a step's first result can round it."""
+    params = step.params
+    if isinstance(params, GemmParams) and params.norm is None:
+        return step.results == 1 and not params.parts
+    if isinstance(params, ConvParams):
+        return params.in_bf16 or params.in_halves or params.layout == "stem"
+    if isinstance(params, EmbeddingParams):
+        return params.norm is not None
+    if isinstance(params, AttentionParams):
+        return params.in_bf16 and not params.whole
+    if isinstance(params, ElementwiseParams):
+        return step.results == 1
+    return isinstance(params, (GemmParams, NormParams))

@@ -1,0 +1,94 @@
+"""Lowering of what works row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.cpu.lowering.writer import (
+    Slot,
+    Writer,
+    broadcast,
+    dense,
+    matrix,
+    over_rows,
+)
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.take import TakeParams
+from tracea_graph.passes.pointwise.chains import IDENTITY
+
+__all__ = ["lower_embedding", "lower_norm", "lower_take", "norm_call", "stored", "sum_of"]
+
+
+def norm_call(w: Writer, norm: Norm, x: View, affine: Sequence[Slot], y: Slot) -> None:
+    """A normalisation of rows; ``affine`` is gamma, then beta, where present."""
+    gamma = affine[0].view if norm.gamma else None
+    beta = affine[norm.gamma].view if norm.beta else None
+    w.call(
+        "norm", x=x, gamma=gamma, beta=beta, y=matrix(y.in_f32) if y.in_f32 else None,
+        y_bf16=matrix(y.in_bf16) if y.in_bf16 else None, kind=norm.kind, epsilon=norm.epsilon,
+    )  # fmt: skip
+
+
+def sum_of(w: Writer, results: Sequence[Slot]) -> View:
+    """Where a normalised op writes the sum before: its own result, with y, or in scratch."""
+    last = results[-1]
+    return matrix(last.in_f32 or w.temp(TensorSpec(DType.F32, last.spec.shape)))
+
+
+def stored(chain: Chain | None, results: Sequence[Slot]) -> tuple[Chain | None, list[Slot]]:
+    """A chain whose one result is also, or only, stored in bf16 where that is wanted; and
+    where."""
+    slots = [s for slot in results for s in (slot.in_f32, slot.in_bf16) if s]
+    if any(slot.in_bf16 for slot in results):
+        chain = chain or IDENTITY
+        types = tuple(s.spec.dtype or DType.F32 for s in slots)
+        chain = replace(chain, results=chain.results * len(slots), stores=types)
+    return chain, slots
+
+
+def lower_norm(
+    w: Writer, p: NormParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    data, affine = operands[: p.data_operands], operands[p.data_operands :]
+    if p.prologue is None:
+        total = matrix(data[0])
+    else:
+        total = sum_of(w, results)
+        rows, columns = total.dims
+        views = [
+            over_rows(slot, kind, rows, columns)
+            for slot, kind in zip(data, p.prologue.operands, strict=True)
+        ]
+        w.call("elementwise", x=views, y=total, chain=p.prologue)
+    norm_call(w, p.norm, total, affine, results[0])
+
+
+def lower_embedding(
+    w: Writer, p: EmbeddingParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    shape = results[0].shape
+    tables, numbers = operands[: 2 * p.tables : 2], operands[1 : 2 * p.tables : 2]
+    ids = [broadcast(slot, shape[:-1]) for slot in numbers]
+    kind = numbers[0].spec.dtype or DType.I64
+    total = sum_of(w, results)
+    target = dense(total.buffer, shape)
+    w.call(
+        "embedding", tables=[t.view for t in tables], ids=ids, y=target, count=p.tables,
+        index_type=kind.short,
+    )  # fmt: skip
+    if p.norm is not None:
+        norm_call(w, p.norm, total, operands[2 * p.tables :], results[0])
+
+
+def lower_take(
+    w: Writer, p: TakeParams, operands: Sequence[Slot], results: Sequence[Slot]
+) -> None:
+    x, places = operands
+    kind = places.spec.dtype or DType.I64
+    index = broadcast(places, results[0].shape)
+    w.call("take", x=x.view, index=index, y=results[0].view, index_type=kind.short)

@@ -1,0 +1,96 @@
+"""Channels that are scaled before a pointwise convolution: its filters are scaled instead.
+
+``Σ_c w[o, c] · (s[c] · x[c]) = Σ_c (w[o, c] · s[c]) · x[c]``: a squeeze-and-excite's product with
+the whole value becomes one with the filters, where these are fewer numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracea_graph.ir import TensorSpec, combine
+from tracea_graph.kernels.cpu.lowering.layout import Layout
+from tracea_graph.kernels.cpu.lowering.values import Values
+from tracea_graph.kernels.program import View
+from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.filters import BLOCK, blocks
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ops.region import RegionParams, RegionStep
+
+__all__ = ["Scaled", "scale_filters", "scaled_values"]
+
+_PRODUCT = Chain((FULL, COL), (Step("mul", (0, 1)),), (2,))
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A value that is never made: ``source`` times ``scale``, one number per channel."""
+
+    source: int
+    scale: int
+
+
+def scaled_values(
+    p: RegionParams, specs: Sequence[TensorSpec], layout: Layout
+) -> Mapping[int, Scaled]:
+    """The results of a region's steps that need not be made, as a convolution's filters can be
+    scaled instead.  Steps that take turns in bands keep their products."""
+    reads = [v for step in p.steps for v in step.operands]
+    readers = {s.operands[0]: (i, s) for i, s in enumerate(p.steps) if s.operands}
+    banded = {i for band in p.bands for i in range(band.first, band.last + 1)}
+    found, value = dict[int, Scaled](), p.inputs
+    for i, step in enumerate(p.steps):
+        at, reader = readers.get(value, (i, step))
+        once = reads.count(value) == 1 and value not in p.results
+        if once and {i, at}.isdisjoint(banded) and _scales_less(reader, specs[value]):
+            scaled = _as_scaled(step, value, layout)
+            if scaled is not None:
+                found[value] = scaled
+        value += step.results
+    return found
+
+
+def _scales_less(step: RegionStep, spec: TensorSpec) -> bool:
+    """True for a convolution whose filters are fewer numbers than an image of what it reads."""
+    params, positions = step.params, (spec.shape or ())[2:]
+    if not isinstance(params, ConvParams) or params.layout != "blocked" or params.in_bf16:
+        return False
+    count = 1
+    for size in positions:
+        if not isinstance(size, int):
+            return False
+        count *= size
+    return params.groups == 1 and params.window.pointwise and params.filters < count
+
+
+def _as_scaled(step: RegionStep, value: int, layout: Layout) -> Scaled | None:
+    params = step.params
+    if not isinstance(params, ElementwiseParams) or value not in layout.blocked:
+        return None
+    (only, *others) = params.chain.steps or (None,)
+    if only is None or others or only.op != "mul" or sorted(map(str, only.args)) != ["0", "1"]:
+        return None
+    for source, scale in (step.operands, step.operands[::-1]):
+        kinds = (layout.lies_over(source, value), layout.lies_over(scale, value))
+        if kinds == (FULL, ROW) and source in layout.blocked:
+            return Scaled(source, scale)
+    return None
+
+
+def scale_filters(v: Values, p: ConvParams, filters: int, value: int, scale: int) -> View:
+    """Blocked filters ``[Ob, Ib, 1, 1, 16, 16]`` of a pointwise convolution that reads ``value``,
+    times ``scale``: ``[N·Ob, Ib, 1, 1, 16, 16]``, for each image its own."""
+    slot, batches = v.by_channel(scale, value)
+    n = v.shape(value)[0] if batches else 1
+    outer, inner = blocks(p.filters), blocks(p.channels)
+    dims = (n, outer, inner, BLOCK, BLOCK)
+    made = v.w.temp(TensorSpec(v.specs[filters].dtype, dims))
+    _, *strides = dense_strides(dims)
+    stored = View(v.slot(filters).buffer, dims, (0, *strides))
+    spread = View(slot.buffer, dims, (BLOCK * inner if batches else 0, 0, BLOCK, 1, 0))
+    v.w.call("elementwise", x=[stored, spread], y=made.view, chain=_PRODUCT)
+    shape = (combine("mul", n, outer), inner, 1, 1, BLOCK, BLOCK)
+    return View(made.buffer, shape, dense_strides(shape))

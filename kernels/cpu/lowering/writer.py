@@ -1,0 +1,156 @@
+"""Writing a program: its symbols, scratch, calls, and the views calls take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tracea_graph.ir import DType, Extent, TensorSpec, evaluate, product
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
+from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.ttg.arena import Life, placement, span
+
+__all__ = [
+    "Shape", "Slot", "Writer", "broadcast", "dense", "matrix", "over_rows", "stretched", "touches",
+]  # fmt: skip
+
+Shape = tuple[Extent, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A value of a program: the buffer it fills, its element type and shape.
+
+    ``rounded`` is where the same numbers lie in bf16 too, for those who read them so.
+    """
+
+    buffer: Buffer
+    spec: TensorSpec
+    rounded: Buffer | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.spec.shape or ()
+
+    @property
+    def view(self) -> View:
+        """All of it, as it lies."""
+        return dense(self.buffer, self.shape)
+
+    @property
+    def in_bf16(self) -> Slot | None:
+        """The value in bf16, if it lies so."""
+        if self.spec.dtype is DType.BF16:
+            return self
+        spec = TensorSpec(DType.BF16, self.spec.shape)
+        return Slot(self.rounded, spec) if self.rounded else None
+
+    @property
+    def in_f32(self) -> Slot | None:
+        """The value in float32, if it lies so."""
+        return None if self.spec.dtype is DType.BF16 else self
+
+
+@dataclass
+class Writer:
+    """Collects a program: local symbols, temporaries, calls and loops over them.
+
+    ``carried`` are temporaries that hold something from one turn of a loop to the next.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    symbols: dict[str, tuple[int, int]]
+    temps: list[tuple[DType, Extent]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    carried: set[Buffer] = field(default_factory=set)
+
+    def operands(self) -> list[Slot]:
+        return [Slot(Buffer("input", i), s) for i, s in enumerate(self.inputs)]
+
+    def results(self) -> list[Slot]:
+        return [Slot(Buffer("output", i), s) for i, s in enumerate(self.outputs)]
+
+    def call(self, op: str, dtype: str = "f32", **named: object) -> None:
+        """Append a call of ``op`` on ``dtype``, its operands and attributes by name."""
+        self.calls.append(CALLS.make(op, dtype, **named))
+
+    def temp(self, spec: TensorSpec) -> Slot:
+        """Dense scratch."""
+        self.temps.append((spec.dtype or DType.F32, product(spec.shape or ())))
+        return Slot(Buffer("temp", len(self.temps) - 1), spec)
+
+    def dtype(self, buffer: Buffer) -> DType:
+        """The type of what a buffer holds."""
+        if buffer.kind == "temp":
+            return self.temps[buffer.index][0]
+        specs = self.inputs if buffer.kind == "input" else self.outputs
+        return specs[buffer.index].dtype or DType.F32
+
+    def done(self, sizes: Mapping[str, int]) -> Program:
+        """The program; its scratch is planned by ``ttg.arena`` for these values of its symbols."""
+        loops = [(loop.first, loop.last) for loop in self.loops]
+        used: dict[Buffer, list[int]] = {}
+        for i, call in enumerate(self.calls):
+            for buffer in dict.fromkeys(v.buffer for v in call.views if v is not None):
+                used.setdefault(buffer, []).append(i)
+        temps, lives = list[Temp](), list[Life]()
+        for t, (dtype, count) in enumerate(self.temps):
+            buffer = Buffer("temp", t)
+            temp = Temp(dtype, count, *span(used[buffer], loops, buffer in self.carried))
+            temps.append(temp)
+            size = int(max(0, evaluate(count, sizes)) * dtype.size)
+            lives.append(Life(str(t), size, temp.first, temp.last))
+        order = placement(lives)
+        moved = {Buffer("temp", t): Buffer("temp", place) for place, t in enumerate(order)}
+        calls = tuple(_with_buffers(call, moved) for call in self.calls)
+        return Program(
+            self.inputs, self.outputs, self.symbols, tuple(temps[t] for t in order), calls,
+            tuple(self.loops),
+        )  # fmt: skip
+
+
+def _with_buffers(call: Call, moved: Mapping[Buffer, Buffer]) -> Call:
+    """A call whose views lie elsewhere."""
+    views = (v and replace(v, buffer=moved.get(v.buffer, v.buffer)) for v in call.views)
+    return replace(call, views=tuple(views))
+
+
+def touches(call: Call, buffer: Buffer) -> bool:
+    """True if a view of the call lies in the buffer."""
+    return any(v is not None and v.buffer == buffer for v in call.views)
+
+
+# ---- views -----------------------------------------------------------------------------
+
+
+def dense(buffer: Buffer, shape: Shape) -> View:
+    return View(buffer, shape, dense_strides(shape))
+
+
+def matrix(slot: Slot) -> View:
+    """A dense tensor as ``[rows, columns]``."""
+    rows, columns = product(slot.shape[:-1]), slot.shape[-1]
+    return View(slot.buffer, (rows, columns), (columns, 1))
+
+
+def over_rows(slot: Slot, kind: str, rows: Extent, columns: Extent) -> View:
+    """An epilogue operand as a ``[rows, columns]`` view; stride 0 where it repeats."""
+    strides: dict[str, Shape] = {"full": (columns, 1), "row": (0, 1), "col": (1, 0)}
+    return View(slot.buffer, (rows, columns), strides.get(kind, (0, 0)))
+
+
+def broadcast(slot: Slot, full: Shape) -> View:
+    """A tensor seen through a larger shape: stride 0 along repeated axes."""
+    return stretched(slot.view, full)
+
+
+def stretched(view: View, full: Shape) -> View:
+    """A view seen through a larger shape: stride 0 along repeated axes."""
+    extra = len(full) - len(view.dims)
+    strides, dims = (0,) * extra + view.strides, (1,) * extra + view.dims
+    axes = zip(strides, dims, full, strict=True)
+    steps = tuple(0 if d == 1 and f != 1 else s for s, d, f in axes)
+    return View(view.buffer, full, steps, view.offset)

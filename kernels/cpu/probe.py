@@ -1,0 +1,63 @@
+"""The programs that measure a processor: one line per multiply-add instruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.kernels.cpu.emitter import Source, render
+from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, ISAS, isa_of
+
+__all__ = ["PROBES", "Probe", "probe_source", "template_names"]
+
+_HERE, _TEMPLATE = Path(__file__).resolve().parent, "probe.cpp.in"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One instruction: what it multiplies, the level its program is compiled for, what it needs.
+
+    ``feature`` is spelled as in Linux's ``/proc/cpuinfo``, empty if the level says it all.
+    """
+
+    dtype: str
+    isa: str
+    feature: str = ""
+    flags: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The level or the feature, whichever is more telling."""
+        return self.feature or self.isa
+
+
+PROBES = (
+    *(Probe("f32", isa.name) for isa in ISAS),
+    Probe("f16", "avx512", "avx512_fp16", ("-mavx512fp16",)),
+    Probe("bf16", "avx512", "avx512_bf16", ("-mavx512bf16",)),
+    Probe("bf16", "avx512", "amx_bf16", ("-mamx-tile", "-mamx-bf16")),
+    Probe("i16", "avx512", "avx512_vnni", ("-mavx512vnni",)),
+    Probe("i8", "avx512", "avx512_vnni", ("-mavx512vnni",)),
+    Probe("i8", "avx512", "amx_int8", ("-mamx-tile", "-mamx-int8")),
+    Probe("i8", "avx2", "avx_vnni", ("-mavxvnni",)),
+)
+
+
+def probe_source(probe: Probe) -> Source:
+    """The whole program of a probe, ``main`` included."""
+    text = render(
+        _TEMPLATE,
+        isa=probe.isa,
+        needs=frozenset(),
+        instruction=probe.feature or "fma",
+        dtype=probe.dtype,
+    )
+    flags = (*COMMON_FLAGS, *isa_of(probe.isa).flags, *probe.flags)
+    return Source(f"probe_{probe.dtype}_{probe.name}", text, flags)
+
+
+def template_names() -> tuple[str, ...]:
+    """Every file the programs are made of."""
+    contract = sorted(path.name for path in _HERE.glob("tracea_*.h"))
+    parts = (_TEMPLATE, "prelude.h", *(f"vec_{isa.name}.h" for isa in ISAS))
+    return (*contract, *(f"micro/{name}" for name in parts))

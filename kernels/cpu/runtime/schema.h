@@ -1,0 +1,810 @@
+// The records of kernel calls, written by schema_header.py: edit calls.py.
+#pragma once
+#include <stdint.h>
+
+namespace tracea {
+
+constexpr int64_t kMaxStep = 65536;
+constexpr int64_t kMaxWindow = 1099511627776;
+constexpr int64_t kMaxParts = 16;
+constexpr int64_t kMaxTables = 4;
+constexpr int64_t kMaxDealt = 9;
+constexpr int64_t kMaxDealtChannels = 1048576;
+constexpr int64_t kMaxCompared = 11;
+
+enum Opcode : int32_t {
+  kGemm = 1, kNorm, kElementwise, kEmbedding, kAttention, kConv, kConvStem, kDepthwise,
+  kWinograd, kPool, kPoolAll, kBlock, kUnblock, kHalo, kConvPlain, kGemmBf16, kRoundBf16,
+  kReduce, kSoftmax, kChannelNorm, kCopy, kRecurrent, kGemmBlocks, kAttentionBf16, kConvBf16,
+  kConvStemBf16, kDepthwiseBf16, kWinogradBf16, kResize, kDeal, kGemmBlocksBf16, kGemmMasked,
+  kGemmMaskedBf16, kGemmInt16, kRoundInt16, kAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16,
+  kRoundImagesInt16, kWinogradInt16, kArg, kTake, kConvOrWinograd, kTopK, kAttentionF32AsBf16,
+  kConvOrWinogradBf16, kConvOrWinogradInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kGrid,
+  kSameBytes
+};
+constexpr int32_t kLastOpcode = 53;
+enum Op : int32_t {
+  kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvStemOp,
+  kDepthwiseOp, kWinogradOp, kPoolOp, kPoolAllOp, kBlockOp, kUnblockOp, kHaloOp, kConvPlainOp,
+  kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp, kRecurrentOp, kGemmBlocksOp,
+  kResizeOp, kDealOp, kGemmMaskedOp, kAppendOp, kRoundImagesOp, kArgOp, kTakeOp,
+  kConvOrWinogradOp, kTopKOp, kGridOp, kSameBytesOp
+};
+
+// Places among a call's whole numbers, floats and views, and words' numbers.
+namespace gemm_call {
+enum Int : int32_t { kLayout, kParts, kInts };
+enum View : int32_t { kX, kW, kBias, kRowScales, kColumnScales };
+enum Layout : int32_t {
+  kLayoutPanels, kLayoutKn, kLayoutNk, kLayoutPairs, kLayoutMixed, kLayoutInt16 = 7,
+  kLayoutSplit = 10
+};
+}
+namespace norm_call {
+enum Int : int32_t { kKind, kInts };
+enum Float : int32_t { kEpsilon };
+enum View : int32_t { kX, kGamma, kBeta, kY, kYBf16 };
+enum Kind : int32_t { kKindLayer, kKindRms };
+}
+namespace elementwise_call {
+enum View : int32_t { kX };
+}
+namespace embedding_call {
+enum Int : int32_t { kCount, kIndexType, kInts };
+enum View : int32_t { kTables };
+enum IndexType : int32_t { kIndexTypeI32 = 6, kIndexTypeI64 };
+}
+namespace attention_call {
+enum Int : int32_t { kMaskKind, kZeroRows, kOrder, kBefore, kBehind, kEverywhere, kInts };
+enum Float : int32_t { kScale, kFill, kSoftcap };
+enum View : int32_t { kQ, kK, kV, kMask, kY };
+enum MaskKind : int32_t { kMaskKindNone, kMaskKindAdd, kMaskKindBool };
+enum ZeroRows : int32_t { kZeroRowsNone, kZeroRowsGuarded, kZeroRowsMasked, kZeroRowsLowest };
+enum Order : int32_t { kOrderNone, kOrderTop, kOrderBottom, kOrderPlaced };
+}
+namespace conv_call {
+enum Int : int32_t {
+  kStrides, kDilations = 2, kGroups = 4, kLastOut, kLastIn, kZeros, kHalo = 11, kInts = 15
+};
+enum Float : int32_t { kLow, kHigh };
+enum View : int32_t { kX, kW, kBias, kAdd, kImageScales, kFilterScales };
+}
+namespace conv_stem_call {
+enum Int : int32_t { kStrides, kDilations = 2, kPads = 4, kLastOut = 8, kHalo, kInts = 13 };
+enum Float : int32_t { kLow, kHigh };
+enum View : int32_t { kX, kW, kBias, kAdd, kInputs };
+}
+namespace depthwise_call {
+enum Int : int32_t {
+  kStrides, kDilations = 2, kLast = 4, kColumns, kHalo = 7, kRoundedFilters = 11
+};
+enum Float : int32_t { kLow, kHigh };
+enum View : int32_t { kX, kW, kBias, kAdd, kInputs };
+}
+namespace winograd_call {
+enum Int : int32_t { kTile, kLastOut, kLastIn, kHalo, kInts = 7 };
+enum Float : int32_t { kLow, kHigh };
+enum View : int32_t { kX, kW, kBias, kAdd, kImageScales, kFilterScales };
+}
+namespace pool_call {
+enum Int : int32_t {
+  kKind, kKernel, kStrides = 3, kDilations = 5, kPads = 7, kHalo = 11, kInts = 15
+};
+enum View : int32_t { kX, kY };
+enum Kind : int32_t { kKindMax, kKindAverage, kKindAverageInside };
+}
+namespace pool_all_call {
+enum Int : int32_t { kLast, kKind, kInts };
+enum View : int32_t { kX, kY };
+enum Kind : int32_t { kKindMax, kKindAverage };
+}
+namespace block_call {
+enum Int : int32_t { kLast, kHalo, kInts = 5 };
+enum View : int32_t { kX, kY };
+}
+namespace unblock_call {
+enum Int : int32_t { kLast, kInts };
+enum View : int32_t { kX, kY };
+}
+namespace halo_call {
+enum Int : int32_t { kHalo, kInts = 4 };
+enum View : int32_t { kY };
+}
+namespace conv_plain_call {
+enum Int : int32_t { kGroups, kStrides };
+enum View : int32_t { kX, kW, kBias, kInputs };
+}
+namespace round_call {
+enum View : int32_t { kX, kY, kScales };
+}
+namespace reduce_call {
+enum Int : int32_t { kKind, kMean, kAxes, kInts };
+enum View : int32_t { kX };
+enum Kind : int32_t { kKindSum, kKindAbsolutes, kKindSquares, kKindMax, kKindMin, kKindProduct };
+}
+namespace softmax_call {
+enum Int : int32_t { kAxis, kLog, kInts };
+enum View : int32_t { kX };
+}
+namespace channel_norm_call {
+enum Int : int32_t { kKind, kGroups, kInts };
+enum Float : int32_t { kEpsilon };
+enum View : int32_t { kX, kGamma, kBeta, kY };
+enum Kind : int32_t { kKindLayer, kKindRms };
+}
+namespace copy_call {
+enum View : int32_t { kX, kY };
+}
+namespace recurrent_call {
+enum Int : int32_t { kCell, kReverse, kInts };
+enum View : int32_t { kP, kR, kRest, kH0, kC0, kH, kC, kY };
+enum Cell : int32_t { kCellLstm, kCellGru, kCellGruResetBefore };
+}
+namespace gemm_blocks_call {
+enum Int : int32_t { kParts, kInts };
+enum View : int32_t { kX, kW, kBias, kIndex, kInputs };
+}
+namespace resize_call {
+enum Int : int32_t { kCoordinates, kHalo, kInts = 5 };
+enum Float : int32_t { kScales };
+enum View : int32_t { kX, kY };
+enum Coordinates : int32_t {
+  kCoordinatesHalfPixel, kCoordinatesAsymmetric, kCoordinatesAlignCorners,
+  kCoordinatesPytorchHalfPixel, kCoordinatesNearest
+};
+}
+namespace deal_call {
+enum Int : int32_t { kGroups, kFirst, kChannels, kHalo, kPartChannels = 7 };
+enum View : int32_t { kParts };
+}
+namespace gemm_masked_call {
+enum Int : int32_t { kParts, kInts };
+enum View : int32_t { kX, kW, kBias, kIndex, kInputs };
+}
+namespace append_call {
+enum View : int32_t { kX, kPast, kPlaces, kY };
+}
+namespace round_images_call {
+enum Int : int32_t { kLast, kHalo, kInts = 5 };
+enum View : int32_t { kX, kY, kScales };
+}
+namespace arg_call {
+enum Int : int32_t { kAxis, kSmallest, kLast, kInts };
+enum View : int32_t { kX };
+}
+namespace take_call {
+enum Int : int32_t { kIndexType, kInts };
+enum View : int32_t { kX, kIndex, kY };
+enum IndexType : int32_t { kIndexTypeI32 = 6, kIndexTypeI64 };
+}
+namespace conv_or_winograd_call {
+enum Int : int32_t { kTile, kLastOut, kLastIn, kHalo, kInts = 7 };
+enum Float : int32_t { kLow, kHigh };
+enum View : int32_t { kDirect, kDirectScales, kImageScales = 6, kFilterScales };
+}
+namespace top_k_call {
+enum Int : int32_t { kSmallest, kInts };
+enum View : int32_t { kX, kY, kIndex };
+}
+namespace grid_call {
+enum Float : int32_t { kStart, kSteps };
+enum View : int32_t { kY };
+}
+namespace same_bytes_call {
+enum Int : int32_t { kCount, kFurther, kInts };
+enum View : int32_t { kX };
+}
+
+enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
+enum CallSchedule : uint8_t { kNoSchedule, kGemmSchedule, kConvSchedule };
+
+// How many views an operand stands for, where that is not an attribute's value.
+enum Many : int32_t {
+  kOnce = -1, kChainOperands = -2, kChainInputs = -3, kChainResults = -4, kPerNumber = -5
+};
+
+// Open: there are axes without name, as many in every open operand of a call.
+enum Trait : uint32_t { kOpen = 1, kAnyRank = 2, kOptional = 4, kWritten = 8 };
+
+// One whole number, `count` in a row, or, with count 0, a list as long as the call has it.
+struct AttributeSpec {
+  const char* name;
+  int64_t low, high;  // both included
+  int32_t count;
+  uint32_t words;  // of an enumeration, the numbers that have a word; else 0
+};
+struct OperandSpec {
+  const char* name;
+  int32_t rank;    // axes that are named
+  uint32_t traits;
+  int32_t many;    // Many, or the place of the attribute that says it
+  uint32_t types;  // by ONNX element code; 0: as the chain has it
+};
+struct CallSpec {
+  const char* name;
+  Op op;
+  CallChain chain;
+  CallSchedule schedule;
+  uint8_t attributes, floats, operands;  // attributes of whole numbers, single floats
+  int8_t parts;     // the place of the number of results, or -1: one, or as many as the chain has
+  bool float_list;  // behind the single floats
+  const AttributeSpec* attribute;
+  const OperandSpec* operand;
+};
+
+constexpr AttributeSpec kGemmInts[] = {
+    {"layout", 0, 2, 1, 0x7},
+    {"parts", 1, 16, 1, 0x0},
+};
+constexpr OperandSpec kGemmOperands[] = {
+    {"x", 2, kOpen, kOnce, 0x2},
+    {"w", 0, kAnyRank, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"inputs", 2, kOpen, kChainInputs, 0x0},
+    {"y", 2, kOpen | kWritten, kChainResults, 0x0},
+};
+constexpr AttributeSpec kNormInts[] = {
+    {"kind", 0, 1, 1, 0x3},
+};
+constexpr OperandSpec kNormOperands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"gamma", 1, kOptional, kOnce, 0x2},
+    {"beta", 1, kOptional, kOnce, 0x2},
+    {"y", 2, kOptional | kWritten, kOnce, 0x2},
+    {"y_bf16", 2, kOptional | kWritten, kOnce, 0x10000},
+};
+constexpr OperandSpec kElementwiseOperands[] = {
+    {"x", 0, kOpen, kChainOperands, 0x0},
+    {"y", 0, kOpen | kWritten, kChainResults, 0x0},
+};
+constexpr AttributeSpec kEmbeddingInts[] = {
+    {"count", 1, 4, 1, 0x0},
+    {"index_type", 6, 7, 1, 0xc0},
+};
+constexpr OperandSpec kEmbeddingOperands[] = {
+    {"tables", 2, 0, 0, 0x2},
+    {"ids", 0, kOpen, 0, 0xc0},
+    {"y", 1, kOpen | kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kAttentionInts[] = {
+    {"mask_kind", 0, 2, 1, 0x7},
+    {"zero_rows", 0, 3, 1, 0xf},
+    {"order", 0, 3, 1, 0xf},
+    {"before", -1, 1099511627776, 1, 0x0},
+    {"behind", 0, 1099511627776, 1, 0x0},
+    {"everywhere", 0, 1099511627776, 1, 0x0},
+};
+constexpr OperandSpec kAttentionOperands[] = {
+    {"q", 4, 0, kOnce, 0x2},
+    {"k", 4, 0, kOnce, 0x2},
+    {"v", 4, 0, kOnce, 0x2},
+    {"mask", 0, kAnyRank | kOptional, kOnce, 0x282},
+    {"y", 4, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kConvInts[] = {
+    {"strides", 1, 65536, 2, 0x0},
+    {"dilations", 1, 65536, 2, 0x0},
+    {"groups", 1, 65536, 1, 0x0},
+    {"last_out", 1, 16, 1, 0x0},
+    {"last_in", 1, 16, 1, 0x0},
+    {"zeros", 0, 65536, 4, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kConvOperands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"w", 6, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kConvStemInts[] = {
+    {"strides", 1, 65536, 2, 0x0},
+    {"dilations", 1, 65536, 2, 0x0},
+    {"pads", 0, 65536, 4, 0x0},
+    {"last_out", 1, 16, 1, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kConvStemOperands[] = {
+    {"x", 4, 0, kOnce, 0x2},
+    {"w", 5, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kDepthwiseInts[] = {
+    {"strides", 1, 65536, 2, 0x0},
+    {"dilations", 1, 65536, 2, 0x0},
+    {"last", 1, 16, 1, 0x0},
+    {"columns", 0, 65536, 2, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kDepthwiseOperands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"w", 4, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kWinogradInts[] = {
+    {"tile", 2, 4, 1, 0x14},
+    {"last_out", 1, 16, 1, 0x0},
+    {"last_in", 1, 16, 1, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kWinogradOperands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"w", 5, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kPoolInts[] = {
+    {"kind", 0, 2, 1, 0x7},
+    {"kernel", 1, 65536, 2, 0x0},
+    {"strides", 1, 65536, 2, 0x0},
+    {"dilations", 1, 65536, 2, 0x0},
+    {"pads", 0, 65536, 4, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kPoolOperands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kPoolAllInts[] = {
+    {"last", 1, 16, 1, 0x0},
+    {"kind", 0, 1, 1, 0x3},
+};
+constexpr OperandSpec kPoolAllOperands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"y", 2, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kBlockInts[] = {
+    {"last", 1, 16, 1, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kBlockOperands[] = {
+    {"x", 4, 0, kOnce, 0x2},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kUnblockInts[] = {
+    {"last", 1, 16, 1, 0x0},
+};
+constexpr OperandSpec kUnblockOperands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"y", 4, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kHaloInts[] = {
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kHaloOperands[] = {
+    {"y", 5, kWritten, kOnce, 0x10002},
+};
+constexpr AttributeSpec kConvPlainInts[] = {
+    {"groups", 1, 65536, 1, 0x0},
+    {"strides", 1, 65536, 0, 0x0},
+    {"dilations", 1, 65536, 0, 0x0},
+    {"starts", 0, 65536, 0, 0x0},
+};
+constexpr OperandSpec kConvPlainOperands[] = {
+    {"x", 2, kOpen, kOnce, 0x2},
+    {"w", 2, kOpen, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"inputs", 2, kOpen, kChainInputs, 0x0},
+    {"y", 2, kOpen | kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kGemmBf16Ints[] = {
+    {"layout", 3, 4, 1, 0x18},
+    {"parts", 1, 16, 1, 0x0},
+};
+constexpr OperandSpec kGemmBf16Operands[] = {
+    {"x", 2, kOpen, kOnce, 0x10002},
+    {"w", 0, kAnyRank, kOnce, 0x10000},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"inputs", 2, kOpen, kChainInputs, 0x0},
+    {"y", 2, kOpen | kWritten, kChainResults, 0x0},
+};
+constexpr OperandSpec kRoundBf16Operands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"y", 2, kWritten, kOnce, 0x10000},
+};
+constexpr AttributeSpec kReduceInts[] = {
+    {"kind", 0, 5, 1, 0x3f},
+    {"mean", 0, 1, 1, 0x0},
+    {"axes", 0, 255, 1, 0x0},
+};
+constexpr OperandSpec kReduceOperands[] = {
+    {"x", 0, kOpen, kChainOperands, 0x0},
+    {"y", 0, kOpen | kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kSoftmaxInts[] = {
+    {"axis", 0, 7, 1, 0x0},
+    {"log", 0, 1, 1, 0x0},
+};
+constexpr AttributeSpec kChannelNormInts[] = {
+    {"kind", 0, 1, 1, 0x3},
+    {"groups", 0, 2147483647, 1, 0x0},
+};
+constexpr OperandSpec kChannelNormOperands[] = {
+    {"x", 3, 0, kOnce, 0x2},
+    {"gamma", 1, kOptional, kOnce, 0x2},
+    {"beta", 1, kOptional, kOnce, 0x2},
+    {"y", 3, kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kCopyOperands[] = {
+    {"x", 0, kOpen, kOnce, 0xfffffffe},
+    {"y", 0, kOpen | kWritten, kOnce, 0xfffffffe},
+};
+constexpr AttributeSpec kRecurrentInts[] = {
+    {"cell", 0, 2, 1, 0x7},
+    {"reverse", 0, 3, 1, 0x0},
+};
+constexpr OperandSpec kRecurrentOperands[] = {
+    {"p", 4, 0, kOnce, 0x2},
+    {"r", 4, 0, kOnce, 0x2},
+    {"rest", 2, kOptional, kOnce, 0x2},
+    {"h0", 3, kOptional, kOnce, 0x2},
+    {"c0", 3, kOptional, kOnce, 0x2},
+    {"h", 3, kOptional | kWritten, kOnce, 0x2},
+    {"c", 3, kOptional | kWritten, kOnce, 0x2},
+    {"y", 4, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kGemmBlocksInts[] = {
+    {"parts", 1, 16, 1, 0x0},
+};
+constexpr OperandSpec kGemmBlocksOperands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"w", 3, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"index", 1, 0, kOnce, 0x40},
+    {"inputs", 2, 0, kChainInputs, 0x0},
+    {"y", 2, kWritten, kChainResults, 0x0},
+};
+constexpr OperandSpec kAttentionBf16Operands[] = {
+    {"q", 4, 0, kOnce, 0x10000},
+    {"k", 4, 0, kOnce, 0x10000},
+    {"v", 4, 0, kOnce, 0x10000},
+    {"mask", 0, kAnyRank | kOptional, kOnce, 0x282},
+    {"y", 4, kWritten, kOnce, 0x10002},
+};
+constexpr OperandSpec kConvBf16Operands[] = {
+    {"x", 5, 0, kOnce, 0x10000},
+    {"w", 7, 0, kOnce, 0x10000},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x10002},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x10002},
+};
+constexpr OperandSpec kConvStemBf16Operands[] = {
+    {"x", 4, 0, kOnce, 0x2},
+    {"w", 5, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x10002},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x10002},
+};
+constexpr AttributeSpec kDepthwiseBf16Ints[] = {
+    {"strides", 1, 65536, 2, 0x0},
+    {"dilations", 1, 65536, 2, 0x0},
+    {"last", 1, 16, 1, 0x0},
+    {"columns", 0, 65536, 2, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+    {"rounded_filters", 0, 1, 1, 0x0},
+};
+constexpr OperandSpec kDepthwiseBf16Operands[] = {
+    {"x", 5, 0, kOnce, 0x10000},
+    {"w", 4, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x10002},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x10002},
+};
+constexpr OperandSpec kWinogradBf16Operands[] = {
+    {"x", 5, 0, kOnce, 0x10000},
+    {"w", 6, 0, kOnce, 0x10000},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x10002},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x10002},
+};
+constexpr AttributeSpec kResizeInts[] = {
+    {"coordinates", 0, 4, 1, 0x1f},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr AttributeSpec kDealInts[] = {
+    {"groups", 1, 1048576, 1, 0x0},
+    {"first", 0, 9437184, 1, 0x0},
+    {"channels", 1, 9437184, 1, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+    {"part_channels", 1, 1048576, 0, 0x0},
+};
+constexpr OperandSpec kDealOperands[] = {
+    {"parts", 5, 0, kPerNumber, 0x2},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kGemmBlocksBf16Operands[] = {
+    {"x", 2, 0, kOnce, 0x10000},
+    {"w", 4, 0, kOnce, 0x10000},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"index", 1, 0, kOnce, 0x40},
+    {"inputs", 2, 0, kChainInputs, 0x0},
+    {"y", 2, kWritten, kChainResults, 0x0},
+};
+constexpr OperandSpec kGemmMaskedOperands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"w", 1, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"index", 2, 0, kOnce, 0x40},
+    {"inputs", 2, 0, kChainInputs, 0x0},
+    {"y", 2, kWritten, kChainResults, 0x0},
+};
+constexpr OperandSpec kGemmMaskedBf16Operands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"w", 1, 0, kOnce, 0x10000},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"index", 2, 0, kOnce, 0x40},
+    {"inputs", 2, 0, kChainInputs, 0x0},
+    {"y", 2, kWritten, kChainResults, 0x0},
+};
+constexpr AttributeSpec kGemmInt16Ints[] = {
+    {"layout", 7, 7, 1, 0x80},
+    {"parts", 1, 16, 1, 0x0},
+};
+constexpr OperandSpec kGemmInt16Operands[] = {
+    {"x", 2, kOpen, kOnce, 0x20},
+    {"w", 0, kAnyRank, kOnce, 0x20},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"row_scales", 1, 0, kOnce, 0x2},
+    {"column_scales", 1, 0, kOnce, 0x2},
+    {"inputs", 2, kOpen, kChainInputs, 0x0},
+    {"y", 2, kOpen | kWritten, kChainResults, 0x0},
+};
+constexpr OperandSpec kRoundInt16Operands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"y", 2, kWritten, kOnce, 0x20},
+    {"scales", 1, kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kAppendOperands[] = {
+    {"x", 4, 0, kOnce, 0x2},
+    {"past", 4, kOptional, kOnce, 0x2},
+    {"places", 1, 0, kOnce, 0x80},
+    {"y", 4, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kGemmBf16x2Ints[] = {
+    {"layout", 10, 10, 1, 0x400},
+    {"parts", 1, 16, 1, 0x0},
+};
+constexpr OperandSpec kGemmBf16x2Operands[] = {
+    {"x", 2, kOpen, kOnce, 0x10000},
+    {"w", 0, kAnyRank, kOnce, 0x10000},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"inputs", 2, kOpen, kChainInputs, 0x0},
+    {"y", 2, kOpen | kWritten, kChainResults, 0x0},
+};
+constexpr OperandSpec kConvInt16Operands[] = {
+    {"x", 5, 0, kOnce, 0x20},
+    {"w", 7, 0, kOnce, 0x20},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"image_scales", 1, 0, kOnce, 0x2},
+    {"filter_scales", 1, 0, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kRoundImagesInt16Operands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"y", 5, kOptional | kWritten, kOnce, 0x20},
+    {"scales", 1, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kWinogradInt16Ints[] = {
+    {"tile", 2, 2, 1, 0x4},
+    {"last_out", 1, 16, 1, 0x0},
+    {"last_in", 1, 16, 1, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kWinogradInt16Operands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"w", 6, 0, kOnce, 0x20},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"image_scales", 1, 0, kOnce, 0x2},
+    {"filter_scales", 1, 0, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kArgInts[] = {
+    {"axis", 0, 7, 1, 0x0},
+    {"smallest", 0, 1, 1, 0x0},
+    {"last", 0, 1, 1, 0x0},
+};
+constexpr OperandSpec kArgOperands[] = {
+    {"x", 0, kOpen, kChainOperands, 0x0},
+    {"y", 0, kOpen | kWritten, kOnce, 0x80},
+};
+constexpr AttributeSpec kTakeInts[] = {
+    {"index_type", 6, 7, 1, 0xc0},
+};
+constexpr OperandSpec kTakeOperands[] = {
+    {"x", 0, kOpen, kOnce, 0x2},
+    {"index", 0, kOpen, kOnce, 0xc0},
+    {"y", 0, kOpen | kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kConvOrWinogradOperands[] = {
+    {"direct", 6, 0, kOnce, 0x2},
+    {"x", 5, 0, kOnce, 0x2},
+    {"w", 5, 0, kOnce, 0x2},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kTopKInts[] = {
+    {"smallest", 0, 1, 1, 0x0},
+};
+constexpr OperandSpec kTopKOperands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"y", 2, kWritten, kOnce, 0x2},
+    {"index", 2, kWritten, kOnce, 0x80},
+};
+constexpr OperandSpec kConvOrWinogradBf16Operands[] = {
+    {"direct", 7, 0, kOnce, 0x10000},
+    {"x", 5, 0, kOnce, 0x10000},
+    {"w", 6, 0, kOnce, 0x10000},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x10002},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x10002},
+};
+constexpr OperandSpec kConvOrWinogradInt16Operands[] = {
+    {"direct", 7, 0, kOnce, 0x20},
+    {"direct_scales", 1, 0, kOnce, 0x2},
+    {"x", 5, 0, kOnce, 0x2},
+    {"w", 6, 0, kOnce, 0x20},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"image_scales", 1, 0, kOnce, 0x2},
+    {"filter_scales", 1, 0, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kPoolBf16Ints[] = {
+    {"kind", 0, 0, 1, 0x1},
+    {"kernel", 1, 65536, 2, 0x0},
+    {"strides", 1, 65536, 2, 0x0},
+    {"dilations", 1, 65536, 2, 0x0},
+    {"pads", 0, 65536, 4, 0x0},
+    {"halo", 0, 65536, 4, 0x0},
+};
+constexpr OperandSpec kPoolBf16Operands[] = {
+    {"x", 5, 0, kOnce, 0x10000},
+    {"y", 5, kWritten, kOnce, 0x10000},
+};
+constexpr OperandSpec kRoundImagesBf16x2Operands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"y", 5, kWritten, kOnce, 0x10000},
+};
+constexpr OperandSpec kGridOperands[] = {
+    {"y", 0, kOpen | kWritten, kOnce, 0x2},
+};
+constexpr AttributeSpec kSameBytesInts[] = {
+    {"count", 1, 11, 1, 0x0},
+    {"further", 0, 1, 1, 0x0},
+};
+constexpr OperandSpec kSameBytesOperands[] = {
+    {"x", 1, 0, 0, 0xfffffffe},
+    {"reference", 1, 0, 0, 0xfffffffe},
+    {"y", 1, kWritten, kOnce, 0x200},
+};
+constexpr CallSpec kCalls[] = {  // by opcode - 1
+    {"gemm", kGemmOp, kEpilogue, kGemmSchedule,
+     2, 0, 5, 1, false, kGemmInts, kGemmOperands},
+    {"norm", kNormOp, kNoChain, kNoSchedule,
+     1, 1, 5, -1, false, kNormInts, kNormOperands},
+    {"elementwise", kElementwiseOp, kChainRequired, kNoSchedule,
+     0, 0, 2, -1, false, nullptr, kElementwiseOperands},
+    {"embedding", kEmbeddingOp, kNoChain, kNoSchedule,
+     2, 0, 3, -1, false, kEmbeddingInts, kEmbeddingOperands},
+    {"attention", kAttentionOp, kNoChain, kNoSchedule,
+     6, 3, 5, -1, false, kAttentionInts, kAttentionOperands},
+    {"conv", kConvOp, kEpilogue, kConvSchedule,
+     7, 2, 6, -1, false, kConvInts, kConvOperands},
+    {"conv_stem", kConvStemOp, kEpilogue, kNoSchedule,
+     5, 2, 6, -1, false, kConvStemInts, kConvStemOperands},
+    {"depthwise", kDepthwiseOp, kEpilogue, kNoSchedule,
+     5, 2, 6, -1, false, kDepthwiseInts, kDepthwiseOperands},
+    {"winograd", kWinogradOp, kEpilogue, kConvSchedule,
+     4, 2, 6, -1, false, kWinogradInts, kWinogradOperands},
+    {"pool", kPoolOp, kNoChain, kNoSchedule,
+     6, 0, 2, -1, false, kPoolInts, kPoolOperands},
+    {"pool_all", kPoolAllOp, kNoChain, kNoSchedule,
+     2, 0, 2, -1, false, kPoolAllInts, kPoolAllOperands},
+    {"block", kBlockOp, kNoChain, kNoSchedule,
+     2, 0, 2, -1, false, kBlockInts, kBlockOperands},
+    {"unblock", kUnblockOp, kNoChain, kNoSchedule,
+     1, 0, 2, -1, false, kUnblockInts, kUnblockOperands},
+    {"halo", kHaloOp, kNoChain, kNoSchedule,
+     1, 0, 1, -1, false, kHaloInts, kHaloOperands},
+    {"conv_plain", kConvPlainOp, kEpilogue, kNoSchedule,
+     4, 0, 5, -1, false, kConvPlainInts, kConvPlainOperands},
+    {"gemm_bf16", kGemmOp, kEpilogue, kGemmSchedule,
+     2, 0, 5, 1, false, kGemmBf16Ints, kGemmBf16Operands},
+    {"round_bf16", kRoundOp, kNoChain, kNoSchedule,
+     0, 0, 2, -1, false, nullptr, kRoundBf16Operands},
+    {"reduce", kReduceOp, kPrologue, kNoSchedule,
+     3, 0, 2, -1, false, kReduceInts, kReduceOperands},
+    {"softmax", kSoftmaxOp, kPrologue, kNoSchedule,
+     2, 0, 2, -1, false, kSoftmaxInts, kReduceOperands},
+    {"channel_norm", kChannelNormOp, kNoChain, kNoSchedule,
+     2, 1, 4, -1, false, kChannelNormInts, kChannelNormOperands},
+    {"copy", kCopyOp, kNoChain, kNoSchedule,
+     0, 0, 2, -1, false, nullptr, kCopyOperands},
+    {"recurrent", kRecurrentOp, kNoChain, kNoSchedule,
+     2, 0, 8, -1, false, kRecurrentInts, kRecurrentOperands},
+    {"gemm_blocks", kGemmBlocksOp, kEpilogue, kNoSchedule,
+     1, 0, 6, 0, false, kGemmBlocksInts, kGemmBlocksOperands},
+    {"attention_bf16", kAttentionOp, kNoChain, kNoSchedule,
+     6, 3, 5, -1, false, kAttentionInts, kAttentionBf16Operands},
+    {"conv_bf16", kConvOp, kEpilogue, kConvSchedule,
+     7, 2, 6, -1, false, kConvInts, kConvBf16Operands},
+    {"conv_stem_bf16", kConvStemOp, kEpilogue, kNoSchedule,
+     5, 2, 6, -1, false, kConvStemInts, kConvStemBf16Operands},
+    {"depthwise_bf16", kDepthwiseOp, kEpilogue, kNoSchedule,
+     6, 2, 6, -1, false, kDepthwiseBf16Ints, kDepthwiseBf16Operands},
+    {"winograd_bf16", kWinogradOp, kEpilogue, kConvSchedule,
+     4, 2, 6, -1, false, kWinogradInts, kWinogradBf16Operands},
+    {"resize", kResizeOp, kNoChain, kNoSchedule,
+     2, 2, 2, -1, false, kResizeInts, kPoolOperands},
+    {"deal", kDealOp, kNoChain, kNoSchedule,
+     5, 0, 2, -1, false, kDealInts, kDealOperands},
+    {"gemm_blocks_bf16", kGemmBlocksOp, kEpilogue, kNoSchedule,
+     1, 0, 6, 0, false, kGemmBlocksInts, kGemmBlocksBf16Operands},
+    {"gemm_masked", kGemmMaskedOp, kEpilogue, kNoSchedule,
+     1, 0, 6, 0, false, kGemmBlocksInts, kGemmMaskedOperands},
+    {"gemm_masked_bf16", kGemmMaskedOp, kEpilogue, kNoSchedule,
+     1, 0, 6, 0, false, kGemmBlocksInts, kGemmMaskedBf16Operands},
+    {"gemm_int16", kGemmOp, kEpilogue, kGemmSchedule,
+     2, 0, 7, 1, false, kGemmInt16Ints, kGemmInt16Operands},
+    {"round_int16", kRoundOp, kNoChain, kNoSchedule,
+     0, 0, 3, -1, false, nullptr, kRoundInt16Operands},
+    {"append", kAppendOp, kNoChain, kNoSchedule,
+     0, 0, 4, -1, false, nullptr, kAppendOperands},
+    {"gemm_bf16x2", kGemmOp, kEpilogue, kGemmSchedule,
+     2, 0, 5, 1, false, kGemmBf16x2Ints, kGemmBf16x2Operands},
+    {"round_bf16x2", kRoundOp, kNoChain, kNoSchedule,
+     0, 0, 2, -1, false, nullptr, kRoundBf16Operands},
+    {"conv_int16", kConvOp, kEpilogue, kNoSchedule,
+     7, 2, 8, -1, false, kConvInts, kConvInt16Operands},
+    {"round_images_int16", kRoundImagesOp, kNoChain, kNoSchedule,
+     2, 0, 3, -1, false, kBlockInts, kRoundImagesInt16Operands},
+    {"winograd_int16", kWinogradOp, kEpilogue, kNoSchedule,
+     4, 2, 8, -1, false, kWinogradInt16Ints, kWinogradInt16Operands},
+    {"arg", kArgOp, kPrologue, kNoSchedule,
+     3, 0, 2, -1, false, kArgInts, kArgOperands},
+    {"take", kTakeOp, kNoChain, kNoSchedule,
+     1, 0, 3, -1, false, kTakeInts, kTakeOperands},
+    {"conv_or_winograd", kConvOrWinogradOp, kEpilogue, kNoSchedule,
+     4, 2, 7, -1, false, kWinogradInts, kConvOrWinogradOperands},
+    {"top_k", kTopKOp, kNoChain, kNoSchedule,
+     1, 0, 3, -1, false, kTopKInts, kTopKOperands},
+    {"attention_f32_as_bf16", kAttentionOp, kNoChain, kNoSchedule,
+     6, 3, 5, -1, false, kAttentionInts, kAttentionOperands},
+    {"conv_or_winograd_bf16", kConvOrWinogradOp, kEpilogue, kNoSchedule,
+     4, 2, 7, -1, false, kWinogradInts, kConvOrWinogradBf16Operands},
+    {"conv_or_winograd_int16", kConvOrWinogradOp, kEpilogue, kNoSchedule,
+     4, 2, 10, -1, false, kWinogradInt16Ints, kConvOrWinogradInt16Operands},
+    {"pool_bf16", kPoolOp, kNoChain, kNoSchedule,
+     6, 0, 2, -1, false, kPoolBf16Ints, kPoolBf16Operands},
+    {"round_images_bf16x2", kRoundImagesOp, kNoChain, kNoSchedule,
+     2, 0, 2, -1, false, kBlockInts, kRoundImagesBf16x2Operands},
+    {"conv_bf16x2", kConvOp, kEpilogue, kNoSchedule,
+     7, 2, 6, -1, false, kConvInts, kConvBf16Operands},
+    {"grid", kGridOp, kNoChain, kNoSchedule,
+     0, 1, 1, -1, true, nullptr, kGridOperands},
+    {"same_bytes", kSameBytesOp, kNoChain, kNoSchedule,
+     2, 0, 3, -1, false, kSameBytesInts, kSameBytesOperands},
+};
+
+}  // namespace tracea

@@ -1,0 +1,271 @@
+"""Generate ``runtime/schema.h``: what the C++ runtime must know of each call.
+
+From the records of calls come the opcodes, the places of attributes and operands in a call, the
+numbers of an enumeration's words, and the tables by which the runtime checks what it decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import fill
+from types import MappingProxyType
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
+from tracea_graph.kernels.program import ConvDriver, GemmDriver
+from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand
+
+__all__ = ["schema_header"]
+
+_SCHEDULES = {None: "kNoSchedule", GemmDriver: "kGemmSchedule", ConvDriver: "kConvSchedule"}
+_CHAINS = {
+    "none": "kNoChain", "required": "kChainRequired", "epilogue": "kEpilogue",
+    "prologue": "kPrologue",
+}  # fmt: skip
+_MANY = {
+    None: "kOnce",
+    "operands": "kChainOperands",
+    "inputs": "kChainInputs",
+    "results": "kChainResults",
+}
+
+_HEAD = """\
+// The records of kernel calls, written by schema_header.py: edit calls.py.
+#pragma once
+#include <stdint.h>
+
+namespace tracea {
+
+"""
+_TYPES = """\
+enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
+enum CallSchedule : uint8_t { kNoSchedule, kGemmSchedule, kConvSchedule };
+
+// How many views an operand stands for, where that is not an attribute's value.
+enum Many : int32_t {
+  kOnce = -1, kChainOperands = -2, kChainInputs = -3, kChainResults = -4, kPerNumber = -5
+};
+
+// Open: there are axes without name, as many in every open operand of a call.
+enum Trait : uint32_t { kOpen = 1, kAnyRank = 2, kOptional = 4, kWritten = 8 };
+
+// One whole number, `count` in a row, or, with count 0, a list as long as the call has it.
+struct AttributeSpec {
+  const char* name;
+  int64_t low, high;  // both included
+  int32_t count;
+  uint32_t words;  // of an enumeration, the numbers that have a word; else 0
+};
+struct OperandSpec {
+  const char* name;
+  int32_t rank;    // axes that are named
+  uint32_t traits;
+  int32_t many;    // Many, or the place of the attribute that says it
+  uint32_t types;  // by ONNX element code; 0: as the chain has it
+};
+struct CallSpec {
+  const char* name;
+  Op op;
+  CallChain chain;
+  CallSchedule schedule;
+  uint8_t attributes, floats, operands;  // attributes of whole numbers, single floats
+  int8_t parts;     // the place of the number of results, or -1: one, or as many as the chain has
+  bool float_list;  // behind the single floats
+  const AttributeSpec* attribute;
+  const OperandSpec* operand;
+};
+
+"""
+
+
+def schema_header(calls: Calls = CALLS, limits: Mapping[str, int] = LIMITS) -> str:
+    """The text of ``runtime/schema.h``.
+
+    Raises GraphError where calls of one op have an attribute at different places.
+    """
+    ops = {
+        schema.op: [s for s in calls.values() if s.op == schema.op] for schema in calls.values()
+    }
+    parts = [
+        _HEAD,
+        *(f"constexpr int64_t {name} = {value};\n" for name, value in limits.items()),
+        "\n",
+        _enum("Opcode", [(_constant(name), i) for i, name in enumerate(calls, 1)]),
+        f"constexpr int32_t kLastOpcode = {len(calls)};\n",
+        _enum("Op", [(_constant(op) + "Op", i) for i, op in enumerate(ops)]),
+        "\n// Places among a call's whole numbers, floats and views, and words' numbers.\n",
+        *(_places(op, schemas) for op, schemas in ops.items()),
+        "\n",
+        _TYPES,
+        *_tables(calls),
+        "\n}  // namespace tracea\n",
+    ]
+    return "".join(parts)
+
+
+def _constant(name: str) -> str:
+    return "k" + "".join(word.capitalize() for word in name.split("_"))
+
+
+def _enum(name: str, items: Iterable[tuple[str, int]]) -> str:
+    """An enumeration; a number is written where it is not one more than that before."""
+    made, expected = list[str](), 0
+    for constant, value in items:
+        made.append(constant if value == expected else f"{constant} = {value}")
+        expected = value + 1
+    whole = f"enum {name} : int32_t {{ {', '.join(made)} }};\n"
+    if len(whole) <= 100:
+        return whole
+    inner = fill(", ".join(made), 96, initial_indent="  ", subsequent_indent="  ")
+    return f"enum {name} : int32_t {{\n{inner}\n}};\n"
+
+
+# ---- places --------------------------------------------------------------------------------
+
+
+def _places(op: str, schemas: Sequence[CallSchema]) -> str:
+    made = [
+        _enum(name, items.items())
+        for name, items in (
+            ("Int", _agreed(op, [_slots(s.integers) for s in schemas], _total(schemas))),
+            ("Float", _agreed(op, [_slots(s.reals) for s in schemas])),
+            ("View", _same(_operands(s) for s in schemas)),
+        )
+        if items
+    ]
+    words: dict[str, dict[str, int]] = {}
+    for attribute in (a for s in schemas for a in s.integers):
+        named = {w: n for w, n in (attribute.words or {}).items() if isinstance(w, str)}
+        if named:
+            words[attribute.name] = words.get(attribute.name, {}) | named
+    for name, known in words.items():
+        first = _constant(name)
+        items = [(first + _constant(w)[1:], n) for w, n in sorted(known.items(), key=_number)]
+        made.append(_enum(first[1:], items))
+    return f"namespace {op}_call {{\n{''.join(made)}}}\n" if made else ""
+
+
+def _number(item: tuple[str, int]) -> int:
+    return item[1]
+
+
+def _slots(attributes: Sequence[Attribute]) -> dict[str, int]:
+    """Where each attribute's first number lies, but those behind a list."""
+    lists = [i for i, attribute in enumerate(attributes) if not attribute.count]
+    known = attributes[: lists[0] + 1] if lists else attributes
+    return {_constant(attribute.name): at for at, attribute in _walk(known)}
+
+
+def _total(schemas: Sequence[CallSchema]) -> dict[str, int]:
+    """How many whole numbers a call has, if that is the same for all of an op."""
+    found = {sum(a.count for a in s.integers) for s in schemas}
+    lists = any(not a.count for s in schemas for a in s.integers)
+    return {} if lists or len(found) > 1 else {"kInts": found.pop()}
+
+
+def _operands(schema: CallSchema) -> dict[str, int]:
+    """Where each operand's first view lies, but those behind one that may be several."""
+    found = dict[str, int]()
+    for at, operand in enumerate(schema.operands):
+        found[_constant(operand.name)] = at
+        if operand.many:
+            break
+    return found
+
+
+def _agreed(
+    op: str, found: Sequence[dict[str, int]], last: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, int]:
+    """What is at the same place in all calls of an op."""
+    merged = dict[str, int]()
+    for one in found:
+        for name, at in one.items():
+            if merged.setdefault(name, at) != at:
+                raise GraphError(f"Calls of {op} have {name} at places {merged[name]} and {at}.")
+    return dict(sorted(merged.items(), key=_number)) | (dict(last) if merged else {})
+
+
+def _same(found: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The same of views: what lies apart has no name, since scales come before the others."""
+    places: dict[str, set[int]] = {}
+    for one in found:
+        for name, at in one.items():
+            places.setdefault(name, set()).add(at)
+    merged = {name: min(at) for name, at in places.items() if len(at) == 1}
+    return dict(sorted(merged.items(), key=_number))
+
+
+# ---- tables --------------------------------------------------------------------------------
+
+
+def _tables(calls: Calls) -> Iterator[str]:
+    """The arrays and the table of all calls; calls that are alike have an array in common."""
+    arrays, rows = dict[str, str](), list[str]()
+    for schema in calls.values():
+        name = _constant(schema.name)
+        integers = [_attribute(a) for a in schema.integers]
+        operands = [_operand(schema, o) for o in schema.operands]
+        ints = "nullptr"
+        if integers:
+            ints = arrays.setdefault(_array("AttributeSpec", integers), f"{name}Ints")
+        views = arrays.setdefault(_array("OperandSpec", operands), f"{name}Operands")
+        rows.append(_row(schema, ints, views))
+    for array, name in arrays.items():
+        yield array.replace("[]", f"{name}[]", 1)
+    yield "constexpr CallSpec kCalls[] = {  // by opcode - 1\n"
+    yield from rows
+    yield "};\n"
+
+
+def _array(kind: str, items: Sequence[str]) -> str:
+    return f"constexpr {kind} [] = {{\n" + "".join(f"    {item},\n" for item in items) + "};\n"
+
+
+def _attribute(a: Attribute) -> str:
+    words = sum(1 << number for number in (a.words or {}).values())
+    return f'{{"{a.name}", {int(a.low)}, {int(a.high)}, {a.count}, {words:#x}}}'
+
+
+def _operand(schema: CallSchema, o: Operand) -> str:
+    traits = {
+        "kOpen": o.open, "kAnyRank": o.shape == ("*",), "kOptional": o.optional,
+        "kWritten": o.written,
+    }  # fmt: skip
+    held = " | ".join(name for name, has in traits.items() if has) or "0"
+    return f'{{"{o.name}", {o.named}, {held}, {_many(schema, o)}, {_types(o):#x}}}'
+
+
+def _many(schema: CallSchema, o: Operand) -> str:
+    if o.many in _MANY:
+        return _MANY[o.many]
+    at, attribute = next((at, a) for at, a in _walk(schema.integers) if a.name == o.many)
+    return str(at) if attribute.count else "kPerNumber"
+
+
+def _walk(attributes: Sequence[Attribute]) -> Iterator[tuple[int, Attribute]]:
+    """Attributes with the place of their first number."""
+    at = 0
+    for attribute in attributes:
+        yield at, attribute
+        at += attribute.count
+
+
+def _types(o: Operand) -> int:
+    if o.types == ("chain",):
+        return 0
+    if o.types == ("any",):
+        return 0xFFFFFFFE
+    return sum(1 << dtype.onnx for dtype in DType if dtype.short in o.types)
+
+
+def _row(schema: CallSchema, ints: str, views: str) -> str:
+    reals = schema.reals
+    listed = any(not a.count for a in reals)
+    parts = next((at for at, a in _walk(schema.integers) if a.name == "parts"), -1)
+    return (
+        f'    {{"{schema.name}", {_constant(schema.op)}Op, {_CHAINS[schema.chain]}, '
+        f"{_SCHEDULES[schema.schedule]},\n     {len(schema.integers)}, "
+        f"{sum(a.count for a in reals)}, {len(schema.operands)}, {parts}, "
+        f"{'true' if listed else 'false'}, {ints}, {views}}},\n"
+    )

@@ -1,0 +1,150 @@
+"""What each call of a plan does at given sizes: products, bytes, results.
+
+    bytes of a view = its dims, those of stride 0 once, × element size
+
+A table rows are picked from is touched as far as the result is long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, evaluate
+from tracea_graph.kernels.cpu.plan import DecodedCall, DecodedPlan, decode
+from tracea_graph.kernels.program import Buffer, View
+from tracea_graph.kernels.schema import Operand, Sizes
+
+__all__ = ["CallWork", "Touched", "calls_of_plan"]
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A view as a call sees it: the node's input it lies in (None: an output, or scratch)."""
+
+    input: int | None
+    dims: tuple[int, ...]
+    bytes: float
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class CallWork:
+    """One call: operations of its matrix products, elements of its results, and its views.
+
+    ``multiplies`` is the type its products multiply.  ``size`` is the product's: rows × columns ×
+    depth, after their number if above 1; else the dims of the result.  A call of a loop is all its
+    iterations; its size is that of the first, after ``iterations ×``.
+    """
+
+    kernel: str
+    products: float
+    results: float
+    views: tuple[Touched, ...]
+    size: str
+    multiplies: str = "f32"
+
+    @property
+    def bytes(self) -> float:
+        return sum(view.bytes for view in self.views)
+
+
+def calls_of_plan(plan: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+    """The work of every call under the values of the program's symbols.
+
+    Raises GraphError for a plan of another version, or one that makes no sense.
+    """
+    made = decode(plan)
+    if len(symbols) < len(made.symbols):
+        raise GraphError(f"The plan has {len(made.symbols)} symbols, not {len(symbols)}.")
+    bound = {f"s{i}": value for i, value in enumerate(symbols[: len(made.symbols)])}
+    types = _types(made)
+    try:
+        return tuple(_in_all(made, i, call, types, bound) for i, call in enumerate(made.calls))
+    except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
+        raise GraphError(f"the plan cannot be read: {error!r}") from error
+
+
+def _types(plan: DecodedPlan) -> dict[Buffer, DType]:
+    held = {Buffer("temp", i): temp.dtype for i, temp in enumerate(plan.temps)}
+    for kind, specs in (("input", plan.inputs), ("output", plan.outputs)):
+        held |= {Buffer(kind, i): s.dtype for i, s in enumerate(specs) if s.dtype is not None}
+    return held
+
+
+def _in_all(
+    plan: DecodedPlan,
+    index: int,
+    call: DecodedCall,
+    types: Mapping[Buffer, DType],
+    bound: Mapping[str, int],
+) -> CallWork:
+    """A call, in all iterations if a loop has it."""
+    for loop in plan.loops:
+        if loop.first <= index <= loop.last:
+            turns = loop.turns(evaluate(loop.extent, bound))
+            if turns:
+                return _together([_work(call, types, {**bound, **turn}) for turn in turns])
+            bound = {**bound, loop.start: 0, loop.end: 0}
+    return _work(call, types, bound)
+
+
+def _together(turns: Sequence[CallWork]) -> CallWork:
+    """All iterations of a call; what each of them sees alike is touched once."""
+    first = turns[0]
+    views = [
+        seen[0] if len({*seen}) == 1 and seen[0].input is not None
+        else replace(seen[0], bytes=sum(v.bytes for v in seen))
+        for seen in zip(*(t.views for t in turns), strict=True)
+    ]  # fmt: skip
+    return replace(
+        first,
+        products=sum(t.products for t in turns),
+        results=sum(t.results for t in turns),
+        views=tuple(views),
+        size=f"{len(turns)} × {first.size}",
+    )
+
+
+def _work(one: DecodedCall, types: Mapping[Buffer, DType], symbols: Mapping[str, int]) -> CallWork:
+    schema, call = one.schema, one.call
+    dims: dict[str, list[tuple[int, ...]]] = {operand.name: [] for operand in schema.operands}
+    touched: list[tuple[Operand, Touched]] = []
+    for operand in schema.operands:
+        for view in call.views[one.slices[operand.name]]:
+            if view is None:
+                continue
+            seen = _touched(view, types[view.buffer], symbols)
+            dims[operand.name].append(seen.dims)
+            touched.append((operand, seen))
+    _, result = touched[-1]
+    views = [_share(operand, view, result) for operand, view in touched]
+    size = "×".join(str(d) for d in result.dims if d > 1)
+    products = 0.0
+    if schema.problem is not None:
+        count, *problem = schema.problem(Sizes(call, dims))
+        products = 2.0 * count * prod(problem)
+        size = f"{count}·" * (count > 1) + "×".join(map(str, problem))
+    return CallWork(
+        schema.name, products, float(prod(result.dims)), tuple(views), size,
+        schema.multiplies or schema.dtype,
+    )  # fmt: skip
+
+
+def _touched(view: View, dtype: DType, symbols: Mapping[str, int]) -> Touched:
+    dims = tuple(evaluate(d, symbols) for d in view.dims)
+    strides = [evaluate(s, symbols) for s in view.strides]
+    once = prod(d for d, stride in zip(dims, strides, strict=True) if stride or not d)
+    where = view.buffer.index if view.buffer.kind == "input" else None
+    return Touched(where, dims, once * dtype.size, evaluate(view.offset, symbols))
+
+
+def _share(operand: Operand, view: Touched, result: Touched) -> Touched:
+    """A view with the bytes a call reads of it."""
+    if operand.touched == "none":
+        return replace(view, bytes=0.0)
+    if operand.touched == "picks":
+        return replace(view, bytes=min(view.bytes, result.bytes))
+    return view
