@@ -1,8 +1,9 @@
 """What bands of rows gain: ``python -m models.bands MODEL.onnx… [--shape N=…] [--threads N,M]``.
 
-Every program of a model is planned with and without bands (``passes.bands``); both are built with
-all rules and raced in turn in one process.  Printed are the bands the tile graph asks for, what
-they save by its account, the predicted gain, and the measured one with its 99 % bounds.
+Every program of a model is planned with and without bands (``kernels.cpu.phases.bands``); both
+are built with all rules and raced in turn in one process.  Printed are the bands the tile graph
+asks for, what they save by its account, the predicted gain, and the measured one with its 99 %
+bounds.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from tracea_graph import Options, api
 from tracea_graph.check.bench import Bench, Candidate
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import UsageError
+from tracea_graph.kernels.cpu import phases as cpu
+from tracea_graph.kernels.cpu.phases.bands import BANDED
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.bands import bands_in
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes import phases
-from tracea_graph.passes.bands import BANDED
+from tracea_graph.passes import Request, phases
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, measured_machine
 
 _PLAIN = Options(keep="legal", verify=False, skip=(BANDED,))
-_EVERY = (*(rule.name for phase in phases() for rule in phase.passes), BANDED)
+_PHASES = (*phases(), *cpu.phases(Request()))
+_EVERY = (*(rule.name for phase in _PHASES for rule in phase.passes), BANDED)
 """All rules by name: bands are left out where nothing is timed, unless somebody asks for them."""
 
 

@@ -1,17 +1,15 @@
-"""The passes that run, in order, and why there."""
+"""The passes that run before a target is asked, in order, and why there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tracea_graph.config import Window
-from tracea_graph.ops.panels import BLOCKS
 from tracea_graph.passes import recurrent, trunk
 from tracea_graph.passes.attention import attention, flattened, rotary
 from tracea_graph.passes.attention import nodes as attention_nodes
-from tracea_graph.passes.attention.window import WindowAttention
-from tracea_graph.passes.bands import BANDED
 from tracea_graph.passes.convolution import (
     batch_norm,
     branches,
@@ -24,9 +22,6 @@ from tracea_graph.passes.convolution import (
     transposed,
     volumes,
 )
-from tracea_graph.passes.convolution.bf16 import ConvInBf16, RoundDepthwise
-from tracea_graph.passes.convolution.bf16x2 import ConvInBf16x2
-from tracea_graph.passes.convolution.int16 import ConvInInt16
 from tracea_graph.passes.movement import (
     embedding,
     grids,
@@ -45,35 +40,25 @@ from tracea_graph.passes.pointwise import (
     recognise,
     reductions,
 )
-from tracea_graph.passes.precision import (
-    LOWERING,
-    AttentionInBf16,
-    GemmInBf16,
-    GemmInBf16x2,
-    GemmInInt16,
-)
 from tracea_graph.passes.products import gemm, matmul, projections, rows
-from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
 from tracea_graph.passes.sparse.channels import NarrowOnRequest
-from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, FactorOnRequest, PruneBlocks
+from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DropDeadChannels
-from tracea_graph.passes.sparse.exact_rank import LOW_RANK, FactorGemm
+from tracea_graph.passes.sparse.exact_rank import LOW_RANK
 from tracea_graph.passes.sparse.factored import FactorConvOnRequest, FactorLookUpOnRequest
 from tracea_graph.passes.sparse.heads import NarrowHeadsOnRequest
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.passes.spelling import spelling
 from tracea_graph.rewrite import Phase, RulePass
 
-__all__ = ["CONNECT", "FORMS", "JOINING", "UNCHANGED", "WEIGHED", "phases"]
+__all__ = ["CONNECT", "FORMS", "JOINING", "MOVEMENT", "UNCHANGED", "WEIGHED", "Request", "phases"]
 
 CONNECT = "connect"
 """The phase that makes one program of neighbouring regions."""
 JOINING = (trunk.ConnectTrunk.name, trunk.ConnectBlocks.name)
 """Rules that make one program of several regions."""
 FORMS = (
-    *LOWERING, BANDED, DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "unstructured", "window",
-    "zero-blocks",
+    DEAD_CHANNELS, "exact-rank", LOW_RANK, PRUNED, "unstructured", "window", "zero-blocks",
 )  # fmt: skip
 """Rules that give a region another form: without them it is there in its plain one."""
 WEIGHED = (DEAD_CHANNELS, "exact-rank", "zero-blocks")
@@ -81,6 +66,23 @@ WEIGHED = (DEAD_CHANNELS, "exact-rank", "zero-blocks")
 
 UNCHANGED: Mapping[str, Compressed] = MappingProxyType({})
 """Every matrix stays what it is."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan is asked for.
+
+    ``precision`` is one of ``config.PRECISIONS``; ``plain_weights`` leaves every matrix as the
+    original stores it; ``windows`` are for attention; ``compressed`` has what stands for matrices,
+    by the names these are stored under; ``scan`` what an earlier plan found in weights.
+    """
+
+    precision: str = "fp32"
+    plain_weights: bool = False
+    windows: Sequence[Window] = ()
+    compressed: Mapping[str, Compressed] = field(default_factory=lambda: UNCHANGED)
+    scan: WeightScan = field(default_factory=WeightScan)
+
 
 _SPELL = Phase("spell", (spelling.SpellOut(),))
 """What is several operators in one is written out, for the rules to see."""
@@ -158,7 +160,7 @@ _FINISH = Phase(
 )
 """Last: a sum that a product could have taken must not go to the norm behind it."""
 
-_MOVEMENT = (
+MOVEMENT = (
     # what is left of the movement between all these; a concatenation goes to its reader,
     # where it need not be made, before it takes what writes its parts
     Phase(
@@ -212,88 +214,29 @@ def _lift(plain_weights: bool, precision: str) -> Phase:
     )
 
 
-def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:
-    """Regions are what they will be: only their numbers change.
+def phases(request: Request = Request()) -> tuple[Phase, ...]:
+    """The phases that need not know a target, in order; a backend's own follow them.
 
-    What bf16 is not to be used for is left for integers, or sums of two numbers in bf16 where
-    matrix ``tiles`` make those faster.
+    Within a phase the scheduler decides by predicted gain.
     """
-    integers, halves = Phase("int16", (GemmInInt16(),)), Phase("bf16x2", (GemmInBf16x2(),))
-    rounds = Phase("precision", (GemmInBf16(), AttentionInBf16()))
-    return {
-        "bf16": (rounds, halves if tiles else integers),
-        "bf16-weights": (Phase("precision", (GemmInBf16("bf16-weights"),)),),
-        "bf16x2": (halves,),
-        "int16": (integers,),
-    }.get(precision, ())
-
-
-def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
-    """Before they are steps of a program, which stores values as its steps read them.
-
-    What bf16 is not to be used for is left for integers; with matrix ``tiles``, where those have
-    none of their own, for sums of two numbers in bf16, but for what is transformed.  Processors
-    with them convert numbers of a depthwise convolution faster than they multiply pairs.
-    """
-    rounds = Phase("conv-precision", (ConvInBf16(broad=tiles),))
-    integers = Phase("conv-int16", (ConvInInt16(transformed=tiles and precision == "bf16"),))
-    further = Phase("depthwise-precision", (RoundDepthwise(),))
-    halves = Phase("conv-bf16x2", (ConvInBf16x2(),))
-    return {
-        "bf16": (rounds, integers, halves) if tiles else (rounds, further, integers),
-        "int16": (integers,),
-        "bf16x2": (halves,),
-    }.get(precision, ())
-
-
-def phases(
-    plain_weights: bool = False,
-    precision: str = "fp32",
-    windows: Sequence[Window] = (),
-    compressed: Mapping[str, Compressed] = UNCHANGED,
-    scan: WeightScan | None = None,
-    tiles: bool = False,
-) -> tuple[Phase, ...]:
-    """Phases in order; within one, the scheduler decides by predicted gain.
-
-    ``plain_weights`` leaves every matrix as the original stores it; ``precision`` is ``fp32``,
-    ``bf16``, ``bf16-weights``, ``int16`` or ``bf16x2``; ``windows`` are for attention;
-    ``compressed`` has what stands for matrices, by the names these are stored under; ``scan`` what
-    an earlier plan found in weights; ``tiles`` says that there are matrix tiles for bf16.
-    """
-    scan = scan or WeightScan()
+    compressed = request.compressed
     looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
     rules = (FactorConvOnRequest(compressed), NarrowOnRequest(compressed))
     heads = Phase("compress-heads", (NarrowHeadsOnRequest(compressed),))  # of the same name
     channels = (Phase("compress-channels", rules), heads)
-    exact = (
+    return (
         _SPELL,
         _HEADS,
         _SELECT,
         _RECOGNISE,
         _TURN,
         *(looked_up if compressed else ()),
-        _lift(plain_weights, precision),
+        _lift(request.plain_weights, request.precision),
         _ROWS,
         _REDUCE,
         _COUNT,
         _FUSE,
         _FINISH,
-        Phase("narrow", (DropDeadChannels(scan),)),
-        *(channels if compressed else ()),  # before filters are stored as their transform
-        *_lower_convolutions(precision, tiles),
-        Phase("transform", (conv.TransformFilters(),)),
-        # whole at last: what lies between the steps of one program lies as its kernels like it
-        Phase(CONNECT, (trunk.ConnectTrunk(),)),
-        *_MOVEMENT,
+        Phase("narrow", (DropDeadChannels(request.scan),)),
+        *(channels if compressed else ()),
     )
-    # regions are what they will be: what can be skipped in them is all that changes
-    near = (WindowAttention(tuple(windows)),) if windows else ()
-    blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
-    other = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
-    smaller = (Phase("compress", other),) if compressed else ()
-    scattered = SkipScatteredZeros(scan, FEW_ROWS if precision == "fp32" else 1)
-    skipping = (FactorGemm(scan), SkipZeroBlocks(scan, blocks), scattered)
-    sparse = Phase("sparsity", (*skipping, *near))
-    last = Phase(CONNECT, (trunk.ConnectBlocks(),))
-    return (*exact, *smaller, sparse, *_lower(precision, tiles), last)

@@ -23,8 +23,9 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tracea_graph import load
+from tracea_graph import load, passes
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
+from tracea_graph.kernels.cpu import phases as cpu_phases
 from tracea_graph.ops.body import Body
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.policy import CostModel, Machine
@@ -32,8 +33,8 @@ from tracea_graph.rewrite import Limits, Pass, Phase, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Net", "assert_same", "evaluate", "loaded", "normal", "only", "ops", "optimized", "reasons",
-    "relative_error", "run_body", "schedule_only",
+    "Net", "assert_same", "evaluate", "every_phase", "loaded", "normal", "only", "ops",
+    "optimized", "reasons", "relative_error", "run_body", "schedule_only",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -192,10 +193,14 @@ def optimized(
     graph: TileGraph, phases: Sequence[Phase] | None = None, limits: Limits = LEGAL
 ) -> Trace:
     """Run the phases (all by default) on ``graph``, in place."""
-    from tracea_graph.passes import phases as default
-
     cost = CostModel(Machine(), BINDINGS)
-    return schedule(graph, default() if phases is None else phases, cost, limits)
+    return schedule(graph, every_phase() if phases is None else phases, cost, limits)
+
+
+def every_phase(tiles: bool = False, **request: Any) -> tuple[Phase, ...]:
+    """All phases but row tiling for a :class:`~tracea_graph.passes.Request` of these fields."""
+    wanted = passes.Request(**request)
+    return (*passes.phases(wanted), *cpu_phases.phases(wanted, tiles))
 
 
 def schedule_only(graph: TileGraph, *passes: Pass) -> Trace:

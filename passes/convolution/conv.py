@@ -16,13 +16,11 @@ from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.convolution.filters import (
     groups_at_once,
-    image_of,
     layout_for,
     pack_weight,
     pad_bias,
     side_by_side,
     taken,
-    transformed,
 )  # fmt: skip
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline
@@ -40,8 +38,11 @@ from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "AbsorbConvEpilogue", "AbsorbPad", "LiftConv", "TransformFilters", "conv_behind",
-]  # fmt: skip
+    "AbsorbConvEpilogue",
+    "AbsorbPad",
+    "LiftConv",
+    "conv_behind",
+]
 
 
 @dataclass(frozen=True)
@@ -211,40 +212,6 @@ class AbsorbConvEpilogue:
         operands = (x, w, *([bias] if bias else []), *names[1:], *behind)
         new = fused(self.name, params, operands, region.results, (conv, region))
         return Proposal(self.name, (conv, region), (new,))
-
-
-_FEW = 4
-"""Filters up to which summing over input channels takes less than the transform of the input."""
-
-
-class TransformFilters:
-    """A 3x3 convolution by Winograd's transform, of 2 x 2 or 4 x 4 results at a time.
-
-    The error of the first is below, of the second about ten times that of direct summation.  Where
-    images may have any size the filters stay there as they are, too: on maps of a few pixels
-    reading the transformed ones, several times as many, takes longer than summing directly.
-    Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
-    """
-
-    name = "winograd"
-
-    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, ConvParams) or params.layout != "blocked":
-            return
-        weight = graph.weight(region.operands[1])
-        if params.filters <= _FEW or weight is None:
-            return
-        for layout, *direct in params.ways(params.layout, image_of(graph, region)):
-            if layout == params.layout:
-                continue
-            filters = transformed(weight, params, layout, graph.opset)
-            kept = region.operands[1:2] if direct else ()
-            operands = (region.operands[0], filters.name, *region.operands[2:], *kept)
-            other = dataclasses.replace(params, layout=layout, either=bool(direct))
-            new = fused(self.name, other, operands, region.results, [region])
-            weights = {filters.name: filters}
-            yield Proposal(self.name, (region,), (new,), weights=weights)
 
 
 def channel_kind(spec: TensorSpec, result: TensorSpec) -> str | None:

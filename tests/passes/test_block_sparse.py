@@ -10,10 +10,10 @@ import pytest
 from graphs import Net, assert_same, normal, optimized
 
 from models.sparse import block_mask
+from tests.graphs import every_phase
 from tracea_graph.ir import DType, Weight
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.panels import PANELS, Blocks, pack_panels
-from tracea_graph.passes import phases
 from tracea_graph.passes.sparse.zeros import ZeroScan, active_places, sampled_zeros
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Limits, Trace, schedule
@@ -37,7 +37,7 @@ def sparse(k: int, n: int, zeros: float, block: tuple[int, int] = (16, 16)) -> A
 def planned(graph: TileGraph, rows: int) -> tuple[GemmParams, Trace]:
     """The product as the cost model would have it."""
     cost = CostModel(Machine(), {"rows": rows})
-    trace = schedule(graph, phases(), cost, Limits())
+    trace = schedule(graph, every_phase(), cost, Limits())
     (region,) = graph.regions()
     assert isinstance(region.params, GemmParams)
     return region.params, trace
@@ -46,7 +46,7 @@ def planned(graph: TileGraph, rows: int) -> tuple[GemmParams, Trace]:
 @pytest.mark.parametrize(("k", "n"), [(64, 48), (70, 50), (33, 16)])
 def test_the_result_is_the_same(k: int, n: int) -> None:
     made, graph = product(sparse(k, n, 0.7))
-    trace = optimized(graph, phases())
+    trace = optimized(graph, every_phase())
     assert trace.applied()["zero-blocks"] == 1
     (region,) = graph.regions()
     assert isinstance(region.params.layout, Blocks)
@@ -56,7 +56,7 @@ def test_the_result_is_the_same(k: int, n: int) -> None:
 def test_what_is_stored_is_what_is_not_zero() -> None:
     w = sparse(96, 64, 0.75)
     _, graph = product(w)
-    optimized(graph, phases())
+    optimized(graph, every_phase())
     (region,) = graph.regions()
     blocks, places = (graph.weights[region.operands[i]].array() for i in (1, -1))
     assert blocks.size == np.count_nonzero(w) and len(places) == len(blocks) == 6
@@ -96,7 +96,7 @@ def test_an_old_opset_cannot_place_blocks() -> None:
 
 def test_a_matrix_of_zeros_keeps_one_block() -> None:
     made, graph = product(np.zeros((64, 48), np.float32))
-    optimized(graph, phases())
+    optimized(graph, every_phase())
     (region,) = graph.regions()
     assert graph.spec(region.operands[1]).shape is not None
     assert graph.weights[region.operands[1]].shape[0] == 1
@@ -108,7 +108,7 @@ def test_projections_that_became_one_product_are_skipped_together() -> None:
     x = made.input("x", "rows", 64)
     parts = [made("MatMul", x, made.const(sparse(64, 32, 0.6 + i / 10))) for i in range(3)]
     graph = made.graph(*parts)
-    assert optimized(graph, phases()).applied()["zero-blocks"] == 1
+    assert optimized(graph, every_phase()).applied()["zero-blocks"] == 1
     (region,) = graph.regions()
     assert region.params.parts == (32, 32, 32) and isinstance(region.params.layout, Blocks)
     assert_same(made, graph, {"x": normal(4, 64)})

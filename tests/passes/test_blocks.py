@@ -11,10 +11,10 @@ import pytest
 from graphs import Net, assert_same, loaded, normal, ops, optimized, relative_error
 from interpreter import check_lifetimes, run
 
+from tests.graphs import every_phase
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.program import Program
-from tracea_graph.passes import phases
 from tracea_graph.rewrite import Limits, schedule
 from tracea_graph.ttg import TileGraph
 
@@ -67,7 +67,7 @@ def results(graph: TileGraph, program: Program) -> Any:
 
 def in_bf16(graph: TileGraph) -> TileGraph:
     limits = Limits(min_gain_us=float("-inf"))
-    schedule(graph, phases(precision="bf16"), lambda g, r: 1.0, limits)
+    schedule(graph, every_phase(precision="bf16"), lambda g, r: 1.0, limits)
     return graph
 
 
@@ -119,7 +119,7 @@ def test_what_leaves_the_program_is_float32() -> None:
 def test_attention_stays_exact_where_only_weights_are_rounded(precision: str) -> None:
     _, graph = two_blocks()
     limits = Limits(min_gain_us=float("-inf"))
-    schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     kernels = {call.name for call in program_of(graph).calls}
     assert "attention" in kernels and not kernels & {"attention_bf16", "round_bf16"}
 
@@ -259,7 +259,7 @@ def test_another_shape_between_steps_is_another_view(precision: str) -> None:
     x = net.input("x", "batch", "sequence", WIDTH)
     graph = net.graph(net("Relu", net("Add", with_normed_heads(net, x), x)))
     limits = Limits(min_gain_us=float("-inf"))
-    schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     program = program_of(graph)
     kernels = {call.name for call in program.calls}
     assert not kernels & {"copy", "elementwise"}

@@ -10,10 +10,10 @@ from graphs import Net, assert_same, normal, only, ops, optimized, reasons, sche
 from onnx import numpy_helper
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16
+from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
 from tracea_graph.ops.filters import stored_shape
 from tracea_graph.passes.convolution import batch_norm, conv, pool
-from tracea_graph.passes.convolution.bf16 import ConvInBf16
-from tracea_graph.passes.convolution.int16 import ConvInInt16
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.rewrite import Proposal
 

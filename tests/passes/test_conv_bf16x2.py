@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 from graphs import Net, normal, relative_error
 
+from tests.graphs import every_phase
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes import phases
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -31,7 +31,7 @@ def planned(
 ) -> tuple[Region, Trace]:
     """The only region left, every rewrite being as good as any other."""
     limits = Limits(min_gain_us=float("-inf"))
-    known = phases(precision=precision, tiles=tiles)
+    known = every_phase(precision=precision, tiles=tiles)
     kept = (p for p in known if not {rule.name for rule in p.passes} & {*without})
     trace = schedule(graph, tuple(kept), lambda g, r: 1.0, limits)
     (region,) = graph.regions()

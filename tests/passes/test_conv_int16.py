@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 from graphs import Net, normal
 
+from tests.graphs import every_phase
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.phases.precision import FALLBACK, LOWERING, RELIEFS
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes import phases
-from tracea_graph.passes.precision import FALLBACK, LOWERING, RELIEFS
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -32,7 +32,7 @@ def planned(
         min_gain_us=float("-inf"),
         barred={rule: dict.fromkeys(written, "coarse") for rule in barred},
     )
-    trace = schedule(graph, phases(precision=precision), lambda g, r: 1.0, limits)
+    trace = schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     return region, trace
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from graphs import APART, Net, assert_same, normal, reasons
 
-from tracea_graph.passes import phases
+from tests.graphs import every_phase
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Trace, schedule
 from tracea_graph.ttg import TileGraph
@@ -20,7 +20,7 @@ K, HIDDEN, N = 24, 96, 40
 
 def planned(graph: TileGraph) -> Trace:
     cost = CostModel(Machine(), {"batch": 2, "seq": 5})
-    return schedule(graph, phases(), cost, APART)
+    return schedule(graph, every_phase(), cost, APART)
 
 
 def mlp(first: Array, last: Array, bias: Array, activation: str = "Relu") -> tuple[Net, TileGraph]:

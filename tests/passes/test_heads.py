@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from graphs import APART, Net, assert_same, normal, ops
 
-from tracea_graph.passes import phases
+from tests.graphs import every_phase
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule
@@ -34,7 +34,7 @@ def attending(dead: tuple[int, ...]) -> tuple[Net, TileGraph]:
 def planned(graph: TileGraph, **chosen: Compressed) -> TileGraph:
     cost = CostModel(Machine(), {"batch": 2, "seq": 5})
     planned = graph.copy()
-    schedule(planned, phases(compressed=chosen), cost, APART)
+    schedule(planned, every_phase(compressed=chosen), cost, APART)
     return planned
 
 

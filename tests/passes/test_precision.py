@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from graphs import Net, loaded, normal
 
+from tests.graphs import every_phase
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.panels import pack_pairs, unpack_pairs, unpack_split
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes import phases
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -29,7 +29,9 @@ def planned(
     graph: TileGraph, precision: str, limits: Limits | None = None, tiles: bool = False
 ) -> tuple[Region, Trace]:
     limits = limits or Limits(min_gain_us=float("-inf"))
-    trace = schedule(graph, phases(precision=precision, tiles=tiles), lambda g, r: 1.0, limits)
+    trace = schedule(
+        graph, every_phase(precision=precision, tiles=tiles), lambda g, r: 1.0, limits
+    )
     (region,) = graph.regions()
     return region, trace
 
@@ -148,7 +150,7 @@ def cached(queries: int | str) -> TileGraph:
 def test_a_cache_is_rounded_for_many_queries(queries: int | str) -> None:
     graph = cached(queries)
     limits = Limits(min_gain_us=float("-inf"))
-    trace = schedule(graph, phases(precision="bf16"), lambda g, r: 1.0, limits)
+    trace = schedule(graph, every_phase(precision="bf16"), lambda g, r: 1.0, limits)
     every = [r.params for r in graph.regions()]
     every += [step.params for p in every if isinstance(p, RegionParams) for step in p.steps]
     (attention,) = (p for p in every if isinstance(p, AttentionParams))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import APART, Net, assert_same, evaluate, normal, ops, optimized, reasons
 
-from tracea_graph.passes import phases
+from tests.graphs import every_phase
 
 H, D = 3, 4
 
@@ -114,7 +114,7 @@ def test_a_projection_with_an_activation_stays() -> None:
 def test_plain_matrices_stay_apart() -> None:
     net = Net()
     graph = net.graph(projected(net))
-    trace = optimized(graph, phases(plain_weights=True))
+    trace = optimized(graph, every_phase(plain_weights=True))
     assert reasons(trace, "merge-projections") == {"the projections' matrices stay as they are"}
     assert np.isfinite(evaluate(graph, {"x": X["x"]})[0]).all()
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 from graphs import Net, assert_same, normal, optimized
 
+from tests.graphs import every_phase
 from tracea_graph.ir import DType
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes import phases
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import TileGraph
@@ -39,7 +39,7 @@ def planned(
     net, graph = product(w, rows, opset)
     cost = CostModel(Machine(), {"rows": 1})
     limits = Limits(max_error=0.0 if precision == "fp32" else 0.1)
-    return net, graph, schedule(graph, phases(precision=precision), cost, limits)
+    return net, graph, schedule(graph, every_phase(precision=precision), cost, limits)
 
 
 def params_of(graph: TileGraph) -> GemmParams:
@@ -51,7 +51,7 @@ def params_of(graph: TileGraph) -> GemmParams:
 @pytest.mark.parametrize(("k", "n"), [(256, 192), (255, 200)])
 def test_the_result_is_the_same(k: int, n: int) -> None:
     net, graph = product(scattered(k, n, 0.8), 2)
-    assert optimized(graph, phases()).applied()["unstructured"] == 1
+    assert optimized(graph, every_phase()).applied()["unstructured"] == 1
     assert params_of(graph).layout.name == "masked"
     assert_same(net, graph, {"x": normal(2, k)})
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from graphs import APART, Net, evaluate, normal, reasons, relative_error
 
+from tests.graphs import every_phase
 from tracea_graph.config import Window
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.passes import phases
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Trace, schedule
 from tracea_graph.ttg import TileGraph
@@ -44,7 +44,7 @@ def layers(count: int = 3) -> tuple[Net, TileGraph]:
 
 def planned(graph: TileGraph, *windows: Window) -> tuple[list[AttentionParams], Trace]:
     cost = CostModel(Machine(), {"batch": 1, "seq": 1024})
-    trace = schedule(graph, phases(windows=windows), cost, APART)
+    trace = schedule(graph, every_phase(windows=windows), cost, APART)
     return [r.params for r in graph.regions() if r.op == "FusedAttention"], trace
 
 

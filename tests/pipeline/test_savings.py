@@ -9,7 +9,7 @@ from graphs import APART, Net, normal
 from rich.console import Console
 
 from models.sparse import block_mask
-from tracea_graph.passes import phases
+from tests.graphs import every_phase
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.policy import CostModel, Machine
@@ -21,7 +21,7 @@ def assembly(w: np.ndarray) -> Assembly:
     net = Net()
     x = net.input("x", "rows", w.shape[0])
     graph = net.graph(net("MatMul", x, net.const(w)))
-    schedule(graph, phases(), CostModel(Machine(), {"rows": 128}), APART)
+    schedule(graph, every_phase(), CostModel(Machine(), {"rows": 128}), APART)
     return assemble(graph)
 
 

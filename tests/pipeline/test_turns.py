@@ -11,7 +11,7 @@ from graphs import Net
 from tracea_graph import Options
 from tracea_graph.check.timing import Ratio
 from tracea_graph.errors import WorkerError
-from tracea_graph.passes.bands import LENGTHS
+from tracea_graph.kernels.cpu.phases.bands import LENGTHS
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.planning import Plan, Planner
 from tracea_graph.pipeline.turns import fastest_lengths

@@ -11,6 +11,7 @@ from tracea_graph.errors import GraphError, blamed_on
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.kernels.cpu.emitter import kernels_of
 from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.phases.bands import BANDED
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.kernels.cpu.table import OpType
 from tracea_graph.kernels.program import Program
@@ -19,7 +20,6 @@ from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes.bands import BANDED
 from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Drivers, Workload, problems_of, with_drivers

@@ -12,11 +12,12 @@ from pathlib import Path
 from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, UsageError
+from tracea_graph.kernels.cpu import phases as cpu
 from tracea_graph.kernels.cpu.emitter import units
+from tracea_graph.kernels.cpu.phases.bands import BANDED, LENGTHS
+from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER
 from tracea_graph.onnx_io import DataFile, DataPool, Model, write, write_original
 from tracea_graph.passes import FORMS, JOINING
-from tracea_graph.passes.bands import BANDED, LENGTHS
-from tracea_graph.passes.precision import FALLBACK, FURTHER
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.foundry import Foundry
@@ -128,7 +129,7 @@ class Workshop:
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
             rule = items[0].region.rule if group == items[0].group else BANDED
-            if rule in FORMS:
+            if rule in (*FORMS, *cpu.FORMS):
                 self._rules[group] = _with_heirs(rule)
         return assembly, plan
 
@@ -171,7 +172,7 @@ class Workshop:
             if written <= values:
                 key = f"{group} at {region.results[0]}"
                 found[key] = written
-                if region.rule in FORMS:
+                if region.rule in (*FORMS, *cpu.FORMS):
                     self._rules[key] = _with_heirs(region.rule)
         if len(found) < 2:
             return ()

@@ -21,8 +21,8 @@ from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import OutOfTime, VerifyError
+from tracea_graph.kernels.cpu.phases.precision import LOWERING
 from tracea_graph.onnx_io import Model
-from tracea_graph.passes.precision import LOWERING
 from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.clock import Deadline

@@ -9,15 +9,16 @@ from types import MappingProxyType
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, RuleError, UsageError
 from tracea_graph.ir import Node
+from tracea_graph.kernels.cpu import phases as cpu
 from tracea_graph.kernels.cpu.levels import TILES
+from tracea_graph.kernels.cpu.phases.bands import BANDED
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.passes import CONNECT, UNCHANGED, phases
-from tracea_graph.passes.bands import BANDED, RunInBands
+from tracea_graph.passes import CONNECT, UNCHANGED, Request, phases
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
@@ -90,17 +91,13 @@ class Planner:
             cost = CostModel(machine, bindings)
         self.cost = cost
         self.scan = scan or WeightScan()
+        request = Request(
+            options.precision, options.plain_weights, options.windows, compressed, self.scan
+        )
         every = (
-            *phases(
-                options.plain_weights,
-                options.precision,
-                options.windows,
-                compressed,
-                self.scan,
-                self.cost.machine.tiles,
-            ),
-            # programs are whole: only the order in which their rows are made is left
-            Phase(BANDED, (RunInBands(cost.bindings, cost.machine.levels),)),
+            *phases(request),
+            *cpu.phases(request, self.cost.machine.tiles),
+            cpu.row_tiling(cost.bindings, cost.machine.levels),
         )
         known = {p.name for phase in every for p in phase.passes}
         for rule in (*options.only, *options.skip):

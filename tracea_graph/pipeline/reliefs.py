@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tracea_graph.passes.precision import RELIEFS
+from tracea_graph.kernels.cpu.phases.precision import RELIEFS
 
 __all__ = ["relief"]
 

@@ -1,0 +1,97 @@
+"""What the CPU does to a graph before it is lowered, in order: precision, layouts, row tiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracea_graph.kernels.cpu.phases.bands import BANDED, RunInBands
+from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16, RoundDepthwise
+from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvInBf16x2
+from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
+from tracea_graph.kernels.cpu.phases.precision import (
+    LOWERING,
+    AttentionInBf16,
+    GemmInBf16,
+    GemmInBf16x2,
+    GemmInInt16,
+)
+from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
+from tracea_graph.ops.panels import BLOCKS
+from tracea_graph.passes import CONNECT, MOVEMENT, Request, trunk
+from tracea_graph.passes.attention.window import WindowAttention
+from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
+from tracea_graph.passes.sparse.compressed import FactorOnRequest, PruneBlocks
+from tracea_graph.passes.sparse.exact_rank import FactorGemm
+from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
+from tracea_graph.rewrite import Phase
+from tracea_graph.ttg import MemoryLevel
+
+__all__ = ["FORMS", "phases", "row_tiling"]
+
+FORMS = (*LOWERING, BANDED)
+"""Rules that give a region another form: without them it is there in its plain one."""
+
+
+def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
+    """The phases after those of :func:`tracea_graph.passes.phases`, but for row tiling.
+
+    ``tiles`` says that there are matrix tiles for bf16.
+    """
+    precision, compressed = request.precision, request.compressed
+    # regions are what they will be: what can be skipped in them is all that changes
+    near = (WindowAttention(tuple(request.windows)),) if request.windows else ()
+    blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
+    other = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
+    scattered = SkipScatteredZeros(request.scan, FEW_ROWS if precision == "fp32" else 1)
+    skipping = (FactorGemm(request.scan), SkipZeroBlocks(request.scan, blocks), scattered)
+    return (
+        *_lower_convolutions(precision, tiles),
+        Phase("transform", (TransformFilters(),)),
+        # whole at last: what lies between the steps of one program lies as its kernels like it
+        Phase(CONNECT, (trunk.ConnectTrunk(),)),
+        *MOVEMENT,
+        *((Phase("compress", other),) if compressed else ()),
+        Phase("sparsity", (*skipping, *near)),
+        *_lower(precision, tiles),
+        Phase(CONNECT, (trunk.ConnectBlocks(),)),
+    )
+
+
+def row_tiling(sizes: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Phase:
+    """The last phase, for symbol values ``sizes`` and the machine's memory ``levels``: programs
+    are whole, only the order in which their rows are made is left."""
+    return Phase(BANDED, (RunInBands(sizes, levels),))
+
+
+def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:
+    """Regions are what they will be: only their numbers change.
+
+    What bf16 is not to be used for is left for integers, or sums of two numbers in bf16 where
+    matrix ``tiles`` make those faster.
+    """
+    integers, halves = Phase("int16", (GemmInInt16(),)), Phase("bf16x2", (GemmInBf16x2(),))
+    rounds = Phase("precision", (GemmInBf16(), AttentionInBf16()))
+    return {
+        "bf16": (rounds, halves if tiles else integers),
+        "bf16-weights": (Phase("precision", (GemmInBf16("bf16-weights"),)),),
+        "bf16x2": (halves,),
+        "int16": (integers,),
+    }.get(precision, ())
+
+
+def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
+    """Before they are steps of a program, which stores values as its steps read them.
+
+    What bf16 is not to be used for is left for integers; with matrix ``tiles``, where those have
+    none of their own, for sums of two numbers in bf16, but for what is transformed.  Processors
+    with them convert numbers of a depthwise convolution faster than they multiply pairs.
+    """
+    rounds = Phase("conv-precision", (ConvInBf16(broad=tiles),))
+    integers = Phase("conv-int16", (ConvInInt16(transformed=tiles and precision == "bf16"),))
+    further = Phase("depthwise-precision", (RoundDepthwise(),))
+    halves = Phase("conv-bf16x2", (ConvInBf16x2(),))
+    return {
+        "bf16": (rounds, integers, halves) if tiles else (rounds, further, integers),
+        "int16": (integers,),
+        "bf16x2": (halves,),
+    }.get(precision, ())
