@@ -1,9 +1,9 @@
 """Digests of what the tool makes of models: proof that a change of its source changed nothing.
 
 ``python -m models.digests [MODEL.onnx…]`` prints a line per model and precision: plans, weights as
-they are stored and generated sources, each by the first digits of its SHA-256.  Without models it
-takes the zoo, large weights left empty (see :func:`models.make.make`).  Run it in the checkouts of
-two commits and compare the output with ``diff``.
+they are stored (whatever their names and order) and generated sources, each by the first digits of
+its SHA-256.  Without models it takes the zoo, large weights left empty (see
+:func:`models.make.make`).  Run it in the checkouts of two commits and compare with ``diff``.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def digests(path: Path, precision: str) -> str:
     sources = units(assembly.kernels, assembly.chains.values(), [isa.name for isa in isas])
     plans = (repr((item.type, encode(item.program))).encode() for item in assembly.placed)
     weights = assembly.weights().values()
-    stored = (b for w in weights for b in (f"{w.name} {w.spec}".encode(), w.array().tobytes()))
-    parts = (plans, stored, ((s.symbol + s.text).encode() for s in sources))
+    stored = (hashlib.sha256(f"{w.spec}".encode() + w.array().tobytes()).digest() for w in weights)
+    parts = (plans, sorted(stored), ((s.symbol + s.text).encode() for s in sources))
     return " ".join((str(len(assembly.placed)), *map(_digest, parts)))
 
 

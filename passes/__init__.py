@@ -133,33 +133,6 @@ _REDUCE = Phase(
 _COUNT = Phase("count", (grids.LiftGrid(),))
 """After what reads integers and masks by their spelling, before chains take a part of one."""
 
-_FUSE = Phase(
-    "fuse",
-    (
-        embedding.MergeEmbeddings(),
-        projections.MergeProjections(),
-        epilogue.AbsorbEpilogue(),
-        gemm.AbsorbNorm(),
-        batch_norm.LiftBatchNorm(),
-        conv.AbsorbConvEpilogue(),
-        padding.LiftPad(),
-        embedding.AbsorbEmbeddingNorm(),
-        elementwise.MergeElementwise(),
-    ),
-)
-
-_FINISH = Phase(
-    "finish",
-    (
-        elementwise.AbsorbPrologue(),
-        reductions.AbsorbBefore(),
-        reductions.AbsorbAfter(),
-        elementwise.LiftElementwise(),
-        projections.MergeProducts(),
-    ),
-)
-"""Last: a sum that a product could have taken must not go to the norm behind it."""
-
 MOVEMENT = (
     # what is left of the movement between all these; a concatenation goes to its reader,
     # where it need not be made, before it takes what writes its parts
@@ -187,12 +160,12 @@ MOVEMENT = (
 """Data movement, after everything that recognises more than movement."""
 
 
-def _lift(plain_weights: bool, precision: str) -> Phase:
+def _lift(plain_weights: bool) -> Phase:
     """Products and look-ups become regions that others can join."""
     return Phase(
         "lift",
         (
-            gemm.LiftGemm(plain_weights, twice=precision == "bf16"),  # half the size
+            gemm.LiftGemm(plain_weights),
             matmul.LiftMatMul(),
             embedding.LiftEmbedding(),
             taking.LiftTake(),
@@ -214,12 +187,38 @@ def _lift(plain_weights: bool, precision: str) -> Phase:
     )
 
 
+def _fuse(plain_weights: bool) -> tuple[Phase, ...]:
+    """Regions take in what is around them; matrices stand side by side unless they must not."""
+    near = () if plain_weights else (projections.MergeProjections(),)
+    alone = () if plain_weights else (projections.MergeProducts(),)
+    fuse = (
+        embedding.MergeEmbeddings(),
+        *near,
+        epilogue.AbsorbEpilogue(),
+        gemm.AbsorbNorm(),
+        batch_norm.LiftBatchNorm(),
+        conv.AbsorbConvEpilogue(),
+        padding.LiftPad(),
+        embedding.AbsorbEmbeddingNorm(),
+        elementwise.MergeElementwise(),
+    )
+    # last: a sum that a product could have taken must not go to the norm behind it
+    finish = (
+        elementwise.AbsorbPrologue(),
+        reductions.AbsorbBefore(),
+        reductions.AbsorbAfter(),
+        elementwise.LiftElementwise(),
+        *alone,
+    )
+    return Phase("fuse", fuse), Phase("finish", finish)
+
+
 def phases(request: Request = Request()) -> tuple[Phase, ...]:
     """The phases that need not know a target, in order; a backend's own follow them.
 
     Within a phase the scheduler decides by predicted gain.
     """
-    compressed = request.compressed
+    compressed, plain = request.compressed, request.plain_weights
     looked_up = (Phase("compress-tables", (FactorLookUpOnRequest(compressed),)),)
     rules = (FactorConvOnRequest(compressed), NarrowOnRequest(compressed))
     heads = Phase("compress-heads", (NarrowHeadsOnRequest(compressed),))  # of the same name
@@ -231,12 +230,11 @@ def phases(request: Request = Request()) -> tuple[Phase, ...]:
         _RECOGNISE,
         _TURN,
         *(looked_up if compressed else ()),
-        _lift(request.plain_weights, request.precision),
+        _lift(plain),
         _ROWS,
         _REDUCE,
         _COUNT,
-        _FUSE,
-        _FINISH,
+        *_fuse(plain),
         Phase("narrow", (DropDeadChannels(request.scan),)),
         *(channels if compressed else ()),
     )

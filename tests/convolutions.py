@@ -29,6 +29,7 @@ from tracea_graph.ops.filters import (
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.panels import PANELS
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
@@ -440,7 +441,7 @@ REGIONS = {
             (PoolParams("max", window(3, 2, pads=1)), (6,)),
             (SAME16, (7, 3)),
             (PoolParams("average", flat=True), (8,)),
-            (GemmParams(16, 20, bias=True), (9, 4, 5)),
+            (GemmParams(16, 20, PANELS, bias=True), (9, 4, 5)),
         ], 10,
     ),
     "spread in the middle": region(

@@ -45,11 +45,11 @@ BACKENDS = ("cpu",)
 """Folders of ``kernels/``, a backend each."""
 TO_MOVE = (
     "build.library", "build.quick", "hardware.cpu", "hardware.measure", "hardware.selection",
-    "pipeline.assembly", "pipeline.calls", "pipeline.candidates", "pipeline.foundry",
-    "pipeline.guarding", "pipeline.judging", "pipeline.planning", "pipeline.reliefs",
-    "pipeline.stages", "pipeline.targets", "policy.machine", "tuning.bench_model",
-    "tuning.bench_program", "tuning.conv_space", "tuning.core", "tuning.gemm_space",
-    "tuning.identity", "tuning.problem", "tuning.wire", "views.graph",
+    "pipeline.assembly", "pipeline.calls", "pipeline.candidates", "pipeline.choosing",
+    "pipeline.foundry", "pipeline.guarding", "pipeline.judging", "pipeline.planning",
+    "pipeline.reliefs", "pipeline.stages", "pipeline.targets", "policy.machine",
+    "tuning.bench_model", "tuning.bench_program", "tuning.conv_space", "tuning.core",
+    "tuning.gemm_space", "tuning.identity", "tuning.problem", "tuning.wire", "views.graph",
 )  # fmt: skip
 """Modules that ask the CPU backend themselves, to be asked for less."""
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 70

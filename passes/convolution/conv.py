@@ -25,7 +25,7 @@ from tracea_graph.passes.convolution.filters import (
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline
 from tracea_graph.passes.pointwise.elementary import read_chain
-from tracea_graph.passes.products.storage import is_shared, making
+from tracea_graph.passes.products.matrices import is_shared, making
 from tracea_graph.passes.regions import (
     attribute,
     fused,

@@ -30,7 +30,7 @@ from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.filters import pad_bias
 from tracea_graph.passes.convolution.windows import read_window
-from tracea_graph.passes.products.storage import is_shared
+from tracea_graph.passes.products.matrices import is_shared
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

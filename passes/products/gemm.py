@@ -9,19 +9,24 @@ FusedNorm(FusedGemm(x))                -> FusedGemm(x, …, norm)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import DType, TensorSpec, Weight
+from tracea_graph.ir import Array, DType, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
-from tracea_graph.ops.panels import PANELS
+from tracea_graph.ops.weights import KN, NK
 from tracea_graph.passes.pointwise.chains import kind_of
-from tracea_graph.passes.products.storage import storage_for, stored_smaller
+from tracea_graph.passes.products.matrices import (
+    needed_as_it_is,
+    stored_matrix,
+    stored_smaller,
+    whole_matrix,
+)
 from tracea_graph.passes.regions import (
     attribute,
     fused,
@@ -35,26 +40,19 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "AbsorbBias", "AbsorbFlattening", "AbsorbNorm", "LiftGemm", "constant_matrix",
-    "gemm_epilogue", "merge_columns",
+    "gemm_epilogue",
 ]  # fmt: skip
-
-
-def merge_columns(weights: Sequence[Weight], name: str) -> Weight:
-    """Panels of several products side by side; each N must be a multiple of 16."""
-    panels = sum(w.shape[0] for w in weights)
-    shape = (panels, *weights[0].shape[1:])
-    return Weight(
-        name, weights[0].dtype, shape, lambda: np.concatenate([w.array() for w in weights])
-    )
 
 
 @dataclass(frozen=True)
 class LiftGemm:
-    """A product with a constant matrix; ``plain`` keeps all matrices as the original has them,
-    ``twice`` packs those, too, that others need as they are."""
+    """A product with a constant matrix, which it reads where that is stored.
+
+    Where a factor or leading axes of one are to go into the matrix, it reads another; not where
+    others need it as it is, nor, if ``plain``, anywhere.
+    """
 
     plain: bool = False
-    twice: bool = False
     name: str = "gemm"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -67,19 +65,24 @@ class LiftGemm:
         gemm = region.op == "Gemm"
         transposed = gemm and attribute(region, "transB", 0) == 1
         scale = float(attribute(region, "alpha", 1.0)) if gemm else 1.0  # type: ignore[arg-type]
-        stored = storage_for(graph, region.operands[1], transposed, scale, self.plain, self.twice)
-        if stored.layout != PANELS and graph.spec(stored.value).rank != 2:
-            yield Miss(self.name, region.id, f"{stored.value!r} is needed as it is, no matrix")
-            return
+        matrix, layout = stored_matrix(graph, region.operands[1], transposed)
         n, k = shape if transposed else shape[::-1]
-        bias = _bias(graph, region, n)
-        if bias and not stored.scaled and scale != 1.0:
-            bias = ""
-        chain, extras = gemm_epilogue(graph, region, bias, scale if not stored.scaled else 1.0)
-        params = GemmParams(k, n, stored.layout, bool(bias), chain)
-        operands = [region.operands[0], stored.value, *([bias] if bias else []), *extras]
+        weights, flat = dict[str, Weight](), graph.spec(matrix).rank == 2
+        if self.plain or needed_as_it_is(graph, matrix):
+            if not flat:
+                yield Miss(self.name, region.id, f"{matrix!r} is needed as it is, no matrix")
+                return
+        elif scale != 1.0 or not flat:
+            scaled = f"_{scale!r}" if scale != 1.0 else ""
+            name = f"{matrix}{'_t' if layout == NK else ''}{scaled}_matrix"
+            load = _scaled(graph.weights[region.operands[1]], transposed, scale)
+            weights[name] = whole_matrix(name, k, n, load)
+            matrix, layout, scale = name, KN, 1.0
+        bias = _bias(graph, region, n) if scale == 1.0 else ""
+        chain, extras = gemm_epilogue(graph, region, bias, scale)
+        params = GemmParams(k, n, layout, bool(bias), chain)
+        operands = [region.operands[0], matrix, *([bias] if bias else []), *extras]
         new = fused(self.name, params, operands, region.results, [region])
-        weights = {stored.value: stored.weight} if stored.weight else {}
         yield Proposal(self.name, (region,), (new,), weights=weights)
 
     def _check(self, graph: TileGraph, region: Region, shape: tuple[int, int]) -> str | None:
@@ -110,6 +113,18 @@ def constant_matrix(graph: TileGraph, region: Region) -> tuple[int, int] | None:
     if any(d != 1 for d in lead) or (lead and rank < len(weight.shape)):
         return None
     return rows, columns
+
+
+def _scaled(weight: Weight, transposed: bool, scale: float) -> Callable[[], Array]:
+    """The matrix ``[K, N]`` of a weight, its leading axes of one left out, times a number."""
+
+    def load() -> Array:
+        matrix = np.asarray(weight.load(), np.float32)
+        matrix = matrix.reshape(matrix.shape[-2:])
+        matrix = matrix.T if transposed else matrix
+        return matrix if scale == 1.0 else matrix * np.float32(scale)
+
+    return load
 
 
 def _bias(graph: TileGraph, region: Region, n: int) -> str:

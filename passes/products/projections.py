@@ -14,8 +14,8 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import MAX_PARTS, GemmParams
-from tracea_graph.ops.panels import PANEL, PANELS
-from tracea_graph.passes.products.gemm import merge_columns
+from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.passes.products.matrices import matrix_of, own_matrix, whole_matrix
 from tracea_graph.passes.regions import fused, operand_producer
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -48,10 +48,10 @@ class MergeProjections:
             return "the projections read different inputs"
         if any(g.params.epilogue or g.params.norm for g in parts):
             return "a projection has an epilogue"
-        if any(g.params.layout != PANELS for g in parts):
+        if any(own_matrix(graph, g) is None for g in parts):
             return "the projections' matrices stay as they are"
-        if any(g.params.n % PANEL for g in parts) or len({g.params.bias for g in parts}) > 1:
-            return "the projections' columns do not fall on panel borders"
+        if any(g.params.n % ALIGNED for g in parts) or len({g.params.bias for g in parts}) > 1:
+            return "the projections' columns do not come in whole vectors"
         if any(graph.only_use(g.results[0]) is None for g in parts):
             return "a projection has other readers"
         if parts[0].params.bias and any(graph.weight(g.operands[2]) is None for g in parts):
@@ -98,27 +98,32 @@ class MergeProducts:
 
 
 def _alone(graph: TileGraph, region: Region) -> bool:
-    """True for a product of packed constants with no epilogue, whose columns are whole panels."""
+    """True for a product of constants with no epilogue, whose columns are whole vectors."""
     p = region.params
-    plain = isinstance(p, GemmParams) and p.layout == PANELS and not p.n % PANEL
-    if not plain or p.epilogue or p.norm or p.parts:
+    if not isinstance(p, GemmParams) or p.n % ALIGNED or p.epilogue or p.norm or p.parts:
         return False
-    return all(graph.weight(v) is not None for v in region.operands[1:])
+    constant = all(graph.weight(v) is not None for v in region.operands[2:])
+    return constant and own_matrix(graph, region) is not None
 
 
 def _side_by_side(
     graph: TileGraph, parts: Sequence[Region], name: str
 ) -> tuple[GemmParams, list[str], dict[str, Weight]]:
     """One product for several: parameters, operands, and the weights ``name`` is part of."""
-    panels = merge_columns([graph.weights[g.operands[1]] for g in parts], f"{name}_panels")
-    weights, operands = {panels.name: panels}, [parts[0].operands[0], panels.name]
-    total = sum(g.params.n for g in parts)
+    k, total = parts[0].params.k, sum(g.params.n for g in parts)
+    stored = [(g.params, graph.weights[g.operands[1]]) for g in parts]
+
+    def columns() -> Array:
+        return np.concatenate([matrix_of(params, weight) for params, weight in stored], axis=1)
+
+    matrix = whole_matrix(f"{name}_matrix", k, total, columns)
+    weights, operands = {matrix.name: matrix}, [parts[0].operands[0], matrix.name]
     biased = any(g.params.bias for g in parts)
     if biased:
         bias = Weight(f"{name}_bias", DType.F32, (total,), _biases(graph, parts))
         weights[bias.name] = bias
         operands.append(bias.name)
-    return GemmParams(parts[0].params.k, total, bias=biased), operands, weights
+    return GemmParams(k, total, bias=biased), operands, weights
 
 
 def _biases(graph: TileGraph, parts: Sequence[Region]) -> Callable[[], Array]:

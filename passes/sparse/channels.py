@@ -26,7 +26,7 @@ class NarrowOnRequest:
     name: str = PRUNED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        if (found := pruned_for(self.chosen, region)) is None:
+        if (found := pruned_for(self.chosen, graph, region)) is None:
             return
         (matrix,) = found.matrices
         kept = filled(np.any(matrix, axis=1))

@@ -27,7 +27,8 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANEL, PANELS
+from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.passes.products.matrices import own_matrix
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.narrowed import (
     ins,
@@ -36,8 +37,8 @@ from tracea_graph.passes.sparse.narrowed import (
     narrowed_bias,
     narrowed_row,
     outs,
-    packed,
     plain_weights,
+    replaced,
     shifted_bias,
     with_channels,
 )
@@ -140,10 +141,12 @@ def without_channels(
         x = middle
     b: Any = dataclasses.replace(with_channels(last.params, "operand", n), bias=True)
     _, wb, shift, *_ = last.params.split(last.operands)
-    whole = graph.weights[wb] if matrix is None else packed(wb, matrix)
-    other = narrowed(f"{x}_b", whole, last.params, b, kept, 1)
+    params, whole = last.params, graph.weights[wb]
+    if matrix is not None:
+        params, whole = replaced(params, matrix)
+    other = narrowed(f"{x}_b", whole, params, b, kept, 1)
     old = graph.weights[shift] if shift else None
-    moved = shifted_bias(f"{x}_b_bias", whole, old, last.params, values)
+    moved = shifted_bias(f"{x}_b_bias", whole, old, params, values)
     rest = last.operands[2 + last.params.bias :]
     new.append(fused(rule, b, (x, other.name, moved.name, *rest), last.results, [last]))
     stored |= {w.name: w for w in (other, moved)}
@@ -180,20 +183,20 @@ def _makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
     """The product that makes the channels another of its kind reads, and the depthwise
     convolutions they go through; none if there is no such product."""
     found: list[Region] = []
-    maker = graph.producer(region.operands[0]) if _narrows(region) else None
+    maker = graph.producer(region.operands[0]) if _narrows(graph, region) else None
     while maker is not None and is_depthwise(maker.params):
         found.insert(0, maker)
         maker = graph.producer(maker.operands[0])
-    if maker is None or not _narrows(maker) or type(maker.params) is not type(region.params):
+    if maker is None or not _narrows(graph, maker):
         return ()
-    return (maker, *found)
+    return (maker, *found) if type(maker.params) is type(region.params) else ()
 
 
-def _narrows(region: Region) -> bool:
+def _narrows(graph: TileGraph, region: Region) -> bool:
     params = region.params
     if isinstance(params, ConvParams):
         return params.groups == 1 and params.layout in _FILTERS and not params.in_bf16
-    return isinstance(params, GemmParams) and params.layout == PANELS
+    return own_matrix(graph, region) is not None
 
 
 def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | None:
@@ -225,9 +228,9 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
 
 
 def filled(alive: Mask) -> Mask:
-    """The channels alive, filled up with dead ones to whole panels, one panel at least."""
+    """The channels alive, filled up with dead ones to whole vectors, one at least."""
     kept = alive.copy()
-    missing = -int(alive.sum()) % PANEL if alive.any() else PANEL
+    missing = -int(alive.sum()) % ALIGNED if alive.any() else ALIGNED
     kept[np.flatnonzero(~alive)[:missing]] = True
     return kept
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, TensorSpec, Weight
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANEL, PANELS, pack_panels
+from tracea_graph.ops.weights import KN, aligned
+from tracea_graph.passes.products.matrices import own_matrix, whole_matrix
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.ranks import EPSILON
 from tracea_graph.passes.sparse.structure import WeightScan
@@ -34,14 +35,16 @@ LOW_RANK = "low-rank"
 
 @dataclass(frozen=True)
 class FactorGemm:
-    """A product over the packed panels of one constant of the model."""
+    """A product by one constant of the model."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = FACTORED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
         params = region.params
-        if not isinstance(params, GemmParams) or params.layout != PANELS or params.parts:
+        if not isinstance(params, GemmParams) or params.parts:
+            return
+        if own_matrix(graph, region) is None:
             return
         if region.rule == self.name:
             return
@@ -71,18 +74,18 @@ def two_products(
 ) -> Proposal:
     """Products by ``[K, R]`` and ``[R, N]`` in the place of one; what follows, follows the second.
 
-    The rank is filled up with zeros to whole panels.
+    The rank is filled up with zeros to whole vectors.
     """
-    rank = -(-a.shape[1] // PANEL) * PANEL
+    rank = aligned(a.shape[1])
     middle = f"{region.results[0]}_rank{a.shape[1]}"
-    stored = {
-        f"{middle}_a": pack_panels(np.pad(a, ((0, 0), (0, rank - a.shape[1])))),
-        f"{middle}_b": pack_panels(np.pad(b, ((0, rank - b.shape[0]), (0, 0)))),
+    fill = rank - a.shape[1]
+    name_a, name_b = f"{middle}_a", f"{middle}_b"
+    weights = {
+        name_a: whole_matrix(name_a, len(a), rank, lambda: np.pad(a, ((0, 0), (0, fill)))),
+        name_b: whole_matrix(name_b, rank, b.shape[1], lambda: np.pad(b, ((0, fill), (0, 0)))),
     }
-    weights = {n: _held(n, array) for n, array in stored.items()}
-    first = GemmParams(a.shape[0], rank)
-    second: GemmParams = dataclasses.replace(region.params, k=rank, layout=PANELS)
-    name_a, name_b = stored
+    first = GemmParams(len(a), rank)
+    second: GemmParams = dataclasses.replace(region.params, k=rank, layout=KN)
     operands = (middle, name_b, *region.operands[2:])
     new = (
         fused(rule, first, (region.operands[0], name_a), (middle,), [region]),
@@ -90,7 +93,3 @@ def two_products(
     )
     specs = {middle: TensorSpec(DType.F32, (*rows, rank))}
     return Proposal(rule, (region,), new, specs, weights, error=error)
-
-
-def _held(name: str, array: npt.NDArray[Any]) -> Weight:
-    return Weight(name, DType.F32, array.shape, lambda: array)

@@ -19,7 +19,6 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import pack_filters
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import pack_panels
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.passes.sparse.compressed import Compressed
@@ -102,7 +101,7 @@ class FactorLookUpOnRequest:
         a, b = found.matrices
         rank, stem = a.shape[1], f"{table}_rank{a.shape[1]}"
         middle = f"{region.results[0]}_rank{rank}"
-        own, other = _held(f"{stem}_a", a), _held(f"{stem}_b", pack_panels(b))
+        own, other = _held(f"{stem}_a", a), _held(f"{stem}_b", b)
         params = GemmParams(rank, b.shape[1])
         new = (
             fused(self.name, EmbeddingParams(1), (own.name, ids), (middle,), [region]),

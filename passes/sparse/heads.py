@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANELS
+from tracea_graph.passes.products.matrices import own_matrix
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, pruned_for
 from tracea_graph.passes.sparse.narrowed import (
     narrowed,
     narrowed_bias,
-    packed,
+    replaced,
     with_channels,
 )
 from tracea_graph.rewrite import Proposal
@@ -42,9 +42,9 @@ def heads_behind(graph: TileGraph, region: Region) -> tuple[Region, Region] | No
         return None
     merged = {*attention.operands[:3]}
     qkv = graph.producer(attention.operands[0]) if len(merged) == 1 else None
-    if qkv is None or not isinstance(qkv.params, GemmParams) or qkv.params.layout != PANELS:
+    if qkv is None or own_matrix(graph, qkv) is None:
         return None
-    g = qkv.params
+    g: GemmParams = qkv.params
     alone = only_read_by(graph, attention.operands[0], attention)
     if g.epilogue or g.norm or g.parts or not alone or g.n != sum(p.sizes):
         return None
@@ -65,7 +65,7 @@ class NarrowHeadsOnRequest:
     name: str = PRUNED
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        if (found := pruned_for(self.chosen, region)) is None:
+        if (found := pruned_for(self.chosen, graph, region)) is None:
             return
         if (behind := heads_behind(graph, region)) is None:
             return
@@ -103,9 +103,9 @@ class NarrowHeadsOnRequest:
         own = [narrowed(f"{stem}_a", weights[qkv.operands[1]], qkv.params, first, columns, 0)]
         if first.bias:
             own.append(narrowed_bias(f"{stem}_bias", weights[qkv.operands[2]], first, columns))
-        whole = packed(last.operands[1], found.matrices[0])
+        old, whole = replaced(last.params, found.matrices[0])
         rows = np.repeat(kept, p.head_v)
-        matrix = narrowed(f"{stem}_b", whole, last.params, other, rows, 1)
+        matrix = narrowed(f"{stem}_b", whole, old, other, rows, 1)
         new = (
             fused(self.name, first, (qkv.operands[0], *(w.name for w in own)), (merged,), [qkv]),
             fused(self.name, near, (merged,) * 3 + attention.operands[3:], (read,), [attention]),

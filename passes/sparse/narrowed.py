@@ -12,12 +12,13 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANELS, pack_panels, unpack_panels
+from tracea_graph.ops.weights import KN
 from tracea_graph.passes.convolution.filters import bias_size
+from tracea_graph.passes.products.matrices import matrix_of, whole_matrix
 
 __all__ = [
     "Products", "ins", "is_depthwise", "narrowed", "narrowed_bias", "narrowed_row", "outs",
-    "packed", "plain_weights", "shifted_bias", "with_channels",
+    "plain_weights", "replaced", "shifted_bias", "with_channels",
 ]  # fmt: skip
 
 Products = GemmParams | ConvParams
@@ -39,36 +40,35 @@ def with_channels(params: Any, side: str, n: int) -> Any:
     """A product of ``n`` channels on one side; a depthwise one has as many on both."""
     if is_depthwise(params):
         return dataclasses.replace(params, filters=n, channels=n, groups=n)
-    names = ("filters", "channels") if isinstance(params, ConvParams) else ("n", "k")
-    return dataclasses.replace(params, **{names[side == "operand"]: n})
+    if isinstance(params, ConvParams):
+        changed: dict[str, Any] = {"channels" if side == "operand" else "filters": n}
+    else:
+        changed = {"k" if side == "operand" else "n": n, "layout": KN}
+    return dataclasses.replace(params, **changed)
 
 
 def is_depthwise(params: Any) -> bool:
     return isinstance(params, ConvParams) and params.layout == "depthwise" and not params.in_bf16
 
 
-def packed(name: str, matrix: Floats) -> Weight:
-    """A matrix ``[k, n]`` as panels under a name."""
-    panels = pack_panels(np.asarray(matrix, np.float32))
-    return Weight(name, DType.F32, panels.shape, lambda: panels)
+def replaced(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]:
+    """A product with another matrix ``[K, N]``."""
+    other = whole_matrix("replaced", params.k, params.n, lambda: matrix)
+    return dataclasses.replace(params, layout=KN), other
 
 
 def narrowed(
     name: str, weight: Weight, old: Products, new: Products, kept: Mask, axis: int
 ) -> Weight:
     """The matrix or filters with the kept channels of the result (axis 0) or operand (1)."""
-    if isinstance(new, ConvParams):
-        shape = stored_shape(new.layout, new.shape)
-    else:
-        shape = PANELS.shape(new.k, new.n)
 
-    def load() -> Array:
-        part = np.compress(kept, plain_weights(old, weight), axis)
-        return (
-            pack_filters(part, new.layout) if isinstance(new, ConvParams) else pack_panels(part.T)
-        )
+    def part() -> Floats:
+        return np.compress(kept, plain_weights(old, weight), axis)
 
-    return Weight(name, DType.F32, shape, load)
+    if not isinstance(new, ConvParams):
+        return whole_matrix(name, new.k, new.n, lambda: part().T)
+    layout, shape = new.layout, stored_shape(new.layout, new.shape)
+    return Weight(name, DType.F32, shape, lambda: pack_filters(part(), layout))
 
 
 def narrowed_bias(name: str, weight: Weight, new: Products, kept: Mask) -> Weight:
@@ -108,10 +108,10 @@ def shifted_bias(
 
 def plain_weights(params: Products, weight: Weight) -> Floats:
     """``[results, operands, …]``."""
-    stored = np.asarray(weight.array(), np.float32)
     if isinstance(params, ConvParams):
+        stored = np.asarray(weight.array(), np.float32)
         return unpack_filters(stored, params.layout, params.shape)
-    return unpack_panels(stored, params.n).T
+    return matrix_of(params, weight).T
 
 
 def _bias_length(params: Products) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Weight
-from tracea_graph.ops.panels import PANEL
+from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.sparse.ranks import RankScan
 from tracea_graph.passes.sparse.zeros import LEAST_ZEROS, ZeroScan, sampled_zeros
 
@@ -78,7 +78,7 @@ def _zero_lines(matrix: Array) -> Mask:
 
 def _zero_blocks(kept: Mask) -> float:
     """The share of blocks 16 x 16 without a number; those at the ends may be cut."""
-    down, across = (np.arange(0, extent, PANEL) for extent in kept.shape)
+    down, across = (np.arange(0, extent, ALIGNED) for extent in kept.shape)
     some = np.logical_or.reduceat(np.logical_or.reduceat(kept, down, 0), across, 1)
     return 1.0 - np.count_nonzero(some) / some.size
 

@@ -38,6 +38,7 @@ from tracea_graph.ops.panels import (
     MIXED,
     PAIRS,
     PANEL,
+    PANELS,
     SPLIT,
     BlockPairs,
     Blocks,
@@ -137,7 +138,7 @@ PLACED: dict[str, Any] = {
 ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
 
 CASES = {
-    "gemm": Case(GemmParams(12, 32), (X, panels(12, 32))),
+    "gemm": Case(GemmParams(12, 32, PANELS), (X, panels(12, 32))),
     "gemm, panels in bf16": Case(GemmParams(12, 21, MIXED, bias=True), (X, pairs(12, 21), (21,))),
     "gemm, all in bf16, K odd": Case(GemmParams(11, 16, PAIRS), ((2, 5, 11), pairs(11, 16)), 1e-2),
     "gemm, in integers, K odd": Case(
@@ -196,34 +197,34 @@ CASES = {
             scattered(12, 32)[1],
         ),
     ),
-    "gemm, N not whole panels": Case(GemmParams(12, 21), (X, panels(12, 21))),
-    "gemm, one column": Case(GemmParams(12, 1, bias=True), ((3, 12), panels(12, 1), (1,))),
+    "gemm, N not whole panels": Case(GemmParams(12, 21, PANELS), (X, panels(12, 21))),
+    "gemm, one column": Case(GemmParams(12, 1, PANELS, bias=True), ((3, 12), panels(12, 1), (1,))),
     "gemm [K,N]": Case(GemmParams(12, 21, KN, bias=True), (X, (12, 21), (21,))),
     "gemm [N,K]": Case(GemmParams(12, 21, NK, bias=True), (X, (21, 12), (21,))),
-    "gemm, rank 4": Case(GemmParams(12, 16), ((2, 3, 1, 12), panels(12, 16))),
-    "gemm, no rows": Case(GemmParams(12, 16, bias=True), ((0, 12), panels(12, 16), (16,))),
+    "gemm, rank 4": Case(GemmParams(12, 16, PANELS), ((2, 3, 1, 12), panels(12, 16))),
+    "gemm, no rows": Case(GemmParams(12, 16, PANELS, bias=True), ((0, 12), panels(12, 16), (16,))),
     "gemm, gelu and residual": Case(
-        GemmParams(12, 20, bias=True, epilogue=GELU_RESIDUAL),
+        GemmParams(12, 20, PANELS, bias=True, epilogue=GELU_RESIDUAL),
         (X, panels(12, 20), (20,), (2, 5, 20)),
     ),
     "gemm, column and row operands": Case(
-        GemmParams(12, 20, epilogue=MUL_MAX), (X, panels(12, 20), (2, 5, 1), (20,))
+        GemmParams(12, 20, PANELS, epilogue=MUL_MAX), (X, panels(12, 20), (2, 5, 1), (20,))
     ),
     "gemm, three parts": Case(
-        GemmParams(12, 40, bias=True, parts=(16, 4, 20)), (X, panels(12, 40), (40,))
+        GemmParams(12, 40, PANELS, bias=True, parts=(16, 4, 20)), (X, panels(12, 40), (40,))
     ),
     "gemm, what it takes up kept": Case(
-        GemmParams(12, 20, epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))),
+        GemmParams(12, 20, PANELS, epilogue=Chain(("full",), (Step("relu", (0,)),), (1, 0))),
         (X, panels(12, 20)),
     ),
     "gemm, layer norm": Case(
-        GemmParams(12, 20, bias=True, norm=LAYER), (X, panels(12, 20), (20,), (20,), (20,))
+        GemmParams(12, 20, PANELS, bias=True, norm=LAYER), (X, panels(12, 20), (20,), (20,), (20,))
     ),
     "gemm, residual, layer norm, sum kept": Case(
-        GemmParams(12, 20, bias=True, epilogue=SUM, norm=LAYER, keep_sum=True),
+        GemmParams(12, 20, PANELS, bias=True, epilogue=SUM, norm=LAYER, keep_sum=True),
         (X, panels(12, 20), (20,), (2, 5, 20), (20,), (20,)),
     ),
-    "gemm, rms norm": Case(GemmParams(12, 20, norm=RMS), (X, panels(12, 20), (20,))),
+    "gemm, rms norm": Case(GemmParams(12, 20, PANELS, norm=RMS), (X, panels(12, 20), (20,))),
     "matmul": Case(MatMulParams(), ((2, 3, 5, 7), (2, 3, 7, 4))),
     "matmul, broadcast": Case(MatMulParams(), ((3, 5, 7), (2, 1, 7, 4))),
     "matmul, transposed": Case(
@@ -353,7 +354,7 @@ CASES = {
         RegionParams(
             5,
             (
-                RegionStep(GemmParams(12, 20, bias=True), (0, 1, 2)),
+                RegionStep(GemmParams(12, 20, PANELS, bias=True), (0, 1, 2)),
                 RegionStep(NormParams(LAYER, SUM, keep_sum=True), (3, 5, 4, 4), 2),
                 RegionStep(ElementwiseParams(SUM), (6, 7)),
             ),
@@ -515,7 +516,7 @@ def test_every_word_of_the_vocabulary_has_cases() -> None:
 def test_symbols_pass_through_inference() -> None:
     spec = TensorSpec(DType.F32, ("b", "s", 6))
     known = TensorSpec(DType.I64, ("b", "s"))
-    assert GemmParams(6, 20).infer([spec])[0].shape == ("b", "s", 20)
+    assert GemmParams(6, 20, PANELS).infer([spec])[0].shape == ("b", "s", 20)
     assert ATTEND.infer([spec, spec, spec])[0].shape == ("b", "s", 8)
     table = TensorSpec(DType.F32, (9, 20))
     assert EmbeddingParams(1).infer([table, known])[0].shape == ("b", "s", 20)
@@ -530,7 +531,7 @@ OPEN = TensorSpec(DType.F32, None)
 @pytest.mark.parametrize(
     ("params", "specs", "reason"),
     [
-        (GemmParams(4, 4), [OPEN, OPEN], "rank of x is unknown"),
+        (GemmParams(4, 4, PANELS), [OPEN, OPEN], "rank of x is unknown"),
         (MatMulParams(), [OPEN, OPEN], "rank of an operand is unknown"),
         (
             MatMulParams(),
@@ -562,15 +563,15 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: GemmParams(0, 4), "no product with K=0"),
+        (lambda: GemmParams(0, 4, PANELS), "no product with K=0"),
         (lambda: GemmParams(4, 4, Blocks(3)), "no blocks of 3 steps"),
         (lambda: GemmParams(4, 4, BlockPairs(1)), "no blocks of 1 steps"),
         (lambda: GemmParams(3, 4, MIXED), "an even K"),
-        (lambda: GemmParams(4, 4, keep_sum=True), "only if there is a norm"),
-        (lambda: GemmParams(4, 4, parts=(1, 2)), "all columns"),
-        (lambda: GemmParams(4, 4, parts=(0, 4)), "1 column or more"),
-        (lambda: GemmParams(4, 4, epilogue=TWO, norm=LAYER), "one result"),
-        (lambda: GemmParams(4, 4, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
+        (lambda: GemmParams(4, 4, PANELS, keep_sum=True), "only if there is a norm"),
+        (lambda: GemmParams(4, 4, PANELS, parts=(1, 2)), "all columns"),
+        (lambda: GemmParams(4, 4, PANELS, parts=(0, 4)), "1 column or more"),
+        (lambda: GemmParams(4, 4, PANELS, epilogue=TWO, norm=LAYER), "one result"),
+        (lambda: GemmParams(4, 4, PANELS, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: TakeParams(0), "no axis"),
         (lambda: GridParams(0, (3,), 0.0, (1.0,)), "no grid"),
         (lambda: GridParams(1, ("0.0", 3), 0.0, (1.0,)), "no grid"),

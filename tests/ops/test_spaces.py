@@ -149,7 +149,7 @@ CASES = (
     Case("Slice", ((6, 7), *map(np.array, ([1, -6], [5, 7], [0, 1], [2, 3])))),
     Case("Slice", ((6, 5), np.array([-1]), np.array([-9]), np.array([0]), np.array([-2]))),
     Case("Slice", ((6, 5), np.array([99]), np.array([1]), np.array([0]), np.array([-2]))),
-    Case("FusedGemm", ((2, 3, 4), (2, 4, 16), (20,)), params=GemmParams(4, 20, bias=True)),
+    Case("FusedGemm", ((2, 3, 4), (2, 4, 16), (20,)), params=GemmParams(4, 20, PANELS, bias=True)),
     Case("FusedGemm", ((3, 4), (6, 4), (6,), (3, 6)), params=GemmParams(
         4, 6, NK, epilogue=BIAS_RELU)),
     Case("FusedGemm", ((3, 4), (4, 6), (3, 6), (6,), (6,)), results=2, params=GemmParams(

@@ -14,6 +14,7 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.panels import PANELS
 from tracea_graph.ops.weights import KN
 
 NODES = (
@@ -84,13 +85,13 @@ def test_blobs_count_by_their_bytes() -> None:
 def test_equal_parameters_share_a_body_and_different_ones_do_not() -> None:
     scaled = Chain(("full",), (Step("mul", (0, 0.5)),), (1,))
     variants: list[OpParams] = [
-        GemmParams(32, 20),
-        GemmParams(32, 32),
+        GemmParams(32, 20, PANELS),
+        GemmParams(32, 32, PANELS),
         GemmParams(32, 20, KN),
-        GemmParams(32, 20, bias=True),
-        GemmParams(32, 20, epilogue=scaled),
-        GemmParams(32, 20, norm=Norm("rms", 1e-6, beta=False)),
-        GemmParams(32, 20, norm=Norm("rms", 1e-5, beta=False)),
+        GemmParams(32, 20, PANELS, bias=True),
+        GemmParams(32, 20, PANELS, epilogue=scaled),
+        GemmParams(32, 20, PANELS, norm=Norm("rms", 1e-6, beta=False)),
+        GemmParams(32, 20, PANELS, norm=Norm("rms", 1e-5, beta=False)),
         ElementwiseParams(scaled),
     ]
     keys = [params.body(17).key for params in variants]

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
+from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
 from tracea_graph.ops.filters import stored_shape
 from tracea_graph.passes.convolution import batch_norm, conv, pool
 from tracea_graph.pipeline.assembly import assemble
@@ -296,7 +297,7 @@ def test_winograd_only_where_it_is_exact_mathematics() -> None:
         convolve(net, x, 32, 16, strides=[2, 2]), convolve(net, x, 32, 16, dilations=[2, 2]),
     )  # fmt: skip
     schedule_only(graph, *LIFT)
-    schedule_only(graph, conv.TransformFilters())
+    schedule_only(graph, TransformFilters())
     layouts = [r.params.layout for r in graph.regions()]
     assert [name.startswith("winograd") for name in layouts] == [True, False, False, False]
     assert_same(net, graph, FEEDS, 3e-5)
@@ -306,7 +307,7 @@ def test_transformed_filters_are_not_stored() -> None:
     net, x = new()
     graph = net.graph(convolve(net, x, 32, 16))
     schedule_only(graph, *LIFT)
-    schedule_only(graph, conv.TransformFilters())
+    schedule_only(graph, TransformFilters())
     assembly = assemble(graph)
     stored = {v: w.nbytes for v, w in assembly.weights().items()}
     assert stored == {"w0_blocked": 32 * 16 * 9 * 4, "w1": 32 * 4}
@@ -319,7 +320,7 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
     x = net.input("x", "n", 16, "h", "w")
     graph = net.graph(net("Relu", convolve(net, x, 32, 16)))
     schedule_only(graph, *LIFT)
-    schedule_only(graph, conv.TransformFilters())
+    schedule_only(graph, TransformFilters())
     schedule_only(graph, *FUSE)
     (region,) = graph.regions()
     assert region.params.either and region.params.epilogue
@@ -331,7 +332,7 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
 @pytest.mark.parametrize(
     ("rule", "direct", "transforms"),
     [
-        (conv.TransformFilters(), "blocked", ["winograd2", "winograd4"]),
+        (TransformFilters(), "blocked", ["winograd2", "winograd4"]),
         (ConvInBf16(), "pairs", ["winograd2_pairs"]),
         (ConvInInt16(), "int16", ["winograd2_int16"]),
     ],

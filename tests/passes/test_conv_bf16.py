@@ -8,9 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import Net, normal
+from graphs import Net, every_phase, normal
 
-from tests.graphs import every_phase
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams

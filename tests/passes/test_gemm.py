@@ -11,6 +11,7 @@ from graphs import APART, Net, assert_same, normal, only, ops, optimized, reason
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
+from tracea_graph.ops.weights import KN
 from tracea_graph.passes.products import gemm
 
 FEEDS = {"x": normal(2, 5, 24)}
@@ -38,8 +39,8 @@ def test_matmul_of_any_rank(dims: tuple[Any, ...], n: int) -> None:
     graph = net.graph(net("MatMul", x, net.weight(24, n)))
     schedule_only(graph, gemm.LiftGemm())
     region = only(graph, "FusedGemm")
-    assert (region.params.k, region.params.n, region.params.layout.name) == (24, n, "panels")
-    assert graph.weights[region.operands[1]].shape == (-(-n // 16), 24, 16)
+    assert (region.params.k, region.params.n, region.params.layout) == (24, n, KN)
+    assert graph.weights[region.operands[1]].shape == (24, n)
     assert_same(net, graph, {"x": normal(*range(2, 2 + len(dims)), 24)})
 
 
@@ -57,7 +58,7 @@ def test_gemm_transposed_and_scaled(trans_b: int, alpha: float, c: str) -> None:
     assert_same(net, graph, {"x": normal(7, 24)})
 
 
-def test_two_scales_of_one_matrix_are_two_packed_weights() -> None:
+def test_two_scales_of_one_matrix_are_two_weights() -> None:
     net = Net()
     x, weight = net.input("x", "m", 24), net.weight(24, N)
     parts = [net("Gemm", x, weight, alpha=a) for a in (0.1234567, 0.1234568, 1.0)]
@@ -67,24 +68,13 @@ def test_two_scales_of_one_matrix_are_two_packed_weights() -> None:
     assert_same(net, graph, {"x": normal(7, 24)}, 1e-6)
 
 
-def test_one_matrix_read_twice_is_packed_once() -> None:
+def test_one_matrix_read_twice_is_stored_once() -> None:
     net, x = new()
     weight = net.weight(24, 24)
     graph = net.graph(net("MatMul", net("MatMul", x, weight), weight))
     schedule_only(graph, gemm.LiftGemm())
     assert len({r.operands[1] for r in graph.regions()}) == 1
     assert_same(net, graph, FEEDS)
-
-
-@pytest.mark.parametrize("twice", [False, True])
-def test_a_matrix_others_need_is_packed_beside_where_that_is_smaller(twice: bool) -> None:
-    net = Net()
-    table = net.weight(1024, 24)
-    x = net("Gather", table, net.ids("i", "batch", "seq"), axis=0)
-    graph = net.graph(x, net("Gemm", net.input("z", 3, 24), table, transB=1))
-    schedule_only(graph, gemm.LiftGemm(twice=twice))
-    assert only(graph, "FusedGemm").params.layout.name == ("panels" if twice else "nk")
-    assert_same(net, graph, {"i": np.array([[3, 5, 1]]), "z": normal(3, 24)})
 
 
 def test_a_matrix_others_need_is_read_in_place() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import APART, Net, assert_same, normal, ops
+from graphs import APART, Net, assert_same, every_phase, normal, ops
 
-from tests.graphs import every_phase
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule
@@ -42,7 +41,7 @@ def planned(graph: TileGraph, **chosen: Compressed) -> TileGraph:
 def test_heads_without_numbers_go(dead: tuple[int, ...]) -> None:
     net, graph = attending(dead)
     weight = next(w for w in graph.weights.values() if w.shape == (HEADS * D, N))
-    chosen = {f"{weight.name}_panels": Compressed((np.asarray(weight.array()),), 0.0)}
+    chosen = {weight.name: Compressed((np.asarray(weight.array()),), 0.0)}
     smaller = planned(graph, **chosen)
     assert ops(smaller) == ["FusedGemm", "FusedAttention", "FusedGemm"]
     qkv, attention, out = (r.params for r in smaller.regions())

@@ -33,7 +33,7 @@ from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.panels import INT16, MIXED, PAIRS, SPLIT
+from tracea_graph.ops.panels import INT16, MIXED, PAIRS, PANELS, SPLIT
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
@@ -93,7 +93,7 @@ MASKED = Chain(("full", "row", "full"), (Step("add", (0, 1)), Step("mul", (3, 2)
 BS: Shape = ("b", "s")
 X: Shape = (*BS, 12)
 Y: Shape = (*BS, 20)
-PANELS: Shape = (2, 12, 16)
+STORED: Shape = (2, 12, 16)
 CLIPPED = Expr("min", ("s", 512))
 
 
@@ -153,7 +153,7 @@ QKV: tuple[Shape, ...] = (("b", "s", 6), ("b", "t", 6), ("b", "t", 8))
 IDS = (F32, I64, F32, I64, F32, I64)
 
 CASES = {
-    "gemm": Case(GemmParams(12, 20), (X, PANELS)),
+    "gemm": Case(GemmParams(12, 20, PANELS), (X, STORED)),
     "gemm, panels in bf16": Case(
         GemmParams(12, 20, MIXED, True), (X, (2, 6, 16, 2), (20,)), (F32, BF16)
     ),
@@ -174,15 +174,17 @@ CASES = {
     "gemm, as sums of two, parts": Case(
         GemmParams(32, 20, SPLIT, parts=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
     ),
-    "gemm, one row": Case(GemmParams(12, 20), ((1, 12), PANELS)),
+    "gemm, one row": Case(GemmParams(12, 20, PANELS), ((1, 12), STORED)),
     "gemm [K,N], bias": Case(GemmParams(12, 20, KN, True), (X, (12, 20), (20,))),
     "gemm [N,K], bias": Case(GemmParams(12, 20, NK, True), (X, (20, 12), (20,))),
-    "gemm, activation": Case(GemmParams(12, 20, bias=True, epilogue=RELU), (X, PANELS, (20,))),
-    "gemm, every kind of operand": Case(
-        GemmParams(12, 20, epilogue=FOUR_KINDS), (X, PANELS, (1, 20), (*BS, 1), (1, 1), Y)
+    "gemm, activation": Case(
+        GemmParams(12, 20, PANELS, bias=True, epilogue=RELU), (X, STORED, (20,))
     ),
-    "gemm, parts": Case(GemmParams(12, 20, parts=(16, 3, 1)), (X, PANELS)),
-    "gemm, two results": Case(GemmParams(12, 20, epilogue=TWICE), (X, PANELS, Y)),
+    "gemm, every kind of operand": Case(
+        GemmParams(12, 20, PANELS, epilogue=FOUR_KINDS), (X, STORED, (1, 20), (*BS, 1), (1, 1), Y)
+    ),
+    "gemm, parts": Case(GemmParams(12, 20, PANELS, parts=(16, 3, 1)), (X, STORED)),
+    "gemm, two results": Case(GemmParams(12, 20, PANELS, epilogue=TWICE), (X, STORED, Y)),
     "matmul": Case(MatMulParams(), (("b", 3, "s", 7), ("b", 3, 7, "t"))),
     "matmul, heads transposed, masked": Case(
         MatMulParams((0, 2, 1, 3), (0, 2, 3, 1), MASKED),
@@ -208,17 +210,17 @@ CASES = {
     "matmul, vectors": Case(MatMulParams(), (("t",), ("t",))),
     "matmul, a vector on the left": Case(MatMulParams(), (("t",), ("b", "t", 4))),
     "matmul, a vector on the right": Case(MatMulParams(), (("b", 5, "t"), ("t",))),
-    "gemm, norm": Case(GemmParams(12, 20, norm=LAYER), (X, PANELS, (20,), (20,))),
+    "gemm, norm": Case(GemmParams(12, 20, PANELS, norm=LAYER), (X, STORED, (20,), (20,))),
     "gemm, residual, norm": Case(
-        GemmParams(12, 20, bias=True, epilogue=SUM, norm=RMS), (X, PANELS, (20,), Y, (20,))
+        GemmParams(12, 20, PANELS, bias=True, epilogue=SUM, norm=RMS), (X, STORED, (20,), Y, (20,))
     ),
     "gemm, residual, norm, sum kept": Case(
-        GemmParams(12, 20, bias=True, epilogue=SUM, norm=LAYER, keep_sum=True),
-        (X, PANELS, (20,), Y, (20,), (20,)),
+        GemmParams(12, 20, PANELS, bias=True, epilogue=SUM, norm=LAYER, keep_sum=True),
+        (X, STORED, (20,), Y, (20,), (20,)),
     ),
-    "gemm, rank 4": Case(GemmParams(12, 20), (("b", 2, "s", 12), PANELS)),
+    "gemm, rank 4": Case(GemmParams(12, 20, PANELS), (("b", 2, "s", 12), STORED)),
     "gemm of an expression's rows": Case(
-        GemmParams(12, 20), ((Expr("mul", ("b", "s")), 12), PANELS)
+        GemmParams(12, 20, PANELS), ((Expr("mul", ("b", "s")), 12), STORED)
     ),
     "norm": Case(NormParams(LAYER), (X, (12,), (12,))),
     "norm of a vector": Case(NormParams(RMS), ((12,), (12,))),
@@ -335,13 +337,13 @@ CASES = {
         RegionParams(
             5,
             (
-                RegionStep(GemmParams(12, 20, bias=True), (0, 1, 2)),
+                RegionStep(GemmParams(12, 20, PANELS, bias=True), (0, 1, 2)),
                 RegionStep(NormParams(LAYER, SUM, keep_sum=True), (3, 5, 4, 4), 2),
                 RegionStep(ElementwiseParams(SUM), (6, 7)),
             ),
             (8, 6),
         ),
-        (X, PANELS, (20,), Y, (20,)),
+        (X, STORED, (20,), Y, (20,)),
     ),
     "attention": Case(AttentionParams(**HEADS), QKV),
     "attention, merged": Case(

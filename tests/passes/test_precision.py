@@ -5,9 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import Net, loaded, normal
+from graphs import Net, every_phase, loaded, normal
 
-from tests.graphs import every_phase
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.gemm import GemmParams

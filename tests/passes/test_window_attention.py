@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import APART, Net, evaluate, normal, reasons, relative_error
+from graphs import APART, Net, evaluate, every_phase, normal, reasons, relative_error
 
-from tests.graphs import every_phase
 from tracea_graph.config import Window
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import AttentionParams

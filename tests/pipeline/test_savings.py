@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from graphs import APART, Net, normal
+from graphs import APART, Net, every_phase, normal
 from rich.console import Console
 
 from models.sparse import block_mask
-from tests.graphs import every_phase
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.policy import CostModel, Machine

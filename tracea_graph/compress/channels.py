@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ops.panels import PANEL
+from tracea_graph.ops.weights import ALIGNED
 
 __all__ = ["ChannelMenu"]
 
@@ -90,7 +90,7 @@ def _counts(k: int, share: float, group: int) -> list[int]:
     """How many of ``k`` channels may go: whole groups, or so that those left fill panels."""
     if group > 1:
         return [c for c in range(group, k, group) if c <= share * k]
-    found = {k - PANEL * max(round(k * (1 - i / _PARTS) / PANEL), 1) for i in range(1, _PARTS)}
+    found = {k - ALIGNED * max(round(k * (1 - i / _PARTS) / ALIGNED), 1) for i in range(1, _PARTS)}
     return sorted(c for c in found if 0 < c <= share * k)
 
 

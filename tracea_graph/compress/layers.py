@@ -25,9 +25,9 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANEL, unpack_panels
+from tracea_graph.ops.weights import ALIGNED, Plain
+from tracea_graph.passes.products.matrices import matrix_of
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.compressed import STORED
 from tracea_graph.passes.sparse.dead_channels import channel_makers
 from tracea_graph.passes.sparse.exact_rank import LOW_RANK
 from tracea_graph.passes.sparse.factored import conv_of, looked_up, written_by
@@ -142,7 +142,7 @@ def _reason(graph: TileGraph, region: Region) -> str:
     weight = graph.weight(region.operands[1])
     if weight is None:
         return f"the matrix {region.operands[1]!r} is not constant"
-    if region.params.layout not in STORED or weight.dtype is not DType.F32:
+    if not isinstance(region.params.layout, Plain) or weight.dtype is not DType.F32:
         return f"{weight.name!r} is not stored as a float32 matrix"
     return ""
 
@@ -196,8 +196,8 @@ def _start(graph: TileGraph, name: str, region: Region, node: Node) -> int:
     if len(_products(region)) == 1:
         return 0
     own = _own(graph, node)
-    whole = unpack_panels(np.asarray(graph.weights[name].array()), region.params.n)
-    ends = range(0, whole.shape[1] - own.shape[1] + 1, PANEL)
+    whole = matrix_of(region.params, graph.weights[name])
+    ends = range(0, whole.shape[1] - own.shape[1] + 1, ALIGNED)
     return next(s for s in ends if np.array_equal(whole[:, s : s + own.shape[1]], own))
 
 
@@ -260,7 +260,7 @@ def _square_us(
 ) -> float:
     """Predicted µs of a product by a matrix ``[n, n]`` for some rows of a region."""
     x, y = (TensorSpec(DType.F32, (*rows, n)) for _ in range(2))
-    matrix = Weight("priced", DType.F32, (-(-n // PANEL), n, PANEL), lambda: np.zeros(0))
+    matrix = Weight("priced", DType.F32, (n, n), lambda: np.zeros(0))
     new = fused(LOW_RANK, GemmParams(n, n), ("priced_x", matrix.name), ("priced_y",), [region])
     specs, weights = {"priced_x": x, "priced_y": y}, {matrix.name: matrix}
     return cost(Preview(graph, Proposal(LOW_RANK, (), (new,), specs, weights)), new)

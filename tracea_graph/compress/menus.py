@@ -15,7 +15,8 @@ from tracea_graph.compress.layers import Layer
 from tracea_graph.compress.lowrank import LowRankMenu
 from tracea_graph.compress.prune import PruneMenu
 from tracea_graph.config import Prune
-from tracea_graph.ops.panels import PANEL, pack_panels
+from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.passes.sparse.zeros import zero_map
 
 __all__ = ["Menus", "middling"]
 
@@ -108,7 +109,7 @@ class Menus:
             return "no product alone reads what another one makes: no channels could go"
         if self.low_rank is None:
             return (
-                f"the zeros of --prune do not fill runs of {PANEL} columns: no processor skips "
+                f"the zeros of --prune do not fill runs of {ALIGNED} columns: no processor skips "
                 "others (2:4 is for GPUs), so they would save nothing; block:16x4:0.7 does"
             )
         errors = [m.error(max(m.ranks)) for m in self._ranks.values() if m.ranks]
@@ -122,7 +123,7 @@ class Menus:
 
 def stored_share(matrix: Floats) -> float:
     """The share of a matrix ``[k, n]`` in runs of 16 columns that are not all zero."""
-    return float(np.any(pack_panels(matrix), axis=2).mean())
+    return 1.0 - float(zero_map(matrix).mean())
 
 
 def middling(choices: Sequence[Choice]) -> Choice:

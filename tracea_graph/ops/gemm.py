@@ -20,8 +20,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.panels import PANELS
-from tracea_graph.ops.weights import Floats, WeightLayout
+from tracea_graph.ops.weights import KN, Floats, WeightLayout
 
 __all__ = ["GemmParams"]
 
@@ -40,7 +39,7 @@ class GemmParams:
 
     k: int
     n: int
-    layout: WeightLayout = PANELS
+    layout: WeightLayout = KN
     bias: bool = False
     epilogue: Chain | None = None
     norm: Norm | None = None

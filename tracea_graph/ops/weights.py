@@ -17,10 +17,18 @@ import numpy.typing as npt
 
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["KN", "NK", "Floats", "Numbers", "Plain", "WeightLayout"]
+__all__ = ["ALIGNED", "KN", "NK", "Floats", "Numbers", "Plain", "WeightLayout", "aligned"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Numbers = npt.NDArray[Any]
+ALIGNED = 16
+"""Rows and columns that a rewrite makes or leaves out come in multiples of this: whole vectors of
+a processor, whole tiles of a matrix unit."""
+
+
+def aligned(extent: int) -> int:
+    """The extent filled up to a multiple of :data:`ALIGNED`."""
+    return extent + -extent % ALIGNED
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from tracea_graph.compress import (
 )
 from tracea_graph.config import TOLERANCE, Options
 from tracea_graph.errors import WorkerError
+from tracea_graph.kernels.cpu.phases.layouts import PACKED
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.pipeline.candidates import Workshop
@@ -110,8 +111,9 @@ class Chooser:
         """The layers whose inputs the original names, for only those can be seen."""
         setting = self.setting
         plain = dataclasses.replace(
-            self.options, precision="fp32", low_rank=None, prune=None, windows=()
-        )
+            self.options, precision="fp32", low_rank=None, prune=None, windows=(),
+            skip=(*self.options.skip, PACKED),
+        )  # fmt: skip
         cost, symbols = setting.planner.cost, self.inputs.timed[0].symbols
         graph = Planner(setting.model.graph, plain, symbols, cost=cost).plan(apart=True).graph
         layers, notes = layers_of(graph, cost)

@@ -94,12 +94,9 @@ class Planner:
         request = Request(
             options.precision, options.plain_weights, options.windows, compressed, self.scan
         )
-        every = (
-            *phases(request),
-            *cpu.phases(request, self.cost.machine.tiles),
-            cpu.row_tiling(cost.bindings, cost.machine.levels),
-        )
-        known = {p.name for phase in every for p in phase.passes}
+        every = self._every(request)
+        others = self._every(replace(request, plain_weights=False))
+        known = {p.name for phase in (*every, *others) for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:
                 every_name = ", ".join(sorted(known))
@@ -112,6 +109,15 @@ class Planner:
         self._broken: dict[str, RuleError] = {}
         self._memo = Memo()
         self._rounded = rounded_later(graph) if options.precision == "fp32" else {}
+
+    def _every(self, request: Request) -> tuple[Phase, ...]:
+        """All phases, in order."""
+        machine = self.cost.machine
+        return (
+            *phases(request),
+            *cpu.phases(request, machine.tiles),
+            cpu.row_tiling(self.cost.bindings, machine.levels),
+        )
 
     def plan(
         self,

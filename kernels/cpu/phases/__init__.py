@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracea_graph.kernels.cpu.phases.bands import BANDED, RunInBands
+from tracea_graph.kernels.cpu.phases.block_sparse import PruneBlocks, SkipZeroBlocks
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16, RoundDepthwise
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvInBf16x2
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
+from tracea_graph.kernels.cpu.phases.layouts import PackMatrices
+from tracea_graph.kernels.cpu.phases.masked import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.kernels.cpu.phases.precision import (
     LOWERING,
     AttentionInBf16,
@@ -19,10 +22,8 @@ from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
 from tracea_graph.ops.panels import BLOCKS
 from tracea_graph.passes import CONNECT, MOVEMENT, Request, trunk
 from tracea_graph.passes.attention.window import WindowAttention
-from tracea_graph.passes.sparse.block_sparse import SkipZeroBlocks
-from tracea_graph.passes.sparse.compressed import FactorOnRequest, PruneBlocks
+from tracea_graph.passes.sparse.compressed import FactorOnRequest
 from tracea_graph.passes.sparse.exact_rank import FactorGemm
-from tracea_graph.passes.sparse.unstructured import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.rewrite import Phase
 from tracea_graph.ttg import MemoryLevel
 
@@ -44,6 +45,8 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
     other = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
     scattered = SkipScatteredZeros(request.scan, FEW_ROWS if precision == "fp32" else 1)
     skipping = (FactorGemm(request.scan), SkipZeroBlocks(request.scan, blocks), scattered)
+    pack = Phase("layouts", (PackMatrices(twice=precision == "bf16"),))  # of half the size
+    changed = not request.plain_weights
     return (
         *_lower_convolutions(precision, tiles),
         Phase("transform", (TransformFilters(),)),
@@ -51,7 +54,8 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         Phase(CONNECT, (trunk.ConnectTrunk(),)),
         *MOVEMENT,
         *((Phase("compress", other),) if compressed else ()),
-        Phase("sparsity", (*skipping, *near)),
+        Phase("sparsity", (*(skipping if changed else ()), *near)),
+        *((pack,) if changed else ()),
         *_lower(precision, tiles),
         Phase(CONNECT, (trunk.ConnectBlocks(),)),
     )

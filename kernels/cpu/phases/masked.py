@@ -1,6 +1,6 @@
 """Products of few rows that read only the numbers of their constant matrix that are not zero.
 
-FusedGemm(x, panels)    ->    FusedGemm(x, stored numbers, map)        x has at most 4 rows
+FusedGemm(x, [K, N])    ->    FusedGemm(x, stored numbers, map)        x has at most 4 rows
 
 Such a product takes as long as its matrix takes to come from memory, so bytes are what counts: a
 bit for each place, and the numbers.  Exact: the kernel multiplies by the zeros too.  The cost
@@ -10,17 +10,22 @@ model chooses between this, blocks and the dense form; timing decides.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-
-import numpy as np
+from functools import partial
 
 from tracea_graph.ir import Array, DType, Weight, product
+from tracea_graph.kernels.cpu.phases.block_sparse import (
+    dense_matrix,
+    sources_of,
+    without_scatter,
+)
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.masked import map_words, pack_masked
-from tracea_graph.ops.panels import MASKED, PANEL
+from tracea_graph.ops.panels import MASKED, PANEL, pack_panels
+from tracea_graph.ops.weights import Floats
+from tracea_graph.passes.products.matrices import matrix_of
 from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.block_sparse import own_panels, sources_of, without_scatter
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -35,17 +40,18 @@ _MOST_STORED = 0.8
 
 @dataclass(frozen=True)
 class SkipScatteredZeros:
-    """A product of at most four rows over packed float32 weights reads what is not zero."""
+    """A product of at most four rows reads what is not zero in its matrix."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     most_rows: int = FEW_ROWS
     name: str = "unstructured"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        panels = own_panels(graph, region)
-        if panels is None:
+        weight = dense_matrix(graph, region)
+        if weight is None:
             return
-        count = self.scan.zeros.stored(sources_of(graph, region), panels.array)
+        matrix = partial(matrix_of, region.params, weight)
+        count = self.scan.zeros.stored(sources_of(graph, region), matrix)
         if not 0 < count <= _MOST_STORED * region.params.k * region.params.n:
             return
         if reason := without_scatter(graph):
@@ -60,18 +66,20 @@ class SkipScatteredZeros:
             )
             yield Miss(self.name, region.id, reason)
             return
-        yield _reading(self.name, region, panels, count)
+        yield _reading(self.name, region, weight.name, matrix, count)
 
 
-def _reading(rule: str, region: Region, panels: Weight, count: int) -> Proposal:
+def _reading(
+    rule: str, region: Region, name: str, matrix: Callable[[], Floats], count: int
+) -> Proposal:
     params: GemmParams = dataclasses.replace(region.params, layout=MASKED)
 
     def packed() -> tuple[Array, Array]:
-        return pack_masked(np.asarray(panels.array(), np.float32))
+        return pack_masked(pack_panels(matrix()))
 
     words = (-(-params.n // PANEL), map_words(params.k))
-    stored = Weight(f"{panels.name}_numbers", DType.F32, (count,), lambda: packed()[0])
-    at = Weight(f"{panels.name}_bits", DType.I32, words, lambda: packed()[1])
+    stored = Weight(f"{name}_numbers", DType.F32, (count,), lambda: packed()[0])
+    at = Weight(f"{name}_bits", DType.I32, words, lambda: packed()[1])
     operands = (region.operands[0], stored.name, *region.operands[2:], at.name)
     new = fused(rule, params, operands, region.results, [region])
     return Proposal(rule, (region,), (new,), weights={w.name: w for w in (stored, at)})

@@ -1,0 +1,120 @@
+"""The constant matrix of a product: where it is stored, who needs it as it is, what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Node, Weight
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.weights import KN, NK, Floats, Plain
+from tracea_graph.passes.regions import attribute
+from tracea_graph.ttg import Region, TileGraph, Use
+
+__all__ = [
+    "is_shared", "making", "matrix_of", "needed_as_it_is", "own_matrix", "stored_matrix",
+    "stored_smaller", "whole_matrix",
+]  # fmt: skip
+
+_PRODUCTS = ("MatMul", "Gemm", "FusedGemm", "FusedMatMul")
+_MAX_DEPTH = 16
+_SMALL = 1 << 16
+"""Bytes below which a second copy is no matter."""
+
+
+def stored_matrix(graph: TileGraph, value: str, transposed: bool) -> tuple[str, Plain]:
+    """Where a product's matrix ``[K, N]`` (``[N, K]`` if ``transposed``) is stored, and how."""
+    root, turned = _root(graph, value)
+    return root, NK if turned ^ transposed else KN
+
+
+def needed_as_it_is(graph: TileGraph, root: str) -> bool:
+    """True if a matrix has other readers than products and is too large to be stored twice."""
+    return graph.weights[root].nbytes > _SMALL and _needed_elsewhere(graph, root)
+
+
+def own_matrix(graph: TileGraph, region: Region) -> Weight | None:
+    """The stored matrix of a product, if another one may take its place."""
+    params = region.params
+    if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
+        return None
+    weight = graph.weight(region.operands[1])
+    return None if weight is None or needed_as_it_is(graph, weight.name) else weight
+
+
+def matrix_of(params: GemmParams, weight: Weight) -> Floats:
+    """``[K, N]``, read when it is asked for."""
+    return params.layout.matrix([np.asarray(weight.array(), np.float32)], params.k, params.n)
+
+
+def whole_matrix(name: str, k: int, n: int, load: Callable[[], Array]) -> Weight:
+    """A matrix ``[K, N]`` in float32 that is made when it is asked for; nothing is kept."""
+    return Weight(name, DType.F32, (k, n), lambda: np.ascontiguousarray(load(), np.float32))
+
+
+def stored_smaller(graph: TileGraph, value: str) -> str | None:
+    """The smaller constant a matrix is made from, or None: packing it would grow the file."""
+    weight, source = graph.weights[value], value
+    while (region := graph.producer(source)) is not None and region.operands:
+        source = region.operands[0]
+    base = graph.weight(source)
+    small = base is not None and max(base.nbytes, _SMALL) < weight.nbytes
+    return source if small else None
+
+
+def making(graph: TileGraph, value: str) -> tuple[Node, ...]:
+    """The nodes that make a constant from a smaller one; none if it may be stored."""
+    nodes: list[Node] = []
+    if stored_smaller(graph, value) is not None:
+        while (region := graph.producer(value)) is not None and region.operands:
+            nodes += region.nodes
+            value = region.operands[0]
+    return tuple(reversed(nodes))
+
+
+def is_shared(graph: TileGraph, value: str, ops: Sequence[str]) -> bool:
+    """True if others than ``ops`` need a weight as it is, and it is too large to store twice."""
+    if graph.weights[value].nbytes <= _SMALL:
+        return False
+    return graph.is_output(value) or any(u.region.op not in ops for u in graph.uses(value))
+
+
+def _root(graph: TileGraph, value: str) -> tuple[str, bool]:
+    """The stored matrix behind a value, and whether the value is its transpose."""
+    turned = False
+    while (region := graph.producer(value)) is not None and region.op == "Transpose":
+        if attribute(region, "perm", (1, 0)) != (1, 0):
+            break
+        value, turned = region.operands[0], not turned
+    return value, turned
+
+
+def _needed_elsewhere(graph: TileGraph, root: str) -> bool:
+    """True if anything but products reads the matrix, directly or transposed."""
+    if graph.is_output(root):
+        return True
+    uses = list[Use]()
+    for use in graph.uses(root):
+        turned = use.region.op == "Transpose"
+        uses += graph.uses(use.region.results[0]) if turned else [use]
+    return any(not _multiplies(use) or _is_constant(graph, use.region) for use in uses)
+
+
+def _multiplies(use: Use) -> bool:
+    """True if a region reads an operand as the matrix of products only."""
+    params = use.region.params
+    if not isinstance(params, RegionParams):
+        return use.region.op in _PRODUCTS
+    reads = [(s.params, at) for s in params.steps for at, v in enumerate(s.operands)
+             if v == use.operand]  # fmt: skip
+    return all(isinstance(step, GemmParams) and at == 1 for step, at in reads)
+
+
+def _is_constant(graph: TileGraph, region: Region, depth: int = 0) -> bool:
+    """True for what is computed once, when a session opens, from matrices as they are."""
+    if region.fused or depth > _MAX_DEPTH:
+        return False
+    made = [graph.producer(v) for v in region.reads if graph.weight(v) is None]
+    return all(r is not None and _is_constant(graph, r, depth + 1) for r in made)
