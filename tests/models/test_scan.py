@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from models.scan import STATE, WIDTH, unrolled
 from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
 from tracea_graph.passes.movement import hoisting
-from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.planning import Planner, Ruling
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg.wiring import Wiring
 
@@ -65,3 +66,23 @@ def test_twice_the_steps_take_twice_the_work_to_plan(
     few, many = work(12), work(24)
     assert set(few) == {"selections", "steps along edges"}
     assert all(many[name] < 2.6 * few[name] for name in few), (few, many)
+
+
+def test_planning_looks_for_no_garbage(tmp_path: Path) -> None:
+    onnx.save(unrolled(1, 12), tmp_path / "m.onnx")
+    graph, sizes = load(tmp_path / "m.onnx").graph, {"batch": 1}
+    planner = Planner(graph, Options(), sizes, cost=CostModel(Machine(), sizes))
+    looked = list[str]()
+
+    def look(phase: str, about: dict[str, int]) -> None:
+        looked.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(look)
+    try:
+        planner.follow(Ruling({}, {}))
+    finally:
+        gc.callbacks.remove(look)
+    assert len(looked) <= 2, "one look, when it is done"
+    assert gc.isenabled()
+    assert gc.collect() == 0, "and leaves none"

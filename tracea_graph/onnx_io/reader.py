@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import mmap
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from tracea_graph.errors import ModelError
 from tracea_graph.files import open_regular
+from tracea_graph.garbage import no_collection
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external, guards, tensors, validate
 from tracea_graph.onnx_io.canonical import canonicalize
@@ -65,20 +64,8 @@ def load(
 
     Raises ModelError, one sentence, for anything ONNX Runtime would not take as a model.
     """
-    with _no_collection():
+    with no_collection():  # everything an import makes stays
         return _load(path, inline, kept, freeze, guard)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Everything an import makes stays: looking for garbage takes a third of its time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _load(path: Path, inline: bool, kept: Container[str], freeze: bool, guard: bool) -> Model:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, RuleError, UsageError
+from tracea_graph.garbage import no_collection
 from tracea_graph.ir import Node
 from tracea_graph.kernels.cpu import phases as cpu
 from tracea_graph.kernels.cpu.levels import TILES
@@ -152,7 +153,8 @@ class Planner:
         """The scheduled graph under a ruling, with nothing added to it."""
         while True:
             try:
-                return self._scheduled(ruling, apart)
+                with no_collection():  # the memo keeps what rules say
+                    return self._scheduled(ruling, apart)
             except RuleError as error:
                 self._leave_out(error)
 
