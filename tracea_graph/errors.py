@@ -15,10 +15,8 @@ A message is one sentence: what, where, what to try.  Unsupported operators are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 __all__ = [
+    "Blame",
     "BuildError",
     "CycleError",
     "GraphError",
@@ -30,7 +28,6 @@ __all__ = [
     "UsageError",
     "VerifyError",
     "WorkerError",
-    "blamed_on",
 ]
 
 
@@ -104,15 +101,23 @@ class RuleError(TraceaError):
         self.rule = rule
 
 
-@contextmanager
-def blamed_on(rule: str) -> Iterator[None]:
-    """Name the rule in whatever is raised meanwhile, as a RuleError."""
-    try:
-        yield
-    except (RuleError, OutOfTime, MemoryError):
-        raise
-    except Exception as error:
-        raise RuleError(rule, error) from error
+class Blame:
+    """Names a ``rule`` in whatever is raised meanwhile, as a RuleError.
+
+    The rule may change on the way: questions are many, and entering a block is not free.
+    """
+
+    def __init__(self, rule: str = "") -> None:
+        self.rule = rule
+
+    def __enter__(self) -> Blame:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(
+            error, RuleError | OutOfTime | MemoryError
+        ):
+            raise RuleError(self.rule, error) from error
 
 
 class StillReadError(GraphError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracea_graph.errors import GraphError, blamed_on
+from tracea_graph.errors import Blame, GraphError
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.kernels.cpu.emitter import kernels_of
 from tracea_graph.kernels.cpu.lowering.lower import lower
@@ -158,7 +158,7 @@ def assemble(graph: TileGraph) -> Assembly:
     for region in graph.regions():
         if not region.fused:
             continue
-        with blamed_on(region.rule):
+        with Blame(region.rule):
             program = lower(graph, region)
             body = bodies.setdefault(region.params, region.params.body(graph.opset))
             try:

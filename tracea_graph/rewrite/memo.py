@@ -8,11 +8,10 @@ state.  Proposals are the same objects then, so what is known of them (gain, pat
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from operator import eq
 
-from tracea_graph.errors import blamed_on
+from tracea_graph.errors import Blame
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import Pass, Preview, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -32,7 +31,7 @@ class _Entry:
     """Answers, and the states of what they depend on."""
 
     seen: tuple[str, ...]
-    states: tuple[int, ...]
+    states: list[int]
     said: tuple[Answer, ...]
 
 
@@ -57,13 +56,17 @@ class Memo:
         about = self._entries.setdefault(key, {})
         entries = about.get(region, ())
         for entry in reversed(entries):
-            if all(map(eq, map(graph.state, entry.seen), entry.states)):
+            if graph.states(entry.seen) == entry.states:
                 return entry.said
-        with graph.watched() as seen:
-            said = tuple((p.name, item) for p in passes for item in _proposed(p, graph, region))
-        new = _Entry(tuple(seen), tuple(map(graph.state, seen)), said)
+        said: list[Answer] = []
+        with graph.watched() as seen, Blame() as blame:
+            for p in passes:
+                name = blame.rule = p.name
+                said += [(name, item) for item in p.propose(graph, region)]
+        values = tuple(seen)
+        new = _Entry(values, graph.states(values), tuple(said))
         about[region] = (*entries[1 - _MOST :], new)
-        return said
+        return new.said
 
     def kind(self, region: Region) -> int:
         """A number for what a region computes, whatever it is given."""
@@ -90,11 +93,6 @@ class Memo:
 
     def _number(self, thing: Hashable) -> int:
         return self._numbers.setdefault(thing, len(self._numbers))
-
-
-def _proposed(p: Pass, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-    with blamed_on(p.name):
-        yield from p.propose(graph, region)
 
 
 def _kind_of(region: Region) -> Hashable:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from math import hypot
 
-from tracea_graph.errors import CycleError, GraphError, OutOfTime, StillReadError, blamed_on
+from tracea_graph.errors import Blame, CycleError, GraphError, OutOfTime, StillReadError
 from tracea_graph.ir import RANDOM_OPS, Weight
 from tracea_graph.rewrite.heap import Heap, Waiting
 from tracea_graph.rewrite.memo import Memo
@@ -149,7 +149,7 @@ class _Run:
             if isinstance(item, Miss):
                 self.missed.setdefault(asked, {})[item] = None
                 continue
-            with blamed_on(name):
+            with Blame(name):
                 site = Waiting(phase, item, self.gain(item))
             self.waiting.setdefault(asked, []).append(site)
             self.heap.push(self.graph, site)
@@ -177,7 +177,7 @@ class _Run:
             return False
         missing = (r for r in proposal.shared if self.graph.region(r.id) is None)
         new = (*proposal.new, *missing)
-        with blamed_on(rule):
+        with Blame(rule):
             try:
                 self.graph.replace(proposal.old, new, proposal.specs, proposal.weights)
             except GraphError as error:

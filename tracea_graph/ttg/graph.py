@@ -92,7 +92,7 @@ class TileGraph:
     def copy(self, history: History | None = None) -> TileGraph:
         """An independent graph that shares regions and weights.
 
-        Copies with one ``history`` tell by number what became of a value: see :meth:`state`.
+        Copies with one ``history`` tell by number what became of a value: see :meth:`states`.
         """
         twin = TileGraph(
             self.regions(), self.inputs, self.outputs, self.weights, self.specs, self.opset,
@@ -176,17 +176,17 @@ class TileGraph:
     # ---- what answers depend on --------------------------------------------------------
 
     def record(self, history: History) -> None:
-        """Number states from here on: see :meth:`state`."""
+        """Number states from here on: see :meth:`states`."""
         self._wiring.record(history)
 
     def watched(self) -> AbstractContextManager[set[str]]:
         """What the answers that are given meanwhile depend on: while all of it is in the same
-        :meth:`state` they are the same, in every copy with the same history."""
+        :meth:`states` they are the same, in every copy with the same history."""
         return self._wiring.watched()
 
-    def state(self, value: str) -> int:
-        """A number that changes with who writes and who reads a value."""
-        return self._wiring.state(value)
+    def states(self, values: Iterable[str]) -> list[int]:
+        """Of each value a number that changes with who writes and who reads it."""
+        return self._wiring.states(values)
 
     # ---- surgery -----------------------------------------------------------------------
 

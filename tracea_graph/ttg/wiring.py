@@ -49,9 +49,10 @@ class Wiring:
         number where the same happened to what was equal when recording began."""
         self._history, self._states = history, {}
 
-    def state(self, value: str) -> int:
-        """The number of a value's state: who writes it, who reads it, what is known of it."""
-        return self._states.get(value, 0)
+    def states(self, values: Iterable[str]) -> list[int]:
+        """The numbers of values' states: who writes one, who reads it, what is known of it."""
+        known = self._states
+        return [known.get(value, 0) for value in values]
 
     @contextmanager
     def watched(self) -> Iterator[set[str]]:
