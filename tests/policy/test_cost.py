@@ -311,3 +311,29 @@ def test_an_operand_read_across_its_columns_costs_more() -> None:
         return fused_cost(net, net("Tanh", net("Transpose", x, perm=perm)))
 
     assert of([1, 0, 2]) < of([0, 2, 1])
+
+
+def lookalikes() -> TileGraph:
+    """Operators that are told apart by one thing each: a constant's numbers, an operand that is
+    constant or the same value again, an attribute."""
+    net = Net()
+    x, y, weight = net.input("x", 64, 1024), net.input("y", 64, 1024), net.weight(64, 1024)
+    parts = [net("Slice", x, net.ints(0), net.ints(end), net.ints(1)) for end in (100, 1000)]
+    return net.graph(
+        *(net("Tanh", part) for part in parts),
+        net("Mul", x, x), net("Mul", x, y), net("Mul", x, weight),
+        net("Softmax", x, axis=0), net("Softmax", x, axis=1),
+    )  # fmt: skip
+
+
+def test_what_is_known_of_one_region_holds_of_those_alike_alone() -> None:
+    graph = lookalikes()
+    plain = graph.regions()
+    shared = CostModel(MACHINE, {})
+    found = [shared(graph, r) for r in plain]
+    assert found == [CostModel(MACHINE, {})(graph, r) for r in plain]
+    assert len({*found}) == len(plain)
+    optimized(graph)
+    fused = [r for r in graph.regions() if r.fused]
+    again = [shared(graph, r) for r in (*fused, *fused)]
+    assert fused and again == 2 * [CostModel(MACHINE, {})(graph, r) for r in fused]

@@ -12,7 +12,7 @@ Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).  What is computed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -58,6 +58,8 @@ class CostModel:
     bindings: Mapping[str, int]
     tables: Tables = field(default_factory=fitted)
     _sizes: dict[Extent, float] = field(default_factory=dict, init=False, compare=False)
+    _known: dict[Hashable, float] = field(default_factory=dict, init=False, compare=False)
+    """What was predicted, by all that it follows from."""
 
     @cached_property
     def _tables(self) -> Tables:
@@ -66,6 +68,13 @@ class CostModel:
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """µs for one run of the region."""
+        if (key := _alike(graph, region)) is None:
+            return self._predicted(graph, region)
+        if key not in self._known:
+            self._known[key] = self._predicted(graph, region)
+        return self._known[key]
+
+    def _predicted(self, graph: TileGraph, region: Region) -> float:
         if isinstance(region.params, RegionParams):
             return self._region(graph, region)
         return self._step(graph, region) + self._reorders(graph, region)
@@ -221,6 +230,26 @@ class CostModel:
         if extent not in self._sizes:
             self._sizes[extent] = float(assumed(extent, self.bindings))
         return self._sizes[extent]
+
+
+def _alike(graph: TileGraph, region: Region) -> Hashable:
+    """What regions have in common that take the same time: what they compute, and of what; which
+    operands are one value, and which constant.  None where that is more than can be told."""
+    what: Hashable = region.params
+    if what is None:
+        attrs = region.node.attrs.values()
+        if region.captures or not all(isinstance(a, _PLAIN) for a in attrs):
+            return None
+        what = tuple(region.node.attrs.items())
+    first = {v: i for i, v in reversed([*enumerate(region.operands)])}
+    operands = tuple(
+        (first[v], graph.spec(v), graph.weight(v) is not None) for v in region.operands
+    )
+    return region.op, what, operands, tuple(map(graph.spec, region.results))
+
+
+_PLAIN = (int, float, str, bytes, tuple)
+"""Attributes that are equal where they mean the same."""
 
 
 def _spare(region: Region) -> tuple[str, ...]:
