@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.kernels.signature import clipped, localise
@@ -19,6 +20,9 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Operation", "fits", "merge", "read_operation", "side_by_side", "sliced"]
 
 Shape = tuple[Extent, ...]
+
+_MANY = 1 << 14
+"""Ops whose results are remembered: a model asks again and again about the same few."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,15 @@ def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | 
 
 @dataclass
 class _Builder:
-    """Collects the operands and steps of a chain."""
+    """Collects the operands, which have numbers, and steps of a chain."""
 
-    operands: list[tuple[str, IndexMap, DType]] = field(default_factory=list)
+    operands: list[tuple[int, IndexMap, DType]] = field(default_factory=list)
     steps: list[tuple[str, tuple[Ref | str, ...]]] = field(default_factory=list)
 
-    def operand(self, name: str, index_map: IndexMap, dtype: DType) -> str:
-        """Values go by names until their number is known: ``x3`` an operand, ``s3`` a step."""
-        entry = (name, index_map, dtype)
+    def operand(self, value: int, index_map: IndexMap, dtype: DType) -> str:
+        """What the chain reads and makes has names until it is whole: ``x3`` an operand, ``s3`` a
+        step."""
+        entry = (value, index_map, dtype)
         if entry not in self.operands:
             self.operands.append(entry)
         return f"x{self.operands.index(entry)}"
@@ -73,7 +78,10 @@ class _Builder:
             values.append(f"s{self.steps.index((step.op, args))}")
         return values
 
-    def operation(self, results: Sequence[str], target: tuple[int, ...]) -> Operation | None:
+    def operation(
+        self, results: Sequence[str], target: tuple[int, ...]
+    ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:
+        """The op and which values it reads; None if there are too many."""
         count = len(self.operands)
         if count > MAX_OPERANDS:
             return None
@@ -88,34 +96,49 @@ class _Builder:
         numbers = tuple(int(place(r)) for r in results)
         chain = Chain((FULL,) * count, steps, numbers, dtypes)
         maps = tuple(m for _, m, _ in self.operands)
-        names = tuple(n for n, _, _ in self.operands)
-        return Operation(ElementwiseParams(chain, maps, target), names)
+        return ElementwiseParams(chain, maps, target), tuple(n for n, _, _ in self.operands)
 
 
 def merge(graph: TileGraph, outer: Operation, value: str, inner: Operation) -> Operation | None:
     """``outer`` with operand ``value`` computed by ``inner`` as it goes.
 
     None if the result would have too many operands, or a map does not go through a broadcast.
+    Raises ValueError if symbols leave open what ``inner`` loops over.
     """
-    builder, around = _Builder(), inner.common(graph)
+    values = tuple(dict.fromkeys((*inner.names, *outer.names)))
+    number = {v: i for i, v in enumerate(values)}
+    shapes = tuple(graph.spec(v).shape or () for v in values[: len({*inner.names})])
+    made = _merged(
+        outer.params, tuple(number[v] for v in outer.names), number.get(value, -1),
+        inner.params, tuple(number[v] for v in inner.names), shapes,
+    )  # fmt: skip
+    return made and Operation(made[0], tuple(values[i] for i in made[1]))
+
+
+@lru_cache(_MANY)
+def _merged(
+    outer: ElementwiseParams, outer_reads: tuple[int, ...], value: int,
+    inner: ElementwiseParams, inner_reads: tuple[int, ...], shapes: Sequence[Shape],
+) -> tuple[ElementwiseParams, tuple[int, ...]] | None:  # fmt: skip
+    """:func:`merge` of values by number, ``shapes`` being those that the inner op reads."""
+    builder = _Builder()
+    around = inner.common([shapes[i] for i in inner_reads])
     values: list[str] = []
-    for name, seen, dtype in _operands(outer):
+    for name, seen, dtype in _operands(outer, outer_reads):
         if name != value:
             values.append(builder.operand(name, seen, dtype))
             continue
-        if inner.params.target:
-            seen = IndexMap((Move("reshape", inner.params.target),)).then(*seen.moves)
+        if inner.target:
+            seen = IndexMap((Move("reshape", inner.target),)).then(*seen.moves)
         below: list[str] = []
-        for source, index_map, kind in _operands(inner):
-            own = index_map.shape(graph.spec(source).shape or ())
-            rest = through(seen, own, around)
+        for source, index_map, kind in _operands(inner, inner_reads):
+            rest = through(seen, index_map.shape(shapes[source]), around)
             if rest is None:
                 return None
             below.append(builder.operand(source, index_map.then(*rest.moves), kind))
-        values.append(builder.run(inner.params.chain, below)[inner.params.chain.results[0]])
-    values = builder.run(outer.params.chain, values)
-    results = [values[r] for r in outer.params.chain.results]
-    return builder.operation(results, outer.params.target)
+        values.append(builder.run(inner.chain, below)[inner.chain.results[0]])
+    values = builder.run(outer.chain, values)
+    return builder.operation([values[r] for r in outer.chain.results], outer.target)
 
 
 def side_by_side(graph: TileGraph, first: Region, second: Region) -> Operation | None:
@@ -123,21 +146,25 @@ def side_by_side(graph: TileGraph, first: Region, second: Region) -> Operation |
 
     None if that would have too many operands.
     """
+    names = tuple(dict.fromkeys((*first.operands, *second.operands)))
     builder, made = _Builder(), ""
     results: list[str] = []
     for region in (first, second):
-        op = Operation(region.params, region.operands)
+        params: ElementwiseParams = region.params
         values = [
-            made if name == first.results[0] else builder.operand(name, seen, dtype)
-            for name, seen, dtype in _operands(op)
+            made if names[i] == first.results[0] else builder.operand(i, seen, dtype)
+            for i, seen, dtype in _operands(params, [names.index(v) for v in region.operands])
         ]
-        made = builder.run(op.params.chain, values)[op.params.chain.results[0]]
+        made = builder.run(params.chain, values)[params.chain.results[0]]
         results.append(made)
-    return builder.operation(results, ())
+    both = builder.operation(results, ())
+    return both and Operation(both[0], tuple(names[i] for i in both[1]))
 
 
-def _operands(op: Operation) -> Iterator[tuple[str, IndexMap, DType]]:
-    return zip(op.names, op.params.views, op.params.chain.operand_types, strict=True)
+def _operands(
+    params: ElementwiseParams, reads: Sequence[int]
+) -> Iterator[tuple[int, IndexMap, DType]]:
+    return zip(reads, params.views, params.chain.operand_types, strict=True)
 
 
 def sliced(graph: TileGraph, op: Operation, axis: int, start: int, end: int) -> Operation | None:
@@ -164,13 +191,19 @@ def fits(
 
     A kernel knows its operands' sizes and nothing else of the graph.
     """
-    specs = [graph.spec(n) for n in names]
+    found = _given(params, tuple(map(graph.spec, names)))
+    return found is not None and found == tuple((s.dtype, s.shape) for s in wanted)
+
+
+@lru_cache(_MANY)
+def _given(
+    params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
+) -> tuple[tuple[DType | None, Shape | None], ...] | None:
+    """Types and shapes of an op's results; None where a kernel cannot tell them."""
     try:
         found = params.infer(specs)
         params.infer(localise(clipped(specs))[0])
         rank = len(params.common([s.shape or () for s in specs]))
     except ValueError:
-        return False
-    return rank <= MAX_RANK and [(s.dtype, s.shape) for s in found] == [
-        (s.dtype, s.shape) for s in wanted
-    ]
+        return None
+    return tuple((s.dtype, s.shape) for s in found) if rank <= MAX_RANK else None

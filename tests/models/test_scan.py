@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from models.scan import STATE, WIDTH, unrolled
 from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
-from tracea_graph.passes.movement import hoisting
+from tracea_graph.passes.movement import hoisting, merging
 from tracea_graph.pipeline.planning import Planner, Ruling
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg.wiring import Wiring
@@ -66,6 +66,32 @@ def test_twice_the_steps_take_twice_the_work_to_plan(
     few, many = work(12), work(24)
     assert set(few) == {"selections", "steps along edges"}
     assert all(many[name] < 2.6 * few[name] for name in few), (few, many)
+
+
+def test_what_is_alike_is_worked_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predicted = list[int]()
+    predict = CostModel._predicted
+
+    def counted(*args: Any) -> float:
+        predicted.append(0)
+        return predict(*args)
+
+    def work(layers: int) -> dict[str, int]:
+        onnx.save(unrolled(layers, 8), tmp_path / "m.onnx")
+        graph, sizes = load(tmp_path / "m.onnx").graph, {"batch": 1}
+        predicted.clear()
+        for known in (merging._merged, merging._given):
+            known.cache_clear()
+        Planner(graph, Options(), sizes, cost=CostModel(Machine(), sizes)).plan()
+        return {
+            "predictions": len(predicted),
+            "chains put together": merging._merged.cache_info().misses,
+            "chains seen from outside": merging._given.cache_info().misses,
+        }
+
+    monkeypatch.setattr(CostModel, "_predicted", counted)
+    two, four = work(2), work(4)  # the first and the last are special
+    assert all(0 < four[name] < 1.1 * two[name] for name in two), (two, four)
 
 
 def test_planning_looks_for_no_garbage(tmp_path: Path) -> None:
