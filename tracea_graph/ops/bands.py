@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -12,9 +12,9 @@ from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RowBand
 from tracea_graph.ops.weights import NK
-from tracea_graph.ttg import ROOMS, Band, MemoryLevel, Plan, Region, Walk, band_of
+from tracea_graph.ttg import Band, MemoryLevel, Plan, Region, Walk, band_of
 
-__all__ = ["bands_in", "plan_inside", "row_bands", "walks"]
+__all__ = ["bands_in", "plan_inside", "plans_inside", "row_bands", "walks"]
 
 _COLUMNS = 48
 """Columns of a product that are made while its kernel goes through all rows once."""
@@ -37,11 +37,16 @@ def walks(step: Region) -> Walk | None:
     return Walk() if isinstance(params, (ElementwiseParams, NormParams)) else None
 
 
-def plan_inside(
-    inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel], room: float = ROOMS[0]
-) -> Plan:
+def plan_inside(inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
     """How a program is to run: its steps' turns, levels and memory."""
-    return inside.plan(sizes, levels, walks, room)
+    return inside.plan(sizes, levels, walks)
+
+
+def plans_inside(
+    inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel], rooms: Iterable[float]
+) -> Iterator[Plan]:
+    """The same for one ``room`` of a turn after another."""
+    return inside.plans(sizes, levels, walks, rooms)
 
 
 def row_bands(inside: Inside, plan: Plan) -> tuple[RowBand, ...]:

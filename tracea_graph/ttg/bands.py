@@ -21,7 +21,7 @@ Shi et al., "Welder", OSDI 2023.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ from tracea_graph.ttg.traffic import MemoryLevel
 if TYPE_CHECKING:
     from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["ROOMS", "Band", "Walk", "Walks", "band_of", "bands"]
+__all__ = ["ROOMS", "Band", "Walk", "Walks", "band_of", "bands", "bands_by_room"]
 
 _WAITED = 0.25
 """Of the bytes that pass through, the share that is waited for: kernels prefetch panels."""
@@ -96,18 +96,45 @@ def bands(
 
     A turn takes up to ``room`` times the near level.  Raises GraphError if a symbol has no value.
     """
+    return next(bands_by_room(graph, bindings, near, walks, (room,)))
+
+
+def bands_by_room(
+    graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, walks: Walks,
+    rooms: Iterable[float],
+) -> Iterator[list[Band]]:  # fmt: skip
+    """:func:`bands` for one room after another, of one look at the graph."""
     chain = graph.regions()
-    bound = [_bound(graph, r, bindings) if walks(r) else None for r in chain]
+    ways = {r.id: walks(r) for r in chain}
+    bound = [_bound(graph, r, bindings) if ways[r.id] else None for r in chain]
+    made: dict[tuple[int, int], _Chain | None] = {}
+
+    def between(start: int, end: int) -> _Chain | None:
+        at = start, end
+        if at not in made:
+            made[at] = _Chain.of(
+                graph, chain[start:end], bound[start:end], near, lambda r: ways[r.id]
+            )
+        return made[at]
+
+    for room in rooms:
+        yield _chosen(bound, between, room)
+
+
+def _chosen(
+    bound: Sequence[BoundModel | None], between: Callable[[int, int], _Chain | None], room: float
+) -> list[Band]:
+    """Of chains that do not overlap those that save most."""
     best: list[tuple[float, int, Band | None]] = [(0.0, 0, None)]
-    for end in range(1, len(chain) + 1):
+    for end in range(1, len(bound) + 1):
         best.append((best[-1][0], end - 1, None))
         for start in range(end - 2, max(end - _LONGEST, 0) - 1, -1):
             if bound[end - 1] is None or bound[start] is None:
                 break
-            found = _best(graph, chain[start:end], bound[start:end], near, walks, room)
+            found = _best(between(start, end), room)
             if found is not None and best[start][0] + found.gain > best[end][0]:
                 best[end] = best[start][0] + found.gain, start, found
-    chosen, at = list[Band](), len(chain)
+    chosen, at = list[Band](), len(bound)
     while at:
         _, at, band = best[at]
         chosen += [band] if band else []
@@ -132,16 +159,12 @@ def _bound(graph: TileGraph, region: Region, bindings: Mapping[str, int]) -> Bou
     return model.bind(bindings) if model and model.rows else None
 
 
-def _best(
-    graph: TileGraph, regions: Sequence[Region], bound: Sequence[BoundModel | None],
-    near: MemoryLevel, walks: Walks, room: float,
-) -> Band | None:  # fmt: skip
+def _best(made: _Chain | None, room: float) -> Band | None:
     """The largest band of which one turn fits, if it saves anything."""
-    made = _Chain.of(graph, regions, bound, near, walks)
     if made is None or made.saved <= 0:
         return None
     for rows in made.choices():
-        if made.resident(rows) <= room * near.bytes:
+        if made.resident(rows) <= room * made.near.bytes:
             band = made.band(rows)
             return band if band.gain > 0 else None
     return None

@@ -7,7 +7,7 @@ passes replace sets of regions by fused ones.  ``graph.nx`` is the same as a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 
@@ -20,7 +20,7 @@ from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
 from tracea_graph.ttg.html import graph_html
 from tracea_graph.ttg.looks import GraphDiff, TileView, shown
 from tracea_graph.ttg.model import RegionModel
-from tracea_graph.ttg.plan import Plan, any_rows, make_plan
+from tracea_graph.ttg.plan import Plan, any_rows, make_plans
 from tracea_graph.ttg.region import Region, Use, region_of
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 from tracea_graph.ttg.tiling import Tiling, tile_regions
@@ -330,7 +330,14 @@ class TileGraph:
         go through their rows; a turn takes up to ``room`` times the level next to a core.  Raises
         GraphError if a symbol has no binding.
         """
-        return make_plan(self, self._bound(bindings), levels, walks, room)
+        return next(self.plans(bindings, levels, walks, (room,)))
+
+    def plans(
+        self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel], walks: Walks,
+        rooms: Iterable[float],
+    ) -> Iterator[Plan]:  # fmt: skip
+        """:meth:`plan` for one ``room`` after another, in less time."""
+        return make_plans(self, self._bound(bindings), levels, walks, rooms)
 
     def _bound(self, bindings: Mapping[str, int]) -> dict[str, int]:
         """Symbol values: those given, else the graph's own."""

@@ -15,14 +15,14 @@ called.  Source: Shi et al., "Welder", OSDI 2023.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import TensorSpec, product
 from tracea_graph.ttg.arena import Arena, Life, lay_out, placement, span
-from tracea_graph.ttg.bands import ROOMS, Band, Walk, Walks, bands
+from tracea_graph.ttg.bands import ROOMS, Band, Walk, Walks, bands_by_room
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.space import number
 from tracea_graph.ttg.traffic import MemoryLevel, level_of
@@ -30,7 +30,7 @@ from tracea_graph.ttg.traffic import MemoryLevel, level_of
 if TYPE_CHECKING:
     from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["OUTSIDE", "Link", "Plan", "any_rows", "make_plan"]
+__all__ = ["OUTSIDE", "Link", "Plan", "any_rows", "make_plan", "make_plans"]
 
 OUTSIDE = "DRAM"
 """Where a value lies that no level keeps."""
@@ -98,13 +98,21 @@ def make_plan(
     ``walks`` says how kernels go through their rows; a turn takes up to ``room`` times the level
     next to a core.  Raises GraphError if a symbol has no value.
     """
+    return next(make_plans(graph, bindings, levels, walks, (room,)))
+
+
+def make_plans(
+    graph: TileGraph, bindings: Mapping[str, int], levels: Levels, walks: Walks,
+    rooms: Iterable[float],
+) -> Iterator[Plan]:  # fmt: skip
+    """:func:`make_plan` for one room after another, of one look at the graph."""
     near = levels[-2] if len(levels) > 1 else levels[0]
-    found = bands(graph, bindings, near, walks, room)
     order = tuple(region.id for region in graph.regions())
-    return Plan(
-        order, tuple(found), tuple(_connect(graph, bindings, levels, near, found)),
-        _memory(graph, order, found, bindings),
-    )  # fmt: skip
+    for found in bands_by_room(graph, bindings, near, walks, rooms):
+        yield Plan(
+            order, tuple(found), tuple(_connect(graph, bindings, levels, near, found)),
+            _memory(graph, order, found, bindings),
+        )  # fmt: skip
 
 
 def _connect(

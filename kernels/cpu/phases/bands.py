@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.lowering.loops import NotCut
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.ops.bands import plan_inside, row_bands
+from tracea_graph.ops.bands import plans_inside, row_bands
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams, RowBand
 from tracea_graph.rewrite import Miss, Proposal
@@ -45,10 +45,11 @@ class RunInBands:
         if not isinstance(params, RegionParams) or params.bands:
             return
         inside = Inside(graph, region)
+        plans = plans_inside(inside, self.sizes, self.levels, ROOMS)
         told, known = set[Miss](), set[tuple[RowBand, ...]]()
-        for rule, room in zip(LENGTHS, ROOMS, strict=True):
+        for rule in LENGTHS:
             try:
-                plan = plan_inside(inside, self.sizes, self.levels, room)
+                plan = next(plans)
             except GraphError:
                 yield Miss(self.name, region.id, _OPEN.format(region.results[0]))
                 return
