@@ -330,6 +330,19 @@ def test_what_takes_less_of_the_budget_goes_first_where_gains_are_close() -> Non
     assert applied(0.5) == {"tanh-sqrt"}
 
 
+def test_a_kind_of_region_has_its_price_named_once() -> None:
+    _, graph = chain("Tanh", "Relu", "Exp", "Tanh", "Relu", "Exp", "Tanh", "Relu")
+    asked = list[str]()
+
+    def price(region: Region) -> float:
+        asked.append(region.op)
+        return 1.0
+
+    trace = schedule(graph, (Phase("test", (Fuse("Tanh", "Relu"),)),), cost, price=price)
+    assert trace.applied() == {"tanh-relu": 3}
+    assert asked == ["Pair"]
+
+
 @dataclass(frozen=True)
 class Rough:
     """Replaces every Tanh by something that is off by a hundredth."""

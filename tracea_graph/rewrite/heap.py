@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.rewrite.memo import Memo
 from tracea_graph.rewrite.proposal import Price, Proposal
-from tracea_graph.ttg import TileGraph
+from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Heap", "Waiting"]
 
@@ -46,6 +46,7 @@ class Heap:
         self._patterns: dict[Hashable, _Pattern] = {}
         self._keys: dict[Waiting, Hashable] = {}
         self._known: set[int] = set()
+        self._prices: dict[int, float] = {}
         self._count = 0
 
     def push(self, graph: TileGraph, waiting: Waiting) -> None:
@@ -89,6 +90,11 @@ class Heap:
         """An entry with the pattern's present worth; the older ones are passed over by pop."""
         site = next(iter(pattern.sites))
         kinds = {self._memo.kind(r): r for r in site.proposal.new}
-        new = sum(self._price(r) for kind, r in kinds.items() if kind not in self._known)
+        new = sum(self._cost(kind, r) for kind, r in kinds.items() if kind not in self._known)
         pattern.worth = site.gain / (1.0 + new)
         heapq.heappush(self._heap, (site.phase, -pattern.worth, pattern.first, key))
+
+    def _cost(self, kind: int, region: Region) -> float:
+        if kind not in self._prices:
+            self._prices[kind] = self._price(region)
+        return self._prices[kind]
