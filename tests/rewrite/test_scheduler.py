@@ -343,6 +343,25 @@ def test_a_kind_of_region_has_its_price_named_once() -> None:
     assert asked == ["Pair"]
 
 
+def test_a_graph_is_pruned_when_it_comes_and_when_it_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pruned = list[int]()
+    prune = TileGraph.prune
+
+    def counted(graph: TileGraph) -> int:
+        pruned.append(len(graph.regions()))
+        return prune(graph)
+
+    monkeypatch.setattr(TileGraph, "prune", counted)
+    _, graph = chain("Tanh", "Relu", "Exp")
+    phases = [Phase(str(i), (rule,)) for i, rule in enumerate(
+        (Fuse("Exp", "Exp"), Fuse("Relu", "Relu"), Fuse("Tanh", "Relu"), Fuse("Exp", "Relu"))
+    )]  # fmt: skip
+    schedule(graph, phases, cost)
+    assert pruned == [3, 2]
+
+
 @dataclass(frozen=True)
 class Rough:
     """Replaces every Tanh by something that is off by a hundredth."""

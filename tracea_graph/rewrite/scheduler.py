@@ -46,8 +46,8 @@ def schedule(
         graph.record((memo := Memo()).history)
     run = _Run(graph, phases, cost, limits, price, memo)
     for index in range(len(phases)):
-        run.open(index)
-        graph.prune()
+        if run.open(index) or not index:  # the graph may come with what nobody reads
+            graph.prune()
     return run.trace
 
 
@@ -99,17 +99,21 @@ class _Run:
         self.constant = constant_values(graph)
         self.own = dict(graph.weights)
 
-    def open(self, index: int) -> None:
-        """Ask a phase's passes everywhere, and dispose of what comes until nothing does."""
+    def open(self, index: int) -> int:
+        """Ask a phase's passes everywhere, and dispose of what comes until nothing does; return
+        how many rewrites were applied."""
         passes = [p for p in self.phases[index].passes if _wanted(p.name, self.limits)]
         self.opened |= {(index, p.name): p for p in passes}
         for region in self.graph.regions():
             self.ask(region, index, passes)
-        while self.drain():
+        applied = 0
+        while more := self.drain():
+            applied += more
             for where, phase, name in list(self.missed):
                 if (again := self.graph.region(where)) is not None:
                     self.ask(again, phase, [self.opened[phase, name]], name)
         self.tell_misses()
+        return applied
 
     def tell_misses(self) -> None:
         for (where, phase, _), misses in self.missed.items():
