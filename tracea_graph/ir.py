@@ -251,7 +251,7 @@ class Weight:
     recipe: tuple[Node, ...] = field(default=(), repr=False, compare=False)
     filled: bool = field(default=False, repr=False, compare=False)
 
-    @property
+    @cached_property
     def spec(self) -> TensorSpec:
         return TensorSpec(self.dtype, self.shape)
 
