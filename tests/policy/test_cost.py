@@ -337,3 +337,16 @@ def test_what_is_known_of_one_region_holds_of_those_alike_alone() -> None:
     fused = [r for r in graph.regions() if r.fused]
     again = [shared(graph, r) for r in (*fused, *fused)]
     assert fused and again == 2 * [CostModel(MACHINE, {})(graph, r) for r in fused]
+
+
+def test_what_values_are_called_changes_no_bit_of_a_prediction() -> None:
+    def of(prefix: str) -> float:
+        reads = {
+            f"{prefix}{i}": TensorSpec(DType.F32, (rows, 1023))
+            for i, rows in enumerate(range(1, 1000, 97))
+        }
+        specs = {**reads, "y": TensorSpec(DType.F32, (1,))}
+        node = Node("Strange", (*reads,), ("y",))
+        return cost(TileGraph.of_nodes([node], [*reads], ["y"], {}, specs))
+
+    assert len({of(f"value_{i}_") for i in range(20)}) == 1

@@ -105,7 +105,7 @@ class CostModel:
             for r in inside.steps
             if not reshapes(r.params)
         )
-        edges = {v for r in inside.steps for v in reordered(r)}
+        edges = dict.fromkeys(v for r in inside.steps for v in reordered(r))
         moved = [v for v in edges if v in region.operands or inside.is_output(v)]
         copies = sum(self._warm_us(inside.spec(v)) * _COPY for v in moved)
         return self.machine.node_us + total + copies - self._saved_us(inside, region)
@@ -125,17 +125,18 @@ class CostModel:
         if region.op in SHAPE_ONLY:
             return 0.0
         tables = self._gathered(region)
-        written = sum(self._warm_us(graph.spec(v)) for v in {*region.writes})
+        written = sum(self._warm_us(graph.spec(v)) for v in dict.fromkeys(region.writes))
         if isinstance(region.params, ElementwiseParams | ConcatParams):
             return self._seen_us(graph, region) + 2.0 * written
         if region.op in _PARTS:
             return written + 2.0 * written
-        whole = {v for v in region.reads if v not in tables and v not in _spare(region)}
-        constant = {v for v in whole if graph.weight(v) is not None}
+        spare = _spare(region)
+        whole = [v for v in dict.fromkeys(region.reads) if v not in tables and v not in spare]
+        constant = [v for v in whole if graph.weight(v) is not None]
         most = self._bytes(graph.spec(region.results[0]))
         rows = sum(min(most, self._bytes(graph.spec(v))) for v in tables)
         cold = sum(self._bytes(graph.spec(v)) for v in constant) + rows / _RANDOM
-        read = sum(self._warm_us(graph.spec(v)) for v in whole - constant)
+        read = sum(self._warm_us(graph.spec(v)) for v in whole if graph.weight(v) is None)
         return read + 2.0 * written + cold / self.machine.dram_gbytes * 1e-3
 
     def _seen_us(self, graph: TileGraph, region: Region) -> float:
