@@ -317,17 +317,18 @@ def attention(
         assert mask.dtype == np.int64 and mask_kind == "none"
         first, mask = mask[:, None, None, None], None
     place = first + np.arange(rows)[:, None]
+    limit = -np.inf if zero_rows == "infinite" else LOWEST
     seen = np.ones(scores.shape, bool)
     if order != "none":
         scores = np.where(np.arange(keys) <= place, scores, fill)
-        seen &= (np.arange(keys) <= place) | (fill > LOWEST)
+        seen &= (np.arange(keys) <= place) | (fill > limit)
     assert (mask is None) == (mask_kind == "none")
     if mask_kind == "add":
         scores = scores + mask
-        seen &= ~(mask <= LOWEST)
+        seen &= ~(mask <= limit)
     elif mask_kind == "bool":
         scores = np.where(mask, scores, fill)
-        seen &= mask | (fill > LOWEST)
+        seen &= mask | (fill > limit)
     if before >= 0:
         key = np.arange(keys)
         near = (place - before <= key) & (key <= place + behind)

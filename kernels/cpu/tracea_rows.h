@@ -129,8 +129,8 @@ typedef struct {
 // A boolean mask drops keys to `fill`.  Rows without a usable score (see kernels/cpu/README.md), by
 // zero_rows: 0 softmax as it is, NaN where all scores are -inf; 1 zeros where the weights are NaN;
 // 2 zeros where every key is out of the window or has the lowest float or less added or in its
-// score's place; 3 zeros where of several keys none scores above the lowest float.  Without any
-// keys y is 0.
+// score's place; 3 zeros where of several keys none scores above the lowest float; 4 as 2, but only
+// with -inf.  Without any keys y is 0.
 typedef struct {
   int64_t queries, keys, head, head_v;  // head: q/k width; head_v: v width; 1 .. 256
   int64_t heads;

@@ -7,7 +7,7 @@
 Past keys and values are joined by a Concat that stays, since the graph needs its result
 (``caches``).  Of a query whose every key is masked ONNX Runtime's Attention makes zeros; its
 MultiHeadAttention gives what the softmax does, with float32's lowest number out of order.
-Source: ONNX operator ``Attention``, opsets 23 and 24; ONNX Runtime's contributed operators.
+Source: ONNX operator ``Attention``, opsets 23 to 25; ONNX Runtime's contributed operators.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _MULTI_HEAD_INPUTS = (
     "past_value", "past_sequence_length", "cache_indirection",
 )  # fmt: skip
 _MULTI_HEAD_UNMODELLED = (_MULTI_HEAD_INPUTS[3], *_MULTI_HEAD_INPUTS[8:])
+_AS_FUNCTION = 25
+"""The opset from which ONNX Runtime runs the function that defines Attention."""
 _FILTER = -10000.0
 """What its mask of keys adds to scores of padding, unless an attribute says."""
 
@@ -87,7 +89,7 @@ class LiftAttention:
             boolean = graph.spec(inputs[3]).dtype is DType.BOOL
             masks.take(Term(inputs[3], -inf) if boolean else Term(inputs[3]))
         ends = [Tail("rows", results[0], ())] if flat else tails(graph, results[0])
-        return self._proposal(Walk(graph, [node]), (q, k, v), masks, ends, "masked")
+        return self._proposal(Walk(graph, [node]), (q, k, v), masks, ends, _zero_rows(graph.opset))
 
     def _multi_head(self, graph: TileGraph, node: Region) -> Proposal:
         inputs, results = _padded(node.operands, 10), _padded(node.results, 4)
@@ -159,6 +161,12 @@ class LiftAttention:
                 if tail is ends[-1]:
                     raise
         raise AssertionError("an attention has at least one end")
+
+
+def _zero_rows(opset: int) -> str:
+    """ONNX Runtime's kernel counts what is masked with the lowest float; the operator's function,
+    which it runs where it has no kernel of that opset, only what is masked with −inf."""
+    return "masked" if opset < _AS_FUNCTION else "infinite"
 
 
 def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> Term:

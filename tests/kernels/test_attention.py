@@ -209,13 +209,15 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
 
 
 Rows = dict[str, str]
+_ZEROS = dict.fromkeys(ZERO_ROWS, "0")
+_MEANS = dict.fromkeys(ZERO_ROWS, "mean")
 EMPTY: dict[str, tuple[float, Rows]] = {
-    "bool": (-np.inf, {"none": "NaN", "guarded": "0", "masked": "0", "lowest": "0"}),
-    "bool, lowest": (LOWEST, {"none": "mean", "guarded": "mean", "masked": "0", "lowest": "0"}),
-    "bool, -1e9": (-1e9, dict.fromkeys(ZERO_ROWS, "mean")),
-    "-inf": (-np.inf, {"none": "NaN", "guarded": "0", "masked": "0", "lowest": "0"}),
-    "lowest": (LOWEST, {"none": "mean", "guarded": "mean", "masked": "0", "lowest": "0"}),
-    "-3e38": (-3e38, dict.fromkeys(ZERO_ROWS, "mean")),
+    "bool": (-np.inf, _ZEROS | {"none": "NaN"}),
+    "bool, lowest": (LOWEST, _MEANS | {"masked": "0", "lowest": "0"}),
+    "bool, -1e9": (-1e9, _MEANS),
+    "-inf": (-np.inf, _ZEROS | {"none": "NaN"}),
+    "lowest": (LOWEST, _MEANS | {"masked": "0", "lowest": "0"}),
+    "-3e38": (-3e38, _MEANS),
 }
 """What rows give whose every key is dropped to, or has added, such a number."""
 

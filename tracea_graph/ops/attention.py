@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,11 @@ CAUSAL = ("none", "top", "bottom", "placed")
 """Query i sees every key; keys up to i; keys up to i + T − S (the last query sees all); keys up to
 i + the place of its item's first query, which an operand says."""
 
-ZERO_ROWS = ("none", "guarded", "masked", "lowest")
+ZERO_ROWS = ("none", "guarded", "masked", "lowest", "infinite")
 """Which rows of weights are zeros: none, so that a row whose scores are all −∞ is NaN; those that
 are NaN; those whose every key is masked, which is out of the window, or has ``LOWEST`` or less
-added or in its place; those of several keys of which none scores above ``LOWEST``."""
+added or in its place; those of several keys of which none scores above ``LOWEST``; as
+``masked``, but only with −∞."""
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -201,15 +203,20 @@ class AttentionParams:
         shape = self.infer([TensorSpec(DType.F32, np.shape(arrays[0]))])[0].shape
         return [y.reshape(shape)]
 
+    @property
+    def _masked(self) -> float:
+        """What a key has added, at most, or in its score's place, that counts as masked."""
+        return -inf if self.zero_rows == "infinite" else LOWEST
+
     def _seen(self, arrays: Sequence[Any], scores: Floats) -> npt.NDArray[np.bool_]:
         """True where a key is not masked, broadcast to the scores."""
         seen = np.ones(scores.shape, bool)
         place = self._places(arrays, *scores.shape[-2:])
-        if self.causal != "none" and self.fill <= LOWEST:
+        if self.causal != "none" and self.fill <= self._masked:
             seen &= np.arange(scores.shape[-1]) <= place
         if self.mask == "add":
-            seen &= ~(arrays[3] <= LOWEST)
-        elif self.mask == "bool" and self.fill <= LOWEST:
+            seen &= ~(arrays[3] <= self._masked)
+        elif self.mask == "bool" and self.fill <= self._masked:
             seen &= arrays[3]
         if self.window:
             seen &= self._near(place, scores.shape[-1])
@@ -302,10 +309,10 @@ class AttentionParams:
         """True where a key is not masked, ``[…,1 or S,1 or T]``; empty if none ever is."""
         parts = []
         if self.mask == "add":
-            parts.append(_above(b, b.inputs[3]))
-        if self.mask == "bool" and self.fill <= LOWEST:
+            parts.append(_above(b, b.inputs[3], self._masked))
+        if self.mask == "bool" and self.fill <= self._masked:
             parts.append(b.inputs[3])
-        if self.causal != "none" and self.fill <= LOWEST:
+        if self.causal != "none" and self.fill <= self._masked:
             parts.append(b("Not", self._spell_later(b, scores)))
         if self.window:
             parts.append(self._spell_near(b, scores))
@@ -345,10 +352,10 @@ class AttentionParams:
         return b("Or", near, b("Or", b("Less", key, first), b("Less", place, first)))
 
 
-def _above(b: BodyBuilder, x: str) -> str:
-    """True where x is above ``LOWEST``, or NaN."""
-    lowest = np.float32(LOWEST)
-    return b("Not", b("Less", x, b.number(float(np.nextafter(lowest, np.float32(0))))))
+def _above(b: BodyBuilder, x: str, limit: float = LOWEST) -> str:
+    """True where x is above the limit, or NaN."""
+    least = np.nextafter(np.float32(limit), np.float32(0))
+    return b("Not", b("Less", x, b.number(float(least))))
 
 
 def _spell_scored(b: BodyBuilder, scores: str) -> str:

@@ -59,7 +59,9 @@ enum Int : int32_t { kMaskKind, kZeroRows, kOrder, kBefore, kBehind, kEverywhere
 enum Float : int32_t { kScale, kFill, kSoftcap };
 enum View : int32_t { kQ, kK, kV, kMask, kY };
 enum MaskKind : int32_t { kMaskKindNone, kMaskKindAdd, kMaskKindBool };
-enum ZeroRows : int32_t { kZeroRowsNone, kZeroRowsGuarded, kZeroRowsMasked, kZeroRowsLowest };
+enum ZeroRows : int32_t {
+  kZeroRowsNone, kZeroRowsGuarded, kZeroRowsMasked, kZeroRowsLowest, kZeroRowsInfinite
+};
 enum Order : int32_t { kOrderNone, kOrderTop, kOrderBottom, kOrderPlaced };
 }
 namespace conv_call {
@@ -268,7 +270,7 @@ constexpr OperandSpec kEmbeddingOperands[] = {
 };
 constexpr AttributeSpec kAttentionInts[] = {
     {"mask_kind", 0, 2, 1, 0x7},
-    {"zero_rows", 0, 3, 1, 0xf},
+    {"zero_rows", 0, 4, 1, 0x1f},
     {"order", 0, 3, 1, 0xf},
     {"before", -1, 1099511627776, 1, 0x0},
     {"behind", 0, 1099511627776, 1, 0x0},

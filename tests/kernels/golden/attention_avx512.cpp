@@ -846,18 +846,19 @@ void weigh_rows(int64_t rows, int64_t keys, float scale, float* scores, Running&
 }
 
 // What a query's row of y is, from what its softmax came to.
-enum ZeroRows { ZERO_NONE, ZERO_GUARDED, ZERO_MASKED, ZERO_LOWEST };  // a tile's `zero_rows`
+// A tile's `zero_rows`.
+enum ZeroRows { ZERO_NONE, ZERO_GUARDED, ZERO_MASKED, ZERO_LOWEST, ZERO_INFINITE };
 enum Outcome { WEIGHED, AVERAGE, ZEROS, NOT_A_NUMBER };
 
-// Is every key of a row out of the window, or has it LOWEST or less added or in its score's place?
-bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row) {
-  const bool fills = t->fill <= LOWEST;
+// Is every key of a row out of the window, or has it `limit` or less added or in its score's place?
+bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row, float limit) {
+  const bool fills = t->fill <= limit;
   for (int64_t k = 0; k < t->keys; k++) {
     const int64_t at = row * t->mask_row + k * t->mask_col;
     bool masked = !is_near(t, place_of(t, row), k);
     masked |= fills && t->causal && k >= t->seen + row * t->seen_step;
     masked |= fills && t->mask_kind == 2 && !mask[at];
-    masked |= t->mask_kind == 1 && ((const float*)mask)[at] <= LOWEST;
+    masked |= t->mask_kind == 1 && ((const float*)mask)[at] <= limit;
     if (!masked) return false;
   }
   return true;
@@ -869,7 +870,8 @@ INLINE Outcome outcome(const Head& h, int64_t row, float top, float total) {
   const tracea_attention_tile* t = h.t;
   if (top > LOWEST && total < INF) return WEIGHED;
   if (!t->keys) return ZEROS;
-  if (t->zero_rows == ZERO_MASKED && all_masked(t, h.mask, row)) return ZEROS;
+  if (t->zero_rows == ZERO_MASKED && all_masked(t, h.mask, row, LOWEST)) return ZEROS;
+  if (t->zero_rows == ZERO_INFINITE && all_masked(t, h.mask, row, -INF)) return ZEROS;
   const bool equal = total == 0.0f && t->mask_kind == 2 && t->fill != -INF;
   const bool unseen = total < INF && t->keys > 1 && !(equal && t->fill > LOWEST);
   if (t->zero_rows == ZERO_LOWEST && unseen) return ZEROS;
