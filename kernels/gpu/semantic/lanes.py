@@ -1,0 +1,175 @@
+"""Which number of a matrix each lane holds in each register, for every matrix instruction.
+
+A fragment's map is linear over bits: each bit of the lane's number and each bit of the element's
+number adds a step of rows and columns.  Layouts are those of the PTX ISA, sections "Matrix
+Fragments for mma" and "Register Fragments for wgmma".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ATOMS", "WARP", "Atom", "LaneMap", "MatrixLoad", "wgmma_accumulator"]
+
+WARP = 32
+
+Array = npt.NDArray[Any]
+Step = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class LaneMap:
+    """Where the elements of a ``rows`` × ``cols`` fragment lie.
+
+    ``lane`` has the step (rows, columns) of each bit of the thread's number, ``element`` that of
+    each bit of the element's; a thread holds ``count`` elements, in the order of its registers.
+    """
+
+    rows: int
+    cols: int
+    lane: tuple[Step, ...]
+    element: tuple[Step, ...]
+    count: int
+
+    @property
+    def lanes(self) -> int:
+        return 1 << len(self.lane)
+
+    def at(self, lane: int, element: int) -> Step:
+        """Row and column of an element of a lane."""
+        row, col = 0, 0
+        for number, steps in ((lane, self.lane), (element, self.element)):
+            for bit, (down, right) in enumerate(steps):
+                if number >> bit & 1:
+                    row, col = row + down, col + right
+        return row, col
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Row and column of everything, ``[lanes, count, 2]``."""
+        held = [[self.at(i, e) for e in range(self.count)] for i in range(self.lanes)]
+        return np.array(held, np.int64)
+
+    def split(self, matrix: Array) -> Array:
+        """What each lane holds of a matrix, ``[lanes, count]``."""
+        places = self.places()
+        return matrix[places[..., 0], places[..., 1]]
+
+    def join(self, fragments: Array) -> Array:
+        """The matrix of such fragments."""
+        places = self.places()
+        matrix = np.zeros((self.rows, self.cols), fragments.dtype)
+        matrix[places[..., 0], places[..., 1]] = fragments
+        return matrix
+
+    def row(self, lane: str, element: int = 0) -> str:
+        """The row as an expression in C over the lane's number."""
+        return _spelled(lane, [down for down, _ in self.lane], self.at(0, element)[0])
+
+    def col(self, lane: str, element: int = 0) -> str:
+        """The column as an expression in C over the lane's number."""
+        return _spelled(lane, [right for _, right in self.lane], self.at(0, element)[1])
+
+
+def _spelled(lane: str, steps: list[int], offset: int) -> str:
+    """A sum of runs of bits: bits whose steps double belong to one run."""
+    terms, bit = list[str](), 0
+    while bit < len(steps):
+        if not steps[bit]:
+            bit += 1
+            continue
+        end = bit + 1
+        while end < len(steps) and steps[end] == 2 * steps[end - 1]:
+            end += 1
+        run = f"({lane} >> {bit})" if bit else lane
+        if end < len(steps):
+            run = f"({run} & {(1 << (end - bit)) - 1})"
+        terms.append(run if steps[bit] == 1 else f"{run} * {steps[bit]}")
+        bit = end
+    if offset or not terms:
+        terms.append(str(offset))
+    return " + ".join(terms)
+
+
+@dataclass(frozen=True)
+class Atom:
+    """One matrix instruction of a warp: ``d[m, n] = a[m, k] · b[k, n] + d``.
+
+    ``kind`` names the element type of ``a`` and ``b``; ``since`` is the lowest compute capability.
+    """
+
+    name: str
+    kind: str
+    m: int
+    n: int
+    k: int
+    a: LaneMap
+    b: LaneMap
+    d: LaneMap
+    since: int
+
+
+_D = LaneMap(16, 8, ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((0, 1), (8, 0)), 4)
+_A16 = LaneMap(16, 16, ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((0, 1), (8, 0), (0, 8)), 8)
+_B16 = LaneMap(16, 8, ((2, 0), (4, 0), (0, 1), (0, 2), (0, 4)), ((1, 0), (8, 0)), 4)
+_A8 = LaneMap(16, 8, ((0, 1), (0, 2), (1, 0), (2, 0), (4, 0)), ((8, 0), (0, 4)), 4)
+_B8 = LaneMap(8, 8, ((1, 0), (2, 0), (0, 1), (0, 2), (0, 4)), ((4, 0),), 2)
+_A_BYTES = LaneMap(
+    16, 32, ((0, 4), (0, 8), (1, 0), (2, 0), (4, 0)), ((0, 1), (0, 2), (8, 0), (0, 16)), 16
+)
+_B_BYTES = LaneMap(32, 8, ((4, 0), (8, 0), (0, 1), (0, 2), (0, 4)), ((1, 0), (2, 0), (16, 0)), 8)
+
+ATOMS: Mapping[str, Atom] = MappingProxyType(
+    {
+        atom.name: atom
+        for atom in (
+            Atom("m16n8k16.f16", "f16", 16, 8, 16, _A16, _B16, _D, 75),
+            Atom("m16n8k16.bf16", "bf16", 16, 8, 16, _A16, _B16, _D, 80),
+            Atom("m16n8k8.tf32", "tf32", 16, 8, 8, _A8, _B8, _D, 80),
+            Atom("m16n8k32.s8", "i8", 16, 8, 32, _A_BYTES, _B_BYTES, _D, 80),
+        )
+    }
+)
+"""The instructions by name.  Capability 7.5 has fp16 in halves of k only: two instructions whose
+operands are the first and the second registers of these maps."""
+
+
+def wgmma_accumulator(n: int) -> LaneMap:
+    """The accumulator of ``wgmma.m64n<n>``, by the 128 threads of a warpgroup.
+
+    Raises ValueError unless n is a multiple of 8 up to 256.
+    """
+    if n % 8 or not 8 <= n <= 256:
+        raise ValueError(f"wgmma has n of 8, 16 … 256, not {n}")
+    steps = tuple((0, 8 << bit) for bit in range(max(0, (n // 8 - 1).bit_length())))
+    warps = ((16, 0), (32, 0))
+    return LaneMap(64, n, (*_D.lane, *warps), (*_D.element, *steps), n // 2)
+
+
+@dataclass(frozen=True)
+class MatrixLoad:
+    """``ldmatrix``: ``blocks`` of 8 × 8 numbers of 16 bits, each from 8 rows of 16 bytes.
+
+    ``blocks`` are their first rows and columns as they are stored; a lane gets two numbers of
+    each, of one stored row, or of one stored column if ``transposed``.  Lane ``8·i + j`` names the
+    address of row ``j`` of block ``i``.
+    """
+
+    blocks: tuple[Step, ...]
+    transposed: bool = False
+
+    def address(self, lane: int) -> Step:
+        """Stored row and first stored column of what a lane names."""
+        row, col = self.blocks[lane // 8 % len(self.blocks)]
+        return row + lane % 8, col
+
+    def got(self, lane: int, element: int) -> Step:
+        """Stored row and column of an element a lane gets."""
+        row, col = self.blocks[element // 2]
+        across, along = lane // 4, lane % 4 * 2 + element % 2
+        return (row + along, col + across) if self.transposed else (row + across, col + along)
