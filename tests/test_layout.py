@@ -38,7 +38,7 @@ CONFINED = {
     "onnxruntime": {"onnx_io", "check", "api"},  # onnx_io folds constants with it
     "optuna": {"tuning"},
     "jinja2": {"cpu", "views"},
-    "cuda": {"hardware"},
+    "cuda": {"hardware", "build"},
     "pickle": set[str](),
 }
 BACKENDS = ("cpu",)

@@ -1,0 +1,17 @@
+"""One generated kernel, and the record of how it is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Source"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel's text: its symbol, the threads of a block, bytes of shared memory it asks for."""
+
+    symbol: str
+    text: str
+    threads: int
+    shared: int = 0

@@ -1,0 +1,149 @@
+"""Compile GPU kernels with NVRTC: a cubin for each architecture, PTX for those to come.
+
+This takes neither a GPU nor CUDA's toolkit, only the wheels of the extra ``cuda``.  A cubin runs
+under drivers of NVRTC's own CUDA major version and newer ones.  Objects go through the cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.build import nvrtc_main
+from tracea_graph.build.cache import ObjectCache, digest
+from tracea_graph.build.compilers import COMPILE_SECONDS, run_command
+from tracea_graph.config import Environment, usable_processors
+from tracea_graph.errors import BuildError
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
+from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.scratch import Scratch
+
+__all__ = ["Built", "Nvrtc", "compile_sources", "find_nvrtc"]
+
+_WORKER = Path(nvrtc_main.__file__)
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Nvrtc:
+    """A compiler that answers: its CUDA version, and the packages it is made of."""
+
+    cuda: tuple[int, int]
+    capabilities: tuple[int, ...]
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel's object for a ``target`` (``sm_90a``, or ``compute_90`` for PTX).
+
+    ``facts`` are None for PTX.  ``refused`` says why it must not be launched; None if it may.
+    """
+
+    source: Source
+    target: str
+    data: bytes
+    log: str
+    facts: KernelFacts | None
+    refused: str | None
+
+
+@functools.cache
+def find_nvrtc() -> Nvrtc:
+    """The NVRTC of this Python.  Raises BuildError when there is none that works."""
+    try:
+        answer = run_command(_command(), Path.cwd(), _START_SECONDS)
+    except BuildError as error:
+        raise BuildError(
+            'NVRTC, which compiles GPU kernels, cannot be used; pip install "tracea-graph[cuda]".',
+            error.command,
+            error.stderr,
+        ) from error
+    found = json.loads(answer)
+    major, minor = found["cuda"]
+    return Nvrtc((major, minor), tuple(found["capabilities"]), tuple(found["packages"]))
+
+
+def compile_sources(
+    sources: Sequence[Source],
+    targets: Sequence[str],
+    environment: Environment | None = None,
+    seconds: float = COMPILE_SECONDS,
+) -> list[Built]:
+    """Every source for every target, in this order; what the cache lacks is compiled.
+
+    Raises BuildError with the compiler's words for text that does not compile.
+    """
+    cache = ObjectCache((environment or Environment()).cache / "cubins")
+    identity = repr((find_nvrtc(), nvrtc_main.OPTIONS))
+    jobs = [(source, target) for source in sources for target in targets]
+    keys = [digest(identity, target, source.text) for source, target in jobs]
+    found = {key: cache.get(key) for key in keys}
+    missing = {
+        key: job for key, job in zip(keys, jobs, strict=True) if found[key] is None
+    }  # equal texts once
+    for key, data in _compile(missing, seconds).items():
+        cache.put(key, data)
+        found[key] = data
+    pairs = zip(keys, jobs, strict=True)
+    return [_built(source, target, found[key] or b"") for key, (source, target) in pairs]
+
+
+def _built(source: Source, target: str, stored: bytes) -> Built:
+    log, data = _apart(stored)
+    if target not in ARCHITECTURES:
+        return Built(source, target, data, log, None, None)
+    (facts,) = read_cubin(data)
+    reason = refusal(facts, ARCHITECTURES[target], source.threads, source.shared)
+    return Built(source, target, data, log, facts, reason)
+
+
+def _compile(jobs: dict[str, tuple[Source, str]], seconds: float) -> dict[str, bytes]:
+    """Objects by key, a process for each processor; small kernels take less than its start."""
+    parts = max(1, min(usable_processors(), len(jobs) // 4))
+    shares = [list(jobs.items())[i::parts] for i in range(parts)]
+    with ThreadPoolExecutor(parts) as pool:
+        done = pool.map(lambda share: _compile_share(share, seconds), shares)
+        return {key: data for share in done for key, data in share.items()}
+
+
+def _compile_share(jobs: list[tuple[str, tuple[Source, str]]], seconds: float) -> dict[str, bytes]:
+    if not jobs:
+        return {}
+    with Scratch("nvrtc") as name:
+        folder = Path(name)
+        for number, (_, (source, _)) in enumerate(jobs):
+            (folder / f"{number}.cu").write_text(source.text)
+        rows = [[number, target] for number, (_, (_, target)) in enumerate(jobs)]
+        (folder / "jobs.json").write_text(json.dumps(rows))
+        run_command(_command(folder), folder, seconds)
+        return {
+            key: _collect(folder / f"{number}.{target}", source, target)
+            for number, (key, (source, target)) in enumerate(jobs)
+        }
+
+
+def _collect(path: Path, source: Source, target: str) -> bytes:
+    """Object and log as one, from the files of a job."""
+    log = path.with_name(f"{path.name}.log").read_text()
+    if not path.exists():
+        message = f"NVRTC does not compile {source.symbol} for {target}."
+        raise BuildError(message, shlex.join(_command()), log)
+    words = log.encode()
+    return len(words).to_bytes(8, "little") + words + path.read_bytes()
+
+
+def _apart(stored: bytes) -> tuple[str, bytes]:
+    size = int.from_bytes(stored[:8], "little")
+    return stored[8 : 8 + size].decode(), stored[8 + size :]
+
+
+def _command(*arguments: Path) -> tuple[str, ...]:
+    return (sys.executable, "-P", str(_WORKER), *map(str, arguments))
