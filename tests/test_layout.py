@@ -26,8 +26,8 @@ RANKS = (
     ("ops", "rewrite"),
     ("kernels",),
     ("passes",),
-    ("cpu",),
     ("onnx_io", "hardware", "policy", "tuning", "build", "check", "compress"),
+    ("cpu", "gpu"),
     ("views",),
     ("api",),
     ("cli",),
@@ -38,10 +38,10 @@ CONFINED = {
     "onnxruntime": {"onnx_io", "check", "api"},  # onnx_io folds constants with it
     "optuna": {"tuning"},
     "jinja2": {"cpu", "views"},
-    "cuda": {"hardware", "build"},
+    "cuda": {"gpu", "hardware"},
     "pickle": set[str](),
 }
-BACKENDS = ("cpu",)
+BACKENDS = ("cpu", "gpu")
 """Folders of ``kernels/``, a backend each."""
 TO_MOVE = (
     "build.library", "build.quick", "hardware.cpu", "hardware.measure", "hardware.selection",

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.build import nvrtc_main
 from tracea_graph.build.cache import ObjectCache, digest
 from tracea_graph.build.compilers import COMPILE_SECONDS, run_command
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
+from tracea_graph.kernels.gpu import nvrtc_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
 from tracea_graph.kernels.gpu.source import Source

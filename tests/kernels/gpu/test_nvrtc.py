@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.build import nvrtc
-from tracea_graph.build.nvrtc import Built, compile_sources, find_nvrtc
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
+from tracea_graph.kernels.gpu import nvrtc
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
+from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources, find_nvrtc
 from tracea_graph.kernels.gpu.source import Source
 
 pytestmark = pytest.mark.compiler
