@@ -15,8 +15,8 @@ from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.chain import Chain
 
 __all__ = [
-    "Attributes", "Buffer", "Call", "ConvDriver", "Driver", "GemmDriver", "Loop", "Program",
-    "Temp", "View",
+    "Attributes", "Buffer", "Call", "CallWork", "ConvDriver", "Driver", "GemmDriver", "Loop",
+    "OpType", "Program", "Temp", "Touched", "View",
 ]  # fmt: skip
 
 
@@ -181,3 +181,43 @@ class Program:
     calls: tuple[Call, ...]
     loops: tuple[Loop, ...] = ()
     loose: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class OpType:
+    """One custom-op type: its name and the element types of its inputs and outputs."""
+
+    name: str
+    inputs: tuple[DType, ...]
+    outputs: tuple[DType, ...]
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A view as a call sees it: the node's input it lies in (None: an output, or scratch)."""
+
+    input: int | None
+    dims: tuple[int, ...]
+    bytes: float
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class CallWork:
+    """One call: operations of its matrix products, elements of its results, and its views.
+
+    ``multiplies`` is the type its products multiply.  ``size`` is the product's: rows × columns ×
+    depth, after their number if above 1; else the dims of the result.  A call of a loop is all its
+    iterations; its size is that of the first, after ``iterations ×``.
+    """
+
+    kernel: str
+    products: float
+    results: float
+    views: tuple[Touched, ...]
+    size: str
+    multiplies: str = "f32"
+
+    @property
+    def bytes(self) -> float:
+        return sum(view.bytes for view in self.views)

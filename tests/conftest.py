@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu import backend
 from tracea_graph.kernels.cpu.levels import TILES
-from tracea_graph.pipeline import planning
 from tracea_graph.policy import Machine
 
 # A rule that raises fails its test, instead of being left out with a warning.
@@ -30,7 +30,7 @@ settings.load_profile("suite")
 # wait for each other.
 threadpoolctl.threadpool_limits(1, user_api="blas")
 # A plan must not depend on how busy the machine was when it was measured, for five seconds.
-planning.measured_machine = lambda environment, isa: Machine(tiles=isa == TILES)
+backend.measured_machine = lambda environment, isa: Machine(tiles=isa == TILES)
 # What a seed draws must not change with whatever the package's modules have for constants and
 # which of them are loaded; and to read all of them takes every process seconds.
 if hasattr(providers, "_get_local_constants"):

@@ -16,7 +16,7 @@ from tiny import answers, child, error_between, padded_text, product, transforme
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker import Rejected, Worker
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline import planning
+from tracea_graph.kernels.cpu import backend
 from tracea_graph.policy import measured_machine
 
 pytestmark = pytest.mark.compiler
@@ -348,7 +348,7 @@ def test_what_is_faster_is_found_by_timing(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On this machine as it was measured, and as busy as it is."""
-    monkeypatch.setattr(planning, "measured_machine", measured_machine)
+    monkeypatch.setattr(backend, "measured_machine", measured_machine)
     report = api.optimize(original, Options(tmp_path, threads=(1,), budget=20.0, fresh=True))
     assert [row.threads for row in (*report.timings, *report.tried)] == [1]
     assert all("not timed" not in row.reason for row in report.groups)

@@ -31,9 +31,9 @@ from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, sta
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.stages import STAGES, Stages
-from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.pipeline.unread import keep_unread
 from tracea_graph.scratch import Scratch, sweep
+from tracea_graph.target import settle_precision, target_of
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 
@@ -109,7 +109,7 @@ def _together(
     lock = read_lock(options.lock) if options.lock else None
     options = lock.settle(options) if lock else options
     options, notes = settle_precision(options)
-    foundry = Foundry(levels_of(options.target, options.precision), options.environment)
+    foundry = Foundry(target_of(options), options.environment)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     sweep()
     with Scratch() as name, ExitStack() as stack:
@@ -184,7 +184,7 @@ def _steps(source: Path, job: _Job, lock: Lock | None, fresh: bool = False) -> S
         return keep_unread(source, error, job.paths, options, job.crew)
     files = files_of(source)
     check_earlier(job.paths, files)
-    memory = Memory.of(files, options, job.foundry.isas)
+    memory = Memory.of(files, options, job.foundry.target.levels)
     if lock is None and not (fresh or options.fresh):
         lock = memory.recall()
     with memory.holding(lock):
@@ -196,6 +196,7 @@ def _decided(
 ) -> Steps:
     """From a model that is read to its result; a ``lock`` leaves nothing to decide."""
     paths, options, foundry = job.paths, job.options, job.foundry
+    target = foundry.target
     clock, deadline = job.clock, job.deadline
     clock.step("preparing inputs")
     inputs = gather_inputs(model, options)
@@ -203,20 +204,20 @@ def _decided(
     clock.step("planning")
     symbols = inputs.timed[0].symbols
     if lock is None:
-        model, planner = guarded_if_it_pays(model, options, symbols, foundry.isas, deadline)
+        model, planner = guarded_if_it_pays(model, options, symbols, target, deadline)
     else:
         model = load_model(model.path, guard=True) if lock.guarded else model
-        planner = Planner(model.graph, options, symbols, foundry.isas, lock.cost)
-    locked = lock.recipe(model.graph, foundry.isas) if lock else None
+        planner = Planner(model.graph, options, symbols, target, lock.cost)
+    locked = lock.recipe(model.graph, target.levels) if lock else None
     with deadline.suspended():  # how far matrices shrink is what the user asked for
         smaller = compress(Setting(model, options, inputs, planner, foundry, job.scratch, clock))
     inputs, planner = overridden(model, smaller.inputs), smaller.planner
     workshop = Workshop(model, options, planner, foundry, job.scratch, locked)
     report = Reporter(
-        paths, model, inputs, foundry.isas, options, job.notes, clock, smaller, deadline, lock,
+        paths, model, inputs, target.levels, options, job.notes, clock, smaller, deadline, lock,
         memory,
     )  # fmt: skip
-    judge = Judge(model, workshop, inputs, options, foundry.isas, job.crew, lock, deadline)
+    judge = Judge(model, workshop, inputs, options, target.levels, job.crew, lock, deadline)
     if lock and lock.improved:
         judge.prepare()
     assembly, trace = workshop.begin(deadline)

@@ -22,7 +22,6 @@ __all__ = [
     "Expr",
     "Extent",
     "Node",
-    "Target",
     "TensorSpec",
     "Weight",
     "assumed",
@@ -333,11 +332,3 @@ class Node:
     def reads(self) -> tuple[str, ...]:
         """Every value the node needs, captured ones included, absent ones not."""
         return tuple(v for v in (*self.inputs, *self.captures) if v)
-
-
-@dataclass(frozen=True)
-class Target:
-    """What code is generated for: a device and, on CPUs, the instruction-set levels to hold."""
-
-    device: str = "cpu"
-    isas: tuple[str, ...] = ("scalar", "avx2", "avx512")

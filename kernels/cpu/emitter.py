@@ -15,6 +15,7 @@ from types import MappingProxyType
 import jinja2
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels import source
 from tracea_graph.kernels.cpu import chain_source
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
@@ -162,11 +163,9 @@ CHAIN = "const tracea_chain_tile*"
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(source.Source):
     """One generated C++ file: its first symbol, its text, the compiler flags it needs."""
 
-    symbol: str
-    text: str
     flags: tuple[str, ...]
 
 

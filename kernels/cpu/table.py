@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.levels import LEVELS
 from tracea_graph.kernels.cpu.variants import conv_pairs_tile, conv_tile, gemm_tile, pairs_tile
+from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
-__all__ = ["OpType", "table_source"]
+__all__ = ["table_source"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _DOMAIN = re.compile(r"tracea\.[0-9a-f]{10}")
-
-
-@dataclass(frozen=True)
-class OpType:
-    """One custom-op type: its name and the element types of its inputs and outputs."""
-
-    name: str
-    inputs: tuple[DType, ...]
-    outputs: tuple[DType, ...]
 
 
 def table_source(

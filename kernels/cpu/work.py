@@ -8,47 +8,16 @@ A table rows are picked from is touched as far as the result is long.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.cpu.plan import DecodedCall, DecodedPlan, decode
-from tracea_graph.kernels.program import Buffer, View
+from tracea_graph.kernels.program import Buffer, CallWork, Touched, View
 from tracea_graph.kernels.schema import Operand, Sizes
 
-__all__ = ["CallWork", "Touched", "calls_of_plan"]
-
-
-@dataclass(frozen=True)
-class Touched:
-    """A view as a call sees it: the node's input it lies in (None: an output, or scratch)."""
-
-    input: int | None
-    dims: tuple[int, ...]
-    bytes: float
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class CallWork:
-    """One call: operations of its matrix products, elements of its results, and its views.
-
-    ``multiplies`` is the type its products multiply.  ``size`` is the product's: rows × columns ×
-    depth, after their number if above 1; else the dims of the result.  A call of a loop is all its
-    iterations; its size is that of the first, after ``iterations ×``.
-    """
-
-    kernel: str
-    products: float
-    results: float
-    views: tuple[Touched, ...]
-    size: str
-    multiplies: str = "f32"
-
-    @property
-    def bytes(self) -> float:
-        return sum(view.bytes for view in self.views)
+__all__ = ["calls_of_plan"]
 
 
 def calls_of_plan(plan: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracea_graph.kernels import source
+
 __all__ = ["Source"]
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(source.Source):
     """A kernel's text: its symbol, the threads of a block, bytes of shared memory it asks for."""
 
-    symbol: str
-    text: str
     threads: int
     shared: int = 0

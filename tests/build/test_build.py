@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 from steps import one_step
 
-from tracea_graph.build import build_library, domain_of, find_compiler, manifest
+from tracea_graph.build import find_compiler
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
-from tracea_graph.build.quick import quickly
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.emitter import units
-from tracea_graph.kernels.cpu.table import OpType
+from tracea_graph.kernels.cpu.library import build_library, domain_of, manifest
+from tracea_graph.kernels.cpu.quick import quickly
+from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain, Step
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))

@@ -13,15 +13,17 @@ from pathlib import Path
 import pytest
 from steps import one_step
 
-from tracea_graph.build import Compiler, build_library, find_compiler, library
+from tracea_graph.build import Compiler, find_compiler
 from tracea_graph.build.cache import ObjectCache
-from tracea_graph.build.intrinsics import USES, precompiled
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.emitter import units
+from tracea_graph.kernels.cpu.intrinsics import USES, precompiled
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS, isa_of
-from tracea_graph.kernels.cpu.table import OpType
+from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.program import OpType
 
 CHAINS = [one_step(op) for op in ("relu", "neg", "abs")]
 TYPES = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.build import build_library
 from tracea_graph.build.cache import ObjectCache, digest
 from tracea_graph.build.trust import distrust, make_private, read_private, trusted
 from tracea_graph.config import Environment
 from tracea_graph.hardware import memo
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.table import OpType
+from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.program import OpType
 from tracea_graph.pipeline.memory import Memory
 from tracea_graph.tuning import Entry, TuningCache
 

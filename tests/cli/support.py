@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.build import build_library, find_compiler, library
+from tracea_graph.build import find_compiler
 from tracea_graph.build.cache import ObjectCache
 from tracea_graph.cli import optimize_main
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu import library
 from tracea_graph.kernels.cpu.emitter import Source
-from tracea_graph.kernels.cpu.table import OpType
+from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.program import OpType
 
 __all__ = ["COMMAND", "LEGAL", "cache_with_runtime", "content", "refused"]
 

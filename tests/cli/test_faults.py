@@ -197,7 +197,7 @@ def test_a_compiler_that_lies(
 
 def test_a_compiler_that_hangs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", compiler(home, '[ "$1" = --version ] || sleep 100'))
-    monkeypatch.setattr("tracea_graph.build.library.build_library.__kwdefaults__", {
+    monkeypatch.setattr("tracea_graph.kernels.cpu.library.build_library.__kwdefaults__", {
         "environment": None, "seconds": 1.0, "quick": False,
     })  # fmt: skip
     with pytest.raises(BuildError, match="took longer than"):

@@ -22,10 +22,10 @@ import numpy.typing as npt
 import tracea_graph.kernels.cpu
 from tracea_graph.build.cache import ObjectCache
 from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
-from tracea_graph.build.intrinsics import precompiled, takes_intrinsics
 from tracea_graph.config import TOLERANCE, Environment
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.intrinsics import precompiled, takes_intrinsics
 from tracea_graph.kernels.cpu.levels import TILES
 
 Array = npt.NDArray[Any]

@@ -17,6 +17,7 @@ from tracea_graph.ops.filters import stored_shape
 from tracea_graph.passes.convolution import batch_norm, conv, pool
 from tracea_graph.pipeline.assembly import assemble
 from tracea_graph.rewrite import Proposal
+from tracea_graph.target import BACKENDS
 
 LIFT = (conv.LiftConv(), conv.AbsorbPad(), batch_norm.AbsorbBatchNorm())
 FUSE = (conv.AbsorbConvEpilogue(), batch_norm.LiftBatchNorm())
@@ -308,7 +309,7 @@ def test_transformed_filters_are_not_stored() -> None:
     graph = net.graph(convolve(net, x, 32, 16))
     schedule_only(graph, *LIFT)
     schedule_only(graph, TransformFilters())
-    assembly = assemble(graph)
+    assembly = assemble(graph, BACKENDS[0])
     stored = {v: w.nbytes for v, w in assembly.weights().items()}
     assert stored == {"w0_blocked": 32 * 16 * 9 * 4, "w1": 32 * 4}
     *made, last = assembly.nodes("d")
@@ -370,7 +371,7 @@ def test_filters_made_from_one_number_are_still_made_at_load() -> None:
     filled = net("ConstantOfShape", net.ints(200, 16, 3, 3), value=numpy_helper.from_array(HALF))
     graph = net.graph(net("Conv", x, filled, pads=[1] * 4))
     schedule_only(graph, *LIFT)
-    assembly = assemble(graph)
+    assembly = assemble(graph, BACKENDS[0])
     assert sum(w.nbytes for w in assembly.weights().values()) == 4 * 8
     assert assembly.nodes("d")[0].op == "ConstantOfShape"
 

@@ -15,8 +15,8 @@ from tracea_graph.cli.main import main, optimize_main
 from tracea_graph.errors import RuleError
 from tracea_graph.passes import JOINING
 from tracea_graph.passes.pointwise.epilogue import AbsorbEpilogue
-from tracea_graph.pipeline import assembly
 from tracea_graph.rewrite import Proposal
+from tracea_graph.target import BACKENDS, Backend
 from tracea_graph.ttg import Region, TileGraph
 
 RULE = AbsorbEpilogue.name
@@ -53,14 +53,15 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unlowered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the rule makes cannot be lowered."""
-    lower = assembly.lower
+    kind = type(BACKENDS[0])
+    lower = kind.lower
 
-    def refuse(graph: TileGraph, region: Region) -> object:
+    def refuse(backend: Backend, graph: TileGraph, region: Region) -> object:
         if region.rule == RULE:
             raise KeyError("lost")
-        return lower(graph, region)
+        return lower(backend, graph, region)
 
-    monkeypatch.setattr(assembly, "lower", refuse)
+    monkeypatch.setattr(kind, "lower", refuse)
 
 
 @pytest.mark.compiler

@@ -145,7 +145,7 @@ def test_a_plan_with_smaller_matrices_has_the_same_deadline() -> None:
     graph = net.graph(net("Relu", net.input("x", 64, 32)))
     planner = Planner(graph, Options(keep="legal"), {}, deadline=Deadline(0.0, Time()))
     model, timed = SimpleNamespace(graph=graph), [SimpleNamespace(symbols={})]
-    setting = SimpleNamespace(model=model, foundry=SimpleNamespace(isas=()), planner=planner)
+    setting = SimpleNamespace(model=model, foundry=SimpleNamespace(target=None), planner=planner)
     chooser = SimpleNamespace(
         setting=setting, inputs=SimpleNamespace(timed=timed), options=Options(keep="legal")
     )

@@ -25,6 +25,7 @@ from tracea_graph.pipeline.profiling import profile
 from tracea_graph.pipeline.settling import settle
 from tracea_graph.pipeline.stripping import strip
 from tracea_graph.pipeline.verifying import verify_models
+from tracea_graph.target import BACKENDS, Backend
 
 pytestmark = pytest.mark.compiler
 LEGAL = Options(keep="legal")
@@ -227,7 +228,7 @@ def test_what_products_gain_needs_no_guard(tmp_path: Path) -> None:
 def test_more_initializers_than_one_node_compares(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarding, "MOST_GUARDED", 2)
+    monkeypatch.setattr(type(BACKENDS[0]), "most_guarded", 2)
     report = optimize(original, replace(LEGAL, output=tmp_path / "m.onnx"))
     result, library = Path(report.output), Path(str(report.library))
     ops = [n.op_type.split("_")[0] for n in onnx.load(result).graph.node]
@@ -256,9 +257,9 @@ def test_verification_sees_what_is_fed(
 ) -> None:
     """A guard that compares nothing but a bias does not pass."""
 
-    def one_alone(model: Model) -> tuple[guarding.Guard, ...]:
+    def one_alone(model: Model, backend: Backend) -> tuple[guarding.Guard, ...]:
         few = {name: w for name, w in model.guarded.items() if name.startswith("b")}
-        return guards_of(replace(model, guarded=few)) if few else ()
+        return guards_of(replace(model, guarded=few), backend) if few else ()
 
     guards_of = guarding.guards_of
     monkeypatch.setattr(candidates, "guards_of", one_alone)

@@ -13,6 +13,7 @@ from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.savings import saving_rows
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule
+from tracea_graph.target import BACKENDS
 from tracea_graph.views import Report, render_report
 
 
@@ -21,7 +22,7 @@ def assembly(w: np.ndarray) -> Assembly:
     x = net.input("x", "rows", w.shape[0])
     graph = net.graph(net("MatMul", x, net.const(w)))
     schedule(graph, every_phase(), CostModel(Machine(), {"rows": 128}), APART)
-    return assemble(graph)
+    return assemble(graph, BACKENDS[0])
 
 
 def test_zero_blocks() -> None:

@@ -16,6 +16,7 @@ from tracea_graph.config import Options
 from tracea_graph.pipeline import judging
 from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.judging import Judge
+from tracea_graph.target import BACKENDS
 
 COUNTS = {"bf16-conv": 20, "bf16": 8, "int16": 8}
 
@@ -25,6 +26,8 @@ EIGHT = tuple(f"bf16 {i + 1}" for i in range(8))
 
 class Shop:
     """A model with 20 convolutions and 8 products in bf16, which integers could take."""
+
+    names = BACKENDS[0].rules
 
     def lowered(self, rule: str) -> tuple[str, ...]:
         return tuple(f"{rule} {i + 1}" for i in range(COUNTS.get(rule, 0)))

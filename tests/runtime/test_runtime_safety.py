@@ -13,10 +13,11 @@ import pytest
 from runtime.cases import ADD, GELU_RESIDUAL
 from runtime.support import Case, dense, model, mutate, run_cases, run_worker, single, spec
 
-from tracea_graph.build import Library, build_library
+from tracea_graph.build import Library
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.plan import encode
 
 MUTATED = (

@@ -1,6 +1,6 @@
-"""Compilers, the object cache, and the packaging of custom-op libraries."""
+"""What toolchains share: compilers, and the object cache with the trust it takes."""
 
+from tracea_graph.build.artifact import Library
 from tracea_graph.build.compilers import Compiler, find_compiler
-from tracea_graph.build.library import Library, build_library, domain_of, manifest
 
-__all__ = ["Compiler", "Library", "build_library", "domain_of", "find_compiler", "manifest"]
+__all__ = ["Compiler", "Library", "find_compiler"]

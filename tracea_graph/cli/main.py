@@ -33,7 +33,7 @@ from tracea_graph.config import Environment, Options
 from tracea_graph.errors import BuildError, TraceaError, UsageError
 from tracea_graph.pipeline.explaining import explain
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
-from tracea_graph.pipeline.targets import levels_of
+from tracea_graph.target import target_of
 from tracea_graph.views import (
     Report,
     plain,
@@ -215,8 +215,8 @@ def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Itera
 
 def _explain(source: Path, options: Options, report: Report) -> None:
     """What ``tracea explain`` says, with the gains of this run."""
-    isas = levels_of(options.target, options.precision) if options.keep == "faster" else ()
-    told = explain(source, options, result=Path(report.files[-1]), isas=isas)
+    target = target_of(options) if options.keep == "faster" else None
+    told = explain(source, options, result=Path(report.files[-1]), measured_for=target)
     _console().print(render_explanation(told))
 
 

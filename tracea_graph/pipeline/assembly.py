@@ -9,18 +9,14 @@ from typing import Any
 
 from tracea_graph.errors import Blame, GraphError
 from tracea_graph.ir import DType, Node, Weight
-from tracea_graph.kernels.cpu.emitter import kernels_of
-from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.phases.bands import BANDED
-from tracea_graph.kernels.cpu.plan import encode
-from tracea_graph.kernels.cpu.table import OpType
-from tracea_graph.kernels.program import Program
+from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.onnx_io import Function
 from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
+from tracea_graph.target import Backend
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Drivers, Workload, problems_of, with_drivers
 
@@ -45,7 +41,7 @@ class Placed:
 
 def turns_of(group: str) -> str:
     """The group of the bands of a group's programs, of which these can go alone."""
-    return f"{group} {BANDED}"
+    return f"{group} bands"
 
 
 @dataclass
@@ -56,6 +52,7 @@ class Assembly:
     """
 
     graph: TileGraph
+    backend: Backend
     placed: list[Placed] = field(default_factory=list)
     types: dict[str, OpType] = field(default_factory=dict)
     kernels: set[str] = field(default_factory=set)
@@ -132,7 +129,8 @@ class Assembly:
             if (item := custom.get(id(region))) is None:
                 nodes.extend(n for n in region.nodes if n not in made)
             else:
-                nodes.append(_custom_node(item, domain, len(nodes)))
+                plan = self.backend.encode(item.program)
+                nodes.append(_custom_node(item, plan, domain, len(nodes)))
         return nodes
 
     def metadata(self, nodes: Sequence[Node], domain: str) -> dict[str, dict[str, str]]:
@@ -148,21 +146,21 @@ class Assembly:
         }
 
 
-def assemble(graph: TileGraph) -> Assembly:
+def assemble(graph: TileGraph, backend: Backend) -> Assembly:
     """Lower every fused region of a graph.
 
     Raises RuleError, naming the rule that made it, if a region cannot be lowered.
     """
-    result = Assembly(graph)
+    result = Assembly(graph, backend)
     bodies: dict[Any, Body] = {}
     for region in graph.regions():
         if not region.fused:
             continue
         with Blame(region.rule):
-            program = lower(graph, region)
+            program = backend.lower(graph, region)
             body = bodies.setdefault(region.params, region.params.body(graph.opset))
             try:
-                encode(program)
+                backend.encode(program)
             except GraphError as error:
                 result.unfit.append((region, str(error)))
         _place(result, region, program, body)
@@ -178,7 +176,7 @@ def _place(result: Assembly, region: Region, program: Program, body: Body) -> No
     group = _group(result.graph, region, type_name)
     result.placed.append(Placed(region, type_name, program, body, group))
     for call in program.calls:
-        result.kernels |= kernels_of(call)
+        result.kernels |= result.backend.kernels_of(call)
         if call.chain is not None:
             result.chains[call.chain.key] = call.chain
 
@@ -206,9 +204,9 @@ def _group(graph: TileGraph, region: Region, type_name: str) -> str:
     return type_name
 
 
-def _custom_node(item: Placed, domain: str, index: int) -> Node:
+def _custom_node(item: Placed, plan: Sequence[int], domain: str, index: int) -> Node:
     region = item.region
-    attrs: dict[str, Any] = {"plan": encode(item.program)}
+    attrs: dict[str, Any] = {"plan": tuple(plan)}
     if isinstance(region.params, GemmParams):
         attrs |= {"K": region.params.k, "N": region.params.n}
     name = f"tracea_{index}_{item.type}"

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import GraphError, UsageError
-from tracea_graph.kernels.cpu.work import CallWork, calls_of_plan
+from tracea_graph.kernels.program import CallWork
 from tracea_graph.onnx_io.inlining import Call
 from tracea_graph.pipeline.bench import Entrant
 from tracea_graph.pipeline.inputs import Feed
 from tracea_graph.scratch import Scratch
+from tracea_graph.target import BACKENDS, Backend
 
 __all__ = ["CallTime", "Traced", "read_trace", "time_calls"]
 
@@ -48,8 +49,10 @@ def time_calls(one: Entrant, calls: Sequence[Call], feed: Feed, threads: int, ru
         return read_trace(trace, calls, skip=2 * _WARMUP) if trace.is_file() else {}
 
 
-def read_trace(trace: Path, calls: Sequence[Call], skip: int = 0) -> Traced:
-    """What a trace says about these nodes, their first ``skip`` runs left out.
+def read_trace(
+    trace: Path, calls: Sequence[Call], skip: int = 0, backend: Backend = BACKENDS[0]
+) -> Traced:
+    """What a trace says about these nodes of a backend, their first ``skip`` runs left out.
 
     Raises UsageError for a node whose plan another version of this tool wrote.
     """
@@ -65,7 +68,7 @@ def read_trace(trace: Path, calls: Sequence[Call], skip: int = 0) -> Traced:
         if not rows:
             continue
         try:
-            works = calls_of_plan(call.plan, sizes[call.name])
+            works = backend.calls_of_plan(call.plan, sizes[call.name])
         except GraphError as error:
             raise UsageError(f"{call.name} cannot be profiled: {error}") from error
         if all(len(row) == len(works) for row in rows):

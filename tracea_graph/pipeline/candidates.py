@@ -12,10 +12,7 @@ from pathlib import Path
 from tracea_graph.build import Library
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, UsageError
-from tracea_graph.kernels.cpu import phases as cpu
-from tracea_graph.kernels.cpu.emitter import units
-from tracea_graph.kernels.cpu.phases.bands import BANDED, LENGTHS
-from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER
+from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.onnx_io import DataFile, DataPool, Model, write, write_original
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.pipeline.assembly import Assembly
@@ -87,7 +84,8 @@ class Workshop:
         self._drivers: Drivers = {}
         self._plans: dict[frozenset[str], tuple[Assembly, Plan]] = {}
         self._pool = DataPool(folder / "weights.data")
-        self._guards = guards_of(model)
+        self._guards = guards_of(model, planner.backend)
+        self.names = planner.backend.rules
 
     def begin(self, deadline: Deadline) -> tuple[Assembly, Trace]:
         """The assembly of everything; one without any rewrite where planning it takes more than
@@ -99,7 +97,8 @@ class Workshop:
         except OutOfTime:
             deadline.tell(f"planning was not finished in {seconds:.3g} s, its share of the budget")
             graph = self.model.graph
-            self._plans[frozenset()] = Assembly(graph), Plan(graph, Trace(), Ruling({}, {}))
+            nothing = Assembly(graph, self.planner.backend)
+            self._plans[frozenset()] = nothing, Plan(graph, Trace(), Ruling({}, {}))
             return self.plan()
 
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
@@ -128,9 +127,9 @@ class Workshop:
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
-            rule = items[0].region.rule if group == items[0].group else BANDED
-            if rule in (*FORMS, *cpu.FORMS):
-                self._rules[group] = _with_heirs(rule)
+            rule = items[0].region.rule if group == items[0].group else self.names.row_tiling[0]
+            if rule in (*FORMS, *self.names.forms):
+                self._rules[group] = _with_heirs(rule, self.names)
         return assembly, plan
 
     def _fitting(
@@ -147,7 +146,7 @@ class Workshop:
             if not assembly.unfit:
                 return assembly, plan
             for region, why in assembly.unfit:
-                joins = region.rule in (BANDED, *JOINING)
+                joins = region.rule in (*self.names.row_tiling[:1], *JOINING)
                 values = (v for n in region.nodes for v in n.outputs if v)
                 (barred.setdefault(region.rule, {}) if joins else frozen).update(
                     dict.fromkeys(values, why)
@@ -172,8 +171,8 @@ class Workshop:
             if written <= values:
                 key = f"{group} at {region.results[0]}"
                 found[key] = written
-                if region.rule in (*FORMS, *cpu.FORMS):
-                    self._rules[key] = _with_heirs(region.rule)
+                if region.rule in (*FORMS, *self.names.forms):
+                    self._rules[key] = _with_heirs(region.rule, self.names)
         if len(found) < 2:
             return ()
         self._frozen |= found
@@ -183,7 +182,9 @@ class Workshop:
         """Keys under which one rule that lowers precision can be dropped: in the first region it
         was applied to, or would be without another, in the first two … everywhere."""
         graph = self.planner.plan(apart=True).graph
-        rules = {rule, FALLBACK.get(rule, rule), *(r for r, of in FURTHER.items() if of == rule)}
+        names = self.names
+        further = (r for r, of in names.further.items() if of == rule)
+        rules = {rule, names.fallback.get(rule, rule), *further}
         keys, values = [], frozenset[str]()
         for region in graph.in_order(r for r in graph.regions() if r.rule in rules):
             values |= {v for n in region.nodes for v in n.outputs if v}
@@ -194,12 +195,12 @@ class Workshop:
     def lengths(self, group: str) -> tuple[str, ...]:
         """Keys under which the longest turns of a banded group are dropped, then the two longest …
         as long as others take their place; none for a group of another kind."""
-        if self._rules.get(group) != LENGTHS:
+        if self._rules.get(group) != self.names.row_tiling:
             return ()
         keys, known = [], {self._bands(group, frozenset())}
-        for i in range(1, len(LENGTHS)):
+        for i in range(1, len(self.names.row_tiling)):
             key = f"{group}, longest {i}"
-            self._frozen[key], self._rules[key] = self._frozen[group], LENGTHS[:i]
+            self._frozen[key], self._rules[key] = self._frozen[group], self.names.row_tiling[:i]
             bands = self._bands(group, frozenset((key,)))
             if bands and bands not in known:
                 known.add(bands)
@@ -226,7 +227,7 @@ class Workshop:
         assembly, _ = self.plan()
         options = self.options
         task = Task(
-            self.foundry.isas,
+            self.foundry.target.levels,
             options.thread_counts,
             min(_TUNING_SHARE[options.effort] * options.budget, seconds) * measure,
             seed=options.seed,
@@ -304,19 +305,20 @@ class Workshop:
     def write_sources(self, assembly: Assembly, folder: Path) -> None:
         """The generated sources of an assembly's library, for people to read."""
         folder.mkdir(parents=True, exist_ok=True)
-        for source in units(assembly.kernels, assembly.chains.values(), self.foundry.isas):
+        target, chains = self.foundry.target, assembly.chains.values()
+        for source in target.backend.sources(assembly.kernels, chains, target.levels):
             (folder / f"{source.symbol}.cpp").write_text(source.text, encoding="utf-8")
 
     def _spent(self, step: str, start: float) -> None:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
 
-def _with_heirs(rule: str) -> tuple[str, ...]:
+def _with_heirs(rule: str, names: RuleNames) -> tuple[str, ...]:
     """A rule and those that would take its place: without them all, what is left is plain."""
-    if rule == BANDED:
-        return LENGTHS
-    first = FURTHER.get(rule, rule)
-    heirs = (heir for heir, of in FALLBACK.items() if of == first)
+    if rule in names.row_tiling[:1]:
+        return names.row_tiling
+    first = names.further.get(rule, rule)
+    heirs = (heir for heir, of in names.fallback.items() if of == first)
     return tuple(dict.fromkeys((rule, first, *heirs)))
 
 

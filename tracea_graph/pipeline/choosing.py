@@ -37,7 +37,6 @@ from tracea_graph.compress import (
 )
 from tracea_graph.config import TOLERANCE, Options
 from tracea_graph.errors import WorkerError
-from tracea_graph.kernels.cpu.phases.layouts import PACKED
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.pipeline.candidates import Workshop
@@ -112,7 +111,7 @@ class Chooser:
         setting = self.setting
         plain = dataclasses.replace(
             self.options, precision="fp32", low_rank=None, prune=None, windows=(),
-            skip=(*self.options.skip, PACKED),
+            skip=(*self.options.skip, *setting.planner.backend.rules.packing),
         )  # fmt: skip
         cost, symbols = setting.planner.cost, self.inputs.timed[0].symbols
         graph = Planner(setting.model.graph, plain, symbols, cost=cost).plan(apart=True).graph
@@ -243,7 +242,7 @@ class Chooser:
         """A planner that puts them in."""
         setting, symbols = self.setting, self.inputs.timed[0].symbols
         return Planner(
-            setting.model.graph, self.options, symbols, setting.foundry.isas,
+            setting.model.graph, self.options, symbols, setting.foundry.target,
             setting.planner.cost, compressed, setting.planner.scan, setting.planner.deadline,
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from tracea_graph.ops.spaces_onnx import COSTS
 from tracea_graph.pipeline.stages import Stages
 from tracea_graph.policy.efforts import SHAPE_ONLY
 from tracea_graph.rewrite import Decision, constant_values
+from tracea_graph.target import Target
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.views.explain import Explanation, Story
 from tracea_graph.views.report import fed_too, located, rule_rows
@@ -32,16 +33,16 @@ def explain(
     options: Options,
     node: str = "",
     result: Path | None = None,
-    isas: Sequence[str] = (),
+    measured_for: Target | None = None,
 ) -> Explanation:
     """Run the passes on a model and tell what became of every operator.
 
     ``result`` is the report (JSON) or the locked plan of an earlier run, by default the report of
-    ``NAME.tracea.onnx`` beside the model if there is one: it has the measured gains.  ``isas`` are
-    the levels to predict for on this machine; without them a fixed machine is assumed.  Raises
+    ``NAME.tracea.onnx`` beside the model if there is one: it has the measured gains.  Gains are
+    predicted for this machine as ``measured_for`` a target; without one for a fixed one.  Raises
     UsageError if ``node`` is no operator or value of the model, ModelError if it is no model.
     """
-    made = Stages.run(path, options, "passes", isas)
+    made = Stages.run(path, options, "passes", measured_for)
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
     by_node: dict[str, list[_Placed]] = {}
     for placed in enumerate(made.trace.decisions):

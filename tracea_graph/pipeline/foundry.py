@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from tracea_graph.build import Library, build_library
+from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
-from tracea_graph.kernels.cpu.table import OpType
+from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.pipeline.assembly import Assembly
+from tracea_graph.target import Target
 
 __all__ = ["Foundry"]
 
 
 class Foundry:
-    """Builds libraries for assemblies, for the same instruction-set levels."""
+    """Builds libraries for assemblies, for the same target."""
 
-    def __init__(self, isas: Sequence[str], environment: Environment) -> None:
-        self.isas, self.environment = tuple(isas), environment
+    def __init__(self, target: Target, environment: Environment) -> None:
+        self.target, self.environment = target, environment
         self._shared: Library | None = None
         self._types: dict[str, OpType] = {}
         self._kernels: set[str] = set()
@@ -73,14 +74,14 @@ class Foundry:
         out: Path,
         quick: bool = False,
     ) -> Library:
-        return build_library(
+        return self.target.backend.build(
             [t for _, t in sorted(types.items())],
             sorted(kernels),
             [c for _, c in sorted(chains.items())],
-            self.isas,
+            self.target.levels,
             out,
-            environment=self.environment,
-            quick=quick,
+            self.environment,
+            quick,
         )
 
     def _place(self, shared: Path, out: Path) -> None:

@@ -16,15 +16,13 @@ import numpy as np
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime
 from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
-from tracea_graph.kernels.cpu.plan import encode
-from tracea_graph.kernels.cpu.table import OpType
-from tracea_graph.kernels.program import Program
+from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.onnx_io import Function, Model, load
 from tracea_graph.onnx_io.guards import CONDITION, reference_of
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner
+from tracea_graph.target import Backend, Target
 
 __all__ = ["Guard", "condition_of", "guarded_if_it_pays", "guards_of", "overridden"]
 
@@ -45,10 +43,11 @@ class Guard:
     names: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
     result: str
+    backend: Backend
 
     @cached_property
     def program(self) -> Program:
-        return lower_guard(self.specs)
+        return self.backend.lower_guard(self.specs)
 
     @property
     def type(self) -> OpType:
@@ -66,21 +65,23 @@ class Guard:
 
     def node(self, domain: str) -> Node:
         inputs = (*self.names, *map(reference_of, self.names))
-        plan = {"plan": encode(self.program)}
+        plan = {"plan": self.backend.encode(self.program)}
         name = f"tracea_{self.result.removeprefix('tracea:')}".replace(" ", "_")
         return Node(self.type.name, inputs, (self.result,), plan, domain, name)
 
 
-def guards_of(model: Model) -> tuple[Guard, ...]:
+def guards_of(model: Model, backend: Backend) -> tuple[Guard, ...]:
     """The guards of a model: several where one node cannot compare all its initializers."""
     every = [*model.guarded.items()]
-    parts = [every[i : i + MOST_GUARDED] for i in range(0, len(every), MOST_GUARDED)]
+    most = backend.most_guarded
+    parts = [every[i : i + most] for i in range(0, len(every), most)]
     several = len(parts) > 1
     return tuple(
         Guard(
             tuple(name for name, _ in part),
             tuple(weight.spec for _, weight in part),
             f"{CONDITION} {i}" if several else CONDITION,
+            backend,
         )
         for i, part in enumerate(parts)
     )
@@ -101,20 +102,20 @@ def guarded_if_it_pays(
     model: Model,
     options: Options,
     symbols: Mapping[str, int],
-    isas: Sequence[str],
+    target: Target | None,
     deadline: Deadline | None = None,
 ) -> tuple[Model, Planner]:
     """The model with its overridable initializers guarded, if that is predicted to be faster, and
     its planner.  As it is where the ``deadline`` leaves no time to find out.
     """
     deadline = deadline or Deadline()
-    plain = Planner(model.graph, options, symbols, isas, deadline=deadline)
+    plain = Planner(model.graph, options, symbols, target, deadline=deadline)
     if not model.overridable or not options.custom_ops:
         return model, plain
     guarded = load(model.path, guard=True)
     if not guarded.guarded or not all(map(guarded.graph.producer, guarded.graph.outputs)):
         return model, plain
-    known = Planner(guarded.graph, options, symbols, isas, plain.cost, deadline=deadline)
+    known = Planner(guarded.graph, options, symbols, target, plain.cost, deadline=deadline)
     read = sum(weight.nbytes for weight in guarded.guarded.values())
     asked = _BRANCH_US + _EACH_US * len(guarded.guarded)
     compared = 2 * read / plain.cost.machine.dram_gbytes * 1e-3 + asked

@@ -21,7 +21,6 @@ from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.config import Options, usable_processors
 from tracea_graph.errors import OutOfTime, VerifyError
-from tracea_graph.kernels.cpu.phases.precision import LOWERING
 from tracea_graph.onnx_io import Model
 from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.candidates import Built, Workshop
@@ -261,11 +260,12 @@ class Judge:
             return frozenset()
         spent = _SPENT if self.guilty else 1.0
         try:
-            keys = {rule: self.workshop.lowered(rule) for rule in LOWERING}
+            names = self.workshop.names
+            keys = {rule: self.workshop.lowered(rule) for rule in names.rounding}
         except OutOfTime:
             return frozenset()
         coarse = partial(self._wrong, spent=spent)
-        counts = relief(keys, self.dropped, self._wrong, coarse, self._patient)
+        counts = relief(names.reliefs, keys, self.dropped, self._wrong, coarse, self._patient)
         if not counts:
             return frozenset()
         where = ", ".join(

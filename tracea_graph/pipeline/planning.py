@@ -10,9 +10,6 @@ from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, RuleError, UsageError
 from tracea_graph.garbage import no_collection
 from tracea_graph.ir import Node
-from tracea_graph.kernels.cpu import phases as cpu
-from tracea_graph.kernels.cpu.levels import TILES
-from tracea_graph.kernels.cpu.phases.bands import BANDED
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -25,8 +22,9 @@ from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.quantised import rounded_later
-from tracea_graph.policy import CostModel, Machine, measured_machine, price
+from tracea_graph.policy import CostModel, price
 from tracea_graph.rewrite import Limits, Memo, Phase, Trace, schedule
+from tracea_graph.target import Target, target_of
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Plan", "Planner", "Ruling"]
@@ -62,7 +60,8 @@ class Planner:
     """Schedules a graph again and again, with ever more of it frozen.
 
     ``bindings`` are the symbol values gains are predicted for.  Where nothing is timed the cost
-    model only orders proposals, so a fixed machine serves; else this one is measured, once.
+    model only orders proposals, so a fixed machine serves, as without a ``target`` to plan for;
+    else this one is measured, once.
     ``cost`` is the model of a plan made earlier, to plan the same again; ``compressed`` has what
     stands for matrices; ``scan`` what an earlier planner found in the model's weights.  Every
     method that plans raises OutOfTime when the ``deadline``, by default none, is over.
@@ -76,20 +75,18 @@ class Planner:
         graph: TileGraph,
         options: Options,
         bindings: Mapping[str, int],
-        isas: Sequence[str] = (),
+        target: Target | None = None,
         cost: CostModel | None = None,
         compressed: Mapping[str, Compressed] = UNCHANGED,
         scan: WeightScan | None = None,
         deadline: Deadline | None = None,
     ) -> None:
         self.deadline = deadline or Deadline()
+        self.backend = (target or target_of(options)).backend
         if cost is None:
-            measure = options.keep == "faster" and isas
-            machine = (
-                measured_machine(options.environment, isas[-1])
-                if measure else Machine(tiles=TILES in isas)
-            )  # fmt: skip
-            cost = CostModel(machine, bindings)
+            measured = options.environment if options.keep == "faster" and target else None
+            levels = target.levels if target else ()
+            cost = CostModel(self.backend.machine(levels, measured), bindings)
         self.cost = cost
         self.scan = scan or WeightScan()
         request = Request(
@@ -113,11 +110,9 @@ class Planner:
 
     def _every(self, request: Request) -> tuple[Phase, ...]:
         """All phases, in order."""
-        machine = self.cost.machine
         return (
             *phases(request),
-            *cpu.phases(request, machine.tiles),
-            cpu.row_tiling(self.cost.bindings, machine.levels),
+            *self.backend.phases(request, self.cost.machine, self.cost.bindings),
         )
 
     def plan(
@@ -163,7 +158,7 @@ class Planner:
         while True:
             made = plan()
             try:
-                return assemble(made.graph), made
+                return assemble(made.graph, self.backend), made
             except RuleError as error:
                 self._leave_out(error)
 
@@ -194,9 +189,9 @@ class Planner:
         return Plan(graph, trace, ruling)
 
     def _wanted(self, phase: Phase, apart: bool) -> bool:
-        """Bands pay here and cost there: they are tried where somebody measures, or asks."""
-        if phase.name == BANDED:
-            return not self._legal or BANDED in self._options.only
+        """Row tiling pays here and costs there: it is tried where somebody measures, or asks."""
+        if phase.name in (tiling := self.backend.rules.row_tiling[:1]):
+            return not self._legal or not {*tiling}.isdisjoint(self._options.only)
         return not apart or phase.name != CONNECT
 
     @property

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tracea_graph.kernels.cpu.phases.precision import RELIEFS
-
 __all__ = ["relief"]
 
 _FRONT = 32  # shares of a net in which the end of what stays exact is searched for
@@ -19,6 +17,7 @@ Keys = Mapping[str, Sequence[str]]
 
 
 def relief(
+    reliefs: Sequence[Sequence[str]],
     keys: Keys,
     dropped: frozenset[str],
     wrong: Callable[[frozenset[str]], bool],
@@ -28,10 +27,10 @@ def relief(
     """How many places of which rules stay exact beside what is ``dropped``; none if that is of no
     use.  ``coarse`` asks for more than not to be ``wrong``.
 
-    The first of ``RELIEFS`` that is enough is searched: of its last rule, which costs most to do
-    without, as much as possible stays, then of the others.
+    The first of ``reliefs`` (sets of rules) that is enough is searched: of its last rule, which
+    costs most to do without, as much as possible stays, then of the others.
     """
-    present = (tuple(rule for rule in rules if keys[rule]) for rules in RELIEFS)
+    present = (tuple(rule for rule in rules if keys[rule]) for rules in reliefs)
     for rules in dict.fromkeys(filter(None, present)):
         counts = {rule: len(keys[rule]) for rule in rules}
         if keys[rules[-1]][-1] in dropped or wrong(dropped | _ends(keys, counts)):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tracea_graph.check.bindings import bindings
 from tracea_graph.config import Options
-from tracea_graph.kernels.cpu.emitter import Source, units
 from tracea_graph.kernels.program import Program
+from tracea_graph.kernels.source import Source
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.guarding import guarded_if_it_pays
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.pipeline.targets import levels_of, settle_precision
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Trace
+from tracea_graph.target import Target, settle_precision, target_of
 from tracea_graph.ttg import MemoryLevel, TileGraph
 
 __all__ = ["STAGES", "Stages", "appraise_by"]
@@ -49,18 +48,20 @@ class Stages:
     overridable: int = 0
 
     @classmethod
-    def run(cls, path: Path, options: Options, until: str, isas: Sequence[str] = ()) -> Stages:
+    def run(
+        cls, path: Path, options: Options, until: str, measured: Target | None = None
+    ) -> Stages:
         """Run the pipeline up to and including ``until``; nothing is written.
 
-        Gains are predicted for a fixed machine, or for this one and kernels for ``isas``.
+        Gains are predicted for a fixed machine, or for this one as ``measured`` for a target.
         """
         options, _ = settle_precision(options)
         model = load(path, freeze=options.freeze_initializers)
         symbols = bindings(model.graph, options.shapes, model.inputs)[0][0].symbols
         if until == "import":
-            planner = Planner(model.graph, options, symbols, isas)
+            planner = Planner(model.graph, options, symbols, measured)
         else:
-            model, planner = guarded_if_it_pays(model, options, symbols, isas)
+            model, planner = guarded_if_it_pays(model, options, symbols, measured)
         graph = model.graph
         graph.bindings = symbols
         levels = planner.cost.machine.levels
@@ -78,8 +79,8 @@ class Stages:
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
             return cls(planned, trace, graph, levels, programs)
-        isa_levels = levels_of(options.target, options.precision)
-        sources = units(assembly.kernels, assembly.chains.values(), isa_levels)
+        target, chains = target_of(options), assembly.chains.values()
+        sources = target.backend.sources(assembly.kernels, chains, target.levels)
         return cls(planned, trace, graph, levels, programs, tuple(sources))
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.pipeline.targets import levels_of
 from tracea_graph.policy import CostModel
+from tracea_graph.target import target_of
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import Case, Listener, Propose, Task, Tuned, ignore, tune
 from tracea_graph.tuning.hints import hinted, hints_from
@@ -56,15 +56,15 @@ def tune_model(
     """
     model = load(path, freeze=options.freeze_initializers)
     inputs = gather_inputs(model, options)
-    isas = levels_of(options.target, options.precision)
-    planner = Planner(model.graph, options, inputs.timed[0].symbols, isas)
+    target = target_of(options)
+    planner = Planner(model.graph, options, inputs.timed[0].symbols, target)
     assembly, plan = planner.assembled(planner.plan)
     graph = plan.graph
     bindings = [binding.symbols for binding in inputs.timed]
     loads = assembly.workloads(bindings)
     rest = sum(_beside(planner.cost, graph, region) for region in graph.regions())
     task = Task(
-        isas, options.thread_counts, options.budget, rest * len(bindings), options.seed,
+        target.levels, options.thread_counts, options.budget, rest * len(bindings), options.seed,
         options.storage, lost_after, worth,
     )  # fmt: skip
     found = tune(

@@ -14,16 +14,15 @@ from types import TracebackType
 
 import numpy as np
 
-from tracea_graph.build import build_library
 from tracea_graph.check.timing import Race
 from tracea_graph.check.worker import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.emitter import kernels_of
+from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.plan import encode
-from tracea_graph.kernels.cpu.table import OpType
-from tracea_graph.kernels.program import Driver
+from tracea_graph.kernels.program import Driver, OpType
 from tracea_graph.tuning.bench_program import bench_program, weight_of
 from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.problem import Case, Problem

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
-from tracea_graph.kernels.cpu.emitter import Source
 from tracea_graph.kernels.program import Call, Program, View
+from tracea_graph.kernels.source import Source
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views.text import cell, new_table
 

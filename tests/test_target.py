@@ -6,7 +6,7 @@ import pytest
 
 from tracea_graph.config import Options
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.pipeline.targets import settle_precision
+from tracea_graph.target import settle_precision
 
 
 @pytest.mark.parametrize("target", [f"cpu:{isa}" for isa in profile_cpu().isas])

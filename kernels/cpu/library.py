@@ -11,28 +11,29 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tracea_graph.build.artifact import Library
 from tracea_graph.build.cache import ObjectCache, digest, write_whole
 from tracea_graph.build.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
-from tracea_graph.build.intrinsics import USES, precompiled, takes_intrinsics
-from tracea_graph.build.quick import quickly
 from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu import emitter, table
 from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.intrinsics import USES, precompiled, takes_intrinsics
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, LEVELS
-from tracea_graph.kernels.cpu.table import OpType
+from tracea_graph.kernels.cpu.quick import quickly
+from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.scratch import Scratch
 from tracea_graph.version import VERSION
 
-__all__ = ["Library", "build_library", "domain_of", "manifest"]
+__all__ = ["build_library", "domain_of", "manifest"]
 
 _KERNELS = Path(emitter.__file__).resolve().parent
 _FLAGS = ("-fno-ident",)
@@ -51,22 +52,6 @@ _OWN_LINK_FLAGS = MappingProxyType(
 """What each compiler family needs to link without a C++ library; they come after the objects."""
 _NO_DOMAIN = "tracea.0000000000"
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"((?:runtime/)?[a-z0-9_]+\.h)"', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Library:
-    """A built library; ``seconds`` is wall time, ``compiled_units`` what the cache lacked.
-
-    ``manifest`` is what decided its domain (:func:`manifest`).
-    """
-
-    path: Path
-    domain: str
-    sha256: str
-    isas: tuple[str, ...]
-    seconds: float
-    compiled_units: int
-    manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def manifest(
@@ -110,7 +95,7 @@ def build_library(
 ) -> Library:
     """Compile what the cache lacks, link, and rename the library to ``out``.
 
-    It holds the named kernels (see ``kernels.cpu.KERNELS``) and chains, nothing else.
+    It holds the named kernels (see ``emitter.KERNELS``) and chains, nothing else.
 
     ``seconds`` limits each compiler run; ``quick`` compiles in less time what then runs slower.
     Raises BuildError without leaving anything at ``out``.

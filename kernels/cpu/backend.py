@@ -1,0 +1,133 @@
+"""The CPU backend: what ``target.py`` asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from tracea_graph.build import Library
+from tracea_graph.config import Environment
+from tracea_graph.errors import UsageError
+from tracea_graph.hardware import profile_cpu
+from tracea_graph.ir import TensorSpec
+from tracea_graph.kernels.cpu import emitter, plan
+from tracea_graph.kernels.cpu.levels import BF16_ISAS, ISAS, TILES
+from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
+from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.phases import phases
+from tracea_graph.kernels.cpu.phases.bands import LENGTHS, RunInBands
+from tracea_graph.kernels.cpu.phases.layouts import PACKED
+from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER, LOWERING, RELIEFS
+from tracea_graph.kernels.cpu.work import calls_of_plan
+from tracea_graph.kernels.program import Call, CallWork, OpType, Program
+from tracea_graph.kernels.rules import RuleNames
+from tracea_graph.ops.chain import Chain
+from tracea_graph.passes import Request
+from tracea_graph.policy import Machine, measured_machine
+from tracea_graph.rewrite import Phase
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["CPU", "CpuBackend"]
+
+_PLAIN = tuple(isa.name for isa in ISAS)
+_BF16 = frozenset(isa.name for isa in BF16_ISAS)
+_NEEDED = MappingProxyType({"bf16": _BF16, "int16": _BF16, "bf16x2": frozenset({TILES})})
+"""Levels of which a precision needs one."""
+
+
+class CpuBackend:
+    """Kernels in C++ with vector instructions; levels are instruction sets, lowest first."""
+
+    name = "cpu"
+    targets = tuple(f"cpu:{name}" for name in _PLAIN)
+    rules = RuleNames(LOWERING, FALLBACK, FURTHER, RELIEFS, LENGTHS, (PACKED,))
+    most_guarded = MOST_GUARDED
+
+    def levels(self, level: str, precision: str) -> tuple[str, ...]:
+        """Levels up to ``level``, all of this machine for "": every lower one is a fallback.
+
+        Raises UsageError for a level this machine cannot run, and so not check.
+        """
+        profile = profile_cpu()
+        if not level:
+            return profile.levels(precision)
+        if level not in profile.isas:
+            raise UsageError(
+                f"this machine cannot run, so cannot check, cpu:{level}; it has {profile.isas[-1]}"
+            )
+        return _PLAIN[: _PLAIN.index(level) + 1]
+
+    def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
+        """The precision that is computed in, and a sentence where it is another one.
+
+        Products in bf16 would be emulated without the instructions for them, and those in integers
+        or in three parts be no faster, so they stay in float32.
+        """
+        needed = _NEEDED.get(precision)
+        if needed is None or needed & set(levels):
+            return precision, ""
+        why = f"{levels[-1]}, the highest level here, has no instructions for it"
+        return "fp32", f"nothing is computed in {precision}: {why}"
+
+    def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
+        """This machine, measured; without an environment a fixed one, for plans that must not
+        depend on where they are made."""
+        if environment is None:
+            return Machine(tiles=TILES in levels)
+        return measured_machine(environment, levels[-1])
+
+    def phases(
+        self, request: Request, machine: Machine, sizes: Mapping[str, int]
+    ) -> tuple[Phase, ...]:
+        """What follows the passes, in order: precision, layouts, programs, row tiling."""
+        tiling = RunInBands(sizes, machine.levels)
+        return (*phases(request, machine.tiles), Phase(tiling.name, (tiling,)))
+
+    def lower(self, graph: TileGraph, region: Region) -> Program:
+        """The program of one fused region.  Raises TypeError for one that is not fused."""
+        return lower(graph, region)
+
+    def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
+        """A program that compares tensors of these specs with as many references, bytewise."""
+        return lower_guard(specs)
+
+    def encode(self, program: Program) -> tuple[int, ...]:
+        """The program as the library reads it.  Raises GraphError for one that is too large."""
+        return plan.encode(program)
+
+    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+        """The work of an encoded program's calls.  Raises GraphError for words that are none."""
+        return calls_of_plan(words, symbols)
+
+    def kernels_of(self, call: Call) -> set[str]:
+        """The kernels a call needs beside its chain."""
+        return emitter.kernels_of(call)
+
+    def sources(
+        self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
+    ) -> list[emitter.Source]:
+        """The generated sources of a library, without its runtime."""
+        return emitter.units(kernels, chains, levels)
+
+    def build(
+        self,
+        types: Sequence[OpType],
+        kernels: Sequence[str],
+        chains: Sequence[Chain],
+        levels: Sequence[str],
+        out: Path,
+        environment: Environment,
+        quick: bool = False,
+    ) -> Library:
+        """A library at ``out``; ``quick`` compiles in less time what runs slower.
+
+        Raises BuildError without leaving anything at ``out``.
+        """
+        return build_library(
+            types, kernels, chains, levels, out, environment=environment, quick=quick
+        )
+
+
+CPU = CpuBackend()

@@ -1,0 +1,156 @@
+"""Targets: what kernels are built for, and the backends that build them.
+
+A backend is a folder of ``kernels/``; nothing but this module imports one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from tracea_graph.build import Library
+from tracea_graph.config import Environment, Options
+from tracea_graph.errors import UsageError
+from tracea_graph.ir import TensorSpec
+from tracea_graph.kernels.cpu.backend import CPU
+from tracea_graph.kernels.program import Call, CallWork, OpType, Program
+from tracea_graph.kernels.rules import RuleNames
+from tracea_graph.kernels.source import Source
+from tracea_graph.ops.chain import Chain
+from tracea_graph.passes import Request
+from tracea_graph.policy import Machine
+from tracea_graph.rewrite import Phase
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = ["BACKENDS", "HOST", "Backend", "Target", "settle_precision", "target_of", "targets"]
+
+HOST = "host"
+"""The target that is this machine, with all it has."""
+
+
+class Backend(Protocol):
+    """What the pipeline asks of a kind of hardware.
+
+    ``levels`` are what one library holds code for, lowest first: instruction sets, architectures.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word before the colon of a target."""
+        ...
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Targets one can name, lowest first."""
+        ...
+
+    @property
+    def rules(self) -> RuleNames:
+        """The rules of its phases, by what they are for."""
+        ...
+
+    @property
+    def most_guarded(self) -> int:
+        """Tensors one guard compares at most."""
+        ...
+
+    def levels(self, level: str, precision: str) -> tuple[str, ...]:
+        """Levels up to ``level``, all of this machine for "".  Raises UsageError for one that
+        nothing can be checked for here."""
+        ...
+
+    def settled(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
+        """The precision that is computed in, and a sentence where it is another one."""
+        ...
+
+    def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
+        """The machine gains are predicted for: this one, or a fixed one without environment."""
+        ...
+
+    def phases(
+        self, request: Request, machine: Machine, sizes: Mapping[str, int]
+    ) -> tuple[Phase, ...]:
+        """What follows the passes, in order; ``sizes`` are values of symbols."""
+        ...
+
+    def lower(self, graph: TileGraph, region: Region) -> Program:
+        """The program of one fused region.  Raises TypeError for one that is not fused."""
+        ...
+
+    def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
+        """A program that compares tensors of these specs with as many references, bytewise."""
+        ...
+
+    def encode(self, program: Program) -> tuple[int, ...]:
+        """The program as the library reads it.  Raises GraphError for one that is too large."""
+        ...
+
+    def calls_of_plan(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallWork, ...]:
+        """The work of an encoded program's calls.  Raises GraphError for words that are none."""
+        ...
+
+    def kernels_of(self, call: Call) -> set[str]:
+        """The kernels a call needs beside its chain."""
+        ...
+
+    def sources(
+        self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
+    ) -> Sequence[Source]:
+        """The generated sources of a library."""
+        ...
+
+    def build(
+        self,
+        types: Sequence[OpType],
+        kernels: Sequence[str],
+        chains: Sequence[Chain],
+        levels: Sequence[str],
+        out: Path,
+        environment: Environment,
+        quick: bool = False,
+    ) -> Library:
+        """A library at ``out``.  Raises BuildError without leaving anything there."""
+        ...
+
+
+BACKENDS: tuple[Backend, ...] = (CPU,)
+"""Every backend; the first one serves :data:`HOST`."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A backend and the levels a library holds code for, lowest first."""
+
+    backend: Backend
+    levels: tuple[str, ...]
+
+
+def targets() -> tuple[str, ...]:
+    """Every target one can name."""
+    return (HOST, *(name for backend in BACKENDS for name in backend.targets))
+
+
+def target_of(options: Options) -> Target:
+    """What the options ask to build for.
+
+    Raises UsageError for a target nothing can be built for, or that this machine cannot check.
+    """
+    if options.target == HOST:
+        backend, level = BACKENDS[0], ""
+    else:
+        device, _, level = options.target.partition(":")
+        known = {backend.name: backend for backend in BACKENDS}
+        if device not in known or options.target not in known[device].targets:
+            names = ", ".join(targets())
+            raise UsageError(f"there is no target {options.target!r}; use {names}")
+        backend = known[device]
+    return Target(backend, backend.levels(level, options.precision))
+
+
+def settle_precision(options: Options) -> tuple[Options, tuple[str, ...]]:
+    """The options with a precision the target computes in, and a note where it is another."""
+    target = target_of(options)
+    precision, note = target.backend.settled(options.precision, target.levels)
+    return replace(options, precision=precision), (note,) if note else ()
