@@ -54,6 +54,33 @@ def test_sizes_beside_the_axis_of_a_concatenation_are_equal(tmp_path: Path) -> N
     assert str(graph.spec(graph.outputs[0])) == "f32[n,(s+s#2),8]"
 
 
+WITHIN: dict[str, Callable[[Net], str]] = {
+    "split": lambda net: net("Reshape", "a", net.ints(0, 0, 2, 4)),
+    "padded": lambda net: net("Pad", "a", net.ints(0, 0, 1, 0, 0, 0)),
+    "attended": lambda net: net("MultiHeadAttention", *"aaa", num_heads=2, domain="com.microsoft"),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_axes_of_one_input_are_apart(name: str, tmp_path: Path) -> None:
+    graph = read(lambda net: (WITHIN[name](net),), tmp_path, a=("n", "n", 8))
+    assert sizes(graph) == ["f32[n,n#2,8]"]
+
+
+def test_sizes_that_numbers_are_dealt_to_are_equal(tmp_path: Path) -> None:
+    """As many as there are of a sum: its sizes are those that one of its terms says."""
+
+    def make(net: Net) -> tuple[str, ...]:
+        rows = net("Reshape", net("Add", "a", net("Exp", "b")), net.ints(-1, 8))
+        shape = net("Concat", net("Slice", net("Shape", "a"), net.ints(0), net.ints(2)),
+                    net.ints(8), axis=0)  # fmt: skip
+        return (net("Reshape", rows, shape),)
+
+    graph = read(make, tmp_path)
+    assert sizes(graph) == ["f32[n,s,8]", "f32[n,s,8]"]
+    assert {frozenset("a")} <= graph.loose["n"]
+
+
 @pytest.mark.parametrize("reads", [1, 2])
 def test_sizes_that_broadcast_are_one_symbol_if_nobody_sees_it(reads: int, tmp_path: Path) -> None:
     """What is summed before it is broadcast shows its own size."""

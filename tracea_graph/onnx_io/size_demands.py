@@ -8,15 +8,17 @@ size all of them have together.  Broadcasting does neither.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import MappingProxyType
 
 from onnx import NodeProto
 
 from tracea_graph.ir import Expr, Extent
 from tracea_graph.onnx_io.facts import Facts, Shape, attribute, elements
-from tracea_graph.onnx_io.symbolic import base_of, join_of
+from tracea_graph.onnx_io.symbolic import add, alike, base_of, join_of
 from tracea_graph.onnx_io.values import slice_parameters
 
 __all__ = ["Demands", "Sizes"]
@@ -34,8 +36,8 @@ _POINTWISE = frozenset((
     "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Unsqueeze", "Where", "Xor",
 ))  # fmt: skip
 """Operators that give the same, repeated, where an operand is repeated along an axis."""
-_SIZED = ("Expand", "ConstantOfShape")
-"""Operators whose last operand says sizes that may broadcast."""
+_SIZED = ("Expand", "ConstantOfShape", "Reshape")
+"""Operators whose last operand says sizes of the result."""
 _ALONE_SINCE = 13
 """The opset from which softmax looks along one axis, not all from it on."""
 
@@ -77,16 +79,16 @@ class Demands:
             return
         shapes = [self.facts.shape(name) for name in reads]
         known = [shape for shape in shapes if shape is not None]
-        standard = node.domain in ("", "ai.onnx") and len(known) == len(shapes)
+        rule = _DEMANDS.get(f"{node.domain}::{node.op_type}".removeprefix("ai.onnx").lstrip(":"))
         axes: Iterable[int] | None = None
-        if standard and not self._lost(node, known):
-            axes = _DEMANDS.get(node.op_type, _unknown)(node, known, self)
+        if rule is not None and len(known) == len(shapes) and not self._lost(node, known):
+            axes = rule(node, known, self)
         if axes is not None:
             self.look_along(known[0], axes)
             self._compute(node, reads)
             return
         self.whole |= every
-        self._alike(every)
+        self._align(known)
         if node.op_type == "GroupQueryAttention":
             self._cached(node)
 
@@ -103,7 +105,7 @@ class Demands:
             self.attends |= len(one) != len(other)
         elif a != b:
             self.whole |= {*_parts(a), *_parts(b)}
-            self._alike({*_parts(a), *_parts(b)})
+            self._align([(a,), (b,)])
 
     def _lost(self, node: NodeProto, shapes: Sequence[Shape]) -> bool:
         """True if the results have sizes of which it is not known what makes them."""
@@ -119,19 +121,36 @@ class Demands:
             value = self.facts.value(reads[-1])
             held = elements(value) if value is not None else []
             self.whole |= {d for e in held if join_of(e) is None for d in _parts(e)}
-            return
+            reads = reads[:-1]
         made = [self.facts.value(name) for name in node.output]
         if not all(value is not None and None not in elements(value) for value in made):
             self.whole |= {d for name in reads for d in self._of_contents(name)}
 
-    def _alike(self, every: Iterable[Sizes]) -> None:
-        """Sizes of one symbol that an operator takes of which nothing is known are equal; so are
-        those that a reshape takes and gives."""
-        first: dict[str, Sizes] = {}
-        for sizes in sorted(every, key=sorted):
-            known = first.setdefault(base_of(min(sizes)) or "", sizes)
-            self.equal.append((known, sizes))
-            self.attends |= len(known) != len(sizes)
+    def meet(self, a: Extent, b: Extent) -> None:
+        """Two sizes that broadcast."""
+        one, other = join_of(a), join_of(b)
+        if one and other and base_of(a) == base_of(b):
+            self.met.add(one | other)
+
+    def nested(self, extents: Iterable[Extent]) -> None:
+        """Sizes whose products are equal: so is each to what it is one of the parts of."""
+        every = {d for e in extents for d in _parts(e)}
+        pairs = [(a, b) for a in every for b in every if a < b]
+        self.equal += pairs
+        self.attends |= bool(pairs)
+
+    def _align(self, shapes: Iterable[Shape]) -> None:
+        """Sizes of one symbol at the same axis of several values are equal."""
+        first: dict[tuple[int, str | None, int], Sizes] = {}
+        for shape in shapes:
+            for axis, extent in enumerate(shape):
+                counts = Counter[str | None]()
+                for sizes in _parts(extent):
+                    symbol = base_of(min(sizes))
+                    known = first.setdefault((axis, symbol, counts[symbol]), sizes)
+                    counts[symbol] += 1
+                    self.equal.append((known, sizes))
+                    self.attends |= len(known) != len(sizes)
 
     def _cached(self, node: NodeProto) -> None:
         """Caches are equally long where their nodes are told one total length."""
@@ -160,10 +179,6 @@ def _parts(extent: object) -> Iterator[Sizes]:
 
 
 # ---- single operators ----------------------------------------------------------------------
-
-
-def _unknown(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> None:
-    return None
 
 
 def _pointwise(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
@@ -233,6 +248,55 @@ def _gemm(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterabl
     return ()
 
 
+def _reshaped(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
+    """Axes that stay at either end are equal; those between show."""
+    x, y = shapes[0], demands.facts.shape(node.output[0])
+    if y is None:
+        return None
+    first = _stay(x, y)
+    last = min(_stay(x[::-1], y[::-1]), len(x) - first, len(y) - first)
+    for axis in (*range(first), *range(-last, 0)):
+        demands.same(x[axis], y[axis])
+    between, made = range(first, len(x) - last), range(first, len(y) - last)
+    demands.look_along(y, made)
+    demands.nested([x[i] for i in between] + [y[i] for i in made])
+    return between
+
+
+def _stay(x: Shape, y: Shape) -> int:
+    """How many axes from the first on have one size, or sizes that differ in variants alone."""
+    return sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(x, y, strict=False)))
+
+
+def _attended(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int] | None:
+    """Attention over queries, keys and values, by rows or by heads: items are repeated, and so are
+    a mask's axes."""
+    mask, past = (5, 6) if node.domain else (3, 4)
+    inputs = [demands.facts.shape(name) for name in node.input]
+    q, k, v = inputs[:3] if len(inputs) > 2 else (None, None, None)
+    if q is None or k is None or v is None or not {len(q), len(k), len(v)} <= {3, 4}:
+        return None
+    demands.same(q[0], k[0])
+    demands.same(k[0], v[0])
+    keys = k[len(k) - 2]
+    demands.same(keys, v[len(v) - 2])
+    for shape in (k, v):
+        demands.look_along(shape, range(1, len(shape)))
+    before = [shape for shape in inputs[past : past + 2] if shape]
+    for shape in before:
+        demands.same(shape[2], before[0][2])
+    total = add(before[0][2], keys) if before else keys
+    for i, other in enumerate(inputs[3:], 3):
+        if other and i != mask:
+            demands.look_along(other, range(len(other)))
+            demands.same(other[0], q[0])
+        elif other:
+            demands.same(other[-1], total)
+            for a, b in zip(other[-2::-1], (q[len(q) - 2], 1, q[0]), strict=False):
+                demands.meet(a, b)
+    return range(1, len(q))
+
+
 def _concat(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Iterable[int]:
     along = attribute(node, "axis", 0) % len(shapes[0])
     for shape in shapes:
@@ -259,9 +323,11 @@ _DEMANDS: Mapping[str, Demand] = MappingProxyType(
              "GlobalMaxPool", "InstanceNormalization", "MaxPool"), _channels,
         ),
         **dict.fromkeys(("MatMul", "MatMulInteger"), _product),
+        **dict.fromkeys(("Attention", "com.microsoft::MultiHeadAttention"), _attended),
         "Concat": _concat,
         "CumSum": _cumulated,
         "Gemm": _gemm,
+        "Reshape": _reshaped,
         "Slice": _sliced,
     }
 )  # fmt: skip

@@ -27,8 +27,8 @@ from tracea_graph.onnx_io.polynomials import (
 )  # fmt: skip
 
 __all__ = [
-    "VARIANT", "add", "at_least", "base_of", "broadcast", "ceil_div", "div", "join_of", "maximum",
-    "merge", "minimum", "mul", "parse", "product", "sub",
+    "VARIANT", "add", "alike", "at_least", "base_of", "broadcast", "ceil_div", "div", "join_of",
+    "maximum", "merge", "minimum", "mul", "parse", "product", "sub",
 ]  # fmt: skip
 
 VARIANT = "\u00a7"
@@ -117,7 +117,7 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
     whole_a, whole_b = _unclipped(a), _unclipped(b)
     if (symbol := base_of(whole_a)) is not None and symbol == base_of(whole_b):
         return _extreme("max", whole_a, whole_b)
-    if _without_variants(a) == _without_variants(b):
+    if alike(a, b):
         return a
     return b if _unclipped(a) == b else None
 
@@ -130,6 +130,11 @@ def join_of(extent: object) -> frozenset[str] | None:
         return None
     a, b = map(join_of, extent.args)
     return a | b if a and b else None
+
+
+def alike(a: Extent, b: Extent) -> bool:
+    """True for one size, or two that differ only in which variants of symbols they are made of."""
+    return a == b or _without_variants(a) == _without_variants(b)
 
 
 def _without_variants(extent: Extent) -> Extent:
