@@ -136,6 +136,19 @@ def test_what_is_fed_is_computed_with(which: int, original: Path, report: Report
         assert found.tobytes() == expected.tobytes()
 
 
+def test_outputs_may_have_other_sizes_than_the_model_says(original: Path, tmp_path: Path) -> None:
+    """ONNX Runtime warns of it; in a branch it would trust them."""
+    model = onnx.load(original)
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, tmp_path / "m.onnx")
+    report = optimize(tmp_path / "m.onnx", LEGAL)
+    result, library = Path(report.output), Path(str(report.library))
+    assert guards.is_guarded(load(result))
+    for given in (x(images=3), x(images=3) | overrides(original)[1]):
+        found, expected = answers(result, given, library), answers(original, given)
+        assert found["y"].shape[0] == 3 and error_between(found, expected) < CLOSE
+
+
 def test_feeding_the_defaults_is_feeding_nothing(original: Path, report: Report) -> None:
     result, library = Path(report.output), Path(str(report.library))
     plain = answers(result, x(), library)["y"]

@@ -191,6 +191,8 @@ def _branch(
     branch.node.extend(_renamed(node, names) for node in nodes)
     written = {v for node in branch.node for v in node.output}
     branch.output.extend(_info(v, names) for v in source.output)
+    for value in branch.output:  # ONNX Runtime takes a branch by its word for them, no whole graph
+        value.type.tensor_type.ClearField("shape")
     infos = (_info(v, names) for v in source.value_info)
     branch.value_info.extend(v for v in infos if v.name in written)
     return branch
