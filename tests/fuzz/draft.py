@@ -293,7 +293,7 @@ class Draft:
         dims = {v.name: v.dims for v in fed}
         inputs = [
             helper.make_tensor_value_info(
-                v.name, v.type.tensor_type.elem_type, self._given(dims[v.name])
+                v.name, v.type.tensor_type.elem_type, self._given(v.name, dims[v.name])
             )
             if v.name in dims
             else v
@@ -308,9 +308,10 @@ class Draft:
         helper.set_model_props(model, known)
         return model
 
-    def _given(self, dims: Dims) -> list[int | str]:
-        """Dims of an input as the model declares them."""
-        return [self._declared.get(str(d), d) for d in dims]
+    def _given(self, name: str, dims: Dims) -> list[int | str]:
+        """Dims of an input as the model declares them; no other number of heads fits a mask."""
+        heads = 1 if name.startswith(("mask", "keep")) else None
+        return [d if d == heads else self._declared.get(str(d), d) for d in dims]
 
     def _outer(self, dims: Dims) -> list[int | str | None]:
         """Dims as a model declares them: those computed from symbols have no name."""

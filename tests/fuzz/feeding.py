@@ -4,11 +4,7 @@ plain     sizes that verification does not use
 symbols   the same, where one symbol is declared on axes of different sizes
 empty     0 for one symbol after the other, and for all
 masks     rows all of whose keys are hidden
-values    infinities, signed zeros, subnormal numbers and 1e30 among the numbers; NaN
-maxima    NaN where a largest or smallest number is looked for
-casts     numbers that no integer is, where floats become integers
-attention NaN and infinities where attention is one operator
-guards    numbers whose scores are NaN, where the model has a zero for each NaN
+values    NaN, infinities, signed zeros, subnormal numbers and 1e30 among the numbers
 
 Of models whose symbols are declared so, every feed is of kind ``symbols``.
 """
@@ -32,7 +28,7 @@ from tracea_graph.onnx_io import load
 
 __all__ = ["KINDS", "Feed", "feeds"]
 
-KINDS = ("plain", "symbols", "empty", "masks", "values", "maxima", "casts", "attention", "guards")
+KINDS = ("plain", "symbols", "empty", "masks", "values")
 SIZES = {"batch": 2, "seq": 9, "rows": 11, "columns": 6}
 """Of symbols, when a result is held against its original: none that verification uses."""
 _VALUES: Mapping[str, tuple[float, ...]] = {
@@ -41,10 +37,6 @@ _VALUES: Mapping[str, tuple[float, ...]] = {
     "zeros": (0.0, -0.0, 1e-40, -1e-42),
     "1e30": (1e30, -1e30),
 }
-_MAXIMA = frozenset(
-    ("Max", "Min", "Clip", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "ArgMax")
-)
-"""Operators of which ONNX Runtime's own kernels disagree about NaN."""
 _WHOLE = frozenset(("Attention", "MultiHeadAttention"))
 _MOST = 3
 """Numbers of an input that are replaced: rows without any must not notice."""
@@ -74,31 +66,11 @@ def _feeds(model: onnx.ModelProto) -> Iterator[Feed]:
     for feed in _planted(plain):
         if feed.label == "1e30" and not operators.isdisjoint(_WHOLE):
             continue  # whether its products overflow, only their order says
-        yield replace(feed, kind=_kind(model, feed.label))
+        yield feed
     symbols = sorted({d for dims in true_dims(model).values() for d in dims if isinstance(d, str)})
     for label, names in [(s, [s]) for s in symbols] + [("all", symbols)] * (len(symbols) > 1):
         empty = _made(model, {**SIZES, **dict.fromkeys(names, 0)})
         yield Feed("empty", f"{label} = 0", empty)
-
-
-def _kind(model: onnx.ModelProto, label: str) -> str:
-    """Of a feed with these numbers among the others."""
-    if label != "zeros" and any(map(_to_integers, model.graph.node)):
-        return "casts"
-    if label != "zeros" and any(node.op_type in _WHOLE for node in model.graph.node):
-        return "attention"
-    if label != "zeros" and any(node.op_type == "IsNaN" for node in model.graph.node):
-        return "guards"
-    ordered = any(node.op_type in _MAXIMA for node in model.graph.node)
-    return "maxima" if label == "NaN" and ordered else "values"
-
-
-def _to_integers(node: onnx.NodeProto) -> bool:
-    to = next((a.i for a in node.attribute if a.name == "to"), onnx.TensorProto.FLOAT)
-    return node.op_type == "QuantizeLinear" or to in (
-        onnx.TensorProto.INT32,
-        onnx.TensorProto.INT64,
-    )
 
 
 def _made(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Array]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from fuzz.draft import traits
 from fuzz.feeding import Feed, feeds
 from fuzz.original import Original
 from fuzz.steadiness import steady
@@ -19,10 +18,8 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.inputs import gather_inputs
 
-__all__ = ["NOT_YET", "Ran", "run_many", "write_steady"]
+__all__ = ["Ran", "run_many", "write_steady"]
 
-NOT_YET: tuple[str, ...] = ("symbols", "masks", "maxima", "casts", "attention", "guards")
-"""Kinds of feeds (:mod:`.feeding`), and of models, that still go wrong and are left out."""
 _POISON = {"MALLOC_PERTURB_": "128"}
 """Memory that nobody has written reads as 3.4e38 instead of zeros."""
 
@@ -42,8 +39,6 @@ def write_steady(folder: Path, count: int, seed: int) -> tuple[list[Path], int]:
     paths: list[Path] = []
     unsteady = 0
     for i, model in enumerate(drawn(count * 5 // 4, seed)):
-        if "masks" in NOT_YET and "masks" in traits(model):
-            continue
         path = folder / f"m{seed}_{i}.onnx"
         onnx.save(model, path)
         if steady(model, gather_inputs(load(path), Options()).verification):
@@ -75,7 +70,7 @@ def _ran(crew: Crew, outcome: api.Outcome) -> Ran:
     if report.library is None:
         return Ran(path, False)
     original = Original(crew, path)
-    fed = [f for f in feeds(onnx.load(path)) if f.kind not in NOT_YET]
+    fed = feeds(onnx.load(path))
     troubles = (_trouble(crew, original, report, feed) for feed in fed)
     return Ran(path, True, "; ".join(filter(None, troubles)))
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from fuzz.doubling import doubled
-from fuzz.feeding import feeds
+from fuzz.feeding import KINDS, feeds
 from fuzz.judging import settled
 from fuzz.original import Original
 from fuzz.strategies import drawn
@@ -84,6 +84,51 @@ def test_doubles_keep_what_floats_lose(tmp_path: Path) -> None:
     assert found["y"].item() == 7.75 - 3e8
 
 
+def losing() -> onnx.ModelProto:
+    """Maxima over x, and attention of h in order."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x", "axes"], ["best"], keepdims=0),
+        helper.make_node("MaxPool", ["x"], ["pooled"], kernel_shape=[2], strides=[2]),
+        helper.make_node(
+            "Attention", ["h"] * 3, ["y"], q_num_heads=1, kv_num_heads=1, is_causal=1
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes, "losing",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, *s])
+         for n, s in (("x", (2, 4)), ("h", (3, 2)))],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None)
+         for n in ("best", "pooled", "y")],
+        [numpy_helper.from_array(np.array([2]), "axes")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+
+
+def test_nan_may_go_only_where_it_is_documented(tmp_path: Path) -> None:
+    nan, inf, path = np.nan, np.inf, tmp_path / "losing.onnx"
+    onnx.save(losing(), path)
+    feed = {
+        "x": np.array([[[1, nan, 3, 2], [nan, nan, 4, 3]]], np.float32),
+        "h": np.array([[[1, 2], [3, 4], [inf, 0]]], np.float32),
+    }
+    share = 1 / (1 + np.exp(-14 / 2**0.5))  # of the second row's own key, 25 against 11
+    found = {
+        "best": np.array([[nan, nan]], np.float32),
+        "pooled": np.array([[[1, 3], [nan, 4]]], np.float32),
+        "y": np.array([[[nan, 2], [nan, 2 + 2 * share], [nan, nan]]], np.float32),
+    }
+    wrong = [("best", (0, 0), 2), ("pooled", (0, 1, 0), 4), ("pooled", (0, 0, 1), nan),
+             ("y", (0, 0, 1), nan), ("y", (0, 1, 0), 1)]  # fmt: skip
+    with Crew() as crew:
+        original = Original(crew, path)
+        wanted = original.answer(feed)
+        assert wanted is not None and not original.judge(found, wanted, feed)
+        for name, at, number in wrong:
+            other = {n: a.copy() for n, a in found.items()}
+            other[name][at] = number
+            assert original.judge(other, wanted, feed).startswith("best")
+
+
 def test_drawn_models_are_fed_what_is_hard() -> None:
     kinds = {feed.kind for model in drawn(60, 0) for feed in feeds(model)}
-    assert kinds >= {"plain", "symbols", "empty", "masks", "values"}
+    assert kinds == {*KINDS}

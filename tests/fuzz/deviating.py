@@ -1,0 +1,136 @@
+"""The model with NaN where kernels/README.md says our kernels have it and ONNX Runtime has not.
+
+ReduceMax and ReduceMin give NaN for any, MaxPool passes it over, GlobalMaxPool does either, and
+attention drops what a masked key scores where ONNX Runtime's operator adds to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import onnx
+from onnx import helper, parser
+
+__all__ = ["deviating"]
+
+Words = Callable[[onnx.NodeProto, str], list[onnx.NodeProto]]
+_LEAST = 9
+"""The first opset with IsNaN and Where; what is drawn for older ones is the same there."""
+
+
+def deviating(model: onnx.ModelProto) -> list[onnx.ModelProto]:
+    """The same with such operators in others' words: GlobalMaxPool as a pool, and as a maximum."""
+    words = dict(_RESPELT)
+    made = [_respelt(model, words | {"GlobalMaxPool": one}) for one in (_pooled, _pooled_as_one)]
+    return [m for m in made if len(m.graph.node) > len(model.graph.node)]
+
+
+def _respelt(model: onnx.ModelProto, words: Mapping[str, Words]) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.node[:]
+    for i, node in enumerate(model.graph.node):
+        respell = words.get(node.op_type) if not node.domain else None
+        made.graph.node.extend(respell(node, f"deviating{i}_") if respell else [node])
+    for opset in made.opset_import:
+        opset.version = max(opset.version, 1 if opset.domain else _LEAST)
+    return made
+
+
+def _nodes(text: str) -> list[onnx.NodeProto]:
+    return list(parser.parse_graph(f"g () => () {{ {text} }}").node)
+
+
+def _like(node: onnx.NodeProto, op: str, x: str, y: str) -> onnx.NodeProto:
+    """An operator with the attributes and axes of another."""
+    made = helper.make_node(op, [x, *node.input[1:]], [y])
+    made.attribute.extend(node.attribute)
+    return made
+
+
+def _reduced(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
+    """NaN where there is any."""
+    return _any_lost(node, own, "ReduceMax")
+
+
+def _pooled_as_one(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
+    return _any_lost(node, own, "GlobalMaxPool")
+
+
+def _any_lost(node: onnx.NodeProto, own: str, largest: str) -> list[onnx.NodeProto]:
+    return [
+        *_nodes(f"""
+            {own}nan = IsNaN ({node.input[0]})
+            {own}count = Cast <to = 1> ({own}nan)"""),
+        _like(node, largest, f"{own}count", f"{own}any"),
+        _like(node, node.op_type, node.input[0], f"{own}best"),
+        *_nodes(f"""
+            {own}none = Constant <value = float {{nan}}> ()
+            {own}lost = Cast <to = 9> ({own}any)
+            {node.output[0]} = Where ({own}lost, {own}none, {own}best)"""),
+    ]
+
+
+def _pooled(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
+    """NaN where there is nothing else."""
+    return [
+        *_nodes(f"""
+            {own}nan = IsNaN ({node.input[0]})
+            {own}low = Constant <value = float {{-inf}}> ()
+            {own}numbers = Where ({own}nan, {own}low, {node.input[0]})
+            {own}number = Not ({own}nan)
+            {own}count = Cast <to = 1> ({own}number)"""),
+        _like(node, node.op_type, f"{own}count", f"{own}any"),
+        _like(node, node.op_type, f"{own}numbers", f"{own}best"),
+        *_nodes(f"""
+            {own}none = Constant <value = float {{nan}}> ()
+            {own}found = Cast <to = 9> ({own}any)
+            {node.output[0]} = Where ({own}found, {own}best, {own}none)"""),
+    ]
+
+
+def _attention(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
+    """−inf in the place of what a masked key scores: as drawn, with no row without keys."""
+    heads = next(a.i for a in node.attribute if a.name == "q_num_heads")
+    ordered = any(a.name == "is_causal" and a.i for a in node.attribute)
+    mask = node.input[3] if len(node.input) > 3 else ""
+    made = _nodes(f"""
+        {own}low = Constant <value = float {{-inf}}> ()
+        {own}split = Constant <value = int64[4] {{0, 0, {heads}, -1}}> ()
+        {own}flat = Constant <value = int64[3] {{0, 0, -1}}> ()""")
+    for x, perm, value in zip("qkv", ("0,2,1,3", "0,2,3,1", "0,2,1,3"), node.input, strict=False):
+        made += _nodes(f"""
+            {own}{x}rows = Reshape ({value}, {own}split)
+            {own}{x} = Transpose <perm = [{perm}]> ({own}{x}rows)""")
+    made += _nodes(f"""
+        {own}size = Shape <start = 3> ({own}v)
+        {own}width = Cast <to = 1> ({own}size)
+        {own}root = Sqrt ({own}width)
+        {own}scaled = Div ({own}q, {own}root)
+        {own}scores = MatMul ({own}scaled, {own}k)""")
+    scores = f"{own}scores"
+    if mask:
+        chosen = f"Where ({mask}, {scores}, {own}low)" if mask.startswith("keep") else ""
+        made += _nodes(f"{own}masked = {chosen or f'Add ({scores}, {mask})'}")
+        scores = f"{own}masked"
+    if ordered:
+        made += _nodes(f"""
+            {own}sizes = Shape ({scores})
+            {own}one = ConstantOfShape <value = int64[1] {{1}}> ({own}sizes)
+            {own}lower = Trilu <upper = 0> ({own}one)
+            {own}before = Cast <to = 9> ({own}lower)
+            {own}ordered = Where ({own}before, {scores}, {own}low)""")
+        scores = f"{own}ordered"
+    return made + _nodes(f"""
+        {own}shares = Softmax <axis = -1> ({scores})
+        {own}heads = MatMul ({own}shares, {own}v)
+        {own}rows = Transpose <perm = [0,2,1,3]> ({own}heads)
+        {node.output[0]} = Reshape ({own}rows, {own}flat)""")
+
+
+_RESPELT: Mapping[str, Words] = MappingProxyType(
+    {
+        "Attention": _attention, "MaxPool": _pooled, "ReduceMax": _reduced, "ReduceMin": _reduced,
+    }
+)  # fmt: skip
