@@ -35,13 +35,16 @@ def needed_as_it_is(graph: TileGraph, root: str) -> bool:
     return graph.weights[root].nbytes > _SMALL and _needed_elsewhere(graph, root)
 
 
-def own_matrix(graph: TileGraph, region: Region) -> Weight | None:
-    """The stored matrix of a product, if another one may take its place."""
+def own_matrix(graph: TileGraph, region: Region, twice: bool = False) -> Weight | None:
+    """The stored matrix of a product, if another one may take its place; if ``twice`` also one
+    that others need as it is, beside it."""
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
         return None
     weight = graph.weight(region.operands[1])
-    return None if weight is None or needed_as_it_is(graph, weight.name) else weight
+    if weight is None or (not twice and needed_as_it_is(graph, weight.name)):
+        return None
+    return weight
 
 
 def matrix_of(params: GemmParams, weight: Weight) -> Floats:

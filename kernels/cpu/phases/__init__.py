@@ -43,9 +43,14 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
     near = (WindowAttention(tuple(request.windows)),) if request.windows else ()
     blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # pairs of steps lie together there
     other = (FactorOnRequest(compressed), PruneBlocks(compressed, blocks))
-    scattered = SkipScatteredZeros(request.scan, FEW_ROWS if precision == "fp32" else 1)
-    skipping = (FactorGemm(request.scan), SkipZeroBlocks(request.scan, blocks), scattered)
-    pack = Phase("layouts", (PackMatrices(twice=precision == "bf16"),))  # of half the size
+    twice = precision == "bf16"  # of half the size, a second copy is no matter
+    few = FEW_ROWS if precision == "fp32" else 1
+    skipping = (
+        FactorGemm(request.scan),
+        SkipZeroBlocks(request.scan, blocks, twice),
+        SkipScatteredZeros(request.scan, few, twice),
+    )
+    pack = Phase("layouts", (PackMatrices(twice),))
     changed = not request.plain_weights
     return (
         *_lower_convolutions(precision, tiles),

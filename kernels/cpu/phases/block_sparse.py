@@ -44,14 +44,16 @@ _MOST_STORED = 0.9
 
 @dataclass(frozen=True)
 class SkipZeroBlocks:
-    """A product leaves out what is zero in its matrix."""
+    """A product leaves out what is zero in its matrix; if ``twice`` also in one that others need
+    as it is."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     blocks: tuple[int, ...] = BLOCKS
+    twice: bool = False
     name: str = "zero-blocks"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        weight = dense_matrix(graph, region)
+        weight = dense_matrix(graph, region, self.twice)
         if weight is None:
             return
         matrix = partial(matrix_of, region.params, weight)
@@ -125,11 +127,11 @@ def _skipping(
     return Proposal(rule, (region,), (new,), weights=weights, error=error)
 
 
-def dense_matrix(graph: TileGraph, region: Region) -> Weight | None:
+def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None:
     """The matrix of a product, while it holds the model's own numbers and may be another."""
     if region.rule in (FACTORED, LOW_RANK) or not sources_of(graph, region):
         return None
-    return own_matrix(graph, region)
+    return own_matrix(graph, region, twice)
 
 
 def without_scatter(graph: TileGraph) -> str:

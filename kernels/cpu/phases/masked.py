@@ -40,14 +40,16 @@ _MOST_STORED = 0.8
 
 @dataclass(frozen=True)
 class SkipScatteredZeros:
-    """A product of at most four rows reads what is not zero in its matrix."""
+    """A product of at most four rows reads what is not zero in its matrix; if ``twice`` also of
+    one that others need as it is."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     most_rows: int = FEW_ROWS
+    twice: bool = False
     name: str = "unstructured"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        weight = dense_matrix(graph, region)
+        weight = dense_matrix(graph, region, self.twice)
         if weight is None:
             return
         matrix = partial(matrix_of, region.params, weight)
