@@ -171,6 +171,20 @@ def test_feeds_to_spare_are_for_models_that_run_in_no_time(tmp_path, monkeypatch
     assert {o.feed for o in compare(whole, path, None, feeds).outputs} == feeds.keys()
 
 
+def test_feeds_to_spare_come_last(tmp_path, monkeypatch):
+    path, order = save(tmp_path, "a.onnx", MATMUL, w=W), []
+    feeds = {"one": FEEDS["one"], "two": {"x": 2 * FEEDS["one"]["x"]}}
+    known, run = reference(path, feeds), Worker.run
+
+    def noted(worker, name, feed, **more):
+        order.append(next(k for k in feeds if feeds[k]["x"] is feed["x"]))
+        return run(worker, name, feed, **more)
+
+    monkeypatch.setattr(Worker, "run", noted)
+    compare(known, path, None, feeds, spare={"one"}, levels=("all",))
+    assert order == ["two", "one"]
+
+
 def test_a_brief_look_ends_with_the_first_wrong_output(tmp_path):
     right, wrong = (save(tmp_path, f"{i}.onnx", MATMUL, w=W * i) for i in (1, 2))
     feeds = {**FEEDS, "more": FEEDS["one"]}

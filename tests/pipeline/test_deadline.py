@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import onnx
 import pytest
 
@@ -15,13 +16,14 @@ from tests.graphs import Net
 from tests.tiny import product
 from tracea_graph import api
 from tracea_graph.check.reference import Reference
-from tracea_graph.check.verify import Verification
+from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.check.worker import Worker
 from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime
 from tracea_graph.pipeline import judging
 from tracea_graph.pipeline.choosing import Chooser
 from tracea_graph.pipeline.clock import Clock, Deadline
+from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.planning import Planner
 
@@ -214,23 +216,78 @@ def test_a_search_ends_with_the_least_it_knows(budget: float, dropped: str, full
     assert time.seconds <= 0.3 * budget + 4.0
 
 
-def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, brief = dict[str, tuple[Any, Any]](), list[bool]()
+def looked_at(monkeypatch: pytest.MonkeyPatch, status: str = "passed") -> list[dict[str, Any]]:
+    """What comparisons are asked for; ``status`` is what the one at the highest level finds."""
+    asked = list[dict[str, Any]]()
 
     def compare(*args: Any, **given: Any) -> Verification:
-        asked[given["env"]["TRACEA_ISA"]] = tuple(given["levels"]), set(given["spare"])
-        brief.append(given["brief"])
-        return Verification("passed", "")
+        asked.append({**given, "isa": given["env"]["TRACEA_ISA"]})
+        return Verification(status if given["check"] else "passed", "")
 
     monkeypatch.setattr(judging, "compare", compare)
     monkeypatch.setattr(Judge, "_choices", lambda judge: {})
-    inputs = cast(Any, SimpleNamespace(verification={}, brief=("a", "b"), spare=frozenset("b")))
-    nothing, built = cast(Any, None), cast(Any, SimpleNamespace(model=None, library=Path("l")))
-    judge = Judge(nothing, nothing, inputs, Options(), ("scalar", "avx2"))
+    return asked
+
+
+def a_judge(isas: tuple[str, ...], **more: Any) -> Judge:
+    small, large = np.zeros(4, np.float32), np.zeros(400, np.float32)
+    inputs = Inputs((), {}, {"n=400": {"x": large}, "n=1": {"x": small[:1]},
+                             "n=4, padded": {"x": small}, "n=400, uniform": {"x": large}},
+                    frozenset(("n=400, uniform",)))  # fmt: skip
+    nothing = cast(Any, None)
+    judge = Judge(nothing, nothing, inputs, Options(), isas, **more)
     judge._reference = Reference({}, {}, {}, (), (), {})
-    assert judge.check(built).status == "passed"
-    assert asked == {"avx2": (("off", "all"), set()), "scalar": (("all",), {"b"})}
+    return judge
+
+
+BUILT = cast(Any, SimpleNamespace(model=None, library=Path("l")))
+
+
+def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, judge = looked_at(monkeypatch), a_judge(("scalar", "avx2"))
+    assert judge.check(BUILT).status == "passed"
+    highest, lower = asked
+    assert highest["isa"] == "avx2" and lower["isa"] == "scalar"
+    assert highest["levels"] == ("off", "all") and set(lower["levels"]) == {"all"}
+    assert not highest["spare"]
+    assert set(lower["spare"]) == {"n=400", "n=1", "n=400, uniform"}, "all but the padded one"
     with judge._searching():
-        judge.check(built)
-    judge.check(built)
+        judge.check(BUILT)
+    judge.check(BUILT)
+    brief = [one["brief"] for one in asked]
     assert brief == [False, False, True, True, False, False], "who seeks asks only if it is wrong"
+
+
+def test_other_levels_are_not_looked_at_where_the_highest_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, judge = looked_at(monkeypatch, "failed"), a_judge(("scalar", "avx2", "avx512"))
+    assert judge.check(BUILT).status == "failed"
+    assert [one["isa"] for one in asked] == ["avx512"]
+    assert judge._failing == "avx512"
+    assert judge.check(BUILT, ("avx2", "scalar")).status == "passed"
+
+
+def test_time_for_another_look_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time()
+    judge = a_judge(("scalar", "avx2"), deadline=Deadline(100.0, time))
+    looked_at(monkeypatch)
+    compare = judging.compare
+
+    def slowly(*args: Any, **given: Any) -> Verification:
+        time.seconds += 40.0 if given["env"]["TRACEA_ISA"] == "scalar" else 4.0
+        return compare(*args, **given)
+
+    monkeypatch.setattr(judging, "compare", slowly)
+    judge.check(BUILT)
+    assert judge._budget == 100.0 - 44.0 - 4.0, "published files are verified at the highest level"
+
+
+def test_a_search_looks_at_no_feed_that_a_smaller_one_outdoes() -> None:
+    def error(feed: str, relative: float) -> OutputError:
+        return OutputError("y", feed, relative, relative, 1.0, 0.0, relative < 1e-2)
+
+    judge = a_judge(("avx2",))
+    found = {"n=400": 2e-2, "n=1": 1e-3, "n=4, padded": 3e-2, "n=400, uniform": 4e-2}
+    judge.verification = Verification("failed", "", tuple(map(error, found, found.values())))
+    assert judge._telling() == {"n=400, uniform", "n=4, padded"}

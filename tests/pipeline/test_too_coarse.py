@@ -49,12 +49,15 @@ class Strict(Judge):
         return ends.get(self.rule, 0) < self.needed or not whole
 
 
+FEEDS = cast(Any, SimpleNamespace(bytes_of=lambda feed: 1))
+
+
 def judge(precision: str = "bf16", **more: Any) -> Strict:
     nothing = cast(Any, None)
     options = Options(precision=precision)
     failed = Verification("failed", "it was wrong", (), {}, 1e-2)
     more["verification"] = failed
-    return Strict(nothing, cast(Any, Shop()), nothing, options, ("avx512",), **more)
+    return Strict(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), **more)
 
 
 @pytest.mark.parametrize("needed", range(1, 21))
@@ -169,7 +172,7 @@ def test_a_part_stays_rounded_only_where_the_error_leaves_room(
         (frozenset(("bf16 1",)), Options(precision="bf16"), 4),
         (frozenset(("bf16 1",)), Options(precision="bf16", atol=1.0), 3),
     ):
-        one = Judge(nothing, cast(Any, Shop()), nothing, options, ("avx512",), guilty=guilty)
+        one = Judge(nothing, cast(Any, Shop()), FEEDS, options, ("avx512",), guilty=guilty)
         one.verification = Verification("failed", "it was wrong", (), {}, 1e-2)
         assert one._too_coarse() == {f"bf16 {kept}"}
 

@@ -139,9 +139,9 @@ def compare(
 
     ``tolerances`` beat ``tolerance`` for the outputs they name; ``elementwise`` takes the place of
     both for floating-point outputs.  ``check`` runs onnx's checker first, if the original passes;
-    ``labels`` are the feeds to look at, all by default, of which those that are ``spare`` are left
-    out where the others take long; ``levels`` are those of ONNX Runtime's optimizations to run at,
-    of the reference's.  A ``brief`` look ends with the first output that is wrong.
+    ``labels`` are the feeds to look at, all by default; those that are ``spare`` come last, and
+    are left out where the others take long; ``levels`` are those of ONNX Runtime's optimizations
+    to run at, of the reference's.  A ``brief`` look ends with the first output that is wrong.
     """
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, tolerance)
@@ -165,7 +165,8 @@ def compare(
                 if wrong := _signature(known, info):
                     return Verification("failed", wrong, (), known.rejected, tolerance)
                 end = time.monotonic() + SPARE
-                for label in (k for k in known.off if labels is None or k in labels):
+                wanted = (k for k in known.off if labels is None or k in labels)
+                for label in sorted(wanted, key=lambda k: k in spare):
                     if label in spare and time.monotonic() > end:
                         continue
                     feed = {**feeds[label], **known.drawn.get(label, {})}

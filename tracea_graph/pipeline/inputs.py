@@ -50,6 +50,17 @@ class Inputs:
         return _spread(labels, _BRIEF) if self.real else labels
 
     @property
+    def foremost(self) -> str:
+        """The label to verify with where one feed is all there is time for: the first or the last
+        that is not spare, of the timed and the padded ones whichever has fewer bytes."""
+        labels = [label for label in self.brief if label not in self.spare]
+        return min(labels[-1:] + labels[:1], key=self.bytes_of, default="")
+
+    def bytes_of(self, label: str) -> int:
+        """The size of a feed to verify with."""
+        return sum(array.nbytes for array in self.verification[label].values())
+
+    @property
     def labels(self) -> tuple[str, ...]:
         return tuple(self.timing)
 

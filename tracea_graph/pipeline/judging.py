@@ -67,7 +67,7 @@ class Judge:
     _reference: Reference | None = None
     _ahead: Future[Reference] | None = None
     _built: dict[frozenset[str], Built] = field(default_factory=dict)
-    _check_seconds: float = 0.0
+    _check_seconds: float = 0.0  # a look at something right at the highest level
     _seeking: bool = False
 
     def prepare(self) -> None:
@@ -128,9 +128,7 @@ class Judge:
         self._built[frozenset()] = full
         if not (self.options.verify or (self.inputs.trouble and self.options.keep == "faster")):
             return full
-        start = self.deadline.spent()
         self.verification = self.check(full, self._unproved(full))
-        self._check_seconds = self.deadline.spent() - start
         if self.verification.status == "inconclusive":
             self.reason = self.verification.sentence
             return None
@@ -194,18 +192,19 @@ class Judge:
     ) -> Verification:
         """Compare a candidate with the original under every ISA level this host can run.
 
-        The levels run side by side: nothing is timed here.  The highest level to fail is
-        remembered: who is to blame is asked at that one alone.  ``labels`` are the feeds to look
-        at; by default those below the highest level see a few of the caller's own.  What ONNX
-        Runtime does around kernels depends on no level: below the highest, where kernels may take
-        many times as long, it runs with all its optimizations only, and spare feeds are left out.
+        The highest level comes first, and alone where it fails; the others run side by side:
+        nothing is timed here.  The highest level to fail is remembered: who is to blame is asked
+        at that one alone.  ``labels`` are the feeds to look at; by default those below the highest
+        level see a few of the caller's own.  What ONNX Runtime does around kernels depends on no
+        level: below the highest, where kernels may take many times as long, it runs with all its
+        optimizations only, and feeds but the one that matters most are spare.
         """
         levels = isas or (self.isas[::-1] if candidate.library else self.isas[-1:])
         found = self._found(candidate, levels, labels)
         if self.crew is not None and self.crew.dismiss(_suspects(found)):
             self._reference = None
             found = self._found(candidate, levels, labels)
-        for isa, one in zip(levels, found, strict=True):
+        for isa, one in zip(levels, found, strict=False):
             if one.status != "passed":
                 self._failing = isa
                 return one
@@ -214,12 +213,17 @@ class Judge:
     def _found(
         self, candidate: Built, levels: tuple[str, ...], labels: frozenset[str] | None
     ) -> list[Verification]:
-        """What each level gives."""
+        """What the first level gives, and each other one if the first is right."""
         known = self._reference = self._reference or self._original()
-        if known.trouble:
-            return [self._compare(known, candidate, isa, labels) for isa in levels]
+        start = self.deadline.spent()
+        first = self._compare(known, candidate, levels[0], labels)
+        if levels[0] == self.isas[-1] and first.status == "passed":
+            self._check_seconds = self.deadline.spent() - start
+        if first.status != "passed" or not levels[1:]:
+            return [first]
         with ThreadPoolExecutor(usable_processors()) as pool:
-            return list(pool.map(lambda isa: self._compare(known, candidate, isa, labels), levels))
+            rest = pool.map(lambda isa: self._compare(known, candidate, isa, labels), levels[1:])
+            return [first, *rest]
 
     def _compare(
         self, known: Reference, candidate: Built, isa: str, labels: frozenset[str] | None
@@ -238,7 +242,7 @@ class Judge:
             hire=self._hire,
             check=highest,
             labels=labels if labels or highest else self.inputs.brief,
-            spare=() if highest else self.inputs.spare,
+            spare=() if highest else self.inputs.verification.keys() - {self.inputs.foremost},
             levels=known.levels if highest else known.levels[-1:],
             brief=self._seeking,
         )
@@ -332,10 +336,16 @@ class Judge:
         return found.status == "failed" or (found.spent > spent and not self._elementwise())
 
     def _telling(self) -> frozenset[str] | None:
-        """The feeds that were furthest out of tolerance; None for all, where nothing ran."""
+        """The feeds that were furthest out of tolerance, and of them those that no smaller one
+        outdid; None for all, where nothing ran."""
         outputs = self.verification.outputs if self.verification else ()
         wrong = sorted((o for o in outputs if not o.passed), key=lambda o: -o.relative)
-        return frozenset(list(dict.fromkeys(o.feed for o in wrong))[:_TELLING]) or None
+        telling, least = list[str](), float("inf")
+        for feed in dict.fromkeys(o.feed for o in wrong):
+            if (size := self.inputs.bytes_of(feed)) <= least:
+                telling.append(feed)
+                least = size
+        return frozenset(telling[:_TELLING]) or None
 
     # ---- timing ------------------------------------------------------------------------
 
@@ -418,7 +428,7 @@ class Judge:
         others = {k: f for k, f in self.inputs.verification.items() if k not in refused}
         if timed or not others:
             return timed
-        largest = max(others, key=lambda label: sum(a.nbytes for a in others[label].values()))
+        largest = max(others, key=self.inputs.bytes_of)
         self.warnings.append(f"timed with {largest} instead; --shape or --data gives other inputs")
         return {largest: others[largest]}
 
