@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from check.tiny_models import save
 
-from tracea_graph.check.bench import own_nodes
+from tracea_graph.check.bench import Bench, own_nodes
 from tracea_graph.check.decide import Candidate, Group, decide
 from tracea_graph.check.timing import Race
 from tracea_graph.check.worker import NodeTime
@@ -25,7 +25,7 @@ class FakeMachine:
 
     ``gains`` are shares of the original's 10 ms per thread count, ``noise`` the spread of a run,
     ``deadly`` models kill the worker; a race of two candidates takes ``pause`` seconds of a clock
-    that nothing else moves.
+    that nothing else moves but opening a model, which takes ``opening``.
     """
 
     def __init__(
@@ -35,9 +35,11 @@ class FakeMachine:
         noise: float = 0.002,
         deadly: tuple[str, ...] = (),
         pause: float = 0.0,
+        opening: float = 0.0,
     ) -> None:
         self.gains, self.noise, self.deadly, self.pause = gains, noise, deadly, pause
         self.rng = np.random.default_rng(0)
+        self.opening = opening
         self.raced: list[tuple[str, str, int]] = []
         self.profiled = self.started = self.stopped = 0
         self.now = 0.0
@@ -60,6 +62,7 @@ class FakeMachine:
         if model.name in self.deadly:
             raise WorkerError(f"the worker died when asked to open {model.name}")
         self.open_sessions[name] = model.name, threads
+        self.now += self.opening
 
     def gain(self, group: str, threads: int) -> float:
         found = self.gains[group]
@@ -317,3 +320,31 @@ def test_a_slow_model_may_use_the_whole_budget_for_its_one_race():
     """A first look of 0.1 s is five pairs, too few to tell anything."""
     found = run(SlowMachine({"a": 0.03, "b": 0.03}), budget=0.5)
     assert found.kept == {"a", "b"} and found.total[1, "seq=128"].pairs >= 8
+
+
+def test_a_whole_that_takes_long_to_open_is_raced_at_every_thread_count():
+    machine = FakeMachine({"a": 0.4, "b": 0.2}, opening=0.8, pause=1.0)
+    found = run(machine, threads=(1, 2), budget=5.0)
+    assert found.candidate == machine.build(frozenset()) and found.kept == {"a", "b"}
+    assert set(found.total) == {(1, "seq=128"), (2, "seq=128")}
+    slower = FakeMachine({"a": -0.4, "b": -0.2}, opening=0.8, pause=1.0)
+    assert run(slower, threads=(1, 2), budget=5.0).candidate is None
+    whole = [b for a, b, _ in slower.raced if a == "original"]
+    assert whole == ["full"], "a loss at one is enough"
+
+
+def test_opening_models_takes_nothing_of_a_race():
+    machine, given = FakeMachine({"a": 0.4}, opening=1.0), []
+    race = machine.race
+
+    def noted(*args: Any, seconds: float, **more: Any) -> Race:
+        given.append(seconds)
+        return race(*args, seconds=seconds, **more)
+
+    machine.race = noted  # type: ignore[method-assign]
+    with Bench(machine.worker, FEEDS, (1,), 10.0, machine.clock) as bench:
+        bench.against(Candidate(ORIGINAL, None), machine.build(frozenset()), 0.5)
+    assert given == [0.5]
+    with Bench(machine.worker, FEEDS, (1,), 2.25, machine.clock) as bench:
+        bench.against(Candidate(ORIGINAL, None), machine.build(frozenset()), 0.5)
+    assert given == [0.5, 0.25], "but all must end in time"

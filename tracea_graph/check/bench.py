@@ -130,17 +130,20 @@ class Bench(AbstractContextManager["Bench"]):
         """Seconds of the shortest races that judge one group, from times already seen."""
         return sum((FEWEST_PAIRS + 2) * 2 * r.b_ms / 1e3 for r in total.values())
 
-    def against(self, a: Candidate, b: Candidate, seconds: float) -> dict[Key, Ratio]:
-        """Race b against a at every key; keys there was no time for are missing.
+    def against(
+        self, a: Candidate, b: Candidate, seconds: float, keys: Sequence[Key] = ()
+    ) -> dict[Key, Ratio]:
+        """Race b against a at every key, or at those given; keys there was no time for are
+        missing.
 
         Raises WorkerError if either cannot run.
         """
-        start, ratios = self.now(), dict[Key, Ratio]()
+        start, ratios, keys = self.now(), dict[Key, Ratio](), keys or self.keys
         end = start + min(seconds, self.left)
-        for i, key in enumerate(self.keys):
+        for i, key in enumerate(keys):
             if (left := end - self.now()) <= 0:
                 break
-            part = left / (len(self.keys) - i)
+            part = left / (len(keys) - i)
             ratios[key] = self.contest(a, b, key, part, screen=False).ratio
         self._reserve = self.now() - start
         return ratios
@@ -161,11 +164,11 @@ class Bench(AbstractContextManager["Bench"]):
         the differing nodes alone when the first round leaves it open, and before it where there is
         no time for a round.  Raises WorkerError if either cannot run.
         """
-        end, feeds = self.now() + seconds, self.feeds[key[1]]
-        races: list[Race] = []
+        feeds, races = self.feeds[key[1]], list[Race]()
         alone: Ratio | None = None
         try:
             worker = self._ready(a, b, key[0])
+            end = min(self.now() + seconds, self._end)  # opening models is no racing
             if screen and seconds < self._round_seconds.get(key, 0.0):
                 alone = own_nodes(*worker.profile_pair("a", "b", feeds, FEWEST_PAIRS))
             while True:

@@ -164,7 +164,7 @@ class _Decider:
 
     def decide(self, groups: Sequence[Group]) -> Decision:
         try:
-            total = self.bench.against(self.original, self.full, WHOLE_SHARE * self.bench.budget)
+            total = self._raced()
         except WorkerError as error:
             lost = [Verdict(group, True, "") for group in groups]
             return self._nothing(lost, {}, f"the whole does not run: {error}")
@@ -174,6 +174,16 @@ class _Decider:
         self._judge(units)
         verdicts = [v for unit in units for v in unit.verdicts(self.bench.keys)]
         return self._final(verdicts, total, any(unit.trouble for unit in units))
+
+    def _raced(self) -> dict[Key, Ratio]:
+        """Everything on against the original: at every key, for nothing stays without, though it
+        takes a second share where opening the models takes the first."""
+        total, rest = dict[Key, Ratio](), list(self.bench.keys)
+        while rest and self.bench.left and not any(r.high < 1.0 for r in total.values()):
+            seconds = WHOLE_SHARE * self.bench.budget
+            total |= self.bench.against(self.original, self.full, seconds, rest)
+            rest = [key for key in rest if key not in total]
+        return total
 
     def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
         """The groups to judge alone, and one unit of all that are too small for the budget."""
