@@ -158,7 +158,10 @@ def test_the_cost_of_a_chain_is_its_steps() -> None:
             lambda: Chain(("full",), (Step("exp", (0,)),), (1,), (DType.BOOL,)),
             "step 0, exp, takes other types",
         ),
-        (lambda: Chain(("full",), (), (0,), (DType.F64,)), "float32, bool or an integer"),
+        (
+            lambda: Chain(("full",), (), (0,), (DType.F64,)),
+            "16 or 32 bits, bool or a known integer",
+        ),
         (lambda: Chain(("full",), (), (0,), (DType.BOOL,) * 2), "every one of its operands"),
         (lambda: Chain(("full",), (), (0, 0, 0)), "1 or 2 results"),
         (lambda: Chain(("diagonal",), (), (0,)), "unknown operand kind"),
@@ -231,3 +234,24 @@ def test_every_result_is_stored_in_a_type_of_its_own() -> None:
         dataclasses.replace(chain, results=(1, 0))
     both = dataclasses.replace(chain, results=(1, 0), stores=(DType.I64, DType.F32))
     assert both.result_types == (DType.I64, DType.F32)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_halves_are_widened_and_rounded(opset: int) -> None:
+    """fp16 comes in and goes out as Cast has it; what is too large is infinite."""
+    steps = (Step("mul", (0, 1)), Step("add", (2, 0.1)))
+    types = (DType.F16, DType.F32)
+    chain = Chain(("full", "full"), steps, (3, 3), types, (DType.F16, DType.F32))
+    arrays = [np.array([1, 3, 60000], np.float16), np.array([1.5, 1 / 3, 2], np.float32)]
+    body = ElementwiseParams(chain).body(opset)
+    got = run_body(body, arrays, opset)
+    wanted = chain.reference([a.astype(np.float64) for a in arrays])
+    assert got[0].dtype == np.float16 and np.isinf(got[0][2])
+    assert np.array_equal(got[0].astype(np.float64), wanted[0])
+    assert relative_error(got[1], wanted[1]) < 1e-6
+    assert wanted[0][0] == np.float16(1.6) != wanted[1][0]
+
+
+def test_halves_are_stored_from_numbers_alone() -> None:
+    with pytest.raises(ValueError, match="in 16 bits"):
+        Chain(("full",), (Step("not", (0,)),), (1,), (DType.BOOL,), (DType.F16,))

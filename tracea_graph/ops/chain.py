@@ -23,6 +23,7 @@ from tracea_graph.ops.elementary import ELEMENTARY, Elementary, Row
 __all__ = [
     "DTYPES",
     "ELEMENTARY",
+    "HALVES",
     "INTEGERS",
     "MAX_OPERANDS",
     "MAX_RESULTS",
@@ -47,9 +48,15 @@ DTYPES = (DType.F32, DType.BOOL, *INTEGERS)
 they are read, which is what Cast does, and numbers integers as they are stored.  A chain that
 stores integers makes them whole and within their type's range first."""
 
+HALVES = (DType.F16, DType.BF16)
+"""Element types that only some backends read and store: numbers become float32 as they are read,
+and are rounded, to nearest with ties to even, as they are stored."""
+
 ROUGH = frozenset({"gelu", "gelu_tanh", "silu"})
 """Steps with a cheaper spelling that is off by a fraction of what rounding to bf16 takes away."""
 
+_CAST = (*INTEGERS, DType.F16)
+"""What ONNX nodes are told to convert: bf16 is met inside programs alone."""
 _NUMPY = {DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8, DType.I8: np.int8}
 
 Ref = int | float
@@ -107,8 +114,8 @@ class Chain:
             raise ValueError("a chain reads every one of its operands, in a type for each")
         if all(d is DType.F32 for d in self.dtypes):
             object.__setattr__(self, "dtypes", ())  # one spelling for equal chains
-        elif not set(self.dtypes) <= set(DTYPES):
-            raise ValueError("an operand is float32, bool or an integer of a known width")
+        elif not set(self.dtypes) <= {*DTYPES, *HALVES}:
+            raise ValueError("an operand is a float of 16 or 32 bits, bool or a known integer")
         types = self.types
         natural = tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
         if self.stores and len(self.stores) != len(self.results):
@@ -116,10 +123,10 @@ class Chain:
         if self.stores == natural:
             object.__setattr__(self, "stores", ())
         elif self.stores and any(
-            s is not n and (n is DType.BOOL or s not in (*INTEGERS, DType.BF16))
+            s is not n and (n is DType.BOOL or s not in (*INTEGERS, *HALVES))
             for s, n in zip(self.stores, natural, strict=True)
         ):
-            raise ValueError("only a number is stored as an integer or in bf16")
+            raise ValueError("only a number is stored as an integer or in 16 bits")
         for i, step in enumerate(self.steps):
             found = "".join("f" if isinstance(a, float) else types[a] for a in step.args)
             if found != ELEMENTARY[step.op].takes:
@@ -188,7 +195,7 @@ class Chain:
             return numbers[value]
 
         names = [
-            b("Cast", v, to=DType.F32.onnx) if d in INTEGERS else v
+            b("Cast", v, to=DType.F32.onnx) if d in _CAST else v
             for v, d in zip(operands, self.operand_types, strict=True)
         ]
         for step in self.steps:
@@ -199,12 +206,15 @@ class Chain:
                 written.append(_write(b, row, step, names, written, number))
             names.append(written[-1])
         pairs = zip(self.results, self.result_types, strict=True)
-        return [b("Cast", names[r], to=d.onnx) if d in INTEGERS else names[r] for r, d in pairs]
+        return [b("Cast", names[r], to=d.onnx) if d in _CAST else names[r] for r, d in pairs]
 
 
 def _stored(value: Any, dtype: DType) -> Any:
     if dtype is DType.BF16:
         return round_bf16(value)
+    if dtype is DType.F16:
+        with np.errstate(over="ignore"):
+            return np.asarray(value, np.float32).astype(np.float16).astype(value.dtype)
     return value.astype(_NUMPY[dtype]) if dtype in INTEGERS else value
 
 
