@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
+OPTIONS = ("--std=c++17", "-default-device", "--fmad=false", "--ptxas-options=-v")
 """No product and sum becomes one fused operation unless a kernel says so: a result must not depend
 on how the compiler arranged one tile shape."""
 

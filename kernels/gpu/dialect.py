@@ -1,0 +1,48 @@
+"""What differs between the languages that templates are rendered in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracea_graph.kernels.gpu.architecture import Architecture
+from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, MatrixLoad
+
+__all__ = ["CUDA", "HOST", "Dialect", "Target"]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A language: the file with the templates' words in it, and what that file asks for."""
+
+    name: str
+    words: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a kernel is written for: a language, and the architecture whose limits it keeps."""
+
+    dialect: Dialect
+    architecture: Architecture
+
+
+def _places(transposed: bool) -> str:
+    """Where the two numbers lie that a lane gets of a block, as C initializers."""
+    load = MatrixLoad(((0, 0),) * 4, transposed)
+    pairs = ([load.got(lane, e) for e in (0, 1)] for lane in range(32))
+    return ", ".join(f"{{{{{a}, {b}}}, {{{c}, {d}}}}}" for (a, b), (c, d) in pairs)
+
+
+CUDA = Dialect("cuda", "dialect_cuda.h")
+HOST = Dialect(
+    "host",
+    "dialect_host.h",
+    {
+        "plain_places": _places(False),
+        "turned_places": _places(True),
+        "atoms": [atom for atom in ATOMS.values() if atom.kind in ("f16", "bf16", "tf32")],
+    },
+)
+"""Ordinary C++ on this machine: one thread of a block after the other."""

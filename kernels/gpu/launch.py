@@ -1,0 +1,122 @@
+"""The record of a launch: a kernel, its grid, and what its parameters are.
+
+Sizes are extents, so one record serves every shape; :meth:`Launch.at` gives the numbers of one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, Extent, evaluate
+from tracea_graph.ops.program import Buffer, View
+
+__all__ = ["Argument", "Launch", "divisor", "divisor_words", "f32", "i32", "pointer"]
+
+MOST = 2**31 - 1
+"""Elements of a view and threads of an axis that kernels can count."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One parameter of a kernel.
+
+    ``kind`` says what becomes of ``value``: the address of a view's first element (``pointer``,
+    None is a null pointer), a number of 32 bits (``i32``, ``f32``), or what dividing by an extent
+    takes (``divisor``).  ``dtype`` is a view's element type.
+    """
+
+    kind: str
+    value: View | Extent | float | None
+    dtype: DType = DType.F32
+
+    def words(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> bytes:
+        """The parameter's bytes at sizes of the symbols, where buffers lie at addresses.
+
+        Raises GraphError for a number beyond what kernels can count.
+        """
+        value = self.value
+        if self.kind == "pointer":
+            if not isinstance(value, View):
+                return struct.pack("<Q", 0)
+            _check_span(value, sizes)
+            first = int(evaluate(value.offset, sizes) * self.dtype.size)
+            return struct.pack("<Q", address(value.buffer) + first)
+        if self.kind == "f32":
+            assert isinstance(value, float)
+            return struct.pack("<f", value)
+        assert not isinstance(value, View | float | None)
+        number = evaluate(value, sizes)
+        if abs(number) > MOST:
+            raise GraphError(f"{number} is more than GPU kernels count; {MOST} is the most.")
+        if self.kind == "divisor":
+            return struct.pack("<III", *divisor_words(max(number, 1)))
+        return struct.pack("<i", number)
+
+
+def pointer(view: View | None, dtype: DType) -> Argument:
+    """The address of a view's first element."""
+    return Argument("pointer", view, dtype)
+
+
+def i32(extent: Extent) -> Argument:
+    """A whole number."""
+    return Argument("i32", extent)
+
+
+def f32(value: float) -> Argument:
+    """A floating-point number."""
+    return Argument("f32", value)
+
+
+def divisor(extent: Extent) -> Argument:
+    """What dividing by an extent takes; a device divides by a product."""
+    return Argument("divisor", extent)
+
+
+def divisor_words(d: int) -> tuple[int, int, int]:
+    """``(d, m, s)`` with ``n // d == n * m >> 32 + s`` for n below 2^31; m is 0 for 1.
+
+    m is 2^(31+p) / d rounded up, for the least p with 2^p ≥ d: its error times n stays below 1/d
+    (Granlund, Montgomery: "Division by Invariant Integers using Multiplication", PLDI 1994).
+    """
+    if d == 1:
+        return 1, 0, 0
+    p = (d - 1).bit_length()
+    return d, -(-(1 << (31 + p)) // d), p - 1
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel on a grid of blocks; ``threads`` of a block, ``shared`` bytes it asks for."""
+
+    symbol: str
+    grid: tuple[Extent, Extent, Extent]
+    threads: int
+    shared: int
+    arguments: tuple[Argument, ...]
+
+    def blocks(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        """The grid at sizes of the symbols; with a zero in it there is nothing to launch.
+
+        Raises GraphError for more blocks than a grid has.
+        """
+        x, y, z = (evaluate(extent, sizes) for extent in self.grid)
+        if x > MOST or max(y, z) > 0xFFFF:
+            raise GraphError(f"{self.symbol} takes {x} × {y} × {z} blocks, more than a grid has.")
+        return x, y, z
+
+    def words(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> Iterable[bytes]:
+        """The bytes of every parameter, in order."""
+        return [argument.words(sizes, address) for argument in self.arguments]
+
+
+def _check_span(view: View, sizes: Mapping[str, int]) -> None:
+    dims = [evaluate(d, sizes) for d in view.dims]
+    steps = [abs(evaluate(s, sizes)) for s in view.strides]
+    if 0 not in dims and sum((d - 1) * s for d, s in zip(dims, steps, strict=True)) > MOST:
+        raise GraphError(
+            f"A view spans more than {MOST} elements, which GPU kernels cannot count."
+        )

@@ -1,0 +1,171 @@
+// The dialect of NVIDIA's GPUs: words of the templates as CUDA C++ and PTX.  Includes nothing.
+typedef signed char i8;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+#define DEV __device__ __forceinline__
+#define METHOD DEV
+#define UNROLL _Pragma("unroll")
+#define KERNEL(symbol, threads, blocks) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) symbol
+#define EXPORT(symbol)
+#define __builtin_inff() __int_as_float(0x7f800000)
+#define __builtin_nanf(text) __int_as_float(0x7fc00000)
+
+extern __shared__ __align__(1024) u8 shared_bytes[];
+
+namespace tracea {
+
+DEV i32 thread() { return (i32)threadIdx.x; }
+DEV i32 block_x() { return (i32)blockIdx.x; }
+DEV i32 block_y() { return (i32)blockIdx.y; }
+DEV i32 block_z() { return (i32)blockIdx.z; }
+DEV u8* arena() { return shared_bytes; }
+DEV void sync_block() { __syncthreads(); }
+DEV void sync_warp() { __syncwarp(); }
+DEV float shuffle_xor(float v, i32 mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+DEV u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
+
+// What came before in the stream is done and seen; what comes behind may start.
+DEV void wait_for_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEV void release_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- numbers of 16 bits
+
+DEV float f16_number(u16 bits) {
+  float v;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits));
+  return v;
+}
+DEV u16 f16_bits(float v) {
+  u16 bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+  return bits;
+}
+DEV float bf16_number(u16 bits) { return __uint_as_float((u32)bits << 16); }
+DEV u16 bf16_bits(float v) {
+#if __CUDA_ARCH__ >= 800
+  u16 bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+  return bits;
+#else
+  const u32 u = __float_as_uint(v);
+  return v != v ? (u16)0x7fff : (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+#endif
+}
+DEV u32 f16_pair(float low, float high) {
+  return (u32)f16_bits(low) | (u32)f16_bits(high) << 16;
+}
+DEV u32 bf16_pair(float low, float high) {
+  return (u32)bf16_bits(low) | (u32)bf16_bits(high) << 16;
+}
+DEV u32 float_bits(float v) { return __float_as_uint(v); }
+DEV float bits_float(u32 v) { return __uint_as_float(v); }
+DEV float exp2_fast(float v) {  // 2 ulp; 0 for -inf
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+
+// ---- copies to shared memory that do not wait: 16 bytes, of which the first `bytes` are read
+//      and the others zero
+
+DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+struct alignas(16) words4 {
+  u32 w[4];
+};
+DEV void copy_async(void* to, const void* from, i32 bytes) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(bytes)
+               : "memory");
+#else
+  words4 v = {{0, 0, 0, 0}};
+  if (bytes == 16) {
+    v = *(const words4*)from;
+  } else {
+    UNROLL
+    for (i32 i = 0; i < 16; i++)
+      if (i < bytes) v.w[i / 4] |= (u32)((const u8*)from)[i] << i % 4 * 8;
+  }
+  *(words4*)to = v;
+#endif
+}
+DEV void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int PENDING>
+DEV void wait_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// ---- matrices: four blocks of 8 x 8 from rows of 16 bytes; products of a warp
+
+DEV void load_blocks(u32 (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p))
+               : "memory");
+}
+DEV void load_blocks_turned(u32 (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p))
+               : "memory");
+}
+DEV void multiply_f16(float (&d)[4], const u32 (&a)[4], const u32* b) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  UNROLL
+  for (i32 half = 0; half < 2; half++)
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+#endif
+}
+#if __CUDA_ARCH__ >= 800
+DEV void multiply_bf16(float (&d)[4], const u32 (&a)[4], const u32* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV void multiply_tf32(float (&d)[4], const u32 (&a)[4], const u32* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV u32 tf32_bits(float v) {
+  u32 bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(v));
+  return bits;
+}
+#endif
+
+}  // namespace tracea

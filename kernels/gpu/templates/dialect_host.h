@@ -1,0 +1,352 @@
+// The dialect of this machine: the same templates as ordinary C++, one block after the other.
+//
+// Each thread of a block is a fiber that runs until it has to meet others: at a barrier of the
+// block, or in an instruction of its warp.  So every thread runs as far ahead of the others as
+// the kernel's barriers let it, in an order a seed gives.  Copies that do not wait come as late
+// as the waits allow, and spoil their place at once.  What a GPU would leave undefined ends the
+// run with a sentence: lanes of a warp in different instructions, threads that never meet.
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+typedef int8_t i8;
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef int32_t i32;
+typedef uint32_t u32;
+typedef int64_t i64;
+typedef uint64_t u64;
+
+#define DEV static inline
+#define METHOD inline
+#define UNROLL
+#define KERNEL(symbol, threads, blocks) static void symbol
+#define EXPORT(symbol)                                                                    \
+  extern "C" const char* symbol(void** arguments, const i32* grid, i32 threads, i32 shared, \
+                                u32 seed) {                                               \
+    return tracea::machine.run(tracea::symbol, arguments, grid, threads, shared, seed);   \
+  }
+
+// Saves the registers a call must keep, and goes on where another fiber saved its own.
+asm(R"(
+.text
+tracea_switch:
+  push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp
+  ret
+)");
+extern "C" void tracea_switch(void** from, void* to) __asm__("tracea_switch");
+
+namespace tracea {
+
+enum { WARP_LANES = 32, STACK = 1 << 16, GUARD = 4096 };
+
+struct async_copy {
+  u8 *to, value[16];
+};
+
+struct fiber {
+  void* at = nullptr;  // the saved stack pointer
+  std::vector<u8> stack;
+  enum { RUNS, BLOCK, WARP, DONE } state = RUNS;
+  const void* met = nullptr;  // the instruction of its warp that it waits in
+  void* argument = nullptr;
+  std::vector<async_copy> open;
+  std::vector<std::vector<async_copy>> groups;
+};
+
+struct block_machine {
+  i32 threads = 0, current = 0, place[3] = {};
+  u32 random = 1;
+  void* scheduler = nullptr;
+  std::vector<fiber> fibers;
+  std::vector<u8> memory;
+  u8* shared = nullptr;
+  void (*body)(void*) = nullptr;
+  void* call = nullptr;
+  char message[200] = {};
+
+  fiber& self() { return fibers[current]; }
+  void leave() { tracea_switch(&self().at, scheduler); }
+  void fail(const char* what, i32 who) {
+    if (!message[0]) snprintf(message, sizeof message, "thread %d: %s", who, what);
+  }
+
+  static void enter();
+
+  template <typename... A>
+  const char* run(void (*kernel)(A...), void** arguments, const i32* grid, i32 count, i32 bytes,
+                  u32 seed) {
+    return run_indexed(kernel, arguments, grid, count, bytes, seed,
+                       std::index_sequence_for<A...>());
+  }
+  template <typename... A, size_t... I>
+  const char* run_indexed(void (*kernel)(A...), void** arguments, const i32* grid, i32 count,
+                          i32 bytes, u32 seed, std::index_sequence<I...>) {
+    std::tuple<void (*)(A...), void**> held(kernel, arguments);
+    body = [](void* held_there) {
+      auto [f, given] = *(std::tuple<void (*)(A...), void**>*)held_there;
+      f(*(A*)given[I]...);
+    };
+    call = &held;
+    message[0] = 0;
+    random = seed * 2654435761u + 1;
+    for (place[2] = 0; place[2] < grid[2]; place[2]++)
+      for (place[1] = 0; place[1] < grid[1]; place[1]++)
+        for (place[0] = 0; place[0] < grid[0] && !message[0]; place[0]++)
+          run_block(count, bytes, seed);
+    return message[0] ? message : nullptr;
+  }
+
+  void run_block(i32 count, i32 bytes, u32 seed) {
+    threads = count;
+    memory.assign(bytes + 2 * GUARD + 1024, 0xff);  // NaN of every type
+    shared = (u8*)(((uintptr_t)memory.data() + GUARD + 1023) & ~(uintptr_t)1023);
+    fibers.resize(count);
+    for (fiber& f : fibers) {
+      f.stack.resize(STACK);
+      f.state = fiber::RUNS;
+      f.open.clear();
+      f.groups.clear();
+      void** top = (void**)((uintptr_t)(f.stack.data() + STACK) & ~(uintptr_t)15);
+      *--top = nullptr;  // keeps the stack as calls find it
+      *--top = (void*)&block_machine::enter;
+      f.at = top - 6;
+    }
+    std::vector<i32> order(count);
+    for (i32 i = 0; i < count; i++) order[i] = i;
+    while (!message[0]) {
+      if (seed)  // every pass in another order
+        for (i32 i = count - 1; i > 0; i--) {
+          random = random * 1664525u + 1013904223u;
+          std::swap(order[i], order[(random >> 8) % (i + 1)]);
+        }
+      bool ran = false;
+      for (i32 i : order)
+        if (fibers[i].state == fiber::RUNS && !message[0]) {
+          current = i;
+          tracea_switch(&scheduler, self().at);
+          ran = true;
+        }
+      if (message[0] || (!ran && !release())) break;
+    }
+    for (u8* p = memory.data(); p < memory.data() + memory.size(); p++)
+      if ((p < shared || p >= shared + bytes) && *p != 0xff)
+        return fail("wrote beyond the block's shared memory", 0);
+  }
+
+  // All wait or are done: let those at the block's barrier go on.  False if all are done.
+  bool release() {
+    i32 waiting = 0, done = 0;
+    for (i32 i = 0; i < threads; i++) {
+      waiting += fibers[i].state == fiber::BLOCK;
+      done += fibers[i].state == fiber::DONE;
+    }
+    if (done == threads) return false;
+    if (waiting != threads) {
+      for (i32 i = 0; i < threads; i++)
+        if (fibers[i].state == fiber::WARP)
+          fail("waits for lanes of its warp that do not come", i);
+        else if (fibers[i].state == fiber::BLOCK)
+          fail("waits at a barrier that others do not reach", i);
+      return false;
+    }
+    for (fiber& f : fibers) f.state = fiber::RUNS;
+    return true;
+  }
+
+  void meet_block() {
+    self().state = fiber::BLOCK;
+    leave();
+  }
+
+  // The lanes of a warp meet in an instruction; the last to come does it for all of them.
+  void meet_warp(void (*instruction)(void**), void* argument) {
+    const i32 first = current / WARP_LANES * WARP_LANES;
+    fiber* warp = &fibers[first];
+    void* arguments[WARP_LANES];
+    self().met = (const void*)instruction;
+    self().argument = argument;
+    self().state = fiber::WARP;
+    for (i32 i = 0; i < WARP_LANES; i++) {
+      if (first + i >= threads || warp[i].state != fiber::WARP) return leave();
+      if (warp[i].met != self().met) {
+        fail("is in another instruction than the other lanes of its warp", current);
+        return leave();
+      }
+      arguments[i] = warp[i].argument;
+    }
+    instruction(arguments);
+    for (i32 i = 0; i < WARP_LANES; i++) warp[i].state = fiber::RUNS;
+  }
+};
+
+static block_machine machine;
+
+inline void block_machine::enter() {
+  machine.body(machine.call);
+  if (!machine.self().open.empty() || !machine.self().groups.empty())
+    machine.fail("ends with copies on their way", machine.current);
+  machine.self().state = fiber::DONE;
+  machine.leave();
+}
+
+DEV i32 thread() { return machine.current; }
+DEV i32 block_x() { return machine.place[0]; }
+DEV i32 block_y() { return machine.place[1]; }
+DEV i32 block_z() { return machine.place[2]; }
+DEV u8* arena() { return machine.shared; }
+DEV void sync_block() { machine.meet_block(); }
+DEV void sync_warp() {
+  machine.meet_warp([](void**) {}, nullptr);
+}
+DEV float shuffle_xor(float v, i32 mask) {
+  struct own {
+    float v;
+    i32 mask;
+  } mine = {v, mask};
+  machine.meet_warp(
+      [](void** all) {
+        float got[WARP_LANES];
+        for (i32 i = 0; i < WARP_LANES; i++) got[i] = ((own*)all[i ^ ((own*)all[i])->mask])->v;
+        for (i32 i = 0; i < WARP_LANES; i++) ((own*)all[i])->v = got[i];
+      },
+      &mine);
+  return mine.v;
+}
+DEV u32 high_product(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
+DEV void wait_for_grid() {}
+DEV void release_grid() {}
+
+// ---- numbers of 16 bits
+
+DEV u32 float_bits(float v) {
+  u32 bits;
+  memcpy(&bits, &v, sizeof bits);
+  return bits;
+}
+DEV float bits_float(u32 bits) {
+  float v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
+DEV float f16_number(u16 bits) {
+  _Float16 v;
+  memcpy(&v, &bits, sizeof v);
+  return (float)v;
+}
+DEV u16 f16_bits(float v) {
+  const _Float16 half = (_Float16)v;
+  u16 bits;
+  memcpy(&bits, &half, sizeof bits);
+  return bits;
+}
+DEV float bf16_number(u16 bits) { return bits_float((u32)bits << 16); }
+DEV u16 bf16_bits(float v) {
+  const u32 u = float_bits(v);
+  return v != v ? (u16)0x7fff : (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+DEV u32 f16_pair(float low, float high) {
+  return (u32)f16_bits(low) | (u32)f16_bits(high) << 16;
+}
+DEV u32 bf16_pair(float low, float high) {
+  return (u32)bf16_bits(low) | (u32)bf16_bits(high) << 16;
+}
+DEV float exp2_fast(float v) { return exp2f(v); }
+
+// ---- copies to shared memory
+
+DEV void copy_async(void* to, const void* from, i32 bytes) {
+  async_copy one = {(u8*)to, {}};
+  if ((uintptr_t)to % 16 || (bytes && (uintptr_t)from % 16))
+    machine.fail("copies 16 bytes from or to an address that is no multiple of it",
+                 machine.current);
+  memcpy(one.value, from, bytes);
+  memset(to, 0xff, 16);
+  machine.self().open.push_back(one);
+}
+DEV void commit_copies() {
+  machine.self().groups.push_back(std::move(machine.self().open));
+  machine.self().open.clear();
+}
+template <int PENDING>
+DEV void wait_copies() {
+  auto& groups = machine.self().groups;
+  while ((i32)groups.size() > PENDING) {
+    for (const async_copy& one : groups.front()) memcpy(one.to, one.value, 16);
+    groups.erase(groups.begin());
+  }
+}
+
+// ---- matrices, as the maps of semantic/lanes.py say
+//% macro blocks(name, places)
+
+DEV void ${name}(u32 (&r)[4], const void* p) {
+  struct own {
+    u32* r;
+    const u8* p;
+  } mine = {r, (const u8*)p};
+  machine.meet_warp(
+      [](void** all) {
+        static const u8 places[WARP_LANES][2][2] = {  // row and column of both numbers of a block
+            ${places}};
+        for (i32 lane = 0; lane < WARP_LANES; lane++)
+          for (i32 e = 0; e < 8; e++) {
+            const u8* place = places[lane][e % 2];
+            const u16* row = (const u16*)((own*)all[e / 2 * 8 + place[0]])->p;
+            if ((uintptr_t)row % 16) machine.fail("loads blocks from an odd address", lane);
+            ((u16*)((own*)all[lane])->r)[e] = row[place[1]];
+          }
+      },
+      &mine);
+}
+//% endmacro
+${blocks("load_blocks", plain_places)}${blocks("load_blocks_turned", turned_places)}
+DEV float tf32_number(float v) { return bits_float(float_bits(v) & 0xffffe000); }
+//% for atom in atoms
+//% set kind = atom.kind
+//% set held = "float" if kind == "tf32" else "u16"
+
+DEV void multiply_${kind}(float (&d)[4], const u32 (&a)[4], const u32* b) {
+  struct own {
+    float* d;
+    const u32 *a, *b;
+  } mine = {d, a, b};
+  machine.meet_warp(
+      [](void** all) {
+        float left[${atom.m}][${atom.k}], right[${atom.k}][${atom.n}];
+        for (i32 lane = 0; lane < WARP_LANES; lane++) {
+          const auto* x = (const ${held}*)((own*)all[lane])->a;
+          const auto* y = (const ${held}*)((own*)all[lane])->b;
+          //% for e in range(atom.a.count)
+          left[${atom.a.row("lane", e)}][${atom.a.col("lane", e)}] = ${kind}_number(x[${e}]);
+          //% endfor
+          //% for e in range(atom.b.count)
+          right[${atom.b.row("lane", e)}][${atom.b.col("lane", e)}] = ${kind}_number(y[${e}]);
+          //% endfor
+        }
+        for (i32 lane = 0; lane < WARP_LANES; lane++) {
+          float* sums = ((own*)all[lane])->d;
+          //% for e in range(atom.d.count)
+          for (i32 k = 0; k < ${atom.k}; k++)
+            sums[${e}] += left[${atom.d.row("lane", e)}][k] * right[k][${atom.d.col("lane", e)}];
+          //% endfor
+        }
+      },
+      &mine);
+}
+//% endfor
+DEV u32 tf32_bits(float v) {  // to nearest, ties away from zero: 10 bits stay
+  const u32 u = float_bits(v);
+  return (u & 0x7f800000) == 0x7f800000 ? u : (u + 0x1000) & 0xffffe000;
+}
+
+}  // namespace tracea

@@ -1,0 +1,85 @@
+// Element types, runs of them in memory, and division by what is known before a launch.
+namespace tracea {
+
+struct f16 {
+  u16 bits;
+};
+struct bf16 {
+  u16 bits;
+};
+struct truth {
+  u8 byte;
+};
+typedef float vf;
+typedef bool vm;
+
+DEV vf number(float v) { return v; }
+DEV vf number(f16 v) { return f16_number(v.bits); }
+DEV vf number(bf16 v) { return bf16_number(v.bits); }
+DEV vf number(i8 v) { return (float)v; }
+DEV vf number(u8 v) { return (float)v; }
+DEV vf number(i32 v) { return (float)v; }
+DEV vf number(i64 v) { return (float)v; }
+DEV vm number(truth v) { return v.byte != 0; }
+
+DEV void assign(float& to, vf v) { to = v; }
+DEV void assign(f16& to, vf v) { to.bits = f16_bits(v); }
+DEV void assign(bf16& to, vf v) { to.bits = bf16_bits(v); }
+DEV void assign(i8& to, vf v) { to = (i8)v; }
+DEV void assign(u8& to, vf v) { to = (u8)v; }
+DEV void assign(i32& to, vf v) { to = (i32)v; }
+DEV void assign(i64& to, vf v) { to = (i64)v; }
+DEV void assign(truth& to, vm v) { to.byte = v; }
+
+struct yes {
+  static constexpr bool value = true;
+};
+struct no {
+  static constexpr bool value = false;
+};
+
+DEV i32 least(i32 a, i32 b) { return a < b ? a : b; }
+
+// V elements in a row.  They are loaded and stored as a whole where they lie so (`together`).
+template <typename T, int V>
+struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) run {
+  T at[V];
+};
+template <typename T, int V>
+DEV bool together(const T* p, i32 step, i32 n) {
+  return n >= V && step == 1 && ((u64)p & (alignof(run<T, V>) - 1)) == 0;
+}
+template <typename T, int V>
+DEV void load_run(T (&x)[V], const T* p, i32 step, i32 n, bool whole) {
+  if (whole) {
+    const run<T, V> all = *(const run<T, V>*)p;
+    UNROLL
+    for (i32 j = 0; j < V; j++) x[j] = all.at[j];
+  } else {
+    UNROLL
+    for (i32 j = 0; j < V; j++) x[j] = j < n ? p[(i64)j * step] : T();
+  }
+}
+template <typename T, int V>
+DEV void store_run(T* p, const T (&x)[V], i32 step, i32 n, bool whole) {
+  if (whole) {
+    run<T, V> all;
+    UNROLL
+    for (i32 j = 0; j < V; j++) all.at[j] = x[j];
+    *(run<T, V>*)p = all;
+  } else {
+    UNROLL
+    for (i32 j = 0; j < V; j++)
+      if (j < n) p[(i64)j * step] = x[j];
+  }
+}
+
+// n / d for n below 2^31 by a product: d divides when `multiply` is 0.
+struct divisor {
+  u32 value, multiply, shift;
+};
+DEV i32 quotient(i32 n, divisor d) {
+  return d.multiply ? (i32)(high_product((u32)n, d.multiply) >> d.shift) : n;
+}
+
+}  // namespace tracea

@@ -1,0 +1,77 @@
+"""The GPU kernels there are: one line per (op, dtype, tile), with template and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from tracea_graph.errors import GraphError
+from tracea_graph.kernels.gpu.architecture import Architecture
+from tracea_graph.ops.program import Call
+
+__all__ = ["VARIANTS", "Variant", "candidates", "find"]
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel.
+
+    ``threads`` are a block's; ``params`` the numbers its template asks for; ``needs`` the features
+    an architecture must have for it.
+    """
+
+    op: str
+    dtype: str
+    template: str
+    tile: str
+    threads: int
+    params: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    needs: tuple[str, ...] = ()
+
+    def refusal(self, architecture: Architecture) -> str | None:
+        """Why an architecture cannot run it, as a clause; None if it can."""
+        missing = [feature for feature in self.needs if not architecture.has(feature)]
+        return f"{architecture.name} has no {', '.join(missing)}" if missing else None
+
+
+def _rows(op: str, dtype: str) -> tuple[Variant, ...]:
+    """A row by a warp, or by a block; its threads hold 32 numbers each in registers."""
+    return tuple(
+        Variant(op, dtype, "rows.cu.in", f"{rows}x{team}", rows * team,
+                {"rows": rows, "team": team, "held": 32 * team, "blocks": 640 // (rows * team)})
+        for rows, team in ((4, 32), (1, 256), (1, 512))
+    )  # fmt: skip
+
+
+VARIANTS = (
+    Variant("elementwise", "f32", "elementwise.cu.in", "256", 256),
+    *(
+        v
+        for op in ("norm", "softmax", "reduce")
+        for d in ("f32", "f16", "bf16")
+        for v in _rows(op, d)
+    ),
+)
+
+
+def candidates(call: Call, architecture: Architecture) -> tuple[Variant, ...]:
+    """Every variant that computes a call on an architecture."""
+    return tuple(
+        v
+        for v in VARIANTS
+        if (v.op, v.dtype) == (call.op, call.dtype) and v.refusal(architecture) is None
+    )
+
+
+def find(call: Call, architecture: Architecture, tile: str = "") -> Variant:
+    """The variant of a call with a tile.  Raises GraphError on none, and on several."""
+    found = [v for v in candidates(call, architecture) if not tile or v.tile == tile]
+    if len(found) == 1:
+        return found[0]
+    known = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)]
+    why = [f"{v.tile} ({v.refusal(architecture) or 'fits'})" for v in known]
+    what = f"{call.name} on {architecture.name}" + (f" in tiles of {tile}" if tile else "")
+    raise GraphError(f"{len(found)} kernels compute {what}; there are {', '.join(why) or 'none'}.")

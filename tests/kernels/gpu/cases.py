@@ -1,0 +1,259 @@
+"""What every way of running GPU kernels has to compute: calls at awkward shapes, with references.
+
+A case makes its memory anew each time, from a seed.  Tolerances are shares of the largest number
+of the reference, which is taken in float64 from the operands as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tests.kernels.gpu.machine import NUMPY, Array, Memory
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.program import Call, View
+
+__all__ = ["CASES", "Case", "Expected", "check"]
+
+FLOATS = (DType.F32, DType.F16, DType.BF16)
+TOLERANCE = {DType.F32: 2e-6, DType.F16: 1e-3, DType.BF16: 8e-3}
+"""Half a unit of the last place of the largest number, and a little."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A view a kernel wrote, and what should be there: within a share of its largest number, or
+    equal where ``share`` is 0."""
+
+    view: View
+    value: Array
+    share: float
+
+
+Made = tuple[Call, list[Expected]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """``make`` fills a memory and says the call and what should come of it."""
+
+    name: str
+    make: Callable[[Memory, np.random.Generator], Made]
+    tiles: tuple[str, ...] = ("",)
+    needs: tuple[str, ...] = ()
+
+
+def check(memory: Memory, expected: Sequence[Expected]) -> None:
+    """Assert that everything is there, that nothing else was written, and that nothing is NaN
+    that should be none."""
+    for one in expected:
+        got = memory.of(one.view)
+        assert memory.untouched(one.view), "wrote beside its result"
+        if one.share == 0:
+            assert np.array_equal(got, one.value.astype(got.dtype))
+            continue
+        found, wanted = got.astype(np.float64), np.asarray(one.value, np.float64)
+        odd = ~np.isfinite(wanted)
+        assert np.array_equal(found[odd], wanted[odd], equal_nan=True)
+        if (plain := ~odd).any():
+            largest = np.abs(wanted[plain]).max() or 1.0
+            error = np.abs(found[plain] - wanted[plain]).max() / largest
+            assert error <= one.share, f"{error:.2e} of the largest number"
+
+
+def wide(array: Array) -> Array:
+    """As references take numbers."""
+    return array if array.dtype == np.bool_ else array.astype(np.float64)
+
+
+# ---- elementwise ----------------------------------------------------------------------------
+
+
+def some(rng: np.random.Generator, shape: Sequence[int], dtype: DType) -> Array:
+    """Random numbers of a type; truth values as they fall."""
+    if dtype is DType.BOOL:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    if dtype not in FLOATS:
+        low = 0 if dtype is DType.U8 else -100
+        return rng.integers(low, 100, shape).astype(NUMPY[dtype])
+    return rng.standard_normal(shape).astype(NUMPY[dtype])
+
+
+def lying(kind: str, shape: Sequence[int]) -> list[int]:
+    """The shape of an operand of that kind, with 1 where it is repeated."""
+    rows = [n if kind in ("full", "col") else 1 for n in shape[:-1]]
+    return [*rows, shape[-1] if kind in ("full", "row") else 1]
+
+
+def repeated(view: View, shape: Sequence[int]) -> View:
+    """A view in the shape of a result, stride 0 where it is repeated."""
+    steps = tuple(
+        s if d == n else 0 for s, d, n in zip(view.strides, view.dims, shape, strict=True)
+    )
+    return replace(view, dims=tuple(shape), strides=steps)
+
+
+Maker = Callable[[Memory, np.random.Generator], Made]
+
+
+def elementwise(
+    chain: Chain, shape: Sequence[int], lead: int = 0, pad: int = 0, order: Sequence[int] = ()
+) -> Maker:
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        xs, views = [], []
+        for kind, dtype in zip(chain.operands, chain.operand_types, strict=True):
+            x = some(rng, lying(kind, shape), dtype)
+            xs.append(wide(x))
+            views.append(repeated(memory.put(x, lead, pad, order), shape))
+        ys = [memory.room(shape, NUMPY[d], lead, pad) for d in chain.result_types]
+        call = CALLS.listed("elementwise", [*views, *ys], chain=chain)
+        with np.errstate(all="ignore"):
+            values = chain.reference(xs)
+        shares = [TOLERANCE.get(d, 0.0) for d in chain.result_types]
+        return call, [Expected(*one) for one in zip(ys, values, shares, strict=True)]
+
+    return make
+
+
+def gated(dtype: DType) -> Chain:
+    """Two operands, a bias and a factor of each row: ``gelu(x · f + b) · y``."""
+    steps = (Step("mul", (0, 3)), Step("add", (4, 2)), Step("gelu", (5,)), Step("mul", (6, 1)))
+    types = (dtype, dtype, DType.F32, DType.F32)
+    stores = () if dtype is DType.F32 else (dtype,)
+    return Chain(("full", "full", "row", "col"), steps, (7,), types, stores)
+
+
+CHOSEN = Chain(
+    ("full", "full", "scalar"),
+    (Step("less", (0, 2)), Step("and", (3, 1)), Step("where", (4, 0, -1.0)), Step("not", (4,))),
+    (5, 6), (DType.I64, DType.BOOL, DType.I32), (DType.I32, DType.BOOL),
+)  # fmt: skip
+"""Integers and truth values in and out."""
+CAST = Chain(("full",), (Step("mul", (0, 40.0)), Step("saturate", (1, 0.0, 255.0)),
+             Step("round", (2,))), (3,), (DType.F16,), (DType.U8,))  # fmt: skip
+SHAPES: tuple[tuple[int, ...], ...] = ((0,), (1,), (5, 0), (1, 1), (7, 13), (3, 64), (2, 1031))
+DEEP: tuple[tuple[int, ...], ...] = ((3, 5, 7, 11), (2, 1, 4, 1, 3, 8))
+
+
+def _elementwise() -> Iterator[Case]:
+    for dtype in FLOATS:
+        for shape in SHAPES:
+            yield Case(f"gated {dtype.short} {shape}", elementwise(gated(dtype), shape))
+        yield Case(f"gated {dtype.short} late", elementwise(gated(dtype), (5, 48), 1, 3))
+    for shape in DEEP:
+        order = tuple(reversed(range(len(shape))))
+        yield Case(f"deep {shape}", elementwise(gated(DType.F32), shape))
+        yield Case(f"turned {shape}", elementwise(gated(DType.F16), shape, order=order))
+    for shape in ((9,), (4, 33)):
+        yield Case(f"chosen {shape}", elementwise(CHOSEN, shape))
+        yield Case(f"cast {shape}", elementwise(CAST, shape, lead=1))
+
+
+# ---- rows -----------------------------------------------------------------------------------
+
+
+def norm(x: Array, kind: str, epsilon: float) -> Array:
+    x = x - x.mean(-1, keepdims=True) if kind == "layer" else x
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon)
+
+
+def softmax(x: Array, log: bool) -> Array:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    total = e.sum(-1, keepdims=True)
+    return x - x.max(-1, keepdims=True) - np.log(total) if log else e / total
+
+
+REDUCED: dict[str, Callable[[Array], Array]] = {
+    "sum": lambda x: x.sum(-1),
+    "absolutes": lambda x: np.abs(x).sum(-1),
+    "squares": lambda x: (x * x).sum(-1),
+    "max": lambda x: x.max(-1),
+    "min": lambda x: x.min(-1),
+    "product": lambda x: x.prod(-1),
+}
+
+
+def rows(op: str, dtype: DType, shape: tuple[int, int], late: int = 0, spoilt: bool = False,
+         **attributes: Any) -> Maker:  # fmt: skip
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, shape, dtype)
+        if spoilt:  # a row that is all -inf, one with a NaN, one with an infinity
+            x[0], x[1, -1], x[2, 0] = -np.inf, np.nan, np.inf
+        z, more = wide(x), dict[str, Any]()
+        if op == "norm":
+            gamma, beta = (rng.standard_normal(shape[1:]).astype(np.float32) for _ in "gb")
+            more = {"gamma": memory.put(gamma), "beta": memory.put(beta)}
+        view = memory.put(x, late, 3 * late)
+        y = memory.room(shape[:1] if op == "reduce" else shape, NUMPY[dtype], late)
+        call = CALLS.make(op, dtype.short, x=view, y=y, **more, **attributes)
+        with np.errstate(all="ignore"):
+            if op == "norm":
+                value = norm(z, attributes["kind"], attributes["epsilon"]) * gamma + beta
+            elif op == "softmax":
+                value = softmax(z, attributes["log"])
+            else:
+                value = REDUCED[attributes["kind"]](z) / (shape[1] if attributes["mean"] else 1)
+        return call, [Expected(y, value, 4 * TOLERANCE[dtype])]
+
+    return make
+
+
+RESIDUAL = Chain(
+    ("full", "full", "row"), (Step("add", (0, 1)), Step("add", (3, 2))), (4, 4),
+    (DType.F16, DType.F16, DType.F32), (DType.F32, DType.F16),
+)  # fmt: skip
+
+
+def residual(shape: tuple[int, int]) -> Maker:
+    """The norm of a sum, which is stored too."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        pairs = zip(RESIDUAL.operands, RESIDUAL.operand_types, strict=True)
+        xs = [some(rng, lying(kind, shape), dtype) for kind, dtype in pairs]
+        views = [repeated(memory.put(x), shape) for x in xs]
+        y, also = memory.room(shape, np.float16), memory.room(shape, np.float16, 1)
+        call = CALLS.make("norm", "f16", x=views, y=y, also=also, kind="rms", epsilon=1e-5,
+                          chain=RESIDUAL)  # fmt: skip
+        total = sum(wide(x) for x in xs)
+        value, share = norm(np.asarray(total), "rms", 1e-5), TOLERANCE[DType.F16]
+        return call, [Expected(y, value, share), Expected(also, np.asarray(total), share)]
+
+    return make
+
+
+TEAMS = ("4x32", "1x256", "1x512")
+
+
+def _rows() -> Iterator[Case]:
+    layer = {"kind": "layer", "epsilon": 1e-5}
+    for shape in ((1, 1), (5, 768), (3, 1031)):
+        yield Case(f"layer {shape}", rows("norm", DType.F32, shape, **layer), TEAMS)
+        for dtype in FLOATS[1:]:
+            made = rows("norm", dtype, shape, **layer)
+            yield Case(f"layer {dtype.short} {shape}", made, TEAMS[:1])
+    for shape in ((0, 8), (7, 13), (2, 70001), (2, 20480)):
+        made = rows("norm", DType.F32, shape, kind="rms", epsilon=1e-6)
+        yield Case(f"rms {shape}", made, TEAMS[1:2])
+    yield Case("layer late", rows("norm", DType.F16, (5, 40), 1, **layer), TEAMS[:1])
+    yield Case("residual", residual((6, 104)), TEAMS[:1])
+    for log in (False, True):
+        for shape in ((4, 7), (3, 2048)):
+            made = rows("softmax", DType.F32, shape, log=log)
+            yield Case(f"softmax {log} {shape}", made, TEAMS[:2])
+        spoilt = rows("softmax", DType.F16, (5, 304), spoilt=True, log=log)
+        yield Case(f"softmax {log} spoilt", spoilt, TEAMS[:1])
+    for kind in REDUCED:
+        made = rows("reduce", DType.F32, (5, 36), kind=kind, mean=False)
+        yield Case(f"reduce {kind}", made, TEAMS[:1])
+    spoilt = rows("reduce", DType.BF16, (4, 500), spoilt=True, kind="max", mean=False)
+    yield Case("reduce max spoilt", spoilt, TEAMS[:1])
+    made = rows("reduce", DType.F16, (3, 9000), kind="sum", mean=True)
+    yield Case("reduce mean", made, TEAMS[2:])
+
+
+CASES = (*_elementwise(), *_rows())

@@ -1,0 +1,129 @@
+"""Run a generated kernel: on this machine, as ordinary C++, or wherever a test has it run.
+
+A :class:`Memory` holds the buffers that the views of a call lie in, with room around every view
+that must stay as it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.build.cache import ObjectCache, digest
+from tracea_graph.build.compilers import COMPILE_SECONDS, find_compiler
+from tracea_graph.config import Environment
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.ops.program import Buffer, View
+
+Array = npt.NDArray[Any]
+
+NUMPY: Mapping[DType, Any] = {
+    DType.F32: np.float32, DType.F16: np.float16, DType.BF16: ml_dtypes.bfloat16,
+    DType.BOOL: np.bool_, DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8,
+    DType.I8: np.int8,
+}  # fmt: skip
+POISON = 0x7B
+ROOM = 24
+"""Elements around a view; not a multiple of a run, so that what lies behind it is unaligned."""
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing",
+         "-fno-math-errno", "-w")  # fmt: skip
+
+
+@dataclass
+class Memory:
+    """Buffers by number, as bytes, each with the type of its elements."""
+
+    buffers: list[Array] = field(default_factory=list)
+    views: list[tuple[View, Any]] = field(default_factory=list)
+
+    def put(self, array: Array, lead: int = 0, pad: int = 0, order: Sequence[int] = ()) -> View:
+        """A view of a copy: ``lead`` elements too late, its rows ``pad`` elements apart, its axes
+        stored in an ``order`` (the last one innermost)."""
+        view = self.room(array.shape, array.dtype, lead, pad, order)
+        self.of(view)[...] = array
+        return view
+
+    def room(
+        self, shape: Sequence[int], dtype: Any, lead: int = 0, pad: int = 0,
+        order: Sequence[int] = (),
+    ) -> View:  # fmt: skip
+        """A view of elements that are poisoned."""
+        strides, step = [0] * len(shape), 1
+        for axis in reversed(order or range(len(shape))):
+            strides[axis] = step
+            step = step * shape[axis] + (pad if step == 1 else 0)
+        size = np.dtype(dtype).itemsize
+        kept = np.full((max(step, 1) + lead + 2 * ROOM) * size + 16, POISON, np.uint8)
+        start = -kept.ctypes.data % 16  # as a GPU's allocator has it
+        self.buffers.append(kept[start : start + (max(step, 1) + lead + 2 * ROOM) * size])
+        buffer = Buffer("temp", len(self.buffers) - 1)
+        view = View(buffer, tuple(shape), tuple(strides), ROOM - ROOM % 8 + lead)
+        self.views.append((view, np.dtype(dtype)))
+        return view
+
+    def of(self, view: View) -> Array:
+        """What a view shows, writable."""
+        dtype = next(d for v, d in self.views if v.buffer == view.buffer)
+        flat = self.buffers[view.buffer.index].view(dtype)
+        steps = [int(s) * dtype.itemsize for s in view.strides]  # type: ignore[call-overload]
+        return np.lib.stride_tricks.as_strided(flat[int(view.offset) :], view.dims, steps)  # type: ignore[arg-type, call-overload]
+
+    def address(self, buffer: Buffer) -> int:
+        return int(self.buffers[buffer.index].ctypes.data)
+
+    def untouched(self, view: View) -> bool:
+        """Whether what lies around a view is as it was."""
+        kept, size = self.buffers[view.buffer.index], self.of(view).itemsize
+        inside = np.zeros(kept.size // size, np.bool_)
+        steps = [int(s) for s in view.strides]  # type: ignore[call-overload]
+        shown = np.lib.stride_tricks.as_strided(inside[int(view.offset) :], view.dims, steps)  # type: ignore[arg-type, call-overload]
+        shown[...] = True
+        return bool((kept.reshape(-1, size)[~inside] == POISON).all())
+
+
+@cache
+def library(source: Source) -> ctypes.CDLL:
+    """A kernel in the host dialect, compiled through the cache."""
+    compiler = find_compiler()
+    store = ObjectCache(Environment().cache / "test-gpu-kernels")
+    key = digest(compiler.identity, *FLAGS, source.text)
+    data = store.get(key)
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name) / "kernel.so"
+        if data is None:
+            (Path(name) / "kernel.cpp").write_text(source.text)
+            command = [*compiler.command, *FLAGS, "kernel.cpp", "-o", "kernel.so"]
+            done = subprocess.run(
+                command, cwd=name, capture_output=True, text=True, check=False,
+                timeout=COMPILE_SECONDS,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr[:4000]
+            store.put(key, made.read_bytes())
+        else:
+            made.write_bytes(data)
+        return ctypes.CDLL(str(made))
+
+
+def run_here(source: Source, launch: Launch, memory: Memory, seed: int = 0) -> None:
+    """Launch a kernel on this machine.  A seed other than 0 lets threads go in other orders."""
+    grid = launch.blocks({})
+    if 0 in grid:
+        return
+    words = [ctypes.create_string_buffer(w, len(w)) for w in launch.words({}, memory.address)]
+    arguments = (ctypes.c_void_p * len(words))(*(ctypes.addressof(w) for w in words))
+    function = getattr(library(source), source.symbol)
+    function.restype = ctypes.c_char_p
+    said = function(arguments, (ctypes.c_int32 * 3)(*grid), launch.threads, launch.shared, seed)
+    assert said is None, said.decode()

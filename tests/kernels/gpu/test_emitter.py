@@ -1,0 +1,150 @@
+"""Kernels as text: equal every time, named by a grammar, launched within what a GPU counts."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kernels.gpu.cases import CASES, Case
+from tests.kernels.gpu.machine import Memory
+from tracea_graph.build.nvrtc import compile_sources
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.launch import MOST, Launch, divisor_words, pointer
+from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant, find
+from tracea_graph.ops.program import Buffer, Call, View
+
+NAMED = {case.name: case for case in CASES}
+SYMBOL = re.compile(r"tracea_[a-z0-9]+_[a-z0-9]+(_[a-z0-9]+)*_[0-9x]+__sm_[0-9]+a?")
+FEW = ("gated f16 (3, 64)", "chosen (4, 33)", "layer bf16 (5, 768)", "softmax True (4, 7)")
+"""A kernel or two of each family: all of them take minutes to compile for all architectures."""
+
+
+def made(case: Case, name: str, tile: str = "") -> tuple[Call, Variant, Target]:
+    call, _ = case.make(Memory(), np.random.default_rng(0))
+    target = Target(CUDA, ARCHITECTURES[name])
+    return call, find(call, target.architecture, tile or case.tiles[0]), target
+
+
+def sources(names: tuple[str, ...], name: str) -> list[Source]:
+    return [
+        emit(*made(NAMED[one], name, tile))
+        for one in names for tile in NAMED[one].tiles
+        if all(ARCHITECTURES[name].has(feature) for feature in NAMED[one].needs)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "file"),
+    [("gated f16 (3, 64)", "sm_80", "chain.cu"), ("layer late", "sm_90a", "norm.cu")],
+)
+def test_goldens(case: str, name: str, file: str, golden: Callable[[str, str], None]) -> None:
+    source = emit(*made(NAMED[case], name))
+    assert source == emit(*made(NAMED[case], name))
+    golden(file, source.text)
+
+
+def test_no_text_includes_anything() -> None:
+    for case in CASES:
+        for tile in case.tiles:
+            source = emit(*made(case, "sm_90a", tile))
+            assert "#include" not in source.text
+            assert SYMBOL.fullmatch(source.symbol), source.symbol
+            assert f" {source.symbol}(" in source.text or f" {source.symbol}\n" in source.text
+
+
+def test_equal_symbols_have_equal_texts() -> None:
+    found: dict[str, str] = {}
+    for case in CASES:
+        for tile in case.tiles:
+            source = emit(*made(case, "sm_90a", tile))
+            assert found.setdefault(source.symbol, source.text) == source.text
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_kernels_fit_every_architecture(name: str) -> None:
+    for built in compile_sources(sources(FEW, name), [name]):
+        assert built.refused is None
+        assert built.facts is not None and built.facts.threads == built.source.threads
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "compute_90"])
+def test_all_kernels_fit_every_architecture(name: str) -> None:
+    architecture = name if name in ARCHITECTURES else "sm_90a"
+    unique = {s.symbol: s for s in sources(tuple(NAMED), architecture)}
+    refused = [b.refused for b in compile_sources(list(unique.values()), [name]) if b.refused]
+    assert refused == []
+
+
+# ---- variants and launches ------------------------------------------------------------------
+
+
+def test_variants_are_told_apart() -> None:
+    keys = [(v.op, v.dtype, v.tile) for v in VARIANTS]
+    assert len(set(keys)) == len(keys)
+    assert all(v.threads % 32 == 0 and v.threads <= 1024 for v in VARIANTS)
+
+
+def test_none_and_several_variants_are_refused() -> None:
+    call, _, target = made(NAMED["layer (5, 768)"], "sm_80")
+    with pytest.raises(
+        GraphError, match=r"3 kernels compute norm on sm_80; there are 4x32 \(fits"
+    ):
+        find(call, target.architecture)
+    with pytest.raises(GraphError, match="0 kernels compute norm on sm_80 in tiles of 9x9"):
+        find(call, target.architecture, "9x9")
+    with pytest.raises(GraphError, match="No driver runs 'unheard'"):
+        emit(replace(call, op="unheard"), VARIANTS[0], target)
+
+
+@given(st.integers(1, MOST), st.integers(0, MOST))
+def test_division_by_a_product(d: int, n: int) -> None:
+    value, multiply, shift = divisor_words(d)
+    for one in (n, n // d * d, max(0, n // d * d - 1)):
+        assert value == d and multiply < 1 << 32
+        assert one // d == (one * multiply >> 32 + shift if multiply else one)
+
+
+def at(offset: int, *dims: int) -> View:
+    return View(Buffer("temp", 0), dims, (2**20,) * len(dims), offset)
+
+
+def test_parameters_are_what_kernels_take() -> None:
+    argument = pointer(at(3, 2), DType.F16)
+    assert argument.words({}, lambda b: 4096) == struct.pack("<Q", 4102)
+    assert pointer(None, DType.F16).words({}, lambda b: 1) == bytes(8)
+    with pytest.raises(GraphError, match=f"more than {MOST} elements"):
+        pointer(at(0, 2049), DType.F32).words({}, lambda b: 0)
+    assert pointer(at(0, 2048), DType.F32).words({}, lambda b: 0) == bytes(8)
+
+
+def test_launches_beyond_a_grid_are_refused() -> None:
+    launch = Launch("tracea_k", ("n", 1, 1), 256, 0, ())
+    assert launch.blocks({"n": 5}) == (5, 1, 1)
+    with pytest.raises(GraphError, match="more than a grid has"):
+        launch.blocks({"n": 2**31})
+    with pytest.raises(GraphError, match="more than a grid has"):
+        replace(launch, grid=(1, "n", 1)).blocks({"n": 65536})
+
+
+def test_one_record_serves_every_size() -> None:
+    x, y = (View(Buffer("temp", i), ("m", 40), (40, 1)) for i in (0, 1))
+    call = CALLS.make("softmax", "f16", x=x, y=y)
+    target = Target(CUDA, ARCHITECTURES["sm_80"])
+    launch = launch_of(call, find(call, target.architecture, "4x32"), target)
+    assert [launch.blocks({"m": m})[0] for m in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert struct.pack("<i", 7) in launch.words({"m": 7}, lambda b: 0)
