@@ -1,6 +1,7 @@
 # make demo [MODEL=path]   optimize a model, race the result against the original;
 #                          DEMO_ARGS= shows what tracea-optimize reports
 # make test                the default tests; make test-slow adds the long ones
+# make test-gpu            kernels on this machine's NVIDIA GPU: right, and how fast
 # make sanitize            all kernels under the address, undefined-behaviour and thread sanitizers
 # make check               ruff, mypy, import directions, README's examples; make golden rewrites the golden files
 #
@@ -26,7 +27,7 @@ endif
 zig := $(if $(strip $(compiler)),,zig)
 comma := ,
 
-.PHONY: demo test test-slow sanitize check golden clean
+.PHONY: demo test test-slow test-gpu sanitize check golden clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp $(if $(MODEL),,$(zoo))
@@ -44,6 +45,10 @@ sanitize: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q -m "not gpu" $(PYTEST_ARGS)
+
+test-gpu: $(VENV)/dev.stamp
+	$(bin)/python -m pytest -q -m gpu $(PYTEST_ARGS) tests/gpu
+	$(bin)/python -m tests.gpu.timing
 
 check: $(VENV)/dev.stamp
 	$(bin)/ruff check .

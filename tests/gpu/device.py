@@ -1,0 +1,138 @@
+"""A GPU through the driver's API: load cubins, run and time kernels on memory of a test's own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from tests.kernels.gpu.machine import Memory
+from tracea_graph.build.nvrtc import Built
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
+from tracea_graph.kernels.gpu.launch import Launch
+
+__all__ = ["Device", "Loaded"]
+
+
+def checked(answer: Any) -> Any:
+    """The value of an answer of the driver.  Raises RuntimeError unless it succeeded."""
+    result, *values = answer
+    if result != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the driver answered {result.name}")
+    return values[0] if len(values) == 1 else values
+
+
+class Loaded:
+    """A kernel on the device."""
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        module = checked(driver.cuModuleLoadData(built.data))
+        self.function = checked(driver.cuModuleGetFunction(module, built.source.symbol.encode()))
+        if built.source.shared > 48 << 10:
+            kind = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            checked(driver.cuFuncSetAttribute(self.function, kind, built.source.shared))
+
+    def attribute(self, name: str) -> int:
+        kind = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(checked(driver.cuFuncGetAttribute(kind, self.function)))
+
+    def blocks_of_an_sm(self) -> int:
+        """What the driver says of occupancy."""
+        source = self.built.source
+        return int(checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            self.function, source.threads, source.shared)))  # fmt: skip
+
+
+class Device:
+    """The first GPU, in its primary context.  Raises RuntimeError if there is none."""
+
+    def __init__(self) -> None:
+        checked(driver.cuInit(0))
+        self.handle = checked(driver.cuDeviceGet(0))
+        self.context = checked(driver.cuDevicePrimaryCtxRetain(self.handle))
+        checked(driver.cuCtxSetCurrent(self.context))
+        kinds = driver.CUdevice_attribute
+        major, minor = (
+            checked(driver.cuDeviceGetAttribute(kind, self.handle))
+            for kind in (
+                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
+        )
+        self.capability = 10 * major + minor
+
+    @property
+    def name(self) -> str:
+        text: bytes = checked(driver.cuDeviceGetName(128, self.handle))
+        return text.split(b"\0")[0].decode()
+
+    @property
+    def architecture(self) -> Architecture:
+        """The newest one that this device runs."""
+        fitting = [a for a in ARCHITECTURES.values() if a.capability <= self.capability]
+        same = [a for a in fitting if a.capability == self.capability]
+        return (same or fitting)[-1]
+
+    def run(self, kernel: Loaded, launch: Launch, memory: Memory) -> None:
+        """Launch a kernel on copies of a memory's buffers, each exactly as large, and read them
+        back."""
+        places = [self.put(buffer) for buffer in memory.buffers]
+        try:
+            self.launch(kernel, launch, places)
+            checked(driver.cuCtxSynchronize())
+            for buffer, place in zip(memory.buffers, places, strict=True):
+                checked(driver.cuMemcpyDtoH(buffer.ctypes.data, place, buffer.nbytes))
+        finally:
+            for place in places:
+                checked(driver.cuMemFree(place))
+
+    def put(self, array: Any) -> Any:
+        """A copy in the device's memory."""
+        flat = np.ascontiguousarray(array)
+        place = checked(driver.cuMemAlloc(max(flat.nbytes, 1)))
+        if flat.nbytes:
+            checked(driver.cuMemcpyHtoD(place, flat.ctypes.data, flat.nbytes))
+        return place
+
+    def launch(
+        self, kernel: Loaded, launch: Launch, places: Sequence[Any], stream: Any = 0
+    ) -> None:
+        """Launch without waiting; a grid of nothing is none."""
+        grid = launch.blocks({})
+        if 0 in grid:
+            return
+        made = launch.words({}, lambda buffer: int(places[buffer.index]))
+        words = [ctypes.create_string_buffer(w, len(w)) for w in made]
+        held = (ctypes.c_void_p * len(words))(*(ctypes.addressof(w) for w in words))
+        checked(driver.cuLaunchKernel(
+            kernel.function, *grid, launch.threads, 1, 1, launch.shared, stream,
+            ctypes.addressof(held), 0))  # fmt: skip
+
+    def microseconds(
+        self, kernel: Loaded, launch: Launch, sets: Sequence[Sequence[Any]], repeats: int = 20
+    ) -> float:
+        """The median time of a launch in a CUDA graph of 20, over sets of buffers in turn."""
+        stream = checked(driver.cuStreamCreate(1))
+        for places in sets:
+            self.launch(kernel, launch, places, stream)
+        checked(driver.cuStreamSynchronize(stream))
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        checked(driver.cuStreamBeginCapture(stream, mode))
+        for i in range(20):
+            self.launch(kernel, launch, sets[i % len(sets)], stream)
+        graph = checked(driver.cuStreamEndCapture(stream))
+        replay = checked(driver.cuGraphInstantiate(graph, 0))
+        begin, end = (checked(driver.cuEventCreate(0)) for _ in "be")
+        times = []
+        for _ in range(repeats):
+            checked(driver.cuEventRecord(begin, stream))
+            checked(driver.cuGraphLaunch(replay, stream))
+            checked(driver.cuEventRecord(end, stream))
+            checked(driver.cuEventSynchronize(end))
+            times.append(1000 * float(checked(driver.cuEventElapsedTime(begin, end))) / 20)
+        return median(times)

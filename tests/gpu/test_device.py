@@ -1,0 +1,80 @@
+"""Every case on a GPU: what comes of it, and that cubins say the truth about kernels."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.gpu.device import Device, Loaded
+from tests.kernels.gpu.cases import CASES, Case, check
+from tests.kernels.gpu.machine import Memory
+from tracea_graph.build.nvrtc import compile_sources
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.source import Source
+from tracea_graph.kernels.gpu.variants import find
+
+pytestmark = pytest.mark.gpu
+ALL = [pytest.param(c, t, id=f"{c.name} {t}".strip()) for c in CASES for t in c.tiles]
+
+
+@cache
+def device() -> Device:
+    return Device()
+
+
+@cache
+def target() -> Target:
+    return Target(CUDA, device().architecture)
+
+
+@cache
+def kernels() -> dict[str, Loaded]:
+    """All kernels of all cases, compiled together."""
+    sources: dict[str, Source] = {}
+    for case in CASES:
+        for tile in case.tiles:
+            call, _ = case.make(Memory(), np.random.default_rng(0))
+            variant = find(call, target().architecture, tile)
+            source = emit(call, variant, target())
+            sources[source.symbol] = source
+    name = target().architecture.name
+    built = compile_sources(list(sources.values()), [name])
+    return {one.source.symbol: Loaded(one) for one in built}
+
+
+@pytest.mark.parametrize(("case", "tile"), ALL)
+def test_kernels_compute_what_calls_mean(case: Case, tile: str) -> None:
+    for seed in (0, 1):
+        memory = Memory()
+        call, expected = case.make(memory, np.random.default_rng(seed))
+        variant = find(call, target().architecture, tile)
+        launch = launch_of(call, variant, target())
+        device().run(kernels()[launch.symbol], launch, memory)
+        check(memory, expected)
+
+
+def test_cubins_say_what_the_driver_says() -> None:
+    for loaded in kernels().values():
+        facts, source = loaded.built.facts, loaded.built.source
+        assert facts is not None and loaded.built.refused is None
+        assert facts.registers == loaded.attribute("NUM_REGS")
+        assert facts.shared == loaded.attribute("SHARED_SIZE_BYTES")
+        assert facts.stack >= loaded.attribute("LOCAL_SIZE_BYTES")
+        assert facts.threads == loaded.attribute("MAX_THREADS_PER_BLOCK")
+        found = facts.occupancy(target().architecture, source.threads, source.shared)
+        assert found.blocks == loaded.blocks_of_an_sm()
+
+
+def test_ptx_is_compiled_by_the_driver() -> None:
+    """What serves architectures to come, on this one."""
+    case = next(c for c in CASES if c.name == "layer late")
+    memory = Memory()
+    call, expected = case.make(memory, np.random.default_rng(0))
+    variant = find(call, target().architecture, case.tiles[0])
+    level = "compute_90" if device().capability >= 90 else "compute_80"
+    (built,) = compile_sources([emit(call, variant, target())], [level])
+    device().run(Loaded(built), launch_of(call, variant, target()), memory)
+    check(memory, expected)

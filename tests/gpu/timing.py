@@ -1,0 +1,138 @@
+"""Times of a few kernels, beside torch's where it is installed: ``python -m tests.gpu.timing``.
+
+A time is the median of replays of a CUDA graph of 20 launches, over sets of buffers in turn that
+together are larger than a GPU's L2.  torch runs in graphs of its own, on equal shapes and types,
+in the same process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tests.gpu.device import Device, Loaded
+from tests.kernels.gpu.cases import Maker, elementwise, gated, rows
+from tests.kernels.gpu.machine import Memory
+from tracea_graph.build.nvrtc import compile_sources
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.variants import find
+
+_FAR = 200 << 20
+"""Bytes that all sets of buffers have together."""
+Work = Callable[[Any], tuple[Callable[..., Any], list[Any]]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A call, the tiles to time it in, and the same in torch; ``flops`` of products."""
+
+    name: str
+    make: Maker
+    tiles: tuple[str, ...]
+    torch: Work
+    flops: float = 0.0
+
+
+def _gated(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+    def work(x: Any, y: Any, bias: Any, factor: Any) -> Any:
+        return (torch.nn.functional.gelu(x * factor + bias) * y).half()
+
+    x, y = (torch.randn(8192, 3072, device="cuda").half() for _ in "xy")
+    sides = torch.randn(3072, device="cuda"), torch.randn(8192, 1, device="cuda")
+    return torch.compile(work), [x, y, *sides]
+
+
+def _norm(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+    x = torch.randn(4096, 768, device="cuda").half()
+    gamma, beta = (torch.randn(768, device="cuda").half() for _ in "gb")
+    return (lambda x, g, b: torch.nn.functional.layer_norm(x, (768,), g, b)), [x, gamma, beta]
+
+
+def _softmax(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+    x = torch.randn(49152, 512, device="cuda").half()
+    return (lambda x: torch.softmax(x, -1)), [x]
+
+
+def _long(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+    x = torch.randn(4096, 8192, device="cuda")
+    return (lambda x: torch.nn.functional.rms_norm(x, (8192,))), [x]
+
+
+_LAYER = {"kind": "layer", "epsilon": 1e-5}
+ROWS: tuple[Row, ...] = (
+    Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)), ("256",),
+        _gated),
+    Row("layer norm f16 4096x768", rows("norm", DType.F16, (4096, 768), **_LAYER),
+        ("4x32", "1x256"), _norm),
+    Row("softmax f16 49152x512", rows("softmax", DType.F16, (49152, 512), log=False),
+        ("4x32", "1x256"), _softmax),
+    Row("rms norm f32 4096x8192", rows("norm", DType.F32, (4096, 8192), kind="rms", epsilon=1e-5),
+        ("1x256", "1x512"), _long),
+)  # fmt: skip
+
+
+def ours(device: Device, make: Maker, tile: str) -> tuple[float, int]:
+    """Microseconds of a call, and the bytes of its buffers."""
+    memory, target = Memory(), Target(CUDA, device.architecture)
+    call, _ = make(memory, np.random.default_rng(0))
+    variant = find(call, target.architecture, tile)
+    (built,) = compile_sources([emit(call, variant, target)], [target.architecture.name])
+    size = sum(b.nbytes for b in memory.buffers)
+    sets = [[device.put(b) for b in memory.buffers] for _ in range(1 + _FAR // size)]
+    return device.microseconds(Loaded(built), launch_of(call, variant, target), sets), size
+
+
+def torchs(torch: Any, work: Work) -> float:
+    """Microseconds of the same in torch."""
+    function, operands = work(torch)
+    size = sum(x.nbytes for x in operands)
+    sets = [[x.clone() for x in operands] for _ in range(1 + _FAR // (2 * size))]
+    for one in sets:
+        function(*one)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(20):
+            function(*sets[i % len(sets)])
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in "be")
+    times = []
+    for _ in range(20):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / 20)
+    return median(times)
+
+
+def main() -> None:
+    """Write the table."""
+    say = sys.stdout.write
+    torch: Any = None
+    if importlib.util.find_spec("torch"):
+        import torch  # type: ignore[no-redef]
+
+        torch.zeros(1, device="cuda")
+    device = Device()
+    say(f"{device.name}, {device.architecture.name}"
+        f"{f', torch {torch.__version__}' if torch else ''}\n")  # fmt: skip
+    for row in ROWS:
+        theirs = torchs(torch, row.torch) if torch else 0.0
+        for tile in row.tiles:
+            time, size = ours(device, row.make, tile)
+            rate = f"{row.flops / time / 1e6:7.1f} TFLOP/s" if row.flops else (
+                f"{size / time / 1e3:7.0f} GB/s")  # fmt: skip
+            say(f"{row.name:40s} {tile:12s} {time:9.1f} us {rate}")
+            say(f"  torch {theirs:9.1f} us ({theirs / time:.2f}x)\n" if torch else "\n")
+
+
+if __name__ == "__main__":
+    main()
