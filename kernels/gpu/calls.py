@@ -7,9 +7,19 @@ what it reads and writes where no chain says otherwise; gamma, beta and biases a
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
-from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand, choice, flag, real
+from tracea_graph.kernels.schema import (
+    Attribute,
+    Calls,
+    CallSchema,
+    Operand,
+    Sizes,
+    choice,
+    flag,
+    real,
+)
 
 __all__ = ["CALLS", "REDUCTIONS"]
 
@@ -52,6 +62,30 @@ def _rows(op: str, dtype: str, y: str, *attributes: Attribute, scaled: bool = Fa
     )
 
 
+def _product_size(s: Sizes) -> tuple[int, ...]:
+    """How many products, and rows, columns and depth of each."""
+    *outer, rows, cols = s.of("y")
+    return prod(outer), rows, cols, s.of("x")[-1]
+
+
+def _gemm(dtype: str) -> CallSchema:
+    """``y = epilogue(x · w + bias)``, w stored as ``[N, K]`` or ``[K, N]``; leading axes alike, or
+    missing where all products share an operand."""
+    own = "f32" if dtype == "tf32x3" else dtype
+    return CallSchema(
+        "gemm",
+        (
+            _op("x", "... M K", own), _op("w", "*", own), _op("bias", "N", optional=True),
+            _op("inputs", "... M N", "chain", many="inputs"),
+            _out("y", "... M N", "chain", many="results"),
+        ),
+        (choice("layout", ("nk", "kn")),),
+        dtype,
+        chain="epilogue",
+        problem=_product_size,
+    )  # fmt: skip
+
+
 _KINDS = choice("kind", ("layer", "rms"))
 
 CALLS = Calls(
@@ -63,6 +97,7 @@ CALLS = Calls(
             _rows("reduce", d, "M", choice("kind", REDUCTIONS), flag("mean", False))
             for d in DTYPES
         ),
+        *map(_gemm, (*DTYPES, "tf32x3")),
     )
 )
 """By name; an op on what is not float32 is called ``<op>_<dtype>``."""

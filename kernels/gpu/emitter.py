@@ -15,7 +15,7 @@ import jinja2
 
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import Target
-from tracea_graph.kernels.gpu.families import elementwise, rows
+from tracea_graph.kernels.gpu.families import elementwise, exact_products, products, rows
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.source import Source
 from tracea_graph.kernels.gpu.variants import Variant
@@ -35,7 +35,7 @@ class Family(Protocol):
         """What the template asks for."""
         ...
 
-    def shared(self, variant: Variant) -> int:
+    def shared(self, call: Call, variant: Variant) -> int:
         """Bytes of shared memory a block asks for."""
         ...
 
@@ -45,8 +45,13 @@ class Family(Protocol):
 
 
 _FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {"elementwise.cu.in": elementwise, "rows.cu.in": rows}
-)  # fmt: skip
+    {
+        "elementwise.cu.in": elementwise,
+        "rows.cu.in": rows,
+        "gemm.cu.in": products,
+        "gemm_fma.cu.in": exact_products,
+    }
+)
 
 
 def symbol_of(call: Call, variant: Variant, target: Target) -> str:
@@ -65,7 +70,7 @@ def emit(call: Call, variant: Variant, target: Target) -> Source:
     )  # fmt: skip
     head = f"// {symbol}\n// From {variant.template}.  Generated, do not edit.\n"
     text = head + vocabulary(target) + body
-    return Source(symbol, text, variant.threads, family.shared(variant))
+    return Source(symbol, text, variant.threads, family.shared(call, variant))
 
 
 def vocabulary(target: Target) -> str:

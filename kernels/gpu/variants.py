@@ -46,6 +46,23 @@ def _rows(op: str, dtype: str) -> tuple[Variant, ...]:
     )  # fmt: skip
 
 
+def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
+          blocks: int) -> Variant:  # fmt: skip
+    """Tiles of m × n results and k of the depth, a warp for each wm × wn of them."""
+    size = 4 if dtype == "tf32x3" else 2
+    needs = {"f16": (), "bf16": ("bf16",), "tf32x3": ("bf16",)}[dtype]
+    params = {"m": m, "n": n, "k_bytes": k * size, "stages": stages, "wm": wm, "wn": wn,
+              "blocks": blocks}  # fmt: skip
+    threads = m // wm * (n // wn) * 32
+    return Variant("gemm", dtype, "gemm.cu.in", f"{m}x{n}x{k}x{stages}", threads, params, needs)
+
+
+def _fma(m: int, n: int, k: int, blocks: int) -> Variant:
+    """The same in float32, a thread for each 16 × 16 part of a tile."""
+    params = {"m": m, "n": n, "k": k, "blocks": blocks}
+    return Variant("gemm", "f32", "gemm_fma.cu.in", f"{m}x{n}x{k}", 256, params)
+
+
 VARIANTS = (
     Variant("elementwise", "f32", "elementwise.cu.in", "256", 256),
     *(
@@ -54,6 +71,15 @@ VARIANTS = (
         for d in ("f32", "f16", "bf16")
         for v in _rows(op, d)
     ),
+    _gemm("f16", 128, 128, 32, 4, 64, 64, 2),
+    _gemm("f16", 128, 256, 32, 3, 64, 64, 1),
+    _gemm("f16", 64, 64, 64, 3, 32, 32, 2),
+    _gemm("bf16", 128, 128, 32, 4, 64, 64, 2),
+    _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
+    _fma(128, 128, 8, 1),
+    _fma(64, 64, 8, 2),
+    _gemm("tf32x3", 128, 64, 16, 4, 64, 32, 2),
+    _gemm("tf32x3", 64, 64, 32, 3, 32, 32, 2),
 )
 
 

@@ -49,7 +49,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     return {**made, "rank": rank, "tensors": names, "offsets": offsets, "run": _run(call)}
 
 
-def shared(variant: Variant) -> int:
+def shared(call: Call, variant: Variant) -> int:
     return 0
 
 

@@ -84,7 +84,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     }
 
 
-def shared(variant: Variant) -> int:
+def shared(call: Call, variant: Variant) -> int:
     return _SCRATCH
 
 

@@ -26,6 +26,7 @@ typedef uint64_t u64;
 #define DEV static inline
 #define METHOD inline
 #define UNROLL
+#define ROLLED
 #define KERNEL(symbol, threads, blocks) static void symbol
 #define EXPORT(symbol)                                                                    \
   extern "C" const char* symbol(void** arguments, const i32* grid, i32 threads, i32 shared, \

@@ -256,4 +256,71 @@ def _rows() -> Iterator[Case]:
     yield Case("reduce mean", made, TEAMS[2:])
 
 
-CASES = (*_elementwise(), *_rows())
+# ---- products -------------------------------------------------------------------------------
+
+GELU = (Step("gelu", (0,)), Step("mul", (3, 2)), Step("add", (4, 1)))
+"""The epilogue of a layer: activation, a factor of each row, the residual."""
+
+
+def layer(dtype: DType) -> Chain:
+    stores = () if dtype is DType.F32 else (dtype,)
+    return Chain(("full", "full", "col"), GELU, (5,), (DType.F32, dtype, DType.F32), stores)
+
+
+def gemm(
+    dtype: str, m: int, n: int, k: int, layout: str, *, outer: Sequence[int] = (),
+    shared: bool = False, late: int = 0, bias: bool = True, chain: Chain | None = None,
+    turned: bool = False,
+) -> Maker:  # fmt: skip
+    """``outer`` products, which perhaps share w; x perhaps stored by columns."""
+    own = {"f16": DType.F16, "bf16": DType.BF16}.get(dtype, DType.F32)
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, (*outer, m, k), own)
+        w = some(rng, (*(() if shared else outer), *((n, k) if layout == "nk" else (k, n))), own)
+        order = (*range(len(outer)), len(outer) + 1, len(outer)) if turned else ()
+        named: dict[str, Any] = {
+            "x": memory.put(x, late, 0 if turned else 8 + late, order),
+            "w": memory.put(w, late, 8 + late),
+        }
+        sums = wide(x) @ (wide(w).swapaxes(-1, -2) if layout == "nk" else wide(w))
+        if bias:
+            b = rng.standard_normal(n).astype(np.float32)
+            named["bias"], sums = memory.put(b), sums + b
+        value, kinds = [sums], (own,)
+        if chain is not None:
+            shapes = [lying(kind, sums.shape) for kind in chain.operands[1:]]
+            pairs = zip(shapes, chain.operand_types[1:], strict=True)
+            more = [some(rng, shape, dtype) for shape, dtype in pairs]
+            named["inputs"] = [repeated(memory.put(one), sums.shape) for one in more]
+            value, kinds = chain.reference([sums, *map(wide, more)]), chain.result_types
+        ys = [memory.room(sums.shape, NUMPY[kind], late, late) for kind in kinds]
+        call = CALLS.make("gemm", dtype, **named, y=ys, layout=layout, chain=chain)
+        shares = [max(TOLERANCE[kind], 3e-6) for kind in kinds]
+        return call, [Expected(*one) for one in zip(ys, value, shares, strict=True)]
+
+    return make
+
+
+def _products() -> Iterator[Case]:
+    tiles = {"f16": ("64x64x64x3", "128x128x32x4"), "bf16": ("64x64x64x3",),
+             "tf32x3": ("64x64x32x3",), "f32": ("64x64x8", "128x128x8")}  # fmt: skip
+    for dtype, ones in tiles.items():
+        needs = () if dtype in ("f16", "f32") else ("bf16",)
+        own = {"f16": DType.F16, "bf16": DType.BF16}.get(dtype, DType.F32)
+        for layout in ("nk", "kn"):
+            for m, n, k in ((1, 1, 1), (70, 136, 200), (13, 40, 33)):
+                made = gemm(dtype, m, n, k, layout)
+                yield Case(f"{dtype} {layout} {m} {n} {k}", made, ones[: 1 + (m == 70)], needs)
+        made = gemm(dtype, 67, 72, 96, "nk", chain=layer(own))
+        yield Case(f"{dtype} layer", made, ones, needs)
+    for shared in (False, True):
+        made = gemm("f16", 33, 24, 16, "kn", outer=(2, 3), shared=shared, bias=False)
+        yield Case(f"f16 batch {shared}", made, tiles["f16"][:1])
+    yield Case("f16 late", gemm("f16", 20, 70, 50, "nk", late=1), tiles["f16"][:1])
+    yield Case("f16 turned", gemm("f16", 40, 33, 72, "kn", turned=True), tiles["f16"][:1])
+    for m, n, k in ((0, 5, 4), (5, 0, 4), (5, 4, 0)):
+        yield Case(f"f16 nothing {m} {n} {k}", gemm("f16", m, n, k, "nk"), tiles["f16"][:1])
+
+
+CASES = (*_elementwise(), *_rows(), *_products())

@@ -10,6 +10,10 @@ from tests.kernels.gpu.machine import Memory, run_here
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.families import products
+from tracea_graph.kernels.gpu.semantic.banks import prove_free
+from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring
+from tracea_graph.kernels.gpu.semantic.strips import Strip
 from tracea_graph.kernels.gpu.variants import find
 
 pytestmark = pytest.mark.compiler
@@ -25,3 +29,32 @@ def test_kernels_compute_what_calls_mean(case: Case, tile: str) -> None:
         variant = find(call, HERE.architecture, tile)
         run_here(emit(call, variant, HERE), launch_of(call, variant, HERE), memory, seed)
         check(memory, expected)
+
+
+@pytest.mark.parametrize("tile", ["64x64x64x3", "128x128x32x4"])
+def test_a_ring_that_waits_too_little_shows(tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the model of a ring refuses, the kernel's text computes wrongly here."""
+
+    def loose(self: products.Tile) -> Ring:
+        return Ring(self.stages, BarrierMode.GROUPS, pending=self.stages - 1)
+
+    monkeypatch.setattr(products.Tile, "ring", property(loose))
+    monkeypatch.setattr(products, "prove", lambda ring: None)
+    products._proved.cache_clear()
+    case = next(c for c in CASES if c.name == "f16 nk 70 136 200")
+    memory = Memory()
+    call, expected = case.make(memory, np.random.default_rng(0))
+    variant = find(call, HERE.architecture, tile)
+    run_here(emit(call, variant, HERE), launch_of(call, variant, HERE), memory)
+    with pytest.raises(AssertionError):
+        check(memory, expected)
+    products._proved.cache_clear()
+
+
+def test_strips_and_tiles_meet_no_bank_twice() -> None:
+    plain = products.Tile(64, 64, 128, 32, 32, 2, "nk", 3)
+    prove_free(plain.loads())
+    for cols, run in ((32, 4), (32, 8), (64, 4), (64, 8)):
+        prove_free(Strip(cols).accesses(run))
+        words = {Strip(cols).place(r, c) for r in range(16) for c in range(cols)}
+        assert len(words) == 16 * cols and max(words) < Strip(cols).words

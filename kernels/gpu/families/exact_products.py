@@ -1,0 +1,52 @@
+"""Matrix products in float32 by fused multiply-adds: every product exact, infinities as they are.
+
+Barriers of the block stand between copies and reads: nothing is on its way meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tracea_graph.kernels.gpu.families.products import arguments, epilogue, name
+from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.semantic.banks import Access, prove_free
+from tracea_graph.kernels.gpu.semantic.lanes import WARP
+from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.ops.program import Call
+
+__all__ = ["launch", "name", "parameters", "shared"]
+
+_RUN = 4
+"""Columns that a thread has side by side."""
+_PAD = 4
+"""Words between rows of shared memory, so that stores by columns go to all banks."""
+
+
+@cache
+def _prove(side: int, k: int) -> None:
+    """Nothing, if an operand of ``side`` by ``k`` meets no bank twice.  Raises GraphError."""
+    pitch = side + _PAD
+    turned = tuple(4 * (lane % k * pitch + lane // k) for lane in range(WARP))
+    left = tuple(lane // 16 * 16 for lane in range(WARP))
+    right = tuple(lane % 16 * 16 for lane in range(WARP))
+    prove_free([Access("store", 4, turned), Access("a", 16, left), Access("b", 16, right)])
+    prove(Ring(1, BarrierMode.NONE))
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    for side in ("m", "n"):
+        _prove(variant.params[side], variant.params["k"])
+    return {**epilogue(call), "run": _RUN}
+
+
+def shared(call: Call, variant: Variant) -> int:
+    p = variant.params
+    return 4 * p["k"] * (p["m"] + p["n"] + 2 * _PAD)
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    blocks, made = arguments(call, variant.params["m"], variant.params["n"])
+    taken = shared(call, variant)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

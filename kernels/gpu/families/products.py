@@ -1,0 +1,255 @@
+"""Matrix products on matrix instructions, with an epilogue: halves, and float32 in three parts.
+
+In three parts each number is the sum of two in tf32, and what the product of the lower parts would
+add is left out: 2^-21 of a product.  Infinities become NaN there: ``fma`` has them right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tracea_graph.ir import DType, Extent, combine, product
+from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, i32, pointer
+from tracea_graph.kernels.gpu.semantic.banks import Access, matrix_load, prove_free
+from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, MatrixLoad
+from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.semantic.strips import Strip
+from tracea_graph.kernels.gpu.semantic.swizzle import Layout, SwizzleMode
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.program import Call, View
+
+__all__ = ["launch", "name", "parameters", "shared"]
+
+TYPES = {"f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "tf32x3": DType.F32}
+"""The element type of both operands, and of results without a chain, by a call's dtype."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A tensor of the epilogue: an operand of the chain, or a result."""
+
+    name: str
+    element: str
+    operand: bool
+    wide: bool
+    start: str
+
+    @property
+    def qualified(self) -> str:
+        return f"{'const ' if self.operand else ''}{self.element}*"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a variant's tile lies in shared memory; sizes in elements but for ``k_bytes``."""
+
+    m: int
+    n: int
+    k_bytes: int
+    wm: int
+    wn: int
+    size: int
+    layout: str
+    stages: int
+
+    @property
+    def k(self) -> int:
+        return self.k_bytes // self.size
+
+    @property
+    def a(self) -> Layout:
+        return _layout(self.k_bytes)
+
+    @property
+    def b(self) -> Layout:
+        """Rows of w as it is stored; four rows of float32 apart lie in other banks each."""
+        if self.layout == "nk":
+            return _layout(self.k_bytes)
+        wide = self.n * self.size
+        return _layout(wide) if self.size == 2 else Layout(wide + 32)
+
+    @property
+    def a_bytes(self) -> int:
+        return self.m * self.a.pitch
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.a_bytes + (self.n if self.layout == "nk" else self.k) * self.b.pitch
+
+    @property
+    def ring(self) -> Ring:
+        return Ring(self.stages, BarrierMode.GROUPS)
+
+    @property
+    def strip(self) -> Strip:
+        return Strip(self.wn)
+
+    @property
+    def shared(self) -> int:
+        warps = self.m // self.wm * (self.n // self.wn)
+        return max(self.stages * self.stage_bytes, warps * self.strip.words * 4)
+
+    def loads(self) -> list[Access]:
+        """How fragments are read from the ring."""
+        per, found = 16 // self.size, []
+        a = MatrixLoad(((0, 0), (8, 0), (0, per), (8, per)))
+        nk = MatrixLoad(((0, 0), (0, per), (8, 0), (8, per)))
+        kn = MatrixLoad(((0, 0), (8, 0), (0, 8), (8, 8)), transposed=True)
+        for k in range(0, self.k, 2 * per):
+            found += [matrix_load("a", a, self.a, r, k, self.size) for r in range(0, self.m, 16)]
+            for n in range(0, self.n, 16):
+                if self.layout == "nk":
+                    found.append(matrix_load("b", nk, self.b, n, k, self.size))
+                elif self.size == 2:
+                    found.append(matrix_load("b", kn, self.b, k, n, self.size))
+                else:
+                    places = [ATOMS["m16n8k8.tf32"].b.at(lane, 0) for lane in range(32)]
+                    at = tuple(self.b.offset(k + r, (n + c) * 4) for r, c in places)
+                    found.append(Access("b", 4, at))
+        return found
+
+
+def _layout(pitch: int) -> Layout:
+    modes = {32: SwizzleMode.XOR2, 64: SwizzleMode.XOR4}
+    return Layout(pitch, modes.get(pitch, SwizzleMode.XOR8))
+
+
+@cache
+def _proved(tile: Tile, run: int) -> Tile:
+    """The tile, once its layouts meet no bank twice and its ring is safe.  Raises GraphError."""
+    prove_free(tile.loads())
+    prove_free(tile.strip.accesses(run))
+    prove(tile.ring)
+    return tile
+
+
+def tile_of(call: Call, variant: Variant) -> Tile:
+    """Where a call's operands lie in shared memory."""
+    p, size = variant.params, int(TYPES[call.dtype].size)
+    layout = str(call.attributes["layout"])
+    return Tile(p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, layout, p["stages"])
+
+
+def _named(call: Call) -> dict[str, Any]:
+    return CALLS.of(call).named(call)
+
+
+def chain_of(call: Call) -> Chain:
+    """A call's epilogue, or one that stores the sums as they are."""
+    own = TYPES[call.dtype]
+    stores = () if own is DType.F32 else (own,)
+    return call.chain or Chain(("full",), (), (0,), (), stores)
+
+
+def run_of(call: Call) -> int:
+    """Columns that are finished at once."""
+    chain = chain_of(call)
+    return chains.run_of(*chain.operand_types[1:], *chain.result_types)
+
+
+def batch_of(call: Call) -> tuple[Extent, ...]:
+    """The leading axes of the result."""
+    dims: tuple[Extent, ...] = _named(call)["y"][0].dims[:-2]
+    return dims
+
+
+def strides_of(view: View, batch: int) -> tuple[Extent, ...]:
+    """A view's strides with as many leading axes, 0 where it has none or repeats."""
+    missing = batch + 2 - len(view.dims)
+    leading = [0 if d == 1 else s for d, s in zip(view.dims[:-2], view.strides[:-2], strict=True)]
+    return (*(0,) * missing, *leading, *view.strides[-2:])
+
+
+def sides(call: Call) -> tuple[Side, ...]:
+    """The epilogue's tensors, in the order of their parameters."""
+    chain, batch = chain_of(call), len(batch_of(call))
+    listed = [(f"x{x.place}", x.element, True, x.wide) for x in chains.operands(chain)[1:]]
+    listed += [(f"y{y.place}", y.element, False, True) for y in chains.results(chain)]
+    return tuple(Side(*one, start_of(one[0], batch)) for one in listed)
+
+
+def start_of(tensor: str, batch: int) -> str:
+    """How far a tensor's matrix lies behind its first, in C."""
+    return " + ".join(f"(i64)i{axis} * {tensor}_b{axis}" for axis in range(batch)) or "0"
+
+
+def name(call: Call) -> str:
+    words = ["gemm", str(call.attributes["layout"])]
+    words += ["bias"] * (_named(call)["bias"] is not None)
+    words += [f"{call.chain.key:016x}"] if call.chain else []
+    words += [f"batch{len(batch_of(call))}"] if batch_of(call) else []
+    return "_".join(words)
+
+
+def epilogue(call: Call) -> dict[str, Any]:
+    """What ``templates/epilogue.h`` asks for."""
+    return {
+        **chains.parameters(chain_of(call)),
+        "tensors": sides(call),
+        "bias": _named(call)["bias"] is not None,
+        "batch": len(batch_of(call)),
+        "start_x": start_of("x", len(batch_of(call))),
+        "start_w": start_of("w", len(batch_of(call))),
+        "run": run_of(call),
+        "layout": call.attributes["layout"],
+        "element": chains.ELEMENTS[TYPES[call.dtype]],
+    }
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    tile = _proved(tile_of(call, variant), run_of(call))
+    split = call.dtype == "tf32x3"
+    return {
+        **epilogue(call),
+        "k": tile.k,
+        "a": tile.a,
+        "b": tile.b,
+        "a_bytes": tile.a_bytes,
+        "stage_bytes": tile.stage_bytes,
+        "ring": tile.ring,
+        "strip": tile.strip,
+        "size": tile.size,
+        "split": split,
+        "kind": "tf32" if split else call.dtype,
+        "fragment": ATOMS["m16n8k16.f16"].d,
+        "warps_m": tile.m // tile.wm,
+        "warps_n": tile.n // tile.wn,
+    }
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return tile_of(call, variant).shared
+
+
+def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
+    """Blocks of m × n results, and the parameters that every kernel of products takes."""
+    named, chain = _named(call), chain_of(call)
+    batch = batch_of(call)
+    x, w, own = named["x"], named["w"], TYPES[call.dtype]
+    rows, depth = x.dims[-2:]
+    cols = named["y"][0].dims[-1]
+    xs, ws = strides_of(x, len(batch)), strides_of(w, len(batch))
+    made = [pointer(x, own), pointer(w, own)]
+    for pair in zip(xs[:-2], ws[:-2], strict=True):
+        made += map(i32, pair)
+    made += map(i32, (*xs[-2:], *ws[-2:]))
+    if named["bias"] is not None:
+        made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
+    types = (*chain.operand_types[1:], *chain.result_types)
+    for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
+        made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch)))]
+    made += [divisor(dim) for dim in batch[1:]]
+    tiles = combine("ceildiv", rows, m), combine("ceildiv", cols, n)
+    made += [i32(rows), i32(cols), i32(depth), *map(divisor, tiles)]
+    return product((*batch, *tiles)), made
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    blocks, made = arguments(call, variant.params["m"], variant.params["n"])
+    taken = shared(call, variant)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

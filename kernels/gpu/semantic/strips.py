@@ -1,0 +1,59 @@
+"""Where a warp's sums lie in shared memory between fragments, which hold pairs, and runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracea_graph.kernels.gpu.semantic.banks import Access
+from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, WARP
+
+__all__ = ["Strip"]
+
+_ROWS = 16
+_D = ATOMS["m16n8k16.f16"].d
+
+
+@dataclass(frozen=True)
+class Strip:
+    """16 rows of ``cols`` float32 numbers (a multiple of 32).
+
+    Rows are 8 words longer than that, so that pairs of four rows go to all banks; fours of numbers
+    change places so that lanes which read every second of them meet no bank twice.
+    """
+
+    cols: int
+
+    @property
+    def pitch(self) -> int:
+        return self.cols + 8
+
+    @property
+    def words(self) -> int:
+        return _ROWS * self.pitch
+
+    def place(self, row: int, col: int) -> int:
+        """The word at which a number lies."""
+        four = col // 4
+        return row * self.pitch + (four ^ (four >> 3 ^ row) & 1) * 4 + col % 4
+
+    def spell(self, row: str, col: str) -> str:
+        """That word as an expression in C."""
+        four = f"(({col}) / 4)"
+        turned = f"({four} ^ (({four} / 8 ^ ({row})) & 1))"
+        return f"({row}) * {self.pitch} + {turned} * 4 + ({col}) % 4"
+
+    def accesses(self, run: int) -> list[Access]:
+        """All stores of pairs, and loads of runs of numbers in fours."""
+        found = []
+        for block in range(0, self.cols, 8):
+            for e in (0, 2):
+                places = [_D.at(lane, e) for lane in range(WARP)]
+                at = tuple(4 * self.place(row, block + col) for row, col in places)
+                found.append(Access(f"store of block {block}", 8, at))
+        lanes = self.cols // run
+        for first in range(0, _ROWS * lanes, WARP):
+            for q in range(0, run, 4):
+                both = [divmod(first + lane, lanes) for lane in range(WARP)]
+                at = tuple(4 * self.place(row, col * run + q) for row, col in both)
+                found.append(Access(f"load {q} of run {first}", 16, at))
+        return found

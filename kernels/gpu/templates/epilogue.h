@@ -1,0 +1,64 @@
+//% macro epilogue_parameters()
+    //% if bias
+    const float* bias, i32 bias_col,
+    //% endif
+    //% for t in tensors
+    ${t.qualified} ${t.name},
+    //% for axis in range(batch)
+    i32 ${t.name}_b${axis},
+    //% endfor
+    i32 ${t.name}_row, i32 ${t.name}_col,
+    //% endfor
+//% endmacro
+//% macro epilogue_batch()
+  //% for t in tensors
+  ${t.name} += ${t.start};
+  //% endfor
+//% endmacro
+//% macro epilogue()
+  // What becomes of a run of sums: bias, the chain, and its results.
+  auto finish = [&](i32 row, i32 col, const vf (&sums)[${run}]) {
+    const i32 n = least(${run}, cols - col);
+    if (row >= rows || n <= 0) return;
+    //% if bias
+    float w[${run}];
+    load_run(w, bias + (i64)col * bias_col, bias_col, n, together<float, ${run}>(bias + col, bias_col, n));
+    //% endif
+    //% for t in tensors
+    auto* at_${t.name} = ${t.name} + (i64)row * ${t.name}_row + (i64)col * ${t.name}_col;
+    //% if t.operand
+    //% if t.wide
+    ${t.element} a_${t.name}[${run}];
+    load_run(a_${t.name}, at_${t.name}, ${t.name}_col, n,
+             together<${t.element}, ${run}>(at_${t.name}, ${t.name}_col, n));
+    //% else
+    const ${t.element} a_${t.name} = *at_${t.name};
+    //% endif
+    //% else
+    ${t.element} a_${t.name}[${run}];
+    //% endif
+    //% endfor
+    UNROLL
+    for (i32 j = 0; j < ${run}; j++) {
+      //% for y in results
+      ${y.held} v${y.place};
+      //% endfor
+      apply(sums[j]${" + w[j]" if bias},
+            //% for t in tensors
+            //% if t.operand
+            number(a_${t.name}${"[j]" if t.wide}),
+            //% endif
+            //% endfor
+            //% for y in results
+            v${y.place}${"," if not loop.last else ");"}
+            //% endfor
+      //% for y in results
+      assign(a_y${y.place}[j], v${y.place});
+      //% endfor
+    }
+    //% for y in results
+    store_run(at_y${y.place}, a_y${y.place}, y${y.place}_col, n,
+              together<${y.element}, ${run}>(at_y${y.place}, y${y.place}_col, n));
+    //% endfor
+  };
+//% endmacro

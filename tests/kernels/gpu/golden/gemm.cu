@@ -1,0 +1,186 @@
+// tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80
+// From gemm.cu.in.  Generated, do not edit.
+// y = epilogue(x · w + bias): tiles of 64 x 64, 128 bytes of both operands' depth at a
+// time through a ring of 3 stages; 2 x 2 warps multiply fragments.
+// full,full:f16,col|gelu(0);mul(3,2);add(4,1)|5:f16
+namespace tracea {
+
+DEV void apply(
+    const vf x0,
+    const vf x1,
+    const vf x2,
+    vf& y0) {
+  const vf v0 = v_gelu(x0);
+  const vf v1 = v0 * x2;
+  const vf v2 = v1 + x1;
+  y0 = v2;
+}
+
+}  // namespace tracea
+namespace tracea {
+
+// Copies a tile of ROWS by RUNS runs of 16 bytes; what is outside the matrix becomes zero.  Rows
+// that do not lie in whole runs are gathered by elements.
+template <typename T, int ROWS, int RUNS, typename PLACE>
+DEV void copy_tile(u8* to, PLACE place, const T* from, i32 step, i32 along, i32 first, i32 rows,
+                   i32 start, i32 length, bool fast) {
+  constexpr i32 PER = 16 / sizeof(T);
+  UNROLL
+  for (i32 i = 0; i < ROWS * RUNS / 128; i++) {
+    const i32 at = i * 128 + thread(), row = at / RUNS, piece = at % RUNS;
+    const i32 col = start + piece * PER;
+    i32 count = first + row < rows ? least(PER, length - col) : 0;
+    if (count < 0) count = 0;
+    const T* source = from + (i64)(first + row) * step + (i64)col * along;
+    if (fast) {
+      copy_async(to + place(row, piece), count ? source : from, count * (i32)sizeof(T));
+    } else {
+      run<T, PER> v;
+      UNROLL
+      for (i32 j = 0; j < PER; j++) v.at[j] = j < count ? source[(i64)j * along] : T();
+      *(run<T, PER>*)(to + place(row, piece)) = v;
+    }
+  }
+}
+template <typename T>
+DEV bool in_runs(const T* p, i32 step, i32 along) {
+  return along == 1 && (u64)p % 16 == 0 && step % (16 / (i32)sizeof(T)) == 0;
+}
+KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
+    const f16* x, const f16* w,
+    i32 x_row, i32 x_k, i32 w_row, i32 w_col,
+    const float* bias, i32 bias_col,
+    const f16* x1,
+    i32 x1_row, i32 x1_col,
+    const float* x2,
+    i32 x2_row, i32 x2_col,
+    f16* y0,
+    i32 y0_row, i32 y0_col,
+
+    i32 rows, i32 cols, i32 depth, divisor tiles_m, divisor tiles_n) {
+  wait_for_grid();
+  release_grid();
+  i32 rest = quotient(block_x(), tiles_n);
+  const i32 col0 = (block_x() - rest * (i32)tiles_n.value) * 64;
+  const i32 i_m = rest;
+  rest = quotient(rest, tiles_m);
+  const i32 row0 = (i_m - rest * (i32)tiles_m.value) * 64;
+  x1 += 0;
+  x2 += 0;
+  y0 += 0;
+
+  u8* const ring = arena();
+  auto place_a = [](i32 row, i32 run) { return (row) * 128 + (((run) ^ ((row) & 7)) * 16); };
+  auto place_b = [](i32 row, i32 run) { return (row) * 128 + (((run) ^ ((row) & 7)) * 16); };
+  const bool fast_x = in_runs(x, x_row, x_k), fast_w = in_runs(w, w_row, w_col);
+  const i32 tiles = (depth + 63) / 64;
+  auto issue = [&](i32 tile) {
+    u8* const stage = ring + tile % 3 * 16384;
+    copy_tile<f16, 64, 8>(stage, place_a, x, x_row, x_k, row0, rows,
+                                                  tile * 64, depth, fast_x);
+    copy_tile<f16, 64, 8>(stage + 8192, place_b, w, w_row, w_col,
+                                                  col0, cols, tile * 64, depth, fast_w);
+  };
+  const i32 lane = thread() % 32, warp = thread() / 32;
+  const i32 warp_m = warp / 2 * 32, warp_n = warp % 2 * 32;
+  float sums[2][4][4];
+  UNROLL
+  for (i32 i = 0; i < 2; i++)
+    UNROLL
+    for (i32 j = 0; j < 4; j++)
+      UNROLL
+      for (i32 e = 0; e < 4; e++) sums[i][j][e] = 0.0f;
+
+  // Turns before the first tile only send copies on their way: one text of them serves all.
+  ROLLED
+  for (i32 tile = -2; tile < tiles; tile++) {
+    if (tile >= 0) {
+      wait_copies<1>();
+      sync_block();
+    }
+    if (tile + 2 < tiles) issue(tile + 2);
+    commit_copies();
+    if (tile < 0) continue;
+    const u8* const at_a = ring + tile % 3 * 16384;
+    const u8* const at_b = at_a + 8192;
+    UNROLL
+    for (i32 step = 0; step < 4; step++) {
+      u32 a[2][4], b[2][4];
+      UNROLL
+      for (i32 i = 0; i < 2; i++)
+        load_blocks(a[i], at_a + place_a(warp_m + i * 16 + lane % 16, step * 2 + lane / 16));
+      UNROLL
+      for (i32 j = 0; j < 2; j++) {
+        load_blocks(b[j], at_b + place_b(warp_n + j * 16 + lane % 8 + lane / 16 * 8,
+                                         step * 2 + lane / 8 % 2));
+      }
+      UNROLL
+      for (i32 i = 0; i < 2; i++)
+        UNROLL
+        for (i32 j = 0; j < 4; j++) {
+          multiply_f16(sums[i][j], a[i], &b[j / 2][j % 2 * 2]);
+        }
+    }
+  }
+  wait_copies<0>();
+  sync_block();
+
+  // What becomes of a run of sums: bias, the chain, and its results.
+  auto finish = [&](i32 row, i32 col, const vf (&sums)[8]) {
+    const i32 n = least(8, cols - col);
+    if (row >= rows || n <= 0) return;
+    float w[8];
+    load_run(w, bias + (i64)col * bias_col, bias_col, n, together<float, 8>(bias + col, bias_col, n));
+    auto* at_x1 = x1 + (i64)row * x1_row + (i64)col * x1_col;
+    f16 a_x1[8];
+    load_run(a_x1, at_x1, x1_col, n,
+             together<f16, 8>(at_x1, x1_col, n));
+    auto* at_x2 = x2 + (i64)row * x2_row + (i64)col * x2_col;
+    const float a_x2 = *at_x2;
+    auto* at_y0 = y0 + (i64)row * y0_row + (i64)col * y0_col;
+    f16 a_y0[8];
+    UNROLL
+    for (i32 j = 0; j < 8; j++) {
+      vf v0;
+      apply(sums[j] + w[j],
+            number(a_x1[j]),
+            number(a_x2),
+            v0);
+      assign(a_y0[j], v0);
+    }
+    store_run(at_y0, a_y0, y0_col, n,
+              together<f16, 8>(at_y0, y0_col, n));
+  };
+
+  // Sums turn from fragments into runs in shared memory, 16 rows of a warp at a time.
+  float* const strip = (float*)ring + warp * 640;
+  auto place = [](i32 row, i32 col) { return (row) * 40 + (((col) / 4) ^ ((((col) / 4) / 8 ^ (row)) & 1)) * 4 + (col) % 4; };
+  UNROLL
+  for (i32 i = 0; i < 2; i++) {
+    UNROLL
+    for (i32 j = 0; j < 4; j++)
+      UNROLL
+      for (i32 e = 0; e < 4; e += 2) {
+        float* const to = strip + place((lane >> 2) + e / 2 * 8, j * 8 + (lane & 3) * 2);
+        to[0] = sums[i][j][e];
+        to[1] = sums[i][j][e + 1];
+      }
+    sync_warp();
+    ROLLED
+    for (i32 part = 0; part < 2; part++) {
+      const i32 at = part * 32 + lane, row = at / 4, col = at % 4 * 8;
+      vf z[8];
+      UNROLL
+      for (i32 q = 0; q < 8; q += 4) {
+        const run<float, 4> four = *(const run<float, 4>*)(strip + place(row, col + q));
+        UNROLL
+        for (i32 e = 0; e < 4; e++) z[q + e] = four.at[e];
+      }
+      finish(row0 + warp_m + i * 16 + row, col0 + warp_n + col, z);
+    }
+    sync_warp();
+  }
+}
+
+}  // namespace tracea
+EXPORT(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80)
