@@ -37,7 +37,7 @@ CONFINED = {
     "onnx_graphsurgeon": {"onnx_io"},
     "onnxruntime": {"onnx_io", "check", "api"},  # onnx_io folds constants with it
     "optuna": {"tuning"},
-    "jinja2": {"cpu", "views"},
+    "jinja2": {"cpu", "gpu", "views"},
     "cuda": {"gpu", "hardware"},
     "pickle": set[str](),
 }

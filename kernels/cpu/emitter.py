@@ -15,8 +15,7 @@ from types import MappingProxyType
 import jinja2
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels import source
-from tracea_graph.kernels.cpu import chain_source
+from tracea_graph.kernels import chain_source, source
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
 from tracea_graph.kernels.cpu.variants import PANEL, Variant, find, gemm_tile

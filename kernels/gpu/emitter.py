@@ -19,7 +19,7 @@ from tracea_graph.kernels.gpu.families import elementwise, exact_products, produ
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.source import Source
 from tracea_graph.kernels.gpu.variants import Variant
-from tracea_graph.ops.program import Call
+from tracea_graph.kernels.program import Call
 
 __all__ = ["emit", "launch_of", "symbol_of", "vocabulary"]
 

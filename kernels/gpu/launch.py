@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, evaluate
-from tracea_graph.ops.program import Buffer, View
+from tracea_graph.kernels.program import Buffer, View
 
 __all__ = ["Argument", "Launch", "divisor", "divisor_words", "f32", "i32", "pointer"]
 

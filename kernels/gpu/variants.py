@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
-from tracea_graph.ops.program import Call
+from tracea_graph.kernels.program import Call
 
 __all__ = ["VARIANTS", "Variant", "candidates", "find"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from cuda.bindings import driver
 
 from tests.kernels.gpu.machine import Memory
-from tracea_graph.build.nvrtc import Built
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
 from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.nvrtc import Built
 
 __all__ = ["Device", "Loaded"]
 

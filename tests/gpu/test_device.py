@@ -10,9 +10,9 @@ import pytest
 from tests.gpu.device import Device, Loaded
 from tests.kernels.gpu.cases import CASES, Case, check
 from tests.kernels.gpu.machine import Memory
-from tracea_graph.build.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.source import Source
 from tracea_graph.kernels.gpu.variants import find
 

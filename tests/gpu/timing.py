@@ -19,10 +19,10 @@ import numpy as np
 from tests.gpu.device import Device, Loaded
 from tests.kernels.gpu.cases import Maker, elementwise, gated, rows
 from tests.kernels.gpu.machine import Memory
-from tracea_graph.build.nvrtc import compile_sources
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import find
 
 _FAR = 200 << 20

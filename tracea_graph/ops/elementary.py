@@ -226,4 +226,4 @@ _LOGIC = {
 }  # fmt: skip
 
 ELEMENTARY: Mapping[str, Elementary] = MappingProxyType(_ARITHMETIC | _ACTIVATIONS | _LOGIC)
-"""Every step.  Adding one means a line here and one in ``kernels/cpu/chain_source.py``."""
+"""Every step.  Adding one means a line here and one in ``kernels/chain_source.py``."""

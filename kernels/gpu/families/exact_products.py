@@ -14,7 +14,7 @@ from tracea_graph.kernels.gpu.semantic.banks import Access, prove_free
 from tracea_graph.kernels.gpu.semantic.lanes import WARP
 from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
 from tracea_graph.kernels.gpu.variants import Variant
-from tracea_graph.ops.program import Call
+from tracea_graph.kernels.program import Call
 
 __all__ = ["launch", "name", "parameters", "shared"]
 

@@ -12,8 +12,8 @@ from tracea_graph.kernels.gpu import chains
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.launch import Argument, Launch, f32, i32, pointer
 from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.program import Call, View
 
 __all__ = ["launch", "name", "parameters", "shared"]
 

@@ -15,8 +15,8 @@ import numpy as np
 from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.program import Call, View
 
 __all__ = ["CASES", "Case", "Expected", "check"]
 

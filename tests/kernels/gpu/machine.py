@@ -25,7 +25,7 @@ from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.source import Source
-from tracea_graph.ops.program import Buffer, View
+from tracea_graph.kernels.program import Buffer, View
 
 Array = npt.NDArray[Any]
 

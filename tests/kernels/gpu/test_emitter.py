@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.kernels.gpu.cases import CASES, Case
 from tests.kernels.gpu.machine import Memory
-from tracea_graph.build.nvrtc import compile_sources
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
@@ -22,9 +21,10 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of, vocabulary
 from tracea_graph.kernels.gpu.launch import MOST, Launch, divisor_words, pointer
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.source import Source
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant, find
-from tracea_graph.ops.program import Buffer, Call, View
+from tracea_graph.kernels.program import Buffer, Call, View
 
 NAMED = {case.name: case for case in CASES}
 SYMBOL = re.compile(r"tracea_[a-z0-9]+_[a-z0-9]+(_[a-z0-9]+)*_[0-9x]+__sm_[0-9]+a?")
