@@ -171,7 +171,7 @@ def _lift(plain_weights: bool) -> Phase:
             taking.LiftTake(),
             gemm.AbsorbBias(),
             gemm.AbsorbFlattening(),
-            conv.LiftConv(plain_weights),
+            conv.LiftConv(),
             conv.AbsorbPad(),
             transposed.LiftTransposed(plain_weights),
             batch_norm.AbsorbBatchNorm(),

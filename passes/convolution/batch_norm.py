@@ -16,7 +16,12 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.convolution.conv import conv_behind
-from tracea_graph.passes.convolution.filters import Affine, after_filters, before_filters
+from tracea_graph.passes.convolution.filters import (
+    Affine,
+    after_filters,
+    before_filters,
+    others_need,
+)
 from tracea_graph.passes.pointwise.chains import kind_of
 from tracea_graph.passes.regions import (
     attribute,
@@ -81,7 +86,7 @@ class AbsorbBatchNorm:
         weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
         if weight is None or (bias and offsets is None):
             return Miss(self.name, last.id, "the bias is not constant")
-        if weight.recipe:
+        if weight.recipe or others_need(graph, w):
             return Miss(self.name, last.id, f"{w!r} would have to be stored, which it is not now")
         make = after_filters if after else before_filters
         new_w, new_bias = make(params, weight, offsets, affine, last.results[0])

@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import pack_filters, unpack_filters
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.convolution.batch_norm import read_affine
-from tracea_graph.passes.convolution.filters import Affine, bias_size
+from tracea_graph.passes.convolution.filters import Affine, others_need
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -108,7 +107,7 @@ def _sum(
         lambda: _filters(params, branches, places),
     )  # fmt: skip
     offsets = Weight(
-        f"{result}_bias", DType.F32, (bias_size(params),), lambda: _offsets(params, branches)
+        f"{result}_bias", DType.F32, (params.filters,), lambda: _offsets(params, branches)
     )
     covered = (*terms, *sums)
     new = fused(
@@ -127,7 +126,7 @@ def _branch(graph: TileGraph, term: Region) -> _Branch | str:
     weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
     if term.params.epilogue is not None or weight is None or (bias and offsets is None):
         return "a branch is no longer linear, or its bias not constant"
-    if weight.recipe:
+    if weight.recipe or others_need(graph, w):
         return f"{w!r} would have to be stored, which it is not now"
     return _Branch(term, weight, offsets)
 
@@ -166,19 +165,16 @@ def _filters(
             total[at] += scale
         else:
             assert branch.filters is not None
-            inner: ConvParams = branch.region.params
             stored = branch.filters.load().astype(np.float64)
-            total[np.ix_(range(o), range(i), *place)] += unpack_filters(
-                stored, inner.layout, inner.shape
-            )
-    return pack_filters(total.astype(np.float32), params.layout)
+            total[np.ix_(range(o), range(i), *place)] += stored
+    return total.astype(np.float32)
 
 
 def _offsets(params: ConvParams, branches: Sequence[_Branch]) -> Array:
-    total: Floats = np.zeros(bias_size(params))
+    total: Floats = np.zeros(params.filters)
     for branch in branches:
         if branch.affine is not None:
-            total[: params.filters] += branch.affine.arrays()[1]
+            total += branch.affine.arrays()[1]
         elif branch.bias is not None:
-            total[: params.filters] += branch.bias.load()[: params.filters].astype(np.float64)
+            total += branch.bias.load().astype(np.float64)
     return total.astype(np.float32)

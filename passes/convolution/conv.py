@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.convolution.filters import (
-    groups_at_once,
-    layout_for,
-    pack_weight,
-    pad_bias,
-    side_by_side,
-    taken,
-)  # fmt: skip
+from tracea_graph.passes.convolution.filters import others_need, taken
 from tracea_graph.passes.convolution.windows import live_taps, read_window
 from tracea_graph.passes.pointwise.chains import IDENTITY, Spelled, inline
 from tracea_graph.passes.pointwise.elementary import read_chain
-from tracea_graph.passes.products.matrices import is_shared, making
 from tracea_graph.passes.regions import (
     attribute,
     fused,
@@ -45,12 +36,10 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
 class LiftConv:
-    """A convolution with constant filters; ``plain`` keeps them all as the original has them."""
+    """A convolution with constant filters."""
 
-    plain: bool = False
-    name: str = "conv"
+    name = "conv"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "Conv":
@@ -78,31 +67,12 @@ class LiftConv:
         if shape[1] not in (channels,):
             return "the number of input channels is not known"
         weights: dict[str, Weight] = {}
-        made = making(graph, w)
-        kept = bool(made) or is_shared(graph, w, ("Conv", "FusedConv"))  # and packed at load
         live, taps = live_taps(window, shape[2:])
-        if live != window and not kept:
+        if live != window and not others_need(graph, w):
             window, weight = live, taken(weight, taps)
             weights[weight.name] = weight
-        layout = layout_for(weight.shape, groups, window, shape[2:], self.plain)
-        together = groups_at_once(weight.shape, groups)
-        if layout == "plain" and together > 1 and not kept:
-            wide, fewer = side_by_side(weight, groups, together), groups // together
-            joined = layout_for(wide.shape, fewer, window, shape[2:], self.plain)
-            if joined != "plain":
-                weight, groups, layout, weights = wide, fewer, joined, {wide.name: wide}
-        params = ConvParams(channels, weight.shape[0], window, groups, layout, bool(bias))
+        params = ConvParams(channels, weight.shape[0], window, groups, bias=bool(bias))
         w = weight.name
-        if params.padded_bias and bias:
-            if (stored := graph.weight(bias)) is None:
-                params = dataclasses.replace(params, layout="plain")
-            else:
-                padded = pad_bias(stored)
-                bias, weights[padded.name] = padded.name, padded
-        if params.layout != "plain":
-            packed = pack_weight(weight, params.layout, graph.opset, made if kept else None)
-            weights = {n: v for n, v in weights.items() if n != w} | {packed.name: packed}
-            w = packed.name
         operands = (x, w, *([bias] if bias else []))
         new = fused(self.name, params, operands, region.results, [region])
         return Proposal(self.name, (region,), (new,), weights=weights, step=True)

@@ -24,11 +24,10 @@ from tracea_graph.ir import Array, DType, Extent, Weight
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.filters import BLOCK, pack_filters, stored_shape
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.moves import MoveParams
+from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.ops.windows import Window
-from tracea_graph.passes.convolution.filters import pad_bias
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.products.matrices import is_shared
 from tracea_graph.passes.regions import attribute, fused, is_f32
@@ -37,8 +36,8 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["LiftTransposed"]
 
-_STEM = 8
-"""Input channels below which a block of 16 would be mostly padding."""
+_MANY = 8
+"""Input channels above which a product for every tap pays, where few channels come out."""
 _PHASES = 16
 """Convolutions at most."""
 _FEW = 4
@@ -79,9 +78,9 @@ def _phases(kernel: int, stride: int, pads: tuple[int, int], extra: int) -> list
 class _Plan:
     """What becomes of one transposed convolution."""
 
+    channels: int
     filters: int
     groups: int
-    layout: str
     axes: tuple[tuple[_Phase, ...], ...]
     space: tuple[Extent, ...]
 
@@ -98,7 +97,7 @@ class _Plan:
         """True if windows do not overlap, so that one convolution 1x1 gives all phases."""
         places = [p for axis in self.axes for p in axis]
         single = all(len(p.taps) == 1 and not (p.before or p.after) for p in places)
-        return single and self.groups == 1 and self.filters % BLOCK == 0
+        return single and self.groups == 1 and self.filters % ALIGNED == 0
 
     @property
     def few(self) -> bool:
@@ -108,7 +107,7 @@ class _Plan:
         """
         longest = math.prod(max(len(p.taps) for p in axis) for axis in self.axes)
         known = all(isinstance(extent, int) for extent in self.space)
-        fits = longest < MAX_OPERANDS and self.filters <= _FEW and self.layout == "blocked"
+        fits = longest < MAX_OPERANDS and self.filters <= _FEW and self.channels > _MANY
         return fits and known and self.groups == 1 and self.count > 1
 
     @property
@@ -145,9 +144,8 @@ class LiftTransposed:
         after = [max(p.after for p in axis) for axis in plan.axes]
         ones = (1,) * len(kernel)
         window = Window(ones, ones, ones, (*before, *after))
-        layout = "blocked" if graph.producer(x) else "stem"  # as x lies
-        params = ConvParams(weight.shape[0], plan.filters * math.prod(kernel), window, 1, layout)
-        packed = _packed(weight, params, (), f"{w}_taps", plan)
+        params = ConvParams(plan.channels, plan.filters * math.prod(kernel), window)
+        packed = _filters(weight, params, (), f"{w}_taps", plan)
         specs = {places: params.infer([graph.spec(x)])[0]}
         steps = [fused(self.name, params, (x, packed.name), (places,), [region])]
         bias = [v for v in rest if v]
@@ -180,10 +178,8 @@ class LiftTransposed:
         filters = plan.filters * (plan.count if plan.apart else 1)
         for i, phases in enumerate(plan.convolutions):
             window, part = _window(phases), f"{result}_phase{i}" if plan.count > 1 else result
-            params = ConvParams(
-                weight.shape[0], filters, window, plan.groups, plan.layout, bool(bias)
-            )
-            packed = _packed(weight, params, phases, f"{w}_phase{i}", plan)
+            params = ConvParams(plan.channels, filters, window, plan.groups, bias=bool(bias))
+            packed = _filters(weight, params, phases, f"{w}_phase{i}", plan)
             weights[packed.name] = packed
             specs[part] = params.infer([graph.spec(x)])[0]
             steps.append(fused(self.name, params, (x, packed.name, *bias), (part,), [region]))
@@ -235,13 +231,14 @@ def _read(graph: TileGraph, region: Region) -> _Plan | str:
         return "others need its filters as they are"
     groups = int(str(attribute(region, "group", 1)))
     filters = weight.shape[1] * groups
-    layout = _layout(weight.shape[0], filters, groups)
-    if layout is None:
-        return "its groups are no whole blocks of channels"
+    channels = weight.shape[0]
+    apart = groups == 1 or channels == groups == filters
+    if not apart and (channels // groups % ALIGNED or filters // groups % ALIGNED):
+        return "its groups are no whole vectors of channels"
     axes = _axes(region, weight.shape[2:], shape[2:])
     if isinstance(axes, str):
         return axes
-    return _Plan(filters, groups, layout, axes, shape[2:])
+    return _Plan(channels, filters, groups, axes, shape[2:])
 
 
 def _axes(
@@ -271,23 +268,13 @@ def _axes(
     return tuple(axes)
 
 
-def _layout(channels: int, filters: int, groups: int) -> str | None:
-    """The layout of a phase's filters; None where only plain values would do."""
-    if groups == 1:
-        return "stem" if channels <= _STEM else "blocked"
-    if channels == groups == filters:
-        return "depthwise"
-    whole = channels // groups % BLOCK == 0 and filters // groups % BLOCK == 0
-    return "blocked" if whole else None
-
-
 def _window(phases: Sequence[_Phase]) -> Window:
     ones = (1,) * len(phases)
     pads = (*(p.before for p in phases), *(p.after for p in phases))
     return Window(tuple(len(p.taps) for p in phases), ones, ones, pads)
 
 
-def _packed(
+def _filters(
     weight: Weight, params: ConvParams, phases: Sequence[_Phase], name: str, plan: _Plan
 ) -> Weight:
     """Filters ``[C, O/groups, kernel…]`` of one phase, or one after the other of them all."""
@@ -296,20 +283,19 @@ def _packed(
         taken = np.asarray(weight.load(), np.float32)
         if not phases or plan.apart:
             taken = np.moveaxis(taken, (0, 1), (-1, -2))
-            return pack_filters(taken.reshape(params.shape), params.layout)
+            return taken.reshape(params.shape)
         for axis, phase in enumerate(phases, 2):
             taken = taken.take(phase.taps, axis)
         channels, per_group, *kernel = taken.shape
         split = taken.reshape(plan.groups, channels // plan.groups, per_group, *kernel)
-        return pack_filters(split.swapaxes(1, 2).reshape(params.shape), params.layout)
+        return split.swapaxes(1, 2).reshape(params.shape)
 
-    return Weight(name, DType.F32, stored_shape(params.layout, params.shape), load)
+    return Weight(name, DType.F32, params.shape, load)
 
 
 def _bias(bias: Weight, count: int) -> Weight:
-    """A bias so many times, filled up to whole blocks."""
-    repeated = Weight(
+    """A bias so many times."""
+    return Weight(
         f"{bias.name}_spread", DType.F32, (bias.count * count,),
         lambda: np.tile(np.asarray(bias.load(), np.float32), count),
     )  # fmt: skip
-    return pad_bias(repeated) if repeated.count % BLOCK else repeated

@@ -28,6 +28,7 @@ from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.passes.convolution.filters import others_need
 from tracea_graph.passes.products.matrices import own_matrix
 from tracea_graph.passes.regions import fused, only_read_by
 from tracea_graph.passes.sparse.narrowed import (
@@ -52,8 +53,6 @@ Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
 DEAD_CHANNELS = "dead-channels"
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
-_FILTERS = ("plain", "blocked", "stem", "panels")
-"""Layouts of filters that can be written anew with fewer channels."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def _makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
 def _narrows(graph: TileGraph, region: Region) -> bool:
     params = region.params
     if isinstance(params, ConvParams):
-        return params.groups == 1 and params.layout in _FILTERS and not params.in_bf16
+        return params.groups == 1
     return own_matrix(graph, region) is not None
 
 
@@ -205,11 +204,20 @@ def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | No
         if (reason := _check_one(graph, maker, reader)) is not None:
             return reason
     value = makers[-1].results[0]
-    if any((w := graph.weight(r.operands[1])) is None or w.recipe for r in (*makers, last)):
+    if any(not _replaceable(graph, r) for r in (*makers, last)):
         return f"the weights beside {value!r} would have to be stored, which they are not now"
     if any(graph.weight(v) is None for v in last.operands[2 : 2 + last.params.bias]):
         return f"the bias of the product that reads {value!r} is not constant"
     return None
+
+
+def _replaceable(graph: TileGraph, region: Region) -> bool:
+    """True if the weights of a product may be stored anew."""
+    value = region.operands[1]
+    weight = graph.weight(value)
+    if weight is None or weight.recipe:
+        return False
+    return not isinstance(region.params, ConvParams) or not others_need(graph, value)
 
 
 def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
@@ -258,7 +266,7 @@ def _idle(graph: TileGraph, region: Region, added: Floats | None = None) -> Floa
     def row(value: str) -> Floats:
         return np.asarray(graph.weights[value].array(), np.float64).reshape(-1)
 
-    start = row(bias)[:count] if bias else np.zeros(count)
+    start = row(bias) if bias else np.zeros(count)
     if added is not None:
         start = start + added
     if params.epilogue is None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.filters import pack_filters
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.passes.regions import attribute, fused
@@ -62,18 +61,17 @@ class FactorConvOnRequest:
             return
         found = self.chosen.get(written_by(region)) if conv_of(region) else None
         spec = graph.spec(region.results[0])
-        if found is None or spec.shape is None or params.groups > 1 or params.layout == "plain":
+        if found is None or spec.shape is None or params.groups > 1 or params.window.rank > 2:
             return
         a, b = found.matrices
         rank = a.shape[1]
         middle = f"{region.results[0]}_rank{rank}"
-        first = ConvParams(params.channels, rank, params.window, layout=params.layout)
+        first = ConvParams(params.channels, rank, params.window)
         axes = params.window.rank
-        last_layout = "panels" if params.layout == "panels" else "blocked"
         point = Window((1,) * axes, (1,) * axes, (1,) * axes, (0,) * (2 * axes))
-        last = dataclasses.replace(params, channels=rank, window=point, layout=last_layout)
-        own = _held(f"{middle}_a", pack_filters(a.T.reshape(first.shape), first.layout))
-        other = _held(f"{middle}_b", pack_filters(b.T.reshape(last.shape), last.layout))
+        last = dataclasses.replace(params, channels=rank, window=point)
+        own = _held(f"{middle}_a", a.T.reshape(first.shape))
+        other = _held(f"{middle}_b", b.T.reshape(last.shape))
         operands = (middle, other.name, *region.operands[2:])
         new = (
             fused(self.name, first, (region.operands[0], own.name), (middle,), [region]),

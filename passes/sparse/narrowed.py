@@ -10,10 +10,8 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import pack_filters, stored_shape, unpack_filters
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weights import KN
-from tracea_graph.passes.convolution.filters import bias_size
 from tracea_graph.passes.products.matrices import matrix_of, whole_matrix
 
 __all__ = [
@@ -48,7 +46,11 @@ def with_channels(params: Any, side: str, n: int) -> Any:
 
 
 def is_depthwise(params: Any) -> bool:
-    return isinstance(params, ConvParams) and params.layout == "depthwise" and not params.in_bf16
+    return (
+        isinstance(params, ConvParams)
+        and params.groups > 1
+        and params.groups == params.channels == params.filters
+    )
 
 
 def replaced(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]:
@@ -67,18 +69,12 @@ def narrowed(
 
     if not isinstance(new, ConvParams):
         return whole_matrix(name, new.k, new.n, lambda: part().T)
-    layout, shape = new.layout, stored_shape(new.layout, new.shape)
-    return Weight(name, DType.F32, shape, lambda: pack_filters(part(), layout))
+    return Weight(name, DType.F32, new.shape, part)
 
 
 def narrowed_bias(name: str, weight: Weight, new: Products, kept: Mask) -> Weight:
-    """The kept numbers of a bias, filled up as its layout wants it."""
-    n, size = outs(new), _bias_length(new)
-
-    def load() -> Array:
-        return np.pad(weight.array().reshape(-1)[: len(kept)][kept], (0, size - n))
-
-    return Weight(name, DType.F32, (size,), load)
+    """The kept numbers of a bias."""
+    return Weight(name, DType.F32, (outs(new),), lambda: weight.array().reshape(-1)[kept])
 
 
 def narrowed_row(name: str, weight: Weight, kept: Mask) -> Weight:
@@ -94,25 +90,20 @@ def shifted_bias(
     name: str, weight: Weight, bias: Weight | None, params: Products, values: Floats
 ) -> Weight:
     """The bias with what the weights make of channels of constant ``values``."""
-    count, size = outs(params), _bias_length(params)
+    count = outs(params)
 
     def load() -> Array:
-        start = np.zeros(count) if bias is None else bias.array().reshape(-1)[:count]
+        start = np.zeros(count) if bias is None else bias.array().reshape(-1)
         total = start.astype(np.float64)
         if values.any():
             total += plain_weights(params, weight).reshape(count, len(values), -1).sum(2) @ values
-        return np.pad(total.astype(np.float32), (0, size - count))
+        return total.astype(np.float32)
 
-    return Weight(name, DType.F32, (size,), load)
+    return Weight(name, DType.F32, (count,), load)
 
 
 def plain_weights(params: Products, weight: Weight) -> Floats:
     """``[results, operands, …]``."""
     if isinstance(params, ConvParams):
-        stored = np.asarray(weight.array(), np.float32)
-        return unpack_filters(stored, params.layout, params.shape)
+        return np.asarray(weight.array(), np.float32)
     return matrix_of(params, weight).T
-
-
-def _bias_length(params: Products) -> int:
-    return bias_size(params) if isinstance(params, ConvParams) else params.n

@@ -6,12 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
+from graphs import (
+    Net,
+    assert_same,
+    every_phase,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    schedule_only,
+)
 from onnx import numpy_helper
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInInt16
+from tracea_graph.kernels.cpu.phases.filters import PackFilters
 from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
 from tracea_graph.ops.filters import stored_shape
 from tracea_graph.passes.convolution import batch_norm, conv, pool
@@ -70,6 +81,7 @@ def test_taps_that_only_read_padding_go(
     operands = (x, net.weight(16, channels // group, 3, 3), net.weight(16))
     graph = net.graph(net("Conv", *operands, **({"pads": [1] * 4, "group": group} | attrs)))
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     window = only(graph, "FusedConv").params.window
     assert (window.kernel, window.pads) == (kernel, pads)
     assert_same(net, graph, {"x": normal(2, channels, *size)})
@@ -82,6 +94,7 @@ def test_taps_are_taken_of_each_convolution_that_has_the_filters() -> None:
     outs = [net("Conv", value, w, pads=[1] * 4) for value in (x, y)]
     graph = net.graph(*outs)
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     kernels = {r.params.window.kernel for r in graph.regions() if r.op == "FusedConv"}
     assert kernels == {(1, 1), (3, 3)}
     assert_same(net, graph, {"x": normal(2, 16, 1, 1), "y": normal(2, 16, 6, 6)})
@@ -114,6 +127,7 @@ def test_every_layout(layout: str, channels: int, filters: int, attrs: dict[str,
     operands = (x, net.weight(filters, channels // group, 3, 3), net.weight(filters))
     graph = net.graph(net("Conv", *operands, **attrs))
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     assert only(graph, "FusedConv").params.layout == layout
     assert_same(net, graph, {"x": normal(2, channels, 9, 7)})
 
@@ -125,6 +139,7 @@ def test_one_and_three_axes() -> None:
     b = net("Conv", y, net.weight(4, 3, 2, 2, 2))
     graph = net.graph(a, b)
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     assert [r.params.layout for r in graph.regions()] == ["blocked", "plain"]
     assert_same(net, graph, {"x": normal(2, 20, 31), "y": normal(2, 3, 5, 6, 7)})
 
@@ -133,7 +148,7 @@ def test_plain_weights_stay() -> None:
     net, x = new()
     graph = net.graph(convolve(net, x, 20, 16))
     weights = set(graph.weights)
-    schedule_only(graph, conv.LiftConv(plain=True))
+    optimized(graph, every_phase(plain_weights=True))
     assert only(graph, "FusedConv").params.layout == "plain" and set(graph.weights) == weights
 
 
@@ -144,6 +159,7 @@ def test_filters_others_need_are_packed_at_load() -> None:
     shared = net.weight(64, 64, 3, 3)
     graph = net.graph(net("Conv", x, shared), net("Add", y, shared))
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     region = only(graph, "FusedConv")
     packed = graph.weights[region.operands[1]]
     assert region.params.layout == "blocked"
@@ -298,6 +314,7 @@ def test_winograd_only_where_it_is_exact_mathematics() -> None:
         convolve(net, x, 32, 16, strides=[2, 2]), convolve(net, x, 32, 16, dilations=[2, 2]),
     )  # fmt: skip
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     schedule_only(graph, TransformFilters())
     layouts = [r.params.layout for r in graph.regions()]
     assert [name.startswith("winograd") for name in layouts] == [True, False, False, False]
@@ -308,6 +325,7 @@ def test_transformed_filters_are_not_stored() -> None:
     net, x = new()
     graph = net.graph(convolve(net, x, 32, 16))
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     schedule_only(graph, TransformFilters())
     assembly = assemble(graph, BACKENDS[0])
     stored = {v: w.nbytes for v, w in assembly.weights().items()}
@@ -321,6 +339,7 @@ def test_filters_of_open_sizes_stay_as_they_are_too() -> None:
     x = net.input("x", "n", 16, "h", "w")
     graph = net.graph(net("Relu", convolve(net, x, 32, 16)))
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     schedule_only(graph, TransformFilters())
     schedule_only(graph, *FUSE)
     (region,) = graph.regions()
@@ -348,6 +367,7 @@ def test_one_rule_for_either_way(
     net = Net()
     graph = net.graph(convolve(net, net.input("x", "n", 16, height, 7), 32, 16, kernel))
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     (region,) = graph.regions()
     found = [p for p in rule.propose(graph, region) if isinstance(p, Proposal)]
     made = {}
@@ -371,6 +391,7 @@ def test_filters_made_from_one_number_are_still_made_at_load() -> None:
     filled = net("ConstantOfShape", net.ints(200, 16, 3, 3), value=numpy_helper.from_array(HALF))
     graph = net.graph(net("Conv", x, filled, pads=[1] * 4))
     schedule_only(graph, *LIFT)
+    schedule_only(graph, PackFilters())
     assembly = assemble(graph, BACKENDS[0])
     assert sum(w.nbytes for w in assembly.weights().values()) == 4 * 8
     assert assembly.nodes("d")[0].op == "ConstantOfShape"

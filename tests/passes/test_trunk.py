@@ -266,7 +266,7 @@ def test_a_transposed_convolution_to_few_channels_sums_what_taps_give(
     convs = [s.params for s in region.params.steps if isinstance(s.params, ConvParams)]
     assert convs[-1].window.kernel == (1,) * rank
     assert convs[-1].filters == filters * kernel**rank
-    assert [c.layout for c in convs] == (["stem"] if entry else ["blocked"] * 2)
+    assert {c.layout for c in convs} == {"blocked"}
     check(net, graph, {"x": normal(2, 20, *(9, 7)[2 - rank :])})
 
 
@@ -278,7 +278,7 @@ def test_a_transposed_convolution_to_few_channels_sums_what_taps_give(
         ({"strides": [2, 1]}, "its strides differ or are too large"),
         ({"dilations": [2, 2]}, "its windows leave gaps or are cut"),
         ({"output_shape": [18, 14], "strides": [2, 2]}, "its result has a size of its own"),
-        ({"group": 4}, "its groups are no whole blocks of channels"),
+        ({"group": 4}, "its groups are no whole vectors of channels"),
     ],
 )
 def test_other_transposed_convolutions_stay(attrs: dict[str, Any], reason: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracea_graph.ir import Weight
+from tracea_graph.kernels.cpu.phases.filters import image_of, in_16_bits
 from tracea_graph.kernels.cpu.phases.precision import (
     PRODUCT_ERROR,
     no_bf16,
@@ -24,7 +25,6 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import BLOCK
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.passes.convolution.filters import image_of, in_16_bits
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

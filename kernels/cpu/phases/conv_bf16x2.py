@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tracea_graph.kernels.cpu.phases.filters import in_16_bits
 from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, stored_as
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.convolution.filters import in_16_bits
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

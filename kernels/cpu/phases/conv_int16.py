@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.kernels.cpu.phases.filters import image_of
 from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, stored_as
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.filters import (
@@ -22,7 +23,6 @@ from tracea_graph.ops.filters import (
     stored_shape,
     unpack_filters,
 )
-from tracea_graph.passes.convolution.filters import image_of
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from tracea_graph.kernels.cpu.phases.filters import image_of, transformed
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.convolution.filters import image_of, transformed
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
