@@ -23,11 +23,14 @@ from tracea_graph.kernels.cpu.emitter import units
 from tracea_graph.kernels.cpu.levels import ISAS, LEVELS
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.onnx_io import load
+from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 
 __all__ = ["digests", "main"]
 
+_SKIPPED = (*WEIGHED, "unstructured")
+"""Rules that would take weights of zeros for what they are."""
 PRECISIONS = ("fp32", "bf16", "int16", "bf16x2")
 
 
@@ -39,7 +42,7 @@ def digests(path: Path, precision: str) -> str:
     model = load(path)
     sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
     cost = CostModel(Machine(tiles=precision == "bf16x2"), sizes)
-    options = Options(keep="legal", precision=precision, max_error=1.0)  # whatever it costs
+    options = Options(keep="legal", precision=precision, max_error=1.0, skip=_SKIPPED)
     planner = Planner(model.graph, options, sizes, cost=cost)
     try:
         assembly, _ = planner.assembled(planner.plan)
@@ -65,17 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the digests of models; 0."""
     parser = argparse.ArgumentParser(prog="python -m models.digests", description=__doc__)
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.onnx")
+    parser.add_argument(
+        "--only", nargs="+", choices=available(), metavar="NAME", help="of the zoo"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, action="append")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        for path in options.models or _zoo(Path(folder)):
+        for path in options.models or _zoo(Path(folder), options.only or available()):
             for precision in options.precision or PRECISIONS:
                 print(path.stem, precision, digests(path, precision), flush=True)
     return 0
 
 
-def _zoo(folder: Path) -> Iterator[Path]:
-    for name in available():
+def _zoo(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
         path = make(name, folder, hollow=True)
         yield path
         path.unlink()

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.ops.panels import PANEL
 from tracea_graph.ops.recurrent import GATES, Gates, RecurrentParams, pack_gates, pad_gates
+from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -118,7 +118,7 @@ def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams
         return pad_gates(halves()[1][:, 2 * params.hidden :], units)
 
     def panels(weight: Weight) -> Weight:
-        shape = (directions, params.columns // PANEL, weight.shape[2], PANEL)
+        shape = (directions, params.columns // ALIGNED, weight.shape[2], ALIGNED)
         name = f"{weight.name}_gates"
         return Weight(
             name,

@@ -13,6 +13,7 @@ import numpy as np
 from graphs import normal
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate
+from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -29,7 +30,6 @@ from tracea_graph.ops.filters import (
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.panels import PANELS
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams

@@ -18,6 +18,14 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.masked import unpack_masked
+from tracea_graph.kernels.cpu.panels import (
+    SPLIT_STEPS,
+    pack_panels,
+    unpack_block_pairs,
+    unpack_blocks,
+    unpack_split,
+)
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, View
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
@@ -26,14 +34,6 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import unpack_filters
 from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
-from tracea_graph.ops.masked import unpack_masked
-from tracea_graph.ops.panels import (
-    SPLIT_STEPS,
-    pack_panels,
-    unpack_block_pairs,
-    unpack_blocks,
-    unpack_split,
-)
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams

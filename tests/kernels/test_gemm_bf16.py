@@ -11,8 +11,8 @@ import pytest
 
 from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel, levels
 from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.panels import pack_pairs
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
-from tracea_graph.ops.panels import pack_pairs
 
 LEVELS = levels("bf16")
 

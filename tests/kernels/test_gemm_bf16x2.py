@@ -9,9 +9,9 @@ import pytest
 from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel, levels
 from tests.kernels.test_gemm_bf16 import RoundTile
 from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.panels import SPLIT_STEPS, pack_split, unpack_split
 from tracea_graph.kernels.cpu.variants import pairs_tile
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
-from tracea_graph.ops.panels import SPLIT_STEPS, pack_split, unpack_split
 
 LEVELS = levels("bf16x2")
 

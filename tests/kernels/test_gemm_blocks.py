@@ -20,8 +20,8 @@ from tests.kernels.conformance import (
 )
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.panels import pack_block_pairs
 from tracea_graph.ops.bf16 import round_bf16
-from tracea_graph.ops.panels import pack_block_pairs
 
 ROWS = 16
 

@@ -12,7 +12,7 @@ import pytest
 from tests.kernels.conformance import Array, Output, address, close, function, guarded
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.ops.masked import pack_masked
+from tracea_graph.kernels.cpu.masked import pack_masked
 
 KERNELS = {"gemm_masked": np.float32, "gemm_masked_bf16": ml_dtypes.bfloat16}
 

@@ -14,24 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracea_graph.ir import DType, Expr, TensorSpec
-from tracea_graph.ops import VOCABULARY, OpParams
-from tracea_graph.ops.append import AppendParams
-from tracea_graph.ops.arg import ARGS, ArgParams
-from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.channel_norm import ChannelNormParams
-from tracea_graph.ops.concat import ConcatParams, Part
-from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
-from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.grid import GridParams
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move
-from tracea_graph.ops.masked import pack_masked
-from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.panels import (
+from tracea_graph.kernels.cpu.masked import pack_masked
+from tracea_graph.kernels.cpu.panels import (
     BF16_SINCE,
-    BLOCKS,
     INT16,
     MASKED,
     MASKED_BF16,
@@ -50,13 +35,27 @@ from tracea_graph.ops.panels import (
     pack_split,
     unpack_panels,
 )
+from tracea_graph.ops import VOCABULARY, OpParams
+from tracea_graph.ops.append import AppendParams
+from tracea_graph.ops.arg import ARGS, ArgParams
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
+from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid import GridParams
+from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.top_k import TopKParams
-from tracea_graph.ops.weights import KN, NK
+from tracea_graph.ops.weights import BLOCKS, KN, NK
 
 OPSETS = (11, 13, 17, 18, 21)
 

@@ -8,6 +8,7 @@ from convolutions import ALONE, CASES
 from graphs import relative_error, run_body
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
+from tracea_graph.kernels.cpu.panels import BF16_SINCE
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.filters import (
@@ -22,7 +23,6 @@ from tracea_graph.ops.filters import (
     unpack_filters,
 )
 from tracea_graph.ops.int16 import LIMIT, run_of
-from tracea_graph.ops.panels import BF16_SINCE
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.windows import Window
 from tracea_graph.ops.winograd import spell_transform

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
+from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.ops.append import AppendParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
@@ -27,7 +28,6 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.panels import PANELS
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ops.take import TakeParams
 from tracea_graph.ops.weights import KN, NK

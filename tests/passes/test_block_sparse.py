@@ -11,8 +11,8 @@ from graphs import Net, assert_same, every_phase, normal, optimized
 
 from models.sparse import block_mask
 from tracea_graph.ir import DType, Weight
+from tracea_graph.kernels.cpu.panels import PANELS, Blocks
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANELS, Blocks
 from tracea_graph.passes.sparse.zeros import ZeroScan, active_places, sampled_zeros
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Limits, Trace, schedule

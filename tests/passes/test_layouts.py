@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from graphs import APART, Net, assert_same, every_phase, normal, only, optimized, schedule_only
 
+from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.kernels.cpu.phases.layouts import PackMatrices
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANELS
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import KN, NK, Plain
 from tracea_graph.passes.products.gemm import LiftGemm

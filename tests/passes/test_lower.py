@@ -18,6 +18,7 @@ from interpreter import bind, check_lifetimes, check_views, run, written
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
 from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.panels import INT16, MIXED, PAIRS, PANELS, SPLIT
 from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops import VOCABULARY, OpParams
 from tracea_graph.ops.append import AppendParams
@@ -33,7 +34,6 @@ from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.panels import INT16, MIXED, PAIRS, PANELS, SPLIT
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.region import RegionParams, RegionStep

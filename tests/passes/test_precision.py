@@ -8,9 +8,9 @@ import pytest
 from graphs import Net, every_phase, loaded, normal
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.panels import pack_pairs, unpack_pairs, unpack_split
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import pack_pairs, unpack_pairs, unpack_split
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.rewrite import Limits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph

@@ -13,11 +13,11 @@ from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.measure import Bandwidth, Peak, assumed
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.cpu.levels import isa_of
+from tracea_graph.kernels.cpu.panels import INT16, PAIRS, PANELS
 from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.panels import INT16, PAIRS, PANELS
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import WeightLayout
 from tracea_graph.ops.windows import Window

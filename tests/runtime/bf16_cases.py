@@ -10,10 +10,10 @@ from runtime.caches import attended
 from runtime.sparse_cases import SPARSE_CHAIN
 from runtime.support import Case, bf16_product, normal, operator_case, spec
 
+from tracea_graph.kernels.cpu.panels import MIXED, PAIRS, pack_pairs
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import MIXED, PAIRS, pack_pairs
 from tracea_graph.ops.weights import WeightLayout
 
 __all__ = ["bf16_cases"]

@@ -7,9 +7,9 @@ from dataclasses import replace
 from runtime.sparse_cases import SPARSE_CHAIN
 from runtime.support import Case, bf16_product, dense, normal
 
+from tracea_graph.kernels.cpu.panels import SPLIT, pack_split
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import SPLIT, pack_split
 
 __all__ = ["bf16x2_cases"]
 

@@ -11,10 +11,10 @@ from runtime.sparse_cases import SPARSE_CHAIN
 from runtime.support import Case, dense, normal, operator_case, spec
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.panels import INT16, pack_int16
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import INT16, pack_int16
 
 __all__ = ["int16_cases"]
 

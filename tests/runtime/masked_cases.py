@@ -13,10 +13,10 @@ from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.masked import pack_masked
+from tracea_graph.kernels.cpu.panels import pack_panels
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.masked import pack_masked
-from tracea_graph.ops.panels import pack_panels
 
 __all__ = ["masked_cases"]
 

@@ -12,9 +12,9 @@ from runtime.support import Case, dense, single, spec, strided
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.panels import pack_block_pairs, pack_blocks, pack_panels
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.panels import pack_block_pairs, pack_blocks, pack_panels
 from tracea_graph.passes.sparse.zeros import active_places
 
 __all__ = ["SPARSE_CHAIN", "infinite", "sparse_cases", "with_zeros"]

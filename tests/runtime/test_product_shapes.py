@@ -19,10 +19,7 @@ from runtime.shapes import by_precision, named_errors
 from runtime.support import Case, normal, operator_case, spec
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.panels import (
+from tracea_graph.kernels.cpu.panels import (
     INT16,
     MIXED,
     PAIRS,
@@ -31,6 +28,9 @@ from tracea_graph.ops.panels import (
     pack_pairs,
     pack_panels,
 )
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.norm import Norm
 from tracea_graph.ops.weights import KN, NK
 
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 130, 257)

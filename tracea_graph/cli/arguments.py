@@ -20,7 +20,7 @@ from tracea_graph.cli.tune import add_tune
 from tracea_graph.cli.verify import add_strip, add_verify
 from tracea_graph.config import CHOICES, Options, Prune, Window
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.panels import BLOCKS, PANEL
+from tracea_graph.ops.weights import ALIGNED, BLOCKS
 
 __all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder"]
 
@@ -288,9 +288,9 @@ def _prune(text: str) -> Prune:
         raise UsageError(f"--prune takes a share of zeros between 0 and 1, not {text!r}")
     if columns is None:
         return Prune(float(share), channels=bool(channels))
-    if int(columns) != PANEL or int(steps) not in BLOCKS:
+    if int(columns) != ALIGNED or int(steps) not in BLOCKS:
         raise UsageError(
-            f"--prune takes blocks of {PANEL} columns and {', '.join(map(str, BLOCKS))} rows, "
+            f"--prune takes blocks of {ALIGNED} columns and {', '.join(map(str, BLOCKS))} rows, "
             f"such as block:16x4:{share}, not {text!r}"
         )
     return Prune(float(share), block=(int(columns), int(steps)))

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Attr, DType, TensorSpec
 from tracea_graph.ops.body import Body, BodyBuilder
-from tracea_graph.ops.panels import PANEL
+from tracea_graph.ops.weights import ALIGNED
 
 __all__ = ["GATES", "Gates", "RecurrentParams", "pack_gates", "pad_gates", "take_gates"]
 
@@ -47,25 +47,25 @@ class Gates:
     @property
     def own(self) -> int:
         """Panels that each gate has for itself."""
-        whole, rest = divmod(self.hidden, PANEL)
-        return whole + (-(-self.gates * rest // PANEL) == self.gates)
+        whole, rest = divmod(self.hidden, ALIGNED)
+        return whole + (-(-self.gates * rest // ALIGNED) == self.gates)
 
     @property
     def shared(self) -> int:
         """Units of each gate that lie in panels shared by all."""
-        return max(0, self.hidden - self.own * PANEL)
+        return max(0, self.hidden - self.own * ALIGNED)
 
     @property
     def columns(self) -> int:
         """Lanes of all panels."""
-        return (self.gates * self.own + -(-self.gates * self.shared // PANEL)) * PANEL
+        return (self.gates * self.own + -(-self.gates * self.shared // ALIGNED)) * ALIGNED
 
     def pad(self, rows: Floats) -> Floats:
         """``[directions, gates, H, …]`` as ``[directions, columns, …]``."""
         directions, _, _, *more = rows.shape
         padded = np.zeros((directions, self.columns, *more), rows.dtype)
-        split, wide = min(self.hidden, self.own * PANEL), self.gates * self.own * PANEL
-        own = padded[:, :wide].reshape(directions, self.gates, self.own * PANEL, *more)
+        split, wide = min(self.hidden, self.own * ALIGNED), self.gates * self.own * ALIGNED
+        own = padded[:, :wide].reshape(directions, self.gates, self.own * ALIGNED, *more)
         own[:, :, :split] = rows[:, :, :split]
         shared = rows[:, :, split:].reshape(directions, -1, *more)
         padded[:, wide : wide + shared.shape[1]] = shared
@@ -85,7 +85,7 @@ def pack_gates(matrix: Floats, layout: Sequence[Gates]) -> Floats:
     """ONNX's ``[directions, gates · H, K]`` as panels ``[directions, panels, K, 16]``."""
     padded = pad_gates(matrix, layout)
     directions, rows, k = padded.shape
-    panels = padded.reshape(directions, rows // PANEL, PANEL, k)
+    panels = padded.reshape(directions, rows // ALIGNED, ALIGNED, k)
     return np.ascontiguousarray(panels.transpose(0, 1, 3, 2))
 
 
@@ -93,10 +93,10 @@ def take_gates(lanes: Floats, layout: Sequence[Gates]) -> list[Floats]:
     """Each gate's ``[…, H]`` from ``[…, columns]``."""
     found, at = [], 0
     for part in layout:
-        wide = at + part.gates * part.own * PANEL
+        wide = at + part.gates * part.own * ALIGNED
         for g in range(part.gates):
-            first, behind = at + g * part.own * PANEL, wide + g * part.shared
-            own = lanes[..., first : first + min(part.hidden, part.own * PANEL)]
+            first, behind = at + g * part.own * ALIGNED, wide + g * part.shared
+            own = lanes[..., first : first + min(part.hidden, part.own * ALIGNED)]
             found.append(np.concatenate((own, lanes[..., behind : behind + part.shared]), -1))
         at += part.columns
     return found
@@ -154,7 +154,7 @@ class RecurrentParams:
     @property
     def padded(self) -> int:
         """Units of a gate, whole panels of them."""
-        return -(-self.hidden // PANEL) * PANEL
+        return -(-self.hidden // ALIGNED) * ALIGNED
 
     @property
     def states(self) -> int:
@@ -264,12 +264,12 @@ class RecurrentParams:
 
     def _spell_part(self, b: BodyBuilder, lanes: str, part: Gates) -> str:
         """The same of some gates."""
-        wide, shared = part.gates * part.own * PANEL, part.shared
+        wide, shared = part.gates * part.own * ALIGNED, part.shared
         pieces = []
         if part.own:
             own = b.slice_last(lanes, 0, wide, 1) if shared else lanes
-            own = b("Reshape", own, b.ints(self.directions, part.gates, part.own * PANEL, -1))
-            if part.own * PANEL > self.hidden:
+            own = b("Reshape", own, b.ints(self.directions, part.gates, part.own * ALIGNED, -1))
+            if part.own * ALIGNED > self.hidden:
                 own = b.slice_last(own, 0, self.hidden, 2)
             pieces.append(own)
         if shared:

@@ -17,13 +17,17 @@ import numpy.typing as npt
 
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["ALIGNED", "KN", "NK", "Floats", "Numbers", "Plain", "WeightLayout", "aligned"]
+__all__ = [
+    "ALIGNED", "BLOCKS", "KN", "NK", "Floats", "Numbers", "Plain", "WeightLayout", "aligned",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.floating[Any]]
 Numbers = npt.NDArray[Any]
 ALIGNED = 16
 """Rows and columns that a rewrite makes or leaves out come in multiples of this: whole vectors of
 a processor, whole tiles of a matrix unit."""
+BLOCKS = (1, 4, 16, 32, 64)
+"""Steps of k in a block of so many columns that may be zero as a whole."""
 
 
 def aligned(extent: int) -> int:
@@ -37,12 +41,25 @@ class WeightLayout(ABC):
 
     ``name`` is unique among the layouts of a backend.  ``operands`` counts the arrays; the second
     one, a map or scales, is the last operand of its product.  ``rounds`` is true where the left
-    operand is read in bf16.
+    operand is read in bf16.  ``scattered`` is true where zeros are left out wherever they are.
     """
 
     name: ClassVar[str]
     operands: ClassVar[int] = 1
     rounds: ClassVar[bool] = False
+    scattered: ClassVar[bool] = False
+
+    @property
+    def block_steps(self) -> int:
+        """Steps of k in a block of the matrix; 0 where blocks of zeros are stored like others."""
+        return 0
+
+    @property
+    def skips(self) -> str:
+        """The zeros that are left out, in words; nothing where all are stored."""
+        if self.scattered:
+            return "scattered zeros"
+        return f"zero blocks, {self.block_steps} × {ALIGNED}" if self.block_steps else ""
 
     def check(self, k: int, n: int) -> None:
         """Raises ValueError for a matrix that cannot be stored so."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import DType, Node, Weight
-from tracea_graph.ops.panels import PANEL
+from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.rewrite import Trace
 from tracea_graph.ttg import TileGraph
@@ -120,7 +120,7 @@ def _words(structure: Structure, results_first: bool) -> Iterator[tuple[str, flo
             dead = int(lines.sum())
             yield f"{dead} of {lines.size} {side} zero", 1 - dead / lines.size
     if structure.blocks > 0.1:
-        words = f"{100 * structure.blocks:.0f} % of blocks {PANEL} × {PANEL} zero"
+        words = f"{100 * structure.blocks:.0f} % of blocks {ALIGNED} × {ALIGNED} zero"
         yield words, 1 - structure.blocks
     elif structure.pattern:
         n, m, axis = structure.pattern

@@ -11,7 +11,7 @@ from collections.abc import Set
 from math import prod
 
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANEL, Blocks, Masked
+from tracea_graph.ops.weights import aligned
 from tracea_graph.passes.sparse.exact_rank import FACTORED, LOW_RANK
 from tracea_graph.pipeline.assembly import Assembly, Placed
 from tracea_graph.views import SavingRow
@@ -28,10 +28,8 @@ def saving_rows(planned: Assembly, kept: Set[str]) -> tuple[SavingRow, ...]:
         params = items[0].region.params
         if not isinstance(params, GemmParams):
             continue
-        if isinstance(params.layout, Blocks):
-            technique = f"zero blocks, {params.layout.block} × {PANEL}"
-        elif isinstance(params.layout, Masked):
-            technique = "scattered zeros"
+        if params.layout.skips:
+            technique = params.layout.skips
         elif items[0].region.rule in _RANKS:
             technique = _RANKS[items[0].region.rule]
         else:
@@ -53,7 +51,7 @@ def _dense_bytes(planned: Assembly, item: Placed) -> int:
     region = item.region
     params: GemmParams = region.params
     if region.rule not in _RANKS:
-        return 4 * params.k * -(-params.n // PANEL) * PANEL
+        return 4 * params.k * aligned(params.n)
     written = {v for node in region.nodes for v in node.outputs}
     if region.results[0] not in written:
         return 0

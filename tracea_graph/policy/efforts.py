@@ -26,7 +26,6 @@ from tracea_graph.ops.grid import GridParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.norm import NormParams
-from tracea_graph.ops.panels import Blocks, Masked
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
@@ -107,13 +106,13 @@ def _gemm(t: Tables, p: GemmParams, operands: Sequence[Dims], result: Dims) -> E
         + (p.epilogue.flops if p.epilogue else 0)
         + (t.instructions["fused norm"] if p.norm else 0)
     )
-    if isinstance(p.layout, Masked):
+    if p.layout.scattered:
         placing = t.instructions["fused placing"] * p.k * p.n
         return Effort(2.0 * count * p.k / t.shares["FusedGemm"], count * beside + placing)
-    if isinstance(p.layout, Blocks):
+    if block := p.layout.block_steps:
         rows, stored = prod(operands[0][:-1]), prod(operands[1])
-        busy = max(rows, STEP_ROWS + BLOCK_ROWS / p.layout.block)
-        product = 2.0 * busy * stored / t.shares[f"FusedGemm block {p.layout.block}"]
+        busy = max(rows, STEP_ROWS + BLOCK_ROWS / block)
+        product = 2.0 * busy * stored / t.shares[f"FusedGemm block {block}"]
         if p.layout.rounds:  # two steps of k in one
             product *= t.shares["FusedGemm"] / t.shares["FusedGemm pairs"]
         return Effort(product, count * beside + t.instructions["fused packing"] * rows * p.k)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.kernels.program import Buffer, Call, Driver, Program, Temp, View
-from tracea_graph.ops.panels import PANEL
 from tracea_graph.tuning.convolution import Box, ConvProblem
 from tracea_graph.tuning.problem import IN_PAIRS, GemmProblem, Problem
 

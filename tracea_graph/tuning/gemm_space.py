@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 
 from tracea_graph.config import usable_processors
+from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
 from tracea_graph.kernels.program import GemmDriver
-from tracea_graph.ops.panels import PANEL
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning.core import (
     DRAM_GBS,

@@ -14,9 +14,9 @@ from typing import Any
 from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.kernels.cpu.calls import CALLS, GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
+from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.kernels.program import Call, ConvDriver, Driver, GemmDriver, Program, View
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.panels import PANEL
 from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
 
 __all__ = [

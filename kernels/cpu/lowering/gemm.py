@@ -9,9 +9,9 @@ from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, dense, matrix, over_rows
+from tracea_graph.kernels.cpu.panels import INT16, SPLIT, SPLIT_STEPS
 from tracea_graph.kernels.program import GemmDriver, View
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import INT16, SPLIT, SPLIT_STEPS
 
 __all__ = ["DRIVERS", "lower_gemm", "rounded"]
 

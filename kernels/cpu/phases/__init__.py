@@ -20,7 +20,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
     GemmInInt16,
 )
 from tracea_graph.kernels.cpu.phases.winograd import TransformFilters
-from tracea_graph.ops.panels import BLOCKS
+from tracea_graph.ops.weights import BLOCKS
 from tracea_graph.passes import CONNECT, MOVEMENT, Request, trunk
 from tracea_graph.passes.attention.window import WindowAttention
 from tracea_graph.passes.sparse.compressed import FactorOnRequest

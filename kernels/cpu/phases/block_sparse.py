@@ -17,16 +17,15 @@ from functools import partial
 import numpy as np
 
 from tracea_graph.ir import DType, Weight
-from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import (
-    BLOCKS,
+from tracea_graph.kernels.cpu.panels import (
     PANEL,
     SCATTER_SINCE,
     Blocks,
     pack_blocks,
     pack_panels,
 )
-from tracea_graph.ops.weights import Floats
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.weights import BLOCKS, Floats
 from tracea_graph.passes.products.matrices import matrix_of, own_matrix
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.compressed import PRUNED, Compressed, pruned_for

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.kernels.cpu.panels import PANELS, pack_panels
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.panels import PANELS, pack_panels
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import Plain
 from tracea_graph.passes.products.matrices import needed_as_it_is

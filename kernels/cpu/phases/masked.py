@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tracea_graph.ir import Array, DType, Weight, product
+from tracea_graph.kernels.cpu.masked import map_words, pack_masked
+from tracea_graph.kernels.cpu.panels import MASKED, PANEL, pack_panels
 from tracea_graph.kernels.cpu.phases.block_sparse import (
     dense_matrix,
     sources_of,
     without_scatter,
 )
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.masked import map_words, pack_masked
-from tracea_graph.ops.panels import MASKED, PANEL, pack_panels
 from tracea_graph.ops.weights import Floats
 from tracea_graph.passes.products.matrices import matrix_of
 from tracea_graph.passes.regions import fused

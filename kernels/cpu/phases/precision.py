@@ -22,14 +22,9 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
-from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.masked import round_masked
-from tracea_graph.ops.norm import NormParams
-from tracea_graph.ops.panels import (
+from tracea_graph.kernels.cpu.masked import round_masked
+from tracea_graph.kernels.cpu.panels import (
     BF16_SINCE,
-    BLOCKS,
     INT16,
     MASKED,
     MASKED_BF16,
@@ -47,8 +42,12 @@ from tracea_graph.ops.panels import (
     pack_split,
     unpack_panels,
 )
+from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.weights import Floats, WeightLayout
+from tracea_graph.ops.weights import BLOCKS, Floats, WeightLayout
 from tracea_graph.passes.regions import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

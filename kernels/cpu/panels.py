@@ -28,14 +28,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.masked import spell_masked, unpack_masked
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
-from tracea_graph.ops.masked import spell_masked, unpack_masked
-from tracea_graph.ops.weights import Floats, Numbers, WeightLayout
+from tracea_graph.ops.weights import BLOCKS, Floats, Numbers, WeightLayout
 
 __all__ = [
-    "BF16_SINCE", "BLOCKS", "INT16", "MASKED", "MASKED_BF16", "MIXED", "PAIRS", "PANEL",
+    "BF16_SINCE", "INT16", "MASKED", "MASKED_BF16", "MIXED", "PAIRS", "PANEL",
     "PANELS", "SCATTER_SINCE", "SPLIT", "SPLIT_STEPS", "BlockPairs", "Blocks", "Masked", "Pairs",
     "Panels", "pack_block_pairs", "pack_blocks", "pack_int16", "pack_pairs", "pack_panels",
     "pack_scales", "pack_split", "unpack_block_pairs", "unpack_blocks", "unpack_pairs",
@@ -43,8 +43,6 @@ __all__ = [
 ]  # fmt: skip
 
 PANEL = 16
-BLOCKS = (1, 4, 16, 32, 64)
-"""Steps of k in a block of sixteen columns."""
 SCATTER_SINCE = 11
 """The opset from which ScatterND, which bodies place blocks with, counts from the end."""
 SPLIT_STEPS = 32
@@ -290,6 +288,10 @@ class Blocks(WeightLayout):
     name: ClassVar[str] = "blocks"
     operands: ClassVar[int] = 2
 
+    @property
+    def block_steps(self) -> int:
+        return self.block
+
     def check(self, k: int, n: int) -> None:
         super().check(k, n)
         if self.block not in BLOCKS:
@@ -343,6 +345,7 @@ class Masked(WeightLayout):
 
     in_bf16: bool = False
     operands: ClassVar[int] = 2
+    scattered: ClassVar[bool] = True
 
     @property
     def name(self) -> str:  # type: ignore[override]
