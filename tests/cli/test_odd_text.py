@@ -25,7 +25,7 @@ ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 """Nine to the ninth values, in half a kilobyte."""
 FOREIGN = """
 <ir_version: 8, opset_import: ["" : 17, "nowhere" : 1]>
-m (float[4] x) => (float[4] y) { y = nowhere.Foo (x) }
+m (float[4] x) => (float[4] y) { t = Tanh (x) e = Exp (t) y = nowhere.Foo (e) }
 """
 
 
@@ -175,3 +175,12 @@ def test_what_onnx_runtime_cannot_load_is_no_model(
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
     assert "ONNX Runtime cannot load foreign.onnx: " in err
+
+
+def test_what_onnx_runtime_cannot_load_is_not_optimized(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether a rewrite applies or not."""
+    onnx.save(parser.parse_model(FOREIGN), "foreign.onnx")
+    for more in ((), ("--only", "attention"), ("--keep", "legal")):
+        assert "ONNX Runtime cannot load foreign.onnx: " in refused(capsys, "foreign.onnx", *more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +21,7 @@ from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.config import Options, usable_processors
-from tracea_graph.errors import OutOfTime, VerifyError
+from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.candidates import Built, Workshop
@@ -110,15 +111,31 @@ class Judge:
 
         None too if even the model without any fused region is wrong: ONNX Runtime takes models
         that the specification forbids as long as it does not look closely, and constants that
-        were folded make it; and if there is no time to say that anything is right.
+        were folded make it; and if there is no time to say that anything is right.  Raises
+        ModelError for an original that ONNX Runtime cannot load.
         """
-        if full is None:
-            return None
         try:
+            if full is None:
+                self._load_original()
+                return None
             return self._verified(full)
         except OutOfTime:
             self.reason = f"{self._out_of_time} before a result was verified"
             return None
+
+    def _load_original(self) -> None:
+        """Raise ModelError if ONNX Runtime cannot; not where nobody wants it run, or for a file
+        whose name it cannot be told."""
+        name = os.fsencode(self.model.path).decode(errors="replace")
+        if not self.options.verify or self.inputs.trouble or name != str(self.model.path):
+            return
+        with self._hire(None, {}) as worker:
+            try:
+                worker.open("original", self.model.path)
+            except OutOfTime:
+                return
+            except WorkerError as error:  # refused, or the process did not survive it
+                raise ModelError(f"the original does not run: {error}") from None
 
     @property
     def _out_of_time(self) -> str:
@@ -215,6 +232,8 @@ class Judge:
     ) -> list[Verification]:
         """What the first level gives, and each other one if the first is right."""
         known = self._reference = self._reference or self._original()
+        if known.unloadable:
+            raise ModelError(known.trouble)
         start = self.deadline.spent()
         first = self._compare(known, candidate, levels[0], labels)
         if levels[0] == self.isas[-1] and first.status == "passed":
