@@ -45,10 +45,15 @@ def padded(s: Script) -> Script:
     columns = (left * width, right * width)
     wider = (*image[:2], _grown(image[2], rows), _grown(image[3], columns))
     result = tuple(_grown(d, pair) for d, pair in zip(shape, amounts, strict=True))
-    y = _reshaped(s, s.operands[0], shape, image)
+    alone = rank == 3 and first == 1
+    x = s.operands[0]
+    y = s.unsqueezed(x, 1) if alone else _reshaped(s, x, shape, image)
     pads = s.indices(0, 0, rows[0], columns[0], 0, 0, rows[1], columns[1])
     y = s("Pad", y, pads, spec=TensorSpec(DType.F32, wider), mode="constant")
-    _reshaped(s, y, wider, result)
+    if alone:
+        s.squeezed(y, 1)
+    else:
+        _reshaped(s, y, wider, result)
     return s
 
 
@@ -80,6 +85,7 @@ def _grown(size: Extent, pair: tuple[int, int]) -> Extent:
 
 
 def _reshaped(s: Script, x: str, before: Shape, after: Shape) -> str:
-    if (target := reshape_target(before, after)) is None:
+    target = reshape_target(before, after)
+    if target is None or {0, -1} <= {*target}:  # what is copied may be 0: then nothing follows
         raise Unfit("the sizes of its axes are not known")
     return s("Reshape", x, s.indices(*target), spec=TensorSpec(DType.F32, tuple(after)))

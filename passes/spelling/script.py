@@ -134,6 +134,15 @@ class Script:
             return self("Unsqueeze", x, spec=spec, axes=(axis,))
         return self("Unsqueeze", x, self.indices(axis), spec=spec)
 
+    def squeezed(self, x: str, axis: int) -> str:
+        spec = self.spec(x)
+        shape = list(spec.shape or ())
+        del shape[axis]
+        spec = TensorSpec(spec.dtype, tuple(shape))
+        if self.graph.opset < 13:
+            return self("Squeeze", x, spec=spec, axes=(axis,))
+        return self("Squeeze", x, self.indices(axis), spec=spec)
+
     def reduce(self, op: str, x: str, axes: Sequence[int]) -> str:
         shape = self.spec(x).shape or ()
         places = {a % len(shape) for a in axes}

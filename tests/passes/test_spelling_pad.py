@@ -48,8 +48,17 @@ def test_axes_by_name() -> None:
     graph = loaded(net, y)
     trace = schedule_only(graph, SpellOut())
     assert trace.applied() == {"spell-out": 1}, trace.misses()
-    assert ops(graph) == ["Reshape", "Pad", "Reshape"]
+    assert ops(graph) == ["Unsqueeze", "Pad", "Squeeze"]
     assert_same(net, graph, {"x": normal(3, 5, 16)})
+
+
+@pytest.mark.parametrize("pads", [(0, 2, 0, 0, 0, 0), (0, 0, 1, 0, 0, 0)])
+def test_rows_of_any_length_in_any_number(pads: tuple[int, ...]) -> None:
+    net = Net()
+    graph = loaded(net, net("Pad", net.input("x", "n", "t", 16), net.ints(*pads)))
+    assert schedule_only(graph, SpellOut()).applied() == {"spell-out": 1}
+    for sizes in ((2, 3), (2, 0), (0, 3)):
+        assert_same(net, graph, {"x": normal(*sizes, 16)})
 
 
 @pytest.mark.parametrize(
