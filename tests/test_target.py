@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from tracea_graph.config import Options
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.target import settle_precision
 
 
 @pytest.mark.parametrize("target", [f"cpu:{isa}" for isa in profile_cpu().isas])
 def test_bf16_stays_float32_where_it_would_be_emulated(target: str) -> None:
-    options, (note,) = settle_precision(Options(target=target, precision="bf16"))
-    assert options.precision == "fp32" and target.removeprefix("cpu:") in note
+    precision, (note,) = settle_precision(target, "bf16")
+    assert precision == "fp32" and target.removeprefix("cpu:") in note
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-weights"])
 def test_other_precisions_need_no_instructions(precision: str) -> None:
-    options = Options(target="cpu:scalar", precision=precision)
-    assert settle_precision(options) == (options, ())
+    assert settle_precision("cpu:scalar", precision) == (precision, ())
 
 
 def test_this_machine_says_whether_it_has_them() -> None:
     has = any(name.endswith("bf16") for name in profile_cpu().levels("bf16"))
-    options, notes = settle_precision(Options(precision="bf16"))
-    assert (options.precision == "bf16") is has and bool(notes) is not has
+    precision, notes = settle_precision("host", "bf16")
+    assert (precision == "bf16") is has and bool(notes) is not has
 
 
 def test_three_products_want_matrix_tiles() -> None:
     tiles = "amxbf16" in profile_cpu().levels("bf16x2")
-    options, notes = settle_precision(Options(precision="bf16x2"))
-    assert (options.precision == "bf16x2") is tiles and bool(notes) is not tiles
+    precision, notes = settle_precision("host", "bf16x2")
+    assert (precision == "bf16x2") is tiles and bool(notes) is not tiles

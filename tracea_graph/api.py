@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,8 +108,9 @@ def _together(
     """Optimize models that share what they can: every one is planned, then each is finished."""
     lock = read_lock(options.lock) if options.lock else None
     options = lock.settle(options) if lock else options
-    options, notes = settle_precision(options)
-    foundry = Foundry(target_of(options), options.environment)
+    precision, notes = settle_precision(options.target, options.precision)
+    options = replace(options, precision=precision)
+    foundry = Foundry(target_of(options.target, precision), options.environment)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     sweep()
     with Scratch() as name, ExitStack() as stack:

@@ -6,12 +6,12 @@ A backend is a folder of ``kernels/``; nothing but this module imports one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from tracea_graph.build import Library
-from tracea_graph.config import Environment, Options
+from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU
@@ -132,25 +132,24 @@ def targets() -> tuple[str, ...]:
     return (HOST, *(name for backend in BACKENDS for name in backend.targets))
 
 
-def target_of(options: Options) -> Target:
-    """What the options ask to build for.
+def target_of(name: str, precision: str) -> Target:
+    """What a name stands for, where products are computed in a precision.
 
     Raises UsageError for a target nothing can be built for, or that this machine cannot check.
     """
-    if options.target == HOST:
+    if name == HOST:
         backend, level = BACKENDS[0], ""
     else:
-        device, _, level = options.target.partition(":")
+        device, _, level = name.partition(":")
         known = {backend.name: backend for backend in BACKENDS}
-        if device not in known or options.target not in known[device].targets:
-            names = ", ".join(targets())
-            raise UsageError(f"there is no target {options.target!r}; use {names}")
+        if device not in known or name not in known[device].targets:
+            raise UsageError(f"there is no target {name!r}; use {', '.join(targets())}")
         backend = known[device]
-    return Target(backend, backend.levels(level, options.precision))
+    return Target(backend, backend.levels(level, precision))
 
 
-def settle_precision(options: Options) -> tuple[Options, tuple[str, ...]]:
-    """The options with a precision the target computes in, and a note where it is another."""
-    target = target_of(options)
-    precision, note = target.backend.settled(options.precision, target.levels)
-    return replace(options, precision=precision), (note,) if note else ()
+def settle_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
+    """A precision the target of a name computes in, and a note where it is another one."""
+    target = target_of(name, precision)
+    settled, note = target.backend.settled(precision, target.levels)
+    return settled, (note,) if note else ()

@@ -215,7 +215,7 @@ def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Itera
 
 def _explain(source: Path, options: Options, report: Report) -> None:
     """What ``tracea explain`` says, with the gains of this run."""
-    target = target_of(options) if options.keep == "faster" else None
+    target = target_of(options.target, options.precision) if options.keep == "faster" else None
     told = explain(source, options, result=Path(report.files[-1]), measured_for=target)
     _console().print(render_explanation(told))
 

@@ -82,7 +82,7 @@ class Planner:
         deadline: Deadline | None = None,
     ) -> None:
         self.deadline = deadline or Deadline()
-        self.backend = (target or target_of(options)).backend
+        self.backend = (target or target_of(options.target, options.precision)).backend
         if cost is None:
             measured = options.environment if options.keep == "faster" and target else None
             levels = target.levels if target else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ class Stages:
 
         Gains are predicted for a fixed machine, or for this one as ``measured`` for a target.
         """
-        options, _ = settle_precision(options)
+        precision, _ = settle_precision(options.target, options.precision)
+        options = replace(options, precision=precision)
         model = load(path, freeze=options.freeze_initializers)
         symbols = bindings(model.graph, options.shapes, model.inputs)[0][0].symbols
         if until == "import":
@@ -79,7 +80,7 @@ class Stages:
         programs = tuple((item.type, item.program) for item in assembly.placed)
         if until == "lower":
             return cls(planned, trace, graph, levels, programs)
-        target, chains = target_of(options), assembly.chains.values()
+        target, chains = target_of(options.target, options.precision), assembly.chains.values()
         sources = target.backend.sources(assembly.kernels, chains, target.levels)
         return cls(planned, trace, graph, levels, programs, tuple(sources))
 

@@ -56,7 +56,7 @@ def tune_model(
     """
     model = load(path, freeze=options.freeze_initializers)
     inputs = gather_inputs(model, options)
-    target = target_of(options)
+    target = target_of(options.target, options.precision)
     planner = Planner(model.graph, options, inputs.timed[0].symbols, target)
     assembly, plan = planner.assembled(planner.plan)
     graph = plan.graph
