@@ -17,12 +17,12 @@ from pathlib import Path
 
 from models.make import available, make
 from tracea_graph.check.bindings import bindings
-from tracea_graph.config import Options
 from tracea_graph.errors import TraceaError
 from tracea_graph.kernels.cpu.emitter import units
 from tracea_graph.kernels.cpu.levels import ISAS, LEVELS
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.onnx_io import load
+from tracea_graph.options import Options
 from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine

@@ -26,11 +26,11 @@ from typing import Any
 from tracea_graph import Options
 from tracea_graph.build.cache import digest
 from tracea_graph.check.bindings import bindings
-from tracea_graph.cli import values
-from tracea_graph.config import CHOICES, Environment
+from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.onnx_io import load
+from tracea_graph.options import OPTIONS, values
 from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.tuning.bench_model import Stand
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("-o", dest="out", type=Path, required=True, metavar="FILE.json")
     add("--limit", type=int, default=6, help="challengers of each")
     add("--threads", type=values.threads, default=(1,), metavar="N[,M]")
-    add("--precision", choices=CHOICES["precision"], default="fp32")
+    add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add("--budget", type=values.seconds, default=math.inf, metavar="SECONDS")
     args = parser.parse_args(argv)
     rows = json.loads(args.out.read_text()) if args.out.exists() else []

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tracea_graph.check.bindings import bindings
-from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
+from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.ttg import AccessMap, Axis, IterationSpace, RegionModel, along, expand
 

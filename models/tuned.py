@@ -21,8 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tracea_graph.cli import values
-from tracea_graph.config import CHOICES, Options
+from tracea_graph.options import OPTIONS, Options, values
 from tracea_graph.pipeline.tuning import TunedModel, tune_model
 from tracea_graph.tuning.jobs import WORTH
 
@@ -105,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--budget", type=values.seconds, default=60.0, help="of the short search (default: 60)")
     add("--long", type=values.seconds, default=1200.0, help="of the long one (default: 1200)")
     add("--threads", type=values.threads, default=(), metavar="N[,M]", help="default: 1 and all")
-    add("--precision", choices=CHOICES["precision"], default="fp32")
+    add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add("--seed", type=int, default=0)
     add("-o", dest="out", type=Path, metavar="FILE.json", help="append what was found")
     args = parser.parse_args(argv)

@@ -19,6 +19,7 @@ from tracea_graph import Options, optimize
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
 from tracea_graph.cli.settings import with_config
 from tracea_graph.cli.tune import whole_command
+from tracea_graph.options import table
 from tracea_graph.tuning.hints import hints_from
 
 PAGES = {
@@ -103,6 +104,10 @@ def test_command_lines_are_understood(line: str) -> None:
     program, *args = shlex.split(line)
     parser = tool_parser() if program == "tracea" else optimize_parser()
     assert parser.parse_args(whole_command(args))
+
+
+def test_the_table_of_options_is_that_of_their_records() -> None:
+    assert table() in README, "write what tracea_graph.options.table() gives into the README"
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))

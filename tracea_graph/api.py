@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracea_graph.check.crew import Crew
-from tracea_graph.config import Options
 from tracea_graph.errors import OutdatedError
 from tracea_graph.hardware import Decision, Doctor
 from tracea_graph.onnx_io import Model, files_of, library_of
 from tracea_graph.onnx_io import load as load_model
+from tracea_graph.options import Options
 from tracea_graph.passes import JOINING
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Workshop
@@ -30,7 +30,7 @@ from tracea_graph.pipeline.memory import Memory
 from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, staging
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.reporting import Reporter
-from tracea_graph.pipeline.stages import STAGES, Stages
+from tracea_graph.pipeline.stages import Stages
 from tracea_graph.pipeline.unread import keep_unread
 from tracea_graph.scratch import Scratch, sweep
 from tracea_graph.target import settle_precision, target_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = [
-    "STAGES", "Outcome", "load", "optimize", "optimize_many", "plan_kernel", "session", "stages",
+    "Outcome", "load", "optimize", "optimize_many", "plan_kernel", "session", "stages",
 ]  # fmt: skip
 
 Progress = Callable[[str], None]
@@ -265,7 +265,7 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
 
 
 def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:
-    """What each stage makes of a model, up to ``until`` (see :data:`STAGES`); writes nothing."""
+    """What each stage makes of a model, up to ``until`` (see ``--until``); writes nothing."""
     return Stages.run(Path(path), options, until)
 
 

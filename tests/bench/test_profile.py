@@ -12,9 +12,9 @@ from rich.console import Console
 
 from models.make import make
 from tracea_graph import api
-from tracea_graph.config import Options
 from tracea_graph.ir import Node
 from tracea_graph.kernels.cpu.work import CallWork, Touched
+from tracea_graph.options import Options
 from tracea_graph.pipeline import profiling
 from tracea_graph.pipeline.anatomy import Anatomy
 from tracea_graph.pipeline.bench import BenchOptions

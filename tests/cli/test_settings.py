@@ -9,8 +9,9 @@ import yaml
 from cli.support import refused
 
 from tracea_graph.cli.arguments import optimize_parser, options_of
-from tracea_graph.cli.settings import save_config, with_config
-from tracea_graph.config import Options
+from tracea_graph.cli.settings import with_config
+from tracea_graph.options import Options
+from tracea_graph.options.files import save
 
 
 def options(*words: str) -> Options:
@@ -43,7 +44,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
 
 def test_what_is_saved_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    save_config(path, {"threads": [1], "storage": "", "seed": 0}, [{"match": "gemm*"}])
+    save(path, {"threads": [1], "storage": "", "seed": 0}, [{"match": "gemm*"}])
     found = options("m.onnx", "--config", str(path))
     assert found.threads == (1,) and found.patterns == ({"match": "gemm*"},)
 

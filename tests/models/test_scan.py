@@ -15,8 +15,8 @@ import pytest
 from onnx import numpy_helper
 
 from models.scan import STATE, WIDTH, unrolled
-from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
+from tracea_graph.options import Options
 from tracea_graph.passes.movement import hoisting, merging
 from tracea_graph.pipeline.planning import Planner, Ruling
 from tracea_graph.policy import CostModel, Machine

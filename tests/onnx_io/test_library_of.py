@@ -11,9 +11,9 @@ import pytest
 from onnx import parser
 
 from tracea_graph import api
-from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import library_of
+from tracea_graph.options import Options
 from tracea_graph.pipeline.bench import entrant
 from tracea_graph.pipeline.verifying import verify_models
 

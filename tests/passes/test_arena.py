@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from models.make import make
-from tracea_graph.config import Options
 from tracea_graph.ir import assumed, evaluate
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.program import Program
 from tracea_graph.onnx_io import load
+from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.ttg.arena import Arena, Life, lay_out

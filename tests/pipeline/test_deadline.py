@@ -18,8 +18,8 @@ from tracea_graph import api
 from tracea_graph.check.reference import Reference
 from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.check.worker import Worker
-from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime
+from tracea_graph.options import Options
 from tracea_graph.pipeline import judging
 from tracea_graph.pipeline.choosing import Chooser
 from tracea_graph.pipeline.clock import Clock, Deadline

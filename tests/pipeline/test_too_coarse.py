@@ -12,7 +12,7 @@ import pytest
 
 from tracea_graph.check.decide import Candidate, Decision, Group, Verdict
 from tracea_graph.check.verify import OutputError, Verification
-from tracea_graph.config import Options
+from tracea_graph.options import Options
 from tracea_graph.pipeline import judging
 from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.judging import Judge

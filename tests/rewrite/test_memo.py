@@ -11,9 +11,9 @@ import pytest
 
 from models.scan import unrolled
 from tests.rewrite.test_scheduler import Fuse, chain, cost
-from tracea_graph.config import Options
 from tracea_graph.ir import Node
 from tracea_graph.onnx_io import load
+from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Limits, Memo, Miss, Phase, Proposal, schedule

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from tracea_graph.build.cache import write_whole
 from tracea_graph.check.peers import PEERS
-from tracea_graph.cli import values
-from tracea_graph.config import Options
+from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.errors import UsageError
+from tracea_graph.options import values
 from tracea_graph.pipeline.bench import BenchOptions, bench
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.pipeline.profiling import profile
@@ -41,39 +41,20 @@ def add_bench(commands: Any) -> None:
         "--settle: keep of a result's kernels those that are faster on this machine.",
     )
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
-    _add_measuring(parser)
+    groups = add_flags(parser, "bench")
+    _add_measuring(groups["measuring"])
     group = parser.add_argument_group("profile")
     group.add_argument("--profile", action="store_true", help="profile one model, node by node")
     group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")
     group.add_argument("--svg", type=Path, metavar="FILE", help="the roofline")
     group.add_argument("--png", type=Path, metavar="FILE", help="the roofline (needs matplotlib)")
-    group = parser.add_argument_group("settle")
-    group.add_argument(
+    groups["settle"].add_argument(
         "--settle", action="store_true",
         help="measure one result's kernels here and rewrite it without those that lose",
     )  # fmt: skip
-    group.add_argument(
-        "--budget", type=float, default=60.0, metavar="S",
-        help="longest time to settle (default 60)",
-    )  # fmt: skip
-    group = parser.add_argument_group("printing")
-    group.add_argument("--json", action="store_true", help="print JSON")
-    group.add_argument(
-        "-v", "--verbose", action="count", default=0, help="profile: every node with its origins"
-    )
 
 
-def _add_measuring(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("measuring")
-    group.add_argument(
-        "--threads", type=values.threads, default=(), metavar="N[,M]",
-        help="thread counts (default: 1 and all; profile: 1)",
-    )  # fmt: skip
-    group.add_argument(
-        "--shape", type=values.shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
-        help="sizes of symbolic dimensions; may be repeated",
-    )  # fmt: skip
-    group.add_argument("--data", type=Path, metavar="FILE.npz", help="real inputs")
+def _add_measuring(group: Any) -> None:
     group.add_argument(
         "--pairs", type=values.count, default=50, metavar="N", help="rounds (default 50)"
     )
@@ -86,7 +67,6 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help=f"runtimes beside ONNX Runtime: {', '.join(p.name for p in PEERS)}, or {_ALWAYS} for "
         "none (default: all installed)",
     )  # fmt: skip
-    group.add_argument("--seed", type=int, default=0, help="of the synthesised inputs")
 
 
 def run_bench(args: argparse.Namespace, console: Console) -> int:
@@ -120,12 +100,7 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
 def _settle(args: argparse.Namespace, console: Console) -> int:
     if args.profile or len(args.models) > 1:
         raise UsageError("--settle takes one result and no --profile")
-    if args.budget <= 0:
-        raise UsageError(f"--budget must be above 0, not {args.budget:g}")
-    options = Options(
-        threads=args.threads, shapes=tuple(args.shape), data=args.data, seed=args.seed,
-        budget=args.budget,
-    )  # fmt: skip
+    options = made_options(args)
     progress = Console(stderr=True, quiet=args.json, highlight=False)
     with progress.status("starting") as status:
         found = settle(args.models[0], options, status.update)
@@ -141,7 +116,7 @@ def _options(args: argparse.Namespace) -> BenchOptions:
         peers = tuple(name for name in peers if name != _ALWAYS)
     return BenchOptions(
         threads=args.threads,
-        shapes=tuple(args.shape),
+        shapes=tuple(args.shapes),
         pairs=args.pairs,
         seconds=args.seconds,
         peers=peers,

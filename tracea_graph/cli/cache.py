@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tracea_graph.cli.flags import add_flags
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
@@ -41,9 +42,7 @@ def add_cache(commands: Any) -> None:
         ("prune", "forget what can no longer be used here"),
     ):
         action = actions.add_parser(name, help=what, description=what)
-        action.add_argument("--cache", type=Path, metavar="DIR", help="default: TRACEA_CACHE")
-        if name == "ls":
-            action.add_argument("--json", action="store_true", help="print JSON")
+        add_flags(action, f"cache {name}")
         if name in ("export", "import"):
             action.add_argument("file", metavar="FILE.jsonl", help="- for standard output, input")
         if name == "prune":

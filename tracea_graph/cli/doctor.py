@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tracea_graph.cli.flags import add_flags
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.doctor import Doctor
 from tracea_graph.hardware.selection import OPS
@@ -31,7 +32,7 @@ def add_doctor(commands: Any) -> None:
         "--dtype", help="f32 (default), bf16, f16, int16; what does not exist falls back"
     )
     parser.add_argument("--refresh", action="store_true", help="measure anew")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flags(parser, "doctor")
 
 
 def run_doctor(args: argparse.Namespace, console: Console) -> int:

@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from tracea_graph import api
-from tracea_graph.cli import values
-from tracea_graph.config import CHOICES, Options
+from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.pipeline.explaining import explain
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import render_graph
@@ -31,10 +30,9 @@ def add_inspect(commands: Any) -> None:
     )
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--fused", action="store_true", help="after the passes, not before")
-    _add_choices(parser)
+    add_flags(parser, "inspect")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     parser.add_argument("--dot", action="store_true", help="print Graphviz text")
-    parser.add_argument("--json", action="store_true", help="print networkx's node-link JSON")
 
 
 def add_explain(commands: Any) -> None:
@@ -52,39 +50,12 @@ def add_explain(commands: Any) -> None:
         "--result", type=Path, metavar="FILE.json",
         help="report or plan lock with measured gains (default: MODEL.tracea.json if it is there)",
     )  # fmt: skip
-    _add_choices(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_choices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--shape", type=values.shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
-        help="sizes of symbolic dimensions to predict for",
-    )  # fmt: skip
-    parser.add_argument(
-        "--precision", choices=CHOICES["precision"], default="fp32", help="as of the result"
-    )
-    parser.add_argument(
-        "--freeze-initializers", action="store_true",
-        help="make constants of initializers that inputs may override",
-    )  # fmt: skip
-    parser.add_argument("--only", action="append", default=[], metavar="RULE")
-    parser.add_argument("--skip", action="append", default=[], metavar="RULE")
-
-
-def _options(args: argparse.Namespace) -> Options:
-    return Options(
-        shapes=tuple(args.shape),
-        precision=args.precision,
-        freeze_initializers=args.freeze_initializers,
-        only=tuple(args.only),
-        skip=tuple(args.skip),
-    )
+    add_flags(parser, "explain")
 
 
 def run_inspect(args: argparse.Namespace, console: Console) -> int:
     """Show the graph; the exit code."""
-    options = _options(args)
+    options = made_options(args)
     if args.html is not None:
         check_file(args.html, "--html", [args.model])
     made = api.stages(args.model, "passes" if args.fused else "import", options)
@@ -101,7 +72,7 @@ def run_inspect(args: argparse.Namespace, console: Console) -> int:
 
 def run_explain(args: argparse.Namespace, console: Console) -> int:
     """Tell; the exit code."""
-    told = explain(args.model, _options(args), args.node, args.result)
+    told = explain(args.model, made_options(args), args.node, args.result)
     if args.json:
         sys.stdout.write(told.to_json() + "\n")
     else:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph import api
-from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
+from tracea_graph.options import Options
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import Report, plain
 from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep

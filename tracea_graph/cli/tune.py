@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from tracea_graph.cli import values
+from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.cli.progress import Bar
-from tracea_graph.cli.settings import add_config, save_config
-from tracea_graph.config import CHOICES, Environment, Options
+from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
+from tracea_graph.options import OPTIONS, Options, values
+from tracea_graph.options.files import save
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.pipeline.tuning import TunedModel, tune_model
 from tracea_graph.tuning import Event, Task
@@ -30,8 +31,9 @@ from tracea_graph.views.tuning import convergence_svg, curves, render_curves, re
 
 __all__ = ["add_tune", "run_tune", "run_tune_report", "run_worker", "whole_command"]
 
-_BUDGET = 60.0
 _DAY = 86400.0
+_SAVED = ("threads", "shapes", "precision", "target", "seed", "storage")
+"""What a file that is written for ``--config`` has of the options."""
 
 
 def whole_command(words: Sequence[str]) -> list[str]:
@@ -72,42 +74,22 @@ def add_tune(commands: Any) -> None:
 def _add_models(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
-    add(
-        "--budget", type=values.seconds, default=_BUDGET, metavar="SECONDS",
-        help="time to measure, such as 60, 60s or 5m (default: 60)",
-    )  # fmt: skip
-    add("--threads", type=values.threads, default=(), metavar="N[,M]", help="default: 1 and all")
-    add(
-        "--shape", type=values.shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
-        help="sizes of symbolic dimensions; may be repeated",
-    )  # fmt: skip
-    add("--precision", choices=CHOICES["precision"], default="fp32")
-    add("--target", default="host", help="host, cpu:scalar, cpu:avx2 or cpu:avx512")
-    add("--seed", type=int, default=0, metavar="N", help="of the sampler and the inputs")
-    add("--storage", default="", metavar="URL", help="share the trials with other machines")
+    add_flags(parser, "tune")
     _add_lost(add)
-    add_config(add)
     add(
         "--save-config", type=Path, metavar="FILE.yaml",
         help="write options and results as a file for --config",
     )  # fmt: skip
-    _add_cache(add)
-    add("--json", action="store_true", help="print JSON")
-    add("-q", "--quiet", action="store_true", help="print errors only")
 
 
 def _add_worker(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--storage", required=True, metavar="URL", help="postgresql://, mysql://, grpc:// …")
-    add("--budget", type=values.seconds, default=30 * _DAY, metavar="SECONDS", help="work so long")
+    add_flags(parser, "tune worker")
     add(
         "--idle", type=values.seconds, default=30 * _DAY, metavar="SECONDS",
         help="end after so long without work (default: wait for more)",
     )  # fmt: skip
-    add("--seed", type=int, default=0, metavar="N", help="of the sampler")
     _add_lost(add)
-    _add_cache(add)
-    add("-q", "--quiet", action="store_true", help="print errors only")
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -115,8 +97,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     add("run", nargs="?", type=Path, metavar="RUN.jsonl", help="default: the last run")
     add("--csv", type=Path, metavar="FILE.csv", help="write all rows as a table")
     add("--svg", type=Path, metavar="FILE.svg", help="draw the convergence")
-    _add_cache(add)
-    add("--json", action="store_true", help="print all rows as JSON")
+    add_flags(parser, "tune report")
 
 
 def _add_lost(add: Any) -> None:
@@ -126,20 +107,12 @@ def _add_lost(add: Any) -> None:
     )  # fmt: skip
 
 
-def _add_cache(add: Any) -> None:
-    add("--cache", type=Path, metavar="DIR", help="default: ~/.cache/tracea-graph")
-
-
 def run_tune(args: argparse.Namespace, console: Console) -> int:
     """Tune models one after another; the exit code."""
     if args.save_config is not None:
         check_file(args.save_config, "--save-config", args.models)
     console.quiet = args.quiet
-    options = Options(
-        threads=args.threads, shapes=tuple(args.shape), precision=args.precision,
-        target=args.target, seed=args.seed, storage=args.storage, patterns=args.patterns,
-        cache=args.cache, budget=args.budget / len(args.models), effort="thorough",
-    )  # fmt: skip
+    options = made_options(args, budget=args.budget / len(args.models), effort="thorough")
     found = [_tune(path, options, args, console) for path in args.models]
     if args.save_config is not None:
         _save(args, found)
@@ -209,13 +182,10 @@ def run_tune_report(args: argparse.Namespace, console: Console) -> int:
 
 
 def _save(args: argparse.Namespace, found: Sequence[TunedModel]) -> None:
-    settings = {
-        "threads": list(args.threads), "shape": [_sizes(shape) for shape in args.shape],
-        "precision": args.precision, "target": args.target, "seed": args.seed,
-        "storage": args.storage,
-    }  # fmt: skip
+    settings = {OPTIONS[keyword].name: getattr(args, keyword) for keyword in _SAVED}
+    settings |= {"threads": list(args.threads), "shape": [*map(_sizes, args.shapes)]}
     tuned = {t.case: t for one in found for t in one.tuned if t.gain > 1 or t.source == "hint"}
-    save_config(args.save_config, settings, [hint_of(t) for t in tuned.values()])
+    save(args.save_config, settings, [hint_of(t) for t in tuned.values()])
 
 
 def _sizes(shape: dict[str, int]) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from tracea_graph.cli import values
-from tracea_graph.config import Options
+from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.errors import VerifyError
+from tracea_graph.options import values
 from tracea_graph.pipeline.output import check_file
 from tracea_graph.pipeline.stripping import strip
 from tracea_graph.pipeline.verifying import verify_models
@@ -38,20 +38,10 @@ def add_verify(commands: Any) -> None:
         help="custom-op library of OTHER (default: the one beside it)",
     )  # fmt: skip
     add(
-        "--shape", type=values.shape, action="append", default=[], metavar="NAME=N[,NAME=N]",
-        help="sizes of symbolic dimensions; may be repeated",
-    )  # fmt: skip
-    add("--data", type=Path, metavar="FILE.npz", help="real inputs")
-    add("--max-error", type=values.share, metavar="EPS", help="accepted error, share of max|y|")
-    add("--rtol", type=values.share, metavar="X", help="accepted relative error of each element")
-    add("--atol", type=values.share, metavar="X", help="accepted absolute error of each element")
-    add(
         "--tolerance", type=_tolerance, action="append", default=[], metavar="OUTPUT=EPS",
         help="accepted error of one output, as a share of its max|y|; may be repeated",
     )  # fmt: skip
-    add("--threads", type=values.threads, default=(), metavar="N", help="default: all cores")
-    add("--seed", type=int, default=0, help="of the synthesised inputs")
-    add("--json", action="store_true", help="print JSON")
+    add_flags(parser, "verify")
 
 
 def add_strip(commands: Any) -> None:
@@ -63,16 +53,12 @@ def add_strip(commands: Any) -> None:
         "stand for in their place: no library, no functions.",
     )
     parser.add_argument("model", type=Path, metavar="RESULT.onnx")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.onnx")
-    parser.add_argument("--single-file", action="store_true", help="keep all weights in it")
+    add_flags(parser, "strip")
 
 
 def run_verify(args: argparse.Namespace, console: Console) -> int:
     """Compare and print; the exit code."""
-    options = Options(
-        shapes=tuple(args.shape), data=args.data, max_error=args.max_error, rtol=args.rtol,
-        atol=args.atol, threads=args.threads, seed=args.seed,
-    )  # fmt: skip
+    options = made_options(args)
     found = verify_models(
         args.original, args.candidate, options, args.library, dict(args.tolerance)
     )
@@ -83,8 +69,9 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
 
 def run_strip(args: argparse.Namespace, console: Console) -> int:
     """Strip and say what was written; the exit code."""
-    check_file(args.output, "--output", [args.model])
-    written = strip(args.model, args.output, args.single_file)
+    output = Path(args.output)
+    check_file(output, "--output", [args.model])
+    written = strip(args.model, output, args.single_file)
     for path in filter(None, (written.model, written.data)):
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
     return 0

@@ -12,13 +12,14 @@ from tracea_graph.check.distance import otherwise, relative_distance
 from tracea_graph.check.peers import Heat, Peer, PeerWorker, peers_named
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, Rejected
-from tracea_graph.config import Options, usable_processors
+from tracea_graph.config import usable_processors
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, library_of
 from tracea_graph.onnx_io.guards import is_guarded, working_nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
+from tracea_graph.options import Options
 from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
 from tracea_graph.pipeline.inputs import inputs_to_run
 from tracea_graph.pipeline.packages import versions

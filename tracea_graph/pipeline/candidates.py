@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from tracea_graph.build import Library
-from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, UsageError
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.onnx_io import DataFile, DataPool, Model, write, write_original
+from tracea_graph.options import Options
 from tracea_graph.passes import FORMS, JOINING
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.clock import Deadline

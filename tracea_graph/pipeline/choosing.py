@@ -35,9 +35,10 @@ from tracea_graph.compress import (
     split,
     total_error,
 )
-from tracea_graph.config import TOLERANCE, Options
+from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import Model
+from tracea_graph.options import Options
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.clock import Clock

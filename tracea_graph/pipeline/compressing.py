@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
 
-from tracea_graph.config import Options
 from tracea_graph.errors import UsageError, VerifyError
+from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.candidates import Built
 from tracea_graph.pipeline.choosing import Chooser, Setting, Settled

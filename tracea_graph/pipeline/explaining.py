@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tracea_graph.config import Options
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.ir import DType
 from tracea_graph.ops.bands import plan_inside
@@ -14,6 +13,7 @@ from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.ops.spaces_onnx import COSTS
+from tracea_graph.options import Options
 from tracea_graph.pipeline.stages import Stages
 from tracea_graph.policy.efforts import SHAPE_ONLY
 from tracea_graph.rewrite import Decision, constant_values

@@ -13,12 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
-from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.onnx_io import Function, Model, load
 from tracea_graph.onnx_io.guards import CONDITION, reference_of
+from tracea_graph.options import Options
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner

@@ -20,9 +20,10 @@ from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
-from tracea_graph.config import Options, usable_processors
+from tracea_graph.config import usable_processors
 from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
+from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import turns_of
 from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.clock import Deadline

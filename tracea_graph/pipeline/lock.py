@@ -19,10 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tracea_graph.config import Options
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import DataFile
 from tracea_graph.ops.structure import graph_key, value_keys
+from tracea_graph.options import OPTIONS, Options
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Recipe
 from tracea_graph.pipeline.output import Paths
@@ -60,6 +60,14 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
+def _like(default: Any) -> Check:
+    """Whether a value is what an option with such a default may be."""
+    if default is None:
+        return lambda value: value is None or _is_number(value)
+    kinds = {str: _is_text, bool: _is_flag, tuple: _are_texts, float: _is_number}
+    return kinds[type(default)]
+
+
 def _fits(
     found: Mapping[str, Any], checks: Mapping[str, Check], names: Collection[str] | None = None
 ) -> bool:
@@ -76,13 +84,8 @@ _GROUP = MappingProxyType(
     }
 )  # fmt: skip
 _SETTINGS = MappingProxyType(
-    {
-        "keep": _is_text, "only": _are_texts, "skip": _are_texts, "budget": _is_number,
-        "precision": _is_text, "max_error": lambda value: value is None or _is_number(value),
-        "custom_ops": _is_flag, "require_library": _is_flag, "plain_weights": _is_flag,
-        "single_file": _is_flag, "freeze_initializers": _is_flag,
-    }
-)  # fmt: skip
+    {keyword: _like(one.default) for keyword, one in OPTIONS.items() if one.locked}
+)
 """Options the files depend on, beside the recipe, and what their values are."""
 _CONTENT = MappingProxyType(
     {
@@ -219,7 +222,7 @@ class Lock:
             value = tuple(locked) if isinstance(locked, list) else locked
             given = getattr(options, name)
             if given not in (value, getattr(default, name)):
-                flag = f"--{name.replace('_', '-')}"
+                flag = f"--{OPTIONS[name].name}"
                 raise UsageError(
                     f"{flag} contradicts {self.where}, which was made with {locked}; {_ADVICE}"
                 )

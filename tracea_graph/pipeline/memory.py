@@ -23,10 +23,10 @@ from typing import Any
 from tracea_graph import version
 from tracea_graph.build.cache import digest, write_whole
 from tracea_graph.build.trust import make_private, read_private, trusted
-from tracea_graph.config import Options
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.onnx_io import DataFile
+from tracea_graph.options import OPTIONS, Options
 from tracea_graph.pipeline.lock import Lock, parse_lock
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.views import FindingRow, Report
@@ -36,9 +36,7 @@ __all__ = ["FOLDER", "Memory"]
 FOLDER = "decisions"
 _MOST = 200
 """Decisions kept; the oldest go first."""
-_PLACES = frozenset(
-    ("output", "cache", "lock", "save_lock", "keep_sources", "until", "storage", "fresh")
-)
+_PLACES = frozenset(keyword for keyword, one in OPTIONS.items() if one.place)
 """Options that change where things go, not what they are."""
 _SOURCES = ("*.py", "*.h", "*.cpp", "*.in")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from tracea_graph.config import Options
 from tracea_graph.errors import OutOfTime, RuleError, UsageError
 from tracea_graph.garbage import no_collection
 from tracea_graph.ir import Node
@@ -16,6 +15,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.moves import MoveParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.options import Options
 from tracea_graph.passes import CONNECT, UNCHANGED, Request, phases
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.config import Options
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import Model, is_result, write_original
+from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly

@@ -15,12 +15,12 @@ from typing import Any
 from tracea_graph.check.decide import Candidate, Decision, Group, decide
 from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare
-from tracea_graph.config import Options
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import DataPool, load
 from tracea_graph.onnx_io.guards import is_guarded
 from tracea_graph.onnx_io.inlining import Call, calls_of
+from tracea_graph.options import Options
 from tracea_graph.pipeline.bench import entrant
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
 from tracea_graph.pipeline.output import Paths, Stage, staging

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.check.bindings import bindings
-from tracea_graph.config import Options
 from tracea_graph.kernels.program import Program
 from tracea_graph.kernels.source import Source
 from tracea_graph.onnx_io import load
+from tracea_graph.options import Options
 from tracea_graph.pipeline.guarding import guarded_if_it_pays
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
@@ -18,9 +18,7 @@ from tracea_graph.rewrite import Trace
 from tracea_graph.target import Target, settle_precision, target_of
 from tracea_graph.ttg import MemoryLevel, TileGraph
 
-__all__ = ["STAGES", "Stages", "appraise_by"]
-
-STAGES = ("import", "passes", "lower", "emit")
+__all__ = ["Stages", "appraise_by"]
 
 
 def appraise_by(cost: CostModel, graph: TileGraph) -> None:

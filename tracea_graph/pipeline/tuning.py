@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tracea_graph.config import Options
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.region import RegionParams
+from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel

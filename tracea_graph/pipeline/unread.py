@@ -6,10 +6,10 @@ import traceback
 from pathlib import Path
 
 from tracea_graph.check.crew import Crew, fresh
-from tracea_graph.config import Options
 from tracea_graph.errors import ModelError, WorkerError
 from tracea_graph.hardware import fingerprint, profile_cpu
 from tracea_graph.onnx_io import files_of, node_count, write_original
+from tracea_graph.options import Options
 from tracea_graph.pipeline.output import Paths, staging
 from tracea_graph.pipeline.packages import versions
 from tracea_graph.views import Report

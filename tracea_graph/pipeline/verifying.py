@@ -8,11 +8,12 @@ from pathlib import Path
 from tracea_graph.check.distance import Elementwise, choices
 from tracea_graph.check.reference import reference
 from tracea_graph.check.verify import compare
-from tracea_graph.config import TOLERANCE, Options
+from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io import library_of, load
 from tracea_graph.onnx_io.guards import nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.views.verify import Comparison
 

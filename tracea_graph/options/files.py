@@ -1,0 +1,59 @@
+"""``--config FILE.yaml``: every long option, and hints per pattern, from a file.
+
+threads: [1, 2]
+budget: 60
+shape: [sequence=128]
+patterns:
+  - {match: "gemm 768x3072*", tile: {rows: 64}, stages: 2}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tracea_graph.errors import UsageError
+from tracea_graph.tuning.hints import hints_from
+
+__all__ = ["CONFIG", "PATTERNS", "patterns_of", "read", "save"]
+
+CONFIG, PATTERNS = "config", "patterns"
+"""The option that names a file, and the key of the hints in it."""
+
+
+def patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
+    """A file's hints, checked."""
+    patterns = read(Path(text)).get(PATTERNS) or []
+    hints_from(patterns)
+    return tuple(patterns)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file's settings and hints.  Raises UsageError for one that cannot be read or is no
+    mapping."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise UsageError(f"--config {path} is no text") from None
+    except OSError as error:
+        raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:  # the latter for dates and numbers
+        raise UsageError(f"--config {path} is no YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UsageError(f"--config {path} has more lists inside lists than can be read") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"--config {path} is no mapping of options to values")
+    return {str(name): value for name, value in found.items()}
+
+
+def save(path: Path, settings: Mapping[str, Any], patterns: Sequence[Any]) -> None:
+    """Write a file that :func:`read` reads; settings that say nothing are left out."""
+    said = {name: value for name, value in settings.items() if value not in (None, (), [], "")}
+    text = yaml.safe_dump({**said, PATTERNS: list(patterns)}, sort_keys=False, width=98)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--save-config {path} cannot be written: {error.strerror}") from None
