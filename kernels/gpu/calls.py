@@ -20,6 +20,7 @@ from tracea_graph.kernels.schema import (
     flag,
     real,
 )
+from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
 
 __all__ = ["CALLS", "REDUCTIONS"]
 
@@ -86,6 +87,30 @@ def _gemm(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _attention_size(s: Sizes) -> tuple[int, ...]:
+    """Both products as one: queries × keys × the depths of keys and of values."""
+    batch, heads, queries, depth = s.of("q")
+    return batch * heads, queries, s.of("k")[2], depth + s.of("v")[3]
+
+
+def _attention(dtype: str) -> CallSchema:
+    """As ``ops/attention.py`` says; ``fill`` is the score of a key that is masked or too late."""
+    return CallSchema(
+        "attention",
+        (
+            _op("q", "B H S D", dtype), _op("k", "B Hkv T D", dtype),
+            _op("v", "B Hkv T Dv", dtype),
+            _op("mask", "B H S T", "f32", "bool", optional=True), _out("y", "B H S Dv", dtype),
+        ),
+        (
+            choice("mask_kind", MASKS), choice("order", CAUSAL[:3]),
+            choice("zero_rows", ZERO_ROWS[:2]), *map(real, ("scale", "fill", "softcap")),
+        ),
+        dtype,
+        problem=_attention_size,
+    )  # fmt: skip
+
+
 _KINDS = choice("kind", ("layer", "rms"))
 
 CALLS = Calls(
@@ -98,6 +123,7 @@ CALLS = Calls(
             for d in DTYPES
         ),
         *map(_gemm, (*DTYPES, "tf32x3")),
+        *map(_attention, DTYPES[1:]),
     )
 )
 """By name; an op on what is not float32 is called ``<op>_<dtype>``."""

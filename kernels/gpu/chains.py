@@ -75,10 +75,10 @@ def results(chain: Chain) -> tuple[Tensor, ...]:
     return tuple(Tensor(i, r.dtype, expression=r.expression) for i, r in enumerate(listed))
 
 
-def run_of(*dtypes: DType) -> int:
-    """Elements a thread takes at once: 16 bytes of the narrowest float, at least 4."""
+def run_of(*dtypes: DType, width: int = _BYTES) -> int:
+    """Elements a thread takes at once: ``width`` bytes of the narrowest float."""
     floats = [d.size for d in dtypes if d in (DType.F32, DType.F16, DType.BF16)]
-    return int(_BYTES / min(floats, default=DType.F32.size))
+    return int(width / min(floats, default=DType.F32.size))
 
 
 def parameters(chain: Chain) -> dict[str, Any]:

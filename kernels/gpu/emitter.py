@@ -15,7 +15,13 @@ import jinja2
 
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import Target
-from tracea_graph.kernels.gpu.families import elementwise, exact_products, products, rows
+from tracea_graph.kernels.gpu.families import (
+    attention,
+    elementwise,
+    exact_products,
+    products,
+    rows,
+)
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.source import Source
 from tracea_graph.kernels.gpu.variants import Variant
@@ -49,6 +55,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "elementwise.cu.in": elementwise,
         "rows.cu.in": rows,
         "gemm.cu.in": products,
+        "attention.cu.in": attention,
         "gemm_fma.cu.in": exact_products,
     }
 )

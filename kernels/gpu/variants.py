@@ -37,6 +37,12 @@ class Variant:
         return f"{architecture.name} has no {', '.join(missing)}" if missing else None
 
 
+def _elementwise(width: int) -> Variant:
+    """``width`` bytes of the narrowest float a thread."""
+    params = {"bytes": width}
+    return Variant("elementwise", "f32", "elementwise.cu.in", f"256x{width}", 256, params)
+
+
 def _rows(op: str, dtype: str) -> tuple[Variant, ...]:
     """A row by a warp, or by a block; its threads hold 32 numbers each in registers."""
     return tuple(
@@ -57,6 +63,14 @@ def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
     return Variant("gemm", dtype, "gemm.cu.in", f"{m}x{n}x{k}x{stages}", threads, params, needs)
 
 
+def _attention(dtype: str, queries: int, keys: int, stages: int) -> Variant:
+    """A warp for each 16 queries of a tile."""
+    params = {"queries": queries, "keys": keys, "stages": stages, "blocks": 1}
+    needs = ("bf16",) if dtype == "bf16" else ()
+    tile, threads = f"{queries}x{keys}x{stages}", queries * 2
+    return Variant("attention", dtype, "attention.cu.in", tile, threads, params, needs)
+
+
 def _fma(m: int, n: int, k: int, blocks: int) -> Variant:
     """The same in float32, a thread for each 16 × 16 part of a tile."""
     params = {"m": m, "n": n, "k": k, "blocks": blocks}
@@ -64,7 +78,8 @@ def _fma(m: int, n: int, k: int, blocks: int) -> Variant:
 
 
 VARIANTS = (
-    Variant("elementwise", "f32", "elementwise.cu.in", "256", 256),
+    _elementwise(16),
+    _elementwise(8),
     *(
         v
         for op in ("norm", "softmax", "reduce")
@@ -76,6 +91,10 @@ VARIANTS = (
     _gemm("f16", 64, 64, 64, 3, 32, 32, 2),
     _gemm("bf16", 128, 128, 32, 4, 64, 64, 2),
     _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
+    _attention("f16", 64, 64, 2),
+    _attention("f16", 64, 32, 2),
+    _attention("bf16", 64, 64, 2),
+    _attention("bf16", 64, 32, 2),
     _fma(128, 128, 8, 1),
     _fma(64, 64, 8, 2),
     _gemm("tf32x3", 128, 64, 16, 4, 64, 32, 2),

@@ -53,7 +53,7 @@ def test_kernels_compute_what_calls_mean(case: Case, tile: str) -> None:
         variant = find(call, target().architecture, tile)
         launch = launch_of(call, variant, target())
         device().run(kernels()[launch.symbol], launch, memory)
-        check(memory, expected)
+        check(memory, expected())
 
 
 def test_cubins_say_what_the_driver_says() -> None:
@@ -77,4 +77,4 @@ def test_ptx_is_compiled_by_the_driver() -> None:
     level = "compute_90" if device().capability >= 90 else "compute_80"
     (built,) = compile_sources([emit(call, variant, target())], [level])
     device().run(Loaded(built), launch_of(call, variant, target()), memory)
-    check(memory, expected)
+    check(memory, expected())

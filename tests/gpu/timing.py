@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tests.gpu.device import Device, Loaded
-from tests.kernels.gpu.cases import Maker, elementwise, gated, rows
+from tests.kernels.gpu.cases import Maker, attention, elementwise, gated, gemm, rows
 from tests.kernels.gpu.machine import Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
@@ -66,16 +66,61 @@ def _long(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
     return (lambda x: torch.nn.functional.rms_norm(x, (8192,))), [x]
 
 
+def _product(m: int, n: int, k: int, dtype: str) -> Work:
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        kind = torch.float16 if dtype == "f16" else torch.float32
+        x, w = (torch.randn(rows, k, device="cuda").to(kind) for rows in (m, n))
+        bias = torch.randn(n, device="cuda").to(kind)
+        return torch.nn.functional.linear, [x, w, bias]
+
+    return work
+
+
+def _attend(heads: int, queries: int, head: int, causal: bool) -> Work:
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        shape = (8, heads, queries, head)
+        qkv = [torch.randn(shape, device="cuda").half() for _ in "qkv"]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return (lambda q, k, v: attend(q, k, v, is_causal=causal)), qkv
+
+    return work
+
+
+def _products(m: int, n: int, k: int, dtype: str, *tiles: str) -> Row:
+    make = gemm(dtype, m, n, k, "nk")
+    work = _product(m, n, k, "f16" if dtype == "f16" else "f32")
+    return Row(f"{dtype} {m}x{n}x{k} + bias", make, tiles, work, 2.0 * m * n * k)
+
+
+def _attentions(queries: int, head: int, order: str, tile: str) -> Row:
+    heads, causal = 16, order != "none"
+    make = attention(DType.F16, (8, heads, queries), queries, head, head, order=order)
+    flops = 4.0 * 8 * heads * queries**2 * head / (2 if causal else 1)
+    work = _attend(heads, queries, head, causal)
+    return Row(f"attention b8 h16 s{queries} d{head} {order}", make, (tile,), work, flops)
+
+
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
+_HALVES = ("64x64x64x3", "128x128x32x4", "128x256x32x3")
 ROWS: tuple[Row, ...] = (
-    Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)), ("256",),
-        _gated),
+    Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)),
+        ("256x16", "256x8"), _gated),
     Row("layer norm f16 4096x768", rows("norm", DType.F16, (4096, 768), **_LAYER),
         ("4x32", "1x256"), _norm),
     Row("softmax f16 49152x512", rows("softmax", DType.F16, (49152, 512), log=False),
         ("4x32", "1x256"), _softmax),
     Row("rms norm f32 4096x8192", rows("norm", DType.F32, (4096, 8192), kind="rms", epsilon=1e-5),
         ("1x256", "1x512"), _long),
+    _products(4096, 4096, 4096, "f16", *_HALVES),
+    _products(4096, 3072, 768, "f16", *_HALVES),
+    _products(4096, 768, 3072, "f16", *_HALVES),
+    _products(128, 768, 768, "f16", *_HALVES),
+    _products(2048, 3072, 768, "f32", "64x64x8", "128x128x8"),
+    _products(2048, 3072, 768, "tf32x3", "64x64x32x3", "128x64x16x4"),
+    _attentions(4096, 64, "none", "64x64x2"),
+    _attentions(4096, 64, "top", "64x64x2"),
+    _attentions(128, 64, "none", "64x64x2"),
+    _attentions(4096, 128, "none", "64x32x2"),
 )  # fmt: skip
 
 

@@ -28,9 +28,9 @@ def _views(call: Call) -> tuple[View, ...]:
                  for v in views)  # fmt: skip
 
 
-def _run(call: Call) -> int:
-    chain = _chain(call)
-    return chains.run_of(*chain.operand_types, *chain.result_types)
+def _run(call: Call, variant: Variant) -> int:
+    chain, width = _chain(call), variant.params["bytes"]
+    return chains.run_of(*chain.operand_types, *chain.result_types, width=width)
 
 
 def name(call: Call) -> str:
@@ -46,7 +46,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     for tensor, along in zip(names, wide, strict=True):
         terms = [f"(i64)i{axis} * {tensor}_{axis}" for axis in range(rank - 1)]
         offsets[tensor] = " + ".join(terms + [f"(i64)col * {tensor}_{rank - 1}"] * along)
-    return {**made, "rank": rank, "tensors": names, "offsets": offsets, "run": _run(call)}
+    return {**made, "rank": rank, "tensors": names, "offsets": offsets, "run": _run(call, variant)}
 
 
 def shared(call: Call, variant: Variant) -> int:
@@ -56,7 +56,7 @@ def shared(call: Call, variant: Variant) -> int:
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     chain, views = _chain(call), _views(call)
     *outer, cols = views[-1].dims
-    rows, runs = product(tuple(outer)), combine("ceildiv", cols, _run(call))
+    rows, runs = product(tuple(outer)), combine("ceildiv", cols, _run(call, variant))
     blocks = combine("ceildiv", combine("mul", rows, runs), variant.threads)
     types = (*chain.operand_types, *chain.result_types)
     arguments: list[Argument] = [pointer(v, d) for v, d in zip(views, types, strict=True)]

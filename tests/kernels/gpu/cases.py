@@ -35,16 +35,17 @@ class Expected:
     share: float
 
 
-Made = tuple[Call, list[Expected]]
+Made = tuple[Call, Callable[[], list[Expected]]]
+"""A call, and how to work out what should come of it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """``make`` fills a memory and says the call and what should come of it."""
+    """``make`` fills a memory and says the call and how to work out what should come of it."""
 
     name: str
     make: Callable[[Memory, np.random.Generator], Made]
-    tiles: tuple[str, ...] = ("",)
+    tiles: tuple[str, ...]
     needs: tuple[str, ...] = ()
 
 
@@ -108,14 +109,18 @@ def elementwise(
         xs, views = [], []
         for kind, dtype in zip(chain.operands, chain.operand_types, strict=True):
             x = some(rng, lying(kind, shape), dtype)
-            xs.append(wide(x))
+            xs.append(x)
             views.append(repeated(memory.put(x, lead, pad, order), shape))
         ys = [memory.room(shape, NUMPY[d], lead, pad) for d in chain.result_types]
         call = CALLS.listed("elementwise", [*views, *ys], chain=chain)
-        with np.errstate(all="ignore"):
-            values = chain.reference(xs)
-        shares = [TOLERANCE.get(d, 0.0) for d in chain.result_types]
-        return call, [Expected(*one) for one in zip(ys, values, shares, strict=True)]
+
+        def expected() -> list[Expected]:
+            with np.errstate(all="ignore"):
+                values = chain.reference([wide(x) for x in xs])
+            shares = [TOLERANCE.get(d, 0.0) for d in chain.result_types]
+            return [Expected(*one) for one in zip(ys, values, shares, strict=True)]
+
+        return call, expected
 
     return make
 
@@ -140,18 +145,21 @@ SHAPES: tuple[tuple[int, ...], ...] = ((0,), (1,), (5, 0), (1, 1), (7, 13), (3, 
 DEEP: tuple[tuple[int, ...], ...] = ((3, 5, 7, 11), (2, 1, 4, 1, 3, 8))
 
 
+SHORT, LONG = ("256x8",), ("256x16",)
+
+
 def _elementwise() -> Iterator[Case]:
     for dtype in FLOATS:
         for shape in SHAPES:
-            yield Case(f"gated {dtype.short} {shape}", elementwise(gated(dtype), shape))
-        yield Case(f"gated {dtype.short} late", elementwise(gated(dtype), (5, 48), 1, 3))
+            yield Case(f"gated {dtype.short} {shape}", elementwise(gated(dtype), shape), LONG)
+        yield Case(f"gated {dtype.short} late", elementwise(gated(dtype), (5, 48), 1, 3), LONG)
     for shape in DEEP:
         order = tuple(reversed(range(len(shape))))
-        yield Case(f"deep {shape}", elementwise(gated(DType.F32), shape))
-        yield Case(f"turned {shape}", elementwise(gated(DType.F16), shape, order=order))
+        yield Case(f"deep {shape}", elementwise(gated(DType.F32), shape), LONG)
+        yield Case(f"turned {shape}", elementwise(gated(DType.F16), shape, order=order), LONG)
     for shape in ((9,), (4, 33)):
-        yield Case(f"chosen {shape}", elementwise(CHOSEN, shape))
-        yield Case(f"cast {shape}", elementwise(CAST, shape, lead=1))
+        yield Case(f"chosen {shape}", elementwise(CHOSEN, shape), LONG)
+        yield Case(f"cast {shape}", elementwise(CAST, shape, lead=1), SHORT)
 
 
 # ---- rows -----------------------------------------------------------------------------------
@@ -184,21 +192,27 @@ def rows(op: str, dtype: DType, shape: tuple[int, int], late: int = 0, spoilt: b
         x = some(rng, shape, dtype)
         if spoilt:  # a row that is all -inf, one with a NaN, one with an infinity
             x[0], x[1, -1], x[2, 0] = -np.inf, np.nan, np.inf
-        z, more = wide(x), dict[str, Any]()
+        more = dict[str, Any]()
         if op == "norm":
             gamma, beta = (rng.standard_normal(shape[1:]).astype(np.float32) for _ in "gb")
             more = {"gamma": memory.put(gamma), "beta": memory.put(beta)}
         view = memory.put(x, late, 3 * late)
         y = memory.room(shape[:1] if op == "reduce" else shape, NUMPY[dtype], late)
         call = CALLS.make(op, dtype.short, x=view, y=y, **more, **attributes)
-        with np.errstate(all="ignore"):
-            if op == "norm":
-                value = norm(z, attributes["kind"], attributes["epsilon"]) * gamma + beta
-            elif op == "softmax":
-                value = softmax(z, attributes["log"])
-            else:
-                value = REDUCED[attributes["kind"]](z) / (shape[1] if attributes["mean"] else 1)
-        return call, [Expected(y, value, 4 * TOLERANCE[dtype])]
+
+        def expected() -> list[Expected]:
+            z = wide(x)
+            with np.errstate(all="ignore"):
+                if op == "norm":
+                    value = norm(z, attributes["kind"], attributes["epsilon"]) * gamma + beta
+                elif op == "softmax":
+                    value = softmax(z, attributes["log"])
+                else:
+                    value = REDUCED[attributes["kind"]](z)
+                    value = value / shape[1] if attributes["mean"] else value
+            return [Expected(y, value, 4 * TOLERANCE[dtype])]
+
+        return call, expected
 
     return make
 
@@ -219,9 +233,13 @@ def residual(shape: tuple[int, int]) -> Maker:
         y, also = memory.room(shape, np.float16), memory.room(shape, np.float16, 1)
         call = CALLS.make("norm", "f16", x=views, y=y, also=also, kind="rms", epsilon=1e-5,
                           chain=RESIDUAL)  # fmt: skip
-        total = sum(wide(x) for x in xs)
-        value, share = norm(np.asarray(total), "rms", 1e-5), TOLERANCE[DType.F16]
-        return call, [Expected(y, value, share), Expected(also, np.asarray(total), share)]
+
+        def expected() -> list[Expected]:
+            total = np.asarray(sum(wide(x) for x in xs))
+            value, share = norm(total, "rms", 1e-5), TOLERANCE[DType.F16]
+            return [Expected(y, value, share), Expected(also, total, share)]
+
+        return call, expected
 
     return make
 
@@ -283,21 +301,28 @@ def gemm(
             "x": memory.put(x, late, 0 if turned else 8 + late, order),
             "w": memory.put(w, late, 8 + late),
         }
-        sums = wide(x) @ (wide(w).swapaxes(-1, -2) if layout == "nk" else wide(w))
+        b, more, kinds = None, list[Array](), (own,)
         if bias:
             b = rng.standard_normal(n).astype(np.float32)
-            named["bias"], sums = memory.put(b), sums + b
-        value, kinds = [sums], (own,)
+            named["bias"] = memory.put(b)
+        whole = (*outer, m, n)
         if chain is not None:
-            shapes = [lying(kind, sums.shape) for kind in chain.operands[1:]]
+            shapes = [lying(kind, whole) for kind in chain.operands[1:]]
             pairs = zip(shapes, chain.operand_types[1:], strict=True)
             more = [some(rng, shape, dtype) for shape, dtype in pairs]
-            named["inputs"] = [repeated(memory.put(one), sums.shape) for one in more]
-            value, kinds = chain.reference([sums, *map(wide, more)]), chain.result_types
-        ys = [memory.room(sums.shape, NUMPY[kind], late, late) for kind in kinds]
+            named["inputs"] = [repeated(memory.put(one), whole) for one in more]
+            kinds = chain.result_types
+        ys = [memory.room(whole, NUMPY[kind], late, late) for kind in kinds]
         call = CALLS.make("gemm", dtype, **named, y=ys, layout=layout, chain=chain)
-        shares = [max(TOLERANCE[kind], 3e-6) for kind in kinds]
-        return call, [Expected(*one) for one in zip(ys, value, shares, strict=True)]
+
+        def expected() -> list[Expected]:
+            sums = wide(x) @ (wide(w).swapaxes(-1, -2) if layout == "nk" else wide(w))
+            sums = sums if b is None else sums + b
+            value = [sums] if chain is None else chain.reference([sums, *map(wide, more)])
+            shares = [max(TOLERANCE[kind], 3e-6) for kind in kinds]
+            return [Expected(*one) for one in zip(ys, value, shares, strict=True)]
+
+        return call, expected
 
     return make
 
@@ -323,4 +348,83 @@ def _products() -> Iterator[Case]:
         yield Case(f"f16 nothing {m} {n} {k}", gemm("f16", m, n, k, "nk"), tiles["f16"][:1])
 
 
-CASES = (*_elementwise(), *_rows(), *_products())
+# ---- attention ------------------------------------------------------------------------------
+
+
+def attention(
+    dtype: DType, shape: tuple[int, int, int], keys: int, head: int, head_v: int, *,
+    shared: int = 1, mask: str = "none", order: str = "none", fill: float = -np.inf,
+    low: float = -np.inf, softcap: float = 0.0, zero_rows: str = "none", late: int = 0,
+) -> Maker:  # fmt: skip
+    """``shape``: batch, heads, queries; ``shared`` heads of queries to one of keys.  What is
+    masked has ``low`` added, the keys of the first query all."""
+    batch, heads, queries = shape
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        lying = [(heads, queries, head), (heads // shared, keys, head),
+                 (heads // shared, keys, head_v)]  # fmt: skip
+        q, k, v = (some(rng, (batch, *dims), dtype) for dims in lying)
+        views = [memory.put(x, late, late, (0, 2, 1, 3)) for x in (q, k, v)]
+        named: dict[str, Any] = dict(zip("qkv", views, strict=True))
+        whole = (batch, heads, queries, keys)
+        kept, added = np.ones((1, 1, 1, 1), np.bool_), np.zeros((1, 1, 1, 1), np.float32)
+        if mask != "none":
+            kept = rng.random((batch, 1, queries, keys)) < 0.7
+            kept[:, :, :1] = False
+            added = np.where(kept, 0, low).astype(np.float32)
+            named["mask"] = repeated(memory.put(kept if mask == "bool" else added), whole)
+        y = memory.room((batch, heads, queries, head_v), NUMPY[dtype], late, 0, (0, 2, 1, 3))
+        call = CALLS.make("attention", dtype.short, **named, y=y, mask_kind=mask, order=order,
+                          zero_rows=zero_rows, scale=1 / np.sqrt(head), fill=fill,
+                          softcap=softcap)  # fmt: skip
+
+        def expected() -> list[Expected]:
+            s = wide(q) @ wide(np.repeat(k, shared, 1)).swapaxes(-1, -2) / np.sqrt(head)
+            s = softcap * np.tanh(s / softcap) if softcap else s
+            if order != "none":
+                shift = keys - queries if order == "bottom" else 0
+                later = np.arange(keys)[None] > np.arange(queries)[:, None] + shift
+                s = np.where(later, fill, s)
+            if mask == "add":  # as float32 has it: -1e9 leaves nothing of a score
+                s = s.astype(np.float32) + added
+            s = np.where(kept, s, fill) if mask == "bool" else s
+            with np.errstate(all="ignore"):
+                p = softmax(wide(s), False) if keys else s
+                p = np.nan_to_num(p, nan=0.0) if zero_rows == "guarded" else p
+                value = p @ wide(np.repeat(v, shared, 1))
+            return [Expected(y, value, 2 * TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
+def _attention() -> Iterator[Case]:
+    tile = ("64x64x2",)
+    for head, head_v in ((64, 64), (40, 24), (128, 128)):
+        made = attention(DType.F16, (2, 3, 70), 130, head, head_v)
+        yield Case(f"attention {head} {head_v}", made, ("64x32x2",) if head == 128 else tile)
+    yield Case("attention bf16", attention(DType.BF16, (1, 2, 17), 65, 64, 64), tile, ("bf16",))
+    small = (1, 4, 33)
+    yield Case("attention shared", attention(DType.F16, small, 40, 16, 16, shared=2), tile)
+    for order in ("top", "bottom"):
+        for keys in (20, 100):
+            made = attention(DType.F16, (1, 1, 70), keys, 32, 32, order=order)
+            yield Case(f"attention {order} {keys}", made, tile)
+    made = attention(DType.F16, small, 70, 32, 32, order="top", fill=-1e4)
+    yield Case("attention in order, low", made, tile)
+    for low in (-1e4, -1e9, float(np.finfo(np.float32).min), -np.inf):
+        made = attention(DType.F16, small, 70, 32, 32, mask="add", low=low)
+        yield Case(f"attention added {low}", made, tile)
+    for fill, zero_rows in ((-np.inf, "none"), (-1e9, "none"), (-np.inf, "guarded")):
+        made = attention(DType.F16, small, 70, 32, 32, mask="bool", fill=fill, zero_rows=zero_rows)
+        yield Case(f"attention masked {fill} {zero_rows}", made, tile)
+    made = attention(DType.F16, small, 20, 32, 32, softcap=1.5)
+    yield Case("attention capped", made, tile)
+    yield Case("attention late", attention(DType.F16, small, 20, 20, 12, late=1), tile)
+    for queries, keys in ((0, 5), (5, 0), (1, 1)):
+        made = attention(DType.F16, (1, 1, queries), keys, 16, 16)
+        yield Case(f"attention nothing {queries} {keys}", made, tile)
+
+
+CASES = (*_elementwise(), *_rows(), *_products(), *_attention())

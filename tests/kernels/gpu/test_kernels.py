@@ -28,7 +28,7 @@ def test_kernels_compute_what_calls_mean(case: Case, tile: str) -> None:
         call, expected = case.make(memory, np.random.default_rng(seed))
         variant = find(call, HERE.architecture, tile)
         run_here(emit(call, variant, HERE), launch_of(call, variant, HERE), memory, seed)
-        check(memory, expected)
+        check(memory, expected())
 
 
 @pytest.mark.parametrize("tile", ["64x64x64x3", "128x128x32x4"])
@@ -47,7 +47,7 @@ def test_a_ring_that_waits_too_little_shows(tile: str, monkeypatch: pytest.Monke
     variant = find(call, HERE.architecture, tile)
     run_here(emit(call, variant, HERE), launch_of(call, variant, HERE), memory)
     with pytest.raises(AssertionError):
-        check(memory, expected)
+        check(memory, expected())
     products._proved.cache_clear()
 
 

@@ -1,4 +1,4 @@
-// tracea_f32_chain_21deffe49bed4ff3_rank2_256__sm_80
+// tracea_f32_chain_21deffe49bed4ff3_rank2_256x16__sm_80
 // From elementwise.cu.in.  Generated, do not edit.
 // A chain over operands of any strides: a thread computes a run of 8 columns of one row.
 // full:f16,full:f16,row,col|mul(0,3);add(4,2);gelu(5);mul(6,1)|7:f16
@@ -20,7 +20,7 @@ DEV void apply(
 }  // namespace tracea
 namespace tracea {
 
-KERNEL(tracea_f32_chain_21deffe49bed4ff3_rank2_256__sm_80, 256, 1)(
+KERNEL(tracea_f32_chain_21deffe49bed4ff3_rank2_256x16__sm_80, 256, 1)(
     const f16* x0,
     const f16* x1,
     const float* x2,
@@ -82,4 +82,4 @@ KERNEL(tracea_f32_chain_21deffe49bed4ff3_rank2_256__sm_80, 256, 1)(
 }
 
 }  // namespace tracea
-EXPORT(tracea_f32_chain_21deffe49bed4ff3_rank2_256__sm_80)
+EXPORT(tracea_f32_chain_21deffe49bed4ff3_rank2_256x16__sm_80)

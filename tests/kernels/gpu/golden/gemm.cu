@@ -26,8 +26,9 @@ DEV void copy_tile(u8* to, PLACE place, const T* from, i32 step, i32 along, i32 
                    i32 start, i32 length, bool fast) {
   constexpr i32 PER = 16 / sizeof(T);
   UNROLL
-  for (i32 i = 0; i < ROWS * RUNS / 128; i++) {
+  for (i32 i = 0; i < (ROWS * RUNS + 127) / 128; i++) {
     const i32 at = i * 128 + thread(), row = at / RUNS, piece = at % RUNS;
+    if (ROWS * RUNS % 128 && at >= ROWS * RUNS) break;
     const i32 col = start + piece * PER;
     i32 count = first + row < rows ? least(PER, length - col) : 0;
     if (count < 0) count = 0;
@@ -46,6 +47,10 @@ template <typename T>
 DEV bool in_runs(const T* p, i32 step, i32 along) {
   return along == 1 && (u64)p % 16 == 0 && step % (16 / (i32)sizeof(T)) == 0;
 }
+
+}  // namespace tracea
+namespace tracea {
+
 KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
     const f16* x, const f16* w,
     i32 x_row, i32 x_k, i32 w_row, i32 w_col,

@@ -1,0 +1,184 @@
+"""Attention in one kernel: scores are never in memory; keys and values are read once a block.
+
+The products are in 16 bits, sums and softmax in float32.  The largest score is taken off before
+anything is multiplied, so that masks as low as float32 goes stay finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, combine, product
+from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.products import TYPES
+from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, f32, i32, pointer
+from tracea_graph.kernels.gpu.semantic.banks import matrix_load, prove_free
+from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, MatrixLoad
+from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.semantic.swizzle import Layout, SwizzleMode
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.ops.program import Call, View
+
+__all__ = ["launch", "name", "parameters", "shared"]
+
+LARGEST_HEAD = 128
+_MASKS = {"add": DType.F32, "bool": DType.BOOL}
+_RUN = 16
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How queries, keys and values lie in shared memory; depths are multiples of 16."""
+
+    queries: int
+    keys: int
+    depth: int
+    depth_v: int
+    stages: int
+
+    @property
+    def layout_k(self) -> Layout:
+        """Of keys and of queries."""
+        return _layout(2 * self.depth)
+
+    @property
+    def layout_v(self) -> Layout:
+        return _layout(2 * self.depth_v)
+
+    @property
+    def ring(self) -> Ring:
+        return Ring(self.stages, BarrierMode.GROUPS)
+
+    @property
+    def q_bytes(self) -> int:
+        return self.queries * self.layout_k.pitch
+
+    @property
+    def k_bytes(self) -> int:
+        return self.keys * self.layout_k.pitch
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.k_bytes + self.keys * self.layout_v.pitch
+
+    @property
+    def shared(self) -> int:
+        return self.q_bytes + self.stages * self.stage_bytes
+
+
+def _layout(wide: int) -> Layout:
+    """Rows of that many bytes; those that cannot change places are longer by a run."""
+    modes = {32: SwizzleMode.XOR2, 64: SwizzleMode.XOR4, 128: SwizzleMode.XOR8,
+             256: SwizzleMode.XOR8}  # fmt: skip
+    return Layout(wide, modes[wide]) if wide in modes else Layout(wide + _RUN)
+
+
+@cache
+def _proved(tile: Tile) -> Tile:
+    """The tile, once it meets no bank twice and its ring is safe.  Raises GraphError."""
+    a = MatrixLoad(((0, 0), (8, 0), (0, 8), (8, 8)))
+    nk = MatrixLoad(((0, 0), (0, 8), (8, 0), (8, 8)))
+    kn = MatrixLoad(((0, 0), (8, 0), (0, 8), (8, 8)), transposed=True)
+    for row in range(0, tile.queries, 16):
+        columns = range(0, tile.depth, 16)
+        prove_free([matrix_load("queries", a, tile.layout_k, row, c) for c in columns])
+    for row in range(0, tile.keys, 16):
+        columns = range(0, tile.depth, 16)
+        prove_free([matrix_load("keys", nk, tile.layout_k, row, c) for c in columns])
+        columns = range(0, tile.depth_v, 16)
+        prove_free([matrix_load("values", kn, tile.layout_v, row, c) for c in columns])
+    prove(tile.ring)
+    return tile
+
+
+def _named(call: Call) -> dict[str, Any]:
+    return CALLS.of(call).named(call)
+
+
+def _heads(call: Call) -> tuple[int, int]:
+    """The columns of a head of queries and keys, and of values.
+
+    Raises GraphError where they are not known, or more than registers hold.
+    """
+    named = _named(call)
+    sizes = named["q"].dims[-1], named["v"].dims[-1]
+    if not all(isinstance(n, int) and 1 <= n <= LARGEST_HEAD for n in sizes):
+        raise GraphError(f"Attention takes heads of 1 to {LARGEST_HEAD} columns, not {sizes}.")
+    return sizes
+
+
+def tile_of(call: Call, variant: Variant) -> Tile:
+    """Where a call's operands lie in shared memory."""
+    p, (depth, depth_v) = variant.params, _heads(call)
+    up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
+    return Tile(p["queries"], p["keys"], *up, p["stages"])
+
+
+def name(call: Call) -> str:
+    depth, depth_v = _heads(call)
+    a = call.attributes
+    words = [f"attention_d{depth}" if depth == depth_v else f"attention_d{depth}v{depth_v}"]
+    words += [str(a["mask_kind"])] * (a["mask_kind"] != "none")
+    words += [f"causal{a['order']}" + "skips" * _skips(call)] * (a["order"] != "none")
+    words += ["capped"] * (a["softcap"] > 0) + ["guarded"] * (a["zero_rows"] == "guarded")
+    return "_".join(words)
+
+
+def _skips(call: Call) -> bool:
+    """Whether keys that no query of a block sees are left out: they count for nothing."""
+    return bool(call.attributes["order"] != "none" and call.attributes["fill"] == -inf)
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    tile, (depth, depth_v) = _proved(tile_of(call, variant)), _heads(call)
+    a = call.attributes
+    return {
+        "element": chains.ELEMENTS[TYPES[call.dtype]],
+        "kind": call.dtype,
+        "mask": a["mask_kind"],
+        "mask_element": chains.ELEMENTS[_MASKS.get(str(a["mask_kind"]), DType.F32)],
+        "order": a["order"],
+        "skips": _skips(call),
+        "capped": a["softcap"] > 0,
+        "guarded": a["zero_rows"] == "guarded",
+        "head_size": depth,
+        "head_v": depth_v,
+        "depth": tile.depth,
+        "depth_v": tile.depth_v,
+        "layout_k": tile.layout_k,
+        "layout_v": tile.layout_v,
+        "ring": tile.ring,
+        "q_bytes": tile.q_bytes,
+        "k_bytes": tile.k_bytes,
+        "stage_bytes": tile.stage_bytes,
+        "fragment": ATOMS["m16n8k16.f16"].d,
+    }
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return tile_of(call, variant).shared
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named, a, own = _named(call), call.attributes, TYPES[call.dtype]
+    q: View = named["q"]
+    batch, heads, queries, _ = q.dims
+    heads_k, keys = named["k"].dims[1:3]
+    made: list[Argument] = []
+    for view in (q, named["k"], named["v"]):
+        made += [pointer(view, own), *map(i32, view.strides)]
+    if a["mask_kind"] != "none":
+        mask: View = named["mask"]
+        made += [pointer(mask, _MASKS[str(a["mask_kind"])]), *map(i32, mask.strides)]
+    made += [pointer(named["y"], own), *map(i32, named["y"].strides)]
+    tiles = combine("ceildiv", queries, variant.params["queries"])
+    group = combine("floordiv", heads, heads_k)
+    made += [divisor(tiles), divisor(heads), divisor(group), i32(queries), i32(keys)]
+    made += [f32(float(a[name])) for name in ("scale", "fill", "softcap")]
+    blocks = product((batch, heads, tiles))
+    return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))
