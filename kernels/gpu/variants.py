@@ -63,11 +63,11 @@ def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
     return Variant("gemm", dtype, "gemm.cu.in", f"{m}x{n}x{k}x{stages}", threads, params, needs)
 
 
-def _attention(dtype: str, queries: int, keys: int, stages: int) -> Variant:
-    """A warp for each 16 queries of a tile."""
-    params = {"queries": queries, "keys": keys, "stages": stages, "blocks": 1}
+def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
+    """Four warps, each with ``tall`` times 16 queries; two stages of keys and values."""
+    params = {"queries": queries, "keys": keys, "stages": 2, "tall": tall, "blocks": 1}
     needs = ("bf16",) if dtype == "bf16" else ()
-    tile, threads = f"{queries}x{keys}x{stages}", queries * 2
+    tile, threads = f"{queries}x{keys}", queries // (16 * tall) * 32
     return Variant("attention", dtype, "attention.cu.in", tile, threads, params, needs)
 
 
@@ -87,14 +87,17 @@ VARIANTS = (
         for v in _rows(op, d)
     ),
     _gemm("f16", 128, 128, 32, 4, 64, 64, 2),
-    _gemm("f16", 128, 256, 32, 3, 64, 64, 1),
+    _gemm("f16", 128, 128, 64, 3, 64, 64, 2),
+    _gemm("f16", 128, 256, 32, 4, 64, 64, 1),
+    _gemm("f16", 128, 256, 64, 3, 64, 64, 1),
     _gemm("f16", 64, 64, 64, 3, 32, 32, 2),
     _gemm("bf16", 128, 128, 32, 4, 64, 64, 2),
     _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
-    _attention("f16", 64, 64, 2),
-    _attention("f16", 64, 32, 2),
-    _attention("bf16", 64, 64, 2),
-    _attention("bf16", 64, 32, 2),
+    *(
+        _attention(d, *tile)
+        for d in ("f16", "bf16")
+        for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
+    ),
     _fma(128, 128, 8, 1),
     _fma(64, 64, 8, 2),
     _gemm("tf32x3", 128, 64, 16, 4, 64, 32, 2),

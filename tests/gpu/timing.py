@@ -92,16 +92,16 @@ def _products(m: int, n: int, k: int, dtype: str, *tiles: str) -> Row:
     return Row(f"{dtype} {m}x{n}x{k} + bias", make, tiles, work, 2.0 * m * n * k)
 
 
-def _attentions(queries: int, head: int, order: str, tile: str) -> Row:
+def _attentions(queries: int, head: int, order: str, *tiles: str) -> Row:
     heads, causal = 16, order != "none"
     make = attention(DType.F16, (8, heads, queries), queries, head, head, order=order)
     flops = 4.0 * 8 * heads * queries**2 * head / (2 if causal else 1)
     work = _attend(heads, queries, head, causal)
-    return Row(f"attention b8 h16 s{queries} d{head} {order}", make, (tile,), work, flops)
+    return Row(f"attention b8 h16 s{queries} d{head} {order}", make, tiles, work, flops)
 
 
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
-_HALVES = ("64x64x64x3", "128x128x32x4", "128x256x32x3")
+_HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
 ROWS: tuple[Row, ...] = (
     Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)),
         ("256x16", "256x8"), _gated),
@@ -117,10 +117,10 @@ ROWS: tuple[Row, ...] = (
     _products(128, 768, 768, "f16", *_HALVES),
     _products(2048, 3072, 768, "f32", "64x64x8", "128x128x8"),
     _products(2048, 3072, 768, "tf32x3", "64x64x32x3", "128x64x16x4"),
-    _attentions(4096, 64, "none", "64x64x2"),
-    _attentions(4096, 64, "top", "64x64x2"),
-    _attentions(128, 64, "none", "64x64x2"),
-    _attentions(4096, 128, "none", "64x32x2"),
+    _attentions(4096, 64, "none", "64x64", "128x64", "128x32"),
+    _attentions(4096, 64, "top", "64x64", "128x32"),
+    _attentions(128, 64, "none", "64x64", "128x64"),
+    _attentions(4096, 128, "none", "64x64", "64x32"),
 )  # fmt: skip
 
 

@@ -77,3 +77,11 @@ class Layout:
         shift = self.rows_of_a_line.bit_length() - 1
         line = f"(({row}) >> {shift})" if shift else f"({row})"
         return f"({row}) * {self.pitch} + ((({run}) ^ ({line} & {self.mode.ways - 1})) * {RUN})"
+
+    def moved(self, offset: str, runs: str) -> str:
+        """What an offset of a run becomes an even number of runs further on in its row, in C.
+
+        The run it starts from lies so that the sum carries into no further bit: then runs that
+        change places are xored.  Whole multiples of 16 rows leave places alone.
+        """
+        return f"({offset} {'+' if self.mode is SwizzleMode.NONE else '^'} ({runs}) * {RUN})"

@@ -67,10 +67,22 @@ DEV u16 bf16_bits(float v) {
 #endif
 }
 DEV u32 f16_pair(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+  u32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
   return (u32)f16_bits(low) | (u32)f16_bits(high) << 16;
+#endif
 }
 DEV u32 bf16_pair(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
   return (u32)bf16_bits(low) | (u32)bf16_bits(high) << 16;
+#endif
 }
 DEV u32 float_bits(float v) { return __float_as_uint(v); }
 DEV float bits_float(u32 v) { return __uint_as_float(v); }
@@ -132,7 +144,7 @@ DEV void load_blocks_turned(u32 (&r)[4], const void* p) {
 }
 DEV void multiply_f16(float (&d)[4], const u32 (&a)[4], const u32* b) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -140,7 +152,7 @@ DEV void multiply_f16(float (&d)[4], const u32 (&a)[4], const u32* b) {
 #else
   UNROLL
   for (i32 half = 0; half < 2; half++)
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -149,14 +161,14 @@ DEV void multiply_f16(float (&d)[4], const u32 (&a)[4], const u32* b) {
 }
 #if __CUDA_ARCH__ >= 800
 DEV void multiply_bf16(float (&d)[4], const u32 (&a)[4], const u32* b) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 DEV void multiply_tf32(float (&d)[4], const u32 (&a)[4], const u32* b) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

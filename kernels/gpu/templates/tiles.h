@@ -2,25 +2,29 @@ namespace tracea {
 
 // Copies a tile of ROWS by RUNS runs of 16 bytes; what is outside the matrix becomes zero.  Rows
 // that do not lie in whole runs are gathered by elements.
-template <typename T, int ROWS, int RUNS, typename PLACE>
+template <typename T, int ROWS, int RUNS, int PITCH, typename PLACE>
 DEV void copy_tile(u8* to, PLACE place, const T* from, i32 step, i32 along, i32 first, i32 rows,
                    i32 start, i32 length, bool fast) {
-  constexpr i32 PER = 16 / sizeof(T);
+  constexpr i32 PER = 16 / sizeof(T), DOWN = ${threads} / RUNS;
+  const i32 row = thread() / RUNS, piece = thread() % RUNS, col = start + piece * PER;
+  if (${threads} % RUNS && row >= DOWN) return;  // threads that no row is left for
+  i32 count = least(PER, length - col);
+  if (count < 0) count = 0;
   UNROLL
-  for (i32 i = 0; i < (ROWS * RUNS + ${threads - 1}) / ${threads}; i++) {
-    const i32 at = i * ${threads} + thread(), row = at / RUNS, piece = at % RUNS;
-    if (ROWS * RUNS % ${threads} && at >= ROWS * RUNS) break;
-    const i32 col = start + piece * PER;
-    i32 count = first + row < rows ? least(PER, length - col) : 0;
-    if (count < 0) count = 0;
-    const T* source = from + (i64)(first + row) * step + (i64)col * along;
+  for (i32 i = 0; i < (ROWS + DOWN - 1) / DOWN; i++) {
+    if (ROWS % DOWN && i * DOWN + row >= ROWS) break;
+    // Rows a multiple of 16 apart change places alike; thus one place serves all.
+    u8* const at = DOWN % 16 ? to + place(row + i * DOWN, piece)
+                             : to + place(row, piece) + i * DOWN * PITCH;
+    const i32 n = first + row + i * DOWN < rows ? count : 0;
+    const T* const source = from + ((first + row + i * DOWN) * step + col * along);
     if (fast) {
-      copy_async(to + place(row, piece), count ? source : from, count * (i32)sizeof(T));
+      copy_async(at, n ? source : from, n * (i32)sizeof(T));
     } else {
       run<T, PER> v;
       UNROLL
-      for (i32 j = 0; j < PER; j++) v.at[j] = j < count ? source[(i64)j * along] : T();
-      *(run<T, PER>*)(to + place(row, piece)) = v;
+      for (i32 j = 0; j < PER; j++) v.at[j] = j < n ? source[(i64)j * along] : T();
+      *(run<T, PER>*)at = v;
     }
   }
 }

@@ -400,10 +400,11 @@ def attention(
 
 
 def _attention() -> Iterator[Case]:
-    tile = ("64x64x2",)
+    tile = ("64x64",)
     for head, head_v in ((64, 64), (40, 24), (128, 128)):
         made = attention(DType.F16, (2, 3, 70), 130, head, head_v)
-        yield Case(f"attention {head} {head_v}", made, ("64x32x2",) if head == 128 else tile)
+        tiles = ("64x32",) if head == 128 else ("64x64", "128x64")
+        yield Case(f"attention {head} {head_v}", made, tiles)
     yield Case("attention bf16", attention(DType.BF16, (1, 2, 17), 65, 64, 64), tile, ("bf16",))
     small = (1, 4, 33)
     yield Case("attention shared", attention(DType.F16, small, 40, 16, 16, shared=2), tile)

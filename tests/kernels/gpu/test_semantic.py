@@ -128,6 +128,19 @@ def test_a_swizzle_moves_runs_within_their_row(pitch: int, mode: SwizzleMode) ->
             assert eval(text, {"row": row, "run": run}) == first
 
 
+@pytest.mark.parametrize(("pitch", "mode"), TURNED, ids=lambda v: getattr(v, "name", v))
+def test_steps_along_and_down_a_tile(pitch: int, mode: SwizzleMode) -> None:
+    """What kernels reckon with instead of every place anew."""
+    layout = Layout(pitch, mode)
+    text = layout.moved("offset", "further")
+    for row, run, further in ((r, i, f) for r in range(16) for i in (0, 1) for f in (0, 2, 4)):
+        if (further + run + 1) * 16 > pitch or pitch & pitch - 1:
+            continue
+        values = {"offset": layout.offset(row, run * 16), "further": further}
+        assert eval(text, values) == layout.offset(row, (run + further) * 16)
+        assert layout.offset(row + 16, run * 16) - values["offset"] == 16 * pitch
+
+
 @pytest.mark.parametrize("mode", [m for m in SwizzleMode if m.by_tensor_map], ids=lambda m: m.name)
 def test_tensor_maps_turn_by_address(mode: SwizzleMode) -> None:
     """CUDA's driver API: bits from 4 on are xored with as many bits from 7 on."""

@@ -21,25 +21,29 @@ namespace tracea {
 
 // Copies a tile of ROWS by RUNS runs of 16 bytes; what is outside the matrix becomes zero.  Rows
 // that do not lie in whole runs are gathered by elements.
-template <typename T, int ROWS, int RUNS, typename PLACE>
+template <typename T, int ROWS, int RUNS, int PITCH, typename PLACE>
 DEV void copy_tile(u8* to, PLACE place, const T* from, i32 step, i32 along, i32 first, i32 rows,
                    i32 start, i32 length, bool fast) {
-  constexpr i32 PER = 16 / sizeof(T);
+  constexpr i32 PER = 16 / sizeof(T), DOWN = 128 / RUNS;
+  const i32 row = thread() / RUNS, piece = thread() % RUNS, col = start + piece * PER;
+  if (128 % RUNS && row >= DOWN) return;  // threads that no row is left for
+  i32 count = least(PER, length - col);
+  if (count < 0) count = 0;
   UNROLL
-  for (i32 i = 0; i < (ROWS * RUNS + 127) / 128; i++) {
-    const i32 at = i * 128 + thread(), row = at / RUNS, piece = at % RUNS;
-    if (ROWS * RUNS % 128 && at >= ROWS * RUNS) break;
-    const i32 col = start + piece * PER;
-    i32 count = first + row < rows ? least(PER, length - col) : 0;
-    if (count < 0) count = 0;
-    const T* source = from + (i64)(first + row) * step + (i64)col * along;
+  for (i32 i = 0; i < (ROWS + DOWN - 1) / DOWN; i++) {
+    if (ROWS % DOWN && i * DOWN + row >= ROWS) break;
+    // Rows a multiple of 16 apart change places alike; thus one place serves all.
+    u8* const at = DOWN % 16 ? to + place(row + i * DOWN, piece)
+                             : to + place(row, piece) + i * DOWN * PITCH;
+    const i32 n = first + row + i * DOWN < rows ? count : 0;
+    const T* const source = from + ((first + row + i * DOWN) * step + col * along);
     if (fast) {
-      copy_async(to + place(row, piece), count ? source : from, count * (i32)sizeof(T));
+      copy_async(at, n ? source : from, n * (i32)sizeof(T));
     } else {
       run<T, PER> v;
       UNROLL
-      for (i32 j = 0; j < PER; j++) v.at[j] = j < count ? source[(i64)j * along] : T();
-      *(run<T, PER>*)(to + place(row, piece)) = v;
+      for (i32 j = 0; j < PER; j++) v.at[j] = j < n ? source[(i64)j * along] : T();
+      *(run<T, PER>*)at = v;
     }
   }
 }
@@ -81,9 +85,9 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
   const i32 tiles = (depth + 63) / 64;
   auto issue = [&](i32 tile) {
     u8* const stage = ring + tile % 3 * 16384;
-    copy_tile<f16, 64, 8>(stage, place_a, x, x_row, x_k, row0, rows,
+    copy_tile<f16, 64, 8, 128>(stage, place_a, x, x_row, x_k, row0, rows,
                                                   tile * 64, depth, fast_x);
-    copy_tile<f16, 64, 8>(stage + 8192, place_b, w, w_row, w_col,
+    copy_tile<f16, 64, 8, 128>(stage + 8192, place_b, w, w_row, w_col,
                                                   col0, cols, tile * 64, depth, fast_w);
   };
   const i32 lane = thread() % 32, warp = thread() / 32;
@@ -96,34 +100,49 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
       UNROLL
       for (i32 e = 0; e < 4; e++) sums[i][j][e] = 0.0f;
 
-  // Turns before the first tile only send copies on their way: one text of them serves all.
-  ROLLED
-  for (i32 tile = -2; tile < tiles; tile++) {
-    if (tile >= 0) {
-      wait_copies<1>();
-      sync_block();
-    }
-    if (tile + 2 < tiles) issue(tile + 2);
-    commit_copies();
-    if (tile < 0) continue;
+  // Fragments of a step are loaded while those of the step before are multiplied; those of a
+  // tile's first step while its predecessor's last ones are.
+  u32 a[2][2][4], b[2][2][4];
+  const i32 first_a = place_a(warp_m + lane % 16, lane / 16);
+  const i32 first_b = place_b(warp_n + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  auto load = [&](u32 (&a)[2][4], u32 (&b)[2][4], i32 tile, i32 step) {
     const u8* const at_a = ring + tile % 3 * 16384;
     const u8* const at_b = at_a + 8192;
     UNROLL
+    for (i32 i = 0; i < 2; i++)
+      load_blocks(a[i], at_a + (first_a ^ (step * 2) * 16) + i * 2048);
+    UNROLL
+    for (i32 j = 0; j < 2; j++) {
+      load_blocks(b[j], at_b + (first_b ^ (step * 2) * 16) + j * 2048);
+    }
+  };
+  ROLLED
+  for (i32 tile = 0; tile < 2; tile++) {
+    if (tile < tiles) issue(tile);
+    commit_copies();
+  }
+  wait_copies<1>();
+  sync_block();
+  load(a[0], b[0], 0, 0);
+  ROLLED
+  for (i32 tile = 0; tile < tiles; tile++) {
+    UNROLL
     for (i32 step = 0; step < 4; step++) {
-      u32 a[2][4], b[2][4];
-      UNROLL
-      for (i32 i = 0; i < 2; i++)
-        load_blocks(a[i], at_a + place_a(warp_m + i * 16 + lane % 16, step * 2 + lane / 16));
-      UNROLL
-      for (i32 j = 0; j < 2; j++) {
-        load_blocks(b[j], at_b + place_b(warp_n + j * 16 + lane % 8 + lane / 16 * 8,
-                                         step * 2 + lane / 8 % 2));
+      const i32 now = step % 2, next = now ^ 1;
+      if (step == 3) {  // the next tile has come, and all have read this one
+        wait_copies<1>();
+        sync_block();
+      }
+      load(a[next], b[next], step == 3 ? tile + 1 : tile, (step + 1) % 4);
+      if (step == 0) {
+        if (tile + 2 < tiles) issue(tile + 2);
+        commit_copies();
       }
       UNROLL
       for (i32 i = 0; i < 2; i++)
         UNROLL
         for (i32 j = 0; j < 4; j++) {
-          multiply_f16(sums[i][j], a[i], &b[j / 2][j % 2 * 2]);
+          multiply_f16(sums[i][j], a[now][i], &b[now][j / 2][j % 2 * 2]);
         }
     }
   }
