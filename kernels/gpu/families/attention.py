@@ -22,7 +22,7 @@ from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, MatrixLoad
 from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
 from tracea_graph.kernels.gpu.semantic.swizzle import Layout, SwizzleMode
 from tracea_graph.kernels.gpu.variants import Variant
-from tracea_graph.ops.program import Call, View
+from tracea_graph.kernels.program import Call, View
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
