@@ -22,6 +22,7 @@ from tracea_graph.check.bench import Bench, Candidate
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import phases as cpu
+from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.kernels.cpu.phases.bands import BANDED
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.bands import bands_in
@@ -30,7 +31,7 @@ from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import Request, phases
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.policy import CostModel, measured_machine
+from tracea_graph.policy import CostModel
 
 _PLAIN = Options(keep="legal", verify=False, skip=(BANDED,))
 _PHASES = (*phases(), *cpu.phases(Request()))

@@ -8,7 +8,7 @@ softmax makes.  Operators that a fusion can hide count nothing, so c is above wh
 
 from __future__ import annotations
 
-from tracea_graph.hardware.measure import Measurements
+from tracea_graph.hardware.measurements import Measurements
 
 __all__ = ["DTYPES", "ceilings"]
 

@@ -28,12 +28,13 @@ from typing import Any
 from tracea_graph import Options, api
 from tracea_graph.check.bench import PROFILING_US
 from tracea_graph.check.worker import Worker
+from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.passes import WEIGHED
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.policy import CostModel, Machine, measured_machine
+from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
 

@@ -20,7 +20,7 @@ from models.sparse import block_mask
 from models.sparsity import Bench, product_model
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.policy import measured_machine
+from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.policy.efforts import BLOCK_ROWS, STEP_ROWS
 from tracea_graph.policy.tables import fitted
 

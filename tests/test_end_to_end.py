@@ -17,7 +17,7 @@ from tracea_graph import Options, Report, api
 from tracea_graph.check.worker import Rejected, Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import backend
-from tracea_graph.policy import measured_machine
+from tracea_graph.kernels.cpu.machine import measured_machine
 
 pytestmark = pytest.mark.compiler
 CLOSE = 1e-5

@@ -44,9 +44,8 @@ CONFINED = {
 BACKENDS = ("cpu", "gpu")
 """Folders of ``kernels/``, a backend each."""
 TO_MOVE = (
-    "hardware.cpu", "hardware.measure", "hardware.selection", "policy.machine",
-    "tuning.bench_model", "tuning.bench_program", "tuning.conv_space", "tuning.core",
-    "tuning.gemm_space", "tuning.identity", "tuning.problem", "tuning.wire",
+    "hardware.cpu", "tuning.bench_model", "tuning.bench_program", "tuning.conv_space",
+    "tuning.core", "tuning.gemm_space", "tuning.identity", "tuning.problem", "tuning.wire",
 )  # fmt: skip
 """Modules that ask the CPU backend themselves, to be asked for less."""
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 70

@@ -8,7 +8,7 @@ graph = tracea_graph.load("model.onnx")            # the topological tile graph
 from __future__ import annotations
 
 from tracea_graph.api import load, optimize, optimize_many, plan_kernel, session
-from tracea_graph.hardware import Doctor
+from tracea_graph.doctor import Doctor
 from tracea_graph.options import Options
 from tracea_graph.ttg import TileGraph, TTGBuilder
 from tracea_graph.version import VERSION as __version__

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracea_graph.check.crew import Crew
+from tracea_graph.doctor import Doctor
 from tracea_graph.errors import OutdatedError
-from tracea_graph.hardware import Decision, Doctor
+from tracea_graph.hardware import Decision
 from tracea_graph.onnx_io import Model, files_of, library_of
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options

@@ -13,6 +13,7 @@ from typing import Protocol
 from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
+from tracea_graph.hardware import Decision, Measurements
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.program import Call, CallWork, OpType, Program
@@ -67,6 +68,29 @@ class Backend(Protocol):
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         """The machine gains are predicted for: this one, or a fixed one without environment."""
+        ...
+
+    @property
+    def problems(self) -> Mapping[str, Sequence[str]]:
+        """Operations a doctor decides about, with the sizes each takes."""
+        ...
+
+    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
+        """What this machine does; from the cache unless to ``refresh``."""
+        ...
+
+    def plan_kernel(
+        self,
+        op: str,
+        shape: Sequence[int],
+        precision: str,
+        figures: Measurements,
+        cap: str | None = None,
+    ) -> Decision:
+        """The variant a problem gets here, of levels up to ``cap``, and why not the others.
+
+        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
+        """
         ...
 
     def phases(

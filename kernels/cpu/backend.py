@@ -9,23 +9,26 @@ from types import MappingProxyType
 from tracea_graph.build import Library
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import profile_cpu
+from tracea_graph.hardware import Decision, Measurements, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan
 from tracea_graph.kernels.cpu.levels import BF16_ISAS, ISAS, TILES
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.machine import measured_machine
+from tracea_graph.kernels.cpu.measure import measure
 from tracea_graph.kernels.cpu.phases import phases
 from tracea_graph.kernels.cpu.phases.bands import LENGTHS, RunInBands
 from tracea_graph.kernels.cpu.phases.layouts import PACKED
 from tracea_graph.kernels.cpu.phases.precision import FALLBACK, FURTHER, LOWERING, RELIEFS
+from tracea_graph.kernels.cpu.selection import OPS, plan_kernel
 from tracea_graph.kernels.cpu.work import calls_of_plan
 from tracea_graph.kernels.program import Call, CallWork, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
-from tracea_graph.policy import Machine, measured_machine
+from tracea_graph.policy import Machine
 from tracea_graph.rewrite import Phase
 from tracea_graph.ttg import Region, TileGraph
 
@@ -44,6 +47,7 @@ class CpuBackend:
     targets = tuple(f"cpu:{name}" for name in _PLAIN)
     rules = RuleNames(LOWERING, FALLBACK, FURTHER, RELIEFS, LENGTHS, (PACKED,))
     most_guarded = MOST_GUARDED
+    problems = MappingProxyType({op: known.sizes for op, known in OPS.items()})
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         """Levels up to ``level``, all of this machine for "": every lower one is a fallback.
@@ -77,6 +81,24 @@ class CpuBackend:
         if environment is None:
             return Machine(tiles=TILES in levels)
         return measured_machine(environment, levels[-1])
+
+    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
+        """What one core does; from the cache unless to ``refresh``, else at most five seconds."""
+        return measure(profile_cpu(), environment, refresh=refresh)
+
+    def plan_kernel(
+        self,
+        op: str,
+        shape: Sequence[int],
+        precision: str,
+        figures: Measurements,
+        cap: str | None = None,
+    ) -> Decision:
+        """The variant a problem gets here, of levels up to ``cap``, and why not the others.
+
+        Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
+        """
+        return plan_kernel(op, shape, precision, profile_cpu(), figures, cap=cap)
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]

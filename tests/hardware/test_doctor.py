@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tracea_graph import doctor as doctor_module
 from tracea_graph.build import find_compiler
 from tracea_graph.build.cache import write_whole
 from tracea_graph.config import Environment
-from tracea_graph.hardware import CpuProfile, Doctor, Measurements, profile_cpu
-from tracea_graph.hardware import doctor as doctor_module
-from tracea_graph.hardware import measure as measuring
-from tracea_graph.hardware.measure import Bandwidth, Peak, assumed, measure
+from tracea_graph.doctor import Doctor
+from tracea_graph.hardware import CpuProfile, Measurements, profile_cpu
+from tracea_graph.hardware.measurements import Bandwidth, Peak
+from tracea_graph.kernels.cpu import measure as measuring
 from tracea_graph.kernels.cpu import probe as probes
 from tracea_graph.kernels.cpu.emitter import Source
+from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.views.doctor import render_health
 

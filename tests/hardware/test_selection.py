@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import CpuProfile, Decision, plan_kernel
-from tracea_graph.hardware.measure import Measurements, Peak, assumed
-from tracea_graph.hardware.selection import OPS
+from tracea_graph.hardware import CpuProfile, Decision
+from tracea_graph.hardware.measurements import Measurements, Peak
 from tracea_graph.kernels.cpu.levels import ISAS
+from tracea_graph.kernels.cpu.measure import assumed
+from tracea_graph.kernels.cpu.selection import OPS, plan_kernel
 from tracea_graph.kernels.cpu.variants import VARIANTS, find
 from tracea_graph.views.doctor import decision_json, render_decision
 

@@ -10,9 +10,11 @@ from graphs import Net, optimized
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
-from tracea_graph.hardware.measure import Bandwidth, Peak, assumed
+from tracea_graph.hardware.measurements import Bandwidth, Peak
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.cpu.levels import isa_of
+from tracea_graph.kernels.cpu.machine import machine_of, measured_machine
+from tracea_graph.kernels.cpu.measure import assumed
 from tracea_graph.kernels.cpu.panels import INT16, PAIRS, PANELS
 from tracea_graph.ops import VOCABULARY
 from tracea_graph.ops.conv import ConvParams
@@ -21,7 +23,7 @@ from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.weights import WeightLayout
 from tracea_graph.ops.windows import Window
-from tracea_graph.policy import CostModel, Machine, measured_machine
+from tracea_graph.policy import CostModel, Machine
 from tracea_graph.policy.efforts import EFFORTS
 from tracea_graph.policy.tables import Tables, fitted
 from tracea_graph.policy.weights import instructions
@@ -83,8 +85,8 @@ def test_two_numbers_at_once_halve_a_product(layout: WeightLayout) -> None:
 @pytest.mark.parametrize(("cap", "tiles"), [(None, True), ("amxbf16", True), ("avx512", False)])
 def test_matrix_tiles_are_known_unless_capped(cap: str | None, tiles: bool) -> None:
     features = tuple(f for f in isa_of("amxbf16").features if f.startswith(("amx", "avx512_")))
-    assert Machine.measured(replace(CPU, extras=features), FIGURES, cap).tiles == tiles
-    assert not Machine.measured(CPU, FIGURES, cap).tiles
+    assert machine_of(replace(CPU, extras=features), FIGURES, cap).tiles == tiles
+    assert not machine_of(CPU, FIGURES, cap).tiles
 
 
 def test_matrix_tiles_prefer_direct_convolutions() -> None:
@@ -188,24 +190,24 @@ def test_fusing_a_chain_saves_its_traffic() -> None:
 
 
 def test_a_machine_is_what_was_measured() -> None:
-    found = Machine.measured(CPU, FIGURES)
+    found = machine_of(CPU, FIGURES)
     assert (found.gflops, found.l2_gbytes, found.dram_gbytes) == (128.0, 200.0, 20.0)
     assert (found.l2_bytes, found.l3_bytes) == (CPU.l2, CPU.l3)
 
 
 @pytest.mark.parametrize(("level", "gflops"), [("scalar", 8.0), ("avx2", 64.0), ("avx512", 128.0)])
 def test_a_cap_takes_the_peak_of_its_level(level: str, gflops: float) -> None:
-    assert Machine.measured(CPU, FIGURES, level).gflops == gflops
+    assert machine_of(CPU, FIGURES, level).gflops == gflops
 
 
 def test_a_level_that_was_not_measured_counts_as_the_next_slower() -> None:
-    found = Machine.measured(CPU, replace(FIGURES, bandwidth=Bandwidth(l1=400.0, dram=20.0)))
+    found = machine_of(CPU, replace(FIGURES, bandwidth=Bandwidth(l1=400.0, dram=20.0)))
     assert found.l2_gbytes == found.l3_gbytes == found.dram_gbytes == 20.0
 
 
 def test_nothing_measured_still_makes_a_machine() -> None:
     nothing = replace(FIGURES, peaks=(), bandwidth=Bandwidth())
-    found = Machine.measured(CPU, nothing)
+    found = machine_of(CPU, nothing)
     assert found.gflops == assumed(CPU).peak("f32", "avx512")
     assert found.dram_gbytes == assumed(CPU).bandwidth.dram
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from tracea_graph.check.bench import PROFILING_US
 from tracea_graph.check.peers import PeerWorker
 from tracea_graph.check.worker import NodeTime
+from tracea_graph.doctor import Doctor
 from tracea_graph.hardware import fingerprint
-from tracea_graph.hardware.doctor import Doctor
 from tracea_graph.onnx_io.guards import BRANCHES
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load

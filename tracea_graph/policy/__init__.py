@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.policy.architectures import ARCHITECTURES, Architecture, architecture_of
 from tracea_graph.policy.cost import CostModel
-from tracea_graph.policy.machine import Machine, measured_machine
+from tracea_graph.policy.machine import Machine
 from tracea_graph.policy.prices import price
 from tracea_graph.policy.space import Config, SearchSpace
 from tracea_graph.policy.topology import (
@@ -20,5 +20,5 @@ from tracea_graph.policy.topology import decide as decide_topology
 __all__ = [
     "ARCHITECTURES", "Architecture", "BlockSparse", "Config", "CostModel", "Dense", "LowRank",
     "Machine", "OperatorTopology", "SearchSpace", "TopologyDecision", "Windowed",
-    "architecture_of", "decide_topology", "measured_machine", "price",
+    "architecture_of", "decide_topology", "price",
 ]  # fmt: skip

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.hardware.doctor import Health, Runtime
+from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.gpu import Gpu
-from tracea_graph.hardware.measure import Measurements
-from tracea_graph.hardware.selection import Decision
+from tracea_graph.hardware.health import Health, Runtime
+from tracea_graph.hardware.measurements import Measurements
 
 __all__ = ["decision_json", "render_decision", "render_health"]
 

@@ -14,11 +14,12 @@ from math import ceil, prod
 
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.cpu import CpuProfile
-from tracea_graph.hardware.measure import Measurements
+from tracea_graph.hardware.decision import NOISE, Candidate, Decision, time_of
+from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.cpu.levels import LEVELS, isa_of
 from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, Variant
 
-__all__ = ["ALIASES", "OPS", "Candidate", "Decision", "plan_kernel", "variant_id"]
+__all__ = ["ALIASES", "OPS", "plan_kernel", "variant_id"]
 
 _FALLBACK = {"bf16": "f16", "f16": "f32", "i16": "f32"}
 _SPELLINGS = {"int16": "i16", "int8": "i8"}
@@ -31,52 +32,6 @@ _FLIGHT = 8
 """Multiply-adds that must be under way to fill two units of four cycles latency."""
 _HEAD_MAX = 256
 _F32 = 4.0
-_NOISE = 1.02
-"""Times this close are equal: the library then takes the higher level."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A variant with its modelled µs on one core, or the reason it does not qualify."""
-
-    id: str
-    isa: str
-    us: float | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The winner of one problem; ``precision_note`` says why another precision is used."""
-
-    op: str
-    shape: tuple[int, ...]
-    backend: str
-    winner: Candidate
-    wanted: str
-    precision: str
-    precision_note: str
-    others: tuple[Candidate, ...]
-    """Slower ones first, in order of time; then those that do not qualify."""
-    score: float = 0.0
-    """Modelled GFLOP/s of the winner: the higher the better."""
-
-    @property
-    def variant(self) -> str:
-        """The winner's id."""
-        return self.winner.id
-
-    @property
-    def rejected(self) -> tuple[tuple[str, str], ...]:
-        """Every other candidate, and why it is not the winner."""
-        return tuple(
-            (c.id, c.why or f"{self._beaten(c)}: {c.us:.3g} µs against {self.winner.us:.3g} µs")
-            for c in self.others
-        )
-
-    def _beaten(self, other: Candidate) -> str:
-        near = _time(other) <= _NOISE * _time(self.winner)
-        return "as fast, but of a lower level" if near else "slower"
 
 
 @dataclass(frozen=True)
@@ -172,12 +127,8 @@ def _precision(op: str, wanted: str, rated: Sequence[_Rated]) -> tuple[str, str]
 def _by_preference(fit: Sequence[Candidate]) -> list[Candidate]:
     """By time; what is as fast as the fastest, but for noise, by level: highest first."""
     levels = [isa.name for isa in LEVELS]
-    near = _NOISE * min(_time(c) for c in fit)
-    return sorted(fit, key=lambda c: (max(_time(c), near), -levels.index(c.isa), _time(c)))
-
-
-def _time(candidate: Candidate) -> float:
-    return candidate.us or 0.0
+    near = NOISE * min(time_of(c) for c in fit)
+    return sorted(fit, key=lambda c: (max(time_of(c), near), -levels.index(c.isa), time_of(c)))
 
 
 def _rate(

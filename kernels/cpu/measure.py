@@ -14,9 +14,9 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.hardware import memo
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint
+from tracea_graph.hardware.measurements import Bandwidth, Measurements, Peak
 from tracea_graph.kernels.cpu import probe
 from tracea_graph.kernels.cpu.levels import isa_of
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.scratch import Scratch
 
-__all__ = ["SECONDS", "Bandwidth", "Measurements", "Peak", "assumed", "compiler_key", "measure"]
+__all__ = ["SECONDS", "assumed", "compiler_key", "measure"]
 
 SECONDS = 5.0
 """Time limit of all measurements together, compiling included."""
@@ -45,62 +46,6 @@ _UNITS_PER_CORE, _OPS = 2, 2
 """Multiply-add units of a core, and operations of one, where nothing could be measured."""
 _BYTES_PER_CYCLE = {"l2": 32.0, "l3": 16.0, "dram": 4.0}
 _GHZ = 2.5
-
-
-@dataclass(frozen=True)
-class Peak:
-    """Billions of operations per second of one core, for one dtype and instruction set."""
-
-    dtype: str
-    isa: str
-    """``scalar``, ``avx2``, ``avx512``, or the CPU feature that multiplies this dtype."""
-    gops: float
-
-
-@dataclass(frozen=True)
-class Bandwidth:
-    """GB/s one core reads from each level, ``dram_all`` all cores together; 0 if unknown."""
-
-    l1: float = 0.0
-    l2: float = 0.0
-    l3: float = 0.0
-    dram: float = 0.0
-    dram_all: float = 0.0
-
-
-@dataclass(frozen=True)
-class Measurements:
-    """One machine.  ``measured`` is False for figures derived from the instruction set alone.
-
-    ``wake_sleeping`` and ``wake_spinning`` are µs of an empty parallel region on all threads that
-    have to be woken, or already wait in a loop; 0 with one thread.  ``notes`` say what is missing.
-    """
-
-    peaks: tuple[Peak, ...]
-    bandwidth: Bandwidth
-    ghz: float
-    wake_sleeping: float = 0.0
-    wake_spinning: float = 0.0
-    compiler: str = ""
-    seconds: float = 0.0
-    measured: bool = True
-    notes: tuple[str, ...] = ()
-
-    def peak(self, dtype: str, isa: str) -> float:
-        """Billions of operations per second, 0 if unknown."""
-        return next((p.gops for p in self.peaks if (p.dtype, p.isa) == (dtype, isa)), 0.0)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Measurements:
-        """The inverse of ``asdict``.  Raises KeyError, TypeError or ValueError if it is not."""
-        known = {f.name: data[f.name] for f in fields(cls)}
-        known["peaks"] = tuple(Peak(**p) for p in known["peaks"])
-        known["bandwidth"] = Bandwidth(**known["bandwidth"])
-        known["notes"] = tuple(known["notes"])
-        made = cls(**known)
-        if not (made.ghz > 0 and made.peaks and all(p.gops > 0 for p in made.peaks)):
-            raise ValueError("figures must be above 0")
-        return made
 
 
 def measure(

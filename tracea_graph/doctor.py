@@ -7,18 +7,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import gpu, memo
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
+from tracea_graph.hardware.decision import Decision
 from tracea_graph.hardware.gpu import Gpu, Gpus
-from tracea_graph.hardware.measure import Measurements, measure
-from tracea_graph.hardware.selection import Decision, plan_kernel
+from tracea_graph.hardware.health import Health, Runtime
+from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.target import BACKENDS, Backend
 
-__all__ = ["Doctor", "Health", "Runtime"]
+__all__ = ["Doctor"]
 
 _RUNTIMES = (
     "onnxruntime",
@@ -34,36 +36,6 @@ print(json.dumps([onnxruntime.__version__, onnxruntime.get_available_providers()
 _ASK_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """ONNX Runtime: the version and providers it tells, and the installed distributions.
-
-    ``warning`` names two distributions that overwrite each other's files; ``repair`` is the
-    command that leaves one of them.
-    """
-
-    version: str
-    providers: tuple[str, ...]
-    installed: tuple[str, ...]
-    warning: str = ""
-    repair: str = ""
-
-
-@dataclass(frozen=True)
-class Health:
-    """The doctor's findings; ``fingerprint`` is equal on equal machines."""
-
-    fingerprint: str
-    cpu: CpuProfile
-    figures: Measurements
-    runtime: Runtime
-    gpus: Gpus
-
-    def to_json(self) -> str:
-        """All of it, by field name."""
-        return json.dumps(asdict(self), indent=2)
-
-
 class Doctor:
     """Examines the machine it runs on, each part when it is first asked for.
 
@@ -74,6 +46,7 @@ class Doctor:
     def __init__(self, environment: Environment | None = None, *, refresh: bool = False) -> None:
         self._environment = environment or Environment()
         self._refresh = refresh
+        self._backend: Backend = BACKENDS[0]
 
     @cached_property
     def cpu(self) -> CpuProfile:
@@ -83,7 +56,7 @@ class Doctor:
     @cached_property
     def figures(self) -> Measurements:
         """Measured peaks, bandwidths and wake-up costs."""
-        return measure(self.cpu, self._environment, refresh=self._refresh)
+        return self._backend.measure(self._environment, refresh=self._refresh)
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -120,12 +93,12 @@ class Doctor:
         return Health(fingerprint_hash(self.cpu), self.cpu, self.figures, self.runtime, self.gpus)
 
     def plan_kernel(self, op: str, shape: Sequence[int], precision: str = "f32") -> Decision:
-        """The variant a problem gets here, and why not the others; see ``selection``.
+        """The variant a problem gets here, and why not the others; by modelled time.
 
         Raises UsageError for an unknown op or shape, if no variant qualifies, or if two tie.
         """
         cap = self._environment.isa
-        return plan_kernel(op, shape, precision, self.cpu, self.figures, cap=cap)
+        return self._backend.plan_kernel(op, shape, precision, self.figures, cap)
 
     def _recall(self, name: str, key: str) -> Any | None:
         if self._refresh:

@@ -1,0 +1,44 @@
+"""This machine as the cost model sees it, from what was measured of one of its cores."""
+
+from __future__ import annotations
+
+from tracea_graph.config import Environment
+from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
+from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.kernels.cpu.levels import ISAS, TILES
+from tracea_graph.kernels.cpu.measure import assumed, measure
+from tracea_graph.policy import Machine
+
+__all__ = ["machine_of", "measured_machine"]
+
+
+def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -> Machine:
+    """The machine of measured figures, for kernels up to the level ``isa``.
+
+    A level that was not measured counts as the next slower one that was.
+    """
+    peaks = [figures.peak("f32", name) for name in _levels(cpu, isa)]
+    typical = assumed(cpu).bandwidth
+    dram = figures.bandwidth.dram or typical.dram
+    l3 = max(figures.bandwidth.l3, dram)
+    l2 = max(figures.bandwidth.l2, l3)
+    gflops = max(peaks) or max(assumed(cpu).peak("f32", n) for n in _levels(cpu, isa))
+    tiles = isa in (None, TILES) and TILES in cpu.levels("bf16")
+    return Machine(gflops, l2, l3, dram, cpu.l2, cpu.l3, tiles=tiles)
+
+
+def measured_machine(environment: Environment | None = None, isa: str | None = None) -> Machine:
+    """This machine, from the cache or measured now (at most five seconds).
+
+    Where nothing can be measured (no compiler, say) the figures follow from the instruction set.
+    """
+    environment = environment or Environment()
+    cpu = profile_cpu()
+    return machine_of(cpu, measure(cpu, environment), isa or environment.isa)
+
+
+def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
+    """Names of the processor's levels up to a cap; an unknown cap caps nothing."""
+    order = [isa.name for isa in ISAS]
+    allowed = order[: order.index(cap) + 1] if cap in order else order
+    return [name for name in cpu.isas if name in allowed] or ["scalar"]

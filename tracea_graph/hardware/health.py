@@ -1,0 +1,42 @@
+"""What the doctor found of a machine, as it is shown and written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from tracea_graph.hardware.cpu import CpuProfile
+from tracea_graph.hardware.gpu import Gpus
+from tracea_graph.hardware.measurements import Measurements
+
+__all__ = ["Health", "Runtime"]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """ONNX Runtime: the version and providers it tells, and the installed distributions.
+
+    ``warning`` names two distributions that overwrite each other's files; ``repair`` is the
+    command that leaves one of them.
+    """
+
+    version: str
+    providers: tuple[str, ...]
+    installed: tuple[str, ...]
+    warning: str = ""
+    repair: str = ""
+
+
+@dataclass(frozen=True)
+class Health:
+    """The doctor's findings; ``fingerprint`` is equal on equal machines."""
+
+    fingerprint: str
+    cpu: CpuProfile
+    figures: Measurements
+    runtime: Runtime
+    gpus: Gpus
+
+    def to_json(self) -> str:
+        """All of it, by field name."""
+        return json.dumps(asdict(self), indent=2)
