@@ -169,3 +169,27 @@ def test_nothing_in_gives_what_onnx_runtime_gives(
             for name, y in wanted.items():
                 if y.size:
                     assert error_between({name: found[name]}, {name: y}) <= limit, (sizes, name)
+
+
+@pytest.mark.parametrize("opset", [17, 19])
+def test_averages_over_images_smaller_than_a_window(opset: int, tmp_path: Path) -> None:
+    """ONNX Runtime puts one window over them, and what it divides by depends on the opset."""
+    net = Net(opset)
+    x = convolved(net, net.input("x", "n", 32, "h", "w"), (32, 32), 3, 3, pads=[1] * 4)
+    net.graph(*(
+        net("AveragePool", x, kernel_shape=[4, 3], strides=[3, 2], pads=[pad] * 4,
+            count_include_pad=counted)
+        for pad, counted in itertools.product((0, 1), (0, 1))
+    ))  # fmt: skip
+    onnx.save(net.model, tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(tmp_path, keep="legal", verify=False))
+    assert report.kernels
+    with Worker() as worker:
+        worker.open("m", Path(report.output), Path(str(report.library)))
+        for height, width in ((2, 5), (2, 2), (5, 5)):
+            given = feeds(net, {"n": 2, "h": height, "w": width})
+            found = worker.run("m", given).values()
+            for i, (y, wanted) in enumerate(zip(found, net.run(given), strict=True)):
+                assert y.shape == wanted.shape
+                error = error_between({"y": y}, {"y": wanted}) if y.size else 0.0
+                assert error < TOLERANCE.exact, f"{i} of {height} by {width}: {error:.1e}"

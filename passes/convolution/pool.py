@@ -19,6 +19,9 @@ __all__ = ["AbsorbFlatten", "AbsorbUnsqueeze", "LiftPool"]
 _GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max"}
 _REDUCED = {"ReduceMean": "average", "ReduceMax": "max"}
 _WINDOWED = ("MaxPool", "AveragePool")
+_CLIPPED = 19
+"""The opset since which ONNX Runtime's averages count nothing beyond the padding; where sizes are
+rounded up they never did."""
 
 
 class LiftPool:
@@ -60,7 +63,7 @@ class LiftPool:
             return PoolParams(_GLOBAL[region.op])
         if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
             return "its indices are read too"
-        return _windowed(region, shape[2:])
+        return _windowed(region, shape[2:], graph.opset)
 
 
 def _made_by_conv(graph: TileGraph, value: str) -> bool:
@@ -72,14 +75,17 @@ def _made_by_conv(graph: TileGraph, value: str) -> bool:
     return region is not None
 
 
-def _windowed(region: Region, spatial: Sequence[Extent]) -> PoolParams | str:
+def _windowed(region: Region, spatial: Sequence[Extent], opset: int) -> PoolParams | str:
     kernel = attribute(region, "kernel_shape", ())
     window = read_window(region, kernel, spatial)  # type: ignore[arg-type]
     if isinstance(window, str):
         return window
     counted = attribute(region, "count_include_pad", 0) == 1
     kind = "max" if region.op == "MaxPool" else "average" if counted else "average-inside"
-    if kind == "average" and not window.padded:
+    clipped = opset >= _CLIPPED or attribute(region, "ceil_mode", 0)
+    if kind == "average" and clipped and window.padded and not _within(window, spatial):
+        return "padding is counted, but not what lies behind it, and images may be that small"
+    if kind == "average" and not window.padded and (clipped or _within(window, spatial)):
         kind = "average-inside"
     if attribute(region, "ceil_mode", 0):
         raised = _rounded_up(window, spatial)
@@ -90,9 +96,20 @@ def _windowed(region: Region, spatial: Sequence[Extent]) -> PoolParams | str:
         window = raised
     if any(a >= s or b >= s for (a, b), s in zip(window.pairs, window.spans, strict=True)):
         return "a window may lie in the padding alone"
+    if window.padded and any(
+        d > 1 and not (isinstance(n, int) and n >= d)
+        for d, n in zip(window.dilations, spatial, strict=True)
+    ):
+        return "a window may step over all there is"
     if not window.padded and window.kernel == tuple(spatial) and set(window.dilations) == {1}:
         return PoolParams("max" if kind == "max" else "average")
     return PoolParams(kind, window)
+
+
+def _within(window: Window, spatial: Sequence[Extent]) -> bool:
+    """True if no window reaches beyond an image and its padding, however small it is."""
+    axes = zip(spatial, window.spans, window.pairs, strict=True)
+    return all(sum(pads) + (n if isinstance(n, int) else 1) >= span for n, span, pads in axes)
 
 
 def _rounded_up(window: Window, spatial: Sequence[Extent]) -> Window | str:

@@ -455,6 +455,14 @@ def test_a_window_that_starts_in_the_padding_keeps_a_pool(op: str) -> None:
     assert reasons(trace, "pool") == {"its last window starts in the padding"}
 
 
+def test_a_window_that_may_step_over_everything_keeps_a_pool() -> None:
+    net = Net()
+    x = net.input("x", 1, 4, "h", "w")
+    attrs = {"kernel_shape": [1, 2], "dilations": [1, 2], "pads": [0, 1, 0, 1]}
+    trace = schedule_only(net.graph(net("MaxPool", x, **attrs)), pool.LiftPool())
+    assert reasons(trace, "pool") == {"a window may step over all there is"}
+
+
 @pytest.mark.parametrize("op", ["Flatten", "Reshape", "Squeeze"])
 def test_what_flattens_a_pool_goes_with_it(op: str) -> None:
     net, x = new()

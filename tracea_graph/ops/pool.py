@@ -17,8 +17,8 @@ __all__ = ["PoolParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
 KINDS = ("max", "average", "average-inside")
-"""The largest number, NaN if there is none; the mean with padding counted as zeros; the mean of
-what lies inside."""
+"""The largest number, NaN if there is none; the mean of as many numbers as a window has, zeros
+where it sticks out; the mean of what lies inside."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ struct PoolJob {
   const Box* x;
   int64_t strides[4];    // of x, in floats
   bool average, padding;  // padding counts
-  int64_t kernel[2], stride[2], dilation[2], before[2], after[2];  // by axis: H, W
+  int64_t kernel[2], stride[2], dilation[2], before[2];  // by axis: H, W
   Pieces pieces;
 };
 
@@ -28,10 +28,7 @@ inline Window window_of(const PoolJob& job, int axis, int64_t at) {
   const int64_t begin = at * job.stride[axis] - job.before[axis], dilation = job.dilation[axis];
   const int64_t size = job.x->dims[2 + axis], taps = job.kernel[axis];
   const Taps in = inside(begin, taps, dilation, size);
-  const Taps padded = inside(begin + job.before[axis], taps, dilation,
-                             size + job.before[axis] + job.after[axis]);
-  return {in, begin + in.first * dilation,
-          job.padding ? padded.end - padded.first : in.end - in.first};
+  return {in, begin + in.first * dilation, job.padding ? taps : in.end - in.first};
 }
 
 inline void pool_line(const PoolJob& job, int64_t n, int64_t block, int64_t row) {
@@ -89,7 +86,6 @@ inline bool run_pool(Run& run, const Call& call, const Box* views) {
     job.stride[axis] = call.ints[pool_call::kStrides + axis];
     job.dilation[axis] = call.ints[pool_call::kDilations + axis];
     job.before[axis] = call.ints[pool_call::kPads + axis];
-    job.after[axis] = call.ints[pool_call::kPads + 2 + axis];
   }
   const int64_t taps = least(job.kernel[0], x.dims[2]) * least(job.kernel[1], x.dims[3]);
   const int64_t line = job.y.width * taps;
