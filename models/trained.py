@@ -125,7 +125,7 @@ def sentences() -> Iterator[str]:
 def _texts() -> Iterator[str]:
     for path in (
         ROOT / "README.md",
-        ROOT / "kernels" / "README.md",
+        ROOT / "kernels" / "cpu" / "README.md",
         ROOT / "models" / "README.md",
     ):
         yield path.read_text(encoding="utf-8")

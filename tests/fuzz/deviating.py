@@ -1,4 +1,4 @@
-"""The model with NaN where kernels/README.md says our kernels have it and ONNX Runtime has not.
+"""The model with NaN where kernels/cpu/README.md says kernels have it and ONNX Runtime has not.
 
 ReduceMax and ReduceMin give NaN for any, MaxPool passes it over, GlobalMaxPool does either, and
 attention drops what a masked key scores where ONNX Runtime's operator adds to it.
