@@ -111,6 +111,11 @@ def _attention(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _copy(dtype: str) -> CallSchema:
+    """Elements of so many bytes, whatever they are."""
+    return CallSchema("copy", (_op("x", "...", "any"), _out("y", "...", "any")), dtype=dtype)
+
+
 _KINDS = choice("kind", ("layer", "rms"))
 
 CALLS = Calls(
@@ -124,6 +129,7 @@ CALLS = Calls(
         ),
         *map(_gemm, (*DTYPES, "tf32x3")),
         *map(_attention, DTYPES[1:]),
+        *map(_copy, ("b1", "b2", "b4", "b8")),
     )
 )
 """By name; an op on what is not float32 is called ``<op>_<dtype>``."""

@@ -19,6 +19,7 @@ from tracea_graph.kernels.gpu.families import (
     attention,
     elementwise,
     exact_products,
+    moves,
     products,
     rows,
 )
@@ -56,6 +57,8 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "rows.cu.in": rows,
         "gemm.cu.in": products,
         "attention.cu.in": attention,
+        "move.cu.in": moves,
+        "turn.cu.in": moves,
         "gemm_fma.cu.in": exact_products,
     }
 )

@@ -94,6 +94,14 @@ VARIANTS = (
     _gemm("bf16", 128, 128, 32, 4, 64, 64, 2),
     _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
     *(
+        Variant("copy", f"b{size}", template, tile, 256, params)
+        for size in (1, 2, 4, 8)
+        for template, tile, params in (
+            ("move.cu.in", "256x16", {}),
+            ("turn.cu.in", "32x32", {"side": 32}),
+        )
+    ),
+    *(
         _attention(d, *tile)
         for d in ("f16", "bf16")
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))

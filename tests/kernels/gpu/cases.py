@@ -428,4 +428,35 @@ def _attention() -> Iterator[Case]:
         yield Case(f"attention nothing {queries} {keys}", made, tile)
 
 
-CASES = (*_elementwise(), *_rows(), *_products(), *_attention())
+# ---- moves ----------------------------------------------------------------------------------
+
+
+def copy(dtype: DType, shape: Sequence[int], order: Sequence[int] = (), late: int = 0,
+         repeat: bool = False) -> Maker:  # fmt: skip
+    """A copy of what is stored in an order of its axes, or repeated along its last."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, [*shape[:-1], 1] if repeat else shape, dtype)
+        view = repeated(memory.put(x, late, late, order), shape)
+        y = memory.room(shape, NUMPY[dtype], late, late)
+        call = CALLS.make("copy", f"b{int(dtype.size)}", x=view, y=y)
+        return call, lambda: [Expected(y, np.broadcast_to(x, shape), 0.0)]
+
+    return make
+
+
+def _moves() -> Iterator[Case]:
+    run, turn = ("256x16",), ("256x16", "32x32")
+    for dtype in (DType.U8, DType.F16, DType.F32, DType.I64):
+        yield Case(f"copy {dtype.short}", copy(dtype, (5, 67)), run)
+        yield Case(f"turn {dtype.short}", copy(dtype, (45, 67), (1, 0)), turn)
+    yield Case("copy late", copy(DType.F16, (3, 2, 40), late=1), run)
+    yield Case("copy repeated", copy(DType.F32, (3, 9), repeat=True), run)
+    yield Case("turn heads", copy(DType.F16, (2, 3, 33, 5), (0, 2, 1, 3)), run)
+    yield Case("turn keys", copy(DType.F16, (2, 3, 40, 33), (0, 3, 1, 2)), turn)
+    yield Case("turn first", copy(DType.F32, (34, 3, 40), (2, 1, 0)), turn)
+    for shape in ((0, 4), (4, 0), (7,)):
+        yield Case(f"copy {shape}", copy(DType.F32, shape), run)
+
+
+CASES = (*_elementwise(), *_rows(), *_products(), *_attention(), *_moves())

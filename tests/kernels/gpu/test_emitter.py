@@ -29,7 +29,7 @@ from tracea_graph.kernels.program import Buffer, Call, View
 NAMED = {case.name: case for case in CASES}
 SYMBOL = re.compile(r"tracea_[a-z0-9]+_[a-z0-9]+(_[a-z0-9]+)*_[0-9x]+__sm_[0-9]+a?")
 FEW = ("gated f16 (3, 64)", "chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "f16 late",
-       "attention bf16", "tf32x3 kn 1 1 1", "f32 nk 1 1 1")  # fmt: skip
+       "attention bf16", "turn f16", "tf32x3 kn 1 1 1", "f32 nk 1 1 1")  # fmt: skip
 """A kernel or two of each family: all of them take minutes to compile for all architectures."""
 
 
