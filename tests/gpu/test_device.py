@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.gpu.device import Device, Loaded
+from tests.kernels.gpu import words
 from tests.kernels.gpu.cases import CASES, Case, check
 from tests.kernels.gpu.machine import Memory
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
@@ -66,6 +67,15 @@ def test_cubins_say_what_the_driver_says() -> None:
         assert facts.threads == loaded.attribute("MAX_THREADS_PER_BLOCK")
         found = facts.occupancy(target().architecture, source.threads, source.shared)
         assert found.blocks == loaded.blocks_of_an_sm()
+
+
+def test_steps_mean_what_chains_mean() -> None:
+    (built,) = compile_sources([words.kernel(target())], [target().architecture.name])
+    assert built.refused is None
+    memory = Memory()
+    launch, z = words.launch(memory)
+    device().run(Loaded(built), launch, memory)
+    assert {name: e for name, e in words.check(z).items() if e > 4e-6} == {}
 
 
 def test_ptx_is_compiled_by_the_driver() -> None:

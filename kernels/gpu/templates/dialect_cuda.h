@@ -10,6 +10,7 @@ typedef unsigned long long u64;
 #define DEV __device__ __forceinline__
 #define METHOD DEV
 #define UNROLL _Pragma("unroll")
+#define CONSTANT __constant__ const
 #define ROLLED _Pragma("unroll 1")
 #define KERNEL(symbol, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) symbol

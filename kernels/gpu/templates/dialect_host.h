@@ -26,6 +26,7 @@ typedef uint64_t u64;
 #define DEV static inline
 #define METHOD inline
 #define UNROLL
+#define CONSTANT static const
 #define ROLLED
 #define KERNEL(symbol, threads, blocks) static void symbol
 #define EXPORT(symbol)                                                                    \

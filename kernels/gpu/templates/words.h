@@ -1,6 +1,56 @@
 // The words of elementwise chains (kernels/chain_source.py) on one number.
 namespace tracea {
 
+// 2/pi, most significant word first; its first bit counts 1/2.
+CONSTANT u32 TWO_OVER_PI[8] = {0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u,
+                               0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
+
+// a - n pi/2 by those 96 bits of 2/pi that are neither multiples of four turns nor too small to
+// matter: what libraries do for arguments this large keeps an array, which spills.
+DEV float far_turns(float a, i32& n) {
+  const u32 word = float_bits(a);
+  const i32 exponent = (i32)(word >> 23 & 255) - 150;  // a = mantissa * 2^exponent
+  n = 0;
+  if (exponent > 104) return a - a;  // NaN of infinities
+  const i32 start = exponent > 2 ? exponent - 2 : 0, at = start / 32, shift = start % 32;
+  u32 window[3];
+  UNROLL
+  for (i32 i = 0; i < 3; i++) {
+    const u64 two = (u64)TWO_OVER_PI[at + i] << 32 | TWO_OVER_PI[at + i + 1];
+    window[i] = (u32)(two << shift >> 32);
+  }
+  const u64 mantissa = (word & 0x7fffffu) | 0x800000u;
+  const u64 middle = window[1] * mantissa + (window[2] * mantissa >> 32);
+  const u64 high = window[0] * mantissa + (middle >> 32);
+  u64 fixed = high << 32 | (u32)middle;  // turns / 2^62
+  if (exponent < 2) fixed = fixed >> (2 - exponent) | high >> 32 << (62 + exponent);
+  const u64 whole = (fixed + ((u64)1 << 61)) >> 62;
+  const float r = (float)((double)(i64)(fixed - (whole << 62)) * 0x1.921fb54442d18p-62);
+  n = a < 0.0f ? -(i32)whole : (i32)whole;
+  return a < 0.0f ? -r : r;
+}
+
+// sin(a + quarter pi/2), for every float.
+DEV vf v_sin(vf a, i32 quarter) {
+  i32 n;
+  float r;
+  if (fabsf(a) < 105615.0f) {  // pi/2 in three parts
+    const float turns = rintf(a * 0x1.45f306p-1f);
+    r = fmaf(turns, -0x1.921fb6p+0f, a);
+    r = fmaf(turns, 0x1.777a5cp-25f, r);
+    r = fmaf(turns, 0x1.ee59dap-50f, r);
+    n = (i32)turns;
+  } else {
+    r = far_turns(a, n);
+  }
+  const i32 q = n + quarter;
+  const float z = r * r;
+  const float s = fmaf(r * z, fmaf(fmaf(-0.0001946232f, z, 0.008331751f), z, -0.16666648f), r);
+  const float c = fmaf(z * z, fmaf(fmaf(2.4376768e-05f, z, -0.0013886805f), z, 0.041666634f),
+                       fmaf(z, -0.5f, 1.0f));
+  const float y = q & 1 ? c : s;
+  return q & 2 ? -y : y;
+}
 DEV vf set1(float v) { return v; }
 DEV vf select(vm m, vf a, vf b) { return m ? a : b; }
 DEV vf min(vf a, vf b) { return a < b ? a : b; }  // b if either is NaN
@@ -27,7 +77,6 @@ DEV vf v_pow(vf a, vf b) { return powf(a, b); }
 DEV vf v_exp(vf a) { return expf(a); }
 DEV vf v_log(vf a) { return logf(a); }
 DEV vf v_erf(vf a) { return erff(a); }
-DEV vf v_sin(vf a, i32 quarter) { return quarter ? cosf(a) : sinf(a); }
 DEV vf v_tanh(vf a) { return tanhf(a); }
 DEV vf gated(vf a, vf w) { return a / (1.0f + expf(-w)); }
 DEV vf v_sigmoid(vf a) { return 1.0f / (1.0f + expf(-a)); }
