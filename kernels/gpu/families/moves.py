@@ -15,7 +15,7 @@ from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, i32, poin
 from tracea_graph.kernels.gpu.semantic.banks import Access, prove_free
 from tracea_graph.kernels.gpu.semantic.lanes import WARP
 from tracea_graph.kernels.gpu.variants import Variant
-from tracea_graph.ops.program import Call, View
+from tracea_graph.kernels.program import Call, View
 
 __all__ = ["launch", "name", "parameters", "shared"]
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.kernels.gpu import words
 from tests.kernels.gpu.machine import Memory, run_here
-from tracea_graph.build.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import CUDA, HOST, Target
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
 
 pytestmark = pytest.mark.compiler
 
