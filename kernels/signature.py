@@ -69,7 +69,7 @@ def _multiples(extents: Collection[Extent]) -> dict[Extent, tuple[Extent, int]]:
 
 
 def loose_axes(graph: TileGraph, region: Region) -> frozenset[_At]:
-    """Where operands share a loose symbol, its axes that need not have its size."""
+    """Where several axes share a loose symbol, those that need not have its size."""
     places: dict[str, list[_At]] = {}
     for i, value in enumerate(region.operands):
         for axis, size in enumerate(graph.spec(value).shape or ()):
@@ -78,7 +78,7 @@ def loose_axes(graph: TileGraph, region: Region) -> frozenset[_At]:
     behind = {i: _behind(graph, region.operands[i]) for found in places.values() for i, _ in found}
     return frozenset(
         (i, axis)
-        for symbol, found in places.items() if len({i for i, _ in found}) > 1
+        for symbol, found in places.items() if len(found) > 1
         for i, axis in found if not any(held <= behind[i] for held in graph.loose[symbol])
     )  # fmt: skip
 

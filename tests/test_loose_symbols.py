@@ -125,3 +125,29 @@ def test_masks_and_types_of_one_row_or_number(tmp_path: Path) -> None:
         )
     with pytest.raises(Exception, match="has size 5 at axis"):
         ours.run(None, {**feeds, "mask": np.ones((2, 5), np.int64)})
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_one_name_for_all_sizes_of_attention(shown: bool, tmp_path: Path) -> None:
+    """A mask of one row, under the name of its columns; its sizes show or do not."""
+    net = Net(opset=17)
+    net.input("x", "n", "n", 16)
+    net.input("mask", "n", "n", "n", "n")
+
+    def heads(*perm: int) -> str:
+        made = net("Reshape", net("MatMul", "x", net.weight(16, 16)), net.ints(0, 0, 2, 8))
+        return net("Transpose", made, perm=perm)
+
+    hidden = net("Mul", "mask", -3.0)
+    scores = net("Add", net("MatMul", heads(0, 2, 1, 3), heads(0, 2, 3, 1)), hidden)
+    y = net("MatMul", net("Softmax", scores, axis=-1), heads(0, 2, 1, 3))
+    net.graph(y, *([net("Exp", hidden)] if shown else []))
+    original = tmp_path / "m.onnx"
+    onnx.save(net.model, original)
+    report = api.optimize(original, Options(keep="legal", target="cpu:scalar", verify=False))
+    assert report.improved
+    feeds: dict[str, Array] = {"x": normal(2, 9, 16), "mask": normal(2, 1, 1, 9, seed=1)}
+    ours, plain = api.session(report.output), plain_session(original.read_bytes())
+    for found, wanted in zip(ours.run(None, feeds), plain.run(None, feeds), strict=True):
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -16,6 +16,7 @@ Symbols that stand in sums (``past + sequence``) are taken by their word.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -70,7 +71,7 @@ def bind_symbols(
         demands.output(name)
     names, loose = dict[_At, str](), dict[str, Held]()
     for symbol, found in places.items():
-        parts = _parts([own[at] for at in found], demands)
+        parts = _parts({own[at]: at[0] for at in found}, demands)
         for i, (part, held) in enumerate(parts):
             name = f"{symbol}{PARTED}{i + 1}" if i else symbol
             names |= {at: name for at in found if own[at] in part}
@@ -124,13 +125,13 @@ def _without(known: Mapping[str, TypeProto], symbols: Collection[str]) -> Mappin
 # ---- which variants of a symbol are one size ------------------------------------------------
 
 
-def _parts(variants: Sequence[str], demands: Demands) -> list[tuple[Sizes, Held | None]]:
+def _parts(inputs: Mapping[str, int], demands: Demands) -> list[tuple[Sizes, Held | None]]:
     """Variants that share a symbol, in order; where some may be 1 in its place, which may not.
 
     Where repeating some would show, all keep symbols of their own; where there is attention, those
-    are held to the size of all.
+    are held to the size of all, unless what shows is of one of the ``inputs`` that have several.
     """
-    every = frozenset(variants)
+    variants, every = list(inputs), frozenset(inputs)
     pairs = [(a, b) for a, b in demands.equal if a <= every]
     groups = _forced(variants, pairs)
     near = [*(a | b for a, b in pairs), *(s for s in demands.met if s <= every)]
@@ -138,7 +139,9 @@ def _parts(variants: Sequence[str], demands: Demands) -> list[tuple[Sizes, Held 
     for whole in _merged([*groups, *near]):
         inside = [group for group in groups if group <= whole]
         full, seen = _held(whole, inside, pairs, demands.whole)
-        if seen and not demands.attends:
+        sides = Counter(side for group in inside for side in {inputs[v] for v in group})
+        twice = any(all(sides[inputs[variant]] > 1 for variant in sizes) for sizes in seen)
+        if seen and (twice or not demands.attends):
             found += [(group, None) for group in inside]
         else:
             alone = all(any(s <= group for s in full | seen) for group in inside)
