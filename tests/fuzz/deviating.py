@@ -1,13 +1,14 @@
 """The model with NaN where kernels/cpu/README.md says kernels have it and ONNX Runtime has not.
 
-ReduceMax and ReduceMin give NaN for any, MaxPool passes it over, GlobalMaxPool does either, and
-attention drops what a masked key scores where ONNX Runtime's operator adds to it.
+MaxPool passes NaN over, GlobalMaxPool and ReduceMax do so or give it for any, ReduceMin gives it,
+and attention drops what a masked key scores where ONNX Runtime's operator adds to it.  A maximum
+of nothing but -inf is -inf.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
+from itertools import product
 
 import onnx
 from onnx import helper, parser
@@ -15,27 +16,37 @@ from onnx import helper, parser
 __all__ = ["deviating"]
 
 Words = Callable[[onnx.NodeProto, str], list[onnx.NodeProto]]
-_LEAST = 9
-"""The first opset with IsNaN and Where; what is drawn for older ones is the same there."""
+_LEAST, _MOST = 9, 3
+"""The first opset with IsNaN and Where, and what is drawn for older ones is the same there; how
+many operators with several ways are looked at."""
+_LOWEST = -3.4028234663852886e38
 
 
-def deviating(model: onnx.ModelProto) -> list[onnx.ModelProto]:
-    """The same with such operators in others' words: GlobalMaxPool as a pool, and as a maximum."""
-    words = dict(_RESPELT)
-    made = [_respelt(model, words | {"GlobalMaxPool": one}) for one in (_pooled, _pooled_as_one)]
-    return [m for m in made if len(m.graph.node) > len(model.graph.node)]
+def deviating(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
+    """The same with such operators in others' words, in all combinations of their ways."""
+    ways = [_ways(node) for node in model.graph.node]
+    if any(ways) and sum(len(found) > 1 for found in ways) <= _MOST:
+        for chosen in product(*(found or [_as_it_is] for found in ways)):
+            made = onnx.ModelProto()
+            made.CopyFrom(model)
+            del made.graph.node[:]
+            for i, (node, respell) in enumerate(zip(model.graph.node, chosen, strict=True)):
+                made.graph.node.extend(respell(node, f"deviating{i}_"))
+            for opset in made.opset_import:
+                opset.version = max(opset.version, 1 if opset.domain else _LEAST)
+            yield made
 
 
-def _respelt(model: onnx.ModelProto, words: Mapping[str, Words]) -> onnx.ModelProto:
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    del made.graph.node[:]
-    for i, node in enumerate(model.graph.node):
-        respell = words.get(node.op_type) if not node.domain else None
-        made.graph.node.extend(respell(node, f"deviating{i}_") if respell else [node])
-    for opset in made.opset_import:
-        opset.version = max(opset.version, 1 if opset.domain else _LEAST)
-    return made
+def _ways(node: onnx.NodeProto) -> list[Words]:
+    ways: dict[str, list[Words]] = {
+        "Attention": [_attention], "GlobalMaxPool": [_pooled, _any_lost], "MaxPool": [_pooled],
+        "ReduceMax": [_any_lost, _pooled], "ReduceMin": [_any_lost],
+    }  # fmt: skip
+    return [] if node.domain else ways.get(node.op_type, [])
+
+
+def _as_it_is(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
+    return [node]
 
 
 def _nodes(text: str) -> list[onnx.NodeProto]:
@@ -49,27 +60,30 @@ def _like(node: onnx.NodeProto, op: str, x: str, y: str) -> onnx.NodeProto:
     return made
 
 
-def _reduced(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
+def _any_lost(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
     """NaN where there is any."""
-    return _any_lost(node, own, "ReduceMax")
-
-
-def _pooled_as_one(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
-    return _any_lost(node, own, "GlobalMaxPool")
-
-
-def _any_lost(node: onnx.NodeProto, own: str, largest: str) -> list[onnx.NodeProto]:
+    largest = "ReduceMax" if node.op_type == "ReduceMin" else node.op_type
     return [
         *_nodes(f"""
             {own}nan = IsNaN ({node.input[0]})
             {own}count = Cast <to = 1> ({own}nan)"""),
-        _like(node, largest, f"{own}count", f"{own}any"),
-        _like(node, node.op_type, node.input[0], f"{own}best"),
+        _like(node, largest, f"{own}count", f"{own}most"),
+        _like(node, node.op_type, node.input[0], f"{own}found"),
+        *_raised(node, own),
         *_nodes(f"""
             {own}none = Constant <value = float {{nan}}> ()
-            {own}lost = Cast <to = 9> ({own}any)
+            {own}lost = Cast <to = 9> ({own}most)
             {node.output[0]} = Where ({own}lost, {own}none, {own}best)"""),
     ]
+
+
+def _raised(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
+    """-inf where a pool of nothing else has the lowest number."""
+    return _nodes(f"""
+        {own}least = Constant <value = float {{{_LOWEST}}}> ()
+        {own}lowest = Constant <value = float {{-inf}}> ()
+        {own}above = Greater ({own}found, {own}least)
+        {own}best = Where ({own}above, {own}found, {own}lowest)""")
 
 
 def _pooled(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
@@ -81,12 +95,13 @@ def _pooled(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
             {own}numbers = Where ({own}nan, {own}low, {node.input[0]})
             {own}number = Not ({own}nan)
             {own}count = Cast <to = 1> ({own}number)"""),
-        _like(node, node.op_type, f"{own}count", f"{own}any"),
-        _like(node, node.op_type, f"{own}numbers", f"{own}best"),
+        _like(node, node.op_type, f"{own}count", f"{own}most"),
+        _like(node, node.op_type, f"{own}numbers", f"{own}found"),
+        *_raised(node, own),
         *_nodes(f"""
             {own}none = Constant <value = float {{nan}}> ()
-            {own}found = Cast <to = 9> ({own}any)
-            {node.output[0]} = Where ({own}found, {own}best, {own}none)"""),
+            {own}any = Cast <to = 9> ({own}most)
+            {node.output[0]} = Where ({own}any, {own}best, {own}none)"""),
     ]
 
 
@@ -127,10 +142,3 @@ def _attention(node: onnx.NodeProto, own: str) -> list[onnx.NodeProto]:
         {own}heads = MatMul ({own}shares, {own}v)
         {own}rows = Transpose <perm = [0,2,1,3]> ({own}heads)
         {node.output[0]} = Reshape ({own}rows, {own}flat)""")
-
-
-_RESPELT: Mapping[str, Words] = MappingProxyType(
-    {
-        "Attention": _attention, "MaxPool": _pooled, "ReduceMax": _reduced, "ReduceMin": _reduced,
-    }
-)  # fmt: skip

@@ -62,10 +62,12 @@ def _ran(crew: Crew, outcome: api.Outcome) -> Ran:
     path, report = outcome.source, outcome.report
     if report is None:
         return Ran(path, False, f"{type(outcome.error).__name__}: {outcome.error}")
+    if report.status == "inconclusive":  # the tool, too, asks more of an original than it gives
+        return Ran(path, False)
     dropped = [f"{row.group}: {row.reason}" for row in report.groups if not row.kept]
     if dropped:
         return Ran(path, bool(report.kernels), f"dropped {dropped}; {report.reason}")
-    if report.status == "inconclusive" or (report.kernels and report.status != "passed"):
+    if report.kernels and report.status != "passed":
         return Ran(path, bool(report.kernels), f"{report.status}: {report.reason}")
     if report.library is None:
         return Ran(path, False)
