@@ -145,6 +145,15 @@ def test_noise_under_one_feed_is_the_floor_of_all_but_a_wild_feed_is_not():
     assert found["noisy"]["y"] == pytest.approx(0.4) and found["alike"]["y"] == math.inf
 
 
+@pytest.mark.parametrize(("wrong", "status"), [(0, "passed"), (1, "passed"), (3, "failed")])
+def test_numbers_of_16_bits_may_be_rounded_the_other_way(tmp_path, wrong, status):
+    text = "g (float[2] x) => (float16[2] y) { h = Add(x, w)  y = Cast<to = 10>(h) }"
+    feeds = {"one": {"x": np.array([1.0, -0.5], np.float32)}}
+    found = outcome(tmp_path, text, text, feeds, weights={"w": np.zeros(2, np.float32)},
+                    other={"w": np.array([wrong * 2.0**-10, 0], np.float32)})  # fmt: skip
+    assert found.status == status, found.sentence
+
+
 def test_rejected_feeds_are_named_and_all_rejected_is_inconclusive(tmp_path):
     bad = {"bad": {"x": np.ones((3, 7), np.float32)}}
     found = outcome(tmp_path, MATMUL, MATMUL, {**FEEDS, **bad}, weights={"w": W})

@@ -98,6 +98,7 @@ def floors(
 
     Noise that some feeds show is there under all, so what an output moves by under other feeds
     counts too, up to ``TOLERANCE.lent_floor``: one wild feed excuses nothing under the others.
+    Numbers of 16 bits may be rounded the other way.
     """
     found = {
         label: {name: relative_distance(on[label][name], y) for name, y in run.items()}
@@ -108,9 +109,17 @@ def floors(
         if math.isfinite(own):
             lent[name] = max(lent.get(name, 0.0), min(own, TOLERANCE.lent_floor))
     return {
-        label: {name: max(own, lent.get(name, 0.0)) for name, own in run.items()}
+        label: {
+            name: max(own, lent.get(name, 0.0), _rounding(off[label][name]))
+            for name, own in run.items()
+        }
         for label, run in found.items()
     }
+
+
+def _rounding(array: Array) -> float:
+    """How far rounding puts the largest number off; not that of float32, which is noise."""
+    return float(np.finfo(array.dtype).eps) / 2 if array.dtype == np.float16 else 0.0
 
 
 def is_float(array: Array) -> bool:
