@@ -14,7 +14,7 @@ from tracea_graph.check.bench import Bench, own_nodes
 from tracea_graph.check.decide import Candidate, Group, decide
 from tracea_graph.check.timing import Race
 from tracea_graph.check.worker import NodeTime
-from tracea_graph.errors import BuildError, WorkerError
+from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 
 FEEDS = {"seq=128": {"x": np.zeros(1, np.float32)}}
 ORIGINAL = Path("original")
@@ -348,3 +348,18 @@ def test_opening_models_takes_nothing_of_a_race():
     with Bench(machine.worker, FEEDS, (1,), 2.25, machine.clock) as bench:
         bench.against(Candidate(ORIGINAL, None), machine.build(frozenset()), 0.5)
     assert given == [0.5, 0.25], "but all must end in time"
+
+
+def test_no_time_to_plan_what_stays_leaves_a_proven_whole():
+    def build(dropped: frozenset[str]) -> Candidate:
+        if len(dropped) > 1:
+            raise OutOfTime("planning took too long")
+        return machine.build(dropped)
+
+    machine = FakeMachine({"a": 0.4, "b": 0.0, "c": 0.0}, noise=1e-5)
+    machine.profile_pair = lambda *_, **__: 2 * ((NodeTime("n", "Op", "", 5.0, (5.0,) * 15),),)  # type: ignore[method-assign, assignment]
+    found = decide(ORIGINAL, groups("abc"), build, FEEDS, worker=machine.worker)
+    assert found.kept == {"a", "b", "c"} and found.candidate == machine.build(frozenset())
+    machine.gains = {"a": 0.4, "b": -0.1, "c": -0.1}
+    found = decide(ORIGINAL, groups("abc"), build, FEEDS, worker=machine.worker)
+    assert found.candidate is None, "what loses was seen to: the whole is not the best"

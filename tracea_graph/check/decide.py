@@ -49,6 +49,7 @@ TOGETHER_SHARE = 0.5
 """Of what is left then: for the race of all that is open."""
 
 
+_UNTIMED = "what stayed could not be timed"
 _BUSY = "other processes keep a core busy: the ratios are less certain"
 
 
@@ -238,8 +239,10 @@ class _Decider:
         total = first
         try:
             verdicts = self._together(verdicts)
-        except (WorkerError, BuildError, OutOfTime) as error:
-            return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
+        except OutOfTime as error:
+            return self._at_least_whole(verdicts, first, {}, f"{_UNTIMED}: {error}")
+        except (WorkerError, BuildError) as error:
+            return self._nothing(verdicts, {}, f"{_UNTIMED}: {error}")
         kept = frozenset(v.group.key for v in verdicts if v.kept)
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         if not kept:
@@ -249,8 +252,10 @@ class _Decider:
             if dropped or shaken:
                 candidate = self.build(dropped) if dropped else self.full
                 total = self.bench.against(self.original, candidate, self.bench.left)
-        except (WorkerError, BuildError, OutOfTime) as error:
-            return self._nothing(verdicts, {}, f"what stayed could not be timed: {error}")
+        except OutOfTime as error:
+            return self._at_least_whole(verdicts, first, {}, f"{_UNTIMED}: {error}")
+        except (WorkerError, BuildError) as error:
+            return self._nothing(verdicts, {}, f"{_UNTIMED}: {error}")
         if clear_gain(total, self.bench.keys):
             return Decision(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
@@ -264,8 +269,8 @@ class _Decider:
         total: Mapping[Key, Ratio],
         why: str,
     ) -> Decision:
-        """No choice of groups is a clear gain.  Where that is only noise, for the whole was one
-        and no group loses, the whole stays; else nothing does."""
+        """No choice of groups is a clear gain, or there is no time to see.  Where that is only
+        noise, for the whole was one and no group loses, the whole stays; else nothing does."""
         if any(v.slower for v in verdicts) or not clear_gain(first, self.bench.keys):
             return self._nothing(verdicts, total, why)
         reason = f"kept: no clear gain alone, but all together {_numbers(first)}"
