@@ -38,14 +38,14 @@ window.addEventListener("load", function () {
     }
   }
   found.labels = texts.length;
-  const panel = document.querySelector(".panel");
+  const sidebar = document.querySelector(".sidebar");
   found.tiles = 0;
   for (const box of document.querySelectorAll("g[data-node]")) {
     if (box.style.cursor !== "pointer") continue;
     found.regions += 1;
     box.dispatchEvent(new MouseEvent("click", { bubbles: true }));
-    if (!panel.textContent.includes(box.dataset.node)) found.failed.push(box.dataset.node);
-    const tile = panel.querySelector("svg rect");
+    if (!sidebar.textContent.includes(box.dataset.node)) found.failed.push(box.dataset.node);
+    const tile = sidebar.querySelector("svg rect");
     if (tile) { tile.dispatchEvent(new MouseEvent("click")); found.tiles += 1; }
   }
   document.getElementById("found").textContent = JSON.stringify(found);

@@ -87,7 +87,7 @@ def _least(w: Floats, inverse: Floats, group: int, count: int) -> npt.NDArray[np
 
 
 def _counts(k: int, share: float, group: int) -> list[int]:
-    """How many of ``k`` channels may go: whole groups, or so that those left fill panels."""
+    """How many of ``k`` channels may go: whole groups, or so that those left fill vectors."""
     if group > 1:
         return [c for c in range(group, k, group) if c <= share * k]
     found = {k - ALIGNED * max(round(k * (1 - i / _PARTS) / ALIGNED), 1) for i in range(1, _PARTS)}

@@ -19,7 +19,7 @@ __all__ = ["LowRankMenu", "ranks_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _STEP = 16
-"""Ranks are multiples of a panel's columns."""
+"""Ranks are multiples of this."""
 _SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
 """Shares of the numbers that ranks on offer keep at most: few, so that equal layers share one."""
 

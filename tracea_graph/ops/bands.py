@@ -19,7 +19,7 @@ __all__ = ["bands_in", "plan_inside", "plans_inside", "row_bands", "walks"]
 _COLUMNS = 48
 """Columns of a product that are made while its kernel goes through all rows once."""
 _ROWS = 16
-"""Rows of a product that make good use of a panel of its weights."""
+"""Rows of a product that make good use of a strip of its weights."""
 
 
 def walks(step: Region) -> Walk | None:

@@ -36,7 +36,7 @@ SOFTMAX_COST = 14
 def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
     """Rows of x times columns of W; with a norm every result needs the whole row of sums.
 
-    The weight is described by its logical matrix, also where it is stored as panels.
+    The weight is described by its logical matrix, however it is stored.
     """
     params: GemmParams = region.params
     x, w, bias, extras, affine = params.split(region.operands)

@@ -1,7 +1,7 @@
 """How the constant matrix of a product is stored: what a layout is, and the plain ones.
 
 A product is mathematics over a matrix ``[K, N]``.  Its kernels may want that otherwise: cut into
-panels, in another type, without its zeros.  A :class:`WeightLayout` says how, and spells the way
+strips, in another type, without its zeros.  A :class:`WeightLayout` says how, and spells the way
 back in ONNX, so that a product needs to know no layout but as an object.
 """
 

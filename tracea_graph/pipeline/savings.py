@@ -1,6 +1,6 @@
 """What structure in the weights saves: bytes of the stored weights, group by group.
 
-zero blocks        the panels of the dense matrix    ->    stored blocks and their map
+zero blocks        the dense matrix                  ->    stored blocks and their map
 scattered zeros    the same                          ->    stored numbers and their map
 exact, low rank    the same, with its last product   ->    either factor
 """

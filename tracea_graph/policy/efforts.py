@@ -237,7 +237,7 @@ def _cell(
     """A recurrent cell; ``ahead`` and ``back`` are its products' shares of the peak."""
     x, w, r = operands[:3]
     steps, batch = x[0], prod(x[:2])
-    units = prod(r[:2]) * (r[3] if len(r) > 3 else 1)  # of all gates; panels have a fourth axis
+    units = prod(r[:2]) * (r[3] if len(r) > 3 else 1)  # of all gates; stored in four axes or three
     product = 2.0 * batch * (prod(w) / ahead + prod(r) / back)
     return Effort(product, batch * units * t.instructions["fused gate"], steps * w[0] * step_us)
 

@@ -13,7 +13,7 @@ stand for what these lack and are nobody's measurement (``UNMEASURED``): convolu
 set to 0.92 and, by Winograd, to 0.93 of those in bf16, attention in bf16 to the peak of float32.
 ``python -m models.regions resnet50.onnx --precision int16`` measures the former.
 
-``… tiles`` are those of processors with matrix tiles (AMX), which no stored measurement has: one
+``… tiles`` are those of processors with matrix tiles, which no stored measurement has: one
 Xeon's U-Net and ConvNeXt-tiny, GFLOP/s of their kernels over the peak of float32.
 
 The first numbers of operators the zoo lacks: ONNX Runtime 1.31, one thread of a Zen 4 core with

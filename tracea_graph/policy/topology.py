@@ -213,7 +213,7 @@ def _cpu_space(
             lambda c: (c["tile_m"] + 1) * (c["tile_n"] // lanes) + 1 <= registers,
         )
         .require(
-            "a panel of the right operand fits half the second level",
+            "a strip of the right operand fits half the second level",
             lambda c: c["tile_k"] * c["tile_n"] * size <= on.far // 2,
         )
         .require("the tile is no taller than the result", lambda c: c["tile_m"] <= t.m)

@@ -14,7 +14,7 @@ In bytes that cross the border of the near level:
     a price   for every region of every turn   its kernel has to be called again
 
 Bands pay where the first exceeds what is seen of the others, and the values in between of one turn
-fit beside a panel of each constant: that depends on shape alone.
+fit beside a strip of each constant: that depends on shape alone.
 Sources: Alwani et al., "Fused-layer CNN accelerators", MICRO 2016 (depth-first bands with reuse);
 Shi et al., "Welder", OSDI 2023.
 """
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["ROOMS", "Band", "Walk", "Walks", "band_of", "bands", "bands_by_room"]
 
 _WAITED = 0.25
-"""Of the bytes that pass through, the share that is waited for: kernels prefetch panels."""
+"""Of the bytes that pass through, the share that is waited for: kernels prefetch weights."""
 _TURN = 128e3
 """Bytes that move in the time it takes to call a kernel for the next rows."""
-_PANEL = 64
+_STRIP = 64
 """Columns of a constant that are near at once."""
 _LONGEST = 8
 """Regions of a band: a longer chain shares ever more rows between turns."""
@@ -71,7 +71,7 @@ class Band:
     """Regions that take turns, ``rows`` of the last one's rows each, and bytes as above.
 
     ``held`` are the bytes of a turn that are handed on inside, by value; a turn needs them and a
-    panel of each constant, ``resident`` in all.
+    strip of each constant, ``resident`` in all.
     """
 
     regions: tuple[str, ...]
@@ -232,14 +232,14 @@ class _Chain:
         return sum(self._sizes(rows).values())
 
     def _sizes(self, rows: int) -> dict[str, float]:
-        """Bytes of one turn: rows of what is handed on inside, and a panel of each constant."""
+        """Bytes of one turn: rows of what is handed on inside, and a strip of each constant."""
         constants = self._constants()
         sizes: dict[str, float] = {}
         for model, points in self._points(rows):
             for access in (*model.reads, *model.writes):
                 size = access.item * float(access.touched(*points)[0])
                 if access.value in constants:
-                    size *= min(1.0, _PANEL / _columns(access, model))
+                    size *= min(1.0, _STRIP / _columns(access, model))
                 elif access.value not in self.inner:
                     continue
                 sizes[access.value] = max(sizes.get(access.value, 0.0), size)

@@ -3,7 +3,7 @@
   const facts = FACTS;
   const root = document.getElementById(ROOT);
   if (!root) return;
-  const panel = root.querySelector(".panel");
+  const sidebar = root.querySelector(".sidebar");
   const bar = root.querySelector(".bar");
   const SVG = "http://www.w3.org/2000/svg";
   const ROLES = ["#93c5fd", "#fdba74", "#f1f5f9"];
@@ -146,7 +146,7 @@
     if (map.order.length) show(map.order[0]);
   }
 
-  // ---- the panel ----------------------------------------------------------------------
+  // ---- the sidebar ----------------------------------------------------------------------
   function list(title, items, parent) {
     if (!items.length) return;
     parent.appendChild(make("div", title, "font-weight:600;margin-top:4px"));
@@ -184,25 +184,25 @@
     if (marked) marked.setAttribute("stroke-width", 1);
     marked = boxes[name].querySelector("rect");
     marked.setAttribute("stroke-width", 3);
-    panel.textContent = "";
+    sidebar.textContent = "";
     const kind = facts.kinds[n.kind];
     const said = [kind.steps ? "program of " + kind.steps.length + " steps" : kind.family];
     if (n.rule) said.push("made by " + n.rule);
     if (kind.flops !== undefined) said.push(number(kind.flops) + "FLOP");
     if (n.microseconds !== undefined) said.push("predicted " + n.microseconds.toPrecision(3) + " µs");
     if (n.bound) said.push(n.bound + " bound");
-    panel.appendChild(make("div", n.op, "font-size:14px;font-weight:600"));
-    panel.appendChild(make("div", name + ": " + said.join(", ")));
-    list("writes", n.writes, panel);
-    if (!kind.steps) list("reads", n.reads, panel);
-    if (kind.steps) program(kind, panel);
-    else tiles(kind, n, panel);
+    sidebar.appendChild(make("div", n.op, "font-size:14px;font-weight:600"));
+    sidebar.appendChild(make("div", name + ": " + said.join(", ")));
+    list("writes", n.writes, sidebar);
+    if (!kind.steps) list("reads", n.reads, sidebar);
+    if (kind.steps) program(kind, sidebar);
+    else tiles(kind, n, sidebar);
     if (n.rule) {
       const folded = make("details");
       folded.open = n.originals.length <= 12;
       folded.appendChild(make("summary", "stands for", "font-weight:600;cursor:pointer"));
       folded.appendChild(make("div", n.originals.join("\n"), "white-space:pre-wrap;overflow-wrap:anywhere"));
-      panel.appendChild(folded);
+      sidebar.appendChild(folded);
     }
   }
   for (const name of Object.keys(nodes)) {
@@ -210,5 +210,5 @@
     boxes[name].style.cursor = "pointer";
     boxes[name].onclick = function () { open(name); };
   }
-  if (facts.map) tileMap(facts.map, panel);
+  if (facts.map) tileMap(facts.map, sidebar);
 })();

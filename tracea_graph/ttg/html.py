@@ -1,6 +1,6 @@
 """The region graph for a notebook or a page: a drawing that can be coloured and asked.
 
-One self-contained fragment: SVG, a panel of details, and a script without outside resources.
+One self-contained fragment: SVG, a sidebar of details, and a script without outside resources.
 Without scripts the drawing and its tooltips remain.
 """
 
@@ -44,9 +44,9 @@ _DRAWN = (
     "flex:0 1 auto;min-width:min(440px,100%);max-width:max(440px,calc(100% - 480px));"
     "max-height:max(720px,85vh);overflow:auto"
 )
-"""As wide as the graph is, but for what the panel beside it needs."""
+"""As wide as the graph is, but for what the sidebar beside it needs."""
 _ALONE = "min-width:0;max-height:max(720px,85vh);overflow:auto"
-"""No panel is beside it."""
+"""No sidebar is beside it."""
 
 
 def family_of(model: RegionModel | None) -> str:
@@ -117,7 +117,7 @@ def _changed(graph: TileGraph, colours: Mapping[str, str], name: str) -> str:
 
 
 def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
-    """Per drawn region what the panel shows; what equal regions share is stored once."""
+    """Per drawn region what the sidebar shows; what equal regions share is stored once."""
     nodes: dict[str, Any] = {}
     kinds: dict[str, Any] = {}
     for name in shown:
@@ -217,16 +217,16 @@ def _by_rule(graph: TileGraph) -> Any:
 def _fragment(caption: str, legend: str, svg: str, facts: Mapping[str, Any]) -> str:
     data = json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
     mark = f"ttg{crc32((caption + svg + data).encode(errors='replace')):08x}"
-    script = panel = ""
+    script = sidebar = ""
     if facts:
         hint = "click a region for its loops and tiles" if svg else ""
-        panel = f'<div class="panel" style="{_HALF}">{hint}</div>'
+        sidebar = f'<div class="sidebar" style="{_HALF}">{hint}</div>'
         code = _script().replace("ROOT", json.dumps(mark)).replace("FACTS", data)
         script = f"<script>//<![CDATA[\n{code}\n//]]></script>"
     drawing = f'<div style="{_DRAWN if facts else _ALONE}">{svg}</div>' if svg else ""
     return (
         f'<div id="{mark}" style="{_STYLE}"><p>{caption}</p><div class="bar">{legend}</div>'
-        f'<div style="display:flex;flex-wrap:wrap;gap:18px">{drawing}{panel}</div>{script}</div>'
+        f'<div style="display:flex;flex-wrap:wrap;gap:18px">{drawing}{sidebar}</div>{script}</div>'
     )
 
 
