@@ -24,7 +24,7 @@ from tracea_graph.tuning.hints import hints_from
 
 PAGES = {
     page: (ROOT / page).read_text(encoding="utf-8")
-    for page in ("README.md", "kernels/cpu/README.md")
+    for page in ("README.md", "kernels/README.md", "kernels/cpu/README.md")
 }
 README = PAGES["README.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
