@@ -39,8 +39,8 @@ def deviating(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
 
 def _ways(node: onnx.NodeProto) -> list[Words]:
     ways: dict[str, list[Words]] = {
-        "Attention": [_attention], "GlobalMaxPool": [_pooled, _any_lost], "MaxPool": [_pooled],
-        "ReduceMax": [_any_lost, _pooled], "ReduceMin": [_any_lost],
+        "Attention": [_as_it_is, _attention], "GlobalMaxPool": [_pooled, _any_lost],
+        "MaxPool": [_pooled], "ReduceMax": [_any_lost, _pooled], "ReduceMin": [_any_lost],
     }  # fmt: skip
     return [] if node.domain else ways.get(node.op_type, [])
 

@@ -38,6 +38,7 @@ _VALUES: Mapping[str, tuple[float, ...]] = {
     "1e30": (1e30, -1e30),
 }
 _WHOLE = frozenset(("Attention", "MultiHeadAttention"))
+_POOLS = frozenset(("AveragePool", "MaxPool"))
 _MOST = 3
 """Numbers of an input that are replaced: rows without any must not notice."""
 
@@ -64,13 +65,22 @@ def _feeds(model: onnx.ModelProto) -> Iterator[Feed]:
     yield from _hidden(plain)
     operators = {node.op_type for node in model.graph.node}
     for feed in _planted(plain):
-        if feed.label == "1e30" and not operators.isdisjoint(_WHOLE):
-            continue  # whether its products overflow, only their order says
+        if feed.label == "1e30" and ("drops" in traits(model) or not operators.isdisjoint(_WHOLE)):
+            continue  # scores below what masks drop to; or only an order says what overflows
+        if feed.label in ("NaN", "infinities") and any(map(_grouped, model.graph.node)):
+            continue  # other groups' numbers are multiplied by 0
         yield feed
     symbols = sorted({d for dims in true_dims(model).values() for d in dims if isinstance(d, str)})
+    pools = not operators.isdisjoint(_POOLS)
     for label, names in [(s, [s]) for s in symbols] + [("all", symbols)] * (len(symbols) > 1):
+        if pools and label == "all":
+            continue  # ONNX Runtime counts a window over no images without pixels
         empty = _made(model, {**SIZES, **dict.fromkeys(names, 0)})
         yield Feed("empty", f"{label} = 0", empty)
+
+
+def _grouped(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Conv" and any(a.name == "group" and a.i > 1 for a in node.attribute)
 
 
 def _made(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Array]:

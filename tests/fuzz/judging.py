@@ -20,6 +20,8 @@ from tracea_graph.config import TOLERANCE
 __all__ = ["alike", "settled"]
 
 _FARTHER, _HALF = 4.0, 2.0**-10
+_ROUNDING = 5e-7
+"""Of numbers as large as 1, what sums that cancel are off by in any row."""
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 """Below it processors may take numbers for zero, and ONNX Runtime's kernels do or do not."""
 
@@ -63,7 +65,8 @@ def _apart(name: str, found: Array, best: Array, others: Sequence[Array]) -> str
         error = _within(abs(x - y), finite)
     tolerance = _HALF if found.dtype == np.float16 else TOLERANCE.exact
     allowed = tolerance * _largest(_within(abs(y), finite)) + _FARTHER * _largest(spread)
-    over = error > np.maximum(allowed, _SMALLEST)
+    floor = _ROUNDING * min(float(_within(abs(y), finite).max(initial=0)), 1.0)
+    over = error > np.maximum(allowed, max(floor, _SMALLEST))
     if not over.any():
         return ""
     worst = float((error / np.maximum(_largest(_within(abs(y), finite)), _SMALLEST))[over].max())

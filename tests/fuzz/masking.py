@@ -62,7 +62,10 @@ def _flipped(d: Draft, scores: Value) -> Value:
 def _chosen(d: Draft, scores: Value) -> Value:
     """Where, of scores or of what is added to them."""
     keep, seen = _keep(d, scores)
-    other = d.const(np.float32(_hidden(d)))
+    number = _hidden(d)
+    if np.isfinite(number):
+        d.traits.append("drops")
+    other = d.const(np.float32(number))
     added = d.often(40)
     if not added and d.often(25):  # the mask has the scores' dims
         keep = _expanded(d, keep, scores)
