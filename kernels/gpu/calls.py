@@ -15,15 +15,19 @@ from tracea_graph.kernels.schema import (
     Calls,
     CallSchema,
     Operand,
+    Problem,
     Sizes,
     choice,
     flag,
+    numbers,
     real,
 )
 from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
 
 __all__ = ["CALLS", "REDUCTIONS"]
 
+_STEP = 1 << 16
+"""Bound of strides, dilations and pads."""
 DTYPES = ("f32", "f16", "bf16")
 REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
 
@@ -111,6 +115,49 @@ def _attention(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _conv_size(s: Sizes) -> tuple[int, ...]:
+    """One product: pixels × filters × taps of all channels."""
+    *pixels, filters = s.of("y")
+    return 1, prod(pixels), filters, prod(s.of("w")[1:])
+
+
+def _depthwise_size(s: Sizes) -> tuple[int, ...]:
+    """One product per channel: pixels × taps."""
+    *pixels, channels = s.of("y")
+    return channels, prod(pixels), 1, prod(s.of("w")[:2])
+
+
+def _steps(*names: str) -> tuple[Attribute, ...]:
+    return tuple(numbers(name, 2, int(name != "pads"), _STEP) for name in names)
+
+
+_WINDOW = _steps("strides", "dilations", "pads")
+"""``pads`` are those above and to the left."""
+
+
+def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
+    """``y = epilogue(x * w + bias)`` with channels last; of ``conv`` w is dense."""
+    return CallSchema(
+        op,
+        (
+            _op("x", "N H W C", dtype), _op("w", w, dtype), _op("bias", "O", optional=True),
+            _op("inputs", "N P Q O", "chain", many="inputs"),
+            _out("y", "N P Q O", "chain", many="results"),
+        ),
+        _WINDOW,
+        dtype,
+        chain="epilogue",
+        problem=size,
+    )  # fmt: skip
+
+
+def _pool(dtype: str) -> CallSchema:
+    """``average`` divides by all taps, ``average_inside`` by those inside the image."""
+    kinds = choice("kind", ("max", "average", "average_inside"))
+    operands = (_op("x", "N H W C", dtype), _out("y", "N P Q C", dtype))
+    return CallSchema("pool", operands, (kinds, *_steps("kernel"), *_WINDOW), dtype)
+
+
 def _copy(dtype: str) -> CallSchema:
     """Elements of so many bytes, whatever they are."""
     return CallSchema("copy", (_op("x", "...", "any"), _out("y", "...", "any")), dtype=dtype)
@@ -129,6 +176,9 @@ CALLS = Calls(
         ),
         *map(_gemm, (*DTYPES, "tf32x3")),
         *map(_attention, DTYPES[1:]),
+        *(_conv("conv", d, "O kh kw C", _conv_size) for d in DTYPES[1:]),
+        *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
+        *map(_pool, DTYPES),
         *map(_copy, ("b1", "b2", "b4", "b8")),
     )
 )

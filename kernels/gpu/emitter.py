@@ -17,11 +17,13 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import Target
 from tracea_graph.kernels.gpu.families import (
     attention,
+    convolution,
     elementwise,
     exact_products,
     moves,
     products,
     rows,
+    windows,
 )
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.source import Source
@@ -57,6 +59,8 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "rows.cu.in": rows,
         "gemm.cu.in": products,
         "attention.cu.in": attention,
+        "conv.cu.in": convolution,
+        "window.cu.in": windows,
         "move.cu.in": moves,
         "turn.cu.in": moves,
         "gemm_fma.cu.in": exact_products,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
@@ -100,6 +100,16 @@ VARIANTS = (
             ("move.cu.in", "256x16", {}),
             ("turn.cu.in", "32x32", {"side": 32}),
         )
+    ),
+    *(
+        Variant(op, d, "window.cu.in", "256", 256)
+        for op in ("depthwise", "pool")
+        for d in ("f32", "f16", "bf16")
+    ),
+    *(
+        replace(_gemm(d, *tile), op="conv", template="conv.cu.in")
+        for d in ("f16", "bf16")
+        for tile in ((128, 128, 32, 4, 64, 64, 2), (64, 64, 64, 3, 32, 32, 2))
     ),
     *(
         _attention(d, *tile)

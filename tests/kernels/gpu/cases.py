@@ -48,6 +48,11 @@ class Case:
     tiles: tuple[str, ...]
     needs: tuple[str, ...] = ()
 
+    @property
+    def rare(self) -> bool:
+        """Whether its kernel is much like another's: run here only among the slow tests."""
+        return self.name in RARE
+
 
 def check(memory: Memory, expected: Sequence[Expected]) -> None:
     """Assert that everything is there, that nothing else was written, and that nothing is NaN
@@ -459,4 +464,151 @@ def _moves() -> Iterator[Case]:
         yield Case(f"copy {shape}", copy(DType.F32, shape), run)
 
 
-CASES = (*_elementwise(), *_rows(), *_products(), *_attention(), *_moves())
+# ---- convolutions ---------------------------------------------------------------------------
+
+
+def convolved(x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
+              pads: Sequence[int], out: tuple[int, int]) -> Array:  # fmt: skip
+    """A convolution with channels last, tap by tap; zeros around the image as far as it takes."""
+    (filters, kh, kw, _), (n, h, width, c) = w.shape, x.shape
+    far = [(o - 1) * s + (k - 1) * d + 1
+           for o, s, k, d in zip(out, strides, (kh, kw), dilations, strict=True)]  # fmt: skip
+    around = np.zeros((n, max(far[0], h + pads[0]), max(far[1], width + pads[1]), c))
+    around[:, pads[0] : pads[0] + h, pads[1] : pads[1] + width] = x
+    y = np.zeros((n, *out, filters))
+    for r in range(kh):
+        for s in range(kw):
+            rows, cols = (slice(k * d, k * d + (o - 1) * t + 1, t) for k, d, o, t in
+                          zip((r, s), dilations, out, strides, strict=True))  # fmt: skip
+            y += around[:, rows, cols] @ w[:, r, s].T
+    return y
+
+
+def conv(
+    dtype: DType, image: tuple[int, int, int, int], filters: tuple[int, int, int], *,
+    strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1),
+    pads: tuple[int, int] = (0, 0), chain: Chain | None = None, late: int = 0,
+) -> Maker:  # fmt: skip
+    """``image``: N, H, W, C; ``filters``: how many, and their taps; as much below as above."""
+    n, *sides, c = image
+    count, *taps = filters
+    out = tuple((side + 2 * pad - d * (k - 1) - 1) // s + 1 for side, pad, d, k, s in
+                zip(sides, pads, dilations, taps, strides, strict=True))  # fmt: skip
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x, w = some(rng, image, dtype), some(rng, (count, *taps, c), dtype)
+        bias = rng.standard_normal(count).astype(np.float32)
+        shape = (n, *out, count)
+        more = [some(rng, shape, dtype)] if chain else []
+        y = memory.room(shape, NUMPY[dtype], late)
+        call = CALLS.make(
+            "conv", dtype.short, x=memory.put(x, late), w=memory.put(w), bias=memory.put(bias),
+            inputs=[memory.put(one) for one in more], y=[y], chain=chain, strides=strides,
+            dilations=dilations, pads=pads,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            sums = convolved(wide(x), wide(w), strides, dilations, pads, (out[0], out[1])) + bias
+            value = chain.reference([sums, *map(wide, more)])[0] if chain else sums
+            return [Expected(y, value, TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
+def depthwise(
+    dtype: DType, image: tuple[int, int, int, int], taps: tuple[int, int],
+    strides: tuple[int, int], chain: Chain | None = None, late: int = 0,
+) -> Maker:  # fmt: skip
+    """As many pixels around the image as keep its size."""
+    n, h, w, c = image
+    pads = (taps[0] // 2, taps[1] // 2)
+    out = (h - 1) // strides[0] + 1, (w - 1) // strides[1] + 1
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x, filters = some(rng, image, dtype), some(rng, (*taps, c), dtype)
+        bias, shape = rng.standard_normal(c).astype(np.float32), (n, *out, c)
+        more = [some(rng, shape, dtype)] if chain else []
+        y = memory.room(shape, NUMPY[dtype], late)
+        call = CALLS.make(
+            "depthwise", dtype.short, x=memory.put(x, late), w=memory.put(filters, late),
+            bias=memory.put(bias), inputs=[memory.put(one) for one in more], y=[y], chain=chain,
+            strides=strides, dilations=(1, 1), pads=pads,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            each = [convolved(wide(x)[..., i : i + 1], wide(filters)[None, ..., i : i + 1],
+                              strides, (1, 1), pads, out) for i in range(c)]  # fmt: skip
+            sums = np.concatenate(each, -1) + bias
+            value = chain.reference([sums, *map(wide, more)])[0] if chain else sums
+            return [Expected(y, value, TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
+def pool(dtype: DType, image: tuple[int, int, int, int], kind: str) -> Maker:
+    """Windows of 3 × 3 every second pixel, from one outside the image on; one number is NaN."""
+    n, h, w, c = image
+    out = (h - 1) // 2 + 1, (w - 1) // 2 + 1
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, image, dtype)
+        x[0, 0, 0, 0] = np.nan
+        y = memory.room((n, *out, c), NUMPY[dtype])
+        call = CALLS.make("pool", dtype.short, x=memory.put(x), y=y, kind=kind, kernel=(3, 3),
+                          strides=(2, 2), dilations=(1, 1), pads=(1, 1))  # fmt: skip
+
+        def expected() -> list[Expected]:
+            value = np.zeros((n, *out, c))
+            for i, j in np.ndindex(*out):
+                rows, cols = (slice(max(0, 2 * k - 1), 2 * k + 2) for k in (i, j))
+                part = wide(x)[:, rows, cols].reshape(n, -1, c)
+                count = 9 if kind == "average" else part.shape[1]
+                value[:, i, j] = part.max(1) if kind == "max" else part.sum(1) / count
+            return [Expected(y, value, TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
+RESNET = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,),
+               (DType.F32, DType.F16), (DType.F16,))  # fmt: skip
+
+
+def _convolutions() -> Iterator[Case]:
+    small = ("64x64x64x3",)
+    made = conv(DType.F16, (2, 9, 7, 16), (24, 3, 3), pads=(1, 1), chain=RESNET)
+    yield Case("conv 3x3", made, (*small, "128x128x32x4"))
+    made = conv(DType.F16, (1, 11, 8, 3), (10, 7, 7), pads=(3, 3), strides=(2, 2))
+    yield Case("conv stem", made, small)
+    made = conv(DType.F16, (1, 9, 9, 8), (8, 3, 2), dilations=(2, 3), strides=(1, 2))
+    yield Case("conv apart", made, small)
+    yield Case("conv late", conv(DType.F16, (1, 5, 5, 24), (9, 1, 1), late=1), small)
+    yield Case("conv bf16", conv(DType.BF16, (1, 6, 6, 32), (70, 3, 3), pads=(1, 1)), small,
+               ("bf16",))  # fmt: skip
+    wide_image = (2, 7, 6, 40)
+    made = depthwise(DType.F16, wide_image, (3, 3), (2, 1), RESNET)
+    yield Case("depthwise 3x3", made, ("256",))
+    yield Case("depthwise late", depthwise(DType.F32, (1, 5, 6, 7), (5, 5), (1, 1), late=1),
+               ("256",))  # fmt: skip
+    for kind in ("max", "average", "average_inside"):
+        yield Case(f"pool {kind}", pool(DType.F16, (2, 7, 8, 20), kind), ("256",))
+    yield Case("conv nothing", conv(DType.F16, (0, 5, 5, 8), (9, 3, 3)), small)
+
+
+RARE = (
+    "reduce absolutes", "reduce squares", "reduce min", "reduce product", "reduce mean",
+    "deep (2, 1, 4, 1, 3, 8)", "turned (2, 1, 4, 1, 3, 8)", "softmax True (3, 2048)",
+    "softmax True (4, 7)", "bf16 kn 70 136 200", "bf16 kn 1 1 1", "bf16 kn 13 40 33",
+    "tf32x3 layer", "attention shared", "attention top 20", "attention top 100",
+    "attention masked -inf none", "attention capped", "attention nothing 1 1",
+    "attention nothing 0 5", "attention nothing 5 0", "attention bf16", "conv apart",
+    "pool average", "turn keys", "turn i64", "copy i64", "f32 layer", "attention 128 128",
+)  # fmt: skip
+CASES = (
+    *_elementwise(), *_rows(), *_products(), *_attention(), *_moves(), *_convolutions(),
+)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.gpu.cases import CASES, Case, check
+from tests.kernels.gpu.cases import CASES, RARE, Case, check
 from tests.kernels.gpu.machine import Memory, run_here
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target
@@ -18,7 +18,10 @@ from tracea_graph.kernels.gpu.variants import find
 
 pytestmark = pytest.mark.compiler
 HERE = Target(HOST, ARCHITECTURES["sm_90a"])
-ALL = [pytest.param(c, t, id=f"{c.name} {t}".strip()) for c in CASES for t in c.tiles]
+ALL = [
+    pytest.param(c, t, id=f"{c.name} {t}", marks=[pytest.mark.slow] if c.rare else [])
+    for c in CASES for t in c.tiles
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("case", "tile"), ALL)
@@ -58,3 +61,7 @@ def test_strips_and_tiles_meet_no_bank_twice() -> None:
         prove_free(Strip(cols).accesses(run))
         words = {Strip(cols).place(r, c) for r in range(16) for c in range(cols)}
         assert len(words) == 16 * cols and max(words) < Strip(cols).words
+
+
+def test_rare_cases_are_cases() -> None:
+    assert set(RARE) <= {case.name for case in CASES}

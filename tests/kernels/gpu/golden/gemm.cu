@@ -54,6 +54,8 @@ DEV bool in_runs(const T* p, i32 step, i32 along) {
 
 }  // namespace tracea
 namespace tracea {
+}  // namespace tracea
+namespace tracea {
 
 KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
     const f16* x, const f16* w,
@@ -90,6 +92,7 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
     copy_tile<f16, 64, 8, 128>(stage + 8192, place_b, w, w_row, w_col,
                                                   col0, cols, tile * 64, depth, fast_w);
   };
+  // From here on: tiles that `issue` brings into the ring are multiplied, and finished.
   const i32 lane = thread() % 32, warp = thread() / 32;
   const i32 warp_m = warp / 2 * 32, warp_n = warp % 2 * 32;
   float sums[2][4][4];

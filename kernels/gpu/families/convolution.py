@@ -1,0 +1,74 @@
+"""Convolutions as products whose left operand is read where the images have it.
+
+Images and filters have channels last: rows are pixels of the result, the depth is taps × channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Extent, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import products
+from tracea_graph.kernels.gpu.launch import Launch, divisor, i32
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, View
+
+__all__ = ["flat", "launch", "name", "parameters", "shared"]
+
+_ROWS_APART = 16
+"""Rows of a tile that a thread copies are multiples of these apart: they change places alike."""
+
+
+def flat(view: View) -> View:
+    """Pixels by channels of ``[N, H, W, C]``.  Raises GraphError where pixels do not follow each
+    other in one step."""
+    (n, h, w, c), (s_n, s_h, s_w, s_c) = view.dims, view.strides
+    if (s_h, s_n) != (combine("mul", s_w, w), combine("mul", s_h, h)):
+        raise GraphError("Pixels of a convolution's results lie one step apart.")
+    return View(view.buffer, (product((n, h, w)), c), (s_w, s_c), view.offset)
+
+
+def _product(call: Call) -> Call:
+    """The product a convolution is; where its left operand lies, the kernel knows."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, w = named["x"], named["w"]
+    filters, *taps = w.dims
+    depth = product(tuple(taps))
+    rows = product(named["y"][0].dims[:3])
+    return CALLS.make(
+        "gemm", call.dtype, layout="nk", chain=call.chain, bias=named["bias"],
+        x=View(x.buffer, (rows, depth), (0, 0), x.offset),
+        w=View(w.buffer, (filters, depth), (depth, 1), w.offset),
+        inputs=[flat(view) for view in named["inputs"]],
+        y=[flat(view) for view in named["y"]],
+    )  # fmt: skip
+
+
+def name(call: Call) -> str:
+    return products.name(_product(call)).replace("gemm_nk", "conv")
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    down = variant.threads * 16 // variant.params["k_bytes"]
+    if down % _ROWS_APART or variant.params["m"] % down:
+        raise GraphError(f"A tile of {variant.tile} has no whole rows for each thread.")
+    return products.parameters(_product(call), variant)
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return products.shared(_product(call), variant)
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, a = named["x"], call.attributes
+    _, height, width, channels = x.dims
+    _, p, q, _ = named["y"][0].dims
+    steps: tuple[Extent, ...] = (*x.strides, height, width)
+    blocks, made = products.arguments(_product(call), variant.params["m"], variant.params["n"])
+    made += map(i32, steps)
+    made += map(divisor, (channels, named["w"].dims[2], combine("mul", p, q), q))
+    made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
+    return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

@@ -1,0 +1,122 @@
+//% from "epilogue.h" import epilogue with context
+//% macro product()
+  // From here on: tiles that `issue` brings into the ring are multiplied, and finished.
+  const i32 lane = thread() % 32, warp = thread() / 32;
+  const i32 warp_m = warp / ${warps_n} * ${wm}, warp_n = warp % ${warps_n} * ${wn};
+  float sums[${wm // 16}][${wn // 8}][4];
+  UNROLL
+  for (i32 i = 0; i < ${wm // 16}; i++)
+    UNROLL
+    for (i32 j = 0; j < ${wn // 8}; j++)
+      UNROLL
+      for (i32 e = 0; e < 4; e++) sums[i][j][e] = 0.0f;
+
+  // Fragments of a step are loaded while those of the step before are multiplied; those of a
+  // tile's first step while its predecessor's last ones are.
+  //% set steps = k_bytes // 32
+  u32 a[2][${wm // 16}][4], b[2][${wn // 16}][4];
+  const i32 first_a = place_a(warp_m + lane % 16, lane / 16);
+  //% if layout == "nk"
+  const i32 first_b = place_b(warp_n + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  //% elif size == 2
+  const i32 first_b = place_b(lane % 16, warp_n / 8 + lane / 16);
+  //% else
+  const i32 first_b = place_b(lane % 4, 0) + (warp_n + lane / 4) * 4;
+  //% endif
+  auto load = [&](u32 (&a)[${wm // 16}][4], u32 (&b)[${wn // 16}][4], i32 tile, i32 step) {
+    const u8* const at_a = ring + tile % ${ring.stages} * ${stage_bytes};
+    const u8* const at_b = at_a + ${a_bytes};
+    UNROLL
+    for (i32 i = 0; i < ${wm // 16}; i++)
+      load_blocks(a[i], at_a + ${a.moved("first_a", "step * 2")} + i * ${16 * a.pitch});
+    UNROLL
+    for (i32 j = 0; j < ${wn // 16}; j++) {
+      //% if layout == "nk"
+      load_blocks(b[j], at_b + ${b.moved("first_b", "step * 2")} + j * ${16 * b.pitch});
+      //% elif size == 2
+      load_blocks_turned(b[j], at_b + ${b.moved("first_b", "j * 2")} + step * ${16 * b.pitch});
+      //% else
+      UNROLL
+      for (i32 e = 0; e < 4; e++)
+        b[j][e] = *(const u32*)(at_b + first_b + (step * 8 + e % 2 * 4) * ${b.pitch} +
+                                (j * 16 + e / 2 * 8) * 4);
+      //% endif
+    }
+  };
+  ROLLED
+  for (i32 tile = 0; tile < ${ring.ahead}; tile++) {
+    if (tile < tiles) issue(tile);
+    commit_copies();
+  }
+  wait_copies<${ring.left}>();
+  sync_block();
+  load(a[0], b[0], 0, 0);
+  ROLLED
+  for (i32 tile = 0; tile < tiles; tile++) {
+    UNROLL
+    for (i32 step = 0; step < ${steps}; step++) {
+      const i32 now = step % 2, next = now ^ 1;
+      if (step == ${steps - 1}) {  // the next tile has come, and all have read this one
+        wait_copies<${ring.left}>();
+        sync_block();
+      }
+      load(a[next], b[next], step == ${steps - 1} ? tile + 1 : tile, (step + 1) % ${steps});
+      if (step == 0) {
+        if (tile + ${ring.ahead} < tiles) issue(tile + ${ring.ahead});
+        commit_copies();
+      }
+      //% if split
+      u32 a_low[${wm // 16}][4], b_low[${wn // 16}][4];
+      UNROLL
+      for (i32 e = 0; e < 4; e++) {
+        UNROLL
+        for (i32 i = 0; i < ${wm // 16}; i++) split(a[now][i][e], a[now][i][e], a_low[i][e]);
+        UNROLL
+        for (i32 j = 0; j < ${wn // 16}; j++) split(b[now][j][e], b[now][j][e], b_low[j][e]);
+      }
+      //% endif
+      UNROLL
+      for (i32 i = 0; i < ${wm // 16}; i++)
+        UNROLL
+        for (i32 j = 0; j < ${wn // 8}; j++) {
+          //% if split
+          multiply_tf32(sums[i][j], a_low[i], &b[now][j / 2][j % 2 * 2]);
+          multiply_tf32(sums[i][j], a[now][i], &b_low[j / 2][j % 2 * 2]);
+          //% endif
+          multiply_${kind}(sums[i][j], a[now][i], &b[now][j / 2][j % 2 * 2]);
+        }
+    }
+  }
+  wait_copies<0>();
+  sync_block();
+
+${epilogue()}
+  // Sums turn from fragments into runs in shared memory, 16 rows of a warp at a time.
+  float* const strip = (float*)ring + warp * ${strip.words};
+  auto place = [](i32 row, i32 col) { return ${strip.spell("row", "col")}; };
+  UNROLL
+  for (i32 i = 0; i < ${wm // 16}; i++) {
+    UNROLL
+    for (i32 j = 0; j < ${wn // 8}; j++)
+      UNROLL
+      for (i32 e = 0; e < 4; e += 2) {
+        float* const to = strip + place(${fragment.row("lane")} + e / 2 * 8, j * 8 + ${fragment.col("lane")});
+        to[0] = sums[i][j][e];
+        to[1] = sums[i][j][e + 1];
+      }
+    sync_warp();
+    ROLLED
+    for (i32 part = 0; part < ${16 * wn // (32 * run)}; part++) {
+      const i32 at = part * 32 + lane, row = at / ${wn // run}, col = at % ${wn // run} * ${run};
+      vf z[${run}];
+      UNROLL
+      for (i32 q = 0; q < ${run}; q += 4) {
+        const run<float, 4> four = *(const run<float, 4>*)(strip + place(row, col + q));
+        UNROLL
+        for (i32 e = 0; e < 4; e++) z[q + e] = four.at[e];
+      }
+      finish(row0 + warp_m + i * 16 + row, col0 + warp_n + col, z);
+    }
+    sync_warp();
+  }
+//% endmacro
