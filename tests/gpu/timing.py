@@ -17,7 +17,17 @@ from typing import Any
 import numpy as np
 
 from tests.gpu.device import Device, Loaded
-from tests.kernels.gpu.cases import Maker, attention, elementwise, gated, gemm, rows
+from tests.kernels.gpu.cases import (
+    Maker,
+    attention,
+    conv,
+    copy,
+    depthwise,
+    elementwise,
+    gated,
+    gemm,
+    rows,
+)
 from tests.kernels.gpu.machine import Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
@@ -100,6 +110,39 @@ def _attentions(queries: int, head: int, order: str, *tiles: str) -> Row:
     return Row(f"attention b8 h16 s{queries} d{head} {order}", make, tiles, work, flops)
 
 
+def _convolve(
+    n: int, side: int, c: int, filters: int, taps: int, stride: int, groups: int
+) -> Work:
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        last = torch.channels_last
+        x = torch.randn(n, c, side, side, device="cuda").half().to(memory_format=last)
+        w = torch.randn(filters, c // groups, taps, taps, device="cuda").half()
+        bias = torch.randn(filters, device="cuda").half()
+        convolve = torch.nn.functional.conv2d
+
+        def run(x: Any, w: Any, b: Any) -> Any:
+            return convolve(x, w, b, stride=stride, padding=taps // 2, groups=groups)
+
+        return run, [x, w.to(memory_format=last), bias]
+
+    return work
+
+
+def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -> Row:
+    pads = (taps // 2,) * 2
+    made = conv(DType.F16, (n, side, side, c), (filters, taps, taps), pads=pads,
+                strides=(stride, stride))  # fmt: skip
+    out = (side - 1) // stride + 1
+    return Row(f"conv f16 b{n} {side}x{side} {c}->{filters} {taps}x{taps}/{stride}", made,
+               ("64x64x64x3", "128x128x32x4"), _convolve(n, side, c, filters, taps, stride, 1),
+               2.0 * n * out * out * filters * c * taps * taps)  # fmt: skip
+
+
+def _turn(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+    x = torch.randn(8192, 4096, device="cuda").half()
+    return (lambda x: x.t().contiguous()), [x]
+
+
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
 _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
 ROWS: tuple[Row, ...] = (
@@ -121,6 +164,13 @@ ROWS: tuple[Row, ...] = (
     _attentions(4096, 64, "top", "64x64", "128x32"),
     _attentions(128, 64, "none", "64x64", "128x64"),
     _attentions(4096, 128, "none", "64x64", "64x32"),
+    Row("transpose f16 8192x4096", copy(DType.F16, (8192, 4096), (1, 0)), ("32x32", "256x16"),
+        _turn),
+    _conv(32, 56, 64, 64, 3),
+    _conv(32, 14, 256, 256, 3),
+    _conv(32, 28, 512, 1024, 1, 2),
+    Row("depthwise f16 b32 56x56 144 3x3", depthwise(DType.F16, (32, 56, 56, 144), (3, 3), (1, 1)),
+        ("256",), _convolve(32, 56, 144, 144, 3, 1, 144)),
 )  # fmt: skip
 
 
@@ -165,6 +215,7 @@ def main() -> None:
     if importlib.util.find_spec("torch"):
         import torch  # type: ignore[no-redef]
 
+        torch.backends.cudnn.benchmark = True
         torch.zeros(1, device="cuda")
     device = Device()
     say(f"{device.name}, {device.architecture.name}"
