@@ -145,6 +145,7 @@ def _turn(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
 
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
 _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
+_FEW = ("32x64x64x4",)
 ROWS: tuple[Row, ...] = (
     Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)),
         ("256x16", "256x8"), _gated),
@@ -157,7 +158,9 @@ ROWS: tuple[Row, ...] = (
     _products(4096, 4096, 4096, "f16", *_HALVES),
     _products(4096, 3072, 768, "f16", *_HALVES),
     _products(4096, 768, 3072, "f16", *_HALVES),
-    _products(128, 768, 768, "f16", *_HALVES),
+    _products(128, 768, 768, "f16", *_HALVES, *_FEW),
+    _products(128, 3072, 768, "f16", *_HALVES[:1], *_FEW),
+    _products(128, 768, 3072, "f16", *_HALVES[:1], *_FEW),
     _products(2048, 3072, 768, "f32", "64x64x8", "128x128x8"),
     _products(2048, 3072, 768, "tf32x3", "64x64x32x3", "128x64x16x4"),
     _attentions(4096, 64, "none", "64x64", "128x64", "128x32"),

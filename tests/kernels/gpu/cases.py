@@ -333,7 +333,7 @@ def gemm(
 
 
 def _products() -> Iterator[Case]:
-    tiles = {"f16": ("64x64x64x3", "128x128x32x4"), "bf16": ("64x64x64x3",),
+    tiles = {"f16": ("64x64x64x3", "128x128x32x4", "32x64x64x4"), "bf16": ("64x64x64x3",),
              "tf32x3": ("64x64x32x3",), "f32": ("64x64x8", "128x128x8")}  # fmt: skip
     for dtype, ones in tiles.items():
         needs = () if dtype in ("f16", "f32") else ("bf16",)
@@ -341,7 +341,7 @@ def _products() -> Iterator[Case]:
         for layout in ("nk", "kn"):
             for m, n, k in ((1, 1, 1), (70, 136, 200), (13, 40, 33)):
                 made = gemm(dtype, m, n, k, layout)
-                yield Case(f"{dtype} {layout} {m} {n} {k}", made, ones[: 1 + (m == 70)], needs)
+                yield Case(f"{dtype} {layout} {m} {n} {k}", made, ones[: 1 + 2 * (m == 70)], needs)
         made = gemm(dtype, 67, 72, 96, "nk", chain=layer(own))
         yield Case(f"{dtype} layer", made, ones, needs)
     for shared in (False, True):
