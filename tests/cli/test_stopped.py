@@ -125,7 +125,7 @@ def compiling(folder: Path, ready: int = 1) -> Iterator[Compiling]:
     script, pids = folder / "cxx", folder / "pids"
     script.write_text(
         f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n'
-        f"sleep 1000 &\ntouch {pids}/$! {pids}/$$\nwait\n"
+        f'touch "$TMPDIR/cc$$.s"\nsleep 1000 &\ntouch {pids}/$! {pids}/$$\nwait\n'
     )
     script.chmod(0o755)
     for name in ("models", "tmp", "pids"):

@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
@@ -23,6 +24,7 @@ COMPILE_SECONDS = 600.0
 """Time limit of one compiler run: one that others keep from working is none that hangs."""
 _PROBE_SECONDS = 60.0
 _STDERR_TAIL = 2000
+_AS_IT_IS: Mapping[str, str] = MappingProxyType({})
 _OLD_GLIBC = "x86_64-linux-gnu.2.17"
 
 
@@ -41,8 +43,9 @@ class Compiler:
         return "clang" if "clang" in self.identity else "gcc"
 
     def run(self, args: Sequence[str], folder: Path, seconds: float = COMPILE_SECONDS) -> None:
-        """Run the compiler in a folder.  Raises BuildError when it fails or takes too long."""
-        run_command((*self.command, *args), folder, seconds)
+        """Run the compiler in a folder, which its temporary files go to as well: one that is
+        stopped leaves them.  Raises BuildError when it fails or takes too long."""
+        run_command((*self.command, *args), folder, seconds, {"TMPDIR": str(folder.resolve())})
 
 
 def find_compiler(
@@ -80,10 +83,12 @@ _running: set[int] = set()
 """Process groups of the commands under way."""
 
 
-def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
-    """Run a command, its whole process group within a time limit, and return its output.
+def run_command(
+    command: Sequence[str], folder: Path, seconds: float, env: Mapping[str, str] = _AS_IT_IS
+) -> str:
+    """Run a command, with these variables set, its whole process group within a time limit.
 
-    Raises BuildError with the command and the end of its stderr.
+    Returns its output.  Raises BuildError with the command and the end of its stderr.
     """
     shown = shlex.join(command)
     with _group() as group:
@@ -94,7 +99,7 @@ def run_command(command: Sequence[str], folder: Path, seconds: float) -> str:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C"},
+                env={**os.environ, "LC_ALL": "C", **env},
                 process_group=group,
             )
         except OSError as error:
