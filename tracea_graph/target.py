@@ -99,6 +99,10 @@ class Backend(Protocol):
         """What follows the passes, in order; ``sizes`` are values of symbols."""
         ...
 
+    def lacks(self, graph: TileGraph, region: Region) -> str:
+        """Why there can be no program of a fused region, or "": it is not made then."""
+        ...
+
     def lower(self, graph: TileGraph, region: Region) -> Program:
         """The program of one fused region.  Raises TypeError for one that is not fused."""
         ...

@@ -107,6 +107,10 @@ class CpuBackend:
         tiling = RunInBands(sizes, machine.levels)
         return (*phases(request, machine.tiles), Phase(tiling.name, (tiling,)))
 
+    def lacks(self, graph: TileGraph, region: Region) -> str:
+        """Nothing: there are kernels for the whole vocabulary."""
+        return ""
+
     def lower(self, graph: TileGraph, region: Region) -> Program:
         """The program of one fused region.  Raises TypeError for one that is not fused."""
         return lower(graph, region)

@@ -124,6 +124,14 @@ def test_frozen_operators_stay() -> None:
     assert verdicts(trace) == [("tanh-relu", "rejected", "measured no faster")]
 
 
+def test_what_nothing_could_run_is_not_made() -> None:
+    _, graph = chain("Tanh", "Relu", "Exp")
+    small = Limits(lacks=lambda graph, region: "there are no triples" * (region.op == "Triple"))
+    trace = run(graph, Fuse("Tanh", "Relu"), Fuse("Pair", "Exp", "Triple"), limits=small)
+    assert ("pair-exp", "rejected", "there are no triples") in verdicts(trace)
+    assert trace.applied() == {"tanh-relu": 1} and ops(graph) == ["Pair", "Exp"]
+
+
 @pytest.mark.parametrize(
     ("limits", "applied"),
     [

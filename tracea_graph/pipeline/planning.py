@@ -182,6 +182,7 @@ class Planner:
             max_error=self._options.tolerance,
             check=self._options.environment.check,
             patient=lambda: not self.deadline.over,
+            lacks=self.backend.lacks,
         )
         phases = [p for p in self._phases if self._wanted(p, apart)]
         trace = schedule(graph, phases, self.cost, limits, self._price, self._memo)

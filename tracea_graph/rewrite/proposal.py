@@ -106,7 +106,8 @@ class Limits:
     ``frozen`` maps values whose operators stay as they are to the reason; ``barred`` does so for
     single rules.  ``max_error`` bounds the root of the summed squares of predicted errors, which
     are independent roundings.  ``patient`` is asked again and again: scheduling ends with
-    OutOfTime once it is False.
+    OutOfTime once it is False.  ``lacks`` says why nothing could run a fused region, "" where
+    something can.
     """
 
     only: frozenset[str] = frozenset()
@@ -117,6 +118,7 @@ class Limits:
     max_error: float = float("inf")
     check: bool = False
     patient: Callable[[], bool] = lambda: True
+    lacks: Callable[[TileGraph, Region], str] = lambda graph, region: ""
 
 
 class Preview(TileGraph):
@@ -124,7 +126,7 @@ class Preview(TileGraph):
 
     def __init__(self, graph: TileGraph, proposal: Proposal) -> None:
         self._graph, self._proposal = graph, proposal
-        self.opset = graph.opset
+        self.opset, self.loose = graph.opset, graph.loose
 
     def spec(self, value: str) -> TensorSpec:
         if value in self._proposal.specs:
@@ -134,3 +136,7 @@ class Preview(TileGraph):
 
     def weight(self, value: str) -> Weight | None:
         return self._proposal.weights.get(value) or self._graph.weight(value)
+
+    def producer(self, value: str) -> Region | None:
+        """As the graph is: what a value is made of does not change."""
+        return self._graph.producer(value)

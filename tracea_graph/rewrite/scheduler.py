@@ -210,6 +210,8 @@ class _Run:
             return "superseded", f"{self.took[known.id]} took {known.results[0]!r} first"
         if taken := next(filter(self.is_taken, proposal.weights.values()), None):
             return "rejected", f"the model has another value called {taken.name!r}"
+        if lacking := self.lacking(proposal):
+            return "rejected", lacking
         written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
         for kept in (limits.frozen, limits.barred.get(proposal.rule, {})):
             if found := next((v for v in written if v in kept), None):
@@ -222,6 +224,13 @@ class _Run:
                 f"above the {limits.max_error:.2g} allowed"
             )
         return None
+
+    def lacking(self, proposal: Proposal) -> str:
+        """Why nothing could run one of its regions, "" where something can run them all."""
+        preview = Preview(self.graph, proposal)
+        fused = (r for r in (*proposal.new, *proposal.shared) if r.fused)
+        with Blame(proposal.rule):
+            return next(filter(None, (self.limits.lacks(preview, r) for r in fused)), "")
 
     def is_taken(self, weight: Weight) -> bool:
         """True if the name of a new constant already means something else in the model.
