@@ -139,7 +139,8 @@ class Backend(Protocol):
         environment: Environment,
         quick: bool = False,
     ) -> Library:
-        """A library at ``out``.  Raises BuildError without leaving anything there."""
+        """A library at ``out``, whose domain is ``tracea.`` and ten hex digits, by which files are
+        known for this tool's.  Raises BuildError without leaving anything there."""
         ...
 
 
