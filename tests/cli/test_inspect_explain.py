@@ -52,6 +52,13 @@ def test_json_and_graphviz_go_to_stdout(model: Path, capsys: pytest.CaptureFixtu
     assert told(capsys, "inspect", model, "--dot").startswith("digraph ")
 
 
+def test_both_ask_a_target(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("inspect", "explain"):
+        assert told(capsys, command, model, "--target", "cpu:scalar")
+        told_off = told(capsys, command, model, "--target", "toaster", code=2)
+        assert "use host, cpu:scalar" in told_off
+
+
 def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads(told(capsys, "explain", model, "--json", *APART))
     fused = [s for s in record["stories"] if s["rule"]]

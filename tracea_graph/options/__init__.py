@@ -228,7 +228,7 @@ class Options:
     )  # fmt: skip
     target: str = option(
         "host", values=targets, group=_REWRITING, more="the processor to write for",
-        also={"tune": Use()},
+        also={"tune": Use(), "inspect": Use(), "explain": Use()},
     )  # fmt: skip
 
     save_lock: Path | None = option(
