@@ -73,7 +73,7 @@ WINDOWS = {
     "3x3": {"kernel_shape": [3, 3], "pads": [1] * 4},
     "3x3 by two": {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [2, 2]},
     "2x2": {"kernel_shape": [2, 2], "strides": [2, 2]},
-    "5x5 apart": {"kernel_shape": [5, 5], "pads": [4] * 4, "dilations": [2, 2]},
+    "5x5 apart": {"kernel_shape": [5, 5], "dilations": [2, 2]},
 }
 POOLS: Mapping[str, Build] = {
     **{f"MaxPool {name}": partial(lambda n, x, a: n("MaxPool", x, **a), a=attrs)

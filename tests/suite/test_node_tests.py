@@ -104,9 +104,11 @@ def test_every_result_is_equal(suite: Suite) -> None:
 
 
 def test_only_old_opsets_are_refused(suite: Suite) -> None:
-    """What the tool refuses it refuses by its version; nothing fails while it is worked on."""
+    """What the tool refuses it refuses by its version, or because ONNX Runtime cannot load it;
+    nothing fails while it is worked on."""
     errors = {r.case.name: str(r.outcome.error) for r in suite[1] if r.outcome.error}
-    assert not {n: said for n, said in errors.items() if "is not supported: convert" not in said}
+    known = ("is not supported: convert", "the original does not run: ONNX Runtime cannot load")
+    assert not {n: said for n, said in errors.items() if not any(why in said for why in known)}
 
 
 def test_nothing_is_dropped(suite: Suite) -> None:

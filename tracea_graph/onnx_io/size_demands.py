@@ -49,8 +49,9 @@ Demand = Callable[[NodeProto, Sequence[Shape], "Demands"], Iterable[int] | None]
 class Demands:
     """Found so far: sizes that are ``equal``, that must be ``whole``, and all that are ``met``.
 
-    ``attends`` if there is a sign of attention: a product of stacks of matrices whose numbers
-    broadcast, or of a broadcast size that has to be one of its parts, as where a mask is added.
+    ``attends`` if there is attention, or a sign of it: a product of stacks of matrices whose
+    numbers broadcast, or a broadcast size that has to be one of its parts, as where a mask is
+    added.
     """
 
     facts: Facts
@@ -276,6 +277,7 @@ def _attended(node: NodeProto, shapes: Sequence[Shape], demands: Demands) -> Ite
     q, k, v = inputs[:3] if len(inputs) > 2 else (None, None, None)
     if q is None or k is None or v is None or not {len(q), len(k), len(v)} <= {3, 4}:
         return None
+    demands.attends = True
     demands.same(q[0], k[0])
     demands.same(k[0], v[0])
     keys = k[len(k) - 2]
