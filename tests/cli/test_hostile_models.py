@@ -66,11 +66,11 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     seen = list[tuple[str, ...]]()
     run = compilers.run_command
 
-    def noted(command: Sequence[str], folder: Path, seconds: float) -> str:
+    def noted(command: Sequence[str], folder: Path, seconds: float, *env: Any) -> str:
         modes = [stat.S_IMODE(place.stat().st_mode) for place in (folder, folder.parent)]
         assert 0o700 in modes or "--version" in command
         seen.append(tuple(command))
-        return run(command, folder, seconds)
+        return run(command, folder, seconds, *env)
 
     monkeypatch.setattr(compilers, "run_command", noted)
     return seen
