@@ -93,8 +93,10 @@ class Planner:
             options.precision, options.plain_weights, options.windows, compressed, self.scan
         )
         every = self._every(request)
-        others = self._every(replace(request, plain_weights=False))
-        known = {p.name for phase in (*every, *others) for p in phase.passes}
+        named = every
+        if request.plain_weights:  # does without some rules, which may be named all the same
+            named = self._every(replace(request, plain_weights=False))
+        known = {p.name for phase in named for p in phase.passes}
         for rule in (*options.only, *options.skip):
             if rule not in known:
                 every_name = ", ".join(sorted(known))

@@ -1,10 +1,7 @@
-"""What the CPU does to a graph before it is lowered, in order: precision, layouts, row tiling."""
+"""What the CPU does to a graph before it is lowered, in order: precision, layouts, programs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from tracea_graph.kernels.cpu.phases.bands import BANDED, RunInBands
 from tracea_graph.kernels.cpu.phases.block_sparse import PruneBlocks, SkipZeroBlocks
 from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvInBf16, RoundDepthwise
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvInBf16x2
@@ -13,7 +10,6 @@ from tracea_graph.kernels.cpu.phases.filters import PackFilters
 from tracea_graph.kernels.cpu.phases.layouts import PackMatrices
 from tracea_graph.kernels.cpu.phases.masked import FEW_ROWS, SkipScatteredZeros
 from tracea_graph.kernels.cpu.phases.precision import (
-    LOWERING,
     AttentionInBf16,
     GemmInBf16,
     GemmInBf16x2,
@@ -26,12 +22,8 @@ from tracea_graph.passes.attention.window import WindowAttention
 from tracea_graph.passes.sparse.compressed import FactorOnRequest
 from tracea_graph.passes.sparse.exact_rank import FactorGemm
 from tracea_graph.rewrite import Phase
-from tracea_graph.ttg import MemoryLevel
 
-__all__ = ["FORMS", "phases", "row_tiling"]
-
-FORMS = (*LOWERING, BANDED)
-"""Rules that give a region another form: without them it is there in its plain one."""
+__all__ = ["phases"]
 
 
 def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
@@ -66,12 +58,6 @@ def phases(request: Request, tiles: bool = False) -> tuple[Phase, ...]:
         *_lower(precision, tiles),
         Phase(CONNECT, (trunk.ConnectBlocks(),)),
     )
-
-
-def row_tiling(sizes: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Phase:
-    """The last phase, for symbol values ``sizes`` and the machine's memory ``levels``: programs
-    are whole, only the order in which their rows are made is left."""
-    return Phase(BANDED, (RunInBands(sizes, levels),))
 
 
 def _lower(precision: str, tiles: bool) -> tuple[Phase, ...]:
