@@ -13,6 +13,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
     "Attributes", "Buffer", "Call", "CallWork", "ConvDriver", "Driver", "GemmDriver", "Loop",
@@ -36,6 +37,19 @@ class View:
     dims: tuple[Extent, ...]
     strides: tuple[Extent, ...]
     offset: Extent = 0
+
+    @classmethod
+    def dense(cls, buffer: Buffer, shape: tuple[Extent, ...]) -> View:
+        """A whole tensor, the last axis innermost."""
+        return cls(buffer, shape, dense_strides(shape))
+
+    def stretched(self, full: tuple[Extent, ...]) -> View:
+        """The view seen through a larger shape: stride 0 along repeated axes."""
+        extra = len(full) - len(self.dims)
+        strides, dims = (0,) * extra + self.strides, (1,) * extra + self.dims
+        axes = zip(strides, dims, full, strict=True)
+        steps = tuple(0 if d == 1 and f != 1 else s for s, d, f in axes)
+        return View(self.buffer, full, steps, self.offset)
 
 
 @dataclass(frozen=True)

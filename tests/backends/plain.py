@@ -38,7 +38,7 @@ from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import IndexMap, Layout, Move, dense_strides
+from tracea_graph.ops.index_map import IndexMap, Layout, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.softmax import SoftmaxParams
@@ -89,11 +89,11 @@ class _Writer:
 
     def slots(self, kind: str) -> list[View]:
         specs = self.inputs if kind == "input" else self.outputs
-        return [_dense(Buffer(kind, i), s.shape or ()) for i, s in enumerate(specs)]
+        return [View.dense(Buffer(kind, i), s.shape or ()) for i, s in enumerate(specs)]
 
     def temp(self, shape: Shape) -> View:
         self.temps.append(product(shape))
-        return _dense(Buffer("temp", len(self.temps) - 1), shape)
+        return View.dense(Buffer("temp", len(self.temps) - 1), shape)
 
     def call(self, op: str, *views: View, chain: Chain | None = None, **ints: int) -> None:
         for step in chain.steps if chain else ():
@@ -110,27 +110,15 @@ class _Writer:
         return Program(self.inputs, self.outputs, symbols, temps, tuple(self.calls))
 
 
-def _dense(buffer: Buffer, shape: Shape) -> View:
-    return View(buffer, tuple(shape), dense_strides(shape))
-
-
 def _matrix(view: View) -> View:
     """A dense view as rows."""
-    return _dense(view.buffer, (product(view.dims[:-1]), view.dims[-1]))
+    return View.dense(view.buffer, (product(view.dims[:-1]), view.dims[-1]))
 
 
 def _over(view: View, kind: str, full: Shape) -> View:
     """A dense operand of a chain over rows."""
     steps = {FULL: (full[1], 1), ROW: (0, 1), COL: (1, 0)}.get(kind, (0, 0))
     return View(view.buffer, full, steps)
-
-
-def _stretched(view: View, full: Shape) -> View:
-    """A view repeated over a larger shape."""
-    more = len(full) - len(view.dims)
-    dims, steps = (1,) * more + view.dims, (0,) * more + view.strides
-    moved = tuple(0 if d == 1 and f != 1 else s for d, s, f in zip(dims, steps, full, strict=True))
-    return replace(view, dims=tuple(full), strides=moved)
 
 
 def _seen(view: View, moves: IndexMap) -> View:
@@ -176,14 +164,14 @@ def _matmul(
         if len(seen.dims) < 2:
             raise _LackingError("plain has no products of vectors")
         ends = len(seen.dims) - 2
-        own = _stretched(View(seen.buffer, seen.dims[:ends], seen.strides[:ends]), tuple(outer))
+        own = View(seen.buffer, seen.dims[:ends], seen.strides[:ends]).stretched(tuple(outer))
         dims, steps = own.dims + seen.dims[ends:], own.strides + seen.strides[ends:]
         sides.append(View(seen.buffer, dims, steps, seen.offset))
-    into = [_dense(v.buffer, full) for v in results]
+    into = [View.dense(v.buffer, full) for v in results]
     total = w.temp(full) if p.epilogue else into[0]
     w.call("product", total, *sides)
     if p.epilogue:
-        extras = [_stretched(v, full) for v in operands[2:]]
+        extras = [v.stretched(full) for v in operands[2:]]
         w.call("elementwise", total, *extras, *into, chain=p.epilogue)
 
 
@@ -191,8 +179,8 @@ def _elementwise(
     w: _Writer, p: ElementwiseParams, operands: Sequence[View], results: Sequence[View]
 ) -> None:
     full = p.common([v.dims for v in operands])
-    seen = [_stretched(_seen(v, m), full) for v, m in zip(operands, p.views, strict=True)]
-    into = [_dense(v.buffer, full) for v in results]
+    seen = [_seen(v, m).stretched(full) for v, m in zip(operands, p.views, strict=True)]
+    into = [View.dense(v.buffer, full) for v in results]
     w.call("copy" if p.moves_only else "elementwise", *seen, *into,
            chain=None if p.moves_only else p.chain)  # fmt: skip
 
@@ -217,7 +205,7 @@ def _softmax(
     x, y = operands[0], results[0]
     if p.prologue:
         x = w.temp(full)
-        views = [_stretched(v, full) for v in operands]
+        views = [v.stretched(full) for v in operands]
         w.call("elementwise", *views, x, chain=p.prologue)
     axis = len(full) + p.axis
     last = IndexMap((Move("transpose", (*(i for i in range(len(full)) if i != axis), axis)),))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.cpu.lowering.rows import stored
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, dense, stretched
+from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, Chain
 from tracea_graph.ops.concat import ConcatParams, Part
@@ -32,12 +32,12 @@ def lower_elementwise(
     full = p.common([s.shape for s in operands])
     chain, slots = stored(p.chain, results)
     p = replace(p, chain=chain or p.chain)
-    _write_chain(w, p, operands, [dense(slot.buffer, full) for slot in slots])
+    _write_chain(w, p, operands, [View.dense(slot.buffer, full) for slot in slots])
 
 
 def places(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]:
     """Where the parts belong; ``shapes`` are those of the operands."""
-    return _stretches(p, shapes, dense(result.buffer, p.common(shapes)))
+    return _stretches(p, shapes, View.dense(result.buffer, p.common(shapes)))
 
 
 def write_part(w: Writer, part: Part, operands: Sequence[Slot], place: View) -> None:
@@ -58,7 +58,7 @@ def chain_call(w: Writer, chain: Chain, operands: Sequence[Slot], results: Seque
 def lower_grid(w: Writer, p: GridParams, shapes: Sequence[Shape], result: Slot) -> None:
     """``shapes`` are those of the operands, of which nothing else is read."""
     sizes = tuple(resolve(size, shapes) for size in p.sizes)
-    w.call("grid", y=dense(result.buffer, sizes), start=p.start, steps=p.steps)
+    w.call("grid", y=View.dense(result.buffer, sizes), start=p.start, steps=p.steps)
 
 
 def _write_chain(
@@ -67,7 +67,7 @@ def _write_chain(
     """One call; a chain that computes nothing is a copy."""
     full = results[0].dims
     seen = [_through(m, slot) for m, slot in zip(p.views, operands, strict=True)]
-    views = [stretched(v, full) for v in seen]
+    views = [v.stretched(full) for v in seen]
     if p.moves_only:
         w.call("copy", x=views[0], y=results[0])
         return

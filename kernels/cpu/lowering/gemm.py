@@ -8,7 +8,7 @@ from dataclasses import replace
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
-from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, dense, matrix, over_rows
+from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, matrix, over_rows
 from tracea_graph.kernels.cpu.panels import INT16, SPLIT, SPLIT_STEPS
 from tracea_graph.kernels.program import GemmDriver, View
 from tracea_graph.ops.gemm import GemmParams
@@ -33,7 +33,7 @@ def lower_gemm(
     w: Writer, p: GemmParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     rows = product(operands[0].shape[:-1])
-    weight = dense(operands[1].buffer, p.layout.shape(p.k, p.n) or operands[1].shape)
+    weight = View.dense(operands[1].buffer, p.layout.shape(p.k, p.n) or operands[1].shape)
     bias = operands[2].view if p.bias else None
     kinds = p.epilogue.operands[1:] if p.epilogue else ()
     _, _, _, extras, affine = p.split(operands)
@@ -46,7 +46,7 @@ def lower_gemm(
         op, dtype = _BY_MAP[p.layout.name]
         w.call(
             op, dtype, x=x, w=weight, bias=bias,
-            index=dense(operands[-1].buffer, operands[-1].shape), inputs=views, y=into,
+            index=View.dense(operands[-1].buffer, operands[-1].shape), inputs=views, y=into,
             parts=len(p.parts) or 1, chain=chain,
         )  # fmt: skip
     else:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import LIMITS
-from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, dense
+from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer
 from tracea_graph.kernels.program import Program, View
 
 __all__ = ["MOST_GUARDED", "lower_guard"]
@@ -44,4 +44,4 @@ def lower_guard(specs: Sequence[TensorSpec]) -> Program:
 
 
 def _flat(slot: Slot) -> View:
-    return dense(slot.buffer, (product(slot.shape),))
+    return View.dense(slot.buffer, (product(slot.shape),))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.lowering.elementwise import chain_call, columns_of
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast, dense, matrix
+from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, broadcast, matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.arg import ArgParams
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
@@ -26,8 +26,8 @@ def lower_channel_norm(
     """Everything as ``[N, C, positions]``, gamma and beta as vectors."""
     batch, channels, *space = results[0].shape
     dims: Shape = (batch, channels, product(tuple(space)))
-    x, y = dense(operands[0].buffer, dims), dense(results[0].buffer, dims)
-    affine = [dense(slot.buffer, (channels,)) for slot in operands[1:]]
+    x, y = View.dense(operands[0].buffer, dims), View.dense(results[0].buffer, dims)
+    affine = [View.dense(slot.buffer, (channels,)) for slot in operands[1:]]
     gamma = affine[0] if p.norm.gamma else None
     beta = affine[-1] if p.norm.beta else None
     w.call(

@@ -10,7 +10,6 @@ from tracea_graph.kernels.cpu.lowering.writer import (
     Slot,
     Writer,
     broadcast,
-    dense,
     matrix,
     over_rows,
 )
@@ -76,7 +75,7 @@ def lower_embedding(
     ids = [broadcast(slot, shape[:-1]) for slot in numbers]
     kind = numbers[0].spec.dtype or DType.I64
     total = sum_of(w, results)
-    target = dense(total.buffer, shape)
+    target = View.dense(total.buffer, shape)
     w.call(
         "embedding", tables=[t.view for t in tables], ids=ids, y=target, count=p.tables,
         index_type=kind.short,

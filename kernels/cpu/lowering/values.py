@@ -23,7 +23,7 @@ from tracea_graph.kernels.cpu.lowering.blocked import (
 )  # fmt: skip
 from tracea_graph.kernels.cpu.lowering.layout import Layout
 from tracea_graph.kernels.cpu.lowering.rounding import Rounding
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer, stretched
+from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot, Writer
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.filters import BLOCK, blocks
@@ -248,7 +248,7 @@ class Values:
         """
         kind = self.layout.lies_over(value, full)
         if kind == "full" and self.shape(value) != self.shape(full):
-            return stretched(self.block(value).view(), target.dims)
+            return self.block(value).view().stretched(target.dims)
         if kind == "full":
             if not self.is_blocked(value) and not lanes:
                 seen = through_blocks(self.view(value), self.layout.channels(value))

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate, product
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
-from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ttg.arena import Life, placement, span
 
 __all__ = [
-    "Shape", "Slot", "Writer", "broadcast", "dense", "matrix", "over_rows", "stretched", "touches",
+    "Shape", "Slot", "Writer", "broadcast", "matrix", "over_rows", "touches",
 ]  # fmt: skip
 
 Shape = tuple[Extent, ...]
@@ -36,7 +35,7 @@ class Slot:
     @property
     def view(self) -> View:
         """All of it, as it lies."""
-        return dense(self.buffer, self.shape)
+        return View.dense(self.buffer, self.shape)
 
     @property
     def in_bf16(self) -> Slot | None:
@@ -126,10 +125,6 @@ def touches(call: Call, buffer: Buffer) -> bool:
 # ---- views -----------------------------------------------------------------------------
 
 
-def dense(buffer: Buffer, shape: Shape) -> View:
-    return View(buffer, shape, dense_strides(shape))
-
-
 def matrix(slot: Slot) -> View:
     """A dense tensor as ``[rows, columns]``."""
     rows, columns = product(slot.shape[:-1]), slot.shape[-1]
@@ -144,13 +139,4 @@ def over_rows(slot: Slot, kind: str, rows: Extent, columns: Extent) -> View:
 
 def broadcast(slot: Slot, full: Shape) -> View:
     """A tensor seen through a larger shape: stride 0 along repeated axes."""
-    return stretched(slot.view, full)
-
-
-def stretched(view: View, full: Shape) -> View:
-    """A view seen through a larger shape: stride 0 along repeated axes."""
-    extra = len(full) - len(view.dims)
-    strides, dims = (0,) * extra + view.strides, (1,) * extra + view.dims
-    axes = zip(strides, dims, full, strict=True)
-    steps = tuple(0 if d == 1 and f != 1 else s for s, d, f in axes)
-    return View(view.buffer, full, steps, view.offset)
+    return slot.view.stretched(full)
