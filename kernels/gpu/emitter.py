@@ -62,7 +62,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "conv.cu.in": convolution,
         "window.cu.in": windows,
         "move.cu.in": moves,
-        "turn.cu.in": moves,
+        "transpose.cu.in": moves,
         "gemm_fma.cu.in": exact_products,
     }
 )

@@ -100,7 +100,7 @@ VARIANTS = (
         for size in (1, 2, 4, 8)
         for template, tile, params in (
             ("move.cu.in", "256x16", {}),
-            ("turn.cu.in", "32x32", {"side": 32}),
+            ("transpose.cu.in", "32x32", {"side": 32}),
         )
     ),
     *(

@@ -50,21 +50,21 @@ class LaneMap:
                     row, col = row + down, col + right
         return row, col
 
-    def places(self) -> npt.NDArray[np.int64]:
+    def indices(self) -> npt.NDArray[np.int64]:
         """Row and column of everything, ``[lanes, count, 2]``."""
         held = [[self.at(i, e) for e in range(self.count)] for i in range(self.lanes)]
         return np.array(held, np.int64)
 
     def split(self, matrix: Array) -> Array:
         """What each lane holds of a matrix, ``[lanes, count]``."""
-        places = self.places()
-        return matrix[places[..., 0], places[..., 1]]
+        indices = self.indices()
+        return matrix[indices[..., 0], indices[..., 1]]
 
     def join(self, fragments: Array) -> Array:
         """The matrix of such fragments."""
-        places = self.places()
+        indices = self.indices()
         matrix = np.zeros((self.rows, self.cols), fragments.dtype)
-        matrix[places[..., 0], places[..., 1]] = fragments
+        matrix[indices[..., 0], indices[..., 1]] = fragments
         return matrix
 
     def row(self, lane: str, element: int = 0) -> str:

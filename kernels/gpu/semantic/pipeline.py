@@ -51,7 +51,7 @@ class SyncRequirement:
 
 @dataclass(frozen=True)
 class Ring:
-    """``stages`` buffers; ``ahead`` tiles are on their way before the first one is read.
+    """``stages`` buffers; ``prefetched`` tiles are on their way before the first one is read.
 
     ``pending`` overrides how many groups a read leaves on their way (tests of what goes wrong).
     Raises ValueError for a ring that has no room for what is on its way.
@@ -67,34 +67,34 @@ class Ring:
             raise ValueError(f"a ring by {self.mode.value} has at least {least} stages")
 
     @property
-    def ahead(self) -> int:
+    def prefetched(self) -> int:
         """Tiles issued before the loop; one stage is always being read."""
         return 0 if self.mode is BarrierMode.NONE else max(1, self.stages - 1)
 
     @property
     def left(self) -> int:
         """Groups a read may leave on their way: those of the tiles behind it."""
-        return self.ahead - 1 if self.pending is None else self.pending
+        return self.prefetched - 1 if self.pending is None else self.pending
 
-    def place(self, tile: int) -> tuple[int, int]:
+    def slot(self, tile: int) -> tuple[int, int]:
         """The stage a tile lies in, and how often the ring has gone round before, mod 2."""
         return tile % self.stages, tile // self.stages % 2
 
     def before_read(self, tile: int) -> SyncRequirement:
         """What a thread waits for before it reads a tile."""
-        stage, turn = self.place(tile)
+        stage, phase = self.slot(tile)
         if self.mode is BarrierMode.MBARRIER:
-            return SyncRequirement(stage, phase=turn)
+            return SyncRequirement(stage, phase=phase)
         pending = self.left if self.mode is BarrierMode.GROUPS else None
         return SyncRequirement(stage, pending=pending, block=True)
 
     def before_write(self, tile: int) -> SyncRequirement:
         """What a thread waits for before it issues the copy of a tile."""
-        stage, turn = self.place(tile)
+        stage, phase = self.slot(tile)
         if self.mode is BarrierMode.MBARRIER:
             # A fresh barrier counts as being in phase 0: waiting for parity 1 passes at once.
-            return SyncRequirement(stage, phase=turn ^ 1)
-        return SyncRequirement(stage, block=tile >= self.ahead)
+            return SyncRequirement(stage, phase=phase ^ 1)
+        return SyncRequirement(stage, block=tile >= self.prefetched)
 
 
 def prove(ring: Ring, tiles: int = 0) -> None:
@@ -124,9 +124,9 @@ def _prove_groups(ring: Ring, count: int) -> None:
         held[stage] = tile
         issued.append(tile)
 
-    for tile in range(min(ring.ahead, count)):
+    for tile in range(min(ring.prefetched, count)):
         issue(tile)
-    groups = ring.ahead  # groups are committed even where there is no tile left
+    groups = ring.prefetched  # groups are committed even where there is no tile left
     for tile in range(count):
         need = ring.before_read(tile)
         if ring.mode is BarrierMode.NONE:
@@ -137,8 +137,8 @@ def _prove_groups(ring: Ring, count: int) -> None:
             assert need.pending is not None
             come.update(range(min(count, groups - need.pending)))
             read_by_all = tile - 1 if need.block else read_by_all
-            if tile + ring.ahead < count:
-                issue(tile + ring.ahead)
+            if tile + ring.prefetched < count:
+                issue(tile + ring.prefetched)
             groups += 1
         if held.get(need.stage) != tile:
             raise PipelineError(f"Stage {need.stage} holds {held.get(need.stage)}, not {tile}.")

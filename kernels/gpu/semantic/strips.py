@@ -31,7 +31,7 @@ class Strip:
     def words(self) -> int:
         return _ROWS * self.pitch
 
-    def place(self, row: int, col: int) -> int:
+    def offset(self, row: int, col: int) -> int:
         """The word at which a number lies."""
         four = col // 4
         return row * self.pitch + (four ^ (four >> 3 ^ row) & 1) * 4 + col % 4
@@ -48,12 +48,12 @@ class Strip:
         for block in range(0, self.cols, 8):
             for e in (0, 2):
                 places = [_D.at(lane, e) for lane in range(WARP)]
-                at = tuple(4 * self.place(row, block + col) for row, col in places)
+                at = tuple(4 * self.offset(row, block + col) for row, col in places)
                 found.append(Access(f"store of block {block}", 8, at))
         lanes = self.cols // run
         for first in range(0, _ROWS * lanes, WARP):
             for q in range(0, run, 4):
                 both = [divmod(first + lane, lanes) for lane in range(WARP)]
-                at = tuple(4 * self.place(row, col * run + q) for row, col in both)
+                at = tuple(4 * self.offset(row, col * run + q) for row, col in both)
                 found.append(Access(f"load {q} of run {first}", 16, at))
         return found

@@ -44,7 +44,7 @@
     }
   };
   ROLLED
-  for (i32 tile = 0; tile < ${ring.ahead}; tile++) {
+  for (i32 tile = 0; tile < ${ring.prefetched}; tile++) {
     if (tile < tiles) issue(tile);
     commit_copies();
   }
@@ -62,7 +62,7 @@
       }
       load(a[next], b[next], step == ${steps - 1} ? tile + 1 : tile, (step + 1) % ${steps});
       if (step == 0) {
-        if (tile + ${ring.ahead} < tiles) issue(tile + ${ring.ahead});
+        if (tile + ${ring.prefetched} < tiles) issue(tile + ${ring.prefetched});
         commit_copies();
       }
       //% if split

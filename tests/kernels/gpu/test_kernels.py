@@ -59,7 +59,7 @@ def test_strips_and_tiles_meet_no_bank_twice() -> None:
     prove_free(plain.loads())
     for cols, run in ((32, 4), (32, 8), (64, 4), (64, 8)):
         prove_free(Strip(cols).accesses(run))
-        words = {Strip(cols).place(r, c) for r in range(16) for c in range(cols)}
+        words = {Strip(cols).offset(r, c) for r in range(16) for c in range(cols)}
         assert len(words) == 16 * cols and max(words) < Strip(cols).words
 
 

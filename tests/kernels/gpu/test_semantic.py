@@ -245,7 +245,7 @@ class Greedy(Ring):
     """Issues one tile more than it has room for."""
 
     @property
-    def ahead(self) -> int:
+    def prefetched(self) -> int:
         return self.stages
 
 
@@ -279,7 +279,7 @@ def test_wrong_phases_hang_or_read_too_early() -> None:
 
 def test_what_is_waited_for_is_said() -> None:
     ring = Ring(3, BarrierMode.GROUPS)
-    assert (ring.before_read(4).stage, ring.before_read(4).pending, ring.ahead) == (1, 1, 2)
+    assert (ring.before_read(4).stage, ring.before_read(4).pending, ring.prefetched) == (1, 1, 2)
     phases = Ring(2, BarrierMode.MBARRIER)
     assert [phases.before_read(i).phase for i in range(5)] == [0, 0, 1, 1, 0]
     assert [phases.before_write(i).phase for i in range(5)] == [1, 1, 0, 0, 1]
