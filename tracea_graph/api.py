@@ -1,12 +1,11 @@
-"""The pipeline: ``_steps`` is its table of contents; ``load``, ``session`` stand beside it."""
+"""What Python calls: ``optimize``, whose stages are listed here, ``load`` and ``session``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,25 +13,27 @@ from tracea_graph.check.crew import Crew
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import OutdatedError
 from tracea_graph.hardware import Decision
-from tracea_graph.onnx_io import Model, files_of, library_of
-from tracea_graph.onnx_io import load as load_model
+from tracea_graph.onnx_io import library_of
 from tracea_graph.options import Options
 from tracea_graph.passes import JOINING
-from tracea_graph.pipeline.assembly import Assembly
-from tracea_graph.pipeline.candidates import Workshop
 from tracea_graph.pipeline.clock import Clock, Deadline
-from tracea_graph.pipeline.compressing import Setting, compress
 from tracea_graph.pipeline.foundry import Foundry
-from tracea_graph.pipeline.guarding import guarded_if_it_pays, overridden
-from tracea_graph.pipeline.inputs import gather_inputs
-from tracea_graph.pipeline.judging import Judge
-from tracea_graph.pipeline.lock import Lock, read_lock
-from tracea_graph.pipeline.memory import Memory
-from tracea_graph.pipeline.output import Paths, check_earlier, paths_of_all, staging
-from tracea_graph.pipeline.planning import Planner
-from tracea_graph.pipeline.reporting import Reporter
+from tracea_graph.pipeline.lock import read_lock
+from tracea_graph.pipeline.output import Paths, paths_of_all
+from tracea_graph.pipeline.run import (
+    Run,
+    Stage,
+    build,
+    choose,
+    gather,
+    plan,
+    publish,
+    race,
+    read,
+    tune,
+    verify,
+)
 from tracea_graph.pipeline.stages import Stages
-from tracea_graph.pipeline.unread import keep_unread
 from tracea_graph.scratch import Scratch, sweep
 from tracea_graph.target import settle_precision, target_of
 from tracea_graph.ttg import TileGraph
@@ -46,8 +47,22 @@ __all__ = [
 ]  # fmt: skip
 
 Progress = Callable[[str], None]
-Steps = Generator[Assembly, None, Report]
 DEFAULTS = Options()
+PLANNING: tuple[Stage, ...] = (
+    read,  # the model, and what an equal run decided about it
+    gather,  # the inputs to verify and to time with
+    choose,  # what to plan for: guarded initializers, smaller matrices
+    plan,  # rewrites by predicted gain, lowered to programs
+)
+FINISHING: tuple[Stage, ...] = (
+    tune,  # schedules of the kernels
+    build,  # a library, and a model that uses it
+    verify,  # against the original: what is wrong is dropped
+    race,  # against the original: what is not faster is dropped
+    publish,  # the files, and the report beside them
+)
+STAGES = PLANNING + FINISHING
+"""What :func:`optimize` does with a model, in order; several are planned before one is built."""
 
 
 @dataclass(frozen=True)
@@ -116,143 +131,38 @@ def _together(
     sweep()
     with Scratch() as name, ExitStack() as stack:
         crew = stack.enter_context(Crew()) if options.keep == "legal" else None
-        clocks = [Clock(progress) for _ in work]
-        jobs = [
-            _Job(
-                paths, options, notes, foundry, crew, Path(name, str(i)), clock,
-                Deadline(budget, clock.spent),
+        runs = []
+        for i, (source, paths) in enumerate(work):
+            clock, folder = Clock(progress), Path(name, str(i))
+            deadline = Deadline(budget, clock.spent)
+            runs.append(
+                Run(source, paths, options, notes, foundry, crew, folder, lock, clock, deadline)
             )
-            for i, ((_, paths), clock) in enumerate(zip(work, clocks, strict=True))
-        ]  # fmt: skip
-        starts = [
-            partial(_steps, source, job, lock) for (source, _), job in zip(work, jobs, strict=True)
-        ]
-        runs = [start() for start in starts]
-        planned = [_advance(run) for run in runs]
+        errors = [_failure(run, PLANNING) for run in runs]
         if len(runs) > 1:
             progress(f"building one library for {len(runs)} models")
-            foundry.stock((p for p in planned if isinstance(p, Assembly)), Path(name, "all.so"))
-        ended = [None if isinstance(p, Assembly) else p for p in planned]
-        del planned
-        for (source, _), start, run, end in zip(work, starts, runs, ended, strict=True):
-            found = end or _advance(run)
-            if isinstance(found, OutdatedError):
-                anew = start(fresh=True)
-                found = first if isinstance(first := _advance(anew), Exception) else _advance(anew)
-            if isinstance(found, Report):
-                yield Outcome(source, found)
-            else:
-                assert isinstance(found, Exception)
-                yield Outcome(source, error=found)
+            planned = (r for r, e in zip(runs, errors, strict=True) if not (e or r.report))
+            foundry.stock((run.assembly for run in planned), Path(name, "all.so"))
+        for error in errors:
+            run = runs.pop(0)  # a run that is over takes no memory
+            error = error or _failure(run, FINISHING)
+            if isinstance(error, OutdatedError):
+                run = run.anew()
+                error = _failure(run, STAGES)
+            yield Outcome(run.source, run.report, error)
 
 
-def _advance(run: Steps) -> Assembly | Report | Exception:
-    """Where a run waits, what it returns, or what stops it."""
+def _failure(run: Run, stages: Sequence[Stage]) -> Exception | None:
+    """What stops a run in one of the stages; None if nothing does, or if it was over before."""
     try:
-        return next(run)
-    except StopIteration as end:
-        assert isinstance(end.value, Report)
-        return end.value
+        with run.open:
+            for stage in stages:
+                if run.report is None:
+                    with run.memory.holding(run.lock):
+                        stage(run)
     except Exception as error:  # the caller is told; the other models go on
         return error
-
-
-@dataclass(frozen=True)
-class _Job:
-    """How one model is optimized, where its files go, and when it must be done: the time of other
-    models does not count."""
-
-    paths: Paths
-    options: Options
-    notes: Sequence[str]
-    foundry: Foundry
-    crew: Crew | None
-    scratch: Path
-    clock: Clock
-    deadline: Deadline
-
-
-def _steps(source: Path, job: _Job, lock: Lock | None, fresh: bool = False) -> Steps:
-    """The way of one model.  It waits once, when it is planned, so that others can be too; one
-    that only ONNX Runtime can read is kept as it is.
-
-    Raises OutdatedError where an equal earlier run's decision does not hold; not if ``fresh``.
-    """
-    options = job.options
-    job.clock.step(f"reading {source.name}")
-    try:
-        model = load_model(source, freeze=options.freeze_initializers)
-    except Exception as error:  # raised again unless ONNX Runtime takes the model
-        return keep_unread(source, error, job.paths, options, job.crew)
-    files = files_of(source)
-    check_earlier(job.paths, files)
-    memory = Memory.of(files, options, job.foundry.target.levels)
-    if lock is None and not (fresh or options.fresh):
-        lock = memory.recall()
-    with memory.holding(lock):
-        return (yield from _decided(job, model, files, lock, memory))
-
-
-def _decided(
-    job: _Job, model: Model, files: Sequence[Path], lock: Lock | None, memory: Memory
-) -> Steps:
-    """From a model that is read to its result; a ``lock`` leaves nothing to decide."""
-    paths, options, foundry = job.paths, job.options, job.foundry
-    target = foundry.target
-    clock, deadline = job.clock, job.deadline
-    clock.step("preparing inputs")
-    inputs = gather_inputs(model, options)
-
-    clock.step("planning")
-    symbols = inputs.timed[0].symbols
-    if lock is None:
-        model, planner = guarded_if_it_pays(model, options, symbols, target, deadline)
-    else:
-        model = load_model(model.path, guard=True) if lock.guarded else model
-        planner = Planner(model.graph, options, symbols, target, lock.cost)
-    locked = lock.recipe(model.graph, target.levels) if lock else None
-    with deadline.suspended():  # how far matrices shrink is what the user asked for
-        smaller = compress(Setting(model, options, inputs, planner, foundry, job.scratch, clock))
-    inputs, planner = overridden(model, smaller.inputs), smaller.planner
-    workshop = Workshop(model, options, planner, foundry, job.scratch, locked)
-    report = Reporter(
-        paths, model, inputs, target.levels, options, job.notes, clock, smaller, deadline, lock,
-        memory,
-    )  # fmt: skip
-    judge = Judge(model, workshop, inputs, options, target.levels, job.crew, lock, deadline)
-    if lock and lock.improved:
-        judge.prepare()
-    assembly, trace = workshop.begin(deadline)
-    if lock:
-        lock.check(assembly)
-        workshop.use(lock.drivers(assembly.workloads(())))
-    report.planned(assembly, trace, None if lock and lock.recalled else planner.scan)
-
-    clock.pause()
-    yield assembly
-    with staging(paths, files) as stage:
-        clock.step("tuning")
-        if options.keep == "faster" and (lock is None or lock.recalled):
-            sizes = [b.symbols for b in inputs.timed]
-            workshop.tune(sizes, measure=lock is None, seconds=deadline.left)
-
-        clock.step("building")
-        out = stage.model if options.keep == "legal" or lock else None
-        wanted = report.worth_building() and (lock is None or lock.improved)
-        earlier = lock.stored(paths) if lock else None
-        out = stage.beside if earlier else out
-        with deadline.suspended():  # compilers take their time once: what they made is kept
-            full = workshop.build(out=out, earlier=earlier) if wanted else None
-
-        clock.step("verifying")
-        right = judge.verify(full)
-
-        clock.step("timing")
-        kept = judge.time(right)
-        report.confirm(kept)
-
-        clock.step("writing")
-        return report.publish(kept, judge, workshop, stage)
+    return None
 
 
 def load(path: str | Path, fused: bool = False) -> TileGraph:

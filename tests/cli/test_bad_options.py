@@ -11,9 +11,10 @@ import pytest
 from cli.support import LEGAL, refused
 from tiny import transformer
 
-from tracea_graph import Options, api
+from tracea_graph import Options
 from tracea_graph.cli import main, optimize_main
 from tracea_graph.errors import UsageError
+from tracea_graph.pipeline import run
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_bug_is_one_line_too(
     def broken(*args: object, **named: object) -> None:
         raise IndexError("list index\nout of range")
 
-    monkeypatch.setattr(api, "load_model", broken)
+    monkeypatch.setattr(run, "load", broken)
     assert optimize_main(["good.onnx"]) == 70
     assert capsys.readouterr().err == (
         "error: IndexError: list index out of range (a bug; -v shows where)\n"

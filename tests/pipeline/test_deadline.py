@@ -20,7 +20,7 @@ from tracea_graph.check.verify import OutputError, Verification
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
-from tracea_graph.pipeline import judging
+from tracea_graph.pipeline import judging, run
 from tracea_graph.pipeline.choosing import Chooser
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.inputs import Inputs
@@ -109,7 +109,7 @@ def test_nothing_is_kept_that_there_was_no_time_to_verify(
             with self.deadline.within(0.0):
                 return super().verify(full)
 
-    monkeypatch.setattr(api, "Judge", Late)
+    monkeypatch.setattr(run, "Judge", Late)
     report = outcome(tmp_path, keep=keep)
     assert report.reason == "the budget of 180 s ran out before a result was verified"
 
@@ -123,7 +123,7 @@ def test_nothing_is_kept_that_there_was_no_time_to_time(
             with self.deadline.within(0.0):
                 return super().time(candidate)
 
-    monkeypatch.setattr(api, "Judge", Late)
+    monkeypatch.setattr(run, "Judge", Late)
     assert outcome(tmp_path).reason == "the budget ran out before it was timed everywhere"
 
 

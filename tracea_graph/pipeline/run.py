@@ -1,0 +1,184 @@
+"""The stages of one optimization, in order, and what they hand on to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tracea_graph.check.crew import Crew
+from tracea_graph.onnx_io import Model, files_of, load
+from tracea_graph.options import Options
+from tracea_graph.pipeline.assembly import Assembly
+from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline.clock import Clock, Deadline
+from tracea_graph.pipeline.compressing import Setting
+from tracea_graph.pipeline.compressing import compress as choose_smaller
+from tracea_graph.pipeline.foundry import Foundry
+from tracea_graph.pipeline.guarding import guarded_if_it_pays, overridden
+from tracea_graph.pipeline.inputs import Inputs, gather_inputs
+from tracea_graph.pipeline.judging import Judge
+from tracea_graph.pipeline.lock import Lock
+from tracea_graph.pipeline.memory import Memory
+from tracea_graph.pipeline.output import Paths, check_earlier, staging
+from tracea_graph.pipeline.output import Stage as Staged
+from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.reporting import Reporter
+from tracea_graph.pipeline.unread import keep_unread
+from tracea_graph.views import Report
+
+__all__ = [
+    "Run", "Stage", "build", "choose", "gather", "plan", "publish", "race", "read", "tune",
+    "verify",
+]  # fmt: skip
+
+
+@dataclass
+class Run:
+    """One model on its way through the stages.
+
+    ``lock`` has decisions of another run, from a file or, once the model is read, of an equal run
+    unless this one is ``fresh``; ``notes`` are for the report.  Each field below the blank line is
+    set by the stage its comment names, and is not there before.  A run that has a ``report`` is
+    over.
+    """
+
+    source: Path
+    paths: Paths
+    options: Options
+    notes: Sequence[str]
+    foundry: Foundry
+    crew: Crew | None
+    scratch: Path
+    lock: Lock | None
+    clock: Clock
+    deadline: Deadline
+    fresh: bool = False
+    memory: Memory = field(default_factory=Memory)
+    open: ExitStack = field(default_factory=ExitStack)
+    report: Report | None = None
+
+    files: Sequence[Path] = field(init=False)  # read
+    model: Model = field(init=False)  # read; with guarded initializers: choose
+    inputs: Inputs = field(init=False)  # gather; with more feeds: choose
+    reporter: Reporter = field(init=False)  # choose
+    workshop: Workshop = field(init=False)  # choose
+    judge: Judge = field(init=False)  # choose
+    assembly: Assembly = field(init=False)  # plan
+    staged: Staged = field(init=False)  # build
+    candidate: Built | None = field(init=False)  # build; without what is wrong: verify
+
+    def anew(self) -> Run:
+        """The run before its first stage, which an equal run's decision is not to spoil again."""
+        return replace(self, lock=None, fresh=True, memory=Memory(), open=ExitStack(), report=None)
+
+
+Stage = Callable[[Run], None]
+
+
+def read(run: Run) -> None:
+    """Read the model, and what an equal run decided about it.
+
+    One that only ONNX Runtime can read is kept as it is.
+    """
+    options = run.options
+    run.clock.step(f"reading {run.source.name}")
+    try:
+        run.model = load(run.source, freeze=options.freeze_initializers)
+    except Exception as error:  # raised again unless ONNX Runtime takes the model
+        run.report = keep_unread(run.source, error, run.paths, options, run.crew)
+        return
+    run.files = files_of(run.source)
+    check_earlier(run.paths, run.files)
+    run.memory = Memory.of(run.files, options, run.foundry.target.levels)
+    if run.lock is None and not (run.fresh or options.fresh):
+        run.lock = run.memory.recall()
+
+
+def gather(run: Run) -> None:
+    """Make or load the inputs to verify and to time with."""
+    run.clock.step("preparing inputs")
+    run.inputs = gather_inputs(run.model, run.options)
+
+
+def choose(run: Run) -> None:
+    """Choose what to plan for: guarded initializers, and the smaller matrices asked for."""
+    run.clock.step("planning")
+    options, target, lock, deadline = run.options, run.foundry.target, run.lock, run.deadline
+    symbols = run.inputs.timed[0].symbols
+    if lock is None:
+        model, planner = guarded_if_it_pays(run.model, options, symbols, target, deadline)
+    else:
+        model = load(run.model.path, guard=True) if lock.guarded else run.model
+        planner = Planner(model.graph, options, symbols, target, lock.cost)
+    run.model = model
+    locked = lock.recipe(model.graph, target.levels) if lock else None
+    with deadline.suspended():  # how far matrices shrink is what the user asked for
+        smaller = choose_smaller(
+            Setting(model, options, run.inputs, planner, run.foundry, run.scratch, run.clock)
+        )
+    run.inputs = overridden(model, smaller.inputs)
+    run.workshop = Workshop(model, options, smaller.planner, run.foundry, run.scratch, locked)
+    run.reporter = Reporter(
+        run.paths, model, run.inputs, target.levels, options, run.notes, run.clock, smaller,
+        deadline, lock, run.memory,
+    )  # fmt: skip
+    run.judge = Judge(
+        model, run.workshop, run.inputs, options, target.levels, run.crew, lock, deadline
+    )
+
+
+def plan(run: Run) -> None:
+    """Schedule rewrites by their predicted gain, and lower what they make to programs."""
+    lock, workshop = run.lock, run.workshop
+    if lock and lock.improved:
+        run.judge.prepare()
+    run.assembly, trace = workshop.begin(run.deadline)
+    if lock:
+        lock.check(run.assembly)
+        workshop.use(lock.drivers(run.assembly.workloads(())))
+    scan = None if lock and lock.recalled else workshop.planner.scan
+    run.reporter.planned(run.assembly, trace, scan)
+    run.clock.pause()
+
+
+def tune(run: Run) -> None:
+    """Find schedules for the kernels, or take those that earlier runs found."""
+    run.staged = run.open.enter_context(staging(run.paths, run.files))
+    run.clock.step("tuning")
+    if run.options.keep == "faster" and (run.lock is None or run.lock.recalled):
+        sizes = [b.symbols for b in run.inputs.timed]
+        run.workshop.tune(sizes, measure=run.lock is None, seconds=run.deadline.left)
+
+
+def build(run: Run) -> None:
+    """Compile the kernels and write a model with all rewrites, if there are any."""
+    run.clock.step("building")
+    lock, staged = run.lock, run.staged
+    run.candidate = None
+    if not run.reporter.worth_building() or (lock is not None and not lock.improved):
+        return
+    earlier = lock.stored(run.paths) if lock else None
+    out = staged.model if run.options.keep == "legal" or lock else None
+    with run.deadline.suspended():  # compilers take their time once: what they made is kept
+        run.candidate = run.workshop.build(out=staged.beside if earlier else out, earlier=earlier)
+
+
+def verify(run: Run) -> None:
+    """Compare the candidate with the original, and drop the rewrites that are wrong."""
+    run.clock.step("verifying")
+    run.candidate = run.judge.verify(run.candidate)
+
+
+def race(run: Run) -> None:
+    """Time the candidate against the original, and drop the rewrites that are not faster."""
+    run.clock.step("timing")
+    run.candidate = run.judge.time(run.candidate)
+    run.reporter.confirm(run.candidate)
+
+
+def publish(run: Run) -> None:
+    """Move the files into place, the report beside them."""
+    run.clock.step("writing")
+    run.report = run.reporter.publish(run.candidate, run.judge, run.workshop, run.staged)
