@@ -16,10 +16,10 @@ from models.score import scores
 from models.sizes import sizes_of
 from tracea_graph.check.peers import PEERS
 from tracea_graph.cli import optimize_main
+from tracea_graph.commands.bench import BenchOptions, bench
+from tracea_graph.commands.profile import profile
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import TraceaError, UsageError
-from tracea_graph.pipeline.bench import BenchOptions, bench
-from tracea_graph.pipeline.profiling import profile
 from tracea_graph.views.bench import made_with
 
 __all__ = ["main", "run"]

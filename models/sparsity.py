@@ -35,7 +35,7 @@ from tracea_graph import Options, api
 from tracea_graph.config import Window
 from tracea_graph.onnx_io import load
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.pipeline.findings import findings_of
+from tracea_graph.pipeline.reporting import findings_of
 
 __all__ = ["attention_model", "product_model"]
 

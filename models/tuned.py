@@ -21,8 +21,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.options import OPTIONS, Options, values
-from tracea_graph.pipeline.tuning import TunedModel, tune_model
 from tracea_graph.tuning.jobs import WORTH
 
 _ENOUGH, _CLOSE, _NEAR = 0.05, 0.03, 1.10

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracea_graph.check.crew import Crew
+from tracea_graph.commands.inspect import Stages
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import OutdatedError
 from tracea_graph.hardware import Decision
 from tracea_graph.onnx_io import library_of
 from tracea_graph.options import Options
 from tracea_graph.passes import JOINING
+from tracea_graph.pipeline.candidates import Foundry
 from tracea_graph.pipeline.clock import Clock, Deadline
-from tracea_graph.pipeline.foundry import Foundry
 from tracea_graph.pipeline.lock import read_lock
 from tracea_graph.pipeline.output import Paths, paths_of_all
 from tracea_graph.pipeline.run import (
@@ -33,7 +34,6 @@ from tracea_graph.pipeline.run import (
     tune,
     verify,
 )
-from tracea_graph.pipeline.stages import Stages
 from tracea_graph.scratch import Scratch, sweep
 from tracea_graph.target import settle_precision, target_of
 from tracea_graph.ttg import TileGraph

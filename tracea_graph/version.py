@@ -1,7 +1,52 @@
-"""The version of the package: the one place that names it."""
+"""The version of the package, and those of the packages its results depend on."""
 
 from __future__ import annotations
 
-__all__ = ["VERSION"]
+import importlib.metadata
+from functools import cache
+
+__all__ = ["VERSION", "runtime_conflict", "versions"]
 
 VERSION = "0.1.0"
+
+
+_PACKAGES = ("onnx", "numpy", "networkx")
+_RUNTIMES = (
+    "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml",
+    "onnxruntime-training", "onnxruntime-rocm", "onnxruntime-migraphx", "onnxruntime-qnn",
+)  # fmt: skip
+"""Distributions that all install the package ``onnxruntime``."""
+
+
+def versions() -> dict[str, str]:
+    """The tool and the packages its results depend on, whatever wheel onnxruntime came in."""
+    found = {"tracea": _version("tracea-graph")} | {name: _version(name) for name in _PACKAGES}
+    return found | {"onnxruntime": next(iter(_runtimes().values()), "unknown")}
+
+
+def runtime_conflict() -> str:
+    """One sentence if several wheels provide onnxruntime, else nothing.
+
+    They write the same files, so that whichever was installed last runs, with parts of the others.
+    """
+    found = [f"{name} {version}" for name, version in _runtimes().items()]
+    if len(found) < 2:
+        return ""
+    return (
+        f"{' and '.join(found)} are installed together and overwrite each other's files: "
+        "uninstall all of them, then install one"
+    )
+
+
+@cache
+def _runtimes() -> dict[str, str]:
+    known = {name: _version(name) for name in _RUNTIMES}
+    return {name: version for name, version in known.items() if version != "unknown"}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

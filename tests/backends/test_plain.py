@@ -16,7 +16,7 @@ from models.make import make
 from tracea_graph import Options, Report, api, target
 from tracea_graph.check.worker import Worker
 from tracea_graph.cli.main import main
-from tracea_graph.pipeline import guarding
+from tracea_graph.pipeline import planning
 
 pytestmark = pytest.mark.compiler
 CLOSE = 1e-5
@@ -97,7 +97,7 @@ def test_weights_that_may_be_fed_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the defaults kernels run, with another weight the original's nodes."""
-    monkeypatch.setattr(guarding, "_WORTH", math.inf)  # a product as it lies gains nothing
+    monkeypatch.setattr(planning, "_WORTH", math.inf)  # a product as it lies gains nothing
     net = Net()
     x = net("Gemm", net.input("x", "batch", 64), net.weight(64, 48), net.weight(48))
     path = saved(net, net("Relu", x), tmp_path / "m.onnx")

@@ -14,11 +14,11 @@ from tracea_graph import Options, api
 from tracea_graph.check.bindings import Binding
 from tracea_graph.check.reference import reference
 from tracea_graph.check.room import LARGEST, TIMES, oversized
+from tracea_graph.commands.bench import BenchOptions, bench
+from tracea_graph.commands.profile import profile
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.bench import BenchOptions, bench
 from tracea_graph.pipeline.inputs import gather_inputs
-from tracea_graph.pipeline.profiling import profile
 from tracea_graph.ttg import TileGraph
 
 PADDED = """g (float[n, 4] x) => (float[n, m] y)

@@ -17,7 +17,7 @@ from tracea_graph import Options
 from tracea_graph.check.crew import Crew
 from tracea_graph.check.worker import Worker
 from tracea_graph.onnx_io import Model, guards, load
-from tracea_graph.pipeline import guarding
+from tracea_graph.pipeline import planning
 from tracea_graph.pipeline.inputs import gather_inputs
 
 pytestmark = pytest.mark.compiler
@@ -50,7 +50,7 @@ def overrides(model: Model) -> Iterator[Mapping[str, Array]]:
 def test_constants_that_may_be_fed(
     fuzz_seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarding, "_WORTH", float("inf"))  # whatever is predicted
+    monkeypatch.setattr(planning, "_WORTH", float("inf"))  # whatever is predicted
     count = MANY if fuzz_seed else FEW
     paths, _ = write_steady(tmp_path / "in", count, fuzz_seed + 1000)
     for path in paths:

@@ -11,11 +11,11 @@ import pytest
 from onnx import parser
 
 from tracea_graph import api
+from tracea_graph.commands.bench import entrant
+from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import library_of
 from tracea_graph.options import Options
-from tracea_graph.pipeline.bench import entrant
-from tracea_graph.pipeline.verifying import verify_models
 
 LIBRARY = b"the library"
 OTHER = b"another model's"

@@ -21,8 +21,8 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
 from tracea_graph.pipeline import judging, run
-from tracea_graph.pipeline.choosing import Chooser
 from tracea_graph.pipeline.clock import Clock, Deadline
+from tracea_graph.pipeline.compressing import Chooser
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.planning import Planner

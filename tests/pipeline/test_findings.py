@@ -14,7 +14,7 @@ from graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.pipeline.findings import Finding, findings_of
+from tracea_graph.pipeline.reporting import Finding, findings_of
 
 Array = npt.NDArray[Any]
 

@@ -17,14 +17,13 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny import answers, error_between, product
 
 from tracea_graph import Options, Report, optimize
+from tracea_graph.commands.bench import BenchOptions, entrant
+from tracea_graph.commands.profile import profile
+from tracea_graph.commands.settle import settle, strip
+from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model, guards, load
-from tracea_graph.pipeline import candidates, guarding
-from tracea_graph.pipeline.bench import BenchOptions, entrant
-from tracea_graph.pipeline.profiling import profile
-from tracea_graph.pipeline.settling import settle
-from tracea_graph.pipeline.stripping import strip
-from tracea_graph.pipeline.verifying import verify_models
+from tracea_graph.pipeline import candidates, planning
 from tracea_graph.target import BACKENDS, Backend
 
 pytestmark = pytest.mark.compiler
@@ -270,11 +269,11 @@ def test_verification_sees_what_is_fed(
 ) -> None:
     """A guard that compares nothing but a bias does not pass."""
 
-    def one_alone(model: Model, backend: Backend) -> tuple[guarding.Guard, ...]:
+    def one_alone(model: Model, backend: Backend) -> tuple[planning.Guard, ...]:
         few = {name: w for name, w in model.guarded.items() if name.startswith("b")}
         return guards_of(replace(model, guarded=few), backend) if few else ()
 
-    guards_of = guarding.guards_of
+    guards_of = planning.guards_of
     monkeypatch.setattr(candidates, "guards_of", one_alone)
     report = optimize(original, replace(LEGAL, output=tmp_path / "m.onnx"))
     assert report.outcome == "kept original" and "fed" in report.reason

@@ -18,10 +18,10 @@ from tiny import product
 from tracea_graph import Options, api
 from tracea_graph.check.decide import Decision, Group, Verdict
 from tracea_graph.check.timing import Ratio
+from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
 from tracea_graph.onnx_io import external, writer
 from tracea_graph.pipeline import candidates, judging, memory
-from tracea_graph.pipeline.verifying import verify_models
 from tracea_graph.views import Report
 
 pytestmark = pytest.mark.compiler

@@ -10,8 +10,7 @@ from graphs import Net, normal, ops
 from onnx import numpy_helper, parser
 
 from tracea_graph import Options, load
-from tracea_graph.pipeline.planning import Planner
-from tracea_graph.pipeline.quantised import rounded_later
+from tracea_graph.pipeline.planning import Planner, rounded_later
 
 
 def rounded(net: Net, x: str, dynamic: bool) -> str:

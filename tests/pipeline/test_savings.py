@@ -10,7 +10,7 @@ from rich.console import Console
 
 from models.sparse import block_mask
 from tracea_graph.pipeline.assembly import Assembly, assemble
-from tracea_graph.pipeline.savings import saving_rows
+from tracea_graph.pipeline.reporting import saving_rows
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule
 from tracea_graph.target import BACKENDS

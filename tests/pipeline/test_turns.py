@@ -13,8 +13,8 @@ from tracea_graph.check.timing import Ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.phases.bands import LENGTHS
 from tracea_graph.pipeline.candidates import Workshop
+from tracea_graph.pipeline.judging import fastest_lengths
 from tracea_graph.pipeline.planning import Plan, Planner
-from tracea_graph.pipeline.turns import fastest_lengths
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
 

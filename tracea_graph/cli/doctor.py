@@ -10,8 +10,8 @@ from rich.console import Console
 from tracea_graph.cli.flags import add_flags
 from tracea_graph.doctor import Doctor
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline.packages import runtime_conflict
 from tracea_graph.target import BACKENDS
+from tracea_graph.version import runtime_conflict
 from tracea_graph.views.doctor import decision_json, render_decision, render_health
 
 __all__ = ["add_doctor", "run_doctor"]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tracea_graph import api
 from tracea_graph.cli.flags import add_flags, made_options
-from tracea_graph.pipeline.explaining import explain
+from tracea_graph.commands.inspect import explain
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import render_graph
 from tracea_graph.views.explain import render_explanation, render_node

@@ -29,10 +29,10 @@ from tracea_graph.cli.stopping import code_of, stoppable
 from tracea_graph.cli.sweep import run_sweep
 from tracea_graph.cli.tune import run_tune, run_tune_report, run_worker, whole_command
 from tracea_graph.cli.verify import run_strip, run_verify
+from tracea_graph.commands.inspect import explain
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError, TraceaError, UsageError
 from tracea_graph.options import Options
-from tracea_graph.pipeline.explaining import explain
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
 from tracea_graph.target import target_of
 from tracea_graph.views import (

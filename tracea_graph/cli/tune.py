@@ -16,12 +16,12 @@ from rich.markup import escape
 
 from tracea_graph.cli.flags import add_flags, made_options
 from tracea_graph.cli.progress import Bar
+from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.options import OPTIONS, Options, values
 from tracea_graph.options.files import save
 from tracea_graph.pipeline.output import check_file, write_text
-from tracea_graph.pipeline.tuning import TunedModel, tune_model
 from tracea_graph.tuning import Event, Task
 from tracea_graph.tuning.hints import hint_of, proposals
 from tracea_graph.tuning.machine import tuner

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from tracea_graph.cli.flags import add_flags, made_options
+from tracea_graph.commands.settle import strip
+from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import VerifyError
 from tracea_graph.options import values
 from tracea_graph.pipeline.output import check_file
-from tracea_graph.pipeline.stripping import strip
-from tracea_graph.pipeline.verifying import verify_models
 from tracea_graph.views.verify import comparison_json, render_comparison
 
 __all__ = ["add_strip", "add_verify", "run_strip", "run_verify"]

@@ -14,14 +14,14 @@ from pathlib import Path
 from tracea_graph.check.bench import Bench
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.crew import Crew, fresh
-from tracea_graph.check.decide import Candidate, Decision, Group, decide
+from tracea_graph.check.decide import Candidate, Decision, Group, clear_gain, decide
 from tracea_graph.check.distance import Choice, Elementwise, choices
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.saturation import squashed
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.config import usable_processors
-from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
+from tracea_graph.errors import BuildError, ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import turns_of
@@ -29,10 +29,8 @@ from tracea_graph.pipeline.candidates import Built, Workshop
 from tracea_graph.pipeline.clock import Deadline
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.reliefs import relief
-from tracea_graph.pipeline.turns import fastest_lengths
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "fastest_lengths", "relief"]
 
 _PATIENCE, _SEARCH_SHARE = 60.0, 0.3
 """Seconds of one search for the rewrites to blame, and its share of the time that is left; after
@@ -489,3 +487,72 @@ def _suspects(found: Sequence[Verification]) -> str:
     if any(one.status == "failed" for one in found):
         return "all"
     return "" if all(one.status == "passed" for one in found) else "dead"
+
+
+_FRONT = 32  # shares of a net in which the end of what stays exact is searched for
+
+Keys = Mapping[str, Sequence[str]]
+"""For each rule: what drops its first place, its first two … all of them."""
+
+
+def relief(
+    reliefs: Sequence[Sequence[str]],
+    keys: Keys,
+    dropped: frozenset[str],
+    wrong: Callable[[frozenset[str]], bool],
+    coarse: Callable[[frozenset[str]], bool],
+    patient: Callable[[], bool],
+) -> Mapping[str, int]:
+    """How many places of which rules stay exact beside what is ``dropped``; none if that is of no
+    use.  ``coarse`` asks for more than not to be ``wrong``.
+
+    The first of ``reliefs`` (sets of rules) that is enough is searched: of its last rule, which
+    costs most to do without, as much as possible stays, then of the others.
+    """
+    present = (tuple(rule for rule in rules if keys[rule]) for rules in reliefs)
+    for rules in dict.fromkeys(filter(None, present)):
+        counts = {rule: len(keys[rule]) for rule in rules}
+        if keys[rules[-1]][-1] in dropped or wrong(dropped | _ends(keys, counts)):
+            continue
+        for rule in reversed(rules):
+            low, high = 0, len(keys[rule])  # too coarse without so many, right without so many
+            while high - low > max(1, len(keys[rule]) // _FRONT) and patient():
+                middle = (low + high) // 2
+                less = _ends(keys, {**counts, rule: middle})
+                low, high = (middle, high) if coarse(dropped | less) else (low, middle)
+            counts[rule] = high
+        return counts
+    return {}
+
+
+def _ends(keys: Keys, counts: Mapping[str, int]) -> frozenset[str]:
+    """What drops the first places of each rule."""
+    return frozenset(keys[rule][count - 1] for rule, count in counts.items() if count)
+
+
+LENGTHS_SHARE = 0.1
+"""Of the budget, for these races."""
+
+
+def fastest_lengths(
+    choices: Sequence[Sequence[str]], build: Callable[[frozenset[str]], Candidate], bench: Bench
+) -> frozenset[str]:
+    """The keys to drop; ``choices`` are, for each program, those its longest turns are dropped by.
+
+    ``build`` makes the model without some keys.  What cannot be built or run stays out.
+    """
+    chosen = frozenset[str]()
+    end = bench.now() + LENGTHS_SHARE * bench.budget
+    contests = [(keys, key) for keys in choices for key in keys]
+    for i, (keys, key) in enumerate(contests):
+        seconds = (end - bench.now()) / (len(contests) - i)
+        if seconds <= 0:
+            break
+        other = chosen - {*keys} | {key}
+        try:
+            ratios = bench.against(build(chosen), build(other), seconds)
+        except (BuildError, OutOfTime, WorkerError):
+            continue
+        if clear_gain(ratios, bench.keys):
+            chosen = other
+    return chosen

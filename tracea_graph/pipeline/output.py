@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import re
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,14 +16,28 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.build.cache import write_whole
-from tracea_graph.errors import UsageError
+from tracea_graph.check.crew import Crew, fresh
+from tracea_graph.errors import ModelError, UsageError, WorkerError
 from tracea_graph.files import open_regular
+from tracea_graph.hardware import fingerprint, profile_cpu
+from tracea_graph.onnx_io import files_of, node_count, write_original
+from tracea_graph.options import Options
 from tracea_graph.scratch import STAGED, Scratch, sweep
+from tracea_graph.version import versions
+from tracea_graph.views import Report
 
 __all__ = [
-    "Paths", "Stage", "check_earlier", "check_file", "check_folder", "paths_for", "paths_of_all",
-    "staging", "write_text",
-]  # fmt: skip
+    "Paths",
+    "Stage",
+    "check_earlier",
+    "check_file",
+    "check_folder",
+    "keep_unread",
+    "paths_for",
+    "paths_of_all",
+    "staging",
+    "write_text",
+]
 
 _DATA = re.compile(r"\.[0-9a-f]{10}\.data")
 _LIBRARY_MARKS = (re.compile(rb"tracea\.[0-9a-f]{10}\0"), re.compile(rb"RegisterCustomOps\0"))
@@ -297,3 +312,52 @@ def _earlier_data(paths: Paths) -> Path | None:
         data.name.removeprefix(paths.model.stem)
     )
     return data if ours and data.is_file() else None
+
+
+def keep_unread(
+    source: Path, error: Exception, paths: Paths, options: Options, crew: Crew | None
+) -> Report:
+    """Write the original as the result of a model whose import ended with ``error``.
+
+    Raises ``error`` if ONNX Runtime refuses the model too, if it is a bug of this tool and the
+    environment is strict, or if memory or the file system is to blame; UsageError if the result
+    cannot be written.
+    """
+    bug = not isinstance(error, ModelError)
+    if isinstance(error, MemoryError | OSError) or (bug and options.environment.strict):
+        raise error
+    try:
+        files, count = files_of(source), node_count(source)
+    except ModelError:
+        raise error from None
+    if not _runs(source, crew):
+        raise error
+    why = f"{type(error).__name__}: {error} (a bug; -v shows where)" if bug else str(error)
+    with staging(paths, files) as stage:
+        data = write_original(source, stage.model).data
+        report = Report(
+            input=str(source),
+            output=str(paths.model),
+            outcome="kept original",
+            reason=f"ONNX Runtime can read it, this tool cannot: {why}",
+            data=str(paths.model.with_name(data.name)) if data else None,
+            nodes_before=count,
+            nodes_after=count,
+            status_reason="nothing was rewritten",
+            faults=("".join(traceback.format_exception(error)),) if bug else (),
+            versions=versions(),
+            machine=fingerprint(profile_cpu()),
+        )
+        stage.report.write_text(report.to_json(), encoding="utf-8")
+        stage.publish(data, None, stage.model)
+    return report
+
+
+def _runs(model: Path, crew: Crew | None) -> bool:
+    """True if ONNX Runtime opens the model, in a process of its own, and there is something to
+    run."""
+    with (crew.hire if crew else fresh)(None, {}) as worker:
+        try:
+            return bool(worker.open("original", model).outputs)
+        except WorkerError:  # refused, or the process did not survive it
+            return False

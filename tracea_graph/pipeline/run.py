@@ -11,21 +11,18 @@ from tracea_graph.check.crew import Crew
 from tracea_graph.onnx_io import Model, files_of, load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import Assembly
-from tracea_graph.pipeline.candidates import Built, Workshop
+from tracea_graph.pipeline.candidates import Built, Foundry, Workshop
 from tracea_graph.pipeline.clock import Clock, Deadline
 from tracea_graph.pipeline.compressing import Setting
 from tracea_graph.pipeline.compressing import compress as choose_smaller
-from tracea_graph.pipeline.foundry import Foundry
-from tracea_graph.pipeline.guarding import guarded_if_it_pays, overridden
 from tracea_graph.pipeline.inputs import Inputs, gather_inputs
 from tracea_graph.pipeline.judging import Judge
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.memory import Memory
-from tracea_graph.pipeline.output import Paths, check_earlier, staging
+from tracea_graph.pipeline.output import Paths, check_earlier, keep_unread, staging
 from tracea_graph.pipeline.output import Stage as Staged
-from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays, overridden
 from tracea_graph.pipeline.reporting import Reporter
-from tracea_graph.pipeline.unread import keep_unread
 from tracea_graph.views import Report
 
 __all__ = [

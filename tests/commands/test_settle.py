@@ -17,10 +17,9 @@ from tracea_graph import Options, optimize
 from tracea_graph.check.decide import Decision, Group, Verdict
 from tracea_graph.check.timing import Ratio
 from tracea_graph.cli import main
+from tracea_graph.commands import settle as settle_module
+from tracea_graph.commands.settle import settle, strip
 from tracea_graph.errors import UsageError, VerifyError
-from tracea_graph.pipeline import settling
-from tracea_graph.pipeline.settling import settle
-from tracea_graph.pipeline.stripping import strip
 
 pytestmark = pytest.mark.compiler
 QUICK = Options(threads=(1,), budget=5.0)
@@ -61,7 +60,7 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Losing], None]:
             total = {(1, "x"): Ratio(1.02, 0.9, 1.1, 15, 1.02, 1.0, 1.0, 1.0)}
             return Decision(kept, verdicts, total, build(dropped) if kept else None)
 
-        monkeypatch.setattr(settling, "decide", decided)
+        monkeypatch.setattr(settle_module, "decide", decided)
 
     return lose
 
@@ -172,7 +171,7 @@ def test_kernels_that_are_wrong_here_are_an_error(
         big.CopyFrom(onnx.numpy_helper.from_array(values, big.name))
         onnx.save(model, out)
 
-    monkeypatch.setattr(settling, "strip", wrong)
+    monkeypatch.setattr(settle_module, "strip", wrong)
     before = deployed.read_bytes()
     with pytest.raises(VerifyError, match="is not right on this machine"):
         settle(deployed, QUICK)

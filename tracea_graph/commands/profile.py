@@ -1,27 +1,42 @@
-"""Profiling a model: each node's time against what it computes, moves and the machine allows."""
+"""Profiling a model: each node's time against what it computes, moves and the machine allows.
+
+The library appends a line per run of a node to the file ``TRACEA_PROFILE`` names
+(``kernels/cpu/runtime/trace.h``); a worker of its own runs the model, for timing calls takes time.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracea_graph.check.bench import PROFILING_US
 from tracea_graph.check.peers import PeerWorker
-from tracea_graph.check.worker import NodeTime
+from tracea_graph.check.worker import NodeTime, Worker
+from tracea_graph.commands.anatomy import Anatomy, Work, sizes_of
+from tracea_graph.commands.bench import BenchOptions, Entrant, Progress, busy_note, entrant
 from tracea_graph.doctor import Doctor
+from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import fingerprint
+from tracea_graph.kernels.program import CallWork
 from tracea_graph.onnx_io.guards import BRANCHES
-from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.onnx_io.inlining import Call, calls_of
 from tracea_graph.onnx_io.reader import load
-from tracea_graph.pipeline.anatomy import Anatomy, Work, sizes_of
-from tracea_graph.pipeline.bench import BenchOptions, Entrant, Progress, busy_note, entrant
-from tracea_graph.pipeline.calls import CallTime, time_calls
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
-from tracea_graph.pipeline.packages import versions
+from tracea_graph.scratch import Scratch
+from tracea_graph.target import BACKENDS, Backend
+from tracea_graph.version import versions
 from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
 
-__all__ = ["profile", "roofs_of"]
+__all__ = [
+    "CallTime",
+    "Traced",
+    "profile",
+    "read_trace",
+    "roofs_of",
+    "time_calls",
+]
 
 DEFAULTS = BenchOptions()
 _MULTIPLIED = {"bf16": ("bf16", 1), "bf16x2": ("bf16", 3), "int16": ("i16", 1)}
@@ -163,3 +178,62 @@ def _calls(
             )
         )  # fmt: skip
     return tuple(rows)
+
+
+_WARMUP = 2
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """One call of a node: median µs, and what it does."""
+
+    us: float
+    work: CallWork
+
+
+Traced = Mapping[str, tuple[CallTime, ...]]
+"""By node name; nodes that never ran are missing."""
+
+
+def time_calls(one: Entrant, calls: Sequence[Call], feed: Feed, threads: int, runs: int) -> Traced:
+    """Median times of every kernel call of a model, in a process of its own."""
+    if one.library is None or not calls:
+        return {}
+    with Scratch("calls") as folder:
+        trace = Path(folder) / "trace"
+        with Worker(env={"TRACEA_PROFILE": str(trace)}) as worker:
+            worker.open("model", one.path, one.library, threads=threads)
+            worker.race("model", "model", feed, pairs=-(-runs // 2), warmup=_WARMUP)
+        return read_trace(trace, calls, skip=2 * _WARMUP) if trace.is_file() else {}
+
+
+def read_trace(
+    trace: Path, calls: Sequence[Call], skip: int = 0, backend: Backend = BACKENDS[0]
+) -> Traced:
+    """What a trace says about these nodes of a backend, their first ``skip`` runs left out.
+
+    Raises UsageError for a node whose plan another version of this tool wrote.
+    """
+    samples: dict[str, list[list[int]]] = {}
+    sizes: dict[str, list[int]] = {}
+    for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, symbols, times = line.rsplit("\t", 2)
+        sizes[name] = _numbers(symbols)
+        samples.setdefault(name, []).append(_numbers(times))
+    found: dict[str, tuple[CallTime, ...]] = {}
+    for call in calls:
+        rows = samples.get(call.name, [])[skip:] or samples.get(call.name, [])
+        if not rows:
+            continue
+        try:
+            works = backend.calls_of_plan(call.plan, sizes[call.name])
+        except GraphError as error:
+            raise UsageError(f"{call.name} cannot be profiled: {error}") from error
+        if all(len(row) == len(works) for row in rows):
+            medians = [statistics.median(column) / 1e3 for column in zip(*rows, strict=True)]
+            found[call.name] = tuple(map(CallTime, medians, works))
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.samples import result
+from commands.samples import result
 from graphs import Net, normal
 
+from tracea_graph.commands.anatomy import Anatomy, Work, sizes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
-from tracea_graph.pipeline.anatomy import Anatomy, Work, sizes_of
 
 BATCH, DEEP, WIDE = 5, 48, 32
 IN, OUT, WEIGHT, BIAS = 4 * BATCH * DEEP, 4 * BATCH * WIDE, 4 * DEEP * WIDE, 4 * WIDE

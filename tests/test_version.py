@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from tracea_graph import version
 from tracea_graph.cli import main
-from tracea_graph.pipeline import packages
 
 
 @pytest.fixture
@@ -26,24 +26,24 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Mapping[str
 
         monkeypatch.setattr(importlib.metadata, "version", version)
 
-    for known in (packages._version, packages._runtimes):
+    for known in (version._version, version._runtimes):
         known.cache_clear()
     yield pretend
-    for known in (packages._version, packages._runtimes):
+    for known in (version._version, version._runtimes):
         known.cache_clear()
 
 
 def test_one_wheel_is_no_conflict(installed: Callable[[Mapping[str, str]], None]) -> None:
     installed({"onnxruntime-gpu": "1.23.2"})
-    assert packages.runtime_conflict() == ""
-    assert packages.versions()["onnxruntime"] == "1.23.2"
+    assert version.runtime_conflict() == ""
+    assert version.versions()["onnxruntime"] == "1.23.2"
 
 
 def test_two_wheels_are_explained(
     installed: Callable[[Mapping[str, str]], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed({"onnxruntime": "1.20.1", "onnxruntime-gpu": "1.23.2"})
-    said = packages.runtime_conflict()
+    said = version.runtime_conflict()
     assert "onnxruntime 1.20.1 and onnxruntime-gpu 1.23.2 are installed together" in said
     assert "uninstall all of them, then install one" in said
     assert main(["doctor"]) == 0

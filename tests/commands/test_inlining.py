@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from bench.samples import DOMAIN, result
+from commands.samples import DOMAIN, result
 
 from tracea_graph.check.worker import Worker
 from tracea_graph.onnx_io.inlining import caller_of, calls_of

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.samples import ROOFS, profile, result, row
+from commands.samples import ROOFS, profile, result, row
 from rich.console import Console
 
 from models.make import make
 from tracea_graph import api
+from tracea_graph.commands import profile as profile_module
+from tracea_graph.commands.anatomy import Anatomy
+from tracea_graph.commands.bench import BenchOptions
+from tracea_graph.commands.profile import CallTime
 from tracea_graph.ir import Node
 from tracea_graph.kernels.cpu.work import CallWork, Touched
 from tracea_graph.options import Options
-from tracea_graph.pipeline import profiling
-from tracea_graph.pipeline.anatomy import Anatomy
-from tracea_graph.pipeline.bench import BenchOptions
-from tracea_graph.pipeline.calls import CallTime
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views.profile_table import abridged, in_bytes, render_profile
 from tracea_graph.views.profiling import ProfileRow, families, notable
@@ -61,7 +61,7 @@ def test_calls_tell_what_a_program_of_unknown_sizes_does() -> None:
     again = CallTime(5.0, CallWork("norm", 0.0, 8.0, (views[0], views[2]), "2×4"))
     nodes = [Node("Relu", ("x",), ("y",), {})]
     graph = TileGraph.of_nodes(nodes, ["x"], ["y"], {}, {})
-    work = profiling._done_by((once, again), ("x", "w"), Anatomy(graph, (), {}))
+    work = profile_module._done_by((once, again), ("x", "w"), Anatomy(graph, (), {}))
     assert (work.flops, work.weights, work.activations) == (128.0, 0.0, 192.0)
     assert work.apart == 64 + 128 + 32 + 64 + 32
 
@@ -117,7 +117,7 @@ def test_programs_are_known_by_their_original_nodes(tmp_path: Path) -> None:
     api.optimize(original, Options(output=tmp_path / "out.onnx", keep="legal", verify=False))
     sizes = {"batch": 1, "sequence": 64}
     options = BenchOptions(threads=(1,), shapes=(sizes,), pairs=5, seconds=300.0)
-    taken = profiling.profile(tmp_path / "out.onnx", options)
+    taken = profile_module.profile(tmp_path / "out.onnx", options)
     programs = [r for r in taken.rows if r.kernel]
     assert len(programs) >= 2
     assert 0.0 < taken.in_programs <= 1.0
@@ -158,9 +158,9 @@ def test_a_single_call_has_no_line_of_its_own() -> None:
 
 def test_a_profile_places_every_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a library ONNX Runtime inlines the body: no node is a program, all have times."""
-    monkeypatch.setattr(profiling, "roofs_of", lambda doctor, threads: ROOFS)
+    monkeypatch.setattr(profile_module, "roofs_of", lambda doctor, threads: ROOFS)
     options = BenchOptions(threads=(1,), shapes=({"batch": 64},), pairs=3, seconds=300.0)
-    taken = profiling.profile(result(tmp_path), options)
+    taken = profile_module.profile(result(tmp_path), options)
     assert taken.binding == "batch=64"
     assert taken.in_programs == 0.0
     assert [r.us for r in taken.rows] == sorted((r.us for r in taken.rows), reverse=True)

@@ -12,6 +12,7 @@ from tracea_graph.check.distance import otherwise, relative_distance
 from tracea_graph.check.peers import Heat, Peer, PeerWorker, peers_named
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, Rejected
+from tracea_graph.commands.anatomy import Anatomy, sizes_of
 from tracea_graph.config import usable_processors
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import fingerprint, profile_cpu
@@ -20,9 +21,8 @@ from tracea_graph.onnx_io.guards import is_guarded, working_nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.options import Options
-from tracea_graph.pipeline.anatomy import Anatomy, sizes_of
 from tracea_graph.pipeline.inputs import inputs_to_run
-from tracea_graph.pipeline.packages import versions
+from tracea_graph.version import versions
 from tracea_graph.views.bench import BenchReport, BenchRow
 
 __all__ = [

@@ -1,9 +1,9 @@
 """What the nodes of a model do in one run: operations, and bytes they cannot avoid walking.
 
-Taken from the tile graph of the model with its bodies inlined.  A node is one operator, or all
-operators of a custom op's body; for those the bytes are counted twice::
+Taken from the tile graph of the model with its bodies inlined.  A node is one
+operator, or all operators of a custom op's body; for those the bytes are counted twice::
 
-    apart = Σ over operators of the operands and results each one touches
+    apart = sum over operators of the operands and results each one touches
     bytes = operands from outside, touched once, and results somebody outside reads
 
 The difference is what fusing saves.  Constants that only other constants depend on are computed at

@@ -7,7 +7,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from bench.samples import profile, row
+from commands.samples import profile, row
 
 from tracea_graph.errors import UsageError
 from tracea_graph.views.roofline import HEIGHT, TOP, profile_page, roofline_png, roofline_svg

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench.samples import result
 from check.tiny_models import save
+from commands.samples import result
 from rich.console import Console
 
 from tracea_graph.check.peers import PEERS, PeerWorker, peers_named
 from tracea_graph.check.worker import Rejected
 from tracea_graph.cli.bench import add_bench, run_bench
+from tracea_graph.commands.bench import BenchOptions, bench, busy_note, entrant, result_beside
 from tracea_graph.errors import TraceaError, UsageError
-from tracea_graph.pipeline.bench import BenchOptions, bench, busy_note, entrant, result_beside
 from tracea_graph.views.bench import BenchReport, BenchRow, render_bench
 
 PRODUCT = "g (float[n, 64] x) => (float[n, 64] y) { h = MatMul(x, w) y = Relu(h) }"
