@@ -7,8 +7,9 @@ from graphs import Net, optimized
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ops.inside import Inside, inside_of
-from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.html import graph_html
+from tracea_graph.ttg import Region, TileGraph, tile_regions
+from tracea_graph.views.ttg import NOTEBOOK
+from tracea_graph.views.ttg.html import graph_html
 
 
 def program() -> tuple[TileGraph, Region]:
@@ -19,7 +20,7 @@ def program() -> tuple[TileGraph, Region]:
         x = net("Relu", net("Conv", x, *weights, pads=[1] * 4))
     graph = net.graph(x)
     optimized(graph)
-    graph.open, graph.bindings = inside_of, {"n": 1}
+    graph.open, graph.bindings, graph.viewer = inside_of, {"n": 1}, NOTEBOOK
     (region,) = graph.regions()
     return graph, region
 
@@ -40,7 +41,7 @@ def test_its_tiles_wait_for_each_other_across_steps() -> None:
     graph, region = program()
     inside = Inside(graph, region)
     lines = {s.id: (24, 0, 0) for s in inside.steps}  # two lines of twelve
-    made = inside.tiles(inside.steps, {"n": 1}, lines)
+    made = tile_regions(inside, inside.steps, {"n": 1}, lines)
     assert len(made) == 18 and [n.kind for n in made.needs] == ["halo", "halo"]
     order = made.depth_first.tolist()
     assert order.index(12) < 6, "the first end runs long before the last beginning"

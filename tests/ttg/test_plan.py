@@ -35,7 +35,7 @@ def test_a_value_is_taken_from_the_innermost_level_that_keeps_it() -> None:
 def test_a_norm_takes_rows_of_a_product_near_the_core() -> None:
     """Whole, the product would have left; what is there meanwhile is the rows of a turn."""
     graph = named([gemm(4096, 384, 384), rows(4096, 384, "C", "y")])
-    plan = graph.plan({}, LEVELS)
+    plan = make_plan(graph, {}, LEVELS)
     (band,) = plan.bands
     assert band.regions == ("n0", "n1") and plan.level("C", "n1") == "L2"
     assert plan.arena.bytes == band.held["C"] == 4 * 384 * band.rows < 4 * 384 * 4096
@@ -48,22 +48,22 @@ def test_a_norm_takes_rows_of_a_product_near_the_core() -> None:
 
 def test_rows_of_an_mlp_stay_only_where_its_weights_allow_it() -> None:
     """Larger weights stream again and again, which costs more than the inner value."""
-    assert mlp(16384, 96, 192).plan({}, LEVELS).bands
-    large = mlp(512, 768, 3072).plan({}, LEVELS)
+    assert make_plan(mlp(16384, 96, 192), {}, LEVELS).bands
+    large = make_plan(mlp(512, 768, 3072), {}, LEVELS)
     assert not large.bands and large.level("H", "n1") == "L3"
     assert large.arena.bytes == 512 * 3072 * 4
 
 
 def test_the_decision_depends_on_the_level() -> None:
     roomy = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 64e6), MemoryLevel("L3", 256e6))
-    plan = mlp(16384, 96, 192).plan({}, roomy)
+    plan = make_plan(mlp(16384, 96, 192), {}, roomy)
     assert not plan.bands and plan.level("H", "n1") == "L2"
 
 
 def test_stencils_become_bands() -> None:
     """Depth first: two stencils over a large image hand three rows more than they make on."""
     models = [blur(4096, 512, "x", "h"), replace(blur(4096, 512, "h", "y"), name="again")]
-    plan = named(models).plan({}, LEVELS)
+    plan = make_plan(named(models), {}, LEVELS)
     (band,) = plan.bands
     assert band.regions == ("n0", "n1") and plan.level("h", "n1") == "L2"
     assert plan.arena.bytes == 4 * 512 * (band.rows + 2)

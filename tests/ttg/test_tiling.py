@@ -8,7 +8,7 @@ import pytest
 from ttg.models import blur, gemm, named, rows
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg import EdgeKind, TileGraph, Tiling
+from tracea_graph.ttg import EdgeKind, TileGraph, Tiling, tile_regions
 
 
 def chain() -> TileGraph:
@@ -18,7 +18,7 @@ def chain() -> TileGraph:
 
 def tiling(graph: TileGraph) -> Tiling:
     tiles = {"n0": (8, 8, 4), "n1": (8, 16, 0), "n2": (4, 0, 0)}
-    return graph.tiles(graph.regions(), {}, tiles)
+    return tile_regions(graph, graph.regions(), {}, tiles)
 
 
 def test_tiles_are_numbered_through() -> None:
@@ -72,10 +72,10 @@ def test_opaque_regions_are_one_tile() -> None:
 
 
 def tiling_without(graph: TileGraph) -> Tiling:
-    return graph.tiles(graph.regions(), {}, {"n0": (8, 8, 4), "n2": (4, 0, 0)})
+    return tile_regions(graph, graph.regions(), {}, {"n0": (8, 8, 4), "n2": (4, 0, 0)})
 
 
 def test_a_name_that_is_no_region_is_refused() -> None:
     graph = chain()
     with pytest.raises(GraphError, match="no region of these is called 'n9'"):
-        graph.tiles(graph.regions(), {}, {"n9": (1, 1, 1)})
+        tile_regions(graph, graph.regions(), {}, {"n9": (1, 1, 1)})

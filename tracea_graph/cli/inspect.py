@@ -15,7 +15,7 @@ from tracea_graph.commands.inspect import explain
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import render_graph
 from tracea_graph.views.explain import render_explanation, render_node
-from tracea_graph.views.ttg_page import graph_page
+from tracea_graph.views.ttg import graph_page
 
 __all__ = ["add_explain", "add_inspect", "run_explain", "run_inspect"]
 

@@ -28,6 +28,7 @@ from tracea_graph.target import Target, settle_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
 from tracea_graph.views.explain import Explanation, Story
 from tracea_graph.views.report import fed_too, located, rule_rows
+from tracea_graph.views.ttg import NOTEBOOK
 
 __all__ = ["Stages", "appraise_by", "explain"]
 
@@ -73,7 +74,7 @@ class Stages:
         else:
             model, planner = guarded_if_it_pays(model, options, symbols, measured)
         graph = model.graph
-        graph.bindings = symbols
+        graph.bindings, graph.viewer = symbols, NOTEBOOK
         levels = planner.cost.machine.levels
         appraise_by(planner.cost, graph)
         if until == "import":

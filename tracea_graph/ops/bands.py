@@ -12,7 +12,7 @@ from tracea_graph.ops.inside import Inside
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.region import RegionParams, RowBand
 from tracea_graph.ops.weights import NK
-from tracea_graph.ttg import Band, MemoryLevel, Plan, Region, Walk, band_of
+from tracea_graph.ttg import Band, MemoryLevel, Plan, Region, Walk, band_of, make_plan, make_plans
 
 __all__ = ["bands_in", "plan_inside", "plans_inside", "row_bands", "walks"]
 
@@ -39,14 +39,14 @@ def walks(step: Region) -> Walk | None:
 
 def plan_inside(inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]) -> Plan:
     """How a program is to run: its steps' turns, levels and memory."""
-    return inside.plan(sizes, levels, walks)
+    return make_plan(inside, sizes, levels, walks)
 
 
 def plans_inside(
     inside: Inside, sizes: Mapping[str, int], levels: Sequence[MemoryLevel], rooms: Iterable[float]
 ) -> Iterator[Plan]:
     """The same for one ``room`` of a turn after another."""
-    return inside.plans(sizes, levels, walks, rooms)
+    return make_plans(inside, sizes, levels, walks, rooms)
 
 
 def row_bands(inside: Inside, plan: Plan) -> tuple[RowBand, ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tracea_graph.ttg.bands import ROOMS, Band, Walk, Walks, band_of, bands
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
-from tracea_graph.ttg.graph import Region, TileGraph, Use
+from tracea_graph.ttg.graph import Region, TileGraph, Use, Viewer
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
-from tracea_graph.ttg.plan import Link, Plan, make_plan
+from tracea_graph.ttg.plan import Link, Plan, make_plan, make_plans
 from tracea_graph.ttg.programs import Joining, program_from
 from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
-from tracea_graph.ttg.tiling import Tiling
+from tracea_graph.ttg.tiling import Tiling, tile_regions
 from tracea_graph.ttg.traffic import MemoryLevel, Staging, level_of
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "TileSet",
     "Tiling",
     "Use",
+    "Viewer",
     "Walk",
     "Walks",
     "Work",
@@ -52,6 +53,8 @@ __all__ = [
     "expand",
     "level_of",
     "make_plan",
+    "make_plans",
     "program_from",
+    "tile_regions",
     "whole",
 ]

@@ -23,18 +23,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracea_graph.errors import GraphError
+from tracea_graph.ttg.graph import TileGraph
 from tracea_graph.ttg.model import BoundModel
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.space import BoundAccess, Ranges
 from tracea_graph.ttg.traffic import MemoryLevel
-
-if TYPE_CHECKING:
-    from tracea_graph.ttg.graph import TileGraph
 
 __all__ = ["ROOMS", "Band", "Walk", "Walks", "band_of", "bands", "bands_by_room"]
 

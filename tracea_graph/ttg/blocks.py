@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.graph import Region, TileGraph
 
 __all__ = ["Block", "repeated_blocks", "signature"]
 

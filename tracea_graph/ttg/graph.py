@@ -7,27 +7,23 @@ passes replace sets of regions by fused ones.  ``graph.nx`` is the same as a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
+from typing import Any, Protocol
 
 from networkx import MultiDiGraph
 
 from tracea_graph.errors import GraphError, StillReadError
 from tracea_graph.ir import Node, TensorSpec, Weight
-from tracea_graph.ttg.bands import ROOMS, Walks
 from tracea_graph.ttg.export import region_graph, to_dot, to_json, to_networkx
-from tracea_graph.ttg.html import graph_html
-from tracea_graph.ttg.looks import GraphDiff, TileView, shown
 from tracea_graph.ttg.model import RegionModel
-from tracea_graph.ttg.plan import Plan, any_rows, make_plans
 from tracea_graph.ttg.region import Region, Use, region_of
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
-from tracea_graph.ttg.tiling import Tiling, tile_regions
-from tracea_graph.ttg.traffic import MemoryLevel, Staging
+from tracea_graph.ttg.traffic import Staging
 from tracea_graph.ttg.wiring import History, Wiring
 
-__all__ = ["Region", "TileGraph", "Use"]
+__all__ = ["Region", "TileGraph", "Use", "Viewer"]
 
 UNKNOWN = TensorSpec(None, None)
 NO_BINDINGS: Mapping[str, int] = MappingProxyType({})
@@ -41,9 +37,10 @@ class TileGraph:
     ``const:NAME``, ``output:NAME`` and one per region id, edges keyed ``(value, operand)``.
     ``describe`` says what a region does; whoever knows operators sets it, until then all are
     opaque.  ``open`` gives the steps of a region of several as a graph.  ``appraise`` says what a
-    region costs (``microseconds``, ``bound`` …), and ``bindings`` are the symbol values that
-    every question assumes that is asked without.  An axis of a ``loose`` symbol may have a size of
-    1 instead, except in what is made of all the inputs of one of the sets the symbol has.
+    region costs (``microseconds``, ``bound`` …), and ``viewer`` draws.  ``bindings`` are symbol
+    values that every question assumes that is asked without.  An axis of a ``loose`` symbol may
+    have a size of 1 instead, except in what is made of all the inputs of one of the sets the
+    symbol has.
     """
 
     def __init__(
@@ -63,6 +60,7 @@ class TileGraph:
         self.describe: Describe = _opaque
         self.open: Open = _closed
         self.appraise: Appraise = _unknown
+        self.viewer: Viewer | None = None
         self.bindings: Mapping[str, int] = {}
         self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
         self._entries, self._sinks = frozenset(self.inputs), frozenset(self.outputs)
@@ -99,7 +97,7 @@ class TileGraph:
             self.name,
         )  # fmt: skip
         twin.describe, twin.appraise, twin.open = self.describe, self.appraise, self.open
-        twin.bindings, twin.loose = self.bindings, self.loose
+        twin.viewer, twin.bindings, twin.loose = self.viewer, self.bindings, self.loose
         if history is not None:
             twin.record(history)
             twin._models = self._models
@@ -287,20 +285,6 @@ class TileGraph:
         """
         return expand(self._modelled(region).bind(self._bound(bindings)), tile, order)
 
-    def tiles(
-        self,
-        regions: Iterable[Region],
-        bindings: Mapping[str, int] = NO_BINDINGS,
-        tiles: Mapping[str, Shape] | None = None,
-        order: str = "row-major",
-    ) -> Tiling:
-        """The tiles of several regions as one graph; ``tiles`` are (m, n, k) by region id.
-
-        A region that is not named, or opaque, is one tile.  Raises GraphError if a symbol has no
-        binding.
-        """
-        return tile_regions(self, list(regions), self._bound(bindings), tiles, order)
-
     def stage(
         self,
         regions: Sequence[Region],
@@ -319,25 +303,6 @@ class TileGraph:
         kept = {*outside, *(v for v in written if self.is_output(v))}
         models = [self._modelled(r) for r in regions]
         return Staging(models, self._bound(bindings), tiles, order, kept)
-
-    def plan(
-        self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel], walks: Walks = any_rows,
-        room: float = ROOMS[0],
-    ) -> Plan:  # fmt: skip
-        """Who takes turns, at which level values are taken, where they lie meanwhile.
-
-        ``levels`` come innermost first, the last one shared by cores; ``walks`` says how kernels
-        go through their rows; a turn takes up to ``room`` times the level next to a core.  Raises
-        GraphError if a symbol has no binding.
-        """
-        return next(self.plans(bindings, levels, walks, (room,)))
-
-    def plans(
-        self, bindings: Mapping[str, int], levels: Sequence[MemoryLevel], walks: Walks,
-        rooms: Iterable[float],
-    ) -> Iterator[Plan]:  # fmt: skip
-        """:meth:`plan` for one ``room`` after another, in less time."""
-        return make_plans(self, self._bound(bindings), levels, walks, rooms)
 
     def _bound(self, bindings: Mapping[str, int]) -> dict[str, int]:
         """Symbol values: those given, else the graph's own."""
@@ -384,17 +349,18 @@ class TileGraph:
         bindings: Mapping[str, int] | None = None,
         tile: Shape = (0, 0, 0),
         order: str = "row-major",
-    ) -> TileView:
+    ) -> Any:
         """The tile map of a region, by its id or a value or original node it stands for.
 
         A region of several steps shows its last one; ``ID#N`` names the step that writes its value
-        N.  Raises GraphError if there is no such region, it is opaque, or a symbol has no binding.
+        N.  Raises GraphError if there is no such region, it is opaque, a symbol has no binding, or
+        nobody draws this graph.
         """
-        return shown(self, name, {**self.bindings, **(bindings or {})}, tile, order)
+        return self._drawn_by().tiles(self, name, self._bound(bindings or {}), tile, order)
 
-    def diff(self, after: TileGraph) -> GraphDiff:
-        """This graph beside what became of it."""
-        return GraphDiff(self, after)
+    def diff(self, after: TileGraph) -> Any:
+        """This graph beside what became of it.  Raises GraphError if nobody draws it."""
+        return self._drawn_by().diff(self, after)
 
     def to_networkx(self) -> MultiDiGraph:
         """A copy with plain attributes only, for networkx's own writers."""
@@ -408,8 +374,13 @@ class TileGraph:
         """Node-link JSON (``networkx.node_link_graph`` reads it)."""
         return to_json(self)
 
-    def _repr_html_(self) -> str:
-        return graph_html(self)
+    def _repr_html_(self) -> str | None:
+        return self.viewer.html(self) if self.viewer else None
+
+    def _drawn_by(self) -> Viewer:
+        if self.viewer is None:
+            raise GraphError("this graph has no viewer: tracea_graph.load gives it one")
+        return self.viewer
 
     def _needed(self, value: str) -> bool:
         return self.is_output(value) or self._wiring.read(value)
@@ -426,6 +397,24 @@ class TileGraph:
         if value in self.weights:
             return f"const:{value}"
         raise GraphError(f"value {value!r} is read but nothing produces it")
+
+
+class Viewer(Protocol):
+    """Draws graphs; what it draws shows itself in a notebook."""
+
+    def html(self, graph: TileGraph) -> str:
+        """An HTML fragment."""
+        ...
+
+    def diff(self, before: TileGraph, after: TileGraph) -> Any:
+        """Two graphs side by side."""
+        ...
+
+    def tiles(
+        self, graph: TileGraph, name: str, bindings: Mapping[str, int], tile: Shape, order: str
+    ) -> Any:
+        """The tile map of a region; see :meth:`TileGraph.show`."""
+        ...
 
 
 Describe = Callable[[Region, TileGraph], RegionModel | None]

@@ -17,18 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import TensorSpec, product
 from tracea_graph.ttg.arena import Arena, Life, lay_out, placement, span
 from tracea_graph.ttg.bands import ROOMS, Band, Walk, Walks, bands_by_room
+from tracea_graph.ttg.graph import TileGraph
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.space import number
 from tracea_graph.ttg.traffic import MemoryLevel, level_of
-
-if TYPE_CHECKING:
-    from tracea_graph.ttg.graph import TileGraph
 
 __all__ = ["OUTSIDE", "Link", "Plan", "any_rows", "make_plan", "make_plans"]
 
@@ -96,7 +93,8 @@ def make_plan(
     """Turns, levels and memory of a graph under symbol values.
 
     ``walks`` says how kernels go through their rows; a turn takes up to ``room`` times the level
-    next to a core.  Raises GraphError if a symbol has no value.
+    next to a core.  Symbols without a value have the graph's own.  Raises GraphError if one has
+    none.
     """
     return next(make_plans(graph, bindings, levels, walks, (room,)))
 
@@ -106,6 +104,7 @@ def make_plans(
     rooms: Iterable[float],
 ) -> Iterator[Plan]:  # fmt: skip
     """:func:`make_plan` for one room after another, of one look at the graph."""
+    bindings = {**graph.bindings, **bindings}
     near = levels[-2] if len(levels) > 1 else levels[0]
     order = tuple(region.id for region in graph.regions())
     for found in bands_by_room(graph, bindings, near, walks, rooms):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg.dependence import DEPENDENCE, dependence_kind, dependences
+from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.tiles import (
     EDGE,
     TILE,
@@ -28,10 +30,6 @@ from tracea_graph.ttg.tiles import (
     TileSet,
     expand,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from tracea_graph.ttg.graph import TileGraph
-    from tracea_graph.ttg.region import Region
 
 __all__ = ["Need", "Tiling", "tile_regions"]
 
@@ -184,8 +182,9 @@ def tile_regions(
     """The tiles of some regions and what they need of each other.
 
     ``tiles`` maps region ids to their tile (m, n, k); others are one tile.  Raises GraphError for
-    an unknown order or a symbol without a binding.
+    an unknown order or a symbol without a binding, here or in the graph.
     """
+    bindings = {**graph.bindings, **bindings}
     chosen, members = tiles or {}, graph.in_order(regions)
     if unknown := chosen.keys() - {r.id for r in members}:
         raise GraphError(f"no region of these is called {sorted(unknown)[0]!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 from xml.etree import ElementTree
 
 import networkx as nx
@@ -15,10 +16,17 @@ from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.ops.spaces import space_of
 from tracea_graph.ttg import MemoryLevel, Region, RegionModel, TileGraph
 from tracea_graph.ttg.blocks import repeated_blocks
-from tracea_graph.ttg.html import _facts
+from tracea_graph.views.ttg import NOTEBOOK
+from tracea_graph.views.ttg.html import _facts, graph_html
 
 EVIL = '<script>alert("x")</script>&\x00\ud800'
 F32 = DType.F32
+
+
+def shown(graph: TileGraph, name: str, *how: Any) -> Any:
+    """What a notebook shows of a region."""
+    graph.viewer = NOTEBOOK
+    return graph.show(name, *how)
 
 
 def chain(length: int, name: str = "", rule: str = "") -> TileGraph:
@@ -34,14 +42,14 @@ def chain(length: int, name: str = "", rule: str = "") -> TileGraph:
 
 
 def test_every_node_is_drawn_once() -> None:
-    html = chain(3, rule="fuse-it")._repr_html_()
+    html = graph_html(chain(3, rule="fuse-it"))
     assert html.count("<g data-node=") == 5 and html.count("<path") == 4
     assert html.count(">Relu</text>") == 3 and "fuse-it × 1" in html
     assert "v0: f32[batch,4]" in html and "are drawn" not in html
 
 
 def test_strings_of_the_model_are_escaped() -> None:
-    html = chain(2, EVIL, EVIL)._repr_html_()
+    html = graph_html(chain(2, EVIL, EVIL))
     assert html.count("<script") == 1 and "\x00" not in html and "&lt;script&gt;" in html
     assert '"x")</script>' not in html
     root = ElementTree.fromstring(html.encode())
@@ -55,7 +63,7 @@ def mixed(length: int) -> TileGraph:
 
 
 def test_large_graphs_are_capped_and_say_so() -> None:
-    html = mixed(3000)._repr_html_()
+    html = graph_html(mixed(3000))
     assert html.count("<g data-node=") == 2500
     assert "3000 regions" in html and "the first 2500 of 3002 nodes are drawn" in html
 
@@ -76,7 +84,7 @@ def test_what_repeats_is_drawn_once() -> None:
     graph = layers(6)
     (block,) = repeated_blocks(graph)
     assert [len(copy) for copy in block.copies] == [10] * 6
-    html = graph._repr_html_()
+    html = graph_html(graph)
     # x, past0, head, one layer, tail, y
     assert html.count("<g data-node=") == 15
     assert "× 6</text>" in html and "62 regions" in html
@@ -90,7 +98,7 @@ def test_a_short_repeat_is_not_worth_a_frame() -> None:
 def test_parallel_branches_lie_beside_each_other() -> None:
     nodes = [Node("Relu", ("x",), ("a",)), Node("Tanh", ("x",), ("b",))]
     nodes.append(Node("Add", ("a", "b"), ("y",)))
-    html = TileGraph.of_nodes(nodes, ["x"], ["y"], {}, {})._repr_html_()
+    html = graph_html(TileGraph.of_nodes(nodes, ["x"], ["y"], {}, {}))
     boxes = [
         (float(r.get("x", 0)), float(r.get("y", 0)))
         for r in ElementTree.fromstring(html).iter("{http://www.w3.org/2000/svg}rect")
@@ -100,7 +108,7 @@ def test_parallel_branches_lie_beside_each_other() -> None:
 
 
 def test_a_graph_without_regions_is_drawn() -> None:
-    assert "0 regions" in TileGraph([], ["x"], ["x"], {}, {})._repr_html_()
+    assert "0 regions" in graph_html(TileGraph([], ["x"], ["x"], {}, {}))
 
 
 def _describe(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -150,10 +158,10 @@ def test_opaque_regions_have_no_tiles() -> None:
 def test_a_region_shows_its_tiles_and_what_they_wait_for() -> None:
     graph = _pair()
     graph.describe = _describe
-    view = graph.show("y", {"seq": 12}, (4, 0, 0))
-    shown = view.map
-    assert shown.op == "Softmax" and shown.grid == (3, 1) and shown.order == (0, 1, 2)
-    (need,) = shown.needs
+    view = shown(graph, "y", {"seq": 12}, (4, 0, 0))
+    drawn = view.map
+    assert drawn.op == "Softmax" and drawn.grid == (3, 1) and drawn.order == (0, 1, 2)
+    (need,) = drawn.needs
     assert need.value == "c" and need.kind == "halo"
     # rows 4 to 7 of the product, whose 12 × 16 grid of single elements is drawn as 12 × 8 tiles
     assert [tuple(r[1:3]) for r in need.rectangles] == [(0, 4), (4, 8), (8, 12)]
@@ -166,18 +174,18 @@ def test_a_region_is_found_by_the_operator_it_stands_for() -> None:
     graph = TileGraph.of_nodes(nodes, ["x", "w"], ["c"], {}, {})
     graph.describe = _describe
     graph.bindings = {"seq": 12}
-    assert graph.show("product").map.region == graph.show("n0").map.region == "n0"
+    assert shown(graph, "product").map.region == shown(graph, "n0").map.region == "n0"
     with pytest.raises(GraphError, match="no region is called 'nothing'"):
-        graph.show("nothing")
+        shown(graph, "nothing")
 
 
 def test_opaque_and_unbound_regions_show_why_not() -> None:
     graph = _pair()
     with pytest.raises(GraphError, match="opaque"):
-        graph.show("y")
+        shown(graph, "y")
     graph.describe = _describe
     with pytest.raises(GraphError, match="no binding for 'seq'"):
-        graph.show("c")
+        shown(graph, "c")
 
 
 def test_needs_name_the_producers_of_the_region_that_is_shown() -> None:
@@ -226,7 +234,7 @@ def test_a_difference_colours_what_became_one_region() -> None:
         "rule",
     )
     after.replace([first, second], [fused])
-    html = before.diff(after)._repr_html_()
+    html = NOTEBOOK.diff(before, after)._repr_html_()
     assert "before: 4 regions" in html and "after: 3 regions" in html
     root = ElementTree.fromstring(html)
     boxes = [
@@ -241,6 +249,13 @@ def test_a_difference_colours_what_became_one_region() -> None:
 def test_copies_of_a_block_cost_a_page_nothing() -> None:
     def page(count: int) -> str:
         nodes = [Node("Relu", (f"v{i}",), (f"v{i + 1}",)) for i in range(count)]
-        return TileGraph.of_nodes(nodes, ["v0"], [f"v{count}"], {}, {})._repr_html_()
+        return graph_html(TileGraph.of_nodes(nodes, ["v0"], [f"v{count}"], {}, {}))
 
     assert abs(len(page(2000)) - len(page(200))) < 50
+
+
+def test_a_graph_that_nobody_draws_says_so() -> None:
+    graph = chain(2)
+    assert graph._repr_html_() is None
+    with pytest.raises(GraphError, match="has no viewer"):
+        graph.show("y")

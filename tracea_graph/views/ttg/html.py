@@ -11,17 +11,15 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from tracea_graph.errors import GraphError
+from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.blocks import signature
-from tracea_graph.ttg.drawing import clean_text, draw
 from tracea_graph.ttg.model import RegionModel
-from tracea_graph.ttg.tilemap import TileMap, tile_map
-
-if TYPE_CHECKING:
-    from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.views.ttg.drawing import clean_text, draw
+from tracea_graph.views.ttg.tilemap import TileMap, tile_map
 
 __all__ = ["diff_html", "family_of", "graph_html", "tile_map_html"]
 
@@ -245,4 +243,4 @@ def _colour(rule: str) -> str:
 
 @cache
 def _script() -> str:
-    return resources.files("tracea_graph.ttg").joinpath("graph.js").read_text("utf-8")
+    return resources.files("tracea_graph.views.ttg").joinpath("graph.js").read_text("utf-8")

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
+from tracea_graph.ttg import TileGraph
 from tracea_graph.ttg.blocks import Block, repeated_blocks
-
-if TYPE_CHECKING:
-    from tracea_graph.ttg.graph import TileGraph
 
 __all__ = ["MAX_NODES", "Drawing", "clean_text", "draw"]
 

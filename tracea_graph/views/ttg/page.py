@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from tracea_graph.ttg import TileGraph
+from tracea_graph.views.ttg.html import diff_html, graph_html
 
 __all__ = ["graph_page"]
 
@@ -12,9 +13,9 @@ __all__ = ["graph_page"]
 def graph_page(graph: TileGraph, before: TileGraph | None = None) -> str:
     """One self-contained HTML file; with ``before`` what changed is shown below the graph."""
     title = escape(graph.name or "graph")
-    parts = [graph._repr_html_()]
+    parts = [graph_html(graph)]
     if before is not None:
-        parts.append(before.diff(graph)._repr_html_())
+        parts.append(diff_html(before, graph))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{title}: region graph</title></head>\n"

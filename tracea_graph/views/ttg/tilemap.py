@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracea_graph.errors import GraphError
+from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.dependence import dependence_kind, dependences
 from tracea_graph.ttg.model import BoundModel
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
-
-if TYPE_CHECKING:
-    from tracea_graph.ttg.graph import Region, TileGraph
 
 __all__ = ["Need", "TileMap", "tile_map"]
 

@@ -1,0 +1,68 @@
+"""What a graph hands a notebook: a region's tile map, and two graphs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ttg import TileGraph
+from tracea_graph.ttg.tiles import Shape
+from tracea_graph.views.ttg.html import diff_html, graph_html, tile_map_html
+from tracea_graph.views.ttg.tilemap import TileMap, tile_map
+
+__all__ = ["NOTEBOOK", "GraphDiff", "Notebook", "TileView"]
+
+
+@dataclass(frozen=True)
+class TileView:
+    """A tile map that draws itself in a notebook."""
+
+    map: TileMap
+
+    def _repr_html_(self) -> str:
+        return tile_map_html(self.map)
+
+
+@dataclass(frozen=True)
+class GraphDiff:
+    """Two graphs that draw themselves in a notebook, changes coloured."""
+
+    before: TileGraph
+    after: TileGraph
+
+    def _repr_html_(self) -> str:
+        return diff_html(self.before, self.after)
+
+
+class Notebook:
+    """Draws graphs as HTML fragments; what a ``TileGraph`` is given as its viewer."""
+
+    def html(self, graph: TileGraph) -> str:
+        """The drawing of a graph."""
+        return graph_html(graph)
+
+    def diff(self, before: TileGraph, after: TileGraph) -> GraphDiff:
+        """Two graphs side by side."""
+        return GraphDiff(before, after)
+
+    def tiles(
+        self, graph: TileGraph, name: str, bindings: Mapping[str, int], tile: Shape, order: str
+    ) -> TileView:
+        """The tile map of the region :meth:`TileGraph.show` is asked for."""
+        program, _, step = name.partition("#")
+        region = graph.region(program) or graph.producer(program)
+        named = (r for r in graph.regions() if any(n.name == program for n in r.nodes))
+        region = region or next(named, None)
+        if region is None:
+            raise GraphError(f"no region is called {name!r}, writes it or stands for it")
+        inside = graph.open(region, graph)
+        if inside is not None:
+            found = inside.region(f"{region.id}#{step}") if step else inside.regions()[-1]
+            if found is None:
+                raise GraphError(f"{region.id!r} has no step that writes its value {step}")
+            region, graph = found, inside
+        return TileView(tile_map(graph, region, bindings, tile, order))
+
+
+NOTEBOOK = Notebook()
