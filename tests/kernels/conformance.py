@@ -314,6 +314,30 @@ class Output:
         assert (copy == self._canary).all(), "written outside the result"
 
 
+KEPT: dict[str, Array] = {
+    "half of the keys": np.random.default_rng(7).random((60, 300)) < 0.5,
+    "padding on the right": np.arange(300)[None] < 150,
+    "padding on the left": np.arange(300)[None] >= 150,
+    "two rows of three": (np.arange(60) % 3 > 0)[:, None],
+}
+"""Which of 300 keys 60 queries see."""
+
+
+def scores_around(fill: float) -> tuple[Array, Array, Array]:
+    """60 queries that score 300 keys above ``fill``, below it or both; and values.
+
+    Scores are exact in float32, and q, k and v in bf16 if ``fill`` is.
+    """
+    rng = np.random.default_rng(3)
+    step = max(0.125, float(np.spacing(np.nextafter(np.float32(abs(fill)), np.float32(0)))))
+    apart = np.round(rng.standard_normal(300) * 40)
+    apart[:200] = -abs(apart[:200])
+    q, k = np.zeros((60, 4), np.float32), np.zeros((300, 4), np.float32)
+    q[:, 0], q[:, 1] = 2, np.where(np.arange(60) % 2, 2, -2)
+    k[:, 0], k[:, 1] = fill, apart * step
+    return q, k, rng.standard_normal((300, 24), np.float32)
+
+
 def unaligned(array: Array) -> Array:
     """A copy that starts 4 bytes off any vector boundary."""
     memory = np.empty(array.size + 17, array.dtype)

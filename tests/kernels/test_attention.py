@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 from tests.kernels.conformance import (
+    KEPT,
     Array,
     AttentionTile,
     Output,
@@ -21,6 +22,7 @@ from tests.kernels.conformance import (
     function,
     guarded,
     kernel,
+    scores_around,
     scratch_size,
 )
 from tracea_graph.kernels.cpu.emitter import emit, symbols
@@ -267,6 +269,23 @@ def test_weights_of_zero_do_not_hide_values_that_are_no_numbers(isa: str) -> Non
         assert np.isnan(got[:, 5]).all() and not np.delete(got, 5, 1).any()
 
 
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("fill", [-3.0, -1e4, -1e9, -1e38, 5.0])
+@pytest.mark.parametrize("more", [{}, {"direct": 1}, {"causal": 1, "seen": 241}])
+def test_a_boolean_mask_puts_its_number_in_the_place_of_scores(
+    isa: str, more: dict[str, Any], fill: float, name: str
+) -> None:
+    """A key that is seen may score less than one that is not."""
+    q, k, v = scores_around(fill)
+    keep: Any = KEPT[name]
+    got = _attend(isa, q, k, v, keep, fill=fill, **more)
+    seen = more.get("seen", 300)
+    close(got, _ordered(q, k, v, seen, fill, keep))
+    if fill == -3.0:
+        got = _attend(isa, q, k, v, keep, fill=fill, softcap=9.0, **more)
+        close(got, _ordered(q, k, v, seen, fill, keep, softcap=9.0))
+
+
 # ---- order, cap, layouts, what is skipped ------------------------------------------------
 
 
@@ -283,7 +302,8 @@ def _ordered(
     scores = q.astype(np.float64) @ k.T * q.shape[1] ** -0.5
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
-    scores = scores.astype(np.float32)
+    with np.errstate(over="ignore"):
+        scores = scores.astype(np.float32)
     keep = np.arange(len(k)) < seen + np.arange(len(q))[:, None]
     scores = np.where(keep, scores, np.float32(fill))
     with np.errstate(over="ignore"):
@@ -291,7 +311,8 @@ def _ordered(
             scores = np.where(mask, scores, np.float32(fill))
         elif mask is not None:
             scores = scores + mask
-    weights = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True))
     return np.asarray(weights / weights.sum(1, keepdims=True) @ v)
 
 
@@ -422,6 +443,25 @@ def test_queries_see_the_keys_near_them(
         add[near.any(1), near.argmax(1)[near.any(1)]] = 0.5
         both = np.where(near, add, -np.inf).astype(np.float32)
         close(_attend(isa, q, k, v, add, **place), _reference(q, k, v, both))
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("fill", [-3.0, -1e9])
+def test_a_boolean_mask_leaves_out_what_is_outside_the_window(
+    isa: str, fill: float, name: str
+) -> None:
+    """Only keys in the window score what the mask puts in their place, or what later ones do."""
+    q, k, v = scores_around(fill)
+    keep: Any = KEPT[name]
+    for everywhere, later in ((0, False), (40, False), (40, True)):
+        order = {"causal": 1, "after": 0} if later else {"after": 30}
+        seen = np.arange(300) <= np.arange(60)[:, None] + (240 if later else 300)
+        scores = np.where(keep & seen, q.astype(np.float64) @ k.T / 2, fill)
+        scores[~_near(60, 300, 90, order["after"], everywhere)] = -np.inf
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        place = {"seen": 241, "before": 90, "everywhere": everywhere, "fill": fill}
+        got = _attend(isa, q, k, v, keep, **place, **order)
+        close(got, weights / weights.sum(1, keepdims=True) @ v)
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf])

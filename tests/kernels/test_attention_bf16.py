@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import (
+    KEPT,
     Array,
     AttentionTile,
     Output,
@@ -14,9 +15,11 @@ from tests.kernels.conformance import (
     guarded,
     kernel,
     levels,
+    scores_around,
     scratch_size,
 )
 from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.ops.bf16 import round_bf16
 
 LEVELS = levels("bf16")
 WEIGHTS = 2.0**-8
@@ -54,10 +57,12 @@ def attend(
     return out.view.copy()
 
 
-def reference(q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+def reference(
+    q: Array, k: Array, v: Array, mask: Array | None = None, fill: float = -np.inf
+) -> Array:
     scores = q.astype(np.float64) @ k.T * q.shape[1] ** -0.5
     if mask is not None:
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        scores = np.where(mask, scores, fill) if mask.dtype == bool else scores + mask
     weights = np.exp(scores - scores.max(1, keepdims=True))
     return np.asarray(weights / weights.sum(1, keepdims=True) @ v)
 
@@ -102,6 +107,19 @@ def test_a_row_without_keys_is_nan_or_the_average(level: str) -> None:
     assert np.isnan(attend(level, q, k, v, mask)[1]).all()
     got = attend(level, q, k, v, mask, fill=-1e9)
     np.testing.assert_allclose(got[1], v.mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("fill", [-3.0, -9984.0, -999292928.0])
+def test_a_boolean_mask_puts_its_number_in_the_place_of_scores(
+    level: str, fill: float, name: str
+) -> None:
+    """Numbers of bf16, which scores lie above and below of."""
+    q, k, v = (round_bf16(x) for x in scores_around(fill))
+    keep = np.broadcast_to(KEPT[name], (60, 300))
+    error = np.abs(attend(level, q, k, v, keep, fill) - reference(q, k, v, keep, fill)).max()
+    assert error <= WEIGHTS * np.abs(v).max()
 
 
 @pytest.mark.parametrize("level", LEVELS)

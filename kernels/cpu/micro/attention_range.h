@@ -93,7 +93,7 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   if (!h.skips) return r;
   r.high = order_end(t, q, rows, span);
   const tracea_attention_range seen = t->ranges ? t->ranges[q / QB] : mask_range(h, q, rows, span);
-  if (t->causal && t->mask_kind == 0) r.bound = t->fill;
+  if (t->mask_kind == 2 || (t->causal && t->mask_kind == 0)) r.bound = t->fill;
   if (t->mask_kind == 1 && r.high < span.high) r.bound = t->fill + seen.beyond;
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {

@@ -1,7 +1,7 @@
 // What a query's row of y is, from what its softmax came to.
 // A tile's `zero_rows`.
 enum ZeroRows { ZERO_NONE, ZERO_GUARDED, ZERO_MASKED, ZERO_LOWEST, ZERO_INFINITE };
-enum Outcome { WEIGHED, AVERAGE, ZEROS, NOT_A_NUMBER };
+enum Outcome { WEIGHED, ZEROS, NOT_A_NUMBER };
 
 // Is every key of a row out of the window, or has it `limit` or less added or in its score's place?
 bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row, float limit) {
@@ -17,37 +17,26 @@ bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row, f
   return true;
 }
 
-// A row with a score above LOWEST and without a NaN is weighed; all others are looked at here.  A
-// boolean mask that drops to a finite score leaves equal scores: their weights are equal.
+// A row with a score above LOWEST and without a NaN is weighed; all others are looked at here.
 INLINE Outcome outcome(const Head& h, int64_t row, float top, float total) {
   const tracea_attention_tile* t = h.t;
   if (top > LOWEST && total < INF) return WEIGHED;
   if (!t->keys) return ZEROS;
   if (t->zero_rows == ZERO_MASKED && all_masked(t, h.mask, row, LOWEST)) return ZEROS;
   if (t->zero_rows == ZERO_INFINITE && all_masked(t, h.mask, row, -INF)) return ZEROS;
-  const bool equal = total == 0.0f && t->mask_kind == 2 && t->fill != -INF;
-  const bool unseen = total < INF && t->keys > 1 && !(equal && t->fill > LOWEST);
-  if (t->zero_rows == ZERO_LOWEST && unseen) return ZEROS;
-  if (equal) return AVERAGE;
+  if (t->zero_rows == ZERO_LOWEST && total < INF && t->keys > 1) return ZEROS;
   if (total > 0.0f) return WEIGHED;
   return t->zero_rows == ZERO_GUARDED ? ZEROS : NOT_A_NUMBER;
 }
 
-// The values of all keys a row has in its window, times `weight` each.
-vf weighed(const Head& h, int64_t row, int64_t d, vm m, float weight) {
+// Sums of 0 times the values of all keys a row has in its window: NaN where one is not finite.
+vf zeros_of(const Head& h, int64_t row, int64_t d, vm m) {
   const int64_t place = place_of(h.t, row);
   vf sum = set1(0.0f);
   for (int64_t k = 0; k < h.t->keys; k++)
     if (is_near(h.t, place, k))
-      sum = fma(value_of(load(h.values + value_row(k) * h.width + d, m), k), set1(weight), sum);
+      sum = fma(value_of(load(h.values + value_row(k) * h.width + d, m), k), set1(0.0f), sum);
   return sum;
-}
-
-// The share of each key in the window of a row; infinite if there is none.
-float equal_share(const tracea_attention_tile* t, int64_t row) {
-  int64_t keys = 0;
-  for (int64_t k = 0; k < t->keys; k++) keys += is_near(t, place_of(t, row), k);
-  return 1.0f / (float)keys;
 }
 
 // The rows of y that are `due`: y = sums / total where scores were weighed.
@@ -59,13 +48,11 @@ void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Runn
     if (!due[i]) continue;
     const Outcome is = outcome(h, q + i, run.top[i], run.total[i]);
     const vf factor = set1(1.0f / run.total[i]);
-    const float share = is == AVERAGE ? equal_share(t, q + i) : 0.0f;
     for (int64_t d = 0; d < t->head_v; d += W) {
       const vm m = first(t->head_v - d);
       vf y = load(s.sums + i * width + d) * factor;
       if (is == NOT_A_NUMBER) y = set1(__builtin_nanf(""));
-      if (is == AVERAGE || is == ZEROS)  // 0 times a value is 0 only if the value is finite
-        y = is == ZEROS && h.skips ? set1(0.0f) : weighed(h, q + i, d, m, share);
+      if (is == ZEROS) y = h.skips ? set1(0.0f) : zeros_of(h, q + i, d, m);
       const int64_t at = (q + i) * t->y_stride + d;
       //% if dtype == "bf16"
       if (t->y_size == 2) store_bf16((uint16_t*)h.y + at, y, t->head_v - d);

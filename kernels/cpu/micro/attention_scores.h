@@ -1,7 +1,7 @@
 // Blocks of scores: scale * q k^T, capped, masked and cut by the order of keys.
 
 // The mask of the current block: row i, key k at data + i * row + k.  DROP keeps the scores
-// where it is +inf and drops them where it is -inf; ADD is added.
+// where it is +inf and takes their place elsewhere; ADD is added.
 enum MaskKind { NONE, ADD, DROP };
 struct Mask {
   MaskKind kind;
@@ -16,13 +16,14 @@ INLINE Mask block_mask(const Head& h, const Scratch& s, int64_t q, int64_t queri
   if (t->mask_kind == 1 && t->mask_col == 1)
     return {ADD, (const float*)h.mask + q * t->mask_row + k, t->mask_row};
   const int64_t rows = t->mask_row ? queries : 1;
+  const float fill = t->fill;
   for (int64_t i = 0; i < rows; i++) {
     const int64_t at = (q + i) * t->mask_row + k * t->mask_col;
     const float* add = (const float*)h.mask + at;
     const uint8_t* keep = (const uint8_t*)h.mask + at;
     float* to = s.mask + i * KB;
     for (int64_t j = 0; j < keys; j++)
-      to[j] = t->mask_kind == 1 ? add[0] : keep[j * t->mask_col] ? INF : -INF;
+      to[j] = t->mask_kind == 1 ? add[0] : keep[j * t->mask_col] ? INF : fill;
   }
   return {t->mask_kind == 1 ? ADD : DROP, s.mask, t->mask_row ? KB : 0};
 }
@@ -67,8 +68,8 @@ void mask_scores(const Masking& m, float softcap, int64_t rows, int64_t cols, fl
       if (softcap != 0.0f) v = set1(softcap) * v_tanh(v / set1(softcap));
       if (m.mask.kind != NONE) {
         const vf add = load(m.mask.data + i * m.mask.row + k, inside);
-        other = m.mask.kind == ADD ? other + add : set1(-INF);
-        v = m.mask.kind == ADD ? v + add : min(v, add);
+        other = m.mask.kind == ADD ? other + add : min(other, add);
+        v = m.mask.kind == ADD ? v + add : select(less(add, set1(INF)), add, v);
       }
       if (cuts) v = select(first(m.seen + i * m.step - k), v, other);
       v = select(inside, v, set1(-INF));

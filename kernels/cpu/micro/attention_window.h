@@ -22,7 +22,7 @@ Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
   return {least(high, most(0, first - t->before) / PANEL * PANEL), high};
 }
 
-// The mask of a block with -inf (or DROP's -inf) outside the window; as it was if all is inside.
+// The mask of a block with -inf outside the window; as it was if all is inside.
 Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
                  Mask mask) {
   const tracea_attention_tile* t = h.t;

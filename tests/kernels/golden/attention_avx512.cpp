@@ -330,7 +330,7 @@ Head prepare(const tracea_attention_tile* t, const Scratch& s) {
 // Blocks of scores: scale * q k^T, capped, masked and cut by the order of keys.
 
 // The mask of the current block: row i, key k at data + i * row + k.  DROP keeps the scores
-// where it is +inf and drops them where it is -inf; ADD is added.
+// where it is +inf and takes their place elsewhere; ADD is added.
 enum MaskKind { NONE, ADD, DROP };
 struct Mask {
   MaskKind kind;
@@ -345,13 +345,14 @@ INLINE Mask block_mask(const Head& h, const Scratch& s, int64_t q, int64_t queri
   if (t->mask_kind == 1 && t->mask_col == 1)
     return {ADD, (const float*)h.mask + q * t->mask_row + k, t->mask_row};
   const int64_t rows = t->mask_row ? queries : 1;
+  const float fill = t->fill;
   for (int64_t i = 0; i < rows; i++) {
     const int64_t at = (q + i) * t->mask_row + k * t->mask_col;
     const float* add = (const float*)h.mask + at;
     const uint8_t* keep = (const uint8_t*)h.mask + at;
     float* to = s.mask + i * KB;
     for (int64_t j = 0; j < keys; j++)
-      to[j] = t->mask_kind == 1 ? add[0] : keep[j * t->mask_col] ? INF : -INF;
+      to[j] = t->mask_kind == 1 ? add[0] : keep[j * t->mask_col] ? INF : fill;
   }
   return {t->mask_kind == 1 ? ADD : DROP, s.mask, t->mask_row ? KB : 0};
 }
@@ -396,8 +397,8 @@ void mask_scores(const Masking& m, float softcap, int64_t rows, int64_t cols, fl
       if (softcap != 0.0f) v = set1(softcap) * v_tanh(v / set1(softcap));
       if (m.mask.kind != NONE) {
         const vf add = load(m.mask.data + i * m.mask.row + k, inside);
-        other = m.mask.kind == ADD ? other + add : set1(-INF);
-        v = m.mask.kind == ADD ? v + add : min(v, add);
+        other = m.mask.kind == ADD ? other + add : min(other, add);
+        v = m.mask.kind == ADD ? v + add : select(less(add, set1(INF)), add, v);
       }
       if (cuts) v = select(first(m.seen + i * m.step - k), v, other);
       v = select(inside, v, set1(-INF));
@@ -503,7 +504,7 @@ Span window_span(const tracea_attention_tile* t, int64_t q, int64_t rows) {
   return {least(high, most(0, first - t->before) / PANEL * PANEL), high};
 }
 
-// The mask of a block with -inf (or DROP's -inf) outside the window; as it was if all is inside.
+// The mask of a block with -inf outside the window; as it was if all is inside.
 Mask window_mask(const Head& h, const Scratch& s, int64_t q, int64_t rows, int64_t k, int64_t keys,
                  Mask mask) {
   const tracea_attention_tile* t = h.t;
@@ -625,7 +626,7 @@ Range range_of(const Head& h, int64_t q, int64_t rows, Span span) {
   if (!h.skips) return r;
   r.high = order_end(t, q, rows, span);
   const tracea_attention_range seen = t->ranges ? t->ranges[q / QB] : mask_range(h, q, rows, span);
-  if (t->causal && t->mask_kind == 0) r.bound = t->fill;
+  if (t->mask_kind == 2 || (t->causal && t->mask_kind == 0)) r.bound = t->fill;
   if (t->mask_kind == 1 && r.high < span.high) r.bound = t->fill + seen.beyond;
   if (t->mask_kind == 0 || t->mask_col == 0) return r;
   if (t->mask_kind == 1) {
@@ -848,7 +849,7 @@ void weigh_rows(int64_t rows, int64_t keys, float scale, float* scores, Running&
 // What a query's row of y is, from what its softmax came to.
 // A tile's `zero_rows`.
 enum ZeroRows { ZERO_NONE, ZERO_GUARDED, ZERO_MASKED, ZERO_LOWEST, ZERO_INFINITE };
-enum Outcome { WEIGHED, AVERAGE, ZEROS, NOT_A_NUMBER };
+enum Outcome { WEIGHED, ZEROS, NOT_A_NUMBER };
 
 // Is every key of a row out of the window, or has it `limit` or less added or in its score's place?
 bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row, float limit) {
@@ -864,37 +865,26 @@ bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row, f
   return true;
 }
 
-// A row with a score above LOWEST and without a NaN is weighed; all others are looked at here.  A
-// boolean mask that drops to a finite score leaves equal scores: their weights are equal.
+// A row with a score above LOWEST and without a NaN is weighed; all others are looked at here.
 INLINE Outcome outcome(const Head& h, int64_t row, float top, float total) {
   const tracea_attention_tile* t = h.t;
   if (top > LOWEST && total < INF) return WEIGHED;
   if (!t->keys) return ZEROS;
   if (t->zero_rows == ZERO_MASKED && all_masked(t, h.mask, row, LOWEST)) return ZEROS;
   if (t->zero_rows == ZERO_INFINITE && all_masked(t, h.mask, row, -INF)) return ZEROS;
-  const bool equal = total == 0.0f && t->mask_kind == 2 && t->fill != -INF;
-  const bool unseen = total < INF && t->keys > 1 && !(equal && t->fill > LOWEST);
-  if (t->zero_rows == ZERO_LOWEST && unseen) return ZEROS;
-  if (equal) return AVERAGE;
+  if (t->zero_rows == ZERO_LOWEST && total < INF && t->keys > 1) return ZEROS;
   if (total > 0.0f) return WEIGHED;
   return t->zero_rows == ZERO_GUARDED ? ZEROS : NOT_A_NUMBER;
 }
 
-// The values of all keys a row has in its window, times `weight` each.
-vf weighed(const Head& h, int64_t row, int64_t d, vm m, float weight) {
+// Sums of 0 times the values of all keys a row has in its window: NaN where one is not finite.
+vf zeros_of(const Head& h, int64_t row, int64_t d, vm m) {
   const int64_t place = place_of(h.t, row);
   vf sum = set1(0.0f);
   for (int64_t k = 0; k < h.t->keys; k++)
     if (is_near(h.t, place, k))
-      sum = fma(value_of(load(h.values + value_row(k) * h.width + d, m), k), set1(weight), sum);
+      sum = fma(value_of(load(h.values + value_row(k) * h.width + d, m), k), set1(0.0f), sum);
   return sum;
-}
-
-// The share of each key in the window of a row; infinite if there is none.
-float equal_share(const tracea_attention_tile* t, int64_t row) {
-  int64_t keys = 0;
-  for (int64_t k = 0; k < t->keys; k++) keys += is_near(t, place_of(t, row), k);
-  return 1.0f / (float)keys;
 }
 
 // The rows of y that are `due`: y = sums / total where scores were weighed.
@@ -906,13 +896,11 @@ void finish(const Head& h, const Scratch& s, int64_t q, int64_t rows, const Runn
     if (!due[i]) continue;
     const Outcome is = outcome(h, q + i, run.top[i], run.total[i]);
     const vf factor = set1(1.0f / run.total[i]);
-    const float share = is == AVERAGE ? equal_share(t, q + i) : 0.0f;
     for (int64_t d = 0; d < t->head_v; d += W) {
       const vm m = first(t->head_v - d);
       vf y = load(s.sums + i * width + d) * factor;
       if (is == NOT_A_NUMBER) y = set1(__builtin_nanf(""));
-      if (is == AVERAGE || is == ZEROS)  // 0 times a value is 0 only if the value is finite
-        y = is == ZEROS && h.skips ? set1(0.0f) : weighed(h, q + i, d, m, share);
+      if (is == ZEROS) y = h.skips ? set1(0.0f) : zeros_of(h, q + i, d, m);
       const int64_t at = (q + i) * t->y_stride + d;
       store((float*)h.y + at, y, m);
     }
