@@ -22,8 +22,8 @@ from tracea_graph.ops.attention import LOWEST
 
 pytestmark = pytest.mark.compiler
 H, D = 2, 8
-LOW = {"-inf": -np.inf, "lowest": LOWEST, "-3e38": -3e38, "-1e9": -1e9}
-"""What masks make of a score."""
+LOW = {"-inf": -np.inf, "lowest": LOWEST, "-3e38": -3e38, "-1e9": -1e9, "-0.5": -0.5}
+"""What masks make of a score; some that are seen are less than the last."""
 SIZES = ((2, 1, 9), (1, 4, 33), (2, 30, 30), (1, 26, 290), (1, 520, 520))
 """Items, queries and keys: one query, few, one block of keys, several; a large mask."""
 PRECISIONS = {"fp32": TOLERANCE.exact, "bf16": 5e-2}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isnan
 
 import numpy as np
 
@@ -26,10 +26,8 @@ from tracea_graph.passes.movement.index_maps import Band, conjunction, dropped_n
 from tracea_graph.passes.regions import int_constant, operand_producer
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["ABSORBING", "NEGLIGIBLE", "Masking", "Masks", "Term"]
+__all__ = ["ABSORBING", "Masking", "Masks", "Term"]
 
-NEGLIGIBLE = -1e4
-"""A score at or below this never contributes beside any other."""
 ABSORBING = -1e30
 """Adding a score to this gives this: adding it is the same as putting it in the score's place."""
 CALM = 1e20
@@ -90,10 +88,10 @@ class Masks:
     shared: list[Region] = field(default_factory=list)
 
     def take(self, term: Term) -> None:
-        """Raises Unfit for a boolean mask that only lowers scores."""
+        """Raises Unfit for a boolean mask that puts NaN or +inf in the place of scores."""
         if term.fill is not None:
-            if not term.fill <= NEGLIGIBLE:
-                raise Unfit("a boolean mask does not fill with a very low constant")
+            if isnan(term.fill) or term.fill == inf:
+                raise Unfit("a boolean mask puts no number in the place of scores")
             self.steps.append(self._drop(term.value, term.fill, True, term.inverted))
         elif term.factor != 1.0:
             operands = (_unexpanded(self.graph, term.value), self.constant(term.factor))
@@ -237,11 +235,14 @@ class Masks:
 
     def _as_sum(self, drop: _Drop) -> str:
         """Causality mixed with other conditions is exact as one only: the mask as it was, which
-        layers share.  Raises Unfit where it is none that is added."""
+        layers share.  Raises Unfit where it is none that is added, or one that does not absorb
+        the scores it is to take the place of."""
         if drop.causal != "none":
             if drop.whole:
                 return drop.whole
             raise Unfit("causality and another condition are masked as one beside a second mask")
+        if drop.selects and not drop.fill <= ABSORBING:
+            raise Unfit("a mask is added where another one takes the place of scores")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self.constant(0.0), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)

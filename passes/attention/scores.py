@@ -151,7 +151,7 @@ def _choice(graph: TileGraph, region: Region) -> tuple[str, Term]:
     scores, fill = (b, a) if inverted else (a, b)
     number = constant_number(graph, fill)
     if number is None:
-        raise Unfit("a boolean mask does not fill with a very low constant")
+        raise Unfit("a boolean mask puts no constant in the place of scores")
     return scores, Term(condition, number, inverted)
 
 

@@ -329,8 +329,8 @@ def true_dims(model: onnx.ModelProto) -> Mapping[str, Dims]:
 
 def traits(model: onnx.ModelProto) -> frozenset[str]:
     """What makes a drawn model hard: ``symbols`` of one name for two sizes, rows that ``masks``
-    hide wholly under every input, keys that one ``drops`` to a number, and several ``outputs`` of
-    one product."""
+    hide wholly under every input, a number that ``absorbs`` scores it is added to, and several
+    ``outputs`` of one product."""
     return frozenset(json.loads(_known(model, _TRAITS)))
 
 

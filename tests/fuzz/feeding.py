@@ -64,9 +64,10 @@ def _feeds(model: onnx.ModelProto) -> Iterator[Feed]:
     yield Feed("plain", "other sizes", plain)
     yield from _hidden(plain)
     operators = {node.op_type for node in model.graph.node}
+    whole = not operators.isdisjoint(_WHOLE)
     for feed in _planted(plain):
-        if feed.label == "1e30" and ("drops" in traits(model) or not operators.isdisjoint(_WHOLE)):
-            continue  # scores below what masks drop to; or only an order says what overflows
+        if feed.label == "1e30" and (whole or "absorbs" in traits(model)):
+            continue  # scores as large as what masks add; or only an order says what overflows
         if feed.label in ("NaN", "infinities") and any(map(_grouped, model.graph.node)):
             continue  # other groups' numbers are multiplied by 0
         yield feed

@@ -63,10 +63,10 @@ def _chosen(d: Draft, scores: Value) -> Value:
     """Where, of scores or of what is added to them."""
     keep, seen = _keep(d, scores)
     number = _hidden(d)
-    if np.isfinite(number):
-        d.traits.append("drops")
     other = d.const(np.float32(number))
     added = d.often(40)
+    if added and np.isfinite(number):
+        d.traits.append("absorbs")
     if not added and d.often(25):  # the mask has the scores' dims
         keep = _expanded(d, keep, scores)
     best = d.const(np.float32(0.0)) if added else scores

@@ -80,6 +80,10 @@ def where_keep(net: Net, scores: str) -> str:
     return net("Where", boolean(net), scores, LOWEST)
 
 
+def where_mild(net: Net, scores: str) -> str:
+    return net("Where", boolean(net), scores, 0.25)
+
+
 def where_drop(net: Net, scores: str) -> str:
     return net("Where", net("Not", boolean(net)), LOWEST, scores)
 
@@ -122,6 +126,7 @@ SPELLINGS = {
     "computed mask": replace(PLAIN, mask=computed),
     "boolean mask, true keeps": replace(PLAIN, mask=where_keep),
     "boolean mask, true drops": replace(PLAIN, mask=where_drop),
+    "boolean mask, scores on both sides of its number": replace(PLAIN, mask=where_mild),
     "additive Where": replace(PLAIN, mask=added_where(LOWEST)),
     "additive Where of −∞": replace(PLAIN, mask=added_where(-np.inf)),
     "additive Where, true drops": replace(PLAIN, mask=added_where_drop),
@@ -304,8 +309,8 @@ def foreign(net: Net, scores: str) -> str:
     return net("Add", scores, net.input("m", 1, 1, 1, "others"))
 
 
-def mild(net: Net, scores: str) -> str:
-    return net("Where", boolean(net), scores, -100.0)
+def no_fill(net: Net, scores: str) -> str:
+    return net("Where", boolean(net), scores, np.inf)
 
 
 def unknown_fill(net: Net, scores: str) -> str:
@@ -331,13 +336,13 @@ MISSES = {
         replace(PLAIN, opset=11, axis=1),
         "the Softmax is not over the last axis",
     ),
-    "a mild fill": (
-        replace(PLAIN, mask=mild),
-        "a boolean mask does not fill with a very low constant",
+    "an infinite fill": (
+        replace(PLAIN, mask=no_fill),
+        "a boolean mask puts no number in the place of scores",
     ),
     "an unknown fill": (
         replace(PLAIN, mask=unknown_fill),
-        "a boolean mask does not fill with a very low constant",
+        "a boolean mask puts no constant in the place of scores",
     ),
     "a mask per query": (
         replace(PLAIN, mask=tall),

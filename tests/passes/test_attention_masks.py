@@ -295,12 +295,24 @@ def mixed(net: Net, scores: str) -> str:
     return net("Add", scores, net.input("b", "batch", 1, 1, "seq"))
 
 
-def test_masks_that_cannot_be_told_apart_are_a_reason() -> None:
+def added_to_a_number(net: Net, scores: str) -> str:
+    """Where a row has no key left, what is added decides, and no score does."""
+    scores = net("Where", padding(net), scores, -1e4)
+    return net("Add", scores, net.input("b", 1, H, "seq", "seq"))
+
+
+INTERFERING = {
+    mixed: "causality and another condition are masked as one beside a second mask",
+    added_to_a_number: "a mask is added where another one takes the place of scores",
+}
+
+
+@pytest.mark.parametrize("mask", INTERFERING)
+def test_masks_that_cannot_be_told_apart_are_a_reason(mask: Masking) -> None:
     net = Net(18)
-    graph = loaded(net, attention(net, mixed))
-    assert reasons(schedule_only(graph, RecogniseAttention()), "attention") == {
-        "causality and another condition are masked as one beside a second mask"
-    }
+    graph = loaded(net, attention(net, mask))
+    trace = schedule_only(graph, RecogniseAttention())
+    assert reasons(trace, "attention") == {INTERFERING[mask]}
 
 
 @pytest.mark.parametrize("opset", [10, 11])
