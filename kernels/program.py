@@ -7,17 +7,17 @@ the node's own inputs, so one plan serves every shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, astuple, dataclass, field, replace
+from typing import Any, Self
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
-    "Attributes", "Buffer", "Call", "CallWork", "ConvDriver", "Driver", "GemmDriver", "Loop",
-    "OpType", "Program", "Temp", "Touched", "View",
+    "Attributes", "Buffer", "Call", "CallWork", "Driver", "Loop", "OpType", "Program", "Temp",
+    "Touched", "View",
 ]  # fmt: skip
 
 
@@ -53,40 +53,37 @@ class View:
 
 
 @dataclass(frozen=True)
-class GemmDriver:
-    """Loop order and blocking of one GEMM for up to ``max_rows`` rows; pure data.
+class Driver:
+    """How a backend divides the work of one call: whole numbers by name.
 
-    ``tile_panels``: 16-wide panels per register tile (0: the variant's own).
-    ``row_chunk``: rows per task.  ``panel_group``: register-tile columns per task (0: automatic).
-    ``prefetch``: cache lines of the next panel are prefetched when 1.
+    A backend's drivers are dataclasses of this one.  Their first number is the most rows (of a
+    convolution: images) a driver is for, the others are what can be tuned.
     """
 
-    max_rows: int
-    tile_panels: int = 0
-    row_chunk: int = 128
-    panel_group: int = 0
-    prefetch: int = 1
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Self:
+        """The driver of these numbers, in order.  Raises TypeError if there are too many."""
+        make: Callable[..., Self] = cls
+        return make(*numbers)
 
+    @property
+    def limit(self) -> int:
+        """The most rows it is for."""
+        return next(iter(asdict(self).values()))  # type: ignore[no-any-return]
 
-@dataclass(frozen=True)
-class ConvDriver:
-    """How one convolution of up to ``max_images`` images is cut; pure data, 0: automatic.
+    def up_to(self, rows: int) -> Self:
+        """The driver for up to so many rows."""
+        return self.of((rows, *astuple(self)[1:]))
 
-    ``pixels``: outputs of a tile's line, at most the variant's.  ``lines``: 1 keeps tiles of
-    narrow images from taking two lines.  ``part``: input blocks summed at once.  ``bands``: tasks
-    over the tiles of one image; Winograd's one band is shared by all threads.  ``columns``:
-    groups of output channels per task.
-    """
+    def having(self, **settings: int) -> Self:
+        """The driver with some of its numbers replaced.  Raises TypeError for one it lacks."""
+        return replace(self, **settings)
 
-    max_images: int = 2**31 - 1
-    pixels: int = 0
-    lines: int = 0
-    part: int = 0
-    bands: int = 0
-    columns: int = 0
-
-
-Driver = GemmDriver | ConvDriver
+    @property
+    def text(self) -> str:
+        """What it says beyond automatic choices, for people."""
+        settings = list(asdict(self).items())[1:]
+        return ", ".join(f"{value} {name}" for name, value in settings if value) or "default"
 
 
 @dataclass(frozen=True)

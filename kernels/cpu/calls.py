@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tracea_graph.kernels.program import ConvDriver, GemmDriver
+from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
 from tracea_graph.kernels.schema import (
     Attribute,
     Calls,

@@ -267,7 +267,7 @@ class _Reader:
             raise ValueError(f"{schema.name} takes no schedule")
         for _ in range(drivers):
             assert schema.schedule is not None
-            tables.append(schema.schedule(*self.take(len(fields(schema.schedule)))))
+            tables.append(schema.schedule.of(self.take(len(fields(schema.schedule)))))
         call = Call(schema.op, schema.dtype, seen, attributes, None, tuple(tables))
         return DecodedCall(schema, call, chain, schema.slices_of(attributes, views, results))
 

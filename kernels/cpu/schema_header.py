@@ -13,12 +13,17 @@ from types import MappingProxyType
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
-from tracea_graph.kernels.program import ConvDriver, GemmDriver
+from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand
 
 __all__ = ["schema_header"]
 
-_SCHEDULES = {None: "kNoSchedule", GemmDriver: "kGemmSchedule", ConvDriver: "kConvSchedule"}
+_SCHEDULES: Mapping[type[Driver] | None, str] = {
+    None: "kNoSchedule",
+    GemmDriver: "kGemmSchedule",
+    ConvDriver: "kConvSchedule",
+}
 _CHAINS = {
     "none": "kNoChain", "required": "kChainRequired", "epilogue": "kEpilogue",
     "prologue": "kPrologue",

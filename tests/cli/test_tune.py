@@ -12,6 +12,7 @@ from tracea_graph.check.timing import Race
 from tracea_graph.cli import main
 from tracea_graph.cli import tune as command
 from tracea_graph.commands.tune import TunedModel
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.program import GemmDriver
 from tracea_graph.tuning import Case, GemmProblem, Measured, Settled, Started, Tuned
 

@@ -21,7 +21,8 @@ from runtime.support import Case, dense, operator_case, single, spec, strided
 
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.program import Buffer, GemmDriver, Loop, Program, Temp, View
+from tracea_graph.kernels.cpu.drivers import GemmDriver
+from tracea_graph.kernels.program import Buffer, Loop, Program, Temp, View
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 

@@ -26,7 +26,8 @@ from runtime.blocked import (
 from runtime.cases import Array, random
 from runtime.support import Case
 
-from tracea_graph.kernels.program import Buffer, ConvDriver, View
+from tracea_graph.kernels.cpu.drivers import ConvDriver
+from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.bf16 import round_bf16 as rounded
 from tracea_graph.ops.filters import pack_filters
 from tracea_graph.ops.winograd import transform

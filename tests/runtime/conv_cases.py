@@ -21,7 +21,7 @@ from runtime.conv_calls import conv, depthwise, stem
 from runtime.conv_moves import border, deal, plain, pool, pool_all, resize, turn
 from runtime.support import Case
 
-from tracea_graph.kernels.program import ConvDriver
+from tracea_graph.kernels.cpu.drivers import ConvDriver
 
 __all__ = [
     "CHAINS", "CUTS", "all_conv_cases", "conv", "depthwise", "plain", "pool", "stem", "turn",

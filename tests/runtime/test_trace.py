@@ -18,9 +18,10 @@ from tracea_graph.build import Library
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
 from tracea_graph.kernels.cpu.plan import encode
 from tracea_graph.kernels.cpu.work import calls_of_plan
-from tracea_graph.kernels.program import Buffer, ConvDriver, GemmDriver, View
+from tracea_graph.kernels.program import Buffer, View
 
 CASE = "gemm_then_norm"
 

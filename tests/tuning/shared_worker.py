@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tracea_graph.check.timing import Race
-from tracea_graph.kernels.program import GemmDriver
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.tuning import Case, Problem, Task, Tuner, TuningCache
 from tracea_graph.tuning.together import help_others
 

@@ -13,9 +13,9 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.panels import unpack_panels
 from tracea_graph.kernels.cpu.plan import encode
-from tracea_graph.kernels.program import GemmDriver
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning.bench_model import MOST_BYTES, Stand
 from tracea_graph.tuning.bench_program import bench_program

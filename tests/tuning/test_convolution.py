@@ -12,8 +12,9 @@ from runtime.conv_calls import conv
 
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.drivers import ConvDriver
 from tracea_graph.kernels.cpu.variants import conv_tile
-from tracea_graph.kernels.program import Buffer, ConvDriver, Program
+from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops.chain import Chain
 from tracea_graph.tuning import Case, Tuned, Workload, problems_of, tables, with_drivers
 from tracea_graph.tuning.bench_model import Stand

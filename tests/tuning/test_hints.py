@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.program import GemmDriver
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning import Case, GemmProblem, Tuned, Tuner, TuningCache, Workload, hints
 from tracea_graph.tuning.hints import hint_of, hinted, hints_from, proposals

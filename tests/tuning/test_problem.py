@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine
-from tracea_graph.kernels.program import Buffer, GemmDriver
+from tracea_graph.kernels.cpu.drivers import GemmDriver
+from tracea_graph.kernels.program import Buffer
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning.bench_program import bench_program
 from tracea_graph.tuning.problem import (

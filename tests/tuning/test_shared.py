@@ -24,7 +24,7 @@ from tuning.shared_worker import Machine, opened
 from tracea_graph.check.timing import Race
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
-from tracea_graph.kernels.program import GemmDriver
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning import Case, GemmProblem, Task, TuningCache, Workload
 from tracea_graph.tuning.identity import key_of

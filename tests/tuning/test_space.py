@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
-from tracea_graph.kernels.program import GemmDriver
 from tracea_graph.tuning.gemm_space import divide
 from tracea_graph.tuning.problem import Case, GemmProblem, default_of
 from tracea_graph.tuning.space import candidates, legal, modelled_us

@@ -9,7 +9,7 @@ import pytest
 
 from tracea_graph.check.timing import Race
 from tracea_graph.errors import WorkerError
-from tracea_graph.kernels.program import GemmDriver
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.tuning.problem import Case, GemmProblem, default_of
 from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Outcome, Study, Trial

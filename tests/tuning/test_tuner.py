@@ -12,9 +12,9 @@ import pytest
 from tracea_graph.check.timing import Race
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.levels import LEVELS
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
-from tracea_graph.kernels.program import GemmDriver
 from tracea_graph.tuning import (
     Event,
     Measured,

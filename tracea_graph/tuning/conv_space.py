@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from math import prod
 
 from tracea_graph.config import usable_processors
+from tracea_graph.kernels.cpu.drivers import ConvDriver
 from tracea_graph.kernels.cpu.variants import conv_pairs_tile, conv_tile
-from tracea_graph.kernels.program import ConvDriver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.convolution import BLOCK, ConvProblem
 from tracea_graph.tuning.core import (
@@ -218,12 +219,13 @@ def _step(problem: ConvProblem) -> int:
 # ---- the cost model --------------------------------------------------------------------
 
 
-def modelled_us(case: Case, driver: ConvDriver, isa: str, threads: int) -> float:
+def modelled_us(case: Case, driver: Driver, isa: str, threads: int) -> float:
     """Predicted µs of one convolution on ``threads`` cores, filters cold.
 
     The slowest thread's share of the compute time, with what of the transfers it does not hide,
     plus reading filters again for every further band and the input for every further column.
     """
+    assert isinstance(driver, ConvDriver)
     problem, work = _convolution(case), divide(case, driver, isa)
     if problem.winograd:
         return _winograd_us(case, problem, work, isa, threads)

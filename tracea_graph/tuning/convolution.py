@@ -7,7 +7,8 @@ from math import prod
 from typing import Any
 
 from tracea_graph.ir import DType, Extent
-from tracea_graph.kernels.program import Attributes, Call, ConvDriver, Driver, Program, View
+from tracea_graph.kernels.cpu.drivers import ConvDriver
+from tracea_graph.kernels.program import Attributes, Call, Driver, Program, View
 from tracea_graph.ops.chain import Chain
 
 __all__ = ["BLOCK", "CONVOLUTIONS", "Box", "ConvProblem", "convolution_of"]

@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 
 from tracea_graph.config import usable_processors
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.kernels.cpu.variants import gemm_tile, pairs_tile
-from tracea_graph.kernels.program import GemmDriver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning.core import (
     DRAM_GBS,
@@ -152,12 +153,13 @@ _LARGEST_TILE, _MATRIX_PACE = 16, 8
 multiply while one unit multiplies one."""
 
 
-def modelled_us(case: Case, driver: GemmDriver, isa: str, threads: int) -> float:
+def modelled_us(case: Case, driver: Driver, isa: str, threads: int) -> float:
     """Predicted µs of one product on ``threads`` cores, weights cold.
 
     The slowest thread's share of the compute time, with what of the weights' transfer it does
     not hide, plus reading the weights again for each further row chunk.
     """
+    assert isinstance(driver, GemmDriver)
     work, problem = divide(case, driver, isa), _product(case)
     share = math.ceil(work.tasks / threads) / work.tasks
     compute = _compute_us(case, work, isa) * share

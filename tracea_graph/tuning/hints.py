@@ -23,7 +23,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.program import Driver, GemmDriver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.tuning.convolution import ConvProblem
 from tracea_graph.tuning.events import Tuned
 from tracea_graph.tuning.problem import Case, default_of
@@ -78,12 +78,12 @@ def hints_from(entries: Any) -> tuple[Hint, ...]:
 
 def hint_of(tuned: Tuned) -> dict[str, Any]:
     """A result as an entry of ``patterns``."""
-    driver, problem = tuned.driver, tuned.case.problem
+    found, problem = asdict(tuned.driver), tuned.case.problem
     return {
         "match": re.sub(r"([\[*?])", r"[\1]", str(problem)),
         "rows": tuned.case.rows,
-        "tile": {n: getattr(driver, field) for n, field in _settings(tuned.case).items()},
-        **({"stages": 1 + driver.prefetch} if isinstance(driver, GemmDriver) else {}),
+        "tile": {n: found[field] for n, field in _settings(tuned.case).items()},
+        **({"stages": 1 + found["prefetch"]} if "prefetch" in found else {}),
         "epilogue": "fused" if problem.epilogue else "plain",
     }
 
@@ -130,9 +130,9 @@ def _proposed(name: str, ask: Any, case: Case) -> Iterable[Driver]:
 def _driver(case: Case, tile: Mapping[str, int], stages: int | None) -> Driver:
     default, fields = default_of(case), _settings(case)
     changes = {fields[name]: size for name, size in tile.items()}
-    if stages is not None and isinstance(default, GemmDriver):
+    if stages is not None and "prefetch" in asdict(default):
         changes["prefetch"] = stages - 1
-    return type(default)(**{**asdict(default), **changes})
+    return default.having(**changes)
 
 
 def _settings(case: Case) -> Mapping[str, str]:

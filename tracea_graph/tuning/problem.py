@@ -15,13 +15,13 @@ from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.kernels.cpu.calls import CALLS, GEMM_DTYPES
 from tracea_graph.kernels.cpu.lowering.gemm import DRIVERS
 from tracea_graph.kernels.cpu.panels import PANEL
-from tracea_graph.kernels.program import Call, ConvDriver, Driver, GemmDriver, Program, View
+from tracea_graph.kernels.program import Call, Driver, Program, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.tuning.convolution import CONVOLUTIONS, ConvProblem, convolution_of
 
 __all__ = [
-    "IN_PAIRS", "Case", "Drivers", "GemmProblem", "Problem", "Workload", "default_of", "limit_of",
-    "limited", "problem_of", "problems_of", "row_class", "with_drivers",
+    "IN_PAIRS", "Case", "Drivers", "GemmProblem", "Problem", "Workload", "default_of",
+    "problem_of", "problems_of", "row_class", "with_drivers",
 ]  # fmt: skip
 
 IN_PAIRS = tuple(w for w, dtype in GEMM_DTYPES.items() if dtype in ("bf16", "int16"))
@@ -138,21 +138,9 @@ Drivers = Mapping[Problem, tuple[Driver, ...]]
 """A table for every row count, by problem."""
 
 
-def limit_of(driver: Driver) -> int:
-    """The most rows a driver is for."""
-    return driver.max_rows if isinstance(driver, GemmDriver) else driver.max_images
-
-
-def limited(driver: Driver, rows: int) -> Driver:
-    """The driver for up to so many rows."""
-    if isinstance(driver, ConvDriver):
-        return replace(driver, max_images=rows)
-    return replace(driver, max_rows=rows)
-
-
 def row_class(problem: Problem, rows: int) -> int:
     """The index of the default driver, and so of the class, that a row count belongs to."""
-    return next(i for i, driver in enumerate(problem.defaults) if rows <= limit_of(driver))
+    return next(i for i, driver in enumerate(problem.defaults) if rows <= driver.limit)
 
 
 def default_of(case: Case) -> Driver:

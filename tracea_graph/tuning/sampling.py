@@ -41,7 +41,7 @@ def sample(
     while len(seen) < min(trials, len(known)) and stale < _STALE:
         stale += 1
         trial = study.ask(space)
-        driver = type(candidates[0])(**trial.params)
+        driver = candidates[0].having(**trial.params)
         if driver not in known:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             continue

@@ -188,7 +188,7 @@ class SharedStudy:
         import optuna
 
         trial = self._study.ask(space_of(study.candidates))
-        driver = type(study.default)(**trial.params)
+        driver = study.default.having(**trial.params)
         if driver in set(study.candidates):
             trial.set_user_attr(_TASK, _task(driver))
             self._race(study, trial, driver)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracea_graph.kernels.program import ConvDriver, Driver
+from tracea_graph.kernels.program import Driver
 from tracea_graph.policy import Architecture, Config, SearchSpace
 from tracea_graph.tuning import conv_space, gemm_space
 from tracea_graph.tuning.convolution import ConvProblem
@@ -56,7 +56,7 @@ def candidates(
 
 def modelled_us(case: Case, driver: Driver, isa: str, threads: int) -> float:
     """Predicted µs of one call on ``threads`` cores, weights cold."""
-    if isinstance(driver, ConvDriver):
+    if isinstance(case.problem, ConvProblem):
         return conv_space.modelled_us(case, driver, isa, threads)
     return gemm_space.modelled_us(case, driver, isa, threads)
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tracea_graph.kernels.program import Driver
 from tracea_graph.tuning.events import Tuned
-from tracea_graph.tuning.problem import Problem, limit_of, limited, row_class
+from tracea_graph.tuning.problem import Problem, row_class
 
 __all__ = ["tables"]
 
@@ -30,7 +30,7 @@ def _table(problem: Problem, drivers: Mapping[int, Driver]) -> tuple[Driver, ...
     for index, default in enumerate(problem.defaults):
         points = sorted(rows for rows in drivers if row_class(problem, rows) == index)
         for rows, following in pairwise(points):
-            table.append(limited(drivers[rows], math.isqrt(rows * following)))
+            table.append(drivers[rows].up_to(math.isqrt(rows * following)))
         last = drivers[points[-1]] if points else default
-        table.append(limited(last, limit_of(default)))
+        table.append(last.up_to(default.limit))
     return tuple(table)

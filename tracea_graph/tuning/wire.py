@@ -8,7 +8,8 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.program import Call, ConvDriver, Driver, GemmDriver
+from tracea_graph.kernels.cpu.drivers import ConvDriver, GemmDriver
+from tracea_graph.kernels.program import Call, Driver
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning.convolution import Box, ConvProblem
 from tracea_graph.tuning.problem import Case, GemmProblem

@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tracea_graph.kernels.program import ConvDriver
 from tracea_graph.tuning import Case, Tuned
 
 __all__ = ["Curve", "convergence_svg", "curves", "driver_text", "render_curves", "render_tuned"]
@@ -49,15 +48,9 @@ def render_tuned(
 
 def driver_text(tuned: Tuned) -> str:
     """``default`` or the settings that differ from automatic ones."""
-    d = tuned.driver
     if tuned.gain == 1.0 and tuned.source != "hint":
         return "default"
-    if isinstance(d, ConvDriver):
-        cuts = {name: value for name, value in vars(d).items() if value and name != "max_images"}
-        return ", ".join(f"{value} {name}" for name, value in cuts.items()) or "default"
-    width = f"{d.tile_panels} panels" if d.tile_panels else "widest tile"
-    group = f", {d.panel_group} columns a task" if d.panel_group else ""
-    return f"{width}, {d.row_chunk} rows{group}{', prefetch' if d.prefetch else ''}"
+    return tuned.driver.text
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
+from tracea_graph.kernels.cpu.drivers import GemmDriver
 from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
 from tracea_graph.kernels.cpu.lowering.writer import Slot, Writer, matrix, over_rows
 from tracea_graph.kernels.cpu.panels import INT16, SPLIT, SPLIT_STEPS
-from tracea_graph.kernels.program import GemmDriver, View
+from tracea_graph.kernels.program import View
 from tracea_graph.ops.gemm import GemmParams
 
 __all__ = ["DRIVERS", "lower_gemm", "rounded"]
